@@ -1,0 +1,46 @@
+# Every target makes what it needs by itself; Python 3.11+ and make are enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+BENCH := .venv-bench
+BENCH_READY := $(BENCH)/.ready
+
+.PHONY: demo test lint types unit bench clean
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "trustsets needs Python 3.11 or newer; try make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --editable . --group dev
+	touch $@
+
+# The peers live in an environment of their own: they never touch the product's.
+$(BENCH_READY): pyproject.toml constraints.txt benchmarks/constraints.txt
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	PIP_CONSTRAINT=benchmarks/constraints.txt $(BENCH)/bin/python -m pip install --quiet --editable . -r benchmarks/requirements.txt
+	touch $@
+
+test: lint types unit
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(READY)
+	$(BIN)/mypy
+
+unit: $(READY)
+	$(BIN)/python -m pytest
+
+demo: $(READY)
+	$(BIN)/python examples/demo.py
+
+bench: $(BENCH_READY)
+	for script in benchmarks/*.py; do $(BENCH)/bin/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) $(BENCH) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Prediction sets that keep their coverage where the classifier is overconfident."""
