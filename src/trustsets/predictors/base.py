@@ -1,0 +1,310 @@
+"""What all predictors share: calibrate once, then predict sets at any alpha.
+
+`calibrate` works out a complete new state before it replaces the old one, so an error
+leaves the predictor as it was.
+"""
+
+import os
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+
+from trustsets import storage
+from trustsets.arrays import Array
+from trustsets.draws import Stream, row_uniforms
+from trustsets.errors import InputError, NotCalibratedError, StorageError, TrustSetsWarning
+from trustsets.outputs import ModelOutputs
+from trustsets.quantiles import check_alphas
+from trustsets.scores import Score
+from trustsets.sets import PredictionSets
+from trustsets.statistics import Observed, SupportsTrust
+from trustsets.temperature import TemperatureScaling, check_temperature
+
+__all__ = ["Calibrated", "Limits", "Predictor", "Task", "load"]
+
+Floats = NDArray[np.float64]
+
+
+@final
+@storage.storable
+@dataclass(frozen=True)
+class Calibrated:
+    """All that a calibrated predictor knows besides its parameters."""
+
+    classes: Array
+    n_features: int | None
+    n: int
+    temperature: float
+    seed: int
+    learned: Any
+
+
+@final
+@dataclass(frozen=True)
+class Task:
+    """Calibration data, and the data that everything else may be learned from."""
+
+    calibration: Observed
+    tuning: Observed
+    scores: Floats
+
+
+@final
+@dataclass(frozen=True)
+class Limits:
+    """Thresholds and statuses of m samples at A levels, both of shape (m, A).
+
+    `per_class` holds thresholds of shape (K, A) instead, where every class has its own.
+    """
+
+    thresholds: Floats
+    status: NDArray[np.int8]
+    per_class: Floats | None = None
+
+
+class Predictor(BaseEstimator, ABC):
+    """A conformal predictor; see `StandardConformal` for the common parameters."""
+
+    score: Score
+    temperature: float | TemperatureScaling | str | None
+    allow_empty: bool
+    tuning_fraction: float
+    random_state: Any
+    state_: Calibrated
+
+    @property
+    @abstractmethod
+    def _trust(self) -> SupportsTrust | None:
+        """The trust score in use, if the method uses one."""
+
+    @abstractmethod
+    def _tuned_parts(self) -> list[str]:
+        """Names of what the method learns from tuning data, temperature apart."""
+
+    @abstractmethod
+    def _learn(self, task: Task) -> Any:
+        """Return a storable object with what the method keeps of the calibration data."""
+
+    @abstractmethod
+    def _limits(self, learned: Any, observed: Observed, alphas: tuple[float, ...]) -> Limits:
+        """Thresholds of new samples."""
+
+    @property
+    def classes_(self) -> Array:
+        """Names of the classes, in the order of the columns."""
+        return self._state().classes
+
+    @property
+    def temperature_(self) -> float:
+        """Temperature that divides the logits before scores are computed."""
+        return self._state().temperature
+
+    def calibrate(self, outputs: ModelOutputs, *, tuning: ModelOutputs | None = None) -> Self:
+        """Learn thresholds from labelled samples that the classifier was not trained on.
+
+        Parameters
+        ----------
+        outputs : ModelOutputs
+            Calibration samples with labels.
+        tuning : ModelOutputs, optional
+            Other labelled samples, for what is learned besides the thresholds
+            (temperature, bin edges). Without them a random `tuning_fraction` of the
+            calibration samples is set aside, if there is anything to learn.
+        """
+        _check_parameters(self)
+        outputs.require_labels("calibrate")
+        seed = _seed(self.random_state)
+        calibration, tuning = self._tuning_split(outputs, tuning, seed)
+        temperature = _resolve_temperature(self.temperature, tuning)
+        trust = self._trust
+        task = Task(
+            calibration=Observed(calibration, trust),
+            tuning=Observed(tuning, trust),
+            scores=self.score.of_labels(
+                calibration,
+                temperature=temperature,
+                draws=self._draws(seed, Stream.CALIBRATION_SCORE, calibration),
+            ),
+        )
+        self.state_ = Calibrated(
+            classes=outputs.classes,
+            n_features=None if outputs.features is None else outputs.features.shape[1],
+            n=len(calibration),
+            temperature=temperature,
+            seed=seed,
+            learned=self._learn(task),
+        )
+        return self
+
+    def predict_set(self, outputs: ModelOutputs, alpha: Any = 0.1) -> PredictionSets:
+        """Sets that miss the true class with probability at most `alpha`.
+
+        Parameters
+        ----------
+        outputs : ModelOutputs
+            New samples; labels are not used.
+        alpha : float or sequence of float
+            Allowed miscoverage. A sequence gives sets for each level, nested in alpha.
+        """
+        state = self._state()
+        alphas, single = check_alphas(alpha)
+        _check_same_kind(state, outputs)
+        limits = self._limits(state.learned, Observed(outputs, self._trust), alphas)
+        draws = self._draws(state.seed, Stream.PREDICTION_SCORE, outputs)
+        mask, thresholds = self._apply(limits, outputs, state.temperature, draws)
+        return PredictionSets(
+            mask=mask[..., 0] if single else mask,
+            thresholds=thresholds[..., 0] if single else thresholds,
+            status=limits.status[:, 0] if single else limits.status,
+            alpha=alphas[0] if single else alphas,
+            classes=state.classes,
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the predictor to a file that `trustsets.load` reads; no pickle, atomic."""
+        self._state()
+        storage.write(path, self)
+
+    def to_state(self) -> dict[str, Any]:
+        """Parameters and calibrated state, for `storage`."""
+        return {"parameters": self.get_params(deep=False), "state": self.state_}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Rebuild from `to_state`."""
+        new = cls(**state["parameters"])
+        if not isinstance(state["state"], Calibrated):
+            raise StorageError("the calibrated state is missing.")
+        new.state_ = state["state"]
+        return new
+
+    def _apply(
+        self, limits: Limits, outputs: ModelOutputs, temperature: float, draws: Floats | None
+    ) -> tuple[NDArray[np.bool_], Floats]:
+        """Masks of shape (m, K, A), and the thresholds as the result shows them."""
+        smallest = 0 if self.allow_empty else 1
+        if limits.per_class is None:
+            mask = self.score.sets(
+                outputs,
+                limits.thresholds,
+                temperature=temperature,
+                draws=draws,
+                smallest=smallest,
+            )
+            return mask, limits.thresholds
+        scores = self.score.matrix(outputs, temperature=temperature, draws=draws)
+        mask = scores[:, :, None] <= limits.per_class
+        if smallest:
+            mask[np.arange(len(outputs)), outputs.predicted_codes] |= ~mask.any(axis=1)
+        return mask, np.broadcast_to(limits.per_class, mask.shape)
+
+    def _draws(self, seed: int, stream: Stream, outputs: ModelOutputs) -> Floats | None:
+        return row_uniforms(seed, stream, outputs.rows) if self.score.randomized else None
+
+    def _state(self) -> Calibrated:
+        if not hasattr(self, "state_"):
+            raise NotCalibratedError(
+                f"this {type(self).__name__} is not calibrated; call calibrate first."
+            )
+        return self.state_
+
+    def _tuning_split(
+        self, outputs: ModelOutputs, tuning: ModelOutputs | None, seed: int
+    ) -> tuple[ModelOutputs, ModelOutputs]:
+        """Calibration part and tuning part; the same samples where nothing is tuned."""
+        parts = (["the temperature"] if self.temperature == "tuning" else []) + self._tuned_parts()
+        if tuning is not None or not parts:
+            return outputs, outputs if tuning is None else tuning
+        if self.tuning_fraction > 0.0:
+            # Not stratified: the calibration samples must stay exchangeable with new ones.
+            first, rest = outputs.split(self.tuning_fraction, seed=seed)
+            return rest, first
+        warnings.warn(
+            f"{' and '.join(parts)} will be learned from the calibration samples themselves, so "
+            "the coverage guarantee holds only approximately; pass tuning= or set "
+            "tuning_fraction.",
+            TrustSetsWarning,
+            stacklevel=3,
+        )
+        return outputs, outputs
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read a predictor that was written by its `save`.
+
+    A file that is truncated, altered, foreign or of a newer format gives a
+    `StorageError`; nothing in a file is ever executed.
+    """
+    value = storage.read(path)
+    if not isinstance(value, Predictor):
+        raise StorageError(f"{path}: it holds a {type(value).__name__}, not a predictor.")
+    return value
+
+
+def _check_parameters(predictor: Predictor) -> None:
+    if not isinstance(predictor.score, Score):
+        raise InputError(
+            f"score must be a score such as APS() (an instance); got {predictor.score!r}."
+        )
+    if not 0.0 <= predictor.tuning_fraction < 1.0:
+        raise InputError(f"tuning_fraction must lie in [0, 1); got {predictor.tuning_fraction}.")
+
+
+def _resolve_temperature(
+    value: float | TemperatureScaling | str | None, tuning: ModelOutputs
+) -> float:
+    """The number to divide logits by, from any of the accepted forms."""
+    if value is None:
+        return 1.0
+    if isinstance(value, TemperatureScaling):
+        if not hasattr(value, "temperature_"):
+            raise InputError(
+                'temperature= got an unfitted TemperatureScaling; fit it, or pass "tuning".'
+            )
+        return value.temperature_
+    if isinstance(value, str):
+        if value != "tuning":
+            raise InputError(
+                f'temperature must be None, a number, a TemperatureScaling or "tuning"; '
+                f"got {value!r}."
+            )
+        return TemperatureScaling().fit(tuning).temperature_
+    return check_temperature(value)
+
+
+def _seed(random_state: Any) -> int:
+    """A non-negative integer seed from any of scikit-learn's forms of random_state."""
+    if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool):
+        if random_state < 0:
+            raise InputError(f"random_state must not be negative; got {random_state}.")
+        return int(random_state)
+    if random_state is None:
+        return int(np.random.SeedSequence().generate_state(1)[0])
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(1 << 31))
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(1 << 31))
+    raise InputError(f"random_state must be an integer, None or a generator; got {random_state!r}.")
+
+
+def _check_same_kind(state: Calibrated, outputs: ModelOutputs) -> None:
+    """New samples must come from the same classifier, as far as shapes can tell."""
+    if outputs.n_classes != state.classes.size:
+        raise InputError(
+            f"outputs have {outputs.n_classes} classes, but calibration had {state.classes.size}."
+        )
+    named = not np.array_equal(outputs.classes, np.arange(outputs.n_classes))
+    if named and not np.array_equal(outputs.classes, state.classes):
+        raise InputError(
+            "outputs name other classes, or the same in another order, than calibration did."
+        )
+    width = None if outputs.features is None else outputs.features.shape[1]
+    if None not in (width, state.n_features) and width != state.n_features:
+        raise InputError(
+            f"outputs have features of dimension {width}, but calibration had {state.n_features}."
+        )

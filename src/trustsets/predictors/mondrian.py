@@ -1,0 +1,147 @@
+"""NAIVE and GROUPWISE: a threshold of its own for every cell. Imports base and below."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets.basis import FittedPartition, Groups, Partition
+from trustsets.errors import InputError, TrustSetsWarning
+from trustsets.predictors.base import Limits, Predictor, Task
+from trustsets.quantiles import conformal_quantile, conformal_rank
+from trustsets.scores import APS, Score
+from trustsets.statistics import Observed, SupportsTrust
+from trustsets.status import Status
+from trustsets.storage import storable
+from trustsets.temperature import TemperatureScaling
+
+__all__ = ["MondrianConformal"]
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class MondrianLearned:
+    """Scores by cell: those of cell c are ``scores[start[c]:start[c + 1]]``, increasing."""
+
+    partition: FittedPartition | None
+    scores: NDArray[np.float64]
+    start: NDArray[np.int64]
+
+    def thresholds(self, alpha: float) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+        """Threshold and status of every cell."""
+        parts = np.split(self.scores, self.start[1:-1])
+        values = np.array([conformal_quantile(part, alpha) for part in parts])
+        status = np.where(np.isinf(values), Status.TOO_FEW_POINTS, Status.EXACT)
+        return values, np.where(np.diff(self.start) == 0, Status.UNSEEN_GROUP, status)
+
+
+@final
+@storable
+class MondrianConformal(Predictor):
+    """Conformal prediction within each cell of a partition (Mondrian conformal prediction).
+
+    Each cell gets the finite-sample quantile of its own calibration scores, so the sets
+    hold the true class with probability 1 - alpha *within every cell*. Cells without
+    calibration samples, or with too few for alpha, get all classes, and the status says so.
+
+    Parameters
+    ----------
+    by : Groups, Bins or "class"
+        ``Groups()`` uses the group columns (the paper's GROUPWISE), ``Bins()`` a grid of
+        statistics (the paper's NAIVE). ``"class"`` gives each class its own threshold: the
+        set holds y if s(x, y) is at most the threshold of y, which guarantees coverage
+        given the true class.
+    score, temperature, allow_empty, tuning_fraction, random_state
+        As in `StandardConformal`. The edges of `Bins` are learned from the tuning part.
+    trust : TrustScore, optional
+        Fitted trust score, needed where the cells depend on Trust.
+
+    Examples
+    --------
+    >>> from trustsets import Groups, ModelOutputs
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(2000, 4))
+    >>> labels = (logits + rng.gumbel(size=(2000, 4))).argmax(axis=1)
+    >>> site = np.where(np.arange(2000) % 4 == 0, "north", "south")
+    >>> outputs = ModelOutputs(logits=logits, labels=labels, groups={"site": site})
+    >>> calibration, test = outputs.split(0.5)
+    >>> sets = MondrianConformal(by=Groups("site")).calibrate(calibration).predict_set(test)
+    >>> len(np.unique(sets.thresholds))  # one for each site
+    2
+    """
+
+    def __init__(
+        self,
+        by: Partition | Literal["class"] = Groups(),
+        *,
+        score: Score = APS(),
+        trust: SupportsTrust | None = None,
+        temperature: float | TemperatureScaling | str | None = None,
+        allow_empty: bool = False,
+        tuning_fraction: float = 0.2,
+        random_state: Any = 0,
+    ) -> None:
+        self.by = by
+        self.score = score
+        self.trust = trust
+        self.temperature = temperature
+        self.allow_empty = allow_empty
+        self.tuning_fraction = tuning_fraction
+        self.random_state = random_state
+
+    @property
+    def _trust(self) -> SupportsTrust | None:
+        return self.trust
+
+    def _tuned_parts(self) -> list[str]:
+        if isinstance(self.by, Partition):
+            return ["the bin edges"] if self.by.learns else []
+        if self.by != "class":
+            raise InputError(f'by must be Groups(...), Bins(...) or "class"; got {self.by!r}.')
+        return []
+
+    def _learn(self, task: Task) -> MondrianLearned:
+        outputs = task.calibration.outputs
+        if isinstance(self.by, Partition):
+            partition = self.by.fit(task.tuning if self.by.learns else task.calibration)
+            cells, n_cells = partition.cells(task.calibration), partition.n_cells
+        else:
+            partition = None
+            cells, n_cells = outputs.require_labels("calibrate"), outputs.n_classes
+        order = np.lexsort((task.scores, cells))
+        start = np.concatenate([[0], np.cumsum(np.bincount(cells, minlength=n_cells))])
+        return MondrianLearned(partition, task.scores[order], start.astype(np.int64))
+
+    def _limits(
+        self, learned: MondrianLearned, observed: Observed, alphas: tuple[float, ...]
+    ) -> Limits:
+        found = [learned.thresholds(alpha) for alpha in alphas]
+        values = np.stack([values for values, _ in found], axis=1)
+        status = np.stack([status for _, status in found], axis=1).astype(np.int8)
+        _warn_small_cells(learned, alphas)
+        if learned.partition is None:
+            worst = np.broadcast_to(status.max(axis=0), (len(observed.outputs), len(alphas)))
+            return Limits(np.full(worst.shape, np.nan), worst, per_class=values)
+        cells = learned.partition.cells(observed)
+        strangers = (cells < 0)[:, None]
+        return Limits(
+            np.where(strangers, np.inf, values[cells]),
+            np.where(strangers, Status.UNSEEN_GROUP, status[cells]).astype(np.int8),
+        )
+
+
+def _warn_small_cells(learned: MondrianLearned, alphas: tuple[float, ...]) -> None:
+    sizes = np.diff(learned.start)
+    alpha = min(alphas)
+    small = sum(1 for size in sizes[sizes > 0].tolist() if conformal_rank(size, alpha) > size)
+    if small:
+        warnings.warn(
+            f"{small} of {np.count_nonzero(sizes)} groups have too few calibration samples for "
+            f"alpha={alpha:g} (the smallest has {sizes[sizes > 0].min()}); their sets hold every "
+            "class. Use fewer groups, more data or a larger alpha.",
+            TrustSetsWarning,
+            stacklevel=4,
+        )

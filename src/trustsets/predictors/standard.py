@@ -1,0 +1,103 @@
+"""STANDARD: split conformal prediction, one threshold for all. Imports base and below."""
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets.predictors.base import Limits, Predictor, Task
+from trustsets.quantiles import conformal_quantile
+from trustsets.scores import APS, Score
+from trustsets.statistics import Observed, SupportsTrust
+from trustsets.status import Status
+from trustsets.storage import storable
+from trustsets.temperature import TemperatureScaling
+
+__all__ = ["StandardConformal"]
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class StandardLearned:
+    """Calibration scores in increasing order."""
+
+    scores: NDArray[np.float64]
+
+
+@final
+@storable
+class StandardConformal(Predictor):
+    """Split conformal prediction: the sets hold the true class with probability 1 - alpha.
+
+    The threshold is the k-th smallest calibration score, k the smallest integer that is at
+    least (n + 1)(1 - alpha), computed exactly; past n it is infinite and the set is full.
+    The guarantee is on average over samples: it says nothing about any kind of sample.
+
+    Parameters
+    ----------
+    score : Score
+        `APS()` (default), `RAPS()` or `Softmax()`.
+    temperature : None, float, TemperatureScaling or "tuning"
+        None uses the outputs as they are; a number or a fitted `TemperatureScaling`
+        divides the logits; ``"tuning"`` fits it on the tuning part.
+    allow_empty : bool
+        False (default) keeps the most likely class in every set; True is the textbook
+        rule, under which a set can be empty.
+    tuning_fraction : float
+        Share of the calibration samples set aside for what is learned besides the
+        thresholds, if anything is and no tuning samples are given. 0 reuses the
+        calibration samples and warns.
+    random_state : int, None or generator
+        Seed of the tuning split and of randomised scores.
+
+    Examples
+    --------
+    >>> from trustsets import ModelOutputs
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(1000, 5))
+    >>> labels = (logits + rng.gumbel(size=(1000, 5))).argmax(axis=1)
+    >>> outputs = ModelOutputs(logits=logits, labels=labels)
+    >>> calibration, test = outputs.split(0.5, seed=1)
+    >>> sets = StandardConformal().calibrate(calibration).predict_set(test, alpha=0.1)
+    >>> sets
+    PredictionSets(500 samples, 5 classes, alpha=0.1, mean size 3.42)
+    >>> float(sets.covers(test.labels).mean())
+    0.908
+    """
+
+    def __init__(
+        self,
+        score: Score = APS(),
+        *,
+        temperature: float | TemperatureScaling | str | None = None,
+        allow_empty: bool = False,
+        tuning_fraction: float = 0.2,
+        random_state: Any = 0,
+    ) -> None:
+        self.score = score
+        self.temperature = temperature
+        self.allow_empty = allow_empty
+        self.tuning_fraction = tuning_fraction
+        self.random_state = random_state
+
+    @property
+    def _trust(self) -> SupportsTrust | None:
+        return None
+
+    def _tuned_parts(self) -> list[str]:
+        return []
+
+    def _learn(self, task: Task) -> StandardLearned:
+        return StandardLearned(np.sort(task.scores))
+
+    def _limits(
+        self, learned: StandardLearned, observed: Observed, alphas: tuple[float, ...]
+    ) -> Limits:
+        quantiles = np.array([conformal_quantile(learned.scores, alpha) for alpha in alphas])
+        status = np.where(np.isinf(quantiles), Status.TOO_FEW_POINTS, Status.EXACT)
+        shape = (len(observed.outputs), len(alphas))
+        return Limits(
+            np.broadcast_to(quantiles, shape), np.broadcast_to(status.astype(np.int8), shape)
+        )

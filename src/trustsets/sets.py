@@ -1,0 +1,176 @@
+"""The result people came for: a set of classes per sample. Imports quantiles, status, errors."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self, final, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets.arrays import Array, column, read_only
+from trustsets.errors import InputError
+from trustsets.status import Status
+from trustsets.validation import encode_labels
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+__all__ = ["PredictionSets"]
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class PredictionSets:
+    """Prediction sets of m samples at one level, or at each of A levels.
+
+    Attributes
+    ----------
+    mask : bool array of shape (m, K), or (m, K, A) for a sequence of alphas
+        Whether a class is in the set.
+    thresholds : array of shape (m,) or (m, A)
+        Largest allowed score; (m, K) or (m, K, A) where every class has its own.
+    status : int8 array of shape (m,) or (m, A)
+        `Status` of each threshold; ``Status(value).sentence`` says it in words.
+    alpha : float, or tuple of float
+        Allowed share of sets that miss the true class.
+    classes : array of shape (K,)
+        Names of the classes.
+
+    Examples
+    --------
+    >>> sets = PredictionSets(
+    ...     mask=np.array([[True, True], [False, True]]),
+    ...     thresholds=np.array([0.9, 0.9]),
+    ...     status=np.zeros(2, dtype=np.int8),
+    ...     alpha=0.1,
+    ...     classes=np.array(["cat", "dog"]),
+    ... )
+    >>> sets
+    PredictionSets(2 samples, 2 classes, alpha=0.1, mean size 1.50)
+    >>> sets[0].tolist(), sets.sizes.tolist()
+    (['cat', 'dog'], [2, 1])
+    >>> sets.covers(["dog", "cat"]).tolist()
+    [True, False]
+    """
+
+    mask: NDArray[np.bool_]
+    thresholds: NDArray[np.float64]
+    status: NDArray[np.int8]
+    alpha: float | tuple[float, ...]
+    classes: Array
+
+    def __post_init__(self) -> None:
+        for name in ("mask", "thresholds", "status"):
+            object.__setattr__(self, name, read_only(getattr(self, name)))
+
+    def __len__(self) -> int:
+        return int(self.mask.shape[0])
+
+    def __repr__(self) -> str:
+        means = ", ".join(f"{mean:.2f}" for mean in np.atleast_1d(self.sizes.mean(axis=0)))
+        return (
+            f"PredictionSets({len(self)} samples, {self.classes.size} classes, "
+            f"alpha={self.alpha}, mean size {means})"
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(self.mask, dtype=dtype, copy=copy)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice | Array | list[Any]) -> Self: ...
+    def __getitem__(self, index: Any) -> Any:
+        """Return the classes of one sample (a list of them for several alphas), or a part."""
+        if isinstance(index, int | np.integer):
+            own = self.mask[index]
+            if self.is_single:
+                return self.classes[own]
+            return [self.classes[own[:, level]] for level in range(own.shape[1])]
+        return type(self)(
+            self.mask[index], self.thresholds[index], self.status[index], self.alpha, self.classes
+        )
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is one alpha."""
+        return self.mask.ndim == 2
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Number of classes in each set, shape (m,) or (m, A)."""
+        counts: NDArray[np.int64] = np.count_nonzero(self.mask, axis=1)
+        return counts
+
+    def at(self, alpha: float) -> Self:
+        """Return the sets of one of several alphas."""
+        alphas = (self.alpha,) if isinstance(self.alpha, float) else self.alpha
+        if alpha not in alphas:
+            raise InputError(f"alpha={alpha} was not predicted; there are {alphas}.")
+        if self.is_single:
+            return self
+        level = alphas.index(alpha)
+        return type(self)(
+            self.mask[:, :, level],
+            self.thresholds[..., level],
+            self.status[:, level],
+            alpha,
+            self.classes,
+        )
+
+    def covers(self, labels: Any) -> NDArray[np.bool_]:
+        """Whether each set holds its label, shape (m,) or (m, A)."""
+        codes = encode_labels(column(labels, "labels", len(self)), self.classes)
+        result: NDArray[np.bool_] = self.mask[np.arange(len(self)), codes]
+        return result
+
+    def labels(self) -> list[Any]:
+        """Classes of each set, in the order of the columns."""
+        return list(self)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per sample: set, size, threshold, status in words."""
+        import pandas as pd
+
+        self._require_single("to_frame")
+        return pd.DataFrame(
+            {
+                "set": [own.tolist() for own in self],
+                "size": self.sizes,
+                "threshold": self._one_threshold(),
+                "status": self._status_names(),
+            }
+        )
+
+    def to_arrow(self) -> "pa.Table":
+        """The same as a pyarrow Table, with the sets as a list column."""
+        import pyarrow as pa
+
+        self._require_single("to_arrow")
+        rows, members = np.nonzero(self.mask)
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(self)))])
+        names = pa.array(self.classes.tolist()).take(pa.array(members))
+        return pa.table(
+            {
+                "set": pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), names),
+                "size": pa.array(self.sizes),
+                "threshold": pa.array(self._one_threshold()),
+                "status": pa.array(self._status_names()).dictionary_encode(),
+            }
+        )
+
+    def _require_single(self, method: str) -> None:
+        if not self.is_single:
+            raise InputError(f"{method} shows one level; choose it with .at(alpha) first.")
+
+    def _one_threshold(self) -> NDArray[np.float64]:
+        """One number per sample: the largest, where every class has its own threshold."""
+        return self.thresholds if self.thresholds.ndim == 1 else self.thresholds.max(axis=1)
+
+    def _status_names(self) -> list[str]:
+        names = {int(status): status.name.lower() for status in Status}
+        return [names[value] for value in self.status.tolist()]

@@ -1,0 +1,215 @@
+"""The `.trustsets` file: arrays and JSON in one safetensors file, no code. Imports errors only.
+
+A file holds tensors and one JSON header: the version of the format, a tree that says
+which known class takes which values and arrays, and a SHA-256 of all of it. Loading
+builds only classes that were marked with `storable`; nothing in a file is ever executed.
+(One header, because safetensors writes several metadata entries in random order, and
+equal objects should give equal files.)
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from trustsets.errors import InputError, StorageError
+
+__all__ = ["atomic_path", "read", "storable", "write"]
+
+FORMAT = "trustsets"
+VERSION = 1
+
+_Storable = TypeVar("_Storable", bound=type)
+_REGISTRY: dict[str, type] = {}
+
+
+def storable(cls: _Storable) -> _Storable:
+    """Mark a class as one that files may hold.
+
+    Such a class is a plain dataclass, or has ``to_state() -> dict`` and the classmethod
+    ``from_state(dict)``. State may hold numbers, strings, None, tuples, lists,
+    string-keyed dicts, NumPy arrays and other storable objects.
+    """
+    _REGISTRY[cls.__name__] = cls
+    return cls
+
+
+def write(path: str | os.PathLike[str], value: Any) -> None:
+    """Write a storable object to `path`, all of it or nothing."""
+    from safetensors.numpy import save
+
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    tree = json.dumps(_encode(value, arrays), allow_nan=False)
+    header = {"version": VERSION, "sha256": _digest(tree, arrays), "tree": tree}
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(save(arrays, {FORMAT: json.dumps(header)}))
+
+
+def read(path: str | os.PathLike[str]) -> Any:
+    """Read what `write` wrote."""
+    tree, arrays = _read_parts(Path(path))
+    try:
+        return _decode(json.loads(tree), arrays)
+    except (StorageError, InputError) as error:
+        raise StorageError(f"{path}: {error}") from error
+    except Exception as error:
+        raise StorageError(f"{path}: its content does not fit together ({error}).") from error
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Any:
+    """Give a temporary path beside `path` that takes its place when the block succeeds."""
+    target = Path(path)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _read_parts(path: Path) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise StorageError(f"{path}: there is no such file.")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            header = _check_header(path, file.metadata() or {})
+            arrays = {key: file.get_tensor(key) for key in file.keys()}
+    except (SafetensorError, OSError) as error:
+        raise StorageError(
+            f"{path}: not a .trustsets file, or a damaged one ({error}). Save it again."
+        ) from error
+    if header["sha256"] != _digest(header["tree"], arrays):
+        raise StorageError(f"{path}: the content was altered after it was saved. Save it again.")
+    return header["tree"], arrays
+
+
+def _check_header(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
+    if FORMAT not in metadata:
+        raise StorageError(f"{path}: a safetensors file, but not one that trustsets wrote.")
+    try:
+        header: dict[str, Any] = json.loads(metadata[FORMAT])
+        version, _, _ = int(header["version"]), str(header["sha256"]), str(header["tree"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"{path}: its header is damaged. Save it again.") from error
+    if version > VERSION:
+        raise StorageError(
+            f"{path}: written in format {version}, and this trustsets reads up to {VERSION}. "
+            "Upgrade trustsets."
+        )
+    return header
+
+
+def _digest(tree: str, arrays: dict[str, np.ndarray[Any, Any]]) -> str:
+    digest = hashlib.sha256(tree.encode())
+    for key in sorted(arrays):
+        array = np.ascontiguousarray(arrays[key])
+        digest.update(f"{key} {array.dtype.str} {array.shape}".encode())
+        digest.update(array.data if array.size else b"")
+    return digest.hexdigest()
+
+
+def _encode(value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+    """Turn a value into JSON, its numeric arrays into named tensors."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if np.isfinite(value) else {"float": repr(value)}
+    if isinstance(value, np.ndarray):
+        return _encode_array(value, arrays)
+    if isinstance(value, list | tuple):
+        return {type(value).__name__: [_encode(item, arrays) for item in value]}
+    if isinstance(value, dict):
+        return {"dict": {str(key): _encode(item, arrays) for key, item in value.items()}}
+    return _encode_object(value, arrays)
+
+
+def _encode_array(value: np.ndarray[Any, Any], arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+    if value.dtype.kind in "US":
+        return {"strings": value.astype(str).tolist(), "width": value.dtype.str}
+    if value.dtype.kind == "O":
+        return {"objects": [_encode_scalar(item) for item in value.tolist()]}
+    if value.dtype.kind not in "biuf":
+        raise StorageError(f"an array of dtype {value.dtype} cannot be saved.")
+    key = str(len(arrays))
+    arrays[key] = np.ascontiguousarray(value)
+    return {"tensor": key}
+
+
+def _encode_scalar(item: Any) -> Any:
+    if item is None or isinstance(item, bool | int | float | str):
+        return item
+    raise StorageError(f"a class or group name of type {type(item).__name__} cannot be saved.")
+
+
+def _encode_object(value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+    name = type(value).__name__
+    if not _is_registered(value):
+        raise StorageError(f"an object of type {name} cannot be saved.")
+    if dataclasses.is_dataclass(value) and not hasattr(value, "to_state"):
+        state = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+    else:
+        state = value.to_state()
+    return {"object": name, "state": {key: _encode(item, arrays) for key, item in state.items()}}
+
+
+def _is_registered(value: Any) -> bool:
+    return _REGISTRY.get(type(value).__name__) is type(value)
+
+
+def _decode(node: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:  # noqa: PLR0911
+    """Inverse of `_encode`, building registered classes only."""
+    if not isinstance(node, dict):
+        return node
+    match node:
+        case {"object": str(name), "state": dict(state)}:
+            return _build(name, {key: _decode(item, arrays) for key, item in state.items()})
+        case {"tensor": str(key)}:
+            return arrays[key]
+        case {"list": list(items)}:
+            return [_decode(item, arrays) for item in items]
+        case {"tuple": list(items)}:
+            return tuple(_decode(item, arrays) for item in items)
+        case {"dict": dict(items)}:
+            return {key: _decode(item, arrays) for key, item in items.items()}
+        case {"strings": list(items), "width": str(width)}:
+            return np.array(items, dtype=width)
+        case {"objects": list(items)}:
+            return _object_array(items)
+        case {"float": "inf" | "-inf" | "nan" as text}:
+            return float(text)
+    raise StorageError(f"unknown entry {sorted(node)}.")
+
+
+def _object_array(items: list[Any]) -> np.ndarray[Any, Any]:
+    result = np.empty(len(items), dtype=object)
+    result[:] = items
+    return result
+
+
+def _build(name: str, state: dict[str, Any]) -> Any:
+    cls = _REGISTRY.get(name)
+    if cls is None:
+        raise StorageError(f"it holds an unknown kind of object, {name!r}.")
+    return cls.from_state(state) if hasattr(cls, "from_state") else cls(**state)

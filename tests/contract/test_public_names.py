@@ -1,0 +1,61 @@
+"""The names that users and later work rely on."""
+
+import subprocess
+import sys
+
+import pytest
+
+import trustsets
+
+PINNED = {
+    "APS",
+    "RAPS",
+    "Bins",
+    "Confidence",
+    "Groups",
+    "InputError",
+    "ModelOutputs",
+    "MondrianConformal",
+    "NotCalibratedError",
+    "PredictionSets",
+    "Softmax",
+    "StandardConformal",
+    "Status",
+    "StorageError",
+    "TemperatureScaling",
+    "Trust",
+    "TrustSetsError",
+    "TrustSetsWarning",
+    "__version__",
+    "load",
+}
+
+
+def test_exported_names_are_the_pinned_ones_and_exist():
+    assert set(trustsets.__all__) == PINNED
+    assert set(trustsets._HOME) | {"__version__"} == PINNED
+    for name in PINNED:
+        assert getattr(trustsets, name) is not None
+    assert set(dir(trustsets)) >= PINNED
+
+
+def test_unknown_names_raise_attribute_error():
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = trustsets.nonsense
+
+
+def test_every_error_is_of_the_family_and_of_a_standard_kind():
+    from sklearn.exceptions import NotFittedError
+
+    assert issubclass(trustsets.InputError, ValueError)
+    assert issubclass(trustsets.StorageError, ValueError)
+    assert issubclass(trustsets.NotCalibratedError, NotFittedError)
+    for error in (trustsets.InputError, trustsets.StorageError, trustsets.NotCalibratedError):
+        assert issubclass(error, trustsets.TrustSetsError)
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    heavy = "numpy scipy numba sklearn faiss pandas pyarrow matplotlib torch rich".split()
+    code = f"import sys, trustsets; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

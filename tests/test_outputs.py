@@ -1,0 +1,201 @@
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from trustsets import InputError, ModelOutputs
+
+logits_arrays = hnp.arrays(
+    dtype=st.sampled_from([np.float16, np.float32, np.float64]),
+    shape=hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=8),
+    elements=st.floats(-50, 50, width=16),
+)
+
+
+@given(logits_arrays)
+def test_probabilities_are_a_softmax(logits):
+    outputs = ModelOutputs(logits=logits)
+    direct = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    direct /= direct.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(outputs.probabilities, direct, rtol=1e-14)
+    np.testing.assert_array_equal(outputs.predicted, logits.argmax(axis=1))
+    np.testing.assert_allclose(outputs.confidence, direct.max(axis=1), rtol=1e-14)
+
+
+@given(logits_arrays)
+def test_probabilities_and_their_logarithm_say_the_same(logits):
+    from_logits = ModelOutputs(logits=logits).probabilities
+    from_probabilities = ModelOutputs(probabilities=from_logits)
+    np.testing.assert_allclose(from_probabilities.probabilities, from_logits, rtol=1e-14)
+    np.testing.assert_allclose(
+        from_probabilities.block_probabilities(slice(None), 2.0),
+        ModelOutputs(logits=logits).block_probabilities(slice(None), 2.0),
+        rtol=1e-12,
+        atol=1e-300,
+    )
+
+
+@given(logits_arrays, st.floats(0.01, 0.99), st.integers(0, 5), st.booleans())
+def test_split_divides_the_rows(logits, fraction, seed, stratify):
+    n = logits.shape[0]
+    labels = np.arange(n) % logits.shape[1]
+    outputs = ModelOutputs(logits=logits, labels=labels)
+    if n == 1:
+        with pytest.raises(InputError, match="single sample"):
+            outputs.split(fraction, seed=seed)
+        return
+    first, rest = outputs.split(fraction, seed=seed, stratify=stratify)
+    assert sorted([*first.rows, *rest.rows]) == list(range(n))
+    assert abs(len(first) - fraction * n) <= 1.0
+    np.testing.assert_array_equal(first.logits, logits[first.rows])
+    np.testing.assert_array_equal(rest.labels, labels[rest.rows])
+
+
+def test_stratified_split_keeps_shares():
+    labels = np.repeat([0, 1, 2], [600, 300, 100])
+    outputs = ModelOutputs(logits=np.zeros((1000, 3)), labels=labels)
+    first, _ = outputs.split(0.3, seed=4, stratify=True)
+    np.testing.assert_allclose(np.bincount(first.labels), [180, 90, 30], atol=1)
+
+
+def test_split_depends_on_the_seed_only():
+    outputs = ModelOutputs(logits=np.zeros((50, 2)))
+    same = [outputs.split(0.5, seed=3)[0].rows for _ in range(2)]
+    np.testing.assert_array_equal(*same)
+    assert not np.array_equal(same[0], outputs.split(0.5, seed=4)[0].rows)
+
+
+def test_concat_undoes_a_split(make_outputs):
+    outputs = make_outputs(labels=None)
+    joined = ModelOutputs.concat(outputs.split(0.4))
+    back = joined.take(np.argsort(joined.rows))
+    np.testing.assert_array_equal(back.logits, outputs.logits)
+    np.testing.assert_array_equal(back.features, outputs.features)
+    np.testing.assert_array_equal(back.groups["site"], outputs.groups["site"])
+
+
+def test_concat_renumbers_rows_that_collide(make_outputs):
+    joined = ModelOutputs.concat([make_outputs(3), make_outputs(3)])
+    assert joined.rows.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "vector"),
+    [
+        (np.asarray, np.asarray),
+        (pd.DataFrame, pd.Series),
+        (torch.tensor, torch.tensor),
+        (list, list),
+    ],
+)
+def test_any_array_comes_in(matrix, vector):
+    outputs = ModelOutputs(logits=matrix([[1.0, 2.0], [4.0, 3.0]]), labels=vector([1, 0]))
+    assert outputs.predicted.tolist() == [1, 0]
+
+
+def test_torch_gradients_and_bfloat16_come_in():
+    logits = torch.tensor([[1.0, 2.0]], requires_grad=True)
+    assert ModelOutputs(logits=logits).predicted.tolist() == [1]
+    assert ModelOutputs(logits=logits.bfloat16()).predicted.tolist() == [1]
+
+
+def test_memory_is_shared_and_protected():
+    logits = np.zeros((4, 2), dtype=np.float32)
+    outputs = ModelOutputs(logits=logits)
+    assert np.shares_memory(outputs.logits, logits)
+    with pytest.raises(ValueError, match="read-only"):
+        outputs.logits[0] = 1.0
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "expected"),
+    [
+        (["b", "a", "b"], None, ["a", "b"]),
+        ([1, 0, 1], None, [0, 1]),
+        ([5, 7, 5], None, [5, 7]),
+        ([True, False, True], None, [False, True]),
+        (["x", "x", "x"], ["x", "y"], ["x", "y"]),
+    ],
+)
+def test_classes_are_found_or_given(labels, classes, expected):
+    outputs = ModelOutputs(logits=np.zeros((3, 2)), labels=labels, classes=classes)
+    assert outputs.classes.tolist() == expected
+    assert outputs.labels.tolist() == labels
+
+
+def test_groups_come_as_array_mapping_or_frame():
+    logits = np.zeros((2, 2))
+    assert list(ModelOutputs(logits=logits, groups=["u", "v"]).groups) == ["group"]
+    assert list(ModelOutputs(logits=logits, groups={"sex": ["f", "m"]}).groups) == ["sex"]
+    frame = pd.DataFrame({"sex": ["f", "m"], "age": [1, 2]})
+    assert list(ModelOutputs(logits=logits, groups=frame).groups) == ["sex", "age"]
+
+
+GOOD = {"logits": np.zeros((2, 2))}
+BAD = [
+    ({}, "exactly one of logits and probabilities"),
+    ({"logits": [[0.0]], "probabilities": [[1.0]]}, "exactly one of logits and probabilities"),
+    ({"logits": [1.0, 2.0]}, r"logits must have two dimensions.*\(2,\)"),
+    ({"logits": np.zeros((0, 3))}, r"logits must not be empty; got shape \(0, 3\)"),
+    ({"logits": np.zeros((3, 0))}, "logits must not be empty"),
+    ({"logits": [["a", "b"]]}, "logits must hold real numbers"),
+    ({"logits": [[0.0, 1.0], [0.0, np.nan]]}, "row 1, column 1 holds nan"),
+    ({"logits": [[0.0, -np.inf]]}, "must be finite"),
+    ({"logits": np.ma.masked_array([[1.0]])}, "masked array"),
+    ({"probabilities": [[0.5, 0.4]]}, "row 0 sums to 0.9"),
+    ({"probabilities": [[1.5, -0.5]]}, "must not be negative; row 0"),
+    ({**GOOD, "features": np.zeros((3, 1))}, "features must have one row per sample; got 3"),
+    ({**GOOD, "features": [[1.0], [np.inf]]}, "features must be finite; row 1"),
+    ({**GOOD, "labels": [0]}, r"labels must have shape \(2,\)"),
+    ({**GOOD, "labels": [0, 1, 2][:2], "classes": [7, 8]}, "row 0 holds"),
+    ({**GOOD, "labels": ["a", "a"]}, r"pass classes= in their order"),
+    ({**GOOD, "labels": ["a", None]}, "labels must not hold missing values"),
+    ({**GOOD, "labels": pd.Series([0, None], dtype="Int64")}, "labels must not hold"),
+    ({**GOOD, "labels": [0.0, np.nan]}, "labels must not hold NaN"),
+    ({**GOOD, "labels": np.array(["a", 1], dtype=object)}, "mix types"),
+    ({**GOOD, "classes": [1, 2, 3]}, "classes must name the 2 columns"),
+    ({**GOOD, "classes": [1, 1]}, "classes must be distinct"),
+    ({**GOOD, "groups": {"sex": ["f"]}}, r"groups\['sex'\] must have shape"),
+    ({**GOOD, "rows": [0, -1]}, "rows must be non-negative"),
+    ({**GOOD, "rows": [0.5, 1.0]}, "rows must be non-negative"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_bad_input_is_named(arguments, message):
+    with pytest.raises(InputError, match=message):
+        ModelOutputs(**arguments)
+
+
+def test_labels_beyond_the_columns_are_named():
+    with pytest.raises(InputError, match="row 2 holds"):
+        ModelOutputs(logits=np.zeros((3, 2)), labels=[0, 1, 2], classes=[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [([], "selects no sample"), ([5], "beyond"), (np.array([True]), "boolean index")],
+)
+def test_take_refuses_and_leaves_the_outputs_whole(make_outputs, index, message):
+    outputs = make_outputs(3)
+    with pytest.raises(InputError, match=message):
+        outputs.take(index)
+    assert len(outputs) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"logits": None, "probabilities": np.full((4, 5), 0.2)}, "logits or probabilities"),
+        ({"classes": list("abcde"), "labels": list("abca")}, "classes"),
+        ({"features": None}, "features"),
+        ({"labels": None}, "labels"),
+        ({"groups": None}, "group columns"),
+    ],
+)
+def test_concat_refuses_unlike_parts(make_outputs, change, what):
+    with pytest.raises(InputError, match=rf"parts\[1\] differs from parts\[0\] in its {what}"):
+        ModelOutputs.concat([make_outputs(4), make_outputs(4, **change)])

@@ -1,0 +1,272 @@
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from trustsets import (
+    APS,
+    RAPS,
+    Bins,
+    Confidence,
+    Groups,
+    InputError,
+    ModelOutputs,
+    MondrianConformal,
+    NotCalibratedError,
+    Softmax,
+    StandardConformal,
+    Status,
+    TemperatureScaling,
+    TrustSetsWarning,
+)
+
+CONFIDENCE_BINS = Bins(of=(Confidence(),), edges=((0.4, 0.6),))
+PREDICTORS = {
+    "standard": StandardConformal(),
+    "standard, randomised": StandardConformal(APS(own_mass="random")),
+    "standard, tail": StandardConformal(RAPS(scale="tail", own_mass="random")),
+    "groups": MondrianConformal(by=Groups("site"), score=Softmax()),
+    "bins": MondrianConformal(by=CONFIDENCE_BINS, score=APS(own_mass="random")),
+    "class": MondrianConformal(by="class", score=APS(own_mass="random")),
+}
+
+
+@pytest.fixture(params=PREDICTORS, ids=str)
+def predictor(request):
+    return clone(PREDICTORS[request.param])
+
+
+@pytest.fixture
+def halves(make_outputs):
+    return make_outputs(1000).split(0.5)
+
+
+def test_sets_hold_exactly_the_scores_below_the_threshold(halves):
+    """The whole of split conformal prediction again, in four lines."""
+    calibration, test = halves
+    for score in (APS(), RAPS(), Softmax(), APS(scale="tail")):
+        sets = StandardConformal(score, allow_empty=True).calibrate(calibration).predict_set(test)
+        k = int(np.ceil((len(calibration) + 1) * 0.9))
+        threshold = np.sort(score.of_labels(calibration))[k - 1]
+        np.testing.assert_array_equal(sets.mask, score.matrix(test) <= threshold)
+        np.testing.assert_array_equal(sets.thresholds, threshold)
+
+
+def test_groups_are_standard_prediction_within_each_group(halves):
+    calibration, test = halves
+    sets = MondrianConformal(by=Groups("site")).calibrate(calibration).predict_set(test)
+    for site in "abc":
+        here, there = (part.groups["site"] == site for part in (calibration, test))
+        alone = StandardConformal().calibrate(calibration.take(here)).predict_set(test.take(there))
+        np.testing.assert_array_equal(sets.mask[there], alone.mask)
+        np.testing.assert_array_equal(sets.thresholds[there], alone.thresholds)
+
+
+def test_class_conditional_sets_use_the_threshold_of_the_class(halves):
+    calibration, test = halves
+    predictor = MondrianConformal(by="class", allow_empty=True).calibrate(calibration)
+    sets = predictor.predict_set(test, alpha=0.2)
+    matrix, own = APS().matrix(test), APS().of_labels(calibration)
+    for y in range(5):
+        scores = np.sort(own[calibration.codes == y])
+        threshold = scores[int(np.ceil((scores.size + 1) * 0.8)) - 1]
+        np.testing.assert_array_equal(sets.mask[:, y], matrix[:, y] <= threshold)
+        np.testing.assert_array_equal(sets.thresholds[:, y], threshold)
+
+
+def test_sets_are_nested_in_alpha(predictor, halves):
+    calibration, test = halves
+    alphas = np.linspace(0.05, 0.95, 19)
+    mask = predictor.calibrate(calibration).predict_set(test, alpha=alphas).mask
+    assert (mask[:, :, :-1] >= mask[:, :, 1:]).all()
+    assert mask[:, :, 0].sum() > mask[:, :, -1].sum()
+
+
+def test_permuting_rows_permutes_the_sets(predictor, halves):
+    calibration, test = halves
+    order = np.random.default_rng(0).permutation(500)
+    plain = predictor.calibrate(calibration).predict_set(test)
+    mixed = predictor.calibrate(calibration.take(order)).predict_set(test.take(order))
+    np.testing.assert_array_equal(mixed.mask, plain.mask[order])
+    np.testing.assert_array_equal(mixed.thresholds, plain.thresholds[order])
+
+
+def test_permuting_classes_permutes_the_sets(predictor, halves):
+    order = np.array([3, 0, 4, 1, 2])
+
+    def permuted(outputs):
+        return ModelOutputs(
+            logits=outputs.logits[:, order],
+            labels=np.argsort(order)[outputs.codes],
+            groups=outputs.groups,
+            rows=outputs.rows,
+        )
+
+    calibration, test = halves
+    plain = predictor.calibrate(calibration).predict_set(test)
+    mixed = predictor.calibrate(permuted(calibration)).predict_set(permuted(test))
+    np.testing.assert_array_equal(mixed.mask, plain.mask[:, order])
+
+
+@pytest.mark.parametrize("size", [1, 7, 499])
+def test_batches_change_nothing(predictor, halves, size):
+    calibration, test = halves
+    predictor.calibrate(calibration)
+    whole = predictor.predict_set(test)
+    parts = [predictor.predict_set(test.take(slice(i, i + size))) for i in range(0, 500, size)]
+    np.testing.assert_array_equal(np.concatenate([part.mask for part in parts]), whole.mask)
+
+
+def test_single_and_double_precision_agree(predictor, make_outputs):
+    single = make_outputs(logits=make_outputs().logits.astype(np.float32))
+    double = make_outputs(logits=single.logits.astype(np.float64))
+    masks = [predictor.calibrate(each).predict_set(each, 0.3).mask for each in (single, double)]
+    np.testing.assert_array_equal(*masks)
+
+
+def test_labels_of_test_points_are_never_used(predictor, halves):
+    calibration, test = halves
+    blind = ModelOutputs(logits=test.logits, groups=test.groups, rows=test.rows)
+    predictor.calibrate(calibration)
+    np.testing.assert_array_equal(
+        predictor.predict_set(blind).mask, predictor.predict_set(test).mask
+    )
+
+
+def test_empty_sets_keep_the_most_likely_class(predictor, halves):
+    calibration, test = halves
+    allowing = clone(predictor).set_params(allow_empty=True).calibrate(calibration)
+    bare = allowing.predict_set(test, alpha=0.7)
+    kept = predictor.calibrate(calibration).predict_set(test, alpha=0.7)
+    empty = bare.sizes == 0
+    np.testing.assert_array_equal(kept.mask[~empty], bare.mask[~empty])
+    np.testing.assert_array_equal(kept.mask[empty].argmax(axis=1), test.predicted_codes[empty])
+    assert (kept.sizes[empty] == 1).all()
+
+
+def test_class_names_come_back_as_they_went_in(halves):
+    calibration, test = halves
+    names = np.array(["ant", "bee", "cat", "dog", "eel"])
+    named = ModelOutputs(logits=calibration.logits, labels=names[calibration.codes])
+    sets = StandardConformal().calibrate(named).predict_set(ModelOutputs(logits=test.logits))
+    assert set(sets[0].tolist()) <= set(names.tolist())
+    assert sets.covers(names[test.codes]).mean() > 0.85
+
+
+def test_too_few_points_give_full_sets_that_say_so(make_outputs):
+    sets = StandardConformal().calibrate(make_outputs(8)).predict_set(make_outputs(3, seed=1))
+    assert np.isinf(sets.thresholds).all() and sets.mask.all()
+    assert (sets.status == Status.TOO_FEW_POINTS).all()
+
+
+def test_unseen_and_small_groups_give_full_sets_that_say_so(make_outputs):
+    sites = np.array(["big"] * 50 + ["small"] * 5)
+    predictor = MondrianConformal(by=Groups()).calibrate(make_outputs(55, groups={"site": sites}))
+    new = make_outputs(3, seed=1, groups={"site": ["big", "small", "new"]})
+    with pytest.warns(TrustSetsWarning, match="1 of 2 groups have too few"):
+        sets = predictor.predict_set(new)
+    assert sets.status.tolist() == [Status.EXACT, Status.TOO_FEW_POINTS, Status.UNSEEN_GROUP]
+    assert sets.mask[1:].all() and not sets.mask[0].all()
+
+
+def test_a_class_without_calibration_points_is_in_every_set(make_outputs):
+    outputs = make_outputs(300)
+    predictor = MondrianConformal(by="class").calibrate(outputs.take(outputs.codes != 2))
+    sets = predictor.predict_set(make_outputs(50, seed=1))
+    assert sets.mask[:, 2].all()
+    assert (sets.status == Status.UNSEEN_GROUP).all()
+
+
+def test_calibrating_again_replaces_everything(predictor, make_outputs):
+    test = make_outputs(50, seed=9)
+    once = clone(predictor).calibrate(make_outputs(300, seed=1)).predict_set(test, 0.3)
+    predictor.calibrate(make_outputs(300, 3)).calibrate(make_outputs(300, seed=1))
+    np.testing.assert_array_equal(predictor.predict_set(test, 0.3).mask, once.mask)
+
+
+def test_tuning_data_is_set_aside_given_or_reused(make_outputs):
+    calibration, tuning = make_outputs(1000), make_outputs(400, seed=5)
+    tuned = StandardConformal(temperature="tuning")
+    assert tuned.calibrate(calibration).state_.n == 800
+    tuned.calibrate(calibration, tuning=tuning)
+    assert tuned.state_.n == 1000
+    assert tuned.temperature_ == TemperatureScaling().fit(tuning).temperature_
+    with pytest.warns(TrustSetsWarning, match="the temperature will be learned from"):
+        tuned.set_params(tuning_fraction=0.0).calibrate(calibration)
+    assert tuned.temperature_ == TemperatureScaling().fit(calibration).temperature_
+    assert StandardConformal().calibrate(calibration).state_.n == 1000
+
+
+def test_bin_edges_come_from_tuning_data(make_outputs):
+    bins = Bins(of=(Confidence(),), counts=(4,), spacing=("quantile",))
+    calibration, tuning = make_outputs(400), make_outputs(100, seed=5)
+    predictor = MondrianConformal(by=bins).calibrate(calibration, tuning=tuning)
+    np.testing.assert_allclose(
+        predictor.state_.learned.partition.cuts[0][0],
+        np.quantile(tuning.confidence, [0.25, 0.5, 0.75]),
+    )
+
+
+@pytest.mark.parametrize("form", [2.0, TemperatureScaling])
+def test_temperature_comes_as_number_or_object(form, halves):
+    calibration, test = halves
+    temperature = form if isinstance(form, float) else form().fit(calibration)
+    value = temperature if isinstance(form, float) else temperature.temperature_
+    scaled = StandardConformal(temperature=temperature).calibrate(calibration).predict_set(test)
+    by_hand = [part.with_logits(part.logits / value) for part in halves]
+    plain = StandardConformal().calibrate(by_hand[0]).predict_set(by_hand[1])
+    np.testing.assert_array_equal(scaled.mask, plain.mask)
+
+
+def test_scikit_learn_can_clone_and_set(predictor, halves):
+    copy = clone(predictor.calibrate(halves[0]))
+    assert not hasattr(copy, "state_")
+    assert copy.set_params(allow_empty=True).get_params()["allow_empty"]
+
+
+BAD_PARAMETERS = [
+    ({"score": APS}, "score must be a score"),
+    ({"temperature": -1.0}, "temperature must be positive"),
+    ({"temperature": "auto"}, "temperature must be None, a number"),
+    ({"temperature": TemperatureScaling()}, "unfitted TemperatureScaling"),
+    ({"tuning_fraction": 1.0}, "tuning_fraction must lie"),
+    ({"random_state": -1}, "random_state must not be negative"),
+    ({"random_state": "x"}, "random_state must be"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD_PARAMETERS)
+def test_bad_parameters_leave_the_calibration_whole(predictor, halves, change, message):
+    calibration, test = halves
+    predictor.calibrate(calibration)
+    before, good = predictor.predict_set(test), predictor.get_params(deep=False)
+    with pytest.raises(InputError, match=message):
+        predictor.set_params(**change).calibrate(calibration)
+    predictor.set_params(**good)
+    np.testing.assert_array_equal(predictor.predict_set(test).mask, before.mask)
+
+
+def test_bad_outputs_are_named_and_leave_the_calibration_whole(predictor, halves, make_outputs):
+    calibration, test = halves
+    with pytest.raises(NotCalibratedError, match="call calibrate first"):
+        predictor.predict_set(test)
+    predictor.calibrate(calibration)
+    before = predictor.predict_set(test)
+    with pytest.raises(InputError, match="calibrate needs labels"):
+        predictor.calibrate(make_outputs(labels=None))
+    with pytest.raises(InputError, match="outputs have 4 classes, but calibration had 5"):
+        predictor.predict_set(make_outputs(n_classes=4))
+    with pytest.raises(InputError, match="dimension 2, but calibration had 3"):
+        predictor.predict_set(make_outputs(features=np.zeros((200, 2))))
+    with pytest.raises(InputError, match="name other classes"):
+        predictor.predict_set(make_outputs(labels=None, classes=list("abcde")))
+    with pytest.raises(InputError, match="alpha must lie"):
+        predictor.predict_set(test, alpha=1.5)
+    np.testing.assert_array_equal(predictor.predict_set(test).mask, before.mask)
+
+
+def test_mondrian_needs_a_partition(make_outputs):
+    with pytest.raises(InputError, match="by must be Groups"):
+        MondrianConformal(by="site").calibrate(make_outputs())
+    predictor = MondrianConformal(by=Groups("site")).calibrate(make_outputs())
+    with pytest.raises(InputError, match="no group column 'site'"):
+        predictor.predict_set(make_outputs(groups=None))

@@ -1,0 +1,189 @@
+"""Every score against its formula written out for one label at a time."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from trustsets import APS, RAPS, InputError, ModelOutputs, Softmax, blocks
+
+SCORES = [
+    Softmax(),
+    *[APS(own_mass=own) for own in ("exclude", "include", "random")],
+    *[RAPS(own_mass=own, lam=0.05, k_reg=2) for own in ("exclude", "include", "random")],
+]
+SCALES = ["raw", "tail"]
+
+
+def with_scale(score, scale):
+    return type(score)(**{**vars(score), "scale": scale})
+
+
+def slow_score(score, probabilities, label, draw):
+    """The published formulas, one label of one row."""
+    order = sorted(range(len(probabilities)), key=lambda j: (-probabilities[j], j))
+    rank = order.index(label) + 1
+    own = probabilities[label]
+    if isinstance(score, Softmax):
+        raw, largest, rest = 1.0 - own, 1.0, own
+    else:
+        share = {"exclude": 0.0, "include": 1.0, "random": draw}[score.own_mass]
+        above = sum(probabilities[j] for j in order[: rank - 1])
+        below = sum(probabilities[j] for j in reversed(order[rank:]))
+        raw, largest, rest = above + share * own, 1.0, below + (1.0 - share) * own
+        if isinstance(score, RAPS):
+            late = 1 if score.own_mass == "exclude" else 0
+            penalty = score.lam * max(0, rank - late - score.k_reg)
+            most = score.lam * max(0, len(order) - late - score.k_reg)
+            raw, largest, rest = raw + penalty, 1.0 + most, rest + most - penalty
+    if score.scale == "raw":
+        return raw
+    return -np.log(max(rest / largest, np.finfo(float).tiny))
+
+
+# Probabilities with exact ties and exact zeros: counts over their sum.
+probability_rows = hnp.arrays(
+    np.int64,
+    shape=hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=7),
+    elements=st.integers(0, 4),
+).map(lambda counts: (counts + (counts.sum(axis=1, keepdims=True) == 0)).astype(float))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("score", SCORES, ids=repr)
+@given(counts=probability_rows, seed=st.integers(0, 3))
+def test_scores_follow_their_formula(score, scale, counts, seed):
+    score = with_scale(score, scale)
+    probabilities = counts / counts.sum(axis=1, keepdims=True)
+    n, n_classes = probabilities.shape
+    rng = np.random.default_rng(seed)
+    draws, labels = rng.uniform(size=n), rng.integers(n_classes, size=n)
+    outputs = ModelOutputs(probabilities=probabilities, labels=labels)
+    slow = np.array(
+        [
+            [slow_score(score, outputs.probabilities[i], y, draws[i]) for y in range(n_classes)]
+            for i in range(n)
+        ]
+    )
+    matrix = score.matrix(outputs, draws=draws)
+    # log(1 / tiny) is where the tail scale ends; rounding decides whether a tail is 0.
+    near_end = (slow > 30) & (matrix > 30)
+    np.testing.assert_allclose(matrix[~near_end], slow[~near_end], rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(score.of_labels(outputs, draws=draws), matrix[range(n), labels])
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("score", SCORES, ids=repr)
+@given(counts=probability_rows, seed=st.integers(0, 3))
+def test_sets_are_the_labels_below_the_threshold(score, scale, counts, seed):
+    score = with_scale(score, scale)
+    outputs = ModelOutputs(probabilities=counts / counts.sum(axis=1, keepdims=True))
+    rng = np.random.default_rng(seed)
+    draws = rng.uniform(size=len(outputs))
+    matrix = score.matrix(outputs, draws=draws)
+    # Thresholds that equal a score are the normal case: calibration scores are thresholds.
+    chosen = np.take_along_axis(matrix, rng.integers(matrix.shape[1], size=(len(matrix), 2)), 1)
+    thresholds = np.column_stack([chosen, chosen.mean(axis=1), np.full(len(matrix), np.inf)])
+    mask = score.sets(outputs, thresholds, draws=draws)
+    below = matrix[:, :, None] <= thresholds[:, None, :]
+    np.testing.assert_array_equal(mask, below)
+    np.testing.assert_array_equal(score.sets(outputs, thresholds[:, 0], draws=draws), mask[:, :, 0])
+
+
+@pytest.mark.parametrize("score", SCORES, ids=repr)
+def test_scores_grow_with_the_rank(score, make_outputs):
+    outputs = make_outputs(50, 9)
+    draws = np.random.default_rng(0).uniform(size=50)
+    for scale in SCALES:
+        matrix = with_scale(score, scale).matrix(outputs, draws=draws)
+        order = np.argsort(-outputs.probabilities, axis=1)
+        assert (np.diff(np.take_along_axis(matrix, order, axis=1), axis=1) >= 0.0).all()
+
+
+@pytest.mark.parametrize("score", SCORES, ids=repr)
+def test_tail_scale_orders_labels_as_the_raw_scale_does(score, make_outputs):
+    outputs = make_outputs(300, 6)
+    draws = np.random.default_rng(0).uniform(size=300)
+    raw = with_scale(score, "raw").of_labels(outputs, draws=draws)
+    tail = with_scale(score, "tail").of_labels(outputs, draws=draws)
+    ranks = np.argsort(np.argsort(raw, kind="stable")), np.argsort(np.argsort(tail, kind="stable"))
+    np.testing.assert_array_equal(*ranks)
+
+
+def test_tail_scale_keeps_digits_that_the_raw_scale_loses():
+    logits = np.array([[0.0, -50.0, -60.0]])
+    outputs = ModelOutputs(logits=logits)
+    assert len(set(APS().matrix(outputs)[0].tolist())) == 2
+    np.testing.assert_allclose(APS(scale="tail").matrix(outputs)[0], [0.0, 50.0, 60.0], atol=1e-4)
+
+
+@pytest.mark.parametrize("score", SCORES, ids=repr)
+def test_neither_blocks_nor_batches_change_a_bit(score, make_outputs, monkeypatch):
+    outputs = make_outputs(97, 11)
+    draws = np.random.default_rng(0).uniform(size=97)
+    thresholds = np.full(97, 0.8)
+    whole = score.of_labels(outputs, draws=draws), score.sets(outputs, thresholds, draws=draws)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 8 * 11 * 3)
+    np.testing.assert_array_equal(score.of_labels(outputs, draws=draws), whole[0])
+    np.testing.assert_array_equal(score.sets(outputs, thresholds, draws=draws), whole[1])
+    for rows in (slice(0, 1), slice(1, 40), slice(40, 97)):
+        part = outputs.take(rows)
+        np.testing.assert_array_equal(score.of_labels(part, draws=draws[rows]), whole[0][rows])
+
+
+@pytest.mark.parametrize("score", SCORES, ids=repr)
+def test_permuting_classes_permutes_scores(score, make_outputs):
+    outputs = make_outputs(40, 7)
+    draws = np.random.default_rng(0).uniform(size=40)
+    order = np.random.default_rng(1).permutation(7)
+    permuted = ModelOutputs(logits=outputs.logits[:, order])
+    np.testing.assert_allclose(
+        score.matrix(permuted, draws=draws),
+        score.matrix(outputs, draws=draws)[:, order],
+        rtol=1e-13,
+    )
+
+
+@pytest.mark.parametrize("score", SCORES, ids=repr)
+def test_single_and_double_precision_agree(score, make_outputs):
+    single = make_outputs(60, logits=make_outputs(60).logits.astype(np.float32))
+    double = make_outputs(60, logits=single.logits.astype(np.float64))
+    draws = np.random.default_rng(0).uniform(size=60)
+    np.testing.assert_array_equal(
+        score.of_labels(single, draws=draws), score.of_labels(double, draws=draws)
+    )
+
+
+def test_temperature_divides_the_logits(make_outputs):
+    outputs = make_outputs()
+    np.testing.assert_allclose(
+        APS().matrix(outputs, temperature=2.5),
+        APS().matrix(outputs.with_logits(outputs.logits / 2.5)),
+        rtol=1e-12,
+    )
+
+
+def test_equal_probabilities_rank_by_column():
+    outputs = ModelOutputs(probabilities=[[0.25, 0.25, 0.25, 0.25]])
+    np.testing.assert_array_equal(APS().matrix(outputs), [[0.0, 0.25, 0.5, 0.75]])
+    np.testing.assert_array_equal(
+        APS().sets(outputs, np.array([0.3])), [[True, True, False, False]]
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: APS(scale="log"), "scale must be"),
+        (lambda: APS(own_mass="half"), "own_mass must be"),
+        (lambda: RAPS(lam=-1.0), "lam must be"),
+        (lambda: RAPS(lam=np.nan), "lam must be"),
+        (lambda: RAPS(k_reg=-1), "k_reg must be"),
+        (lambda: APS().of_labels(ModelOutputs(logits=[[1.0]])), "needs labels"),
+        (lambda: APS(own_mass="random").matrix(ModelOutputs(logits=[[1.0]])), "needs draws"),
+    ],
+)
+def test_bad_arguments_are_named(make, message):
+    with pytest.raises(InputError, match=message):
+        make()

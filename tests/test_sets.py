@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+
+from trustsets import InputError, PredictionSets, StandardConformal, Status
+
+
+@pytest.fixture
+def sets():
+    return PredictionSets(
+        mask=np.array([[True, False, True], [False, False, False], [True, True, True]]),
+        thresholds=np.array([0.5, 0.1, np.inf]),
+        status=np.array([Status.EXACT, Status.EXACT, Status.UNSEEN_GROUP], dtype=np.int8),
+        alpha=0.1,
+        classes=np.array(["cat", "dog", "owl"]),
+    )
+
+
+def test_reading_a_set(sets):
+    assert len(sets) == 3
+    assert [own.tolist() for own in sets] == [["cat", "owl"], [], ["cat", "dog", "owl"]]
+    assert sets[-1].tolist() == ["cat", "dog", "owl"]
+    assert sets.sizes.tolist() == [2, 0, 3]
+    assert sets.covers(["owl", "cat", "dog"]).tolist() == [True, False, True]
+    assert [own.tolist() for own in sets.labels()] == [own.tolist() for own in sets]
+    np.testing.assert_array_equal(np.asarray(sets), sets.mask)
+    assert repr(sets) == "PredictionSets(3 samples, 3 classes, alpha=0.1, mean size 1.67)"
+
+
+@pytest.mark.parametrize("index", [slice(1, None), [1, 2], np.array([False, True, True])])
+def test_a_part_is_again_sets(sets, index):
+    part = sets[index]
+    assert part.sizes.tolist() == [0, 3]
+    assert part.thresholds.tolist() == [0.1, np.inf]
+
+
+def test_tables_hold_names_sizes_and_reasons(sets):
+    frame = sets.to_frame()
+    assert frame["set"].tolist() == [["cat", "owl"], [], ["cat", "dog", "owl"]]
+    assert frame["status"].tolist() == ["exact", "exact", "unseen_group"]
+    table = sets.to_arrow()
+    assert table["set"].to_pylist() == frame["set"].tolist()
+    assert table["size"].to_pylist() == [2, 0, 3]
+    assert table["status"].to_pylist() == frame["status"].tolist()
+
+
+def test_results_are_read_only(sets):
+    with pytest.raises(ValueError, match="read-only"):
+        sets.mask[0, 0] = False
+    with pytest.raises(AttributeError):
+        sets.alpha = 0.5
+
+
+def test_unknown_labels_are_named(sets):
+    with pytest.raises(InputError, match="row 1 holds"):
+        sets.covers(["cat", "cow", "dog"])
+    with pytest.raises(InputError, match=r"shape \(3,\)"):
+        sets.covers(["cat"])
+
+
+def test_several_levels_are_the_single_levels_side_by_side(make_outputs):
+    calibration, test = make_outputs(400).split(0.5)
+    predictor = StandardConformal().calibrate(calibration)
+    alphas = [0.3, 0.05, 0.1]
+    together = predictor.predict_set(test, alpha=alphas)
+    assert together.mask.shape == (200, 5, 3)
+    assert together.covers(test.labels).shape == (200, 3)
+    assert len(together[0]) == 3
+    for level, alpha in enumerate(alphas):
+        alone = predictor.predict_set(test, alpha=alpha)
+        np.testing.assert_array_equal(together.mask[:, :, level], alone.mask)
+        np.testing.assert_array_equal(together.at(alpha).mask, alone.mask)
+        np.testing.assert_array_equal(together.at(alpha).thresholds, alone.thresholds)
+        np.testing.assert_array_equal(together[0][level], alone[0])
+    with pytest.raises(InputError, match="was not predicted"):
+        together.at(0.2)
+    with pytest.raises(InputError, match=r"choose it with .at\(alpha\)"):
+        together.to_frame()

@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+from scipy.special import logsumexp
+
+from trustsets import InputError, ModelOutputs, NotCalibratedError, TemperatureScaling
+from trustsets import TrustSetsWarning as Warned
+
+
+def negative_log_likelihood(outputs, temperature):
+    scaled = outputs.logits.astype(np.float64) / temperature
+    own = scaled[np.arange(len(outputs)), outputs.codes]
+    return np.mean(logsumexp(scaled, axis=1) - own)
+
+
+@pytest.mark.parametrize("factor", [0.02, 0.3, 1.0, 4.0, 30.0])
+def test_temperature_is_the_minimum(make_outputs, factor):
+    plain = make_outputs(500)
+    outputs = plain.with_logits(plain.logits * factor)
+    fitted = TemperatureScaling().fit(outputs).temperature_
+    best = minimize_scalar(
+        lambda log_t: negative_log_likelihood(outputs, np.exp(log_t)),
+        bounds=(-8, 6),
+        method="bounded",
+        options={"xatol": 1e-10},
+    )
+    assert fitted == pytest.approx(np.exp(best.x), rel=1e-5)
+    assert negative_log_likelihood(outputs, fitted) <= best.fun + 1e-12
+
+
+def test_scaling_the_logits_scales_the_temperature(make_outputs):
+    outputs = make_outputs(300)
+    once = TemperatureScaling().fit(outputs).temperature_
+    thrice = TemperatureScaling().fit(outputs.with_logits(outputs.logits * 3.0)).temperature_
+    assert thrice == pytest.approx(3.0 * once, rel=1e-10)
+
+
+def test_transform_divides_the_logits(make_outputs):
+    outputs = make_outputs()
+    scaling = TemperatureScaling().fit(outputs)
+    scaled = scaling.transform(outputs)
+    np.testing.assert_allclose(scaled.logits, outputs.logits / scaling.temperature_)
+    np.testing.assert_array_equal(scaled.labels, outputs.labels)
+    assert TemperatureScaling().fit(scaled).temperature_ == pytest.approx(1.0, rel=1e-10)
+
+
+def test_probabilities_give_the_same_temperature(make_outputs):
+    outputs = make_outputs()
+    as_probabilities = ModelOutputs(probabilities=outputs.probabilities, labels=outputs.labels)
+    assert TemperatureScaling().fit(as_probabilities).temperature_ == pytest.approx(
+        TemperatureScaling().fit(outputs).temperature_, rel=1e-9
+    )
+
+
+def test_separated_labels_leave_the_temperature_alone():
+    outputs = ModelOutputs(logits=np.eye(4), labels=np.arange(4))
+    with pytest.warns(Warned, match="temperature stays 1"):
+        assert TemperatureScaling().fit(outputs).temperature_ == 1.0
+
+
+def test_nearly_separated_labels_stay_finite():
+    logits = np.tile([[1.0, 0.0]], (1000, 1))
+    labels = np.r_[1, np.zeros(999, dtype=int)]
+    fitted = TemperatureScaling().fit(ModelOutputs(logits=logits, labels=labels)).temperature_
+    assert fitted == pytest.approx(1.0 / np.log(999.0), rel=1e-9)
+
+
+def test_worse_than_chance_stops_at_the_largest_temperature():
+    outputs = ModelOutputs(logits=[[1.0, 0.0], [0.0, 1.0]], labels=[1, 0])
+    with pytest.warns(Warned, match="no better than chance"):
+        assert TemperatureScaling().fit(outputs).temperature_ == 100.0
+
+
+def test_bad_use_is_named(make_outputs):
+    with pytest.raises(NotCalibratedError, match="call fit first"):
+        TemperatureScaling().transform(make_outputs())
+    with pytest.raises(InputError, match="needs labels"):
+        TemperatureScaling().fit(make_outputs(labels=None))
