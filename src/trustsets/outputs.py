@@ -170,7 +170,8 @@ class ModelOutputs:
         values = self._values[block].astype(np.float64)
         if self._kind == "logits":
             values -= values.max(axis=1, keepdims=True)
-            values /= temperature
+            if temperature != 1.0:
+                values /= temperature
             np.exp(values, out=values)
         elif temperature != 1.0:
             values /= values.max(axis=1, keepdims=True)

@@ -86,7 +86,7 @@ class Score(ABC):
         result = np.empty(len(outputs))
 
         def fill(block: _Block) -> None:
-            rank = _ranks_of(block.probabilities, codes[block.rows])
+            rank = _ranks_of(block, codes[block.rows])
             own = np.take_along_axis(block.by_rank, rank[:, None], axis=1)
             result[block.rows] = own[:, 0]
 
@@ -150,8 +150,8 @@ class Score(ABC):
 
         def fill(block: _Block) -> None:
             for level in range(levels.shape[1]):
-                below = block.by_rank <= levels[block.rows, level, None]
-                count = np.maximum(np.count_nonzero(below, axis=1), smallest)
+                count = _count_up_to(block.by_rank, levels[block.rows, level])
+                count = np.maximum(count, smallest)
                 mask[block.rows, :, level] = _most_likely(block, count)
 
         self._each_block(outputs, temperature, draws, fill)
@@ -170,7 +170,8 @@ class Score(ABC):
 
         def run(rows: slice) -> None:
             probabilities = outputs.block_probabilities(rows, temperature)
-            ranked = np.sort(probabilities, axis=1)[:, ::-1]
+            ranked = np.sort(-probabilities, axis=1)
+            np.negative(ranked, out=ranked)
             by_rank = self._scaled(ranked, None if draws is None else draws[rows])
             use(_Block(rows, probabilities, ranked, by_rank))
 
@@ -237,14 +238,14 @@ class _Cumulative(Score):
         return np.array(1.0 if self.own_mass == "include" else 0.0)
 
     def _raw(self, sorted_probabilities: Floats, draws: Floats | None) -> Floats:
-        mass = np.cumsum(sorted_probabilities, axis=1)
+        mass = np.zeros_like(sorted_probabilities)
         if self.own_mass == "include":
+            np.cumsum(sorted_probabilities, axis=1, out=mass)
             # The last rank holds all the mass: exactly 1, not 1 up to rounding.
             np.minimum(mass, 1.0, out=mass)
             mass[:, -1] = 1.0
         else:
-            mass[:, 1:] = mass[:, :-1].copy()
-            mass[:, 0] = 0.0
+            np.cumsum(sorted_probabilities[:, :-1], axis=1, out=mass[:, 1:])
         if self.randomized:
             mass += self._share(draws) * sorted_probabilities
             # Increasing in exact arithmetic; rounding must not let a worse rank pass first.
@@ -335,13 +336,22 @@ class RAPS(_Cumulative):
         return self.lam * np.maximum(0.0, counted - self.k_reg)
 
 
-def _ranks_of(probabilities: Floats, codes: NDArray[np.int64]) -> NDArray[np.int64]:
+def _count_up_to(by_rank: Floats, threshold: Floats) -> NDArray[np.int64]:
+    """How many ranks have a score of at most the threshold; scores never decrease."""
+    above = by_rank > threshold[:, None]
+    count: NDArray[np.int64] = np.where(above[:, -1], above.argmax(axis=1), by_rank.shape[1])
+    return count
+
+
+def _ranks_of(block: _Block, codes: NDArray[np.int64]) -> NDArray[np.int64]:
     """0-based rank of one label per row; among equals the lower column comes first."""
-    own = np.take_along_axis(probabilities, codes[:, None], axis=1)
-    before = np.arange(probabilities.shape[1]) < codes[:, None]
-    ahead = (probabilities > own) | ((probabilities == own) & before)
-    ranks: NDArray[np.int64] = np.count_nonzero(ahead, axis=1)
-    return ranks
+    own = np.take_along_axis(block.probabilities, codes[:, None], axis=1)
+    rank: NDArray[np.int64] = (block.ranked <= own).argmax(axis=1)
+    after = np.minimum(rank + 1, block.ranked.shape[1] - 1)
+    tied = np.take_along_axis(block.ranked, after[:, None], axis=1) == own
+    for row in np.flatnonzero(tied[:, 0]):
+        rank[row] += np.count_nonzero(block.probabilities[row, : codes[row]] == own[row])
+    return rank
 
 
 def _most_likely(block: _Block, count: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -349,8 +359,10 @@ def _most_likely(block: _Block, count: NDArray[np.int64]) -> NDArray[np.bool_]:
     last = np.take_along_axis(block.ranked, np.maximum(count - 1, 0)[:, None], axis=1)
     mask: NDArray[np.bool_] = block.probabilities >= last
     mask[count == 0] = False
+    after = np.minimum(count, block.ranked.shape[1] - 1)
+    following = np.take_along_axis(block.ranked, after[:, None], axis=1)
+    straddled = np.flatnonzero((following == last)[:, 0] & (count > 0) & (count <= after))
     # Where equal probabilities straddle the cut, the first of them fill the places left.
-    straddled = np.flatnonzero(np.count_nonzero(mask, axis=1) != count)
     if straddled.size:
         tied = block.probabilities[straddled] == last[straddled]
         mask[straddled] &= ~tied
