@@ -16,10 +16,15 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 # The peers live in an environment of their own: they never touch the product's.
-$(BENCH_READY): pyproject.toml constraints.txt benchmarks/constraints.txt
+$(BENCH_READY): pyproject.toml constraints.txt benchmarks/requirements.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
-	PIP_CONSTRAINT=benchmarks/constraints.txt $(BENCH)/bin/python -m pip install --quiet --editable . -r benchmarks/requirements.txt
+	PIP_CONSTRAINT=constraints.txt $(BENCH)/bin/python -m pip install --quiet --editable . -r benchmarks/requirements.txt
+	@# TorchCP's torchsort must compile here; without it the tables leave TorchCP out.
+	-$(BENCH)/bin/python -m pip install --quiet setuptools wheel && \
+	 $(BENCH)/bin/python -m pip install --quiet --no-build-isolation torchsort && \
+	 $(BENCH)/bin/python -m pip install --quiet --no-deps torchcp==1.2.1 && \
+	 $(BENCH)/bin/python -m pip install --quiet torch_geometric transformers pillow tqdm
 	touch $@
 
 test: lint types unit
