@@ -11,7 +11,7 @@ class Column(Statistic):
     def __init__(self, index: int) -> None:
         object.__setattr__(self, "index", index)
 
-    def values(self, observed):
+    def measure(self, observed):
         return np.asarray(observed.outputs.features[:, self.index], dtype=float)
 
     @property

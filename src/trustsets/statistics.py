@@ -7,18 +7,33 @@ score it looks at come together in `Observed`, which computes each number once.
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, final
+from typing import Any, Literal, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trustsets.blocks import for_each_block
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.storage import storable
 
-__all__ = ["Confidence", "Observed", "Statistic", "SupportsTrust", "Trust"]
+__all__ = [
+    "ClassFrequency",
+    "Confidence",
+    "Entropy",
+    "FittedStatistic",
+    "Margin",
+    "Observed",
+    "Statistic",
+    "SupportsTrust",
+    "Trust",
+]
 
 Floats = NDArray[np.float64]
+Transform = Literal["raw", "log", "rank"]
+
+# Logarithms are taken of at least this, so that a statistic of 0 stays finite.
+_SMALLEST = 1e-12
 
 
 class SupportsTrust(Protocol):
@@ -50,19 +65,80 @@ class Observed:
             raise InputError("Trust needs features; pass features= to ModelOutputs.")
         return self.trust_score.score(self.outputs.features, self.outputs.predicted)
 
+    @cached_property
+    def entropy_and_margin(self) -> tuple[Floats, Floats]:
+        """Entropy of the softmax, and the gap between its two largest outputs."""
+        entropy, margin = np.empty(len(self.outputs)), np.ones(len(self.outputs))
+
+        def fill(block: slice) -> None:
+            p = self.outputs.block_probabilities(block)
+            entropy[block] = -(p * np.log(np.maximum(p, np.finfo(float).tiny))).sum(axis=1)
+            if p.shape[1] > 1:
+                top = np.partition(p, -2, axis=1)[:, -2:]
+                margin[block] = top[:, 1] - top[:, 0]
+
+        for_each_block(fill, len(self.outputs), self.outputs.n_classes)
+        return np.maximum(entropy, 0.0), margin
+
 
 @dataclass(frozen=True)
 class Statistic(ABC):
-    """One number per sample that does not need the label."""
+    """One number per sample that does not need the label.
 
-    @abstractmethod
-    def values(self, observed: Observed) -> Floats:
-        """Return the statistic of each sample, shape (n,)."""
+    Parameters
+    ----------
+    transform : {"raw", "log", "rank"}
+        As it is; its logarithm; or its rank among the samples it is fitted on, between 0
+        and 1. All three carry the same information; the last two have no heavy tail.
+    """
+
+    transform: Transform = "raw"
+
+    def __post_init__(self) -> None:
+        if self.transform not in ("raw", "log", "rank"):
+            raise InputError(f'transform must be "raw", "log" or "rank"; got {self.transform!r}.')
 
     @property
     @abstractmethod
     def name(self) -> str:
         """Short name for tables and messages."""
+
+    @abstractmethod
+    def measure(self, observed: Observed) -> Floats:
+        """Return the untransformed statistic of each sample, shape (n,)."""
+
+    @property
+    @final
+    def learns(self) -> bool:
+        """Whether the transform takes numbers from the data it is fitted on."""
+        return self.transform == "rank"
+
+    @final
+    def fit(self, observed: Observed) -> "FittedStatistic":
+        """Learn the transform from samples."""
+        reference = np.sort(self.measure(observed)) if self.learns else None
+        return FittedStatistic(self, reference)
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class FittedStatistic:
+    """A statistic with what its transform needs: the sorted values it ranks among."""
+
+    statistic: Statistic
+    reference: Floats | None
+
+    def values(self, observed: Observed) -> Floats:
+        """Return the transformed statistic of each sample, shape (n,)."""
+        measured = self.statistic.measure(observed)
+        if self.reference is not None:
+            below = np.searchsorted(self.reference, measured, side="left")
+            up_to = np.searchsorted(self.reference, measured, side="right")
+            return (below + up_to) / (2.0 * self.reference.size)
+        if self.statistic.transform == "log":
+            return np.log(np.maximum(measured, _SMALLEST))
+        return measured
 
 
 @final
@@ -73,11 +149,12 @@ class Confidence(Statistic):
 
     Examples
     --------
-    >>> Confidence().values(Observed(ModelOutputs(probabilities=[[0.7, 0.3]])))
-    array([0.7])
+    >>> observed = Observed(ModelOutputs(probabilities=[[0.75, 0.25]]))
+    >>> Confidence().fit(observed).values(observed)
+    array([0.75])
     """
 
-    def values(self, observed: Observed) -> Floats:
+    def measure(self, observed: Observed) -> Floats:
         """Return the largest softmax output of each sample."""
         return observed.confidence
 
@@ -93,7 +170,7 @@ class Confidence(Statistic):
 class Trust(Statistic):
     """``Trust(x)``: distance to the nearest other class over distance to the predicted one."""
 
-    def values(self, observed: Observed) -> Floats:
+    def measure(self, observed: Observed) -> Floats:
         """Return the trust score of each sample."""
         return observed.trust
 
@@ -101,3 +178,87 @@ class Trust(Statistic):
     def name(self) -> str:
         """Short name."""
         return "Trust"
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class Entropy(Statistic):
+    """Entropy of the softmax outputs, ``-sum_j p_j log p_j``.
+
+    Examples
+    --------
+    >>> observed = Observed(ModelOutputs(probabilities=[[0.5, 0.5], [1.0, 0.0]]))
+    >>> Entropy().measure(observed).round(4)
+    array([0.6931, 0.    ])
+    """
+
+    def measure(self, observed: Observed) -> Floats:
+        """Return the entropy of each sample."""
+        return observed.entropy_and_margin[0]
+
+    @property
+    def name(self) -> str:
+        """Short name."""
+        return "Entropy"
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class Margin(Statistic):
+    """Gap between the two largest softmax outputs.
+
+    Examples
+    --------
+    >>> observed = Observed(ModelOutputs(probabilities=[[0.5, 0.25, 0.25]]))
+    >>> Margin().measure(observed)
+    array([0.25])
+    """
+
+    def measure(self, observed: Observed) -> Floats:
+        """Return the margin of each sample."""
+        return observed.entropy_and_margin[1]
+
+    @property
+    def name(self) -> str:
+        """Short name."""
+        return "Margin"
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class ClassFrequency(Statistic):
+    """``log(1 + training samples of the predicted class)``, for long tails.
+
+    Parameters
+    ----------
+    transform : {"raw", "log", "rank"}
+        See `Statistic`; the logarithm of the count is already taken.
+    counts : tuple of int
+        Training samples of each class, in the order of the columns.
+
+    Examples
+    --------
+    >>> observed = Observed(ModelOutputs(logits=[[1.0, 0.0], [0.0, 1.0]]))
+    >>> ClassFrequency(counts=(9, 99)).measure(observed).round(4)
+    array([2.3026, 4.6052])
+    """
+
+    counts: tuple[int, ...] = ()
+
+    def measure(self, observed: Observed) -> Floats:
+        """Return the log count of the predicted class of each sample."""
+        if len(self.counts) != observed.outputs.n_classes:
+            raise InputError(
+                f"ClassFrequency needs counts for each of the {observed.outputs.n_classes} "
+                f"classes; got {len(self.counts)}. Pass np.bincount(train_codes) as a tuple."
+            )
+        counts = np.array(self.counts, dtype=np.float64)
+        return np.asarray(np.log1p(counts)[observed.outputs.predicted_codes])
+
+    @property
+    def name(self) -> str:
+        """Short name."""
+        return "Class frequency"

@@ -1,58 +1,29 @@
-"""Ways to divide samples: what coverage is asked to hold within. Imports statistics and below.
+"""Function classes of indicators: groups, and bins of statistics. Also the cells they form."""
 
-A specification (`Bins`, `Groups`) is a value object without data. Its `fit` looks at
-samples and returns a fitted partition that maps any samples to cells.
-"""
-
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trustsets.arrays import Array
+from trustsets.basis.base import Codes, FittedPartition, Floats, Partition
 from trustsets.errors import InputError
-from trustsets.statistics import Confidence, Observed, Statistic, Trust
+from trustsets.statistics import Confidence, FittedStatistic, Observed, Statistic, Trust
 from trustsets.storage import storable
 
-__all__ = ["Bins", "FittedPartition", "Groups", "Partition"]
+__all__ = ["Bins", "Groups"]
 
-Codes = NDArray[np.int64]
 Spacing = Literal["uniform", "quantile"]
-
-
-class FittedPartition(ABC):
-    """A rule that puts every sample into at most one of finitely many cells."""
-
-    @abstractmethod
-    def cells(self, observed: Observed) -> Codes:
-        """Cell of each sample, shape (n,); -1 for a sample that fits none."""
-
-    @property
-    @abstractmethod
-    def n_cells(self) -> int:
-        """Number of cells."""
-
-
-class Partition(ABC):
-    """How to divide samples, before any data is seen."""
-
-    @property
-    @abstractmethod
-    def learns(self) -> bool:
-        """Whether `fit` takes numbers from the data that tuning data should provide."""
-
-    @abstractmethod
-    def fit(self, observed: Observed) -> FittedPartition:
-        """Learn the cells from samples."""
 
 
 @final
 @storable
 @dataclass(frozen=True)
 class Groups(Partition):
-    """Cells are the values of group columns, or the combinations of several columns' values.
+    """Indicators of the values of group columns.
+
+    As a function class, the values of several columns overlap: coverage holds for each
+    value of each column. As a partition (in `MondrianConformal`), the cells are the
+    combinations of values. Values of any type are told apart by their text.
 
     Parameters
     ----------
@@ -94,7 +65,7 @@ class Groups(Partition):
         if not columns:
             raise InputError("Groups needs group columns; pass groups= to ModelOutputs.")
         table = _group_table(observed, columns)
-        levels = tuple(np.array(sorted({row[i] for row in table})) for i in range(len(columns)))
+        levels = tuple(tuple(sorted({row[i] for row in table})) for i in range(len(columns)))
         return FittedGroups(columns, levels, tuple(sorted(set(table))))
 
 
@@ -102,10 +73,10 @@ class Groups(Partition):
 @storable
 @dataclass(frozen=True)
 class FittedGroups(FittedPartition):
-    """Combinations of group values that were seen, in sorted order."""
+    """Values of each column, and combinations of them, that were seen; in sorted order."""
 
     columns: tuple[str, ...]
-    levels: tuple[Array, ...]
+    levels: tuple[tuple[str, ...], ...]
     combinations: tuple[tuple[str, ...], ...]
 
     def cells(self, observed: Observed) -> Codes:
@@ -119,9 +90,33 @@ class FittedGroups(FittedPartition):
         """Number of combinations seen."""
         return len(self.combinations)
 
+    def design(self, observed: Observed) -> Floats:
+        """Return an indicator of each value of each column, and of values never seen.
+
+        The last is zero on all samples of the fit, so that a stranger uses a direction
+        that calibration never saw and is treated as such.
+        """
+        columns = list(zip(*_group_table(observed, self.columns), strict=True))
+        parts = []
+        for texts, levels in zip(columns, self.levels, strict=True):
+            place = {level: code for code, level in enumerate(levels)}
+            parts.append(
+                _one_hot([place.get(text, len(levels)) for text in texts], len(levels) + 1)
+            )
+        return np.hstack(parts)
+
+    @property
+    def description(self) -> str:
+        """In words."""
+        return f"combination of indicators of the groups by {', '.join(self.columns)}"
+
+
+def _one_hot(codes: Any, width: int) -> Floats:
+    return np.asarray(np.eye(width)[np.asarray(codes)])
+
 
 def _group_table(observed: Observed, columns: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """One tuple of values per sample; values of any type are told apart by their text."""
+    """One tuple of texts per sample."""
     groups = observed.outputs.groups
     for column in columns:
         if column not in groups:
@@ -137,7 +132,10 @@ def _group_table(observed: Observed, columns: tuple[str, ...]) -> list[tuple[str
 @storable
 @dataclass(frozen=True)
 class Bins(Partition):
-    """Cells of a grid over statistics, by default Conf x Trust as in the paper.
+    """Indicators of bins of statistics, by default of Conf and of Trust (Corollary 1).
+
+    As a partition (in `MondrianConformal`, the paper's NAIVE), the cells are those of the
+    grid that the bins form.
 
     Parameters
     ----------
@@ -147,9 +145,12 @@ class Bins(Partition):
         Number of bins of each statistic.
     spacing : tuple of {"uniform", "quantile"}
         Equal widths between the smallest and the largest value, or equal shares.
+    product : bool
+        As a function class: False takes the indicators of each statistic's own bins, True
+        those of the cells of the grid.
     nested : bool
-        Divide each bin of the first statistic by its own quantiles of the second (the
-        paper's text), or use the same edges everywhere (the authors' code).
+        In the grid, divide each bin of the first statistic by its own quantiles of the
+        second (the paper's text), or use the same edges everywhere (the authors' code).
     edges : tuple of sequences, optional
         Inner edges given by hand, one increasing sequence per statistic; nothing is
         learned then, and `counts`, `spacing` and `nested` do not matter.
@@ -170,6 +171,7 @@ class Bins(Partition):
     of: tuple[Statistic, ...] = (Confidence(), Trust())
     counts: tuple[int, ...] = (10, 4)
     spacing: tuple[Spacing, ...] = ("uniform", "quantile")
+    product: bool = False
     nested: bool = True
     edges: tuple[tuple[float, ...], ...] | None = None
 
@@ -192,34 +194,45 @@ class Bins(Partition):
     @property
     def learns(self) -> bool:
         """Edges are learned unless given by hand."""
-        return self.edges is None
+        return self.edges is None or any(item.learns for item in self.of)
 
     def fit(self, observed: Observed) -> "FittedBins":
         """Place the edges."""
+        of = tuple(item.fit(observed) for item in self.of)
         if self.edges is not None:
-            return FittedBins(self.of, tuple(np.array([cuts]) for cuts in self.edges))
+            by_hand = tuple(np.array([cuts]) for cuts in self.edges)
+            return FittedBins(of, by_hand, by_hand, self.product)
         cells = np.zeros(len(observed.outputs), dtype=np.int64)
-        n_cells, cuts = 1, []
-        for item, count, spacing in zip(self.of, self.counts, self.spacing, strict=True):
+        n_cells, edges, cuts = 1, [], []
+        for item, count, spacing in zip(of, self.counts, self.spacing, strict=True):
             values = item.values(observed)
-            within = cells if self.nested and spacing == "quantile" else np.zeros_like(cells)
-            cuts.append(_cuts(values, within, n_cells if within is cells else 1, count, spacing))
+            edges.append(_edges(values, count, spacing)[None, :])
+            if self.nested and spacing == "quantile":
+                cuts.append(_nested_edges(values, cells, n_cells, count))
+            else:
+                cuts.append(edges[-1])
             cells = _descend(cells, values, cuts[-1])
             n_cells *= count
-        return FittedBins(self.of, tuple(cuts))
+        return FittedBins(of, tuple(edges), tuple(cuts), self.product)
 
 
 @final
 @storable
 @dataclass(frozen=True)
 class FittedBins(FittedPartition):
-    """Inner edges of each statistic: shape (1, count - 1), or one row per outer cell."""
+    """Inner edges of each statistic, everywhere (1, count - 1) and in the grid.
 
-    of: tuple[Statistic, ...]
-    cuts: tuple[NDArray[np.float64], ...]
+    `cuts` holds the latter: one row, or a row for each cell that the statistics before
+    it form.
+    """
+
+    of: tuple[FittedStatistic, ...]
+    edges: tuple[Floats, ...]
+    cuts: tuple[Floats, ...]
+    product: bool
 
     def cells(self, observed: Observed) -> Codes:
-        """Cell of each sample."""
+        """Cell of the grid that each sample is in."""
         cells = np.zeros(len(observed.outputs), dtype=np.int64)
         for item, cuts in zip(self.of, self.cuts, strict=True):
             cells = _descend(cells, item.values(observed), cuts)
@@ -230,27 +243,46 @@ class FittedBins(FittedPartition):
         """Number of grid cells."""
         return int(np.prod([cuts.shape[1] + 1 for cuts in self.cuts]))
 
+    def design(self, observed: Observed) -> Floats:
+        """Return the indicators of all bins, or of all cells."""
+        if self.product:
+            return _one_hot(self.cells(observed), self.n_cells)
+        start = np.zeros(len(observed.outputs), dtype=np.int64)
+        return np.hstack(
+            [
+                _one_hot(_descend(start, item.values(observed), edges), edges.shape[1] + 1)
+                for item, edges in zip(self.of, self.edges, strict=True)
+            ]
+        )
 
-def _descend(cells: Codes, values: NDArray[np.float64], cuts: NDArray[np.float64]) -> Codes:
+    @property
+    def description(self) -> str:
+        """In words."""
+        names = (" x " if self.product else " and of ").join(
+            item.statistic.name for item in self.of
+        )
+        return f"combination of indicators of bins of {names}"
+
+
+def _descend(cells: Codes, values: Floats, cuts: Floats) -> Codes:
     """Divide each cell by the edges of one more statistic."""
     own = cuts[cells] if cuts.shape[0] > 1 else cuts
     inner: Codes = cells * (cuts.shape[1] + 1) + np.count_nonzero(values[:, None] >= own, axis=1)
     return inner
 
 
-def _cuts(
-    values: NDArray[np.float64], cells: Codes, n_cells: int, count: int, spacing: Spacing
-) -> NDArray[np.float64]:
-    """Inner edges within each cell; an empty cell gets those of all samples."""
+def _edges(values: Floats, count: int, spacing: Spacing) -> Floats:
+    """Inner edges over all samples."""
     steps = np.arange(1, count) / count
     if spacing == "uniform":
-        return np.array([values.min() + steps * (values.max() - values.min())])
-    everywhere = np.quantile(values, steps)
-    rows = [
-        np.quantile(values[cells == cell], steps) if (cells == cell).any() else everywhere
-        for cell in range(n_cells)
-    ]
-    return np.array(rows)
+        return np.asarray(values.min() + steps * (values.max() - values.min()))
+    return np.asarray(np.quantile(values, steps))
+
+
+def _nested_edges(values: Floats, cells: Codes, n_cells: int, count: int) -> Floats:
+    """Quantiles within each cell; an empty cell gets those of all samples."""
+    groups = [values[cells == cell] for cell in range(n_cells)]
+    return np.array([_edges(own if own.size else values, count, "quantile") for own in groups])
 
 
 def _check_edges(edges: Any, n: int) -> tuple[tuple[float, ...], ...]:

@@ -1,0 +1,249 @@
+"""Smooth and free function classes: polynomials, principal components, your own."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, final
+
+import numpy as np
+from numpy.polynomial import chebyshev
+from numpy.typing import NDArray
+
+from trustsets.arrays import floating_matrix
+from trustsets.basis.base import Basis, FittedBasis, Floats
+from trustsets.errors import InputError
+from trustsets.outputs import ModelOutputs
+from trustsets.statistics import Confidence, FittedStatistic, Observed, Statistic, Trust
+from trustsets.storage import storable
+
+__all__ = ["Custom", "Intercept", "Polynomial", "PrincipalComponents"]
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class Intercept(Basis, FittedBasis):
+    """Constant functions only: coverage on average, as in `StandardConformal`.
+
+    Examples
+    --------
+    >>> observed = Observed(ModelOutputs(logits=[[0.0, 1.0], [1.0, 0.0]]))
+    >>> Intercept().fit(observed).design(observed)
+    array([[1.],
+           [1.]])
+    """
+
+    @property
+    def learns(self) -> bool:
+        """Nothing is learned."""
+        return False
+
+    def fit(self, observed: Observed) -> "Intercept":
+        """Return itself."""
+        return self
+
+    def design(self, observed: Observed) -> Floats:
+        """Return a column of ones."""
+        return np.ones((len(observed.outputs), 1))
+
+    @property
+    def description(self) -> str:
+        """In words."""
+        return "constant function"
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class Polynomial(Basis):
+    """Polynomials of statistics up to a total degree, by default of Conf and Trust.
+
+    The span is that of the monomials ``Conf^i Trust^j``, i + j <= degree. The columns are
+    products of Chebyshev polynomials of the statistics, shifted and scaled to [-1, 1]:
+    the same functions, hence the same sets, without the loss of digits that powers bring.
+
+    Parameters
+    ----------
+    degree : int
+        Largest total degree; with two statistics there are (d + 1)(d + 2) / 2 columns.
+    of : tuple of Statistic
+        What the polynomials are of.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> observed = Observed(ModelOutputs(logits=rng.normal(size=(10, 3))))
+    >>> Polynomial(degree=4, of=(Confidence(),)).fit(observed).design(observed).shape
+    (10, 5)
+    """
+
+    degree: int = 5
+    of: tuple[Statistic, ...] = (Confidence(), Trust())
+
+    def __post_init__(self) -> None:
+        if self.degree != int(self.degree) or self.degree < 0:
+            raise InputError(f"degree must be a whole number, 0 or more; got {self.degree}.")
+        if not self.of or not all(isinstance(item, Statistic) for item in self.of):
+            raise InputError(f"of must be a non-empty tuple of statistics; got {self.of!r}.")
+
+    @property
+    def learns(self) -> bool:
+        """Whether a transform learns; shifting and scaling do not change the span."""
+        return any(item.learns for item in self.of)
+
+    def fit(self, observed: Observed) -> "FittedPolynomial":
+        """Fit the transforms, and find the range of each statistic."""
+        fitted = tuple(item.fit(observed) for item in self.of)
+        values = [item.values(observed) for item in fitted]
+        low = np.array([each.min() for each in values])
+        high = np.array([each.max() for each in values])
+        return FittedPolynomial(self.degree, fitted, low, np.where(high > low, high, low + 1.0))
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class FittedPolynomial(FittedBasis):
+    """Products of Chebyshev polynomials on the range between `low` and `high`."""
+
+    degree: int
+    of: tuple[FittedStatistic, ...]
+    low: Floats
+    high: Floats
+
+    def design(self, observed: Observed) -> Floats:
+        """Return one column for each combination of degrees."""
+        tables = [
+            chebyshev.chebvander(self._scaled(item.values(observed), place), self.degree)
+            for place, item in enumerate(self.of)
+        ]
+        columns = []
+        for degrees in product(range(self.degree + 1), repeat=len(tables)):
+            if sum(degrees) <= self.degree:
+                factors = [table[:, d] for table, d in zip(tables, degrees, strict=True)]
+                columns.append(np.prod(factors, axis=0))
+        return np.column_stack(columns)
+
+    def _scaled(self, values: Floats, place: int) -> NDArray[np.float64]:
+        low, high = self.low[place], self.high[place]
+        return np.asarray((2.0 * values - (low + high)) / (high - low))
+
+    @property
+    def description(self) -> str:
+        """In words."""
+        names = " and ".join(item.statistic.name for item in self.of)
+        return f"polynomial of degree {self.degree} in {names}"
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class PrincipalComponents(Basis):
+    """Linear functions of the leading principal components of the features, and constants.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> outputs = ModelOutputs(logits=rng.normal(size=(9, 2)), features=rng.normal(size=(9, 4)))
+    >>> PrincipalComponents(3).fit(Observed(outputs)).design(Observed(outputs)).shape
+    (9, 4)
+    """
+
+    n_components: int = 20
+
+    def __post_init__(self) -> None:
+        if self.n_components != int(self.n_components) or self.n_components < 1:
+            raise InputError(f"n_components must be 1 or more; got {self.n_components}.")
+
+    @property
+    def learns(self) -> bool:
+        """The directions are learned."""
+        return True
+
+    def fit(self, observed: Observed) -> "FittedComponents":
+        """Find the directions of largest variance."""
+        from sklearn.decomposition import PCA
+
+        features = _features(observed)
+        if self.n_components > min(features.shape):
+            raise InputError(
+                f"n_components={self.n_components} exceeds what {features.shape[0]} samples of "
+                f"dimension {features.shape[1]} can give; ask for fewer."
+            )
+        pca = PCA(self.n_components, svd_solver="full").fit(features.astype(np.float64))
+        return FittedComponents(pca.mean_, pca.components_)
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class FittedComponents(FittedBasis):
+    """Mean and directions of a principal component analysis."""
+
+    mean: Floats
+    directions: Floats
+
+    def design(self, observed: Observed) -> Floats:
+        """Return a column of ones and the components."""
+        features = _features(observed)
+        if features.shape[1] != self.mean.size:
+            raise InputError(
+                f"features have dimension {features.shape[1]}, but {self.mean.size} when fitted."
+            )
+        scores = (features.astype(np.float64) - self.mean) @ self.directions.T
+        return np.column_stack([np.ones(len(scores)), scores])
+
+    @property
+    def description(self) -> str:
+        """In words."""
+        return f"linear function of the first {len(self.directions)} principal components"
+
+
+def _features(observed: Observed) -> NDArray[Any]:
+    if observed.outputs.features is None:
+        raise InputError("PrincipalComponents needs features; pass features= to ModelOutputs.")
+    return observed.outputs.features
+
+
+@final
+@dataclass(frozen=True)
+class Custom(Basis, FittedBasis):
+    """Any functions: `function` maps `ModelOutputs` to an array of shape (n, p).
+
+    Include a constant (or add `Intercept()`) to keep coverage on average. The function
+    must look at one sample at a time, and a predictor that uses it cannot be saved.
+
+    Examples
+    --------
+    >>> own = Custom(lambda outputs: outputs.confidence[:, None]) + Intercept()
+    >>> observed = Observed(ModelOutputs(probabilities=[[0.75, 0.25]]))
+    >>> own.fit(observed).design(observed)
+    array([[0.75, 1.  ]])
+    """
+
+    function: Callable[[ModelOutputs], Any]
+    name: str = "combination of your own functions"
+
+    @property
+    def learns(self) -> bool:
+        """Nothing is learned here."""
+        return False
+
+    def fit(self, observed: Observed) -> "Custom":
+        """Return itself."""
+        return self
+
+    def design(self, observed: Observed) -> Floats:
+        """Call the function, and check what it returns."""
+        columns = floating_matrix(self.function(observed.outputs), "what function returns")
+        if columns.shape[0] != len(observed.outputs):
+            raise InputError(
+                f"function must return one row per sample; got {columns.shape[0]} rows for "
+                f"{len(observed.outputs)} samples."
+            )
+        return columns.astype(np.float64)
+
+    @property
+    def description(self) -> str:
+        """In words."""
+        return self.name
