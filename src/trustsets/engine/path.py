@@ -1,0 +1,460 @@
+"""Exact thresholds of many test points, by following a parametric linear program.
+
+A test row q gets weight v, which grows from 0 to its target. The vertex of the base fit stays
+optimal until the dual value of a basic point reaches its bound; then that point leaves, the
+vertex moves along its edge until the first other residual is zero, and that point enters. The
+steps are `_price`, `_ratio_test`, `_pivot` and `_finish`; `_follow` is the loop around them.
+
+Why a scan of a few points is exact. Sort points by ``key_i = |r_i| / |Q_i|``, with ``r_i`` the
+residual at the base vertex b0. By Cauchy's inequality the residual of point i keeps its sign at
+b whenever ``|b - b0| < key_i``. On the segment from b to b + t * edge the distance to b0 is
+convex in t, hence largest at an end. So once some point crosses zero at t, only points with
+``key_i <= max(|b - b0|, |b + t * edge - b0|)`` can cross before it, and these come first in the
+order. Residual gaps shrink like 1 / n while their density grows like n: the number of points
+scanned does not depend on n.
+
+Imports `kernels`, `problem`, `fit` and `trustsets.status`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from trustsets.engine.fit import Vertex
+from trustsets.engine.kernels import dot, exchange, products
+from trustsets.engine.problem import FloatArray, IntArray, Problem, whiten_row
+from trustsets.status import Status
+
+__all__ = ["Base", "follow_all", "prepare"]
+
+LEVEL_TOL = 1e-9
+"""Breakpoints this close to the target level count as equal to it."""
+WEIGHT_TOL = 1e-11
+"""Basic points with a smaller share than this in the test row do not move."""
+EDGE_TOL = 1e-11
+"""A product with an edge below this share of the edge's length counts as zero."""
+RADIUS_SLACK = 1.0 + 1e-9
+"""Room for rounding in the comparison of keys and distances."""
+SNAP_TOL = 1e-11
+"""Weights this close to an integer are that integer: sums of scores then carry no rounding."""
+CHECK_TOL = 1e-9
+"""Accuracy asked of weights and dual values at the end of a path."""
+DRIFT_TOL = 1e-11
+"""Accuracy asked of basic residuals at the end of a path, as a share of the score scale."""
+CAP_FACTOR, CAP_BASE = 20, 100
+"""A path may take `CAP_FACTOR * rank + CAP_BASE` pivots."""
+WIDTH = 32
+"""Points per block of the scan: a few vector registers."""
+
+EXACT = int(Status.EXACT)
+FALLBACK = int(Status.FALLBACK)
+INFINITE = int(Status.HIGH_LEVERAGE)
+
+
+class Base(NamedTuple):
+    """The base vertex with all points in scan order; position p is the p-th smallest key.
+
+    Attributes
+    ----------
+    blocks : (n_blocks, rank, WIDTH) array
+        Rows times the sign of their residual, transposed in blocks so that a block's products
+        with a vector run over contiguous points; padded with zeros.
+    distance : (n_blocks * WIDTH,) array
+        Absolute residuals; infinite for basic points and padding.
+    first_key : (n_blocks,) array
+        Smallest key of every block.
+    side : (n,) array
+        Sign of the residual, +1 for basic points.
+    scores : (n,) array
+        Scores as given.
+    corner, eta, pull : arrays
+        Of the vertex. Basic points come first in scan order, in the order of `corner`.
+    alpha, reach, tolerance : float
+        Miscoverage; a bound on the length of any ``Q' eta``; accepted drift of a residual.
+    """
+
+    blocks: FloatArray
+    distance: FloatArray
+    first_key: FloatArray
+    side: FloatArray
+    scores: FloatArray
+    corner: FloatArray
+    eta: FloatArray
+    pull: FloatArray
+    alpha: float
+    reach: float
+    tolerance: float
+
+
+class Work(NamedTuple):
+    """Scratch space of one thread.
+
+    `near` and `speed` hold signed residuals and their rates in scan order, as far as scanned.
+    Members are the points whose role differs from the base vertex: the basic points of the base
+    and every point that entered since. The scan skips them (`near` is infinite there).
+    """
+
+    near: FloatArray
+    speed: FloatArray
+    corner: FloatArray
+    eta: FloatArray
+    weight: FloatArray
+    edge: FloatArray
+    shift: FloatArray
+    pull: FloatArray
+    ratio: FloatArray
+    spare: FloatArray
+    member_position: IntArray
+    member_row: FloatArray
+    member_side: FloatArray
+    member_residual: FloatArray
+    member_speed: FloatArray
+    slot: IntArray
+
+
+def prepare(problem: Problem, vertex: Vertex) -> tuple[Base, IntArray]:
+    """Put the points in scan order; also returns that order (n,) of row numbers."""
+    n_points, rank = problem.rows.shape
+    key = np.abs(vertex.residuals) / np.maximum(problem.norms, np.finfo(np.float64).tiny)
+    key[vertex.basis] = -1.0 - np.arange(rank)[::-1]
+    order = np.argsort(key, kind="stable")
+    n_blocks = -(-n_points // WIDTH)
+    side = np.where(vertex.residuals >= 0.0, 1.0, -1.0)[order]
+    signed = np.zeros((n_blocks * WIDTH, rank))
+    signed[:n_points] = problem.rows[order] * side[:, None]
+    distance = np.full(n_blocks * WIDTH, np.inf)
+    distance[rank:n_points] = np.abs(vertex.residuals[order[rank:]])
+    base = Base(
+        blocks=np.ascontiguousarray(signed.reshape(n_blocks, WIDTH, rank).transpose(0, 2, 1)),
+        distance=distance,
+        first_key=key[order[::WIDTH]],
+        side=side,
+        scores=problem.scores[order],
+        corner=vertex.corner,
+        eta=vertex.eta,
+        pull=vertex.pull,
+        alpha=problem.alpha,
+        reach=max(problem.alpha, 1.0 - problem.alpha) * float(problem.norms.sum()),
+        tolerance=DRIFT_TOL * problem.score_scale,
+    )
+    return base, order
+
+
+@njit(cache=True, nogil=True)
+def follow_all(
+    phi: FloatArray,
+    levels: FloatArray,
+    scale: FloatArray,
+    independent: IntArray,
+    transform: FloatArray,
+    base: Base,
+    values: FloatArray,
+    status: NDArray[np.int8],
+    pivots: IntArray,
+) -> None:
+    """Thresholds of the rows of `phi`; writes `values`, `status` and `pivots` in place."""
+    rank = len(base.eta)
+    work = _allocate(rank, len(base.distance))
+    row, low = np.empty(rank), np.empty(rank)
+    for i in range(len(phi)):
+        sign = 1.0 if levels[i] > 0.0 else -1.0
+        whiten_row(phi[i], scale, independent, transform, row, low)
+        for j in range(rank):
+            row[j] *= sign
+        # Below zero the path runs the other way on -q. The threshold is the smallest optimal
+        # value either way: at equality a rising path stops and a falling one goes on.
+        target = abs(levels[i])
+        value, status[i], pivots[i] = _follow(row, target, sign > 0.0, base, work)
+        values[i] = sign * value
+
+
+@njit(cache=True, nogil=True)
+def _allocate(rank: int, n_padded: int) -> Work:
+    """Scratch space; pages of the two long arrays cost nothing until they are touched."""
+    capacity = rank + CAP_FACTOR * rank + CAP_BASE
+    return Work(
+        np.empty(n_padded),
+        np.empty(n_padded),
+        np.empty((rank, rank)),
+        np.empty(rank),
+        np.empty(rank),
+        np.empty(rank),
+        np.empty(rank),
+        np.empty(rank),
+        np.empty(rank),
+        np.empty(rank),
+        np.empty(capacity, np.int64),
+        np.empty((capacity, rank)),
+        np.empty(capacity),
+        np.empty(capacity),
+        np.empty(capacity),
+        np.empty(rank, np.int64),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _follow(
+    row: FloatArray, target: float, stop_at_equality: bool, base: Base, work: Work
+) -> tuple[float, int, int]:
+    """Value, status and number of pivots of one test row."""
+    # |Q' eta| <= reach for every eta in the box: a longer row cannot be balanced. Written so
+    # that a row which overflowed ends here too.
+    if not np.sqrt(dot(row, row)) * target <= base.reach:
+        return np.inf, INFINITE, 0
+    _start(row, base, work)
+    members, scanned, level = len(row), 0, 0.0
+    goal = target - LEVEL_TOL if stop_at_equality else target + LEVEL_TOL
+    for pivot in range(CAP_FACTOR * len(row) + CAP_BASE):
+        leaving, room = _price(work.eta, work.weight, base.alpha)
+        if leaving < 0 or level + room > goal or (stop_at_equality and level + room >= goal):
+            value, ok = _finish(row, target, base, work)
+            return value, EXACT if ok else FALLBACK, pivot
+        level += room
+        _leave(leaving, room, base.alpha, work)
+        length, entering, scanned = _ratio_test(members, scanned, base, work)
+        if entering < 0:
+            return np.inf, INFINITE, pivot
+        _advance(length, members, scanned, work)
+        members = _enter(leaving, entering, members, base, work)
+    return np.nan, FALLBACK, CAP_FACTOR * len(row) + CAP_BASE
+
+
+@njit(cache=True, nogil=True)
+def _start(row: FloatArray, base: Base, work: Work) -> None:
+    """Begin at the base vertex."""
+    rank = len(row)
+    work.corner[:] = base.corner
+    work.eta[:] = base.eta
+    work.pull[:] = base.pull
+    work.shift[:] = 0.0
+    products(base.corner, row, work.weight)
+    for k in range(rank):
+        work.slot[k] = k
+        work.member_position[k] = k
+        work.member_side[k] = 0.0
+        work.member_residual[k] = 0.0
+        _gather(base, k, work.member_row[k])
+
+
+@njit(cache=True, nogil=True)
+def _gather(base: Base, position: int, out: FloatArray) -> None:
+    """The row of one point, from its block."""
+    block, lane = position // WIDTH, position % WIDTH
+    for j in range(len(out)):
+        out[j] = base.side[position] * base.blocks[block, j, lane]
+
+
+@njit(cache=True, nogil=True)
+def _price(eta: FloatArray, weight: FloatArray, alpha: float) -> tuple[int, float]:
+    """The basic point whose dual value meets its bound first, and the level until then.
+
+    Dual values move at rate ``-weight``; -1 when none moves.
+    """
+    leaving, best, largest = -1, np.inf, 1.0
+    for k in range(len(weight)):
+        largest = max(largest, abs(weight[k]))
+    for k in range(len(weight)):
+        if abs(weight[k]) > WEIGHT_TOL * largest:
+            bound = 1.0 - alpha if weight[k] < 0.0 else -alpha
+            room = max((eta[k] - bound) / weight[k], 0.0)
+            if room < best:
+                leaving, best = k, room
+    return leaving, best
+
+
+@njit(cache=True, nogil=True)
+def _leave(leaving: int, room: float, alpha: float, work: Work) -> None:
+    """Move the dual values, take the leaving point out of the basis and set the edge."""
+    for k in range(len(work.eta)):
+        work.eta[k] -= room * work.weight[k]
+    rises = work.weight[leaving] < 0.0
+    bound = 1.0 - alpha if rises else -alpha
+    member = work.slot[leaving]
+    # At its upper bound a residual may turn positive: Q_k edge = -1; at the lower one, +1.
+    work.member_side[member] = 1.0 if rises else -1.0
+    work.member_residual[member] = 0.0
+    for j in range(len(work.edge)):
+        work.edge[j] = -work.member_side[member] * work.corner[leaving, j]
+        work.pull[j] += bound * work.member_row[member, j]
+
+
+@njit(cache=True, nogil=True)
+def _ratio_test(members: int, scanned: int, base: Base, work: Work) -> tuple[float, int, int]:
+    """First zero of a residual along the edge: step, entering point, blocks scanned.
+
+    The entering point is a member's number, or the number of members plus its position; it is
+    -1 when the edge is a ray. Blocks below `scanned` hold residuals of the present vertex.
+    """
+    long = dot(work.edge, work.edge)
+    tiny = EDGE_TOL * np.sqrt(long)
+    length, entering = _member_crossing(members, tiny, work)
+    here, along = dot(work.shift, work.shift), dot(work.shift, work.edge)
+    radius = _radius(here, along, long, length)
+    block = 0
+    while block < len(base.first_key) and base.first_key[block] <= radius:
+        if block >= scanned:
+            _load(block, members, base, work)
+        low = block * WIDTH
+        near, speed = work.near[low : low + WIDTH], work.speed[low : low + WIDTH]
+        _block_products(base.blocks[block], work.edge, speed)
+        shorter, lane = _block_crossing(near, speed, tiny, length)
+        if lane >= 0:
+            length, entering = shorter, members + low + lane
+            radius = _radius(here, along, long, length)
+        block += 1
+    return length, entering, block
+
+
+@njit(cache=True, nogil=True)
+def _radius(here: float, along: float, long: float, length: float) -> float:
+    """Largest distance to the base vertex on a step of `length` along the edge."""
+    if length == np.inf:
+        return np.inf
+    there = here + 2.0 * length * along + length * length * long
+    return RADIUS_SLACK * np.sqrt(max(here, there))
+
+
+@njit(cache=True, nogil=True)
+def _member_crossing(members: int, tiny: float, work: Work) -> tuple[float, int]:
+    """First zero among members that are not basic."""
+    length, entering = np.inf, -1
+    for m in range(members):
+        side = work.member_side[m]
+        if side != 0.0:
+            rate = dot(work.member_row[m], work.edge)
+            work.member_speed[m] = rate
+            if side * rate > tiny:
+                step = max(side * work.member_residual[m], 0.0) / (side * rate)
+                if step < length:
+                    length, entering = step, m
+    return length, entering
+
+
+@njit(cache=True, nogil=True)
+def _load(block: int, members: int, base: Base, work: Work) -> None:
+    """Signed residuals of one more block at the present vertex."""
+    low = block * WIDTH
+    near = work.near[low : low + WIDTH]
+    _block_products(base.blocks[block], work.shift, near)
+    for lane in range(WIDTH):
+        near[lane] = base.distance[low + lane] - near[lane]
+    for m in range(members):
+        if work.member_position[m] // WIDTH == block:
+            near[work.member_position[m] % WIDTH] = np.inf
+
+
+@njit(cache=True, nogil=True)
+def _block_products(block: FloatArray, vector: FloatArray, out: FloatArray) -> None:
+    """Products of the points of a block (rank, WIDTH) with a vector."""
+    for lane in range(WIDTH):
+        out[lane] = 0.0
+    for j in range(len(vector)):
+        for lane in range(WIDTH):
+            out[lane] += block[j, lane] * vector[j]
+
+
+@njit(cache=True, nogil=True)
+def _block_crossing(
+    near: FloatArray, speed: FloatArray, tiny: float, length: float
+) -> tuple[float, int]:
+    """First zero before `length` in one block, or lane -1.
+
+    The count is a loop without branches, which vectorises; nearly all blocks end there.
+    """
+    count = 0
+    for lane in range(WIDTH):
+        count += (speed[lane] > tiny) & (near[lane] < length * speed[lane])
+    found = -1
+    if count > 0:
+        for lane in range(WIDTH):
+            if speed[lane] > tiny and near[lane] < length * speed[lane]:
+                length, found = max(near[lane], 0.0) / speed[lane], lane
+    return length, found
+
+
+@njit(cache=True, nogil=True)
+def _advance(length: float, members: int, scanned: int, work: Work) -> None:
+    """Move the vertex and all residuals in view."""
+    for j in range(len(work.shift)):
+        work.shift[j] += length * work.edge[j]
+    for m in range(members):
+        if work.member_side[m] != 0.0:
+            work.member_residual[m] -= length * work.member_speed[m]
+    for i in range(scanned * WIDTH):
+        work.near[i] -= length * work.speed[i]
+
+
+@njit(cache=True, nogil=True)
+def _enter(leaving: int, entering: int, members: int, base: Base, work: Work) -> int:
+    """Make the entering point basic in place of the leaving one; the new number of members."""
+    member = entering
+    if entering >= members:
+        member, position = members, entering - members
+        work.member_position[member] = position
+        work.member_side[member] = base.side[position]
+        _gather(base, position, work.member_row[member])
+        work.near[position] = np.inf
+        members += 1
+    row = work.member_row[member]
+    bound = 1.0 - base.alpha if work.member_side[member] > 0.0 else -base.alpha
+    work.member_side[member] = 0.0
+    work.member_residual[member] = 0.0
+    work.slot[leaving] = member
+    work.eta[leaving] = bound
+    exchange(work.corner, leaving, row, work.ratio)
+    pivot_weight = work.weight[leaving]
+    for k in range(len(row)):
+        work.pull[k] -= bound * row[k]
+        work.weight[k] -= work.ratio[k] * pivot_weight
+    work.weight[leaving] = work.ratio[leaving] * pivot_weight
+    return members
+
+
+@njit(cache=True, nogil=True)
+def _finish(row: FloatArray, target: float, base: Base, work: Work) -> tuple[float, bool]:
+    """Threshold of the last vertex, and whether the vertex passes its check.
+
+    Everything is measured against the basic rows themselves, not against the updated inverse,
+    which only serves to correct. The weights solve ``Q_B' w = q`` and the threshold is
+    ``w @ s_B`` with scores as given. Dual feasibility does not depend on scores, so breaking
+    ties moved the path but not this value.
+    """
+    rank = len(row)
+    for _ in range(2):
+        off = _refine(row, work.weight, work)
+    for j in range(rank):
+        work.edge[j] = -target * row[j] - work.pull[j]
+    for _ in range(2):
+        off_dual = _refine(work.edge, work.eta, work)
+    drift, outside, value = 0.0, 0.0, 0.0
+    for k in range(rank):
+        member = work.slot[k]
+        position = work.member_position[member]
+        start = 0.0 if position < rank else base.side[position] * base.distance[position]
+        drift = max(drift, abs(start - dot(work.member_row[member], work.shift)))
+        outside = max(outside, work.eta[k] - (1.0 - base.alpha), -base.alpha - work.eta[k])
+        whole = np.round(work.weight[k])
+        snapped = whole if abs(work.weight[k] - whole) <= SNAP_TOL else work.weight[k]
+        value += snapped * base.scores[position]
+    size = max(1.0, np.sqrt(dot(row, row)))
+    accurate = off <= CHECK_TOL * size and off_dual <= CHECK_TOL * size
+    return value, accurate and outside <= 10.0 * CHECK_TOL * size and drift <= base.tolerance
+
+
+@njit(cache=True, nogil=True)
+def _refine(target: FloatArray, solution: FloatArray, work: Work) -> float:
+    """One step of refinement of ``Q_B' solution = target``; the largest error before it."""
+    for j in range(len(target)):
+        work.spare[j] = target[j]
+    for k in range(len(target)):
+        member = work.slot[k]
+        for j in range(len(target)):
+            work.spare[j] -= solution[k] * work.member_row[member, j]
+    worst = 0.0
+    for j in range(len(target)):
+        worst = max(worst, abs(work.spare[j]))
+    for k in range(len(target)):
+        solution[k] += dot(work.corner[k], work.spare)
+    return worst
