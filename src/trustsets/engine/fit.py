@@ -7,16 +7,17 @@ Koenker 1997). Imports `descent`, `kernels` and `problem`.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import qr
 
-from trustsets.engine.descent import OPTIMAL, descend
+from trustsets.engine.descent import CAPPED, OPTIMAL, descend
 from trustsets.engine.kernels import compensated_pull
 from trustsets.engine.problem import FloatArray, IntArray, Problem
 from trustsets.errors import InputError, TrustSetsError
 
-__all__ = ["Certificate", "Vertex", "fit_vertex"]
+__all__ = ["Certificate", "Vertex", "fit_pulled", "fit_vertex"]
 
 CORE_SIZE = 3000
 """Problems up to this many points are solved whole."""
@@ -24,8 +25,8 @@ ACTIVE_FACTOR = 1.0
 """Points kept active around a sample's solution, in units of (rank * n) ** (2/3)."""
 MAX_ROUNDS = 60
 """Rounds of reduce, solve, check. The active set grows, so all points are active long before."""
-GROWTH = 1.5
-"""Growth of the active set when a round failed."""
+GROWTH, BIG_GROWTH = 1.5, 8.0
+"""Growth of the active set when a point changed side, and when the small problem has no optimum."""
 INDEPENDENT_TOL = 1e-8
 """A row whose part outside the rows chosen so far is shorter than this is no basis row."""
 CERTIFICATE_TOL = 1e-8
@@ -79,7 +80,7 @@ class Vertex:
     residuals : (n,) array
         Of the scores in general position; exactly zero on the basis.
     pull : (rank,) array
-        Sum of ``eta_i Q_i`` over nonbasic points.
+        Sum of ``eta_i Q_i`` over nonbasic points, and what was added from outside.
     eta : (rank,) array
         Dual values of the basic points.
     certificate : Certificate
@@ -97,17 +98,29 @@ class Vertex:
 def fit_vertex(problem: Problem, start: IntArray | None = None) -> Vertex:
     """Solve the base problem, from the vertex `start` when one is given."""
     if start is None:
-        basis, pivots = _solve(problem.rows, problem.norms, problem.distinct, problem.alpha)
+        basis, pivots = _starting_basis(_data(problem), problem.alpha)
     else:
         basis, pivots = _read_start(start, problem), 0
-    basis, more = _close_in(problem.rows, problem.norms, problem.distinct, problem.alpha, basis)
-    vertex = _certified(problem, np.sort(basis), pivots + more)
-    if not vertex.certificate.holds:
+    no_pull = np.zeros(problem.whitening.rank)
+    status, basis, more = _close_in(_data(problem), problem.alpha, basis, no_pull)
+    vertex = _certified(problem, np.sort(basis), no_pull, pivots + more)
+    if status != OPTIMAL or not vertex.certificate.holds:
         raise TrustSetsError(
             f"the base fit lost its accuracy ({vertex.certificate}); the columns of phi_calib "
             "are too close to dependent: rescale them or drop the highest powers."
         )
     return vertex
+
+
+def fit_pulled(problem: Problem, basis: IntArray, pull: FloatArray) -> tuple[int, Vertex]:
+    """Solve the problem with `pull` added, starting at `basis`: status and last vertex.
+
+    For test rows so extreme that their path would pass hundreds of vertices: a step of the
+    descent passes many points at once. `UNBOUNDED` means that no vertex is optimal: the dual
+    has no feasible point.
+    """
+    status, found, pivots = _close_in(_data(problem), problem.alpha, basis, pull)
+    return status, _certified(problem, np.sort(found), pull, pivots)
 
 
 def _read_start(start: IntArray, problem: Problem) -> IntArray:
@@ -125,17 +138,30 @@ def _read_start(start: IntArray, problem: Problem) -> IntArray:
     )
 
 
-def _solve(
-    rows: FloatArray, norms: FloatArray, scores: FloatArray, alpha: float
-) -> tuple[IntArray, int]:
-    """Basis of an (almost) optimal vertex by recursion over samples; pivots taken."""
-    n_points, rank = rows.shape
+class _Data(NamedTuple):
+    """What the descent needs of a problem or of a sample of it."""
+
+    rows: FloatArray
+    norms: FloatArray
+    scores: FloatArray
+
+    def take(self, chosen: IntArray) -> "_Data":
+        return _Data(self.rows[chosen], self.norms[chosen], self.scores[chosen])
+
+
+def _data(problem: Problem) -> _Data:
+    return _Data(problem.rows, problem.norms, problem.distinct)
+
+
+def _starting_basis(data: _Data, alpha: float) -> tuple[IntArray, int]:
+    """Basis of an almost optimal vertex by recursion over samples, and the pivots taken."""
+    n_points, rank = data.rows.shape
     if n_points <= max(CORE_SIZE, 4 * rank):
-        return _independent_rows(rows), 0
-    sample = _sample(rows, min(n_points // 3, _reduced_size(n_points, rank)))
-    taken = np.ascontiguousarray(rows[sample])
-    basis, pivots = _solve(taken, norms[sample], scores[sample], alpha)
-    basis, more = _close_in(taken, norms[sample], scores[sample], alpha, basis)
+        return _independent_rows(data.rows), 0
+    sample = _sample(data.rows, min(n_points // 3, _reduced_size(n_points, rank)))
+    part = data.take(sample)
+    basis, pivots = _starting_basis(part, alpha)
+    _, basis, more = _close_in(part, alpha, basis, np.zeros(rank))
     return sample[basis], pivots + more
 
 
@@ -177,37 +203,35 @@ def _greedy_rows(rows: FloatArray) -> IntArray:
 
 
 def _close_in(
-    rows: FloatArray, norms: FloatArray, scores: FloatArray, alpha: float, basis: IntArray
-) -> tuple[IntArray, int]:
+    data: _Data, alpha: float, basis: IntArray, pull: FloatArray
+) -> tuple[int, IntArray, int]:
     """Reduce, solve, check, repeat, until no point outside the active set changes side.
 
     At the end the reduced optimum is optimal for all points: its dual values, together with
-    those of the fixed points, are feasible, and every sign agrees with them.
+    those of the fixed points, are feasible, and every sign agrees with them. A reduced problem
+    without an optimum takes more points; with all points there is none.
     """
-    n_points, rank = rows.shape
+    n_points, rank = data.rows.shape
     size = n_points if n_points <= CORE_SIZE else _reduced_size(n_points, rank)
     total = 0
-    residual = _residuals(rows, scores, basis)
+    residual = _residuals(data, basis)
     for _ in range(MAX_ROUNDS):
-        active, fixed = _split(residual, norms, basis, size)
-        status, basis, pivots = _solve_active(rows, scores, alpha, residual, active, fixed, basis)
+        active, fixed = _split(residual, data.norms, basis, size)
+        status, basis, pivots = _solve_active(data, alpha, residual, active, pull, basis)
         total += pivots
-        new = _residuals(rows, scores, basis) if pivots else residual
+        new = _residuals(data, basis) if pivots else residual
         changed = (new > 0.0) != (residual > 0.0)
-        if status == OPTIMAL and not changed[fixed].any():
-            return basis, total
+        if len(fixed) == 0 or (status == OPTIMAL and not changed[fixed].any()):
+            return status, basis, total
         residual = new
-        size = min(n_points, int(GROWTH * size) + 1)
-    raise TrustSetsError(
-        f"the base fit found no optimal vertex in {MAX_ROUNDS} rounds; "
-        "rescale the columns of phi_calib or drop the highest powers."
-    )
+        size = min(n_points, int((GROWTH if status == OPTIMAL else BIG_GROWTH) * size) + 1)
+    return CAPPED, basis, total
 
 
-def _residuals(rows: FloatArray, scores: FloatArray, basis: IntArray) -> FloatArray:
+def _residuals(data: _Data, basis: IntArray) -> FloatArray:
     """Residuals of the vertex of `basis`, exactly zero on it."""
-    beta = np.linalg.solve(rows[basis], scores[basis])
-    residual = scores - rows @ beta
+    beta = np.linalg.solve(data.rows[basis], data.scores[basis])
+    residual = data.scores - data.rows @ beta
     residual[basis] = 0.0
     return residual
 
@@ -225,26 +249,25 @@ def _split(
 
 
 def _solve_active(
-    rows: FloatArray,
-    scores: FloatArray,
+    data: _Data,
     alpha: float,
     residual: FloatArray,
     active: IntArray,
-    fixed: IntArray,
+    pull: FloatArray,
     basis: IntArray,
 ) -> tuple[int, IntArray, int]:
-    """Exact solution over the active points, the fixed ones held on their side."""
+    """Exact solution over the active points, the others held on their side."""
     eta = np.where(residual > 0.0, 1.0 - alpha, -alpha)
     eta[active] = 0.0
-    pull = rows.T @ eta
     local = np.searchsorted(active, np.sort(basis))
-    near = np.ascontiguousarray(rows[active])
-    corner = np.zeros((rows.shape[1], rows.shape[1]))
-    status, pivots = descend(near, scores[active], pull, alpha, local, corner)
+    part = data.take(active)
+    corner = np.zeros((len(basis), len(basis)))
+    fixed_pull = pull + data.rows.T @ eta
+    status, pivots = descend(part.rows, part.scores, fixed_pull, alpha, local, corner)
     return status, active[local], pivots
 
 
-def _certified(problem: Problem, basis: IntArray, pivots: int) -> Vertex:
+def _certified(problem: Problem, basis: IntArray, pull: FloatArray, pivots: int) -> Vertex:
     """Compute everything about a vertex afresh, with the numbers that prove it optimal."""
     low, high = -problem.alpha, 1.0 - problem.alpha
     block = problem.rows[basis]
@@ -255,7 +278,7 @@ def _certified(problem: Problem, basis: IntArray, pivots: int) -> Vertex:
     residuals[basis] = 0.0
     weights = np.where(residuals > 0.0, high, low)
     weights[basis] = 0.0
-    pull = compensated_pull(problem.rows, weights)
+    pull = pull + compensated_pull(problem.rows, weights)
     eta = -corner @ pull
     eta -= corner @ (block.T @ eta + pull)
     certificate = Certificate(

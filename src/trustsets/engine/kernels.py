@@ -10,7 +10,10 @@ from numba import njit
 
 from trustsets.engine.problem import FloatArray
 
-__all__ = ["compensated_pull", "dot", "exchange", "products"]
+__all__ = ["compensated_pull", "dot", "exchange", "products", "snap"]
+
+SNAP_TOL = 1e-11
+"""Weights this close to an integer are that integer: sums of scores then carry no rounding."""
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
@@ -67,3 +70,14 @@ def compensated_pull(rows: FloatArray, weights: FloatArray) -> FloatArray:
     return total + lost
 
 
+
+
+@njit(cache=True, nogil=True)
+def snap(weight: float) -> float:
+    """The nearest integer where it is within `SNAP_TOL`.
+
+    A test row that is a calibration row, or a sum of such rows as with groups, has integer
+    weights; rounding would turn its threshold of 0 into -1e-17.
+    """
+    whole = np.round(weight)
+    return whole if abs(weight - whole) <= SNAP_TOL else weight

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trustsets.engine.fit import Certificate, fit_vertex
+from trustsets.engine.descent import OPTIMAL, UNBOUNDED
+from trustsets.engine.fit import Certificate, Vertex, fit_pulled, fit_vertex
+from trustsets.engine.kernels import snap
 from trustsets.engine.oracle import solve_reduced
-from trustsets.engine.path import WIDTH, Base, follow_all, prepare
-from trustsets.engine.problem import FloatArray, IntArray, Whitening, build_problem, read_matrix
+from trustsets.engine.path import LEVEL_TOL, Base, follow_all, prepare
+from trustsets.engine.problem import FloatArray, IntArray, Problem, build_problem, read_matrix
 from trustsets.engine.result import Thresholds
 from trustsets.errors import InputError
 from trustsets.status import Status
@@ -41,9 +43,9 @@ class QuantileModel:
     alpha: float
     basis: IntArray
     certificate: Certificate
-    _whitening: Whitening
+    _problem: Problem
+    _vertex: Vertex
     _base: Base
-    _score_scale: float
 
     @property
     def rank(self) -> int:
@@ -53,12 +55,12 @@ class QuantileModel:
     @property
     def n_columns(self) -> int:
         """Number of basis functions p a test row must have."""
-        return len(self._whitening.scale)
+        return len(self._problem.whitening.scale)
 
     @property
     def n_points(self) -> int:
         """Number of calibration points n."""
-        return len(self._base.scores)
+        return len(self._problem.scores)
 
     def thresholds(self, phi_test: ArrayLike, level: ArrayLike | None = None) -> Thresholds:
         r"""Threshold :math:`S^*` of every test row.
@@ -98,10 +100,10 @@ class QuantileModel:
         phi = self._read_rows(phi_test)
         levels = self._read_levels(level, len(phi))
         result = self._follow(phi, levels)
-        unseen = self._whitening.leaves_row_space(phi)
+        unseen = self._problem.whitening.leaves_row_space(phi)
         result.values[unseen] = np.copysign(np.inf, levels[unseen])
         result.status[unseen] = Status.UNSEEN_DIRECTION
-        self._fall_back(phi, levels, result)
+        self._finish_long(phi, levels, result)
         for array in (result.values, result.status, result.pivots):
             array.flags.writeable = False
         return result
@@ -138,9 +140,9 @@ class QuantileModel:
             follow_all(
                 phi[part],
                 levels[part],
-                self._whitening.scale,
-                self._whitening.independent,
-                self._whitening.transform,
+                self._problem.whitening.scale,
+                self._problem.whitening.independent,
+                self._problem.whitening.transform,
                 self._base,
                 out.values[part],
                 out.status[part],
@@ -151,23 +153,35 @@ class QuantileModel:
             list(threads.map(run, _chunks(len(phi))))
         return out
 
-    def _fall_back(self, phi: FloatArray, levels: FloatArray, result: Thresholds) -> None:
-        """Solve the points whose path failed its check by their linear program."""
-        failed = np.flatnonzero(result.status == Status.FALLBACK)
-        if len(failed) == 0:
-            return
-        n_points, scale = self.n_points, self._score_scale
-        side = self._base.side[:, None]
-        rows = self._base.blocks.transpose(0, 2, 1).reshape(-1, self.rank)[:n_points] * side
-        residuals = self._base.side * self._base.distance[:n_points]
-        tests = self._whitening.apply(phi[failed])
-        for i, row in zip(failed, tests, strict=True):
-            value = solve_reduced(
-                rows, self._base.scores / scale, residuals, self.alpha, row, levels[i]
-            )
-            result.values[i] = scale * value
-            if not np.isfinite(value):
-                result.status[i] = Status.HIGH_LEVERAGE
+    def _finish_long(self, phi: FloatArray, levels: FloatArray, result: Thresholds) -> None:
+        """Points whose path was too long or failed its check: by descent, else by linear program.
+
+        Their status comes back as `EXACT`, `HIGH_LEVERAGE` or, after the program, `FALLBACK`.
+        """
+        left = np.flatnonzero(result.status == Status.FALLBACK)
+        rows = self._problem.whitening.apply(phi[left])
+
+        def run(i: int, row: FloatArray) -> None:
+            result.values[i], result.status[i] = self._solve_alone(row, float(levels[i]))
+
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            list(threads.map(run, left.tolist(), rows))
+
+    def _solve_alone(self, row: FloatArray, level: float) -> tuple[float, Status]:
+        """One whitened row by descent from the base vertex; by linear program if that fails."""
+        problem, infinity = self._problem, float(np.copysign(np.inf, level))
+        # Just below the level the optimum is unique, and it is the smallest one at the level.
+        status, vertex = fit_pulled(problem, self.basis, (level - LEVEL_TOL) * row)
+        if status == UNBOUNDED:
+            return infinity, Status.HIGH_LEVERAGE
+        if status == OPTIMAL and vertex.certificate.holds:
+            weights = np.array([snap(weight) for weight in vertex.corner @ row])
+            return float(weights @ problem.scores[vertex.basis]), Status.EXACT
+        scale, residuals = problem.score_scale, self._vertex.residuals
+        value = solve_reduced(
+            problem.rows, problem.scores / scale, residuals, problem.norms, self.alpha, row, level
+        )
+        return scale * value, Status.FALLBACK if np.isfinite(value) else Status.HIGH_LEVERAGE
 
 
 def _chunks(count: int) -> Iterator[slice]:
@@ -213,12 +227,11 @@ def fit_quantiles(
     """
     problem = build_problem(phi_calib, scores_calib, alpha)
     vertex = fit_vertex(problem, None if start is None else np.asarray(start))
-    base, _ = prepare(problem, vertex)
     return QuantileModel(
         alpha=problem.alpha,
         basis=vertex.basis,
         certificate=vertex.certificate,
-        _whitening=problem.whitening,
-        _base=base,
-        _score_scale=problem.score_scale,
+        _problem=problem,
+        _vertex=vertex,
+        _base=prepare(problem, vertex),
     )

@@ -61,20 +61,28 @@ def solve_oracle(
 
 
 def solve_reduced(
-    rows: FloatArray, scores: FloatArray, residuals: FloatArray, alpha: float,
-    row: FloatArray, level: float,
+    rows: FloatArray,
+    scores: FloatArray,
+    residuals: FloatArray,
+    norms: FloatArray,
+    alpha: float,
+    row: FloatArray,
+    level: float,
 ) -> float:
-    """The same threshold when points come in scan order with `residuals` at the base vertex.
+    """The same threshold, from the residuals of a nearby solution and the lengths of the rows.
 
-    Points past the first few are held on their side. A solution that leaves all of them there
-    is complementary to a feasible dual of the whole problem, so it solves that too; otherwise,
-    or when the small problem has no solution, more points take part, in the end all.
+    Points whose residual is large for their length are held on their side. A solution that
+    leaves all of them there is complementary to a feasible dual of the whole problem, so it
+    solves that too; otherwise, or when the small problem has no solution, more points take
+    part, in the end all.
     """
-    size, n_points = FIRST_ACTIVE, len(rows)
-    while size < n_points:
-        eta = np.where(residuals[size:] > 0.0, 1.0 - alpha, -alpha)
-        value, beta = _solve(rows[:size], scores[:size], alpha, row, level, eta @ rows[size:])
-        if np.isfinite(value) and np.all((scores[size:] - rows[size:] @ beta) * eta >= 0.0):
+    order = np.argsort(np.abs(residuals) / np.maximum(norms, np.finfo(np.float64).tiny))
+    size = FIRST_ACTIVE
+    while size < len(rows):
+        near, far = order[:size], order[size:]
+        eta = np.where(residuals[far] > 0.0, 1.0 - alpha, -alpha)
+        value, beta = _solve(rows[near], scores[near], alpha, row, level, eta @ rows[far])
+        if np.isfinite(value) and np.all((scores[far] - rows[far] @ beta) * eta >= 0.0):
             return value
         size *= 4
     return solve_oracle(rows, scores, alpha, row, level)

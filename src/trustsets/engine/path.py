@@ -23,11 +23,11 @@ from numba import njit
 from numpy.typing import NDArray
 
 from trustsets.engine.fit import Vertex
-from trustsets.engine.kernels import dot, exchange, products
+from trustsets.engine.kernels import dot, exchange, products, snap
 from trustsets.engine.problem import FloatArray, IntArray, Problem, whiten_row
 from trustsets.status import Status
 
-__all__ = ["Base", "follow_all", "prepare"]
+__all__ = ["LEVEL_TOL", "Base", "follow_all", "prepare"]
 
 LEVEL_TOL = 1e-9
 """Breakpoints this close to the target level count as equal to it."""
@@ -37,14 +37,14 @@ EDGE_TOL = 1e-11
 """A product with an edge below this share of the edge's length counts as zero."""
 RADIUS_SLACK = 1.0 + 1e-9
 """Room for rounding in the comparison of keys and distances."""
-SNAP_TOL = 1e-11
-"""Weights this close to an integer are that integer: sums of scores then carry no rounding."""
 CHECK_TOL = 1e-9
 """Accuracy asked of weights and dual values at the end of a path."""
 DRIFT_TOL = 1e-11
 """Accuracy asked of basic residuals at the end of a path, as a share of the score scale."""
-CAP_FACTOR, CAP_BASE = 20, 100
-"""A path may take `CAP_FACTOR * rank + CAP_BASE` pivots."""
+CAP_FACTOR, CAP_BASE = 8, 50
+"""A path may take `CAP_FACTOR * rank + CAP_BASE` pivots; longer ones are for the descent."""
+REFRESH = 50
+"""Pivots between two computations of the vertex from scratch."""
 WIDTH = 32
 """Points per block of the scan: a few vector registers."""
 
@@ -114,8 +114,8 @@ class Work(NamedTuple):
     slot: IntArray
 
 
-def prepare(problem: Problem, vertex: Vertex) -> tuple[Base, IntArray]:
-    """Put the points in scan order; also returns that order (n,) of row numbers."""
+def prepare(problem: Problem, vertex: Vertex) -> Base:
+    """Put the points in scan order."""
     n_points, rank = problem.rows.shape
     key = np.abs(vertex.residuals) / np.maximum(problem.norms, np.finfo(np.float64).tiny)
     key[vertex.basis] = -1.0 - np.arange(rank)[::-1]
@@ -126,7 +126,7 @@ def prepare(problem: Problem, vertex: Vertex) -> tuple[Base, IntArray]:
     signed[:n_points] = problem.rows[order] * side[:, None]
     distance = np.full(n_blocks * WIDTH, np.inf)
     distance[rank:n_points] = np.abs(vertex.residuals[order[rank:]])
-    base = Base(
+    return Base(
         blocks=np.ascontiguousarray(signed.reshape(n_blocks, WIDTH, rank).transpose(0, 2, 1)),
         distance=distance,
         first_key=key[order[::WIDTH]],
@@ -139,7 +139,6 @@ def prepare(problem: Problem, vertex: Vertex) -> tuple[Base, IntArray]:
         reach=max(problem.alpha, 1.0 - problem.alpha) * float(problem.norms.sum()),
         tolerance=DRIFT_TOL * problem.score_scale,
     )
-    return base, order
 
 
 @njit(cache=True, nogil=True)
@@ -207,6 +206,9 @@ def _follow(
     members, scanned, level = len(row), 0, 0.0
     goal = target - LEVEL_TOL if stop_at_equality else target + LEVEL_TOL
     for pivot in range(CAP_FACTOR * len(row) + CAP_BASE):
+        if pivot > 0 and pivot % REFRESH == 0:
+            _refresh(row, members, base, work)
+            scanned = 0
         leaving, room = _price(work.eta, work.weight, base.alpha)
         if leaving < 0 or level + room > goal or (stop_at_equality and level + room >= goal):
             value, ok = _finish(row, target, base, work)
@@ -413,6 +415,34 @@ def _enter(leaving: int, entering: int, members: int, base: Base, work: Work) ->
 
 
 @njit(cache=True, nogil=True)
+def _refresh(row: FloatArray, members: int, base: Base, work: Work) -> None:
+    """Compute inverse, weights, vertex and members' residuals without the drift of updates."""
+    rank = len(row)
+    block = np.empty((rank, rank))
+    for k in range(rank):
+        block[k] = work.member_row[work.slot[k]]
+    work.corner[:] = np.linalg.inv(block).T
+    products(work.corner, row, work.weight)
+    work.shift[:] = 0.0
+    for k in range(rank):
+        start = _base_residual(work.member_position[work.slot[k]], base)
+        for j in range(rank):
+            work.shift[j] += start * work.corner[k, j]
+    for m in range(members):
+        if work.member_side[m] != 0.0:
+            start = _base_residual(work.member_position[m], base)
+            work.member_residual[m] = start - dot(work.member_row[m], work.shift)
+
+
+@njit(cache=True, nogil=True)
+def _base_residual(position: int, base: Base) -> float:
+    """Residual of a point at the base vertex."""
+    if position < len(base.eta):
+        return 0.0
+    return float(base.side[position] * base.distance[position])
+
+
+@njit(cache=True, nogil=True)
 def _finish(row: FloatArray, target: float, base: Base, work: Work) -> tuple[float, bool]:
     """Threshold of the last vertex, and whether the vertex passes its check.
 
@@ -432,12 +462,10 @@ def _finish(row: FloatArray, target: float, base: Base, work: Work) -> tuple[flo
     for k in range(rank):
         member = work.slot[k]
         position = work.member_position[member]
-        start = 0.0 if position < rank else base.side[position] * base.distance[position]
+        start = _base_residual(position, base)
         drift = max(drift, abs(start - dot(work.member_row[member], work.shift)))
         outside = max(outside, work.eta[k] - (1.0 - base.alpha), -base.alpha - work.eta[k])
-        whole = np.round(work.weight[k])
-        snapped = whole if abs(work.weight[k] - whole) <= SNAP_TOL else work.weight[k]
-        value += snapped * base.scores[position]
+        value += snap(work.weight[k]) * base.scores[position]
     size = max(1.0, np.sqrt(dot(row, row)))
     accurate = off <= CHECK_TOL * size and off_dual <= CHECK_TOL * size
     return value, accurate and outside <= 10.0 * CHECK_TOL * size and drift <= base.tolerance
