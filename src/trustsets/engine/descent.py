@@ -8,7 +8,7 @@ points that are known to stay on one side: they enter only through their `pull`,
 import numpy as np
 from numba import njit
 
-from trustsets.engine.kernels import dot, exchange, products
+from trustsets.engine.kernels import dot, exchange, products, three_way
 from trustsets.engine.problem import BoolArray, FloatArray, IntArray
 
 __all__ = ["CAPPED", "OPTIMAL", "UNBOUNDED", "descend"]
@@ -154,7 +154,7 @@ def _weighted_select(
     while low < high:
         a, b, c = step[low], step[(low + high) // 2], step[high - 1]
         pivot = max(min(a, b), min(max(a, b), c))
-        less, more = _three_way(step, weight, index, low, high, pivot)
+        less, more = three_way(step, weight, index, low, high, pivot)
         below = passed
         for i in range(low, less):
             below += weight[i]
@@ -167,32 +167,6 @@ def _weighted_select(
                 return i
         low, passed = more, below
     return -1
-
-
-@njit(cache=True, nogil=True)
-def _three_way(
-    step: FloatArray, weight: FloatArray, index: IntArray, low: int, high: int, pivot: float
-) -> tuple[int, int]:
-    """Reorder [low, high) into steps below, equal to and above `pivot`; the two borders."""
-    i = low
-    while i < high:
-        if step[i] < pivot:
-            _swap_entries(step, weight, index, i, low)
-            low += 1
-            i += 1
-        elif step[i] > pivot:
-            high -= 1
-            _swap_entries(step, weight, index, i, high)
-        else:
-            i += 1
-    return low, high
-
-
-@njit(cache=True, nogil=True)
-def _swap_entries(step: FloatArray, weight: FloatArray, index: IntArray, i: int, j: int) -> None:
-    step[i], step[j] = step[j], step[i]
-    weight[i], weight[j] = weight[j], weight[i]
-    index[i], index[j] = index[j], index[i]
 
 
 @njit(cache=True, nogil=True)

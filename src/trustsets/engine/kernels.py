@@ -8,9 +8,9 @@ alone gets a residual.
 import numpy as np
 from numba import njit
 
-from trustsets.engine.problem import FloatArray
+from trustsets.engine.problem import FloatArray, IntArray
 
-__all__ = ["compensated_pull", "dot", "exchange", "products", "snap"]
+__all__ = ["compensated_pull", "dot", "exchange", "products", "snap", "three_way"]
 
 SNAP_TOL = 1e-11
 """Weights this close to an integer are that integer: sums of scores then carry no rounding."""
@@ -81,3 +81,29 @@ def snap(weight: float) -> float:
     """
     whole = np.round(weight)
     return whole if abs(weight - whole) <= SNAP_TOL else weight
+
+
+@njit(cache=True, nogil=True)
+def three_way(
+    key: FloatArray, weight: FloatArray, index: IntArray, low: int, high: int, pivot: float
+) -> tuple[int, int]:
+    """Reorder [low, high) into keys below, equal to and above `pivot`; the two borders."""
+    i = low
+    while i < high:
+        if key[i] < pivot:
+            _swap_entries(key, weight, index, i, low)
+            low += 1
+            i += 1
+        elif key[i] > pivot:
+            high -= 1
+            _swap_entries(key, weight, index, i, high)
+        else:
+            i += 1
+    return low, high
+
+
+@njit(cache=True, nogil=True)
+def _swap_entries(key: FloatArray, weight: FloatArray, index: IntArray, i: int, j: int) -> None:
+    key[i], key[j] = key[j], key[i]
+    weight[i], weight[j] = weight[j], weight[i]
+    index[i], index[j] = index[j], index[i]

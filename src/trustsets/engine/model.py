@@ -12,9 +12,10 @@ from trustsets.engine.descent import OPTIMAL, UNBOUNDED
 from trustsets.engine.fit import Certificate, Vertex, fit_pulled, fit_vertex
 from trustsets.engine.kernels import snap
 from trustsets.engine.oracle import solve_reduced
-from trustsets.engine.path import LEVEL_TOL, Base, follow_all, prepare
+from trustsets.engine.path import LEVEL_TOL, follow_all
 from trustsets.engine.problem import FloatArray, IntArray, Problem, build_problem, read_matrix
 from trustsets.engine.result import Thresholds
+from trustsets.engine.scan import Base, prepare
 from trustsets.errors import InputError
 from trustsets.status import Status
 

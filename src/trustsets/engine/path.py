@@ -5,15 +5,8 @@ optimal until the dual value of a basic point reaches its bound; then that point
 vertex moves along its edge until the first other residual is zero, and that point enters. The
 steps are `_price`, `_ratio_test`, `_pivot` and `_finish`; `_follow` is the loop around them.
 
-Why a scan of a few points is exact. Sort points by ``key_i = |r_i| / |Q_i|``, with ``r_i`` the
-residual at the base vertex b0. By Cauchy's inequality the residual of point i keeps its sign at
-b whenever ``|b - b0| < key_i``. On the segment from b to b + t * edge the distance to b0 is
-convex in t, hence largest at an end. So once some point crosses zero at t, only points with
-``key_i <= max(|b - b0|, |b + t * edge - b0|)`` can cross before it, and these come first in the
-order. Residual gaps shrink like 1 / n while their density grows like n: the number of points
-scanned does not depend on n.
-
-Imports `kernels`, `problem`, `fit` and `trustsets.status`.
+Which points a step must look at, and why that is exact, is told in `scan`. Imports `kernels`,
+`problem`, `scan` and `trustsets.status`.
 """
 
 from typing import NamedTuple
@@ -22,12 +15,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from trustsets.engine.fit import Vertex
 from trustsets.engine.kernels import dot, exchange, products, snap
-from trustsets.engine.problem import FloatArray, IntArray, Problem, whiten_row
+from trustsets.engine.problem import FloatArray, IntArray, whiten_row
+from trustsets.engine.scan import WIDTH, Base, block_products
 from trustsets.status import Status
 
-__all__ = ["LEVEL_TOL", "Base", "follow_all", "prepare"]
+__all__ = ["LEVEL_TOL", "follow_all"]
 
 LEVEL_TOL = 1e-9
 """Breakpoints this close to the target level count as equal to it."""
@@ -37,67 +30,37 @@ EDGE_TOL = 1e-11
 """A product with an edge below this share of the edge's length counts as zero."""
 RADIUS_SLACK = 1.0 + 1e-9
 """Room for rounding in the comparison of keys and distances."""
+BOUND_SLACK = 1.0 - 1e-9
+"""Room for rounding in the bound of a block."""
 CHECK_TOL = 1e-9
 """Accuracy asked of weights and dual values at the end of a path."""
-DRIFT_TOL = 1e-11
-"""Accuracy asked of basic residuals at the end of a path, as a share of the score scale."""
 CAP_FACTOR, CAP_BASE = 8, 50
 """A path may take `CAP_FACTOR * rank + CAP_BASE` pivots; longer ones are for the descent."""
 REFRESH = 50
 """Pivots between two computations of the vertex from scratch."""
-WIDTH = 32
-"""Points per block of the scan: a few vector registers."""
 
 EXACT = int(Status.EXACT)
 FALLBACK = int(Status.FALLBACK)
 INFINITE = int(Status.HIGH_LEVERAGE)
 
 
-class Base(NamedTuple):
-    """The base vertex with all points in scan order; position p is the p-th smallest key.
-
-    Attributes
-    ----------
-    blocks : (n_blocks, rank, WIDTH) array
-        Rows times the sign of their residual, transposed in blocks so that a block's products
-        with a vector run over contiguous points; padded with zeros.
-    distance : (n_blocks * WIDTH,) array
-        Absolute residuals; infinite for basic points and padding.
-    first_key : (n_blocks,) array
-        Smallest key of every block.
-    side : (n,) array
-        Sign of the residual, +1 for basic points.
-    scores : (n,) array
-        Scores as given.
-    corner, eta, pull : arrays
-        Of the vertex. Basic points come first in scan order, in the order of `corner`.
-    alpha, reach, tolerance : float
-        Miscoverage; a bound on the length of any ``Q' eta``; accepted drift of a residual.
-    """
-
-    blocks: FloatArray
-    distance: FloatArray
-    first_key: FloatArray
-    side: FloatArray
-    scores: FloatArray
-    corner: FloatArray
-    eta: FloatArray
-    pull: FloatArray
-    alpha: float
-    reach: float
-    tolerance: float
-
-
 class Work(NamedTuple):
     """Scratch space of one thread.
 
-    `near` and `speed` hold signed residuals and their rates in scan order, as far as scanned.
-    Members are the points whose role differs from the base vertex: the basic points of the base
-    and every point that entered since. The scan skips them (`near` is infinite there).
+    `near` and `speed` hold signed residuals and their rates in scan order. Those of a block
+    belong to the present vertex if the block's `stamp` equals `clock[0]`, which moves on at every
+    step; `seen` lists the blocks scanned in this step. Members are the points whose role differs
+    from the base vertex: its basic points and every point that entered since. The scan skips them
+    (`near` is infinite there).
     """
 
     near: FloatArray
     speed: FloatArray
+    stamp: IntArray
+    clock: IntArray
+    seen: IntArray
+    centre_here: FloatArray
+    centre_speed: FloatArray
     corner: FloatArray
     eta: FloatArray
     weight: FloatArray
@@ -114,33 +77,6 @@ class Work(NamedTuple):
     slot: IntArray
 
 
-def prepare(problem: Problem, vertex: Vertex) -> Base:
-    """Put the points in scan order."""
-    n_points, rank = problem.rows.shape
-    key = np.abs(vertex.residuals) / np.maximum(problem.norms, np.finfo(np.float64).tiny)
-    key[vertex.basis] = -1.0 - np.arange(rank)[::-1]
-    order = np.argsort(key, kind="stable")
-    n_blocks = -(-n_points // WIDTH)
-    side = np.where(vertex.residuals >= 0.0, 1.0, -1.0)[order]
-    signed = np.zeros((n_blocks * WIDTH, rank))
-    signed[:n_points] = problem.rows[order] * side[:, None]
-    distance = np.full(n_blocks * WIDTH, np.inf)
-    distance[rank:n_points] = np.abs(vertex.residuals[order[rank:]])
-    return Base(
-        blocks=np.ascontiguousarray(signed.reshape(n_blocks, WIDTH, rank).transpose(0, 2, 1)),
-        distance=distance,
-        first_key=key[order[::WIDTH]],
-        side=side,
-        scores=problem.scores[order],
-        corner=vertex.corner,
-        eta=vertex.eta,
-        pull=vertex.pull,
-        alpha=problem.alpha,
-        reach=max(problem.alpha, 1.0 - problem.alpha) * float(problem.norms.sum()),
-        tolerance=DRIFT_TOL * problem.score_scale,
-    )
-
-
 @njit(cache=True, nogil=True)
 def follow_all(
     phi: FloatArray,
@@ -155,7 +91,7 @@ def follow_all(
 ) -> None:
     """Thresholds of the rows of `phi`; writes `values`, `status` and `pivots` in place."""
     rank = len(base.eta)
-    work = _allocate(rank, len(base.distance))
+    work = _allocate(base)
     row, low = np.empty(rank), np.empty(rank)
     for i in range(len(phi)):
         sign = 1.0 if levels[i] > 0.0 else -1.0
@@ -170,12 +106,20 @@ def follow_all(
 
 
 @njit(cache=True, nogil=True)
-def _allocate(rank: int, n_padded: int) -> Work:
+def _allocate(base: Base) -> Work:
     """Scratch space; pages of the two long arrays cost nothing until they are touched."""
+    n_padded, rank = len(base.distance), len(base.eta)
     capacity = rank + CAP_FACTOR * rank + CAP_BASE
+    member_row = np.empty((capacity, rank))
+    member_row[:rank] = base.rows
     return Work(
         np.empty(n_padded),
         np.empty(n_padded),
+        np.zeros(n_padded // WIDTH, np.int64),
+        np.zeros(1, np.int64),
+        np.empty(n_padded // WIDTH, np.int64),
+        np.empty(WIDTH),
+        np.empty(WIDTH),
         np.empty((rank, rank)),
         np.empty(rank),
         np.empty(rank),
@@ -184,8 +128,8 @@ def _allocate(rank: int, n_padded: int) -> Work:
         np.empty(rank),
         np.empty(rank),
         np.empty(rank),
-        np.empty(capacity, np.int64),
-        np.empty((capacity, rank)),
+        np.arange(capacity),
+        member_row,
         np.empty(capacity),
         np.empty(capacity),
         np.empty(capacity),
@@ -203,22 +147,21 @@ def _follow(
     if not np.sqrt(dot(row, row)) * target <= base.reach:
         return np.inf, INFINITE, 0
     _start(row, base, work)
-    members, scanned, level = len(row), 0, 0.0
+    members, level = len(row), 0.0
     goal = target - LEVEL_TOL if stop_at_equality else target + LEVEL_TOL
     for pivot in range(CAP_FACTOR * len(row) + CAP_BASE):
         if pivot > 0 and pivot % REFRESH == 0:
             _refresh(row, members, base, work)
-            scanned = 0
         leaving, room = _price(work.eta, work.weight, base.alpha)
         if leaving < 0 or level + room > goal or (stop_at_equality and level + room >= goal):
             value, ok = _finish(row, target, base, work)
             return value, EXACT if ok else FALLBACK, pivot
         level += room
         _leave(leaving, room, base.alpha, work)
-        length, entering, scanned = _ratio_test(members, scanned, base, work)
+        length, entering, seen = _ratio_test(members, base, work)
         if entering < 0:
             return np.inf, INFINITE, pivot
-        _advance(length, members, scanned, work)
+        _advance(length, members, seen, work)
         members = _enter(leaving, entering, members, base, work)
     return np.nan, FALLBACK, CAP_FACTOR * len(row) + CAP_BASE
 
@@ -226,18 +169,15 @@ def _follow(
 @njit(cache=True, nogil=True)
 def _start(row: FloatArray, base: Base, work: Work) -> None:
     """Begin at the base vertex."""
-    rank = len(row)
+    work.clock[0] += 1
     work.corner[:] = base.corner
     work.eta[:] = base.eta
     work.pull[:] = base.pull
     work.shift[:] = 0.0
     products(base.corner, row, work.weight)
-    for k in range(rank):
+    for k in range(len(row)):
         work.slot[k] = k
-        work.member_position[k] = k
         work.member_side[k] = 0.0
-        work.member_residual[k] = 0.0
-        _gather(base, k, work.member_row[k])
 
 
 @njit(cache=True, nogil=True)
@@ -283,39 +223,67 @@ def _leave(leaving: int, room: float, alpha: float, work: Work) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _ratio_test(members: int, scanned: int, base: Base, work: Work) -> tuple[float, int, int]:
-    """First zero of a residual along the edge: step, entering point, blocks scanned.
+def _ratio_test(members: int, base: Base, work: Work) -> tuple[float, int, int]:
+    """First zero of a residual along the edge: step, entering point, number of blocks seen.
 
     The entering point is a member's number, or the number of members plus its position; it is
-    -1 when the edge is a ray. Blocks below `scanned` hold residuals of the present vertex.
+    -1 when the edge is a ray.
     """
     long = dot(work.edge, work.edge)
     tiny = EDGE_TOL * np.sqrt(long)
-    length, entering = _member_crossing(members, tiny, work)
     here, along = dot(work.shift, work.shift), dot(work.shift, work.edge)
-    radius = _radius(here, along, long, length)
-    block = 0
-    while block < len(base.first_key) and base.first_key[block] <= radius:
-        if block >= scanned:
-            _load(block, members, base, work)
-        low = block * WIDTH
-        near, speed = work.near[low : low + WIDTH], work.speed[low : low + WIDTH]
-        _block_products(base.blocks[block], work.edge, speed)
-        shorter, lane = _block_crossing(near, speed, tiny, length)
-        if lane >= 0:
-            length, entering = shorter, members + low + lane
-            radius = _radius(here, along, long, length)
-        block += 1
-    return length, entering, block
+    length, entering = _member_crossing(members, tiny, work)
+    radius, seen = _radius(here, along, long, length), 0
+    for chapter in range(len(base.centres)):
+        if base.first_key[chapter * WIDTH] > radius:
+            break
+        block_products(base.centres[chapter], work.shift, work.centre_here)
+        block_products(base.centres[chapter], work.edge, work.centre_speed)
+        for lane in range(WIDTH):
+            block = chapter * WIDTH + lane
+            if base.first_key[block] > radius:
+                break
+            if _may_cross(block, lane, length, radius, base, work):
+                work.seen[seen] = block
+                seen += 1
+                shorter, position = _scan_block(block, members, tiny, length, base, work)
+                if position >= 0:
+                    length, entering = shorter, members + position
+                    radius = _radius(here, along, long, length)
+    return length, entering, seen
 
 
 @njit(cache=True, nogil=True)
 def _radius(here: float, along: float, long: float, length: float) -> float:
-    """Largest distance to the base vertex on a step of `length` along the edge."""
+    """Distance from the base vertex after a step of `length` along the edge."""
     if length == np.inf:
         return np.inf
-    there = here + 2.0 * length * along + length * length * long
-    return RADIUS_SLACK * np.sqrt(max(here, there))
+    return RADIUS_SLACK * np.sqrt(max(here + length * (2.0 * along + length * long), 0.0))
+
+
+@njit(cache=True, nogil=True)
+def _may_cross(
+    block: int, lane: int, length: float, radius: float, base: Base, work: Work
+) -> bool:
+    """Whether the bound of the block leaves room for a crossing before the end of the step."""
+    if length == np.inf:
+        return base.least[block] < np.inf
+    end = work.centre_here[lane] + length * work.centre_speed[lane]
+    return end + base.spread[block] * radius >= BOUND_SLACK * base.least[block]
+
+
+@njit(cache=True, nogil=True)
+def _scan_block(
+    block: int, members: int, tiny: float, length: float, base: Base, work: Work
+) -> tuple[float, int]:
+    """First zero before `length` among the points of a block: step and position, or -1."""
+    low = block * WIDTH
+    near, speed = work.near[low : low + WIDTH], work.speed[low : low + WIDTH]
+    if work.stamp[block] != work.clock[0]:
+        _load(block, members, base, work)
+    block_products(base.blocks[block], work.edge, speed)
+    shorter, lane = _block_crossing(near, speed, tiny, length)
+    return shorter, low + lane if lane >= 0 else -1
 
 
 @njit(cache=True, nogil=True)
@@ -339,22 +307,12 @@ def _load(block: int, members: int, base: Base, work: Work) -> None:
     """Signed residuals of one more block at the present vertex."""
     low = block * WIDTH
     near = work.near[low : low + WIDTH]
-    _block_products(base.blocks[block], work.shift, near)
+    block_products(base.blocks[block], work.shift, near)
     for lane in range(WIDTH):
         near[lane] = base.distance[low + lane] - near[lane]
     for m in range(members):
         if work.member_position[m] // WIDTH == block:
             near[work.member_position[m] % WIDTH] = np.inf
-
-
-@njit(cache=True, nogil=True)
-def _block_products(block: FloatArray, vector: FloatArray, out: FloatArray) -> None:
-    """Products of the points of a block (rank, WIDTH) with a vector."""
-    for lane in range(WIDTH):
-        out[lane] = 0.0
-    for j in range(len(vector)):
-        for lane in range(WIDTH):
-            out[lane] += block[j, lane] * vector[j]
 
 
 @njit(cache=True, nogil=True)
@@ -377,15 +335,19 @@ def _block_crossing(
 
 
 @njit(cache=True, nogil=True)
-def _advance(length: float, members: int, scanned: int, work: Work) -> None:
+def _advance(length: float, members: int, seen: int, work: Work) -> None:
     """Move the vertex and all residuals in view."""
+    work.clock[0] += 1
     for j in range(len(work.shift)):
         work.shift[j] += length * work.edge[j]
     for m in range(members):
         if work.member_side[m] != 0.0:
             work.member_residual[m] -= length * work.member_speed[m]
-    for i in range(scanned * WIDTH):
-        work.near[i] -= length * work.speed[i]
+    for s in range(seen):
+        low = work.seen[s] * WIDTH
+        work.stamp[work.seen[s]] = work.clock[0]
+        for i in range(low, low + WIDTH):
+            work.near[i] -= length * work.speed[i]
 
 
 @njit(cache=True, nogil=True)
@@ -416,7 +378,8 @@ def _enter(leaving: int, entering: int, members: int, base: Base, work: Work) ->
 
 @njit(cache=True, nogil=True)
 def _refresh(row: FloatArray, members: int, base: Base, work: Work) -> None:
-    """Compute inverse, weights, vertex and members' residuals without the drift of updates."""
+    """Compute inverse, weights, vertex and residuals without the drift of updates."""
+    work.clock[0] += 1
     rank = len(row)
     block = np.empty((rank, rank))
     for k in range(rank):
