@@ -1,0 +1,12 @@
+"""Exact conditional quantile thresholds: arrays in, arrays out.
+
+Knows quantile regression, not classification. Imports NumPy, SciPy, numba, `trustsets.errors`
+and `trustsets.status` only.
+"""
+
+from trustsets.engine.fit import Certificate
+from trustsets.engine.model import QuantileModel, fit_quantiles
+from trustsets.engine.oracle import solve_oracle
+from trustsets.engine.result import Thresholds
+
+__all__ = ["Certificate", "QuantileModel", "Thresholds", "fit_quantiles", "solve_oracle"]

@@ -1,0 +1,217 @@
+"""Quantile regression by edge descent: from vertex to vertex, down the steepest edge.
+
+The problem is to minimise ``sum_i loss(s_i - Q_i b) - pull @ b``. The linear part stands for
+points that are known to stay on one side: they enter only through their `pull`, the sum of
+``eta_i Q_i`` with ``eta_i`` the slope of the loss on that side. Imports `kernels` and `problem`.
+"""
+
+import numpy as np
+from numba import njit
+
+from trustsets.engine.kernels import dot, exchange, products, three_way
+from trustsets.engine.problem import BoolArray, FloatArray, IntArray
+
+__all__ = ["CAPPED", "OPTIMAL", "UNBOUNDED", "descend"]
+
+OPTIMAL, UNBOUNDED, CAPPED = 0, 1, 2
+
+DUAL_TOL = 1e-10
+"""A basic dual value may leave its box by this much (its size is one) and still be optimal."""
+EDGE_TOL = 1e-11
+"""A product with an edge below this share of the edge's length counts as zero."""
+REFRESH = 100
+"""Pivots between two computations of residuals and pull from scratch."""
+CAP_FACTOR = 60
+"""Pivots allowed per basic point (and at least this many times ten)."""
+
+
+@njit(cache=True, nogil=True)
+def descend(
+    rows: FloatArray,
+    scores: FloatArray,
+    pull: FloatArray,
+    alpha: float,
+    basis: IntArray,
+    corner: FloatArray,
+) -> tuple[int, int]:
+    """Walk down to an optimal vertex; `basis` and `corner` are changed in place.
+
+    Each step leaves the vertex along the edge whose dual value is furthest outside
+    ``[-alpha, 1 - alpha]`` relative to the edge's length (steepest descent) and goes on through
+    other residuals' zeros until the slope turns (Barrodale and Roberts 1973). Scores in general
+    position make every step strictly downhill, so no vertex comes twice.
+
+    Returns
+    -------
+    status, pivots : int
+    """
+    n_points, rank = rows.shape
+    residual, speed = np.empty(n_points), np.empty(n_points)
+    step, weight, index = np.empty(n_points), np.empty(n_points), np.empty(n_points, np.int64)
+    total, ratio, edge = np.empty(rank), np.empty(rank), np.empty(rank)
+    is_basic = np.zeros(n_points, np.bool_)
+    is_basic[basis] = True
+    cap = CAP_FACTOR * max(rank, 10)
+    for pivot in range(cap):
+        if pivot % REFRESH == 0:
+            _refresh(rows, scores, pull, alpha, basis, corner, is_basic, residual, total)
+        leaving, excess, sign = _steepest_edge(corner, total, alpha)
+        if leaving < 0:
+            return OPTIMAL, pivot
+        for j in range(rank):
+            edge[j] = -sign * corner[leaving, j]
+        products(rows, edge, speed)
+        count = _crossings(residual, speed, is_basic, np.sqrt(dot(edge, edge)), step, weight, index)
+        chosen = _weighted_select(step, weight, index, count, excess)
+        if chosen < 0:
+            return UNBOUNDED, pivot
+        length, entering = step[chosen], index[chosen]
+        _pass_points(rows, residual, speed, length, entering, is_basic, total)
+        _swap(rows, alpha, basis, is_basic, residual, leaving, entering, sign, length, total)
+        exchange(corner, leaving, rows[entering], ratio)
+    return CAPPED, cap
+
+
+@njit(cache=True, nogil=True)
+def _refresh(
+    rows: FloatArray,
+    scores: FloatArray,
+    pull: FloatArray,
+    alpha: float,
+    basis: IntArray,
+    corner: FloatArray,
+    is_basic: BoolArray,
+    residual: FloatArray,
+    total: FloatArray,
+) -> None:
+    """Residuals and total pull of the present vertex, free of the drift of updates."""
+    rank = len(basis)
+    if rank:
+        corner[:] = np.linalg.inv(rows[basis]).T
+    beta = np.zeros(rank)
+    for k in range(rank):
+        beta += scores[basis[k]] * corner[k]
+    products(rows, beta, residual)
+    total[:] = pull
+    for i in range(len(rows)):
+        residual[i] = scores[i] - residual[i]
+        if not is_basic[i]:
+            eta = 1.0 - alpha if residual[i] > 0.0 else -alpha
+            for j in range(rank):
+                total[j] += eta * rows[i, j]
+    residual[basis] = 0.0
+
+
+@njit(cache=True, nogil=True)
+def _steepest_edge(corner: FloatArray, total: FloatArray, alpha: float) -> tuple[int, float, float]:
+    """The basic point whose dual value breaks its box most steeply: number, excess, side."""
+    leaving, best, excess, sign = -1, 0.0, 0.0, 0.0
+    for k in range(len(corner)):
+        eta = -dot(corner[k], total)
+        above, below = eta - (1.0 - alpha), -alpha - eta
+        violation = max(above, below)
+        if violation <= DUAL_TOL:
+            continue
+        slope = violation / np.sqrt(dot(corner[k], corner[k]))
+        if slope > best:
+            leaving, best, excess = k, slope, violation
+            sign = 1.0 if above > below else -1.0
+    return leaving, excess, sign
+
+
+@njit(cache=True, nogil=True)
+def _crossings(
+    residual: FloatArray,
+    speed: FloatArray,
+    is_basic: BoolArray,
+    length: float,
+    step: FloatArray,
+    weight: FloatArray,
+    index: IntArray,
+) -> int:
+    """Collect where residuals `residual - t * speed` reach zero for t > 0."""
+    count = 0
+    for i in range(len(residual)):
+        rate = speed[i] if residual[i] > 0.0 else -speed[i]
+        if rate > EDGE_TOL * length and not is_basic[i]:
+            step[count] = abs(residual[i]) / rate
+            weight[count] = rate
+            index[count] = i
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _weighted_select(
+    step: FloatArray, weight: FloatArray, index: IntArray, count: int, need: float
+) -> int:
+    """Position of the smallest step at which the weights of steps up to it reach `need`, or -1.
+
+    Quickselect: each round splits the candidates in three by a pivot value and keeps one part,
+    so it ends after at most `count` rounds.
+    """
+    low, high, passed = 0, count, 0.0
+    while low < high:
+        a, b, c = step[low], step[(low + high) // 2], step[high - 1]
+        pivot = max(min(a, b), min(max(a, b), c))
+        less, more = three_way(step, weight, index, low, high, pivot)
+        below = passed
+        for i in range(low, less):
+            below += weight[i]
+        if below >= need and less > low:
+            high = less
+            continue
+        for i in range(less, more):
+            below += weight[i]
+            if below >= need:
+                return i
+        low, passed = more, below
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _pass_points(
+    rows: FloatArray,
+    residual: FloatArray,
+    speed: FloatArray,
+    length: float,
+    entering: int,
+    is_basic: BoolArray,
+    total: FloatArray,
+) -> None:
+    """Go `length` along the edge; points that changed side change their pull by one row."""
+    for i in range(len(residual)):
+        if is_basic[i] or i == entering:
+            continue
+        old = residual[i]
+        residual[i] = old - length * speed[i]
+        if (old > 0.0) != (residual[i] > 0.0):
+            change = 1.0 if old <= 0.0 else -1.0
+            for j in range(len(total)):
+                total[j] += change * rows[i, j]
+
+
+@njit(cache=True, nogil=True)
+def _swap(
+    rows: FloatArray,
+    alpha: float,
+    basis: IntArray,
+    is_basic: BoolArray,
+    residual: FloatArray,
+    leaving: int,
+    entering: int,
+    sign: float,
+    length: float,
+    total: FloatArray,
+) -> None:
+    """Exchange the two points in the basis, in the residuals and in the total pull."""
+    out = basis[leaving]
+    left_at = 1.0 - alpha if sign > 0.0 else -alpha
+    came_from = 1.0 - alpha if residual[entering] > 0.0 else -alpha
+    for j in range(len(total)):
+        total[j] += left_at * rows[out, j] - came_from * rows[entering, j]
+    # A step of length zero still has a side: the sign of the residual carries it.
+    residual[out] = sign * max(length, np.finfo(np.float64).tiny)
+    residual[entering] = 0.0
+    basis[leaving] = entering
+    is_basic[out], is_basic[entering] = False, True

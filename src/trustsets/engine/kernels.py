@@ -1,0 +1,109 @@
+"""Linear algebra steps that the fit and the path share. Imports NumPy and numba only.
+
+A vertex is held by its `corner`, the (r, r) array whose row k is column k of the inverse of the
+basic rows: `corner[k] @ rows[basis[l]] == (k == l)`. Row k is the edge along which basic point k
+alone gets a residual.
+"""
+
+import numpy as np
+from numba import njit
+
+from trustsets.engine.problem import FloatArray, IntArray
+
+__all__ = ["compensated_pull", "dot", "exchange", "products", "snap", "three_way"]
+
+SNAP_TOL = 1e-11
+"""Weights this close to an integer are that integer: sums of scores then carry no rounding."""
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+def dot(left: FloatArray, right: FloatArray) -> float:
+    """Inner product; the sum may be reordered, which lets it vectorise."""
+    total = 0.0
+    for k in range(len(left)):
+        total += left[k] * right[k]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def products(rows: FloatArray, vector: FloatArray, out: FloatArray) -> None:
+    """Store `rows @ vector` in `out`."""
+    for i in range(len(out)):
+        out[i] = dot(rows[i], vector)
+
+
+@njit(cache=True, nogil=True)
+def exchange(corner: FloatArray, leaving: int, row: FloatArray, ratio: FloatArray) -> None:
+    """Replace basic row number `leaving` by `row`: a rank-one update of the inverse.
+
+    Afterwards `ratio[k]` is what was subtracted from edge k in units of the old edge `leaving`;
+    `ratio[leaving]` is the inverse of the pivot.
+    """
+    products(corner, row, ratio)
+    inverse = 1.0 / ratio[leaving]
+    for k in range(len(corner)):
+        if k != leaving:
+            ratio[k] *= inverse
+            for j in range(corner.shape[1]):
+                corner[k, j] -= ratio[k] * corner[leaving, j]
+    ratio[leaving] = inverse
+    for j in range(corner.shape[1]):
+        corner[leaving, j] *= inverse
+
+
+@njit(cache=True, nogil=True)
+def compensated_pull(rows: FloatArray, weights: FloatArray) -> FloatArray:
+    """The sum of `weights[i] * rows[i]`, with Neumaier's correction.
+
+    With a million terms of size one a plain sum can be off by 1e-10, near the tolerance that
+    decides ties; the corrected one is exact to the last bits of the result.
+    """
+    total = np.zeros(rows.shape[1])
+    lost = np.zeros(rows.shape[1])
+    for i in range(len(rows)):
+        for j in range(len(total)):
+            term = weights[i] * rows[i, j]
+            new = total[j] + term
+            part = new - total[j]
+            lost[j] += (total[j] - (new - part)) + (term - part)
+            total[j] = new
+    return total + lost
+
+
+
+
+@njit(cache=True, nogil=True)
+def snap(weight: float) -> float:
+    """The nearest integer where it is within `SNAP_TOL`.
+
+    A test row that is a calibration row, or a sum of such rows as with groups, has integer
+    weights; rounding would turn its threshold of 0 into -1e-17.
+    """
+    whole = np.round(weight)
+    return whole if abs(weight - whole) <= SNAP_TOL else weight
+
+
+@njit(cache=True, nogil=True)
+def three_way(
+    key: FloatArray, weight: FloatArray, index: IntArray, low: int, high: int, pivot: float
+) -> tuple[int, int]:
+    """Reorder [low, high) into keys below, equal to and above `pivot`; the two borders."""
+    i = low
+    while i < high:
+        if key[i] < pivot:
+            _swap_entries(key, weight, index, i, low)
+            low += 1
+            i += 1
+        elif key[i] > pivot:
+            high -= 1
+            _swap_entries(key, weight, index, i, high)
+        else:
+            i += 1
+    return low, high
+
+
+@njit(cache=True, nogil=True)
+def _swap_entries(key: FloatArray, weight: FloatArray, index: IntArray, i: int, j: int) -> None:
+    key[i], key[j] = key[j], key[i]
+    weight[i], weight[j] = weight[j], weight[i]
+    index[i], index[j] = index[j], index[i]

@@ -1,0 +1,238 @@
+"""The two public calls: fit once, then thresholds of any number of test points."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from trustsets.engine.descent import OPTIMAL, UNBOUNDED
+from trustsets.engine.fit import Certificate, Vertex, fit_pulled, fit_vertex
+from trustsets.engine.kernels import snap
+from trustsets.engine.oracle import solve_reduced
+from trustsets.engine.path import LEVEL_TOL, follow_all
+from trustsets.engine.problem import FloatArray, IntArray, Problem, build_problem, read_matrix
+from trustsets.engine.result import Thresholds
+from trustsets.engine.scan import Base, prepare
+from trustsets.errors import InputError
+from trustsets.status import Status
+
+__all__ = ["QuantileModel", "fit_quantiles"]
+
+CHUNK = 256
+"""Test points a thread takes at a time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuantileModel:
+    """A fitted base problem, ready to give thresholds; made by `fit_quantiles`.
+
+    Attributes
+    ----------
+    alpha : float
+        Miscoverage.
+    basis : (rank,) array
+        Calibration points that the base fit passes through. The model is a function of the
+        calibration data and this array: ``fit_quantiles(phi, scores, alpha, start=basis)``
+        makes an equal model without searching.
+    certificate : Certificate
+        Proof that the base fit is optimal.
+    """
+
+    alpha: float
+    basis: IntArray
+    certificate: Certificate
+    _problem: Problem
+    _vertex: Vertex
+    _base: Base
+
+    @property
+    def rank(self) -> int:
+        """Dimension of the function class on the calibration data."""
+        return len(self.basis)
+
+    @property
+    def n_columns(self) -> int:
+        """Number of basis functions p a test row must have."""
+        return len(self._problem.whitening.scale)
+
+    @property
+    def n_points(self) -> int:
+        """Number of calibration points n."""
+        return len(self._problem.scores)
+
+    def thresholds(self, phi_test: ArrayLike, level: ArrayLike | None = None) -> Thresholds:
+        r"""Threshold :math:`S^*` of every test row.
+
+        With weight u (the `level`) on a test row :math:`\phi`,
+
+        .. math:: S^* = \phi'\beta(u),\qquad \beta(u) = \arg\min_b \sum_i \ell_\alpha(s_i -
+            \Phi_i b) - u\,\phi'b,
+
+        and the smallest such value where the minimum is not unique. Breakpoints within 1e-9 of
+        the level count as equal to it.
+
+        Parameters
+        ----------
+        phi_test : (m, p) array
+            Basis rows of the test points.
+        level : float or (m,) array, optional
+            Weights in ``(-alpha, 1 - alpha]``. The default ``1 - alpha`` gives coverage of at
+            least ``1 - alpha``; uniform draws give exactly that.
+
+        Returns
+        -------
+        Thresholds
+
+        Examples
+        --------
+        The split conformal quantile is the case of a constant:
+
+        >>> import numpy as np
+        >>> from trustsets.engine import fit_quantiles
+        >>> model = fit_quantiles(np.ones((19, 1)), np.arange(19.0), alpha=0.1)
+        >>> model.thresholds(np.ones((1, 1))).values
+        array([17.])
+        >>> model.thresholds(np.ones((2, 1)), level=[-0.05, 0.5]).values
+        array([17., 17.])
+        """
+        phi = self._read_rows(phi_test)
+        levels = self._read_levels(level, len(phi))
+        result = self._follow(phi, levels)
+        unseen = self._problem.whitening.leaves_row_space(phi)
+        result.values[unseen] = np.copysign(np.inf, levels[unseen])
+        result.status[unseen] = Status.UNSEEN_DIRECTION
+        self._finish_long(phi, levels, result)
+        for array in (result.values, result.status, result.pivots):
+            array.flags.writeable = False
+        return result
+
+    def _read_rows(self, phi_test: ArrayLike) -> FloatArray:
+        phi = read_matrix(phi_test, "phi_test")
+        if phi.shape[1] != self.n_columns:
+            raise InputError(
+                f"phi_test must have the {self.n_columns} columns of phi_calib, got "
+                f"{phi.shape[1]}; use the same basis for calibration and test."
+            )
+        return phi
+
+    def _read_levels(self, level: ArrayLike | None, count: int) -> FloatArray:
+        given = np.asarray(1.0 - self.alpha if level is None else level, dtype=np.float64)
+        if given.ndim > 1 or (given.ndim == 1 and len(given) != count):
+            raise InputError(
+                f"level must be one number or one per test row ({count}), got shape {given.shape}."
+            )
+        if not np.all((given > -self.alpha) & (given <= 1.0 - self.alpha)):
+            raise InputError(
+                f"level must lie in (-alpha, 1 - alpha] = ({-self.alpha}, {1.0 - self.alpha}], got "
+                f"values from {given.min()} to {given.max()}; draw uniformly from that interval."
+            )
+        return np.ascontiguousarray(np.broadcast_to(given, (count,)))
+
+    def _follow(self, phi: FloatArray, levels: FloatArray) -> Thresholds:
+        """Run the paths in threads; a point's result does not depend on how rows are split."""
+        out = Thresholds(
+            np.empty(len(phi)), np.empty(len(phi), np.int8), np.empty(len(phi), np.int64)
+        )
+
+        def run(part: slice) -> None:
+            follow_all(
+                phi[part],
+                levels[part],
+                self._problem.whitening.scale,
+                self._problem.whitening.independent,
+                self._problem.whitening.transform,
+                self._base,
+                out.values[part],
+                out.status[part],
+                out.pivots[part],
+            )
+
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            list(threads.map(run, _chunks(len(phi))))
+        return out
+
+    def _finish_long(self, phi: FloatArray, levels: FloatArray, result: Thresholds) -> None:
+        """Points whose path was too long or failed its check: by descent, else by linear program.
+
+        Their status comes back as `EXACT`, `HIGH_LEVERAGE` or, after the program, `FALLBACK`.
+        """
+        left = np.flatnonzero(result.status == Status.FALLBACK)
+        rows = self._problem.whitening.apply(phi[left])
+
+        def run(i: int, row: FloatArray) -> None:
+            result.values[i], result.status[i] = self._solve_alone(row, float(levels[i]))
+
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            list(threads.map(run, left.tolist(), rows))
+
+    def _solve_alone(self, row: FloatArray, level: float) -> tuple[float, Status]:
+        """One whitened row by descent from the base vertex; by linear program if that fails."""
+        problem, infinity = self._problem, float(np.copysign(np.inf, level))
+        # Just below the level the optimum is unique, and it is the smallest one at the level.
+        status, vertex = fit_pulled(problem, self.basis, (level - LEVEL_TOL) * row)
+        if status == UNBOUNDED:
+            return infinity, Status.HIGH_LEVERAGE
+        if status == OPTIMAL and vertex.certificate.holds:
+            weights = np.array([snap(weight) for weight in vertex.corner @ row])
+            return float(weights @ problem.scores[vertex.basis]), Status.EXACT
+        scale, residuals = problem.score_scale, self._vertex.residuals
+        value = solve_reduced(
+            problem.rows, problem.scores / scale, residuals, problem.norms, self.alpha, row, level
+        )
+        return scale * value, Status.FALLBACK if np.isfinite(value) else Status.HIGH_LEVERAGE
+
+
+def _chunks(count: int) -> Iterator[slice]:
+    return (slice(low, low + CHUNK) for low in range(0, count, CHUNK))
+
+
+def fit_quantiles(
+    phi_calib: ArrayLike,
+    scores_calib: ArrayLike,
+    alpha: float = 0.1,
+    *,
+    start: ArrayLike | None = None,
+) -> QuantileModel:
+    """Fit the quantile regression from which thresholds of test points follow.
+
+    Parameters
+    ----------
+    phi_calib : (n, p) array
+        Basis rows of the calibration points; any rank, any scale.
+    scores_calib : (n,) array
+        Scores of their true labels; ties are welcome.
+    alpha : float
+        Miscoverage, strictly between 0 and 1.
+    start : (rank,) array, optional
+        The `basis` of a model fitted on the same data: skips the search.
+
+    Returns
+    -------
+    QuantileModel
+
+    Examples
+    --------
+    Two disjoint groups get each their own conformal quantile:
+
+    >>> import numpy as np
+    >>> groups = np.repeat(np.eye(2), [9, 19], axis=0)
+    >>> model = fit_quantiles(groups, np.arange(28.0), alpha=0.1)
+    >>> model.thresholds(np.eye(2)).values
+    array([ 8., 26.])
+    >>> again = fit_quantiles(groups, np.arange(28.0), alpha=0.1, start=model.basis)
+    >>> bool(np.all(again.basis == model.basis))
+    True
+    """
+    problem = build_problem(phi_calib, scores_calib, alpha)
+    vertex = fit_vertex(problem, None if start is None else np.asarray(start))
+    return QuantileModel(
+        alpha=problem.alpha,
+        basis=vertex.basis,
+        certificate=vertex.certificate,
+        _problem=problem,
+        _vertex=vertex,
+        _base=prepare(problem, vertex),
+    )

@@ -1,0 +1,127 @@
+r"""The definition of a threshold as a linear program, solved by HiGHS: for tests and fallback.
+
+With weight u on the test row q, the dual problem is
+
+.. math:: \max_\eta\ \eta's \quad\text{s.t.}\quad Q'\eta = -u q,\quad -\alpha\le\eta_i\le 1-\alpha.
+
+The threshold is the smallest :math:`q'b` over all optimal b. By complementary slackness these
+are, for any one optimal :math:`\eta`, the b whose residuals are :math:`\ge 0` where
+:math:`\eta_i = 1-\alpha`, :math:`\le 0` where :math:`\eta_i=-\alpha` and zero elsewhere: a second
+linear program. Imports NumPy, SciPy and `trustsets.errors` only; it shares no code with the path.
+"""
+
+import numpy as np
+from scipy.optimize import OptimizeResult, linprog
+
+from trustsets.engine.problem import FloatArray
+from trustsets.errors import TrustSetsError
+
+__all__ = ["solve_oracle", "solve_reduced"]
+
+BOUND_TOL = 1e-9
+"""Dual values this close to a bound are at it, as on the path."""
+OPTIONS = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+INFEASIBLE, UNBOUNDED = 2, 3
+FIRST_ACTIVE = 2000
+"""Points in the first reduced program; each failure takes four times as many."""
+
+
+def solve_oracle(
+    rows: FloatArray, scores: FloatArray, alpha: float, row: FloatArray, level: float
+) -> float:
+    """Threshold of one test row by its definition.
+
+    Parameters
+    ----------
+    rows : (n, r) array
+        Calibration rows of the basis, well scaled.
+    scores : (n,) array
+        Scores of size about one.
+    alpha : float
+    row : (r,) array
+        Test row in the same coordinates.
+    level : float
+        Weight u of the test row.
+
+    Returns
+    -------
+    float
+        ``inf`` (for a positive level) or ``-inf`` when the dual has no feasible point.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> solve_oracle(np.ones((9, 1)), np.arange(9.0), 0.1, np.ones(1), 0.9)
+    8.0
+    >>> solve_oracle(np.ones((8, 1)), np.arange(8.0), 0.1, np.ones(1), 0.9)
+    inf
+    """
+    value, _ = _solve(rows, scores, alpha, row, level, np.zeros(len(row)))
+    return np.copysign(np.inf, level) if np.isnan(value) else value
+
+
+def solve_reduced(
+    rows: FloatArray,
+    scores: FloatArray,
+    residuals: FloatArray,
+    norms: FloatArray,
+    alpha: float,
+    row: FloatArray,
+    level: float,
+) -> float:
+    """The same threshold, from the residuals of a nearby solution and the lengths of the rows.
+
+    Points whose residual is large for their length are held on their side. A solution that
+    leaves all of them there is complementary to a feasible dual of the whole problem, so it
+    solves that too; otherwise, or when the small problem has no solution, more points take
+    part, in the end all.
+    """
+    order = np.argsort(np.abs(residuals) / np.maximum(norms, np.finfo(np.float64).tiny))
+    size = FIRST_ACTIVE
+    while size < len(rows):
+        near, far = order[:size], order[size:]
+        eta = np.where(residuals[far] > 0.0, 1.0 - alpha, -alpha)
+        value, beta = _solve(rows[near], scores[near], alpha, row, level, eta @ rows[far])
+        if np.isfinite(value) and np.all((scores[far] - rows[far] @ beta) * eta >= 0.0):
+            return value
+        size *= 4
+    return solve_oracle(rows, scores, alpha, row, level)
+
+
+def _solve(
+    rows: FloatArray, scores: FloatArray, alpha: float, row: FloatArray, level: float,
+    pull: FloatArray,
+) -> tuple[float, FloatArray]:
+    """Smallest optimal value and its b; (nan, empty) without a dual point, -inf when unbounded."""
+    low, high = -alpha, 1.0 - alpha
+    dual = linprog(
+        -scores, A_eq=rows.T, b_eq=-level * row - pull, bounds=(low, high), options=OPTIONS
+    )
+    if _outcome(dual, INFEASIBLE):
+        return np.nan, np.empty(0)
+    at_high, at_low = dual.x > high - BOUND_TOL, dual.x < low + BOUND_TOL
+    inside = ~(at_high | at_low)
+    face = linprog(
+        row,
+        A_ub=np.vstack([rows[at_high], -rows[at_low]]),
+        b_ub=np.concatenate([scores[at_high], -scores[at_low]]),
+        A_eq=rows[inside],
+        b_eq=scores[inside],
+        bounds=(None, None),
+        options=OPTIONS,
+    )
+    if _outcome(face, UNBOUNDED):
+        return -np.inf, np.empty(0)
+    return float(face.fun), face.x
+
+
+def _outcome(result: OptimizeResult, expected: int) -> bool:
+    """Whether the program ended as `expected` instead of solved; anything else is an error."""
+    if result.status == 0:
+        return False
+    if result.status == expected or (result.status == 4 and "unbounded or infeasible" in result.message):
+        return True
+    raise TrustSetsError(
+        f"the linear program of a threshold failed: {result.message}; "
+        "rescale the columns of phi_calib or drop the highest powers."
+    )

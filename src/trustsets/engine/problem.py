@@ -1,0 +1,321 @@
+"""The calibration problem: a whitened basis, scores in general position, the rank; frozen.
+
+Imports NumPy, SciPy, numba and `trustsets.errors` only.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import qr, solve_triangular
+
+from trustsets.errors import InputError
+
+__all__ = [
+    "BoolArray",
+    "FloatArray",
+    "IntArray",
+    "Problem",
+    "Whitening",
+    "build_problem",
+    "read_matrix",
+    "whiten_row",
+]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+RANK_TOL = 1e-12
+"""A column whose part outside the others is smaller than this share of the largest is dependent."""
+UNSEEN_TOL = 1e-9
+"""A test row whose part outside the calibration row space exceeds this share of it is unseen."""
+PERTURBATION = 2.0**-35
+"""Largest change of a score that breaks ties, as a share of the score scale (about 3e-11)."""
+SPLITTER = 2.0**27 + 1.0
+"""Veltkamp's constant: splits a double in two halves whose products are exact."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Whitening:
+    r"""The linear map from basis rows to whitened rows, :math:`q = D^{-1}\phi_I\, T`.
+
+    `D` holds powers of two (scaling is exact), `I` the `rank` independent columns and `T` the
+    upper triangular inverse of their R factor, so that calibration rows have :math:`Q'Q = n I`.
+    The function class only depends on `T` through its span, so `T` may be any matrix; what must
+    be exact is the product. It is summed in twice the working precision: with bases of condition
+    1e10 a plain product would move thresholds by 1e-6.
+
+    Attributes
+    ----------
+    scale : (p,) array
+        Exact inverse scale of every column.
+    independent, dependent : (rank,) and (p - rank,) arrays
+        Columns by number. A dependent column is `relation` applied to the independent ones.
+    transform : (rank, rank) array
+        `T`, upper triangular.
+    relation : (rank, p - rank) array
+        How dependent columns follow from independent ones on the calibration data.
+    seen : float
+        Largest deviation from `relation` (rounding) among calibration rows.
+    """
+
+    scale: FloatArray
+    independent: IntArray
+    dependent: IntArray
+    transform: FloatArray
+    relation: FloatArray
+    seen: float
+
+    @property
+    def rank(self) -> int:
+        """Dimension of the function class on the calibration data."""
+        return len(self.independent)
+
+    def apply(self, phi: FloatArray) -> FloatArray:
+        """Whitened rows (m, rank) of basis rows (m, p)."""
+        rows = np.empty((len(phi), self.rank))
+        whiten_rows(phi, self.scale, self.independent, self.transform, rows)
+        return rows
+
+    def leaves_row_space(self, phi: FloatArray) -> BoolArray:
+        """Whether each row (m, p) has a part that no combination of calibration rows has."""
+        return self.deviations(phi) > 2.0 * self.seen
+
+    def deviations(self, phi: FloatArray) -> FloatArray:
+        """Distance (m,) of dependent columns from `relation`, beyond rounding."""
+        out = np.zeros(len(phi))
+        relation_gaps(phi, self.scale, self.independent, self.dependent, self.relation, out)
+        return out
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """Calibration data as the solvers see it.
+
+    Attributes
+    ----------
+    rows : (n, rank) array
+        Whitened basis rows.
+    norms : (n,) array
+        Their lengths.
+    scores : (n,) array
+        Scores as given: thresholds are sums of these.
+    distinct : (n,) array
+        The same scores in general position: ties broken, order kept. Solvers pivot on these.
+    alpha : float
+        Miscoverage.
+    score_scale : float
+        The size of a typical score difference, to which tolerances refer.
+    whitening : Whitening
+        The map that made `rows`.
+    """
+
+    rows: FloatArray
+    norms: FloatArray
+    scores: FloatArray
+    distinct: FloatArray
+    alpha: float
+    score_scale: float
+    whitening: Whitening
+
+
+def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: float) -> Problem:
+    """Validate, whiten and put in general position.
+
+    Parameters
+    ----------
+    phi : (n, p) array
+    scores : (n,) array
+    alpha : float in (0, 1)
+    """
+    matrix = read_matrix(phi, "phi_calib")
+    target = _read_scores(scores, len(matrix))
+    level = _read_alpha(alpha)
+    whitening = _whitening(matrix)
+    rows = whitening.apply(matrix)
+    scale = _score_scale(target)
+    distinct = _break_ties(target, scale)
+    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    return Problem(rows, norms, target, distinct, level, scale, whitening)
+
+
+def read_matrix(phi: ArrayLike, name: str) -> FloatArray:
+    """A C-ordered float64 matrix of finite numbers, or an InputError that says what came."""
+    matrix = np.ascontiguousarray(np.asarray(phi, dtype=np.float64))
+    if matrix.ndim != 2:
+        raise InputError(
+            f"{name} must be a matrix with one row per point, got {matrix.ndim} dimension(s) "
+            f"of shape {matrix.shape}; reshape a single column with {name}[:, None]."
+        )
+    _require_finite(matrix, name)
+    return matrix
+
+
+def _read_scores(scores: ArrayLike, n_rows: int) -> FloatArray:
+    target = np.array(scores, dtype=np.float64, copy=True)
+    if target.ndim != 1 or len(target) != n_rows:
+        raise InputError(
+            f"scores_calib must be one number per row of phi_calib ({n_rows}), got shape "
+            f"{target.shape}; pass the score of the true label of every calibration point."
+        )
+    if n_rows == 0:
+        raise InputError(
+            "phi_calib must have at least one row, got none; pass some calibration points."
+        )
+    _require_finite(target, "scores_calib")
+    return target
+
+
+def _read_alpha(alpha: float) -> float:
+    if not 0.0 < alpha < 1.0:
+        raise InputError(
+            f"alpha must lie strictly between 0 and 1, got {alpha!r}; "
+            "use 0.1 for a coverage of 90 percent."
+        )
+    return float(alpha)
+
+
+def _require_finite(values: FloatArray, name: str) -> None:
+    if not np.isfinite(values).all():
+        first = np.argwhere(~np.isfinite(values))[0].tolist()
+        raise InputError(
+            f"{name} must be finite, got {values[tuple(first)]} at index {first}; "
+            "drop or repair such points first."
+        )
+
+
+def _whitening(phi: FloatArray) -> Whitening:
+    """Scale columns, factor, and separate independent from dependent columns."""
+    n_rows, n_columns = phi.shape
+    largest = np.abs(phi).max(axis=0, initial=0.0)
+    scale = np.ldexp(1.0, -np.frexp(np.where(largest > 0.0, largest, 1.0))[1])
+    triangle = np.linalg.qr(phi * scale, mode="r")
+    if n_columns == 0:
+        triangle = np.zeros((0, 0))
+    pivoted, order = qr(triangle, mode="r", pivoting=True) if n_columns else (triangle, [])
+    diagonal = np.abs(np.diagonal(pivoted))
+    rank = int(np.sum(diagonal > RANK_TOL * diagonal.max(initial=0.0)))
+    block = pivoted[:rank, :rank]
+    transform = solve_triangular(block, np.eye(rank)) * np.sqrt(n_rows) if rank else block
+    relation = solve_triangular(block, pivoted[:rank, rank:]) if rank else pivoted[:0, rank:]
+    split = np.asarray(order, dtype=np.int64)
+    found = Whitening(
+        scale=scale,
+        independent=split[:rank],
+        dependent=split[rank:],
+        transform=np.ascontiguousarray(np.triu(transform)),
+        relation=np.ascontiguousarray(relation),
+        seen=0.0,
+    )
+    return replace(found, seen=float(found.deviations(phi).max(initial=0.0)))
+
+
+def _score_scale(scores: FloatArray) -> float:
+    """Spread of the bulk of the scores; an outlier must not coarsen the tie-breaking."""
+    low, high = np.quantile(scores, [0.05, 0.95])
+    centre = np.abs(scores - np.median(scores)).mean()
+    for candidate in (high - low, centre, np.abs(scores).max()):
+        if candidate > 0.0:
+            return float(candidate)
+    return 1.0
+
+
+def _break_ties(scores: FloatArray, scale: float) -> FloatArray:
+    """Add to every score a fixed random amount, less than half the gap to the next score.
+
+    Equal scores become distinct, different scores keep their order, and no change exceeds
+    `PERTURBATION * scale`. The amounts depend on the row number only, never on a test point.
+    """
+    values, group = np.unique(scores, return_inverse=True)
+    gaps = np.append(np.diff(values), np.inf)
+    room = np.minimum(PERTURBATION * scale, 0.5 * gaps)
+    return scores + room[group] * _uniform_hash(len(scores))
+
+
+def _uniform_hash(count: int) -> FloatArray:
+    """Numbers in (0, 1) from the row number (splitmix64), the same on every machine."""
+    state = (np.arange(count, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    state ^= state >> np.uint64(31)
+    return ((state >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+@njit(cache=True, nogil=True)
+def _add_product(x: float, row: FloatArray, first: int, total: FloatArray, low: FloatArray) -> None:
+    """Add `x * row` to the double-double sums `total + low`, from column `first` on.
+
+    Two-product and two-sum (Dekker, Knuth): the error of each product and of each sum is
+    computed exactly and kept in `low`. Written over columns, so that it vectorises.
+    """
+    x_high = SPLITTER * x
+    x_high = x_high - (x_high - x)
+    x_low = x - x_high
+    for k in range(first, len(row)):
+        y = row[k]
+        y_high = SPLITTER * y
+        y_high = y_high - (y_high - y)
+        y_low = y - y_high
+        product = x * y
+        error = x_low * y_low - (((product - x_high * y_high) - x_low * y_high) - x_high * y_low)
+        new = total[k] + product
+        part = new - total[k]
+        low[k] += ((total[k] - (new - part)) + (product - part)) + error
+        total[k] = new
+
+
+@njit(cache=True, nogil=True)
+def whiten_row(
+    phi: FloatArray,
+    scale: FloatArray,
+    independent: IntArray,
+    transform: FloatArray,
+    out: FloatArray,
+    low: FloatArray,
+) -> None:
+    """One whitened row, correct to the last bits; equal rows give equal bits in any batch."""
+    out[:] = 0.0
+    low[:] = 0.0
+    for j in range(len(independent)):
+        column = independent[j]
+        _add_product(phi[column] * scale[column], transform[j], j, out, low)
+    for k in range(len(out)):
+        out[k] += low[k]
+
+
+@njit(cache=True, nogil=True)
+def whiten_rows(
+    phi: FloatArray,
+    scale: FloatArray,
+    independent: IntArray,
+    transform: FloatArray,
+    out: FloatArray,
+) -> None:
+    """Whiten every row of `phi` (m, p) into `out` (m, rank)."""
+    low = np.empty(out.shape[1])
+    for i in range(len(phi)):
+        whiten_row(phi[i], scale, independent, transform, out[i], low)
+
+
+@njit(cache=True, nogil=True)
+def relation_gaps(
+    phi: FloatArray,
+    scale: FloatArray,
+    independent: IntArray,
+    dependent: IntArray,
+    relation: FloatArray,
+    gap: FloatArray,
+) -> None:
+    """Per row, how far dependent columns are from their relation, less `UNSEEN_TOL` of the terms."""
+    for i in range(len(phi)):
+        for k in range(len(dependent)):
+            column = dependent[k]
+            difference = phi[i, column] * scale[column]
+            magnitude = abs(difference)
+            for j in range(len(independent)):
+                term = phi[i, independent[j]] * scale[independent[j]] * relation[j, k]
+                difference -= term
+                magnitude += abs(term)
+            gap[i] = max(gap[i], abs(difference) - UNSEEN_TOL * magnitude)

@@ -1,0 +1,241 @@
+"""The order in which points are looked at, so that a few of them are enough.
+
+Why a look at few points is exact. Let ``r_i`` be the residuals at the base vertex b0 and x the
+way gone from it. With rows multiplied by the sign of ``r_i``, point i keeps its sign as long as
+``Q_i x <= |r_i|``. Residuals are linear along a step, so a point that starts on its side crosses
+zero before the end of the step exactly if it would be on the other side at the end, at x. Then
+
+- by Cauchy's inequality ``Q_i x <= |Q_i| |x|``: no point with ``key_i = |r_i| / |Q_i| > |x|``
+  crosses. Points are ordered by groups of increasing key, and the scan ends at the first group
+  whose smallest key exceeds |x|;
+- for a block of points with centre c, ``Q_i x <= c x + |Q_i - c| |x|``: the block has no
+  crossing when this, with the largest ``|Q_i - c|``, stays below the smallest ``|r_i|``. Within
+  a group, points are put into blocks of neighbours, so that the bound is tight.
+
+Both tests hold for a longer step as well as for a shorter one, so a crossing found on the way
+only makes the rest of the scan shorter. Residual gaps shrink like 1 / n while their density grows
+like n: the number of points looked at does not depend on n.
+
+Imports `fit`, `kernels` and `problem`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from trustsets.engine.fit import Vertex
+from trustsets.engine.kernels import three_way
+from trustsets.engine.problem import FloatArray, IntArray, Problem
+
+__all__ = ["WIDTH", "Base", "block_products", "prepare"]
+
+WIDTH = 32
+"""Points per block and blocks per chapter: a few vector registers."""
+FIRST_BLOCKS = 4
+"""Blocks of the first group, which is kept in the order of keys; groups then double."""
+SAMPLED = 64
+"""Points that decide along which coordinate a set of points is split."""
+SPREAD_SLACK = 1.0 + 1e-9
+"""Room for rounding in distances to a centre."""
+DRIFT_TOL = 1e-11
+"""Accepted error of a basic residual at the end of a path, as a share of the score scale."""
+
+
+class Base(NamedTuple):
+    """The base vertex with all points in scan order; a position is a place in that order.
+
+    Attributes
+    ----------
+    blocks : (n_blocks, rank, WIDTH) array
+        Rows times the sign of their residual, transposed in blocks so that the products of a
+        block with a vector run over contiguous points; padded with zeros.
+    distance : (n_blocks * WIDTH,) array
+        Absolute residuals; infinite for basic points and padding.
+    centres : (n_chapters, rank, WIDTH) array
+        Centres of the blocks, `WIDTH` blocks to a chapter, in the same layout.
+    spread, least, first_key : (n_chapters * WIDTH,) arrays
+        Of each block: the largest distance to its centre, the smallest absolute residual, and
+        the smallest key of its group (infinite for padding).
+    side : (n,) array
+        Sign of the residual, +1 for basic points.
+    scores : (n,) array
+        Scores as given.
+    rows, corner, eta, pull : arrays
+        Of the vertex. Its basic points come first in scan order, in the order of `corner`.
+    alpha, reach, tolerance : float
+        Miscoverage; a bound on the length of any ``Q' eta``; accepted drift of a residual.
+    """
+
+    blocks: FloatArray
+    distance: FloatArray
+    centres: FloatArray
+    spread: FloatArray
+    least: FloatArray
+    first_key: FloatArray
+    side: FloatArray
+    scores: FloatArray
+    rows: FloatArray
+    corner: FloatArray
+    eta: FloatArray
+    pull: FloatArray
+    alpha: float
+    reach: float
+    tolerance: float
+
+
+def prepare(problem: Problem, vertex: Vertex) -> Base:
+    """Put the points in scan order."""
+    n_points, rank = problem.rows.shape
+    key = np.abs(vertex.residuals) / np.maximum(problem.norms, np.finfo(np.float64).tiny)
+    key[vertex.basis] = -1.0 - np.arange(rank)[::-1]
+    order = np.argsort(key, kind="stable")
+    side = np.where(vertex.residuals >= 0.0, 1.0, -1.0)
+    first_key = _arrange(problem.rows, side, key, order)
+    n_blocks = -(-n_points // WIDTH)
+    signed = np.zeros((n_blocks, WIDTH, rank))
+    signed.reshape(-1, rank)[:n_points] = problem.rows[order] * side[order, None]
+    distance = np.full(n_blocks * WIDTH, np.inf)
+    distance[rank:n_points] = np.abs(vertex.residuals[order[rank:]])
+    return Base(
+        np.ascontiguousarray(signed.transpose(0, 2, 1)),
+        distance,
+        *_summarise(signed, distance.reshape(n_blocks, WIDTH)),
+        first_key=first_key,
+        side=side[order],
+        scores=problem.scores[order],
+        rows=problem.rows[vertex.basis],
+        corner=vertex.corner,
+        eta=vertex.eta,
+        pull=vertex.pull,
+        alpha=problem.alpha,
+        reach=max(problem.alpha, 1.0 - problem.alpha) * float(problem.norms.sum()),
+        tolerance=DRIFT_TOL * problem.score_scale,
+    )
+
+
+def _arrange(rows: FloatArray, side: FloatArray, key: FloatArray, order: IntArray) -> FloatArray:
+    """Make blocks of neighbours within each group of `order`; the first key of every block."""
+    n_points, rank = rows.shape
+    n_blocks = -(-n_points // WIDTH)
+    first_key = np.full(-(-n_blocks // WIDTH) * WIDTH, np.inf)
+    size = max(FIRST_BLOCKS, -(-rank // WIDTH))
+    first_key[: min(size, n_blocks)] = key[order[: size * WIDTH : WIDTH]]
+    low = size
+    while low < n_blocks:
+        group = order[low * WIDTH : (low + size) * WIDTH]
+        first_key[low : min(low + size, n_blocks)] = key[group[0]]
+        _split_into_blocks(rows, side, group)
+        low, size = low + size, 2 * size
+    return first_key
+
+
+def _summarise(
+    signed: FloatArray, distance: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Centres, spreads and least distances of blocks (n_blocks, WIDTH, rank)."""
+    n_blocks, _, rank = signed.shape
+    n_chapters = -(-n_blocks // WIDTH)
+    centre = np.zeros((n_chapters * WIDTH, rank))
+    spread, least = np.zeros(n_chapters * WIDTH), np.full(n_chapters * WIDTH, np.inf)
+    centre[:n_blocks] = signed.mean(axis=1)
+    _spreads(signed, distance, centre, spread, least)
+    centres = centre.reshape(n_chapters, WIDTH, rank).transpose(0, 2, 1)
+    return np.ascontiguousarray(centres), spread, least
+
+
+@njit(cache=True, nogil=True)
+def _spreads(
+    signed: FloatArray,
+    distance: FloatArray,
+    centre: FloatArray,
+    spread: FloatArray,
+    least: FloatArray,
+) -> None:
+    """Largest distance to the centre and smallest residual of each block."""
+    for block in range(len(signed)):
+        for lane in range(WIDTH):
+            if distance[block, lane] == np.inf:
+                continue
+            square = 0.0
+            for j in range(signed.shape[2]):
+                square += (signed[block, lane, j] - centre[block, j]) ** 2
+            spread[block] = max(spread[block], SPREAD_SLACK * np.sqrt(square))
+            least[block] = min(least[block], distance[block, lane])
+
+
+@njit(cache=True, nogil=True)
+def _split_into_blocks(rows: FloatArray, side: FloatArray, group: IntArray) -> None:
+    """Reorder a group so that every `WIDTH` consecutive points are neighbours.
+
+    Halves the group again and again along the coordinate in which its points differ most.
+    """
+    values, spare = np.empty(len(group)), np.empty(len(group))
+    stack = [(0, len(group))]
+    while len(stack) > 0:
+        low, high = stack.pop()
+        n_blocks = -(-(high - low) // WIDTH)
+        if n_blocks < 2:
+            continue
+        column = _widest(rows, side, group[low:high])
+        for i in range(low, high):
+            values[i] = side[group[i]] * rows[group[i], column]
+        middle = low + (n_blocks // 2) * WIDTH
+        _part_at(values, spare, group, low, high, middle)
+        stack.append((low, middle))
+        stack.append((middle, high))
+
+
+@njit(cache=True, nogil=True)
+def _widest(rows: FloatArray, side: FloatArray, group: IntArray) -> int:
+    """The coordinate of largest variance among some of the points."""
+    step = max(1, len(group) // SAMPLED)
+    best, widest = -1.0, 0
+    for j in range(rows.shape[1]):
+        total, square, count = 0.0, 0.0, 0
+        for i in range(0, len(group), step):
+            value = side[group[i]] * rows[group[i], j]
+            total += value
+            square += value * value
+            count += 1
+        variance = square / count - (total / count) ** 2
+        if variance > best:
+            best, widest = variance, j
+    return widest
+
+
+@njit(cache=True, nogil=True)
+def _part_at(
+    values: FloatArray, spare: FloatArray, group: IntArray, low: int, high: int, middle: int
+) -> None:
+    """Put the smallest values of [low, high) before `middle` (quickselect)."""
+    while high - low > 1:
+        a, b, c = values[low], values[(low + high) // 2], values[high - 1]
+        less, more = three_way(values, spare, group, low, high, max(min(a, b), min(max(a, b), c)))
+        if middle < less:
+            high = less
+        elif middle >= more:
+            low = more
+        else:
+            return
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+def block_products(block: FloatArray, vector: FloatArray, out: FloatArray) -> None:
+    """Products of the points of a block (rank, WIDTH) with a vector.
+
+    Four coordinates at a time: sums then live in registers instead of memory.
+    """
+    rank = len(vector)
+    for lane in range(WIDTH):
+        out[lane] = 0.0
+    for j in range(0, rank - 3, 4):
+        a, b, c, d = vector[j], vector[j + 1], vector[j + 2], vector[j + 3]
+        for lane in range(WIDTH):
+            out[lane] += (block[j, lane] * a + block[j + 1, lane] * b) + (
+                block[j + 2, lane] * c + block[j + 3, lane] * d
+            )
+    for j in range(rank - rank % 4, rank):
+        a = vector[j]
+        for lane in range(WIDTH):
+            out[lane] += block[j, lane] * a
