@@ -217,3 +217,26 @@ def test_a_single_class_has_no_other():
     assert found.own.tolist() == [1.0, np.inf]
     assert found.other.tolist() == [np.inf, 1.0]
     assert found.other_class.tolist() == [-1, 0]
+
+
+@pytest.mark.parametrize("neighbour", [1, 3])
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("case", CASES)
+def test_torch_equals_the_definition(case, normalize, neighbour):
+    torch_search = pytest.importorskip("trustsets.neighbours.torch_search")
+    points, queries, scale, own = prepared(case, normalize, np.float32)
+    search = torch_search.TorchSearch(points, neighbour)
+    assert_equal_to_brute_force(search, points, queries, scale, own, neighbour)
+
+
+def test_torch_equals_cpu_in_small_tiles_and_large_classes(monkeypatch):
+    torch_search = pytest.importorskip("trustsets.neighbours.torch_search")
+    monkeypatch.setattr(torch_search, "DIRECT_POINTS", 16)
+    points, queries, scale, own = prepared(clustered_case, True, np.float32)
+    expected = ExactSearch(points, 2).distances(queries, scale, own)
+    search = torch_search.TorchSearch(points, 2, memory=2**16)
+    found = search.distances(queries, scale, own)
+    np.testing.assert_allclose(found.own, expected.own, 1e-12)
+    np.testing.assert_allclose(found.other, expected.other, 1e-12)
+    np.testing.assert_array_equal(found.other_class, expected.other_class)
+    assert search.direct < search.pairs

@@ -100,8 +100,9 @@ class TrustScore(BaseEstimator):  # type: ignore[misc]
         Directions that `"pca"` keeps.
     probes : int
         Clusters that `"ivf"` visits.
-    working_memory : int
-        MiB that a search may use besides the training points and the results.
+    working_memory : int, optional
+        MiB that a search may use besides the training points and the results; by default 256, and
+        on a GPU a quarter of the free memory, at most 8192.
     progress : bool, optional
         Show a progress bar; by default only for long runs on a terminal.
 
@@ -150,7 +151,7 @@ class TrustScore(BaseEstimator):  # type: ignore[misc]
         approximate: str | None = None,
         components: int = 64,
         probes: int = 16,
-        working_memory: int = 256,
+        working_memory: int | None = None,
         progress: bool | None = None,
     ) -> None:
         self.normalize = normalize
@@ -295,7 +296,7 @@ class TrustScore(BaseEstimator):  # type: ignore[misc]
     ) -> _Search:
         """The search that the parameters ask for."""
         wanted = self.neighbour if neighbour is None else neighbour
-        memory = self.working_memory * 2**20
+        memory = None if self.working_memory is None else self.working_memory * 2**20
         if self.approximate == "ivf" and not exact:
             from trustsets.neighbours.approximate import ClusterSearch
 
@@ -304,9 +305,7 @@ class TrustScore(BaseEstimator):  # type: ignore[misc]
             from trustsets.neighbours.exact import ExactSearch
 
             return ExactSearch(points, wanted, memory=memory)
-        from trustsets.neighbours.torch_search import TorchSearch
-
-        return TorchSearch(points, wanted, self.device.removeprefix("torch:"), memory)
+        return _torch_search(points, wanted, self.device, memory)
 
     def _dense(self, points: ClassPoints) -> NDArray[np.bool_]:
         r"""Mark the high-density points of each class.
@@ -369,6 +368,8 @@ class TrustScore(BaseEstimator):  # type: ignore[misc]
             "neighbour", "filter_neighbours", "components", "probes", "working_memory"
         ):  # fmt: skip
             value = getattr(self, name)
+            if name == "working_memory" and value is None:
+                continue
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
                 raise InputError(f"{name} must be a whole number of at least 1, got {value!r}.")
         if not 0.0 <= self.filter_fraction < 1.0:
@@ -423,6 +424,24 @@ def _matrix(value: Any, name: str) -> FloatArray:
             f"row {bad[0]}). Remove or impute them, or scale the features down."
         )
     return np.ascontiguousarray(matrix)
+
+
+def _torch_search(
+    points: ClassPoints, neighbour: int, device: str, memory: int | None
+) -> _Search:
+    try:
+        from trustsets.neighbours.torch_search import TorchSearch
+    except ImportError as error:
+        raise InputError(
+            f'device={device!r} needs torch, which is not installed. Install "trustsets[torch]", '
+            'or use device="cpu".'
+        ) from error
+    try:
+        return TorchSearch(points, neighbour, device.removeprefix("torch:"), memory)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(
+            f'device={device!r} cannot be used by torch: {error}. Use device="cpu".'
+        ) from error
 
 
 def _half_type(features: Any) -> str | None:

@@ -77,8 +77,8 @@ class ExactSearch:
         point where it has fewer.
     sketch : Sketch, optional
         Chosen from the points when not given.
-    memory : int
-        Bytes of working memory.
+    memory : int, optional
+        Bytes of working memory, `WORKING_MEMORY` by default.
     threads : int, optional
         All the cores this process may use by default.
     """
@@ -88,13 +88,13 @@ class ExactSearch:
         points: ClassPoints,
         neighbour: int = 1,
         sketch: Sketch | None = None,
-        memory: int = WORKING_MEMORY,
+        memory: int | None = None,
         threads: int | None = None,
     ) -> None:
         self.points = points
         self.neighbour = neighbour
         self.sketch = build_sketch(points, neighbour=neighbour) if sketch is None else sketch
-        self.memory = memory
+        self.memory = WORKING_MEMORY if memory is None else memory
         self.threads = threads or _available_cores()
         self.needed = np.minimum(points.sizes, neighbour)
         self._project_points()

@@ -58,6 +58,11 @@ class ClassPoints:
     starts: IndexArray
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Points and dimensions."""
+        return self.features.shape[0], self.features.shape[1]
+
+    @property
     def sizes(self) -> IndexArray:
         """Points of each class, (K,)."""
         return np.diff(self.starts)
@@ -72,6 +77,14 @@ class ClassPoints:
         taken = self.features[index].astype(np.float64)
         taken *= self.scale[index, None]
         return taken
+
+    def radius(self, mean: NDArray[np.float64]) -> float:
+        """Largest distance of a point from `mean`."""
+        largest = 0.0
+        for start in range(0, len(self.features), BLOCK_ROWS):
+            centred = self.rows(slice(start, start + BLOCK_ROWS)) - mean
+            largest = max(largest, float(np.einsum("ij,ij->i", centred, centred).max()))
+        return float(np.sqrt(largest))
 
     def keep(self, mask: NDArray[np.bool_]) -> ClassPoints:
         """Only the points where `mask` holds; every class must keep one."""

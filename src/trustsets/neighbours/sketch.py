@@ -14,13 +14,14 @@ as `a_q + b_x - 2 <(z, t)_q, (z, t)_x>`; `Sketch.slack` bounds what that can be 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.neighbours.points import BLOCK_ROWS, ClassPoints, FloatArray, IndexArray
+from trustsets.neighbours.points import FloatArray, IndexArray
 
-__all__ = ["Projection", "Sketch", "build_sketch"]
+__all__ = ["Costs", "Projection", "Sketch", "build_sketch", "principal_directions"]
 
 # Most principal directions ever computed: beyond this a projection is no cheaper than the search.
 MAX_DIRECTIONS = 254
@@ -146,18 +147,37 @@ class Sketch:
         return Projection(full, head, np.einsum("ij,ij->i", wide, wide), np.sqrt(square))
 
 
-def build_sketch(points: ClassPoints, costs: Costs = CPU_COSTS, neighbour: int = 1) -> Sketch:
+class Rows(Protocol):
+    """What a sketch needs of the points: `ClassPoints`, or the same on another device."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Points and dimensions."""
+
+    @property
+    def codes(self) -> IndexArray:
+        """Class of each point."""
+
+    def rows(self, index: IndexArray | slice) -> NDArray[np.float64]:
+        """Scaled rows in float64."""
+
+    def radius(self, mean: NDArray[np.float64]) -> float:
+        """Largest distance of a point from `mean`."""
+
+
+def build_sketch(points: Rows, costs: Costs = CPU_COSTS, neighbour: int = 1) -> Sketch:
     """Choose centre, directions and head for `points` by the estimated cost of a search.
 
     The choice is deterministic and touches speed alone: any head gives the same distances.
     """
     rng = np.random.default_rng(0)
-    total, dimension = points.features.shape
+    total, dimension = points.shape
     sample = points.rows(_choose(rng, total, PCA_ROWS))
     mean = sample.mean(axis=0)
-    radius = _radius(points, mean)
+    # Enlarged a little so that its own rounding does not matter.
+    radius = points.radius(mean) * (1.0 + 1e-9)
     unit = 1.0 if radius == 0.0 else float(2.0 ** -np.round(np.log2(radius)))
-    basis = _principal_directions(sample - mean, min(dimension, MAX_DIRECTIONS), rng)
+    basis = principal_directions(sample - mean, min(dimension, MAX_DIRECTIONS), rng)
     head, survivors = _choose_head(points, mean, basis, costs, neighbour, rng)
     if head >= dimension:
         return Sketch(mean, None, dimension, unit, radius * unit, survivors)
@@ -170,16 +190,7 @@ def _choose(rng: np.random.Generator, total: int, size: int) -> IndexArray:
     return np.sort(rng.choice(total, min(size, total), replace=False)).astype(np.int64)
 
 
-def _radius(points: ClassPoints, mean: NDArray[np.float64]) -> float:
-    """Largest centred norm, a little enlarged so that its own rounding does not matter."""
-    largest = 0.0
-    for start in range(0, len(points.features), BLOCK_ROWS):
-        rows = points.rows(slice(start, start + BLOCK_ROWS)) - mean
-        largest = max(largest, float(np.einsum("ij,ij->i", rows, rows).max()))
-    return float(np.sqrt(largest)) * (1.0 + 1e-9)
-
-
-def _principal_directions(
+def principal_directions(
     centred: NDArray[np.float64], count: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """Leading principal directions as orthonormal columns (d, count), by decreasing variance.
@@ -205,7 +216,7 @@ def _principal_directions(
 
 
 def _choose_head(
-    points: ClassPoints,
+    points: Rows,
     mean: NDArray[np.float64],
     basis: NDArray[np.float64],
     costs: Costs,
@@ -228,20 +239,14 @@ def _choose_head(
     plain = costs.product * (dimension + 1) + costs.pair
     options = [(plain, dimension, 1.0 / len(codes))]
     deepest = min(REFINE, basis.shape[1])
-    reach = float(((_bounds(seen[0][:, :deepest], seen[1][:, :deepest], squares)
-                    <= best[:, None]) & foreign).mean())
+    reach = _share_left(seen, deepest, squares, best, foreign)
     for head in (head for head in HEADS if head <= basis.shape[1] and head < dimension):
-        bound = _bounds(seen[0][:, :head], seen[1][:, :head], squares)
-        left = float(((bound <= best[:, None]) & foreign).mean())
-        options.append((_head_cost(costs, head, left, dimension), head, left))
+        left = _share_left(seen, head, squares, best, foreign)
+        survivor = costs.refine + min(reach / left, 1.0) * costs.direct * dimension if left else 0.0
+        cost = costs.product * (head + 2) + costs.pair + left * survivor
+        options.append((cost, head, left))
     _, head, left = min(options)
     return head, left
-
-
-def _head_cost(costs: Costs, head: int, left: float, dimension: int) -> float:
-    """Price of one pair when a share `left` survives; a tenth of it reaches the full distance."""
-    survivor = costs.refine + 0.1 * costs.direct * dimension
-    return costs.product * (head + 2) + costs.pair + left * survivor
 
 
 def _kth_smallest(values: FloatArray, neighbour: int) -> FloatArray:
@@ -250,12 +255,25 @@ def _kth_smallest(values: FloatArray, neighbour: int) -> FloatArray:
     return smallest
 
 
-def _bounds(
-    left: FloatArray, right: FloatArray, squares: tuple[FloatArray, FloatArray]
-) -> FloatArray:
-    """Squared lower bounds of all pairs from leading coordinates and full squared norms."""
+def _share_left(
+    seen: tuple[FloatArray, FloatArray],
+    head: int,
+    squares: tuple[FloatArray, FloatArray],
+    best: FloatArray,
+    foreign: NDArray[np.bool_],
+) -> float:
+    """Share of pairs of different classes whose bound from `head` directions is not above `best`.
+
+    Parameters
+    ----------
+    seen : (q, r) and (p, r) coordinates of the queries and of the points
+    squares : their squared norms in all dimensions
+    best : (q,) squared distances
+    foreign : (q, p)
+    """
+    left, right = seen[0][:, :head], seen[1][:, :head]
     norms = [np.einsum("ij,ij->i", side, side) for side in (left, right)]
     tails = [np.sqrt(np.maximum(s - n, 0.0)) for s, n in zip(squares, norms, strict=True)]
-    bound: FloatArray = norms[0][:, None] + norms[1] - 2.0 * (left @ right.T)
+    bound = norms[0][:, None] + norms[1] - 2.0 * (left @ right.T)
     bound += (tails[0][:, None] - tails[1]) ** 2
-    return bound
+    return float(((bound <= best[:, None]) & foreign).mean())
