@@ -1,0 +1,10 @@
+"""Exact nearest-neighbour distances to a query's own class and to the nearest other class.
+
+- `points`: the reference points, grouped by class, and what a search returns;
+- `sketch`: lower bounds by projection, with the proof of their rounding;
+- `kernels`, `exact`: the search on the CPU (numba);
+- `torch_search`: the same search in torch, on a GPU or not;
+- `approximate`: a faster search that may miss the nearest class.
+
+Nothing is imported here: each part needs other libraries, and one should not pay for all.
+"""

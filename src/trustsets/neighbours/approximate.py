@@ -1,0 +1,154 @@
+"""Searches that trade exactness for size: fewer directions, or fewer points looked at.
+
+Imports FAISS (inverted lists) and the exact search, which still finds the own class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets.neighbours.exact import ExactSearch
+from trustsets.neighbours.points import (
+    BLOCK_ROWS,
+    ClassDistances,
+    ClassPoints,
+    FloatArray,
+    IndexArray,
+)
+from trustsets.neighbours.sketch import PCA_ROWS, principal_directions
+
+__all__ = ["ClusterSearch", "principal_reduction", "reduce_rows"]
+
+# Training rows a cluster needs for its centre, as FAISS asks.
+ROWS_PER_CLUSTER = 39
+# Nearest points asked of FAISS per query and per neighbour: other classes need a few to compare.
+CANDIDATES = 8
+
+
+def principal_reduction(
+    points: ClassPoints, components: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean (d,) and leading principal directions (d, components) of the points."""
+    rng = np.random.default_rng(0)
+    total, dimension = points.shape
+    sample = points.rows(np.sort(rng.choice(total, min(total, PCA_ROWS), replace=False)))
+    mean = sample.mean(axis=0)
+    return mean, principal_directions(sample - mean, min(components, dimension), rng)
+
+
+def reduce_rows(
+    features: FloatArray,
+    scale: NDArray[np.float64],
+    mean: NDArray[np.float64],
+    directions: NDArray[np.float64],
+) -> NDArray[np.float32]:
+    """Coordinates of the scaled rows along the directions, (n, components)."""
+    reduced = np.empty((len(features), directions.shape[1]), np.float32)
+    for start in range(0, len(features), BLOCK_ROWS):
+        block = slice(start, start + BLOCK_ROWS)
+        rows = features[block].astype(np.float64) * scale[block, None]
+        reduced[block] = (rows - mean) @ directions
+    return reduced
+
+
+class ClusterSearch:
+    """Own class exactly, other classes among the points of the nearest clusters (FAISS IVF).
+
+    Parameters
+    ----------
+    points : ClassPoints
+    neighbour : int
+        As in `ExactSearch`.
+    probes : int
+        Clusters visited per query; all of them makes the search exact but for ties.
+    memory : int, optional
+        Bytes of working memory.
+    """
+
+    def __init__(
+        self, points: ClassPoints, neighbour: int = 1, probes: int = 16, memory: int | None = None
+    ) -> None:
+        import faiss
+
+        self.points = points
+        self.neighbour = neighbour
+        self.exact = ExactSearch(points, neighbour, memory=memory)
+        total, dimension = points.shape
+        clusters = int(max(1, min(4 * np.sqrt(total), total // ROWS_PER_CLUSTER)))
+        self.probes = min(probes, clusters)
+        quantizer = faiss.IndexFlatL2(dimension)
+        self._index = faiss.IndexIVFFlat(quantizer, dimension, clusters)
+        self._index.cp.seed = 1
+        self._index.train(self._rows(slice(0, None, max(1, total // (256 * clusters)))))
+        for start in range(0, total, BLOCK_ROWS):
+            self._index.add(self._rows(slice(start, start + BLOCK_ROWS)))
+
+    def _rows(self, some: slice) -> NDArray[np.float32]:
+        return self.points.rows(some).astype(np.float32)
+
+    def distances(
+        self,
+        features: FloatArray,
+        scale: NDArray[np.float64],
+        own: IndexArray,
+        advance: Callable[[int], None] | None = None,
+    ) -> ClassDistances:
+        """Distances as `ExactSearch.distances`, those to other classes perhaps too large."""
+        total = len(features)
+        result = ClassDistances(
+            self.own_distances(features, scale, own),
+            np.full(total, np.inf),
+            np.full(total, -1, np.int64),
+        )
+        order = np.argsort(own, kind="stable")
+        codes, firsts = np.unique(own[order], return_index=True)
+        for code, chosen in zip(codes, np.split(order, firsts[1:]), strict=True):
+            for some in np.array_split(chosen, -(-len(chosen) // BLOCK_ROWS)):
+                rows = features[some].astype(np.float64) * scale[some, None]
+                result.other[some], result.other_class[some] = self._other(rows, int(code))
+                if advance is not None:
+                    advance(len(some))
+        return result
+
+    def own_distances(
+        self, features: FloatArray, scale: NDArray[np.float64], own: IndexArray
+    ) -> NDArray[np.float64]:
+        """Distance to the own class, exactly."""
+        return self.exact.own_distances(features, scale, own)
+
+    def _other(
+        self, rows: NDArray[np.float64], code: int
+    ) -> tuple[NDArray[np.float64], IndexArray]:
+        """Nearest other class of queries of one own class: the best class among FAISS's points.
+
+        The class of the nearest point found stands in where no class shows all the neighbours it
+        needs; its distance is then computed exactly.
+        """
+        import faiss
+
+        parameters = faiss.SearchParametersIVF(nprobe=self.probes)
+        if code >= 0:
+            start, stop = self.points.starts[code], self.points.starts[code + 1]
+            own = faiss.IDSelectorRange(int(start), int(stop))
+            parameters = faiss.SearchParametersIVF(nprobe=self.probes, sel=faiss.IDSelectorNot(own))
+        asked = min(CANDIDATES * self.neighbour, len(self.points.features))
+        found = self._index.search(rows.astype(np.float32), asked, params=parameters)[1]
+        guess = np.where(found[:, 0] < 0, -1, self._codes_of(found[:, 0]))
+        best = self.exact.own_distances(rows, np.ones(len(rows)), guess)
+        for column in range(1, asked):
+            codes = np.where(found[:, column] < 0, -1, self._codes_of(found[:, column]))
+            # Only a class not looked at in the column before can change anything.
+            codes = np.where(codes == guess, -1, codes)
+            fresh = np.flatnonzero(codes >= 0)
+            if len(fresh) == 0:
+                continue
+            distance = self.exact.own_distances(rows[fresh], np.ones(len(fresh)), codes[fresh])
+            closer = distance < best[fresh]
+            best[fresh[closer]], guess[fresh[closer]] = distance[closer], codes[fresh[closer]]
+        return best, guess
+
+    def _codes_of(self, numbers: IndexArray) -> IndexArray:
+        return np.searchsorted(self.points.starts, numbers, side="right") - 1

@@ -1,0 +1,289 @@
+"""Exact search on the CPU: blocked products of sketches, then the few full distances left.
+
+Imports `points`, `sketch` and, through `kernels`, numba. One thread handles one block of queries;
+its tile of products stays in the second-level cache, where the compiled scan reads it back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from trustsets.neighbours.kernels import collect, examine, seed
+from trustsets.neighbours.points import (
+    BLOCK_ROWS,
+    ClassDistances,
+    ClassPoints,
+    FloatArray,
+    IndexArray,
+)
+from trustsets.neighbours.sketch import Sketch, build_sketch
+
+__all__ = ["WORKING_MEMORY", "ExactSearch"]
+
+# Bytes a search may use beyond the points, their sketches and its results, whatever n is.
+WORKING_MEMORY = 256 * 2**20
+# Queries and points of one tile: 512 x 512 float32 products fill most of a 1.25 MB cache.
+TILE_QUERIES, TILE_POINTS = 512, 512
+# float64 row, its centred copy, the gathered input, coordinates and sketches.
+COPIES_PER_QUERY = 5
+
+
+# Best squared distance, its class, nearest distances in the class being read, and that class.
+_State = tuple[NDArray[np.float64], IndexArray, NDArray[np.float64], IndexArray]
+
+
+@dataclass
+class Counts:
+    """What a search had to look at: all pairs, those its bound left, and full distances."""
+
+    pairs: int = 0
+    survivors: int = 0
+    direct: int = 0
+
+    def add(self, pairs: int, counts: IndexArray) -> None:
+        """Add one block."""
+        self.pairs += pairs
+        self.survivors += int(counts[0])
+        self.direct += int(counts[1])
+
+
+@dataclass
+class _Block:
+    """Queries that one thread works on."""
+
+    own: IndexArray
+    head: NDArray[np.float32]
+    queries: tuple[NDArray[np.float64], NDArray[np.float32], NDArray[np.float64]]
+    products: NDArray[np.float32]
+    found: NDArray[np.int32]
+    counts: IndexArray = field(default_factory=lambda: np.zeros(2, np.int64))
+
+
+class ExactSearch:
+    """Exact distances from queries to the classes of some points.
+
+    Parameters
+    ----------
+    points : ClassPoints
+    neighbour : int
+        The distance to a class is that to its `neighbour`-th nearest point, or to its farthest
+        point where it has fewer.
+    sketch : Sketch, optional
+        Chosen from the points when not given.
+    memory : int, optional
+        Bytes of working memory, `WORKING_MEMORY` by default.
+    threads : int, optional
+        All the cores this process may use by default.
+    """
+
+    def __init__(
+        self,
+        points: ClassPoints,
+        neighbour: int = 1,
+        sketch: Sketch | None = None,
+        memory: int | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.points = points
+        self.neighbour = neighbour
+        self.sketch = build_sketch(points, neighbour=neighbour) if sketch is None else sketch
+        self.memory = WORKING_MEMORY if memory is None else memory
+        self.threads = threads or _available_cores()
+        self.needed = np.minimum(points.sizes, neighbour)
+        self._project_points()
+        self.counts = Counts()
+
+    def _project_points(self) -> None:
+        total = len(self.points.features)
+        self._head = np.empty((total, self.sketch.head + 2), np.float32)
+        self._coordinates = np.empty((total, self.sketch.directions + 1), np.float32)
+        for start in range(0, total, BLOCK_ROWS):
+            block = slice(start, start + BLOCK_ROWS)
+            seen = self.sketch.project(self.points.rows(block))
+            self._coordinates[block] = seen.coordinates
+            self._head[block, :-1] = -2.0 * seen.head
+            self._head[block, -1] = seen.square
+        self._codes = self.points.codes
+        self._reference = (
+            self.points.features, self.points.scale, self._coordinates, self._codes, self.needed
+        )  # fmt: skip
+        # The sketch of a class: the mean of its sketches, good enough to guess a near class.
+        sums = np.add.reduceat(self._head[:, :-1].astype(np.float64), self.points.starts[:-1])
+        self._centres = (sums / (-2.0 * self.points.sizes[:, None])).astype(np.float32)
+
+    def distances(
+        self,
+        features: FloatArray,
+        scale: NDArray[np.float64],
+        own: IndexArray,
+        advance: Callable[[int], None] | None = None,
+    ) -> ClassDistances:
+        """Distances of the rows `features * scale[:, None]`.
+
+        Parameters
+        ----------
+        features : (n, d) float array
+        scale : (n,) float64
+        own : (n,) int64
+            Position of each query's own class, -1 for none.
+        advance : callable, optional
+            Told the number of queries done, for a progress bar.
+        """
+        total = len(features)
+        result = ClassDistances(np.empty(total), np.empty(total), np.empty(total, np.int64))
+
+        def work(chosen: IndexArray) -> int:
+            block = self._block(features, scale, own, chosen)
+            result.own[chosen] = self._own(block)
+            result.other[chosen], result.other_class[chosen] = self._other(block)
+            self.counts.add(len(chosen) * len(self._codes), block.counts)
+            return len(chosen)
+
+        self._run(work, self._blocks(own), advance)
+        return result
+
+    def own_distances(
+        self, features: FloatArray, scale: NDArray[np.float64], own: IndexArray
+    ) -> NDArray[np.float64]:
+        """Distance to the own class alone."""
+        result = np.empty(len(features))
+
+        def work(chosen: IndexArray) -> int:
+            result[chosen] = self._own(self._block(features, scale, own, chosen))
+            return len(chosen)
+
+        self._run(work, self._blocks(own), None)
+        return result
+
+    def _run(
+        self,
+        work: Callable[[IndexArray], int],
+        blocks: Iterator[IndexArray],
+        advance: Callable[[int], None] | None,
+    ) -> None:
+        # Each thread calls BLAS for its own tile; BLAS threads below would only contend.
+        with threadpool_limits(1, "blas"), ThreadPoolExecutor(self.threads) as pool:
+            for done in pool.map(work, blocks):
+                if advance is not None:
+                    advance(done)
+
+    def _blocks(self, own: IndexArray) -> Iterator[IndexArray]:
+        """Queries in blocks of similar own class, within the memory budget."""
+        dimension = self.points.features.shape[1]
+        fixed = 8 * TILE_QUERIES * TILE_POINTS
+        room = max(self.memory // self.threads - fixed, 0) // (8 * COPIES_PER_QUERY * dimension)
+        size = int(min(max(room, 1), TILE_QUERIES))
+        order = np.argsort(own, kind="stable")
+        return (order[start : start + size] for start in range(0, len(order), size))
+
+    def _block(
+        self, features: FloatArray, scale: NDArray[np.float64], own: IndexArray, chosen: IndexArray
+    ) -> _Block:
+        rows = features[chosen].astype(np.float64)
+        rows *= scale[chosen, None]
+        seen = self.sketch.project(rows)
+        drift, error = self.sketch.slack(seen.norm)
+        head = np.column_stack([seen.head, np.ones(len(chosen), np.float32)])
+        return _Block(
+            own[chosen],
+            head,
+            (rows, seen.coordinates, np.column_stack([seen.square, drift, error])),
+            np.empty(len(chosen) * TILE_POINTS, np.float32),
+            np.empty(len(chosen) * TILE_POINTS, np.int32),
+        )
+
+    def _state(self, size: int) -> _State:
+        """No class found yet: its place is one past the last, so that any class beats it."""
+        return (
+            np.full(size, np.inf),
+            np.full(size, len(self.needed), np.int64),
+            np.full((size, int(self.needed.max())), np.inf),
+            np.full(size, -1, np.int64),
+        )
+
+    def _own(self, block: _Block) -> NDArray[np.float64]:
+        """Distance to the own class; infinite without one."""
+        state = self._state(len(block.own))
+        self._read_classes(block, block.own, state)
+        return np.sqrt(state[0])
+
+    def _other(self, block: _Block) -> tuple[NDArray[np.float64], IndexArray]:
+        """Distance to the nearest class but the own one, and that class.
+
+        A near class, guessed by its centre, is read first: its distance then rejects almost
+        everything in the pass over all the points.
+        """
+        size = len(block.own)
+        state = self._state(size)
+        guess = self._guess(block)
+        self._read_classes(block, guess, state)
+        skipped = np.column_stack([self._ranges(block.own), self._ranges(guess)])
+        everyone = np.arange(size)
+        for start in range(0, len(self._codes), TILE_POINTS):
+            self._read(block, everyone, start, start + TILE_POINTS, skipped, state, False)
+        found = state[1] < len(self.needed)
+        return np.sqrt(state[0]), np.where(found, state[1], -1)
+
+    def _guess(self, block: _Block) -> IndexArray:
+        """Class of nearest centre other than the own one; -1 if there is none."""
+        if len(self.needed) == 1:
+            return np.where(block.own == 0, -1, 0)
+        norms = np.einsum("ij,ij->i", self._centres, self._centres)
+        gaps = norms - 2.0 * (block.head[:, :-1] @ self._centres.T)
+        known = block.own >= 0
+        gaps[np.flatnonzero(known), block.own[known]] = np.inf
+        return gaps.argmin(axis=1)
+
+    def _ranges(self, classes: IndexArray) -> IndexArray:
+        """First and last + 1 point of each class; an empty range for -1."""
+        starts, stops = self.points.starts[classes], self.points.starts[classes + 1]
+        return np.where(classes[:, None] < 0, 0, np.column_stack([starts, stops]))
+
+    def _read_classes(self, block: _Block, classes: IndexArray, state: _State) -> None:
+        """Read one class for each query."""
+        nothing = np.zeros((len(block.own), 4), np.int64)
+        for code in np.unique(classes[classes >= 0]):
+            rows = np.flatnonzero(classes == code)
+            start, stop = self.points.starts[code], self.points.starts[code + 1]
+            for first in range(start, stop, TILE_POINTS):
+                self._read(block, rows, first, min(first + TILE_POINTS, stop), nothing, state, True)
+
+    def _read(
+        self,
+        block: _Block,
+        rows: IndexArray,
+        start: int,
+        stop: int,
+        skipped: IndexArray,
+        state: _State,
+        one_class: bool,
+    ) -> None:
+        """One tile: the products of some queries with a range of points, then the scan."""
+        points = self._head[start:stop]
+        head = block.head if len(rows) == len(block.head) else block.head[rows]
+        products = block.products[: len(rows) * len(points)].reshape(len(rows), len(points))
+        np.matmul(head, points.T, out=products)
+        full, sketches, allowance = block.queries
+        if one_class:
+            seed(products, start, rows, full, self._reference, state[0])
+        unit = self.sketch.unit
+        count = collect(products, start, rows, skipped, allowance, state[0], unit, block.found)
+        block.counts[0] += count
+        block.counts[1] += examine(
+            block.found[:count], len(points), start, rows, full, sketches, allowance,
+            self._reference, state, unit,
+        )  # fmt: skip
+
+
+def _available_cores() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

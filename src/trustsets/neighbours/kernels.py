@@ -1,0 +1,286 @@
+"""The compiled inner loops of the CPU search. Imports NumPy and numba alone.
+
+Float sums may be re-associated (that is what lets them vectorise) but never contracted: a fused
+multiply-add would leave a rounding residue where two equal rows must be at distance exactly 0.
+
+Rows are passed as an array and a row number, not as a view: a view of an array that all threads
+share counts a reference to it, atomically, and the threads would queue for that counter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import float32, float64, int32, int64, njit, types, void
+from numpy.typing import NDArray
+
+__all__ = ["collect", "examine", "seed"]
+
+REASSOCIATE = {"reassoc", "nsz"}
+# Columns whose bounds are tested together before any of them is looked at alone.
+CHUNK = 64
+# Coordinates summed between two looks at whether a bound already rules a point out.
+STRIDE = 32
+# Rounding of a threshold to float32 must never lower it.
+ROUND_UP = 2.0**-22
+UNIT32 = 2.0**-24
+
+_FEATURES = (float32[:, ::1], float64[:, ::1])
+
+
+@njit(
+    [float64(float64[:, ::1], int64, kind, int64, float64[::1]) for kind in _FEATURES],
+    cache=True,
+    nogil=True,
+    fastmath=REASSOCIATE,
+)
+def squared_distance(
+    queries: NDArray[Any], q: int, features: NDArray[Any], i: int, scale: NDArray[Any]
+) -> float:
+    """`sum_j (query_j - row_j scale)^2` in float64: the one formula every result comes from."""
+    total = 0.0
+    factor = scale[i]
+    for j in range(queries.shape[1]):
+        gap = queries[q, j] - float64(features[i, j]) * factor
+        total += gap * gap
+    return total
+
+
+@njit(
+    types.boolean(float32[:, ::1], int64, float32[:, ::1], int64, float64),
+    cache=True,
+    nogil=True,
+    fastmath=REASSOCIATE,
+)
+def ruled_out(
+    queries: NDArray[Any], q: int, points: NDArray[Any], i: int, limit: float
+) -> bool:
+    """Whether the sketches of two rows are further apart than `limit` (squared).
+
+    Differences are taken first, so the sum of `w` terms has relative error below `(w + 4) 2^-24`.
+    The norm of the rest, in the last place, often decides alone and is taken first.
+    """
+    last = queries.shape[1] - 1
+    cap = float32(limit * (1.0 + 2.0 * (last + 9) * UNIT32))
+    gap = queries[q, last] - points[i, last]
+    total = gap * gap
+    whole = last // STRIDE
+    for block in range(whole):
+        part = float32(0.0)
+        for j in range(STRIDE):
+            step = queries[q, block * STRIDE + j] - points[i, block * STRIDE + j]
+            part += step * step
+        total += part
+        if total > cap:
+            return True
+    for j in range(whole * STRIDE, last):
+        step = queries[q, j] - points[i, j]
+        total += step * step
+    return total > cap
+
+
+@njit(float32(float64, float64, float64, float64, float64), cache=True, nogil=True)
+def threshold(best: float, unit: float, shift: float, drift: float, error: float) -> float:
+    """Largest value of the float32 product that a point at squared distance `best` can have."""
+    reach = np.sqrt(best) * unit + drift
+    value = reach * reach + error - shift
+    return float32(value + abs(value) * ROUND_UP)
+
+
+@njit(types.boolean(int64[:, ::1], int64, int64, int64), cache=True, nogil=True)
+def _inside(ranges: NDArray[Any], q: int, start: int, stop: int) -> bool:
+    return (ranges[q, 0] <= start and stop <= ranges[q, 1]) or (
+        ranges[q, 2] <= start and stop <= ranges[q, 3]
+    )
+
+
+@njit(int32(float32[::1], float32), cache=True, nogil=True)
+def _count_kept(line: NDArray[Any], limit: float) -> int:
+    """Products not above `limit`; written so that a NaN, from an overflow, is kept."""
+    kept = int32(0)
+    for j in range(line.shape[0]):
+        kept += int32(not (line[j] > limit))
+    return kept
+
+
+@njit(
+    int64(
+        float32[:, ::1], int64, int64[::1], int64[:, ::1], float64[:, ::1], float64[::1], float64,
+        int32[::1],
+    ),
+    cache=True,
+    nogil=True,
+)  # fmt: skip
+def collect(
+    products: NDArray[Any],
+    first: int,
+    rows: NDArray[Any],
+    skipped: NDArray[Any],
+    allowance: NDArray[Any],
+    best: NDArray[Any],
+    unit: float,
+    found: NDArray[Any],
+) -> int:
+    """Write to `found` the tile's pairs that the bound leaves, as flat positions; their number.
+
+    Parameters
+    ----------
+    products : (b, w) float32
+        `b_x - 2 <q, x>` of the sketches; a pair is dropped when it exceeds its `threshold`.
+    first : int
+        Number of the tile's first point.
+    rows : (b,) int64
+        Queries of the tile's rows.
+    skipped : (n, 4) int64
+        Two ranges of points that a query ignores.
+    allowance : (n, 3) float64
+        Squared norm of the query's sketch, and the two terms of `Sketch.slack`.
+    best : (n,) float64
+        Squared distances to beat.
+    unit : float
+        Scale of the sketches.
+    found : (at least b w,) int32
+    """
+    count = 0
+    width = products.shape[1]
+    for i in range(products.shape[0]):
+        q = rows[i]
+        limit = threshold(best[q], unit, allowance[q, 0], allowance[q, 1], allowance[q, 2])
+        for start in range(0, width, CHUNK):
+            stop = min(start + CHUNK, width)
+            if _inside(skipped, q, first + start, first + stop):
+                continue
+            if _count_kept(products[i, start:stop], limit) == 0:
+                continue
+            for j in range(start, stop):
+                if not (products[i, j] > limit or _inside(skipped, q, first + j, first + j + 1)):
+                    found[count] = i * width + j
+                    count += 1
+    return count
+
+
+_STATE = types.Tuple([float64[::1], int64[::1], float64[:, ::1], int64[::1]])
+_REFERENCES = tuple(
+    types.Tuple([kind, float64[::1], float32[:, ::1], int64[::1], int64[::1]]) for kind in _FEATURES
+)
+
+
+@njit(
+    [
+        void(float32[:, ::1], int64, int64[::1], float64[:, ::1], reference, float64[::1])
+        for reference in _REFERENCES
+    ],
+    cache=True,
+    nogil=True,
+)
+def seed(
+    products: NDArray[Any],
+    first: int,
+    rows: NDArray[Any],
+    full: NDArray[Any],
+    reference: Any,
+    best: NDArray[Any],
+) -> None:
+    """Lower infinite `best` to an upper bound of the distance to the class of a tile.
+
+    The bound is the farthest of the `needed` points whose products are least. Every point of the
+    tile must be of one class; nothing happens when the tile has too few of them.
+    """
+    features, scale, _, codes, needed = reference
+    wanted = needed[codes[first]]
+    if products.shape[1] < wanted:
+        return
+    for i in range(products.shape[0]):
+        q = rows[i]
+        if best[q] < np.inf:
+            continue
+        largest = 0.0
+        line = products[i].copy() if wanted > 1 else products[i]
+        for _ in range(wanted):
+            j = int64(np.argmin(line))
+            distance = squared_distance(full, q, features, first + j, scale)
+            largest = max(largest, distance)
+            if wanted > 1:
+                line[j] = np.inf
+        best[q] = largest
+
+
+@njit(void(float64[:, ::1], int64, int64, float64), cache=True, nogil=True)
+def _insert(nearest: NDArray[Any], q: int, wanted: int, value: float) -> None:
+    """Put `value` into the increasing list `nearest[q, :wanted]`, dropping its last."""
+    place = wanted - 1
+    if value >= nearest[q, place]:
+        return
+    while place > 0 and nearest[q, place - 1] > value:
+        nearest[q, place] = nearest[q, place - 1]
+        place -= 1
+    nearest[q, place] = value
+
+
+@njit(
+    [
+        int64(
+            int32[::1], int64, int64, int64[::1], float64[:, ::1], float32[:, ::1],
+            float64[:, ::1], reference, _STATE, float64,
+        )
+        for reference in _REFERENCES
+    ],
+    cache=True,
+    nogil=True,
+)  # fmt: skip
+def examine(
+    found: NDArray[Any],
+    width: int,
+    first: int,
+    rows: NDArray[Any],
+    full: NDArray[Any],
+    sketches: NDArray[Any],
+    allowance: NDArray[Any],
+    reference: Any,
+    state: Any,
+    unit: float,
+) -> int:
+    """Update the best class of each query with the pairs `found`; the full distances computed.
+
+    A point enters its class's list when it is no further than the best class so far; once the list
+    holds the neighbours the class needs, its last entry is the distance to the class. Ties go to
+    the class of lower number, whatever the order in which classes are read. Points must come class
+    by class over successive calls, as in a `ClassPoints`.
+
+    Parameters
+    ----------
+    found : (count,) int32
+        Flat positions in a tile of `width` columns that starts at point `first`.
+    rows : (b,) int64
+        Queries of the tile's rows.
+    full, sketches, allowance : (n, d) float64, (n, r + 1) float32, (n, 3) float64
+    reference : features, scale, sketch and class of each point; number each class `needed`
+    state : best squared distance, its class, nearest distances within the class being read, and
+        that class
+    unit : float
+        Scale of the sketches.
+    """
+    features, scale, points, codes, needed = reference
+    best, best_class, nearest, current = state
+    computed = 0
+    for position in found:
+        q, point = rows[position // width], first + position % width
+        reach = np.sqrt(best[q]) * unit + allowance[q, 1]
+        if ruled_out(sketches, q, points, point, reach * reach):
+            continue
+        computed += 1
+        distance = squared_distance(full, q, features, point, scale)
+        if distance > best[q]:
+            continue
+        code = codes[point]
+        wanted = needed[code]
+        if current[q] != code:
+            current[q] = code
+            nearest[q, :wanted] = np.inf
+        _insert(nearest, q, wanted, distance)
+        last = nearest[q, wanted - 1]
+        if last < best[q] or (last == best[q] and code < best_class[q]):
+            best[q] = last
+            best_class[q] = code
+    return computed

@@ -1,0 +1,109 @@
+"""The reference points, grouped by class. Imports NumPy alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["BLOCK_ROWS", "ZERO_NORM", "ClassDistances", "ClassPoints", "FloatArray", "IndexArray", "row_scales"]
+
+FloatArray = NDArray[np.floating[Any]]
+IndexArray = NDArray[np.int64]
+
+# Below this norm a row has no direction worth the name, and 1 / norm could overflow.
+ZERO_NORM = 1e-150
+# Rows handled at a time where a float64 copy is needed.
+BLOCK_ROWS = 4096
+
+
+class ClassDistances(NamedTuple):
+    """What a search returns for `n` queries.
+
+    Attributes
+    ----------
+    own : (n,) float64
+        Distance to the query's own class; infinite where that class has no points.
+    other : (n,) float64
+        Distance to the nearest other class; infinite where there is none.
+    other_class : (n,) int64
+        Position of that class, the first one among equals; -1 where there is none.
+    """
+
+    own: NDArray[np.float64]
+    other: NDArray[np.float64]
+    other_class: IndexArray
+
+
+@dataclass(frozen=True)
+class ClassPoints:
+    """Points sorted by class, kept as they came; row `i` stands for `features[i] * scale[i]`.
+
+    Keeping the raw rows beside a float64 factor means that normalising never rounds them: two rows
+    that are equal as given stay at distance 0, and close rows keep all the digits they came with.
+
+    Attributes
+    ----------
+    features : (m, d) float32 or float64
+    scale : (m,) float64
+        `1 / norm` under normalisation (0 for a zero row), otherwise 1.
+    starts : (K + 1,) int64
+        Class `c` is the rows `starts[c]:starts[c + 1]`.
+    """
+
+    features: FloatArray
+    scale: NDArray[np.float64]
+    starts: IndexArray
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Points and dimensions."""
+        return self.features.shape[0], self.features.shape[1]
+
+    @property
+    def sizes(self) -> IndexArray:
+        """Points of each class, (K,)."""
+        return np.diff(self.starts)
+
+    @property
+    def codes(self) -> IndexArray:
+        """Class of each point, (m,)."""
+        return np.repeat(np.arange(len(self.starts) - 1), self.sizes)
+
+    def rows(self, index: IndexArray | slice) -> NDArray[np.float64]:
+        """Scaled rows in float64."""
+        taken = self.features[index].astype(np.float64)
+        taken *= self.scale[index, None]
+        return taken
+
+    def radius(self, mean: NDArray[np.float64]) -> float:
+        """Largest distance of a point from `mean`."""
+        largest = 0.0
+        for start in range(0, len(self.features), BLOCK_ROWS):
+            centred = self.rows(slice(start, start + BLOCK_ROWS)) - mean
+            largest = max(largest, float(np.einsum("ij,ij->i", centred, centred).max()))
+        return float(np.sqrt(largest))
+
+    def keep(self, mask: NDArray[np.bool_]) -> ClassPoints:
+        """Only the points where `mask` holds; every class must keep one."""
+        sizes = np.add.reduceat(mask.astype(np.int64), self.starts[:-1])
+        starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        return ClassPoints(self.features[mask], self.scale[mask], starts)
+
+
+def row_scales(features: FloatArray, normalize: bool) -> NDArray[np.float64]:
+    """Factor of each row: `1 / norm` in float64, 0 for a zero row, 1 without `normalize`.
+
+    The norm of a row is summed along the row alone, so it does not depend on its neighbours in the
+    batch.
+    """
+    if not normalize:
+        return np.ones(len(features))
+    squares = np.empty(len(features))
+    for start in range(0, len(features), BLOCK_ROWS):
+        wide = features[start : start + BLOCK_ROWS].astype(np.float64)
+        squares[start : start + BLOCK_ROWS] = np.einsum("ij,ij->i", wide, wide)
+    norms = np.sqrt(squares)
+    return np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > ZERO_NORM)

@@ -1,0 +1,279 @@
+"""Lower bounds by projection: which directions to keep, and what rounding may cost.
+
+Imports NumPy and `points` alone, so that the CPU and the torch search share one proof.
+
+For an orthonormal basis whose first `k` columns are kept, write a centred row as its `k` leading
+coordinates `z` and the norm `t` of the rest. By the triangle inequality in the complement,
+
+    |q - x|^2  >=  |z_q - z_x|^2 + (t_q - t_x)^2
+
+so the distance of the (k+1)-vectors `(z, t)` never exceeds the true one. It is computed in float32
+as `a_q + b_x - 2 <(z, t)_q, (z, t)_x>`; `Sketch.slack` bounds what that can be off by.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets.neighbours.points import FloatArray, IndexArray
+
+__all__ = ["Costs", "Projection", "Sketch", "build_sketch", "principal_directions"]
+
+# Most principal directions ever computed: beyond this a projection is no cheaper than the search.
+MAX_DIRECTIONS = 254
+# Up to this dimension the covariance is decomposed whole; above, by subspace iteration.
+EIGH_LIMIT = 512
+SUBSPACE_STEPS = 2
+PCA_ROWS = 8192
+# Rows used to estimate how many points survive: queries x points.
+PROBE_QUERIES, PROBE_POINTS = 128, 32768
+# Heads tried; two more columns (tail norm and offset) complete a multiple of eight.
+HEADS = (14, 22, 30, 46, 62, 94, 126, 190, 254)
+# Directions a second, direct bound uses before the full distance is computed.
+REFINE = 126
+UNIT32, UNIT64 = 2.0**-24, 2.0**-53
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Relative prices of one search's steps; only their ratios matter.
+
+    Attributes
+    ----------
+    product : one multiply-add of the blocked matrix product.
+    pair : looking at one bound.
+    refine : the second bound of one survivor.
+    direct : one coordinate of a full distance.
+    """
+
+    product: float
+    pair: float
+    refine: float
+    direct: float
+
+
+CPU_COSTS = Costs(product=1.0, pair=8.0, refine=1500.0, direct=60.0)
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Rows seen through a sketch, in units of `1 / sketch.unit`.
+
+    Attributes
+    ----------
+    coordinates : (b, r + 1) float32
+        Leading coordinates and the norm of the rest beyond all `r` directions.
+    head : (b, k + 1) float32
+        The first `k` coordinates and the norm of the rest beyond those.
+    square : (b,) float64
+        Squared norm of `head` as rounded.
+    norm : (b,) float64
+        Norm of the centred row.
+    """
+
+    coordinates: NDArray[np.float32]
+    head: NDArray[np.float32]
+    square: NDArray[np.float64]
+    norm: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """A centre, principal directions and the number of them that the bound uses.
+
+    Attributes
+    ----------
+    mean : (d,) float64
+    basis : (d, r) float64 with orthonormal columns, or None: the coordinates themselves.
+    head : int
+        `k`; equal to `d` when pruning does not pay and the bound is the plain distance.
+    unit : float
+        A power of two that brings the largest centred norm near 1, so float32 cannot overflow.
+    radius : float
+        Largest norm of a centred point, times `unit`.
+    survivors : float
+        Share of the points that the bound is expected to leave.
+    """
+
+    mean: NDArray[np.float64]
+    basis: NDArray[np.float64] | None
+    head: int
+    unit: float
+    radius: float
+    survivors: float
+
+    @property
+    def directions(self) -> int:
+        """Coordinates kept, `r`."""
+        return len(self.mean) if self.basis is None else int(self.basis.shape[1])
+
+    def slack(self, norm: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Rounding allowances `(e, E)` of queries whose centred norm is `norm` (with `unit`).
+
+        `e` covers the rounding of the coordinates to float32 (2^-24 each, so at most that share of
+        the norm) and the tail norm, a square root of a difference of squares each known to
+        `(2 sqrt(r) + 4) (d + 16) 2^-53`. `E` covers the float32 product of `k + 2` terms in any
+        order of summation. Hence a point at distance D has
+
+            computed bound^2  <=  (D + e)^2 + E.
+        """
+        span = norm + self.radius
+        growth = (2.0 * np.sqrt(self.directions) + 4.0) * (len(self.mean) + 16)
+        rounding = 4.0 * UNIT32 + np.sqrt(growth * UNIT64)
+        return rounding * span, 1.01 * (self.head + 8) * UNIT32 * (span + rounding * span) ** 2
+
+    def project(self, rows: NDArray[np.float64]) -> Projection:
+        """Project scaled float64 rows (b, d)."""
+        centred = rows - self.mean
+        centred *= self.unit
+        square = np.einsum("ij,ij->i", centred, centred)
+        if self.basis is None:
+            tail = np.zeros(len(rows))
+            coordinates = centred
+        else:
+            coordinates = centred @ self.basis
+            tail = np.maximum(square - np.einsum("ij,ij->i", coordinates, coordinates), 0.0)
+        rest = coordinates[:, self.head :]
+        head_tail = np.sqrt(tail + np.einsum("ij,ij->i", rest, rest))
+        # A query absurdly far away overflows to infinity, which no comparison ever rejects.
+        with np.errstate(over="ignore"):
+            head = np.column_stack([coordinates[:, : self.head], head_tail]).astype(np.float32)
+            full = np.column_stack([coordinates, np.sqrt(tail)]).astype(np.float32)
+        wide = head.astype(np.float64)
+        return Projection(full, head, np.einsum("ij,ij->i", wide, wide), np.sqrt(square))
+
+
+class Rows(Protocol):
+    """What a sketch needs of the points: `ClassPoints`, or the same on another device."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Points and dimensions."""
+
+    @property
+    def codes(self) -> IndexArray:
+        """Class of each point."""
+
+    def rows(self, index: IndexArray | slice) -> NDArray[np.float64]:
+        """Scaled rows in float64."""
+
+    def radius(self, mean: NDArray[np.float64]) -> float:
+        """Largest distance of a point from `mean`."""
+
+
+def build_sketch(points: Rows, costs: Costs = CPU_COSTS, neighbour: int = 1) -> Sketch:
+    """Choose centre, directions and head for `points` by the estimated cost of a search.
+
+    The choice is deterministic and touches speed alone: any head gives the same distances.
+    """
+    rng = np.random.default_rng(0)
+    total, dimension = points.shape
+    sample = points.rows(_choose(rng, total, PCA_ROWS))
+    mean = sample.mean(axis=0)
+    # Enlarged a little so that its own rounding does not matter.
+    radius = points.radius(mean) * (1.0 + 1e-9)
+    unit = 1.0 if radius == 0.0 else float(2.0 ** -np.round(np.log2(radius)))
+    basis = principal_directions(sample - mean, min(dimension, MAX_DIRECTIONS), rng)
+    head, survivors = _choose_head(points, mean, basis, costs, neighbour, rng)
+    if head >= dimension:
+        return Sketch(mean, None, dimension, unit, radius * unit, survivors)
+    kept = np.ascontiguousarray(basis[:, : max(head, min(REFINE, basis.shape[1]))])
+    return Sketch(mean, kept, head, unit, radius * unit, survivors)
+
+
+def _choose(rng: np.random.Generator, total: int, size: int) -> IndexArray:
+    """Sorted sample of row numbers without repetition."""
+    return np.sort(rng.choice(total, min(size, total), replace=False)).astype(np.int64)
+
+
+def principal_directions(
+    centred: NDArray[np.float64], count: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Leading principal directions as orthonormal columns (d, count), by decreasing variance.
+
+    Above `EIGH_LIMIT` dimensions subspace iteration is enough: the bound holds for any orthonormal
+    basis, a slightly rotated one only prunes slightly less.
+    """
+    dimension = centred.shape[1]
+    if dimension <= EIGH_LIMIT:
+        values, vectors = np.linalg.eigh(centred.T @ centred)
+        return np.ascontiguousarray(vectors[:, ::-1][:, :count])
+    narrow = centred.astype(np.float32)
+    scale = float(np.abs(narrow).max()) or 1.0
+    narrow /= scale
+    block = rng.standard_normal((dimension, count + 16)).astype(np.float32)
+    for _ in range(SUBSPACE_STEPS):
+        block = np.linalg.qr(narrow.T @ (narrow @ block))[0]
+    # Rotate within the subspace so that the columns come in order of variance.
+    image = narrow @ block
+    _, vectors = np.linalg.eigh((image.T @ image).astype(np.float64))
+    ordered = block.astype(np.float64) @ vectors[:, ::-1][:, :count]
+    return np.ascontiguousarray(np.linalg.qr(ordered)[0])
+
+
+def _choose_head(
+    points: Rows,
+    mean: NDArray[np.float64],
+    basis: NDArray[np.float64],
+    costs: Costs,
+    neighbour: int,
+    rng: np.random.Generator,
+) -> tuple[int, float]:
+    """Head of least estimated cost, and the share of points it leaves."""
+    dimension = len(mean)
+    codes = points.codes
+    asked = _choose(rng, len(codes), PROBE_QUERIES)
+    given = _choose(rng, len(codes), PROBE_POINTS)
+    queries, rows = points.rows(asked) - mean, points.rows(given) - mean
+    foreign = codes[asked][:, None] != codes[given][None, :]
+    if not foreign.any():
+        return dimension, 1.0
+    squares = (np.einsum("ij,ij->i", queries, queries), np.einsum("ij,ij->i", rows, rows))
+    full = squares[0][:, None] + squares[1] - 2.0 * (queries @ rows.T)
+    best = _kth_smallest(np.where(foreign, full, np.inf), neighbour)
+    seen = (queries @ basis, rows @ basis)
+    plain = costs.product * (dimension + 1) + costs.pair
+    options = [(plain, dimension, 1.0 / len(codes))]
+    deepest = min(REFINE, basis.shape[1])
+    reach = _share_left(seen, deepest, squares, best, foreign)
+    for head in (head for head in HEADS if head <= basis.shape[1] and head < dimension):
+        left = _share_left(seen, head, squares, best, foreign)
+        survivor = costs.refine + min(reach / left, 1.0) * costs.direct * dimension if left else 0.0
+        cost = costs.product * (head + 2) + costs.pair + left * survivor
+        options.append((cost, head, left))
+    _, head, left = min(options)
+    return head, left
+
+
+def _kth_smallest(values: FloatArray, neighbour: int) -> FloatArray:
+    column = min(neighbour, values.shape[1]) - 1
+    smallest: FloatArray = np.partition(values, column, axis=1)[:, column]
+    return smallest
+
+
+def _share_left(
+    seen: tuple[FloatArray, FloatArray],
+    head: int,
+    squares: tuple[FloatArray, FloatArray],
+    best: FloatArray,
+    foreign: NDArray[np.bool_],
+) -> float:
+    """Share of pairs of different classes whose bound from `head` directions is not above `best`.
+
+    Parameters
+    ----------
+    seen : (q, r) and (p, r) coordinates of the queries and of the points
+    squares : their squared norms in all dimensions
+    best : (q,) squared distances
+    foreign : (q, p)
+    """
+    left, right = seen[0][:, :head], seen[1][:, :head]
+    norms = [np.einsum("ij,ij->i", side, side) for side in (left, right)]
+    tails = [np.sqrt(np.maximum(s - n, 0.0)) for s, n in zip(squares, norms, strict=True)]
+    bound = norms[0][:, None] + norms[1] - 2.0 * (left @ right.T)
+    bound += (tails[0][:, None] - tails[1]) ** 2
+    return float(((bound <= best[:, None]) & foreign).mean())

@@ -1,0 +1,426 @@
+"""The exact search in torch, for a GPU. Imports NumPy, torch, `points` and `sketch` alone.
+
+The method and its proof are those of `exact`: bounds from a product of sketches, thresholds from a
+near class, full distances in float64 for the pairs left. Tiles are large, because a card hides
+nothing behind small ones, and products may run in TF32, whose rounding the slack includes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trustsets.neighbours.points import (
+    BLOCK_ROWS,
+    ClassDistances,
+    ClassPoints,
+    FloatArray,
+    IndexArray,
+)
+from trustsets.neighbours.sketch import Costs, build_sketch
+
+__all__ = ["TorchPoints", "TorchSearch"]
+
+# On a card products are nearly free and gathering survivors is not: prefer long heads.
+GPU_COSTS = Costs(product=1.0, pair=100.0, refine=40_000.0, direct=200.0)
+# TF32 keeps 10 bits of each factor, and neither it nor the float32 accumulator need round to
+# nearest: a unit more is allowed to each.
+TF32_UNIT, ACCUMULATOR_UNIT = 2.0**-10, 2.0**-22
+ROUND_UP = 2.0**-22
+# Points of a class that are compared directly: all of a small class, or a first upper bound.
+DIRECT_POINTS = 2048
+TILE_QUERIES = 8192
+# Bytes of a pair in a tile if all survive: product, masks and position.
+BYTES_PER_PAIR = 24
+# Of the working memory: tiles, float64 rows of the queries, rows gathered for full distances.
+TILE_SHARE, QUERY_SHARE, GATHER_SHARE = 0.5, 0.25, 0.25
+# Working memory by default: fixed on a CPU, on a card a quarter of what is free up to a limit.
+CPU_MEMORY, GPU_MEMORY = 256 * 2**20, 8 * 2**30
+
+
+@dataclass(frozen=True)
+class TorchPoints:
+    """A `ClassPoints` on a device: features (m, d), scale (m,) float64 and starts (K + 1,)."""
+
+    features: Tensor
+    scale: Tensor
+    starts: IndexArray
+
+    @classmethod
+    def of(cls, points: ClassPoints, device: str) -> TorchPoints:
+        """Copy points to a device."""
+        features = torch.from_numpy(points.features).to(device)
+        return cls(features, torch.from_numpy(points.scale).to(device), points.starts)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Points and dimensions."""
+        return self.features.shape[0], self.features.shape[1]
+
+    @property
+    def codes(self) -> IndexArray:
+        """Class of each point, (m,)."""
+        return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+
+    def take(self, index: Tensor | slice) -> Tensor:
+        """Scaled rows in float64, on the device."""
+        return self.features[index].double() * self.scale[index, None]
+
+    def rows(self, index: IndexArray | slice) -> NDArray[np.float64]:
+        """Scaled rows in float64, as NumPy."""
+        where = index if isinstance(index, slice) else torch.from_numpy(index)
+        taken: NDArray[np.float64] = self.take(where).cpu().numpy()
+        return taken
+
+    def radius(self, mean: NDArray[np.float64]) -> float:
+        """Largest distance of a point from `mean`."""
+        centre = torch.from_numpy(mean).to(self.features.device)
+        blocks = range(0, self.shape[0], BLOCK_ROWS)
+        norms = [(self.take(slice(i, i + BLOCK_ROWS)) - centre).norm(dim=1).max() for i in blocks]
+        return float(torch.stack(norms).max())
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Queries sorted by own class: rows, sketches and the terms of their thresholds."""
+
+    own: IndexArray
+    rows: Tensor
+    coordinates: Tensor
+    head: Tensor
+    square: Tensor
+    drift: Tensor
+    error: Tensor
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Full squared distances of some pairs: query, class and distance."""
+
+    query: Tensor
+    code: Tensor
+    distance: Tensor
+
+
+class TorchSearch:
+    """Exact distances from queries to the classes of some points, on a torch device.
+
+    Parameters
+    ----------
+    points : ClassPoints or TorchPoints
+    neighbour : int
+        As in `ExactSearch`.
+    device : str
+        A torch device.
+    memory : int, optional
+        Bytes of working memory; by default 256 MiB on a CPU, and up to 8 GiB of what is free on a
+        card.
+    """
+
+    def __init__(
+        self,
+        points: ClassPoints | TorchPoints,
+        neighbour: int = 1,
+        device: str = "cpu",
+        memory: int | None = None,
+    ) -> None:
+        self.points = TorchPoints.of(points, device) if isinstance(points, ClassPoints) else points
+        self.device = self.points.features.device
+        self.memory = _default_memory(self.device) if memory is None else memory
+        self.sketch = build_sketch(self.points, GPU_COSTS, neighbour)
+        self.needed = np.minimum(np.diff(self.points.starts), neighbour)
+        self.pairs, self.survivors, self.direct = 0, 0, 0
+        self._place_sketches()
+
+    def _place_sketches(self) -> None:
+        self._mean = torch.from_numpy(self.sketch.mean).to(self.device)
+        basis = self.sketch.basis
+        self._basis = None if basis is None else torch.from_numpy(basis).to(self.device)
+        total = self.points.shape[0]
+        blocks = [slice(start, start + BLOCK_ROWS) for start in range(0, total, BLOCK_ROWS)]
+        seen = [self._project(self.points.take(block)) for block in blocks]
+        self._coordinates = torch.cat([each[0] for each in seen])
+        self._head = torch.cat([each[1] for each in seen])
+        self._squares = torch.cat([each[2] for each in seen]).float()
+        self._codes = torch.from_numpy(self.points.codes).to(self.device)
+        self._needed = torch.from_numpy(self.needed).to(self.device)
+        centres = torch.zeros(len(self.needed), self._head.shape[1], dtype=torch.float64)
+        centres = centres.to(self.device).index_add_(0, self._codes, self._head.double())
+        sizes = torch.from_numpy(np.diff(self.points.starts)).to(self.device)
+        self._centres = (centres / sizes[:, None]).float()
+        self._head *= -2.0
+
+    def _project(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """As `Sketch.project`: coordinates, head, its squared norm and the centred norm."""
+        head = self.sketch.head
+        centred = (rows - self._mean) * self.sketch.unit
+        square = centred.square().sum(dim=1)
+        if self._basis is None:
+            coordinates, tail = centred, torch.zeros_like(square)
+        else:
+            coordinates = centred @ self._basis
+            tail = (square - coordinates.square().sum(dim=1)).clamp_min(0.0)
+        rest = (tail + coordinates[:, head:].square().sum(dim=1)).sqrt()
+        leading = torch.cat([coordinates[:, :head], rest[:, None]], dim=1).float()
+        full = torch.cat([coordinates, tail.sqrt()[:, None]], dim=1).float()
+        return full, leading, leading.double().square().sum(dim=1), square.sqrt()
+
+    def distances(
+        self,
+        features: FloatArray | Tensor,
+        scale: NDArray[np.float64] | Tensor,
+        own: IndexArray,
+        advance: Callable[[int], None] | None = None,
+    ) -> ClassDistances:
+        """Distances of the rows `features * scale[:, None]`; as `ExactSearch.distances`."""
+        total = len(features)
+        result = ClassDistances(np.empty(total), np.empty(total), np.empty(total, np.int64))
+        with _fast_products(self.device):
+            for chosen in self._blocks(own):
+                block = self._block(features, scale, own, chosen)
+                result.own[chosen] = self._own(block).cpu().numpy()
+                other, classes = self._other(block)
+                result.other[chosen] = other.cpu().numpy()
+                result.other_class[chosen] = classes.cpu().numpy()
+                if advance is not None:
+                    advance(len(chosen))
+        return result
+
+    def own_distances(
+        self,
+        features: FloatArray | Tensor,
+        scale: NDArray[np.float64] | Tensor,
+        own: IndexArray,
+    ) -> NDArray[np.float64]:
+        """Distance to the own class alone."""
+        result = np.empty(len(features))
+        with _fast_products(self.device):
+            for chosen in self._blocks(own):
+                block = self._block(features, scale, own, chosen)
+                result[chosen] = self._own(block).cpu().numpy()
+        return result
+
+    def _blocks(self, own: IndexArray) -> Iterator[IndexArray]:
+        room = int(QUERY_SHARE * self.memory / (32 * self.points.shape[1]))
+        size = min(max(room, 1), TILE_QUERIES)
+        order = np.argsort(own, kind="stable")
+        return (order[start : start + size] for start in range(0, len(order), size))
+
+    def _block(
+        self,
+        features: FloatArray | Tensor,
+        scale: NDArray[np.float64] | Tensor,
+        own: IndexArray,
+        chosen: IndexArray,
+    ) -> _Block:
+        rows = torch.as_tensor(features[chosen]).to(self.device).double()
+        rows *= torch.as_tensor(scale[chosen]).to(self.device)[:, None]
+        coordinates, head, square, norm = self._project(rows)
+        drift, _ = self.sketch.slack(norm.cpu().numpy())
+        span = norm + self.sketch.radius
+        terms = 1.01 * (self.sketch.head + 8) * ACCUMULATOR_UNIT
+        # A product is at most span^2 / 4; both its factors and their double count once each.
+        products = 1.01 * TF32_UNIT if self.device.type == "cuda" else 0.0
+        error = (terms + products) * (span * 1.00001) ** 2
+        placed = torch.from_numpy(drift).to(self.device)
+        return _Block(own[chosen], rows, coordinates, head, square, placed, error)
+
+    def _own(self, block: _Block) -> Tensor:
+        """Distance to the own class; infinite without one."""
+        best = self._nearby(block, block.own)
+        sizes = np.diff(self.points.starts)
+        for code in np.unique(block.own[block.own >= 0]):
+            if sizes[code] > DIRECT_POINTS:
+                self._read_large_class(block, int(code), best)
+        return best.sqrt()
+
+    def _read_large_class(self, block: _Block, code: int, best: Tensor) -> None:
+        """Exact distance to a class of which `_nearby` saw a part."""
+        first, last = np.searchsorted(block.own, [code, code + 1])
+        some = slice(int(first), int(last))
+        start, stop = int(self.points.starts[code]), int(self.points.starts[code + 1])
+        found, _ = self._read(_part(block, some), best[some], start, stop, [])
+        best[some] = found
+
+    def _other(self, block: _Block) -> tuple[Tensor, Tensor]:
+        """Distance to the nearest class but the own one, and that class."""
+        if len(self.needed) == 1:
+            guess = np.where(block.own == 0, -1, 0)
+        else:
+            gaps = self._centres.square().sum(dim=1) - 2.0 * (block.head @ self._centres.T)
+            known = np.flatnonzero(block.own >= 0)
+            gaps[torch.from_numpy(known), torch.from_numpy(block.own[known])] = torch.inf
+            guess = gaps.argmin(dim=1).cpu().numpy()
+        best = self._nearby(block, guess)
+        none = torch.from_numpy(guess < 0).to(self.device)
+        # Without another class everything is masked: a finite bound keeps the tiles empty.
+        bound = torch.where(none, 0.0, best)
+        found, code = self._read(block, bound, 0, self.points.shape[0], self._groups(block))
+        found = torch.where(none, torch.inf, found)
+        return found.sqrt(), torch.where(none, -1, code)
+
+    def _groups(self, block: _Block) -> list[tuple[int, int, int, int]]:
+        """Rectangles of the own classes: first and last query, first and last point."""
+        codes, firsts = np.unique(block.own, return_index=True)
+        lasts = np.append(firsts[1:], len(block.own))
+        starts = self.points.starts
+        return [
+            (int(first), int(last), int(starts[code]), int(starts[code + 1]))
+            for code, first, last in zip(codes, firsts, lasts, strict=True)
+            if code >= 0
+        ]
+
+    def _nearby(self, block: _Block, classes: IndexArray) -> Tensor:
+        """Squared distance to a class, among at most `DIRECT_POINTS` of it; infinite for -1."""
+        best = torch.full((len(classes),), torch.inf, dtype=torch.float64, device=self.device)
+        order = np.argsort(classes, kind="stable")
+        codes, firsts = np.unique(classes[order], return_index=True)
+        for code, some in zip(codes, np.split(order, firsts[1:]), strict=True):
+            if code < 0:
+                continue
+            start = int(self.points.starts[code])
+            stop = min(int(self.points.starts[code + 1]), start + DIRECT_POINTS)
+            chosen = torch.from_numpy(some).to(self.device)
+            gaps = torch.cdist(
+                block.rows[chosen],
+                self.points.take(slice(start, stop)),
+                compute_mode="donot_use_mm_for_euclid_dist",
+            )
+            wanted = int(self.needed[code])
+            best[chosen] = gaps.topk(wanted, dim=1, largest=False).values[:, -1].square()
+        return best
+
+    def _read(
+        self,
+        block: _Block,
+        bound: Tensor,
+        start: int,
+        stop: int,
+        masked: list[tuple[int, int, int, int]],
+    ) -> tuple[Tensor, Tensor]:
+        """Best squared distance and class within a range of points, given an upper bound."""
+        width = max(int(TILE_SHARE * self.memory / BYTES_PER_PAIR) // len(block.rows), 1)
+        pairs = _Pairs(
+            torch.empty(0, dtype=torch.int64, device=self.device),
+            torch.empty(0, dtype=torch.int64, device=self.device),
+            torch.empty(0, dtype=torch.float64, device=self.device),
+        )
+        self.pairs += len(block.rows) * (stop - start)
+        for first in range(start, stop, width):
+            last = min(first + width, stop)
+            found = self._survivors(block, bound, first, last, masked)
+            self.survivors += len(found)
+            fresh = self._measure(block, bound, found)
+            self.direct += len(fresh.query)
+            pairs = self._reduce(_join(pairs, fresh))
+        return self._best(pairs, len(block.rows))
+
+    def _survivors(
+        self,
+        block: _Block,
+        bound: Tensor,
+        first: int,
+        last: int,
+        masked: list[tuple[int, int, int, int]],
+    ) -> Tensor:
+        """Pairs (query, point) that the bound leaves, (c, 2)."""
+        reach = bound.sqrt() * self.sketch.unit + block.drift
+        limit = reach.square() + block.error - block.square
+        limit = (limit + limit.abs() * ROUND_UP).float()
+        products = torch.addmm(self._squares[first:last], block.head, self._head[first:last].T)
+        # Not "at most": a NaN, from a product that overflowed, must be kept.
+        kept = (products > limit[:, None]).logical_not_()
+        for top, bottom, left, right in masked:
+            if left < last and right > first:
+                kept[top:bottom, max(left - first, 0) : right - first] = False
+        found = kept.nonzero()
+        found[:, 1] += first
+        return found
+
+    def _measure(self, block: _Block, bound: Tensor, found: Tensor) -> _Pairs:
+        """Full distances of the pairs that a second, finer bound leaves."""
+        width = self._coordinates.shape[1]
+        reach = bound.sqrt() * self.sketch.unit + block.drift
+        # In float32, so that what overflows in a gap overflows here too and is kept.
+        cap = (reach.square() * (1.0 + 2.0 * (width + 8) * ACCUMULATOR_UNIT)).float()
+        room = max(int(GATHER_SHARE * self.memory / (12 * width)), 1)
+        kept = []
+        for query, point in (part.unbind(1) for part in found.split(room)):
+            gaps = (block.coordinates[query] - self._coordinates[point]).square().sum(dim=1)
+            near = (gaps > cap[query]).logical_not_()
+            kept.append(torch.stack([query[near], point[near]], dim=1))
+        left = torch.cat(kept) if kept else found
+        room = max(int(GATHER_SHARE * self.memory / (32 * self.points.shape[1])), 1)
+        distances = [
+            (block.rows[query] - self.points.take(point)).square().sum(dim=1)
+            for query, point in (part.unbind(1) for part in left.split(room))
+        ]
+        distance = torch.cat(distances) if distances else bound[:0]
+        return _Pairs(left[:, 0], self._codes[left[:, 1]], distance)
+
+    def _reduce(self, pairs: _Pairs) -> _Pairs:
+        """Keep, of each query and class, the nearest points that the class needs, in order."""
+        order = pairs.distance.argsort(stable=True)
+        key = pairs.query * len(self.needed) + pairs.code
+        order = order[key[order].argsort(stable=True)]
+        rank = self._ranks(key[order])
+        order = order[rank < self._needed[pairs.code[order]]]
+        return _Pairs(pairs.query[order], pairs.code[order], pairs.distance[order])
+
+    def _ranks(self, key: Tensor) -> Tensor:
+        """Position of each entry among those of equal `key`, a sorted vector."""
+        each = torch.arange(len(key), device=self.device)
+        fresh = torch.ones(len(key), dtype=torch.bool, device=self.device)
+        fresh[1:] = key[1:] != key[:-1]
+        return each - torch.where(fresh, each, 0).cummax(dim=0).values if len(key) else each
+
+    def _best(self, pairs: _Pairs, size: int) -> tuple[Tensor, Tensor]:
+        """Least distance to a class per query, and that class; of equals the first."""
+        rank = self._ranks(pairs.query * len(self.needed) + pairs.code)
+        last = rank == self._needed[pairs.code] - 1
+        query, code, distance = pairs.query[last], pairs.code[last], pairs.distance[last]
+        best = torch.full((size,), torch.inf, dtype=torch.float64, device=self.device)
+        best.scatter_reduce_(0, query, distance, "amin")
+        tied = distance == best[query]
+        named = torch.full((size,), len(self.needed), device=self.device)
+        named.scatter_reduce_(0, query[tied], code[tied], "amin")
+        return best, named
+
+
+def _part(block: _Block, some: slice) -> _Block:
+    return _Block(
+        block.own[some], block.rows[some], block.coordinates[some], block.head[some],
+        block.square[some], block.drift[some], block.error[some],
+    )  # fmt: skip
+
+
+def _join(one: _Pairs, other: _Pairs) -> _Pairs:
+    return _Pairs(
+        torch.cat([one.query, other.query]),
+        torch.cat([one.code, other.code]),
+        torch.cat([one.distance, other.distance]),
+    )
+
+
+def _default_memory(device: torch.device) -> int:
+    if device.type != "cuda":
+        return CPU_MEMORY
+    return int(min(torch.cuda.mem_get_info(device)[0] // 4, GPU_MEMORY))
+
+
+@contextmanager
+def _fast_products(device: torch.device) -> Iterator[None]:
+    """Allow TF32 for the bounds; full distances never go through a product."""
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

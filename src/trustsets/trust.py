@@ -1,0 +1,537 @@
+"""Trust scores: how much closer the predicted class is than any other. Uses `neighbours`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import Any, Protocol, Self, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+
+from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
+from trustsets.neighbours.points import (
+    BLOCK_ROWS,
+    ClassDistances,
+    ClassPoints,
+    FloatArray,
+    IndexArray,
+    row_scales,
+)
+
+__all__ = ["TrustScore"]
+
+# Added to both distances (relative to the scale of the features): x/0 and 0/0 become numbers.
+DISTANCE_FLOOR = 1e-12
+# The score where there is no other class, and the most any score can be.
+LARGEST_SCORE = 1e12
+# Pairs of rows from which a run is long enough to show its progress.
+LONG_RUN = 10**10
+STORAGE_TYPES = (None, "float16", "float32", "float64")
+APPROXIMATIONS = (None, "pca", "ivf")
+# Training points whose nearest other class is searched exactly too, to measure the recall.
+RECALL_SAMPLE = 1000
+
+
+class _Search(Protocol):
+    """Any of the searches of `neighbours`."""
+
+    def distances(
+        self,
+        features: FloatArray,
+        scale: NDArray[np.float64],
+        own: IndexArray,
+        advance: Callable[[int], None] | None = None,
+    ) -> ClassDistances:
+        """Distances to the own and the nearest other class."""
+
+    def own_distances(
+        self, features: FloatArray, scale: NDArray[np.float64], own: IndexArray
+    ) -> NDArray[np.float64]:
+        """Distances to the own class."""
+
+
+class TrustScore(BaseEstimator):  # type: ignore[misc]
+    r"""Distance to the nearest other class over the distance to the predicted class.
+
+    With `d(x, c)` the distance from `x` to the `neighbour`-th nearest training point of class `c`
+    and `y` the predicted class,
+
+    .. math:: Trust(x, y) = \frac{\min_{c \ne y} d(x, c) + \epsilon}{d(x, y) + \epsilon}
+
+    A large score says that the training data agree with the prediction. The distances are exact on
+    every device; they do not depend on how queries are batched.
+
+    Parameters
+    ----------
+    normalize : bool
+        Divide each row by its Euclidean norm. A zero row has no direction and stays zero: it is at
+        distance 1 from every other row.
+    neighbour : int
+        Which nearest point stands for a class. A class with fewer points is represented by its
+        farthest one, with a warning when fitting.
+    squared : bool
+        Use squared distances. `TrustScore(neighbour=2, squared=True)` gives the numbers of the
+        paper's own runs.
+    filter_fraction : float
+        Per class, drop up to this fraction of the points: those whose ball holding
+        `filter_neighbours` points of the class (themselves included) has the largest radius. Points
+        tied with the last one kept stay.
+    filter_neighbours : int
+        Points in that ball. A class with fewer points is kept whole.
+    device : str
+        `"cpu"`, or a torch device such as `"cuda"` or `"cuda:1"`; `"torch:cpu"` runs the torch
+        search on the CPU.
+    storage : {None, "float16", "float32", "float64"}
+        How the training features are kept and saved; None keeps the type they came in.
+        `"float16"` halves a file and rounds the training features to about three digits.
+    approximate : {None, "pca", "ivf"}
+        For very large training sets. `"pca"` measures distances in the `components` leading
+        principal directions; `"ivf"` looks for other classes in the `probes` nearest of a set of
+        clusters (FAISS). How often either finds the right other class is measured when fitting
+        (`recall_`). Coverage guarantees hold for any function of the features, so they do not
+        depend on how Trust is computed: an approximation can cost efficiency, never validity.
+    components : int
+        Directions that `"pca"` keeps.
+    probes : int
+        Clusters that `"ivf"` visits.
+    working_memory : int, optional
+        MiB that a search may use besides the training points and the results; by default 256, and
+        on a GPU a quarter of the free memory, at most 8192.
+    progress : bool, optional
+        Show a progress bar; by default only for long runs on a terminal.
+
+    Attributes
+    ----------
+    classes_ : (K,) array
+        Sorted class labels.
+    n_features_in_ : int
+    recall_ : float
+        Share of a sample of training points for which the search names the nearest other class
+        rightly: 1 when exact.
+    scale_ : float
+        Length in units of which :math:`\epsilon` is `1e-12`: 1 for normalised rows, else the root
+        mean square distance of the training points from their mean.
+
+    Notes
+    -----
+    Odd cases have a rule each, and the score is always finite, increases with the other distance
+    and decreases with the own one: a training point of the predicted class has own distance 0 and
+    a score of about `other / 1e-12`; a point of two classes at once scores 1; a predicted class
+    that the training data lack is infinitely far and scores 0; with a single class the other
+    distance is infinite and the score is 1e12, the largest there is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> train = np.array([[0.0, 0.0], [0.0, 1.0], [4.0, 0.0]])
+    >>> trust = TrustScore(normalize=False).fit(train, ["cat", "cat", "dog"])
+    >>> trust.score([[1.0, 0.0], [1.0, 0.0]], ["cat", "dog"]).round(3)
+    array([3.   , 0.333])
+    >>> own, other, other_class = trust.distances([[1.0, 0.0]], ["cat"])
+    >>> float(own[0]), float(other[0]), str(other_class[0])
+    (1.0, 3.0, 'dog')
+    """
+
+    def __init__(
+        self,
+        normalize: bool = True,
+        neighbour: int = 1,
+        squared: bool = False,
+        filter_fraction: float = 0.0,
+        filter_neighbours: int = 10,
+        device: str = "cpu",
+        *,
+        storage: str | None = None,
+        approximate: str | None = None,
+        components: int = 64,
+        probes: int = 16,
+        working_memory: int | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.normalize = normalize
+        self.neighbour = neighbour
+        self.squared = squared
+        self.filter_fraction = filter_fraction
+        self.filter_neighbours = filter_neighbours
+        self.device = device
+        self.storage = storage
+        self.approximate = approximate
+        self.components = components
+        self.probes = probes
+        self.working_memory = working_memory
+        self.progress = progress
+
+    def fit(self, features: ArrayLike, labels: ArrayLike) -> Self:
+        """Store the training points, filtered as asked.
+
+        Parameters
+        ----------
+        features : (m, d) array
+            NumPy, pandas or torch; any float type.
+        labels : (m,) array
+            Class labels of any sortable type.
+
+        Returns
+        -------
+        TrustScore
+            The object itself.
+        """
+        self._check_parameters()
+        matrix = _matrix(features, "features")
+        classes, codes = _classes(labels, len(matrix))
+        order = np.argsort(codes, kind="stable")
+        starts = np.searchsorted(codes[order], np.arange(len(classes) + 1)).astype(np.int64)
+        stored = _store(matrix[order], self.storage or _half_type(features))
+        points = _points(stored, starts, self.normalize)
+        keep = self._dense(points)
+        if not keep.all():
+            points, stored = points.keep(keep), stored[keep]
+        self._warn_small_classes(classes, points)
+        self._set_up(classes, stored, points, _spread(points, self.normalize))
+        return self
+
+    def distances(
+        self, features: ArrayLike, predicted: ArrayLike
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[Any]]:
+        """Distances to the predicted class and to the nearest other one, squared if so asked.
+
+        Parameters
+        ----------
+        features : (n, d) array
+        predicted : (n,) array
+            Predicted labels, as in `classes_`.
+
+        Returns
+        -------
+        own : (n,) float64
+            Infinite where the predicted class has no training points.
+        other : (n,) float64
+            Infinite where there is no other class.
+        other_class : (n,) array
+            Label of the nearest other class, the first in `classes_` among equals. Where there is
+            no other class, the only class itself.
+        """
+        found = self._measure(features, predicted)
+        own, other = found.own, found.other
+        if self.squared:
+            own, other = own**2, other**2
+        return own, other, self.classes_[np.maximum(found.other_class, 0)]
+
+    def score(self, features: ArrayLike, predicted: ArrayLike) -> NDArray[np.float64]:
+        """Trust scores, (n,) float64; see the class for the formula and its odd cases."""
+        own, other, _ = self.distances(features, predicted)
+        floor = DISTANCE_FLOOR * (self.scale_**2 if self.squared else self.scale_)
+        # A single class has an infinite other distance; an infinite own distance gives 0.
+        return np.minimum((other + floor) / (own + floor), LARGEST_SCORE)
+
+    def to_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Everything needed to rebuild the object: a JSON-able dictionary and plain arrays."""
+        self._check_fitted()
+        config = {"parameters": self.get_params(deep=False), "recall": self.recall_}
+        arrays = {
+            "features": self._stored,
+            "starts": self._points.starts,
+            "classes": self.classes_,
+            "scale": np.array(self.scale_),
+        }
+        if self._reduction is not None:
+            arrays |= {"mean": self._reduction[0], "directions": self._reduction[1]}
+        return cast("dict[str, Any]", json.loads(json.dumps(config))), arrays
+
+    @classmethod
+    def from_state(cls, config: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Self:
+        """Rebuild an object from `to_state`; its results are equal bit for bit."""
+        self = cls(**config["parameters"])
+        self._check_parameters()
+        reduction = (arrays["mean"], arrays["directions"]) if "mean" in arrays else None
+        stored = np.ascontiguousarray(arrays["features"])
+        normalize = self.normalize and reduction is None
+        points = _points(stored, arrays["starts"].astype(np.int64), normalize)
+        self._finish(arrays["classes"], stored, points, float(arrays["scale"]), reduction)
+        self.recall_ = float(config["recall"])
+        return self
+
+    def _set_up(
+        self, classes: NDArray[Any], stored: FloatArray, points: ClassPoints, scale: float
+    ) -> None:
+        """Finish a fit: reduce or cluster when approximate, and measure the recall."""
+        reduction = None
+        if self.approximate == "pca":
+            from trustsets.neighbours.approximate import principal_reduction, reduce_rows
+
+            reduction = principal_reduction(points, self.components)
+            exact, stored = points, reduce_rows(points.features, points.scale, *reduction)
+            points = _points(stored, points.starts, normalize=False)
+        else:
+            exact = points
+        self._finish(classes, stored, points, scale, reduction)
+        self.recall_ = 1.0 if self.approximate is None else self._measure_recall(exact)
+
+    def _finish(
+        self,
+        classes: NDArray[Any],
+        stored: FloatArray,
+        points: ClassPoints,
+        scale: float,
+        reduction: tuple[FloatArray, FloatArray] | None,
+    ) -> None:
+        """Build the search, then set every learned attribute: a failure leaves the old fit."""
+        search = self._build_search(points)
+        self._search = search
+        self._points = points
+        self._stored = stored
+        self._reduction = reduction
+        self.classes_ = classes
+        self.n_features_in_ = int(stored.shape[1] if reduction is None else len(reduction[0]))
+        self.scale_ = scale
+
+    def _build_search(
+        self, points: ClassPoints, neighbour: int | None = None, exact: bool = False
+    ) -> _Search:
+        """The search that the parameters ask for."""
+        wanted = self.neighbour if neighbour is None else neighbour
+        memory = None if self.working_memory is None else self.working_memory * 2**20
+        if self.approximate == "ivf" and not exact:
+            from trustsets.neighbours.approximate import ClusterSearch
+
+            return ClusterSearch(points, wanted, self.probes, memory)
+        if self.device == "cpu":
+            from trustsets.neighbours.exact import ExactSearch
+
+            return ExactSearch(points, wanted, memory=memory)
+        return _torch_search(points, wanted, self.device, memory)
+
+    def _dense(self, points: ClassPoints) -> NDArray[np.bool_]:
+        r"""Mark the high-density points of each class.
+
+        With :math:`r_k(x)` the radius of the smallest ball around `x` that holds `k` points of its
+        class, `x` included, keep :math:`\{x : r_k(x) \le \epsilon\}` for the least
+        :math:`\epsilon` that at most `filter_fraction` of the class exceeds.
+        """
+        keep = np.ones(len(points.features), bool)
+        if self.filter_fraction == 0.0:
+            return keep
+        search = self._build_search(points, self.filter_neighbours, exact=True)
+        radii = search.own_distances(points.features, points.scale, points.codes)
+        # As a decimal, not as a binary float: 29% of 100 points are 29, not 28.
+        fraction = Fraction(repr(float(self.filter_fraction)))
+        for start, size in zip(points.starts[:-1], points.sizes, strict=True):
+            if size >= self.filter_neighbours:
+                members = slice(start, start + size)
+                last = int(size) - 1 - int(fraction * int(size))
+                keep[members] = radii[members] <= np.partition(radii[members], last)[last]
+        return keep
+
+    def _measure(self, features: ArrayLike, predicted: ArrayLike) -> ClassDistances:
+        self._check_fitted()
+        matrix = _matrix(features, "features")
+        if matrix.shape[1] != self.n_features_in_:
+            raise InputError(
+                f"features must have the {self.n_features_in_} columns that TrustScore was fitted "
+                f"with, got {matrix.shape[1]}. Pass features of the same layer of the same model."
+            )
+        own = _positions(predicted, self.classes_, len(matrix))
+        scale = row_scales(matrix, self.normalize)
+        if self._reduction is not None:
+            from trustsets.neighbours.approximate import reduce_rows
+
+            matrix = reduce_rows(matrix, scale, *self._reduction)
+            scale = np.ones(len(matrix))
+        with _progress_bar(self.progress, len(matrix), len(self._points.features)) as advance:
+            return self._search.distances(matrix, scale, own, advance)
+
+    def _measure_recall(self, points: ClassPoints) -> float:
+        """Share of sampled training points whose nearest other class the search finds."""
+        rng = np.random.default_rng(0)
+        total = len(points.features)
+        asked = rng.choice(total, min(RECALL_SAMPLE, total), replace=False)
+        exact = self._build_search(points, exact=True)
+        own = points.codes[asked]
+        truth = exact.distances(points.features[asked], points.scale[asked], own)
+        found = self._search.distances(self._points.features[asked], self._points.scale[asked], own)
+        return float(np.mean(truth.other_class == found.other_class))
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "classes_"):
+            raise NotCalibratedError(
+                "TrustScore has no training points yet. Call fit(features, labels) first."
+            )
+
+    def _check_parameters(self) -> None:
+        for name in (
+            "neighbour", "filter_neighbours", "components", "probes", "working_memory"
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if name == "working_memory" and value is None:
+                continue
+            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+                raise InputError(f"{name} must be a whole number of at least 1, got {value!r}.")
+        if not 0.0 <= self.filter_fraction < 1.0:
+            raise InputError(
+                f"filter_fraction must be in [0, 1), got {self.filter_fraction!r}. "
+                "It is the fraction of each class to drop; 0 drops nothing."
+            )
+        for name, allowed in (("storage", STORAGE_TYPES), ("approximate", APPROXIMATIONS)):
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}.")
+        if not isinstance(self.device, str):
+            raise InputError(
+                f"device must be a string, got {self.device!r}. "
+                'Use "cpu", or a torch device such as "cuda".'
+            )
+
+    def _warn_small_classes(self, classes: NDArray[Any], points: ClassPoints) -> None:
+        small = np.flatnonzero(points.sizes < self.neighbour)
+        if len(small):
+            warnings.warn(
+                f"{len(small)} classes have fewer than neighbour={self.neighbour} training points "
+                f"(first: {classes[small[0]]!r} with {points.sizes[small[0]]}); their farthest "
+                "point is used instead. Lower neighbour, or add training points.",
+                TrustSetsWarning,
+                stacklevel=3,
+            )
+
+
+def _matrix(value: Any, name: str) -> FloatArray:
+    """Check a matrix of features; float16 becomes float32 and other numbers float64, exactly."""
+    if type(value).__module__.partition(".")[0] == "torch":
+        value = value.detach().cpu()
+        value = value.float().numpy() if str(value.dtype) == "torch.bfloat16" else value.numpy()
+    try:
+        matrix = np.asarray(value)
+        if matrix.dtype != np.float32:
+            matrix = matrix.astype(np.float32 if matrix.dtype == np.float16 else np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be a matrix of numbers: {error}.") from error
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise InputError(
+            f"{name} must be a matrix with at least one row and one column, got shape "
+            f"{matrix.shape}. Pass one row per sample."
+        )
+    # One pass, no copy: any NaN, infinity or value too large to square makes the sum not finite.
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.einsum("ij,ij->i", matrix, matrix, dtype=np.float64)
+    bad = np.flatnonzero(~np.isfinite(squares))
+    if len(bad):
+        raise InputError(
+            f"{name} must be finite with finite squared norms, but {len(bad)} rows are not (first: "
+            f"row {bad[0]}). Remove or impute them, or scale the features down."
+        )
+    return np.ascontiguousarray(matrix)
+
+
+def _torch_search(
+    points: ClassPoints, neighbour: int, device: str, memory: int | None
+) -> _Search:
+    try:
+        from trustsets.neighbours.torch_search import TorchSearch
+    except ImportError as error:
+        raise InputError(
+            f'device={device!r} needs torch, which is not installed. Install "trustsets[torch]", '
+            'or use device="cpu".'
+        ) from error
+    try:
+        return TorchSearch(points, neighbour, device.removeprefix("torch:"), memory)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(
+            f'device={device!r} cannot be used by torch: {error}. Use device="cpu".'
+        ) from error
+
+
+def _half_type(features: Any) -> str | None:
+    """`"float16"` for features that came so: storing them widened would waste half the file."""
+    name = str(getattr(features, "dtype", "")).removeprefix("torch.")
+    return name if name == "float16" else None
+
+
+def _labels(value: Any, length: int, name: str) -> NDArray[Any]:
+    """Check a vector of labels; strings come as fixed-width unicode, so they store as such."""
+    if type(value).__module__.partition(".")[0] == "torch":
+        value = value.detach().cpu().numpy()
+    labels = np.asarray(value)
+    if labels.dtype == object:
+        text = all(isinstance(label, str) for label in labels.ravel())
+        labels = labels.astype(str) if text else np.asarray(labels.tolist())
+    if labels.ndim != 1 or len(labels) != length:
+        raise InputError(
+            f"{name} must be a vector with one label per row of features ({length}), got shape "
+            f"{labels.shape}."
+        )
+    if labels.dtype.kind not in "biufU":
+        raise InputError(f"{name} must hold numbers or strings, got {labels.dtype}.")
+    if labels.dtype.kind == "f" and np.isnan(labels).any():
+        raise InputError(f"{name} must not hold NaN. Remove the rows without a label.")
+    return labels
+
+
+def _classes(labels: Any, length: int) -> tuple[NDArray[Any], IndexArray]:
+    classes, codes = np.unique(_labels(labels, length, "labels"), return_inverse=True)
+    return classes, codes.reshape(-1).astype(np.int64)
+
+
+def _positions(predicted: Any, classes: NDArray[Any], length: int) -> IndexArray:
+    """Position of each label in `classes`, -1 for a label that is not there."""
+    labels = _labels(predicted, length, "predicted")
+    if (labels.dtype.kind == "U") != (classes.dtype.kind == "U"):
+        raise InputError(
+            f"predicted must be labels like those of fit ({classes.dtype}), got {labels.dtype}. "
+            "Pass class labels, not positions."
+        )
+    places = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+    return np.where(classes[places] == labels, places, -1).astype(np.int64)
+
+
+def _store(matrix: FloatArray, storage: str | None) -> FloatArray:
+    """Round features to the type they are kept in."""
+    if storage is None:
+        return matrix
+    with np.errstate(over="ignore"):
+        stored = matrix.astype(storage)
+    if not np.isfinite(stored).all():
+        raise InputError(
+            f"features must fit in storage={storage!r} (at most {np.finfo(storage).max:.4g}), "
+            f"got {np.abs(matrix).max():.4g}. Use a wider storage, or scale the features down."
+        )
+    return stored
+
+
+def _points(stored: FloatArray, starts: IndexArray, normalize: bool) -> ClassPoints:
+    """Points ready to search: float16 is widened, which is exact."""
+    wide = stored.astype(np.float32) if stored.dtype == np.float16 else stored
+    return ClassPoints(wide, row_scales(wide, normalize), starts)
+
+
+def _spread(points: ClassPoints, normalize: bool) -> float:
+    """Root mean square distance from the mean, or 1 where that says nothing."""
+    if normalize:
+        return 1.0
+    mean = points.features.mean(axis=0, dtype=np.float64)
+    total = 0.0
+    for start in range(0, len(points.features), BLOCK_ROWS):
+        centred = points.features[start : start + BLOCK_ROWS] - mean
+        total += float(np.einsum("ij,ij->", centred, centred))
+    return float(np.sqrt(total / len(points.features))) or 1.0
+
+
+@contextmanager
+def _progress_bar(
+    wanted: bool | None, queries: int, points: int
+) -> Iterator[Callable[[int], None] | None]:
+    """A function to call with the number of queries done, or None where no bar is shown."""
+    if wanted is None:
+        wanted = sys.stderr.isatty() and queries * points >= LONG_RUN
+    if not wanted:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task("Trust scores", total=queries)
+        yield lambda done: bar.advance(task, done)

@@ -1,0 +1,324 @@
+"""Laws of TrustScore: the definition, its odd cases, its state, and its errors."""
+
+import json
+import os
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+
+from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
+from trustsets.trust import DISTANCE_FLOOR, LARGEST_SCORE, TrustScore
+
+BENCH = Path(
+    os.environ.get("TRUSTSETS_BENCH", Path(__file__).parents[1] / ".." / "shared" / "bench")
+)
+NAMES = np.array(["ant", "bee", "cat", "dog", "elk"])
+
+
+def literal_trust(train, labels, queries, predicted, normalize, neighbour, squared):
+    """The definition, word for word, in float64."""
+    train, queries = train.astype(np.float64), queries.astype(np.float64)
+    if normalize:
+        train = train / np.linalg.norm(train, axis=1, keepdims=True)
+        queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
+    scores = np.empty(len(queries))
+    for index, query in enumerate(queries):
+        gaps = ((query - train) ** 2).sum(axis=1)
+        gaps = gaps if squared else np.sqrt(gaps)
+        to_class = {c: np.sort(gaps[labels == c])[neighbour - 1] for c in np.unique(labels)}
+        own = to_class.pop(predicted[index])
+        scores[index] = min(to_class.values()) / own
+    return scores
+
+
+def literal_filter(points, fraction, k):
+    """H_delta of one class as the paper writes it."""
+    radii = np.array([np.sort(np.sqrt(((p - points) ** 2).sum(axis=1)))[k - 1] for p in points])
+    allowed = Fraction(str(fraction)) * len(points)
+    epsilon = min(r for r in radii if (radii > r).sum() <= allowed)
+    return radii <= epsilon
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(0)
+    codes, asked = rng.integers(0, 5, 400), rng.integers(0, 5, 80)
+    centres = 2.0 * rng.standard_normal((5, 24))
+    train = (centres[codes] + rng.standard_normal((400, 24))).astype(np.float32)
+    queries = (centres[asked] + 1.5 * rng.standard_normal((80, 24))).astype(np.float32)
+    return train, NAMES[codes], queries, NAMES[rng.integers(0, 5, 80)]
+
+
+@pytest.mark.parametrize("device", ["cpu", "torch:cpu"])
+@pytest.mark.parametrize(("neighbour", "squared"), [(1, False), (2, True), (4, False)])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_score_is_the_definition(data, normalize, neighbour, squared, device):
+    train, labels, queries, predicted = data
+    trust = TrustScore(normalize, neighbour, squared, device=device).fit(train, labels)
+    expected = literal_trust(train, labels, queries, predicted, normalize, neighbour, squared)
+    np.testing.assert_allclose(trust.score(queries, predicted), expected, 1e-8)
+
+
+def test_second_neighbour_squared_gives_the_numbers_of_the_papers_runs(data):
+    """One FAISS IndexFlatL2 search per class, second neighbour, d + 1e-12 below."""
+    faiss = pytest.importorskip("faiss")
+    train, labels, queries, predicted = data
+    rows = train / np.linalg.norm(train, axis=1, keepdims=True)
+    asked = queries / np.linalg.norm(queries, axis=1, keepdims=True)
+    table = np.empty((len(queries), 5), np.float32)
+    for code, name in enumerate(NAMES):
+        index = faiss.IndexFlatL2(train.shape[1])
+        index.add(rows[labels == name])
+        table[:, code] = index.search(asked, 2)[0][:, 1]
+    own = NAMES[None, :] == predicted[:, None]
+    theirs = np.where(own, np.inf, table).min(axis=1) / (table[own] + 1e-12)
+    ours = TrustScore(neighbour=2, squared=True).fit(train, labels).score(queries, predicted)
+    np.testing.assert_allclose(ours, theirs, 1e-4)
+
+
+@pytest.mark.parametrize("name", ["cifar100lt", "ham10000"])
+@pytest.mark.parametrize("device", ["cpu", "torch:cpu"])
+def test_real_features(name, device):
+    if not (BENCH / f"{name}_train.npz").exists():
+        pytest.skip(f"no benchmark data in {BENCH}")
+    train, pool = (np.load(BENCH / f"{name}_{part}.npz") for part in ("train", "pool"))
+    predicted = pool["logits"].argmax(axis=1)[:40]
+    trust = TrustScore(device=device).fit(train["features"], train["labels"])
+    found = trust.score(pool["features"][:40], predicted)
+    expected = literal_trust(
+        train["features"], train["labels"], pool["features"][:40], predicted, True, 1, False
+    )
+    np.testing.assert_allclose(found, expected, 1e-5)
+
+
+def test_distances_name_the_nearest_other_class(data):
+    train, labels, queries, predicted = data
+    own, other, other_class = TrustScore().fit(train, labels).distances(queries, predicted)
+    assert (other_class != predicted).all()
+    again = TrustScore().fit(train, labels).distances(queries, other_class)[0]
+    np.testing.assert_array_equal(again, other)
+    assert own.dtype == other.dtype == np.float64
+
+
+def test_batches_give_equal_bits(data):
+    train, labels, queries, predicted = data
+    trust = TrustScore().fit(train, labels)
+    whole = trust.score(queries, predicted)
+    for size in (1, 7):
+        parts = [
+            trust.score(queries[i : i + size], predicted[i : i + size])
+            for i in range(0, len(queries), size)
+        ]
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+def test_order_of_rows_and_queries_does_not_matter(data):
+    train, labels, queries, predicted = data
+    rng = np.random.default_rng(1)
+    rows, asked = rng.permutation(len(train)), rng.permutation(len(queries))
+    expected = TrustScore(neighbour=3).fit(train, labels).score(queries, predicted)
+    found = TrustScore(neighbour=3).fit(train[rows], labels[rows])
+    np.testing.assert_array_equal(found.score(queries[asked], predicted[asked]), expected[asked])
+
+
+def test_any_container_and_float_type(data):
+    torch = pytest.importorskip("torch")
+    train, labels, queries, predicted = data
+    half, asked = train.astype(np.float16), queries.astype(np.float16)
+    expected = TrustScore().fit(half, labels).score(asked, predicted)
+    for wrap in (np.float32, np.float64, pd.DataFrame, torch.from_numpy, np.ndarray.tolist):
+        trust = TrustScore().fit(wrap(half), pd.Series(labels))
+        np.testing.assert_allclose(trust.score(wrap(asked), list(predicted)), expected, 1e-12)
+
+
+def test_integer_labels_come_back_as_they_went_in(data):
+    train, labels, queries, _ = data
+    codes = 10 * np.searchsorted(NAMES, labels) - 7
+    trust = TrustScore().fit(train, codes)
+    assert trust.classes_.tolist() == [-7, 3, 13, 23, 33]
+    assert set(trust.distances(queries, np.full(80, 3))[2].tolist()) <= {-7, 13, 23, 33}
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.29, 0.5])
+@pytest.mark.parametrize("k", [1, 3, 10])
+def test_filter_is_the_papers_high_density_set(fraction, k):
+    rng = np.random.default_rng(3)
+    train = np.round(rng.standard_normal((230, 3)), 1)  # rounded: ties and duplicates
+    labels = np.repeat([0, 1, 2], [100, 123, 7])
+    trust = TrustScore(False, filter_fraction=fraction, filter_neighbours=k).fit(train, labels)
+    kept = trust.to_state()[1]
+    for code in range(3):
+        members = train[labels == code]
+        mask = literal_filter(members, fraction, k) if len(members) >= k else np.ones(7, bool)
+        found = kept["features"][kept["starts"][code] : kept["starts"][code + 1]]
+        np.testing.assert_array_equal(found, members[mask])
+
+
+def test_filter_counts_in_decimals():
+    """29% of 100 points are 29 points, though 0.29 * 100 < 29 in binary."""
+    trust = TrustScore(False, filter_fraction=0.29, filter_neighbours=2)
+    trust.fit(np.cumsum(np.arange(100.0))[:, None], np.zeros(100))
+    assert len(trust.to_state()[1]["features"]) == 71
+
+
+@pytest.mark.parametrize("device", ["cpu", "torch:cpu"])
+def test_odd_cases(device):
+    train = np.array([[0.0, 0.0], [2.0, 0.0], [0.0, 3.0], [0.0, 0.0]])
+    trust = TrustScore(False, device=device).fit(train, ["a", "a", "b", "c"])
+    own, other, named = trust.distances([[0.0, 0.0], [0.0, 3.0], [5.0, 0.0]], ["a", "b", "zebra"])
+    assert own.tolist() == [0.0, 0.0, np.inf]
+    assert other.tolist() == [0.0, 3.0, 3.0]
+    assert named.tolist() == ["c", "a", "a"]
+    score = trust.score([[0.0, 0.0], [0.0, 3.0], [5.0, 0.0]], ["a", "b", "zebra"])
+    assert score[0] == 1.0
+    assert score[1] == min(3.0 / (DISTANCE_FLOOR * trust.scale_) + 1.0, LARGEST_SCORE)
+    assert score[2] == 0.0
+
+
+@pytest.mark.parametrize("device", ["cpu", "torch:cpu"])
+def test_single_class_scores_the_largest(device):
+    trust = TrustScore(device=device).fit([[1.0, 0.0], [0.0, 1.0]], ["only", "only"])
+    own, other, named = trust.distances([[1.0, 1.0]], ["only"])
+    assert np.isfinite(own).all() and np.isinf(other).all() and named.tolist() == ["only"]
+    assert trust.score([[1.0, 1.0]], ["only"]).tolist() == [LARGEST_SCORE]
+
+
+def test_small_class_uses_its_farthest_point():
+    train = np.array([[0.0], [1.0], [2.0], [10.0]])
+    with pytest.warns(TrustSetsWarning, match="fewer than neighbour=3"):
+        trust = TrustScore(False, neighbour=3).fit(train, [0, 0, 0, 1])
+    own, other, _ = trust.distances([[0.0]], [0])
+    assert (own[0], other[0]) == (2.0, 10.0)
+
+
+def test_zero_rows_are_one_away_from_every_direction():
+    trust = TrustScore().fit([[0.0, 0.0], [3.0, 4.0]], ["zero", "one"])
+    own, other, _ = trust.distances([[0.0, 0.0], [6.0, 8.0]], ["one", "one"])
+    np.testing.assert_allclose(own, [1.0, 0.0], atol=1e-15)
+    np.testing.assert_allclose(other, [0.0, 1.0])
+
+
+def test_score_is_finite_and_monotone_in_the_distances():
+    """One own and one other point on a line, at every pair of distances from 0 to huge."""
+    steps = np.array([0.0, 1e-300, 1e-15, 1e-9, 1.0, 1e9, 1e100])
+    table = np.empty((len(steps), len(steps)))
+    for i, own in enumerate(steps):
+        for j, other in enumerate(steps):
+            trust = TrustScore(False).fit([[own], [-other], [1.0]], ["own", "other", "own"])
+            trust.scale_ = 1.0
+            table[i, j] = trust.score([[0.0]], ["own"])[0]
+    assert np.isfinite(table).all()
+    assert (np.diff(table, axis=0) <= 0).all() and (np.diff(table, axis=1) >= 0).all()
+
+
+@pytest.mark.parametrize("storage", [None, "float16", "float32", "float64"])
+@pytest.mark.parametrize("approximate", [None, "pca", "ivf"])
+def test_state_round_trip_gives_equal_bits(data, storage, approximate):
+    train, labels, queries, predicted = data
+    trust = TrustScore(storage=storage, approximate=approximate, filter_fraction=0.1)
+    trust.fit(train, labels)
+    config, arrays = trust.to_state()
+    again = TrustScore.from_state(json.loads(json.dumps(config)), arrays)
+    assert all(array.dtype != object for array in arrays.values())
+    for one, other in zip(
+        trust.distances(queries, predicted), again.distances(queries, predicted), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(trust.score(queries, predicted), again.score(queries, predicted))
+    assert again.get_params() == trust.get_params()
+    if storage and approximate != "pca":
+        assert arrays["features"].dtype == storage
+
+
+def test_half_storage_rounds_the_training_rows_and_nothing_else(data):
+    train, labels, queries, predicted = data
+    stored = TrustScore(storage="float16").fit(train, labels).score(queries, predicted)
+    rounded = TrustScore().fit(train.astype(np.float16).astype(np.float32), labels)
+    np.testing.assert_array_equal(stored, rounded.score(queries, predicted))
+
+
+@pytest.mark.parametrize("approximate", ["pca", "ivf"])
+def test_approximation_reports_its_recall(data, approximate):
+    train, labels, queries, predicted = data
+    exact = TrustScore().fit(train, labels)
+    # All directions, or all clusters: nothing is lost.
+    full = TrustScore(approximate=approximate, components=24, probes=1000).fit(train, labels)
+    assert full.recall_ == 1.0 == exact.recall_
+    np.testing.assert_allclose(
+        full.score(queries, predicted), exact.score(queries, predicted), 1e-4
+    )
+    rough = TrustScore(approximate=approximate, components=2, probes=1).fit(train, labels)
+    assert rough.recall_ < 1.0
+
+
+def test_scikit_learn_citizen(data):
+    train, labels, _, _ = data
+    trust = TrustScore(neighbour=2, squared=True, storage="float16").fit(train, labels)
+    copy = clone(trust)
+    assert copy.get_params() == trust.get_params()
+    with pytest.raises(NotCalibratedError, match="fit"):
+        copy.score(train, labels)
+
+
+def test_progress_bar_shows_when_asked(data, capsys):
+    train, labels, queries, predicted = data
+    TrustScore(progress=True).fit(train, labels).score(queries, predicted)
+    assert "Trust scores" in capsys.readouterr().err
+    TrustScore().fit(train, labels).score(queries, predicted)
+    assert capsys.readouterr().err == ""
+
+
+NAN = np.array([[1.0, np.nan]])
+
+
+@pytest.mark.parametrize(
+    ("features", "predicted", "message"),
+    [
+        (NAN, ["a"], "features must be finite"),
+        ([[1.0, np.inf]], ["a"], "features must be finite"),
+        ([[1.0, 1e200]], ["a"], "scale the features down"),
+        ([[1.0, 2.0, 3.0]], ["a"], "2 columns"),
+        ([1.0, 2.0], ["a"], "one row per sample"),
+        (np.empty((0, 2)), [], "at least one row"),
+        ([["x", "y"]], ["a"], "matrix of numbers"),
+        ([[1.0, 2.0]], ["a", "b"], "one label per row"),
+        ([[1.0, 2.0]], [3], "labels like those of fit"),
+    ],
+)
+def test_bad_queries_are_named_and_leave_the_object_usable(features, predicted, message):
+    trust = TrustScore().fit([[1.0, 0.0], [0.0, 1.0]], ["a", "b"])
+    before = trust.score([[1.0, 0.5]], ["a"])
+    with pytest.raises(InputError, match=message):
+        trust.score(features, predicted)
+    with pytest.raises(InputError):
+        trust.fit(NAN, ["a"])
+    np.testing.assert_array_equal(trust.score([[1.0, 0.5]], ["a"]), before)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"neighbour": 0}, "neighbour must be"),
+        ({"neighbour": 1.5}, "neighbour must be"),
+        ({"filter_fraction": 1.0}, "filter_fraction must be"),
+        ({"storage": "int8"}, "storage must be"),
+        ({"approximate": "magic"}, "approximate must be"),
+        ({"working_memory": 0}, "working_memory must be"),
+        ({"device": 3}, "device must be"),
+        ({"device": "abacus"}, "cannot be used by torch"),
+    ],
+)
+def test_bad_parameters_are_named(parameters, message):
+    with pytest.raises(InputError, match=message):
+        TrustScore(**parameters).fit([[1.0], [2.0]], [0, 1])
+
+
+def test_bad_labels_are_named():
+    with pytest.raises(InputError, match="NaN"):
+        TrustScore().fit([[1.0], [2.0]], [0.0, np.nan])
+    with pytest.raises(InputError, match="fit in storage"):
+        TrustScore(storage="float16").fit([[1e6], [2.0]], [0, 1])
