@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trustsets._version import __version__
 
 if TYPE_CHECKING:
-    from trustsets.basis import Bins, Groups
+    from trustsets.basis import Bins, Custom, Groups, Intercept, Polynomial, PrincipalComponents
     from trustsets.errors import (
         InputError,
         NotCalibratedError,
@@ -19,23 +19,37 @@ if TYPE_CHECKING:
         TrustSetsWarning,
     )
     from trustsets.outputs import ModelOutputs
-    from trustsets.predictors import MondrianConformal, StandardConformal, load
+    from trustsets.predictors import (
+        ConditionalConformal,
+        MondrianConformal,
+        StandardConformal,
+        load,
+    )
     from trustsets.scores import APS, RAPS, Softmax
     from trustsets.sets import PredictionSets
-    from trustsets.statistics import Confidence, Trust
+    from trustsets.statistics import ClassFrequency, Confidence, Entropy, Margin, Trust
     from trustsets.status import Status
     from trustsets.temperature import TemperatureScaling
+    from trustsets.trust import TrustScore
 
 _HOME = {
     "APS": "scores",
     "Bins": "basis",
+    "ClassFrequency": "statistics",
+    "ConditionalConformal": "predictors",
     "Confidence": "statistics",
+    "Custom": "basis",
+    "Entropy": "statistics",
     "Groups": "basis",
     "InputError": "errors",
+    "Intercept": "basis",
+    "Margin": "statistics",
     "ModelOutputs": "outputs",
     "MondrianConformal": "predictors",
     "NotCalibratedError": "errors",
+    "Polynomial": "basis",
     "PredictionSets": "sets",
+    "PrincipalComponents": "basis",
     "RAPS": "scores",
     "Softmax": "scores",
     "StandardConformal": "predictors",
@@ -43,6 +57,7 @@ _HOME = {
     "StorageError": "errors",
     "TemperatureScaling": "temperature",
     "Trust": "statistics",
+    "TrustScore": "trust",
     "TrustSetsError": "errors",
     "TrustSetsWarning": "errors",
     "load": "predictors",
@@ -52,19 +67,28 @@ __all__ = [
     "APS",
     "RAPS",
     "Bins",
+    "ClassFrequency",
+    "ConditionalConformal",
     "Confidence",
+    "Custom",
+    "Entropy",
     "Groups",
     "InputError",
+    "Intercept",
+    "Margin",
     "ModelOutputs",
     "MondrianConformal",
     "NotCalibratedError",
+    "Polynomial",
     "PredictionSets",
+    "PrincipalComponents",
     "Softmax",
     "StandardConformal",
     "Status",
     "StorageError",
     "TemperatureScaling",
     "Trust",
+    "TrustScore",
     "TrustSetsError",
     "TrustSetsWarning",
     "__version__",

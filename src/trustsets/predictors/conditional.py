@@ -1,0 +1,191 @@
+"""CONDITIONAL: coverage over a whole class of functions. Imports base and below.
+
+The method of Gibbs, Cherian and Candès (2023) with the function classes of Kaur, Jordan
+and Alaa (2025); the thresholds themselves come from `trustsets.engine`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets.basis import Basis, FittedBasis, Polynomial
+from trustsets.draws import Stream, row_uniforms
+from trustsets.engine import QuantileModel, fit_quantiles
+from trustsets.errors import InputError
+from trustsets.predictors.base import Limits, Predictor, Task
+from trustsets.scores import APS, Score
+from trustsets.statistics import Confidence, Observed, SupportsTrust, Trust
+from trustsets.storage import storable
+from trustsets.temperature import TemperatureScaling
+
+__all__ = ["ConditionalConformal"]
+
+# The randomised level must lie strictly inside (-alpha, 1 - alpha).
+_SMALLEST_DRAW = 2.0**-40
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class ConditionalLearned:
+    """The calibration problem, and the fits made of it so far (one for each alpha)."""
+
+    basis: FittedBasis
+    phi: NDArray[np.float64]
+    scores: NDArray[np.float64]
+    _fits: dict[float, QuantileModel] = field(default_factory=dict, repr=False, compare=False)
+
+    def fit(self, alpha: float) -> QuantileModel:
+        """Quantile fit at level 1 - alpha, made once."""
+        if alpha not in self._fits:
+            self._fits[alpha] = fit_quantiles(self.phi, self.scores, alpha=alpha)
+        return self._fits[alpha]
+
+    def to_state(self) -> dict[str, Any]:
+        """The problem alone: fits are made again, to the same bits, when first needed."""
+        return {"basis": self.basis, "phi": self.phi, "scores": self.scores}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Rebuild from `to_state`."""
+        return cls(**state)
+
+
+@final
+@storable
+class ConditionalConformal(Predictor):
+    """Sets whose coverage holds over every function of a class, not only on average.
+
+    With basis phi, calibration scores s_i and pinball loss l, the threshold of a new x is
+    ``S*(x) = sup {s : s <= g_s(x)}``, where g_s minimises ``sum_i l(s_i - g(x_i)) +
+    l(s - g(x))`` over g = phi' beta. Then E[f(X) (covered - (1 - alpha))] >= 0 for every
+    non-negative f = phi' beta: with indicators in the basis, coverage within each group;
+    with polynomials of confidence and trust, coverage that does not drift with them.
+
+    Parameters
+    ----------
+    score : Score
+        Default ``APS(scale="tail")``; see `Score` for the scale.
+    basis : Basis
+        Function class. Default: polynomials of degree 5 in the ranks of Conf and Trust.
+    trust : TrustScore, optional
+        Fitted trust score; needed where the basis looks at Trust.
+    temperature, allow_empty, tuning_fraction, random_state
+        As in `StandardConformal`. Rank transforms, bin edges and principal components are
+        learned from the tuning part.
+    randomized : bool
+        Draw the weight of the new sample at random (Theorem 2 of the paper): coverage over
+        the function class is then exactly 1 - alpha, with ties or without.
+
+    Examples
+    --------
+    >>> from trustsets import Confidence, ModelOutputs, Polynomial
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(2000, 5))
+    >>> labels = (logits + rng.gumbel(size=(2000, 5))).argmax(axis=1)
+    >>> calibration, test = ModelOutputs(logits=logits, labels=labels).split(0.5)
+    >>> predictor = ConditionalConformal(basis=Polynomial(degree=2, of=(Confidence(),)))
+    >>> predictor.calibrate(calibration).predict_set(test, alpha=0.1)
+    PredictionSets(1000 samples, 5 classes, alpha=0.1, mean size 3.37)
+    """
+
+    def __init__(
+        self,
+        score: Score = APS(scale="tail"),
+        basis: Basis = Polynomial(
+            degree=5, of=(Confidence(transform="rank"), Trust(transform="rank"))
+        ),
+        trust: SupportsTrust | None = None,
+        *,
+        temperature: float | TemperatureScaling | str | None = None,
+        randomized: bool = False,
+        allow_empty: bool = False,
+        tuning_fraction: float = 0.2,
+        random_state: Any = 0,
+    ) -> None:
+        self.score = score
+        self.basis = basis
+        self.trust = trust
+        self.temperature = temperature
+        self.randomized = randomized
+        self.allow_empty = allow_empty
+        self.tuning_fraction = tuning_fraction
+        self.random_state = random_state
+
+    @classmethod
+    def paper(cls, trust: SupportsTrust | None = None, **changes: Any) -> Self:
+        """Return the paper's own setting, to the letter.
+
+        APS without the own mass, raw powers up to degree 5 of Conf (of the unscaled
+        softmax) and Trust, a temperature fitted on the calibration samples themselves (so
+        `calibrate` warns), and sets that may be empty. The authors' numbers also need
+        their trust score, ``TrustScore(neighbour=2, squared=True)``.
+
+        Parameters
+        ----------
+        trust : TrustScore
+            Fitted trust score.
+        **changes
+            Any parameters of the constructor that should differ.
+        """
+        setting: dict[str, Any] = {
+            "score": APS(),
+            "basis": Polynomial(degree=5),
+            "temperature": "tuning",
+            "tuning_fraction": 0.0,
+            "allow_empty": True,
+        }
+        return cls(trust=trust, **(setting | changes))
+
+    @property
+    def _trust(self) -> SupportsTrust | None:
+        return self.trust
+
+    def _tuned_parts(self) -> list[str]:
+        if not isinstance(self.basis, Basis):
+            raise InputError(
+                f"basis must be a function class such as Polynomial(); got {self.basis!r}."
+            )
+        return ["the function class"] if self.basis.learns else []
+
+    def _learn(self, task: Task) -> ConditionalLearned:
+        basis = self.basis.fit(task.tuning if self.basis.learns else task.calibration)
+        phi = basis.design(task.calibration)
+        if phi.shape[0] < phi.shape[1]:
+            raise InputError(
+                f"{phi.shape[0]} calibration samples cannot determine {phi.shape[1]} basis "
+                "functions; use a smaller basis or more samples."
+            )
+        return ConditionalLearned(basis, phi, task.scores)
+
+    def _limits(
+        self, learned: ConditionalLearned, observed: Observed, alphas: tuple[float, ...]
+    ) -> Limits:
+        phi = learned.basis.design(observed)
+        shape = (len(phi), len(alphas))
+        thresholds, status = np.empty(shape), np.empty(shape, dtype=np.int8)
+        for place, alpha in enumerate(alphas):
+            found = learned.fit(alpha).thresholds(phi, level=self._level(observed, alpha))
+            thresholds[:, place], status[:, place] = found.values, found.status
+        return Limits(_nested(thresholds, alphas), status)
+
+    def _level(self, observed: Observed, alpha: float) -> NDArray[np.float64] | None:
+        if not self.randomized:
+            return None
+        rows = observed.outputs.rows
+        draws = row_uniforms(self._state().seed, Stream.PREDICTION_LEVEL, rows)
+        return np.clip(draws, _SMALLEST_DRAW, 1.0 - _SMALLEST_DRAW) - alpha
+
+
+def _nested(thresholds: NDArray[np.float64], alphas: tuple[float, ...]) -> NDArray[np.float64]:
+    """Lift thresholds that cross: a smaller alpha must not give a smaller set.
+
+    Quantile fits at different levels may cross where data is thin. Taking the larger one
+    can only add coverage.
+    """
+    order = np.argsort(alphas)[::-1]
+    lifted = np.empty_like(thresholds)
+    lifted[:, order] = np.maximum.accumulate(thresholds[:, order], axis=1)
+    return lifted
