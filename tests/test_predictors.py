@@ -6,12 +6,14 @@ from trustsets import (
     APS,
     RAPS,
     Bins,
+    ConditionalConformal,
     Confidence,
     Groups,
     InputError,
     ModelOutputs,
     MondrianConformal,
     NotCalibratedError,
+    Polynomial,
     Softmax,
     StandardConformal,
     Status,
@@ -20,6 +22,7 @@ from trustsets import (
 )
 
 CONFIDENCE_BINS = Bins(of=(Confidence(),), edges=((0.4, 0.6),))
+CONFIDENCE_CURVE = Polynomial(degree=2, of=(Confidence(),))
 PREDICTORS = {
     "standard": StandardConformal(),
     "standard, randomised": StandardConformal(APS(own_mass="random")),
@@ -27,6 +30,10 @@ PREDICTORS = {
     "groups": MondrianConformal(by=Groups("site"), score=Softmax()),
     "bins": MondrianConformal(by=CONFIDENCE_BINS, score=APS(own_mass="random")),
     "class": MondrianConformal(by="class", score=APS(own_mass="random")),
+    "conditional": ConditionalConformal(basis=CONFIDENCE_CURVE),
+    "conditional, randomised": ConditionalConformal(
+        score=APS(own_mass="random"), basis=CONFIDENCE_CURVE + Groups("site"), randomized=True
+    ),
 }
 
 

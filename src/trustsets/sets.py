@@ -132,6 +132,23 @@ class PredictionSets:
         """Classes of each set, in the order of the columns."""
         return list(self)
 
+    def describe(self) -> list[str]:
+        """Sentences: how many sets hold every class or one, and why."""
+        self._require_single("describe")
+        full = self.mask.all(axis=1)
+        lines = [
+            f"Of {len(self):,} sets at alpha={self.alpha:g}, {np.count_nonzero(full):,} hold all "
+            f"{self.classes.size} classes and {np.count_nonzero(self.sizes == 0):,} are empty."
+        ]
+        for status in Status:
+            count = int(np.count_nonzero(self.status == status))
+            if count and status is not Status.EXACT:
+                lines.append(f"{_sets(count)}: {status.sentence}.")
+        bounded = int(np.count_nonzero(full & (self.status <= Status.FALLBACK)))
+        if bounded:
+            lines.append(f"{_sets(bounded)}: the threshold is above the score of every class.")
+        return lines
+
     def to_frame(self) -> "pd.DataFrame":
         """One row per sample: set, size, threshold, status in words."""
         import pandas as pd
@@ -174,3 +191,7 @@ class PredictionSets:
     def _status_names(self) -> list[str]:
         names = {int(status): status.name.lower() for status in Status}
         return [names[value] for value in self.status.tolist()]
+
+
+def _sets(count: int) -> str:
+    return "1 set" if count == 1 else f"{count:,} sets"

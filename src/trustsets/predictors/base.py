@@ -39,6 +39,8 @@ class Calibrated:
     classes: Array
     n_features: int | None
     n: int
+    n_tuning: int
+    reused: tuple[str, ...]
     temperature: float
     seed: int
     learned: Any
@@ -87,12 +89,21 @@ class Predictor(BaseEstimator, ABC):
         """Names of what the method learns from tuning data, temperature apart."""
 
     @abstractmethod
+    def _guarantee(self, state: Calibrated) -> str:
+        """The guarantee as a sentence about "the sets"."""
+
+    @abstractmethod
     def _learn(self, task: Task) -> Any:
         """Return a storable object with what the method keeps of the calibration data."""
 
     @abstractmethod
     def _limits(self, learned: Any, observed: Observed, alphas: tuple[float, ...]) -> Limits:
         """Thresholds of new samples."""
+
+    def __sklearn_clone__(self) -> Self:
+        # Parameters are shared: scores and bases are frozen, and a fitted trust score or
+        # temperature is data to a predictor, which an unfitted copy could not stand in for.
+        return type(self)(**self.get_params(deep=False))
 
     @property
     def classes_(self) -> Array:
@@ -119,7 +130,9 @@ class Predictor(BaseEstimator, ABC):
         _check_parameters(self)
         outputs.require_labels("calibrate")
         seed = _seed(self.random_state)
-        calibration, tuning = self._tuning_split(outputs, tuning, seed)
+        tuned = self._all_tuned_parts()
+        calibration, tuning = self._tuning_split(outputs, tuning, seed, tuned)
+        reused = tuning is calibration
         temperature = _resolve_temperature(self.temperature, tuning)
         trust = self._trust
         task = Task(
@@ -135,6 +148,8 @@ class Predictor(BaseEstimator, ABC):
             classes=outputs.classes,
             n_features=None if outputs.features is None else outputs.features.shape[1],
             n=len(calibration),
+            n_tuning=0 if reused else len(tuning),
+            reused=tuple(tuned) if reused else (),
             temperature=temperature,
             seed=seed,
             learned=self._learn(task),
@@ -164,6 +179,24 @@ class Predictor(BaseEstimator, ABC):
             alpha=alphas[0] if single else alphas,
             classes=state.classes,
         )
+
+    def summary(self, sets: PredictionSets | None = None) -> str:
+        """Say in words what is guaranteed, and what became of the sets of a prediction."""
+        state = self._state()
+        lines = [
+            f"{type(self).__name__}, calibrated on {state.n:,} samples"
+            + (f" ({state.n_tuning:,} others were used for tuning)." if state.n_tuning else "."),
+            f"Guarantee: {self._guarantee(state)}",
+            "It is on average over calibration data and new samples from the same source.",
+        ]
+        if state.reused:
+            what = " and ".join(state.reused)
+            lines.append(
+                f"It holds only approximately here: {what} came from the calibration samples."
+            )
+        if sets is not None:
+            lines += sets.describe()
+        return "\n".join(lines)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the predictor to a file that `trustsets.load` reads; no pickle, atomic."""
@@ -213,11 +246,14 @@ class Predictor(BaseEstimator, ABC):
             )
         return self.state_
 
+    def _all_tuned_parts(self) -> list[str]:
+        temperature = isinstance(self.temperature, str) and self.temperature == "tuning"
+        return (["the temperature"] if temperature else []) + self._tuned_parts()
+
     def _tuning_split(
-        self, outputs: ModelOutputs, tuning: ModelOutputs | None, seed: int
+        self, outputs: ModelOutputs, tuning: ModelOutputs | None, seed: int, parts: list[str]
     ) -> tuple[ModelOutputs, ModelOutputs]:
         """Calibration part and tuning part; the same samples where nothing is tuned."""
-        parts = (["the temperature"] if self.temperature == "tuning" else []) + self._tuned_parts()
         if tuning is not None or not parts:
             return outputs, outputs if tuning is None else tuning
         if self.tuning_fraction > 0.0:

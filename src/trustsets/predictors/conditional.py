@@ -14,7 +14,7 @@ from trustsets.basis import Basis, FittedBasis, Polynomial
 from trustsets.draws import Stream, row_uniforms
 from trustsets.engine import QuantileModel, fit_quantiles
 from trustsets.errors import InputError
-from trustsets.predictors.base import Limits, Predictor, Task
+from trustsets.predictors.base import Calibrated, Limits, Predictor, Task
 from trustsets.scores import APS, Score
 from trustsets.statistics import Confidence, Observed, SupportsTrust, Trust
 from trustsets.storage import storable
@@ -150,6 +150,13 @@ class ConditionalConformal(Predictor):
             )
         return ["the function class"] if self.basis.learns else []
 
+    def _guarantee(self, state: Calibrated) -> str:
+        exact = "equals" if self.randomized else "is at least"
+        return (
+            f"for every non-negative {state.learned.basis.description}, the coverage of the sets "
+            f"weighted by it {exact} 1 - alpha ({state.learned.phi.shape[1]} basis functions)."
+        )
+
     def _learn(self, task: Task) -> ConditionalLearned:
         basis = self.basis.fit(task.tuning if self.basis.learns else task.calibration)
         phi = basis.design(task.calibration)
@@ -158,7 +165,9 @@ class ConditionalConformal(Predictor):
                 f"{phi.shape[0]} calibration samples cannot determine {phi.shape[1]} basis "
                 "functions; use a smaller basis or more samples."
             )
-        return ConditionalLearned(basis, phi, task.scores)
+        # One order for the same samples in any order: the fit cannot depend on it then.
+        order = np.lexsort((*phi.T, task.scores))
+        return ConditionalLearned(basis, phi[order], task.scores[order])
 
     def _limits(
         self, learned: ConditionalLearned, observed: Observed, alphas: tuple[float, ...]

@@ -2,14 +2,14 @@
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, Literal, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.basis import FittedPartition, Groups, Partition
+from trustsets.basis import Bins, FittedPartition, Groups, Partition
 from trustsets.errors import InputError, TrustSetsWarning
-from trustsets.predictors.base import Limits, Predictor, Task
+from trustsets.predictors.base import Calibrated, Limits, Predictor, Task
 from trustsets.quantiles import conformal_quantile, conformal_rank
 from trustsets.scores import APS, Score
 from trustsets.statistics import Observed, SupportsTrust
@@ -30,12 +30,25 @@ class MondrianLearned:
     scores: NDArray[np.float64]
     start: NDArray[np.int64]
 
+    def by_cell(self) -> list[NDArray[np.float64]]:
+        """Scores of each cell."""
+        return np.split(self.scores, self.start[1:-1])
+
     def thresholds(self, alpha: float) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
         """Threshold and status of every cell."""
-        parts = np.split(self.scores, self.start[1:-1])
-        values = np.array([conformal_quantile(part, alpha) for part in parts])
+        values = np.array([conformal_quantile(own, alpha) for own in self.by_cell()])
         status = np.where(np.isinf(values), Status.TOO_FEW_POINTS, Status.EXACT)
         return values, np.where(np.diff(self.start) == 0, Status.UNSEEN_GROUP, status)
+
+    def paper_thresholds(self, alpha: float) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+        """The authors' rule: plain quantiles, and nothing at all in cells without samples."""
+        values = np.array(
+            [
+                np.quantile(own, 1.0 - alpha, method="higher") if own.size else -np.inf
+                for own in self.by_cell()
+            ]
+        )
+        return values, np.where(np.diff(self.start) == 0, Status.UNSEEN_GROUP, Status.EXACT)
 
 
 @final
@@ -58,6 +71,11 @@ class MondrianConformal(Predictor):
         As in `StandardConformal`. The edges of `Bins` are learned from the tuning part.
     trust : TrustScore, optional
         Fitted trust score, needed where the cells depend on Trust.
+    paper_rules : bool
+        True does as the authors' code does, without a guarantee: the edges of the bins are
+        computed anew from the samples to predict, thresholds are plain 1 - alpha quantiles
+        without the finite-sample correction, and cells without calibration samples get
+        empty sets. See `MondrianConformal.paper`.
 
     Examples
     --------
@@ -83,6 +101,7 @@ class MondrianConformal(Predictor):
         allow_empty: bool = False,
         tuning_fraction: float = 0.2,
         random_state: Any = 0,
+        paper_rules: bool = False,
     ) -> None:
         self.by = by
         self.score = score
@@ -91,6 +110,23 @@ class MondrianConformal(Predictor):
         self.allow_empty = allow_empty
         self.tuning_fraction = tuning_fraction
         self.random_state = random_state
+        self.paper_rules = paper_rules
+
+    @classmethod
+    def paper(cls, trust: SupportsTrust | None = None, **changes: Any) -> Self:
+        """Return the paper's NAIVE as the authors run it (see `paper_rules`).
+
+        Ten confidence bins of equal width times four quantile bins of Trust, APS without
+        the own mass, a temperature fitted on the calibration samples, empty sets allowed.
+        """
+        setting: dict[str, Any] = {
+            "by": Bins(nested=False),
+            "temperature": "tuning",
+            "tuning_fraction": 0.0,
+            "allow_empty": True,
+            "paper_rules": True,
+        }
+        return cls(trust=trust, **(setting | changes))
 
     @property
     def _trust(self) -> SupportsTrust | None:
@@ -102,6 +138,15 @@ class MondrianConformal(Predictor):
         if self.by != "class":
             raise InputError(f'by must be Groups(...), Bins(...) or "class"; got {self.by!r}.')
         return []
+
+    def _guarantee(self, state: Calibrated) -> str:
+        if self.paper_rules:
+            return "none; this is the authors' own rule, which leaves out the correction."
+        cells = "class" if self.by == "class" else "cell of the partition"
+        return (
+            "the sets hold the true class with probability at least 1 - alpha within every "
+            f"{cells}."
+        )
 
     def _learn(self, task: Task) -> MondrianLearned:
         outputs = task.calibration.outputs
@@ -118,14 +163,19 @@ class MondrianConformal(Predictor):
     def _limits(
         self, learned: MondrianLearned, observed: Observed, alphas: tuple[float, ...]
     ) -> Limits:
-        found = [learned.thresholds(alpha) for alpha in alphas]
+        rule = learned.paper_thresholds if self.paper_rules else learned.thresholds
+        found = [rule(alpha) for alpha in alphas]
         values = np.stack([values for values, _ in found], axis=1)
         status = np.stack([status for _, status in found], axis=1).astype(np.int8)
-        _warn_small_cells(learned, alphas)
+        if not self.paper_rules:
+            _warn_small_cells(learned, alphas)
         if learned.partition is None:
             worst = np.broadcast_to(status.max(axis=0), (len(observed.outputs), len(alphas)))
             return Limits(np.full(worst.shape, np.nan), worst, per_class=values)
-        cells = learned.partition.cells(observed)
+        partition = learned.partition
+        if self.paper_rules and isinstance(self.by, Bins):
+            partition = self.by.fit(observed)
+        cells = partition.cells(observed)
         strangers = (cells < 0)[:, None]
         return Limits(
             np.where(strangers, np.inf, values[cells]),

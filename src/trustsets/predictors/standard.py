@@ -6,7 +6,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.predictors.base import Limits, Predictor, Task
+from trustsets.predictors.base import Calibrated, Limits, Predictor, Task
 from trustsets.quantiles import conformal_quantile
 from trustsets.scores import APS, Score
 from trustsets.statistics import Observed, SupportsTrust
@@ -88,6 +88,9 @@ class StandardConformal(Predictor):
 
     def _tuned_parts(self) -> list[str]:
         return []
+
+    def _guarantee(self, state: Calibrated) -> str:
+        return "the sets hold the true class with probability at least 1 - alpha."
 
     def _learn(self, task: Task) -> StandardLearned:
         return StandardLearned(np.sort(task.scores))
