@@ -11,6 +11,7 @@ from trustsets._version import __version__
 
 if TYPE_CHECKING:
     from trustsets.basis import Bins, Custom, Groups, Intercept, Polynomial, PrincipalComponents
+    from trustsets.classifier import SetScorer, TrustSetClassifier
     from trustsets.errors import (
         InputError,
         NotCalibratedError,
@@ -51,6 +52,7 @@ _HOME = {
     "PredictionSets": "sets",
     "PrincipalComponents": "basis",
     "RAPS": "scores",
+    "SetScorer": "classifier",
     "Softmax": "scores",
     "StandardConformal": "predictors",
     "Status": "status",
@@ -58,6 +60,7 @@ _HOME = {
     "TemperatureScaling": "temperature",
     "Trust": "statistics",
     "TrustScore": "trust",
+    "TrustSetClassifier": "classifier",
     "TrustSetsError": "errors",
     "TrustSetsWarning": "errors",
     "load": "predictors",
@@ -82,6 +85,7 @@ __all__ = [
     "Polynomial",
     "PredictionSets",
     "PrincipalComponents",
+    "SetScorer",
     "Softmax",
     "StandardConformal",
     "Status",
@@ -89,6 +93,7 @@ __all__ = [
     "TemperatureScaling",
     "Trust",
     "TrustScore",
+    "TrustSetClassifier",
     "TrustSetsError",
     "TrustSetsWarning",
     "__version__",
