@@ -36,7 +36,9 @@ def principal_reduction(
     total, dimension = points.shape
     sample = points.rows(np.sort(rng.choice(total, min(total, PCA_ROWS), replace=False)))
     mean = sample.mean(axis=0)
-    return mean, principal_directions(sample - mean, min(components, dimension), rng)
+    return mean, principal_directions(
+        (sample - mean).astype(np.float32), min(components, dimension), rng
+    )
 
 
 def reduce_rows(
@@ -129,11 +131,10 @@ class ClusterSearch:
         """
         import faiss
 
-        parameters = faiss.SearchParametersIVF(nprobe=self.probes)
-        if code >= 0:
-            start, stop = self.points.starts[code], self.points.starts[code + 1]
-            own = faiss.IDSelectorRange(int(start), int(stop))
-            parameters = faiss.SearchParametersIVF(nprobe=self.probes, sel=faiss.IDSelectorNot(own))
+        start, stop = (self.points.starts[code : code + 2]) if code >= 0 else (0, 0)
+        others = faiss.IDSelectorNot(faiss.IDSelectorRange(int(start), int(stop)))
+        parameters = faiss.SearchParametersIVF()
+        parameters.nprobe, parameters.sel = self.probes, others
         asked = min(CANDIDATES * self.neighbour, len(self.points.features))
         found = self._index.search(rows.astype(np.float32), asked, params=parameters)[1]
         guess = np.where(found[:, 0] < 0, -1, self._codes_of(found[:, 0]))

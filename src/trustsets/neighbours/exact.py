@@ -104,12 +104,14 @@ class ExactSearch:
         total = len(self.points.features)
         self._head = np.empty((total, self.sketch.head + 2), np.float32)
         self._coordinates = np.empty((total, self.sketch.directions + 1), np.float32)
+        self._radius = 0.0
         for start in range(0, total, BLOCK_ROWS):
             block = slice(start, start + BLOCK_ROWS)
             seen = self.sketch.project(self.points.rows(block))
             self._coordinates[block] = seen.coordinates
             self._head[block, :-1] = -2.0 * seen.head
             self._head[block, -1] = seen.square
+            self._radius = max(self._radius, float(seen.norm.max()))
         self._codes = self.points.codes
         self._reference = (
             self.points.features, self.points.scale, self._coordinates, self._codes, self.needed
@@ -175,13 +177,14 @@ class ExactSearch:
                     advance(done)
 
     def _blocks(self, own: IndexArray) -> Iterator[IndexArray]:
-        """Queries in blocks of similar own class, within the memory budget."""
+        """Yield queries in blocks of similar own class, within the memory budget."""
         dimension = self.points.features.shape[1]
         fixed = 8 * TILE_QUERIES * TILE_POINTS
         room = max(self.memory // self.threads - fixed, 0) // (8 * COPIES_PER_QUERY * dimension)
         size = int(min(max(room, 1), TILE_QUERIES))
         order = np.argsort(own, kind="stable")
-        return (order[start : start + size] for start in range(0, len(order), size))
+        for start in range(0, len(order), size):
+            yield order[start : start + size]
 
     def _block(
         self, features: FloatArray, scale: NDArray[np.float64], own: IndexArray, chosen: IndexArray
@@ -189,7 +192,7 @@ class ExactSearch:
         rows = features[chosen].astype(np.float64)
         rows *= scale[chosen, None]
         seen = self.sketch.project(rows)
-        drift, error = self.sketch.slack(seen.norm)
+        drift, error = self.sketch.slack(seen.norm, self._radius)
         head = np.column_stack([seen.head, np.ones(len(chosen), np.float32)])
         return _Block(
             own[chosen],
@@ -239,7 +242,8 @@ class ExactSearch:
         gaps = norms - 2.0 * (block.head[:, :-1] @ self._centres.T)
         known = block.own >= 0
         gaps[np.flatnonzero(known), block.own[known]] = np.inf
-        return gaps.argmin(axis=1)
+        guess: IndexArray = gaps.argmin(axis=1)
+        return guess
 
     def _ranges(self, classes: IndexArray) -> IndexArray:
         """First and last + 1 point of each class; an empty range for -1."""

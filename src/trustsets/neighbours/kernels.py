@@ -53,9 +53,7 @@ def squared_distance(
     nogil=True,
     fastmath=REASSOCIATE,
 )
-def ruled_out(
-    queries: NDArray[Any], q: int, points: NDArray[Any], i: int, limit: float
-) -> bool:
+def ruled_out(queries: NDArray[Any], q: int, points: NDArray[Any], i: int, limit: float) -> bool:
     """Whether the sketches of two rows are further apart than `limit` (squared).
 
     Differences are taken first, so the sum of `w` terms has relative error below `(w + 4) 2^-24`.
@@ -77,7 +75,7 @@ def ruled_out(
     for j in range(whole * STRIDE, last):
         step = queries[q, j] - points[i, j]
         total += step * step
-    return total > cap
+    return bool(total > cap)
 
 
 @njit(float32(float64, float64, float64, float64, float64), cache=True, nogil=True)
@@ -85,14 +83,13 @@ def threshold(best: float, unit: float, shift: float, drift: float, error: float
     """Largest value of the float32 product that a point at squared distance `best` can have."""
     reach = np.sqrt(best) * unit + drift
     value = reach * reach + error - shift
-    return float32(value + abs(value) * ROUND_UP)
+    return float(float32(value + abs(value) * ROUND_UP))
 
 
 @njit(types.boolean(int64[:, ::1], int64, int64, int64), cache=True, nogil=True)
 def _inside(ranges: NDArray[Any], q: int, start: int, stop: int) -> bool:
-    return (ranges[q, 0] <= start and stop <= ranges[q, 1]) or (
-        ranges[q, 2] <= start and stop <= ranges[q, 3]
-    )
+    first = ranges[q, 0] <= start and stop <= ranges[q, 1]
+    return bool(first or (ranges[q, 2] <= start and stop <= ranges[q, 3]))
 
 
 @njit(int32(float32[::1], float32), cache=True, nogil=True)
@@ -101,7 +98,7 @@ def _count_kept(line: NDArray[Any], limit: float) -> int:
     kept = int32(0)
     for j in range(line.shape[0]):
         kept += int32(not (line[j] > limit))
-    return kept
+    return int(kept)
 
 
 @njit(
@@ -160,7 +157,7 @@ def collect(
     return count
 
 
-_STATE = types.Tuple([float64[::1], int64[::1], float64[:, ::1], int64[::1]])
+_STATE = types.Tuple([float64[::1], int64[::1], float64[:, ::1], int64[::1]])  # type: ignore[no-untyped-call]
 _REFERENCES = tuple(
     types.Tuple([kind, float64[::1], float32[:, ::1], int64[::1], int64[::1]]) for kind in _FEATURES
 )
@@ -198,7 +195,7 @@ def seed(
         largest = 0.0
         line = products[i].copy() if wanted > 1 else products[i]
         for _ in range(wanted):
-            j = int64(np.argmin(line))
+            j = int(np.argmin(line))
             distance = squared_distance(full, q, features, first + j, scale)
             largest = max(largest, distance)
             if wanted > 1:
