@@ -157,10 +157,11 @@ def collect(
     return count
 
 
-_STATE = types.Tuple([float64[::1], int64[::1], float64[:, ::1], int64[::1]])  # type: ignore[no-untyped-call]
-_REFERENCES = tuple(
-    types.Tuple([kind, float64[::1], float32[:, ::1], int64[::1], int64[::1]]) for kind in _FEATURES
-)
+_tuple: Any = types.Tuple
+_STATE = _tuple([float64[::1], int64[::1], float64[:, ::1], int64[::1]])
+_REFERENCES = [
+    _tuple([kind, float64[::1], float32[:, ::1], int64[::1], int64[::1]]) for kind in _FEATURES
+]
 
 
 @njit(

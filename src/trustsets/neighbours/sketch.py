@@ -191,8 +191,9 @@ def principal_directions(
 ) -> NDArray[np.float64]:
     """Leading principal directions of centred rows (n, d), by decreasing variance.
 
-    They come as orthonormal columns (d, count). Above `EIGH_LIMIT` dimensions subspace iteration is enough: the bound holds for any orthonormal
-    basis, a slightly rotated one only prunes slightly less.
+    They come as orthonormal columns (d, count). Above `EIGH_LIMIT` dimensions subspace iteration is
+    enough: the bound holds for any orthonormal basis, a slightly rotated one only prunes slightly
+    less.
     """
     dimension = centred.shape[1]
     if dimension <= EIGH_LIMIT:
