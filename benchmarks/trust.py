@@ -256,7 +256,7 @@ def compare_trees(problem: Problem) -> None:
 
 
 def compare_approximations(problem: Problem) -> None:
-    """The approximate modes beside the exact one, with the recall they measured when fitting."""
+    """Time the approximate modes beside the exact one, with the recall measured when fitting."""
     runs, recalls = {"TrustScore": ours(problem)[1]}, {"TrustScore": 1.0}
     for name in ("pca", "ivf"):
         trust, runs[f'approximate="{name}"'], _ = ours(problem, approximate=name)

@@ -141,12 +141,12 @@ class Sketch:
         else:
             coordinates = centred @ self.basis
             tail = np.maximum(square - np.einsum("ij,ij->i", coordinates, coordinates), 0.0)
-        rest = coordinates[:, self.head :]
-        head_tail = np.sqrt(tail + np.einsum("ij,ij->i", rest, rest))
+        later = coordinates[:, self.head :]
+        head_tail = np.sqrt(tail + np.einsum("ij,ij->i", later, later))
         # A query absurdly far away overflows to infinity, which no comparison ever rejects.
         with np.errstate(over="ignore"):
             head = np.column_stack([coordinates[:, : self.head], head_tail]).astype(np.float32)
-            rest = np.column_stack([rest, np.sqrt(tail), head_tail]).astype(np.float32)
+            rest = np.column_stack([later, np.sqrt(tail), head_tail]).astype(np.float32)
         wide = head.astype(np.float64)
         return Projection(rest, head, np.einsum("ij,ij->i", wide, wide), np.sqrt(square))
 
