@@ -273,7 +273,8 @@ class TrustScore(BaseEstimator):  # type: ignore[misc]
             from trustsets.neighbours.approximate import principal_reduction, reduce_rows
 
             reduction = principal_reduction(points, self.components)
-            exact, stored = points, reduce_rows(points.features, points.scale, *reduction)
+            exact = points
+            stored = as_stored(reduce_rows(points.features, points.scale, *reduction), self.storage)
             points = _points(stored, points.starts, normalize=False)
         else:
             exact = points
