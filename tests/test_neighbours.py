@@ -49,17 +49,17 @@ def assert_equal_to_brute_force(search, points, queries, scale, own, neighbour):
 
 
 def random_case(rng):
-    return rng.standard_normal((900, 40)), rng.integers(0, 7, 900), rng.standard_normal((150, 40))
+    return rng.standard_normal((900, 40)), rng.integers(0, 7, 900), rng.standard_normal((60, 40))
 
 
 def clustered_case(rng):
     centres = 3.0 * rng.standard_normal((12, 96)) * np.exp(-np.arange(96) / 12)
-    codes, asked = rng.integers(0, 12, 1500), rng.integers(0, 12, 200)
+    codes, asked = rng.integers(0, 12, 900), rng.integers(0, 12, 60)
     noise = np.exp(-np.arange(96) / 20)
     return (
-        centres[codes] + noise * rng.standard_normal((1500, 96)),
+        centres[codes] + noise * rng.standard_normal((900, 96)),
         codes,
-        centres[asked] + noise * rng.standard_normal((200, 96)),
+        centres[asked] + noise * rng.standard_normal((60, 96)),
     )
 
 
@@ -68,7 +68,7 @@ def low_rank_case(rng):
     return (
         rng.standard_normal((800, 3)) @ mix,
         rng.integers(0, 5, 800),
-        rng.standard_normal((120, 3)) @ mix,
+        rng.standard_normal((50, 3)) @ mix,
     )
 
 
@@ -76,7 +76,7 @@ def heavy_tailed_case(rng):
     return (
         rng.standard_cauchy((700, 50)),
         rng.integers(0, 6, 700),
-        rng.standard_cauchy((120, 50)),
+        rng.standard_cauchy((50, 50)),
     )
 
 
@@ -85,14 +85,14 @@ def offset_case(rng):
     return (
         1e6 + rng.standard_normal((600, 60)),
         rng.integers(0, 5, 600),
-        1e6 + rng.standard_normal((100, 60)),
+        1e6 + rng.standard_normal((40, 60)),
     )
 
 
 def duplicate_case(rng):
     base = rng.standard_normal((60, 30))
     features = base[rng.integers(0, 60, 600)]
-    return features, rng.integers(0, 4, 600), base[rng.integers(0, 60, 100)]
+    return features, rng.integers(0, 4, 600), base[rng.integers(0, 60, 50)]
 
 
 def near_tie_case(rng):
@@ -137,7 +137,7 @@ def prepared(case, normalize, dtype, seed=0):
     return points, queries, row_scales(queries, normalize), own
 
 
-@pytest.mark.parametrize("neighbour", [1, 2, 5])
+@pytest.mark.parametrize("neighbour", [1, 3])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("case", CASES)
@@ -154,7 +154,7 @@ def test_every_head_gives_the_same_bits(head):
     rows = points.rows(slice(None)) - whole.mean
     basis = np.linalg.svd(rows, full_matrices=False)[2].T
     kept = None if head == 96 else np.ascontiguousarray(basis[:, : max(head, 20)])
-    sketch = Sketch(whole.mean, kept, head, whole.unit, whole.radius, 1.0)
+    sketch = Sketch(whole.mean, kept, head, whole.unit, 1.0)
     expected = ExactSearch(points, 2).distances(queries, scale, own)
     found = ExactSearch(points, 2, sketch=sketch).distances(queries, scale, own)
     for one, other in zip(found, expected, strict=True):
@@ -177,11 +177,11 @@ def test_bounds_never_exceed_the_distance():
         mean = points.rows(slice(None)).mean(axis=0)
         rows = points.rows(slice(None)) - mean
         basis = np.linalg.svd(rows, full_matrices=False)[2][:14].T.copy()
-        radius = float(np.linalg.norm(rows, axis=1).max()) * (1 + 1e-9)
+        radius = float(np.linalg.norm(rows, axis=1).max())
         unit = 2.0 ** -np.round(np.log2(radius))
-        sketch = Sketch(mean, basis, min(8, basis.shape[1]), unit, radius * unit, 1.0)
+        sketch = Sketch(mean, basis, min(8, basis.shape[1]), unit, 1.0)
         asked, given = sketch.project(queries * scale[:, None]), sketch.project(rows + mean)
-        drift, error = sketch.slack(asked.norm)
+        drift, error = sketch.slack(asked.norm, float(given.norm.max()))
         squares = (given.head.astype(np.float64) ** 2).sum(axis=1).astype(np.float32)
         bound = asked.square[:, None] + squares - 2 * (asked.head @ given.head.T)
         gaps = queries[:, None] - points.rows(slice(None))

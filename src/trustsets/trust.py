@@ -15,6 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
+from trustsets.neighbours.inputs import (
+    as_matrix,
+    as_stored,
+    class_codes,
+    class_positions,
+    half_type,
+)
 from trustsets.neighbours.points import (
     BLOCK_ROWS,
     ClassDistances,
@@ -183,11 +190,11 @@ class TrustScore(BaseEstimator):  # type: ignore[misc]
             The object itself.
         """
         self._check_parameters()
-        matrix = _matrix(features, "features")
-        classes, codes = _classes(labels, len(matrix))
+        matrix = as_matrix(features, "features")
+        classes, codes = class_codes(labels, len(matrix))
         order = np.argsort(codes, kind="stable")
         starts = np.searchsorted(codes[order], np.arange(len(classes) + 1)).astype(np.int64)
-        stored = _store(matrix[order], self.storage or _half_type(features))
+        stored = as_stored(matrix[order], self.storage or half_type(features))
         points = _points(stored, starts, self.normalize)
         keep = self._dense(points)
         if not keep.all():
@@ -266,7 +273,8 @@ class TrustScore(BaseEstimator):  # type: ignore[misc]
             from trustsets.neighbours.approximate import principal_reduction, reduce_rows
 
             reduction = principal_reduction(points, self.components)
-            exact, stored = points, reduce_rows(points.features, points.scale, *reduction)
+            exact = points
+            stored = as_stored(reduce_rows(points.features, points.scale, *reduction), self.storage)
             points = _points(stored, points.starts, normalize=False)
         else:
             exact = points
@@ -279,7 +287,7 @@ class TrustScore(BaseEstimator):  # type: ignore[misc]
         stored: FloatArray,
         points: ClassPoints,
         scale: float,
-        reduction: tuple[FloatArray, FloatArray] | None,
+        reduction: tuple[NDArray[np.float64], NDArray[np.float64]] | None,
     ) -> None:
         """Build the search, then set every learned attribute: a failure leaves the old fit."""
         search = self._build_search(points)
@@ -294,7 +302,7 @@ class TrustScore(BaseEstimator):  # type: ignore[misc]
     def _build_search(
         self, points: ClassPoints, neighbour: int | None = None, exact: bool = False
     ) -> _Search:
-        """The search that the parameters ask for."""
+        """Make the search that the parameters ask for."""
         wanted = self.neighbour if neighbour is None else neighbour
         memory = None if self.working_memory is None else self.working_memory * 2**20
         if self.approximate == "ivf" and not exact:
@@ -330,13 +338,13 @@ class TrustScore(BaseEstimator):  # type: ignore[misc]
 
     def _measure(self, features: ArrayLike, predicted: ArrayLike) -> ClassDistances:
         self._check_fitted()
-        matrix = _matrix(features, "features")
+        matrix = as_matrix(features, "features")
         if matrix.shape[1] != self.n_features_in_:
             raise InputError(
                 f"features must have the {self.n_features_in_} columns that TrustScore was fitted "
                 f"with, got {matrix.shape[1]}. Pass features of the same layer of the same model."
             )
-        own = _positions(predicted, self.classes_, len(matrix))
+        own = class_positions(predicted, self.classes_, len(matrix))
         scale = row_scales(matrix, self.normalize)
         if self._reduction is not None:
             from trustsets.neighbours.approximate import reduce_rows
@@ -398,37 +406,7 @@ class TrustScore(BaseEstimator):  # type: ignore[misc]
             )
 
 
-def _matrix(value: Any, name: str) -> FloatArray:
-    """Check a matrix of features; float16 becomes float32 and other numbers float64, exactly."""
-    if type(value).__module__.partition(".")[0] == "torch":
-        value = value.detach().cpu()
-        value = value.float().numpy() if str(value.dtype) == "torch.bfloat16" else value.numpy()
-    try:
-        matrix = np.asarray(value)
-        if matrix.dtype != np.float32:
-            matrix = matrix.astype(np.float32 if matrix.dtype == np.float16 else np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be a matrix of numbers: {error}.") from error
-    if matrix.ndim != 2 or 0 in matrix.shape:
-        raise InputError(
-            f"{name} must be a matrix with at least one row and one column, got shape "
-            f"{matrix.shape}. Pass one row per sample."
-        )
-    # One pass, no copy: any NaN, infinity or value too large to square makes the sum not finite.
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = np.einsum("ij,ij->i", matrix, matrix, dtype=np.float64)
-    bad = np.flatnonzero(~np.isfinite(squares))
-    if len(bad):
-        raise InputError(
-            f"{name} must be finite with finite squared norms, but {len(bad)} rows are not (first: "
-            f"row {bad[0]}). Remove or impute them, or scale the features down."
-        )
-    return np.ascontiguousarray(matrix)
-
-
-def _torch_search(
-    points: ClassPoints, neighbour: int, device: str, memory: int | None
-) -> _Search:
+def _torch_search(points: ClassPoints, neighbour: int, device: str, memory: int | None) -> _Search:
     try:
         from trustsets.neighbours.torch_search import TorchSearch
     except ImportError as error:
@@ -442,63 +420,6 @@ def _torch_search(
         raise InputError(
             f'device={device!r} cannot be used by torch: {error}. Use device="cpu".'
         ) from error
-
-
-def _half_type(features: Any) -> str | None:
-    """`"float16"` for features that came so: storing them widened would waste half the file."""
-    name = str(getattr(features, "dtype", "")).removeprefix("torch.")
-    return name if name == "float16" else None
-
-
-def _labels(value: Any, length: int, name: str) -> NDArray[Any]:
-    """Check a vector of labels; strings come as fixed-width unicode, so they store as such."""
-    if type(value).__module__.partition(".")[0] == "torch":
-        value = value.detach().cpu().numpy()
-    labels = np.asarray(value)
-    if labels.dtype == object:
-        text = all(isinstance(label, str) for label in labels.ravel())
-        labels = labels.astype(str) if text else np.asarray(labels.tolist())
-    if labels.ndim != 1 or len(labels) != length:
-        raise InputError(
-            f"{name} must be a vector with one label per row of features ({length}), got shape "
-            f"{labels.shape}."
-        )
-    if labels.dtype.kind not in "biufU":
-        raise InputError(f"{name} must hold numbers or strings, got {labels.dtype}.")
-    if labels.dtype.kind == "f" and np.isnan(labels).any():
-        raise InputError(f"{name} must not hold NaN. Remove the rows without a label.")
-    return labels
-
-
-def _classes(labels: Any, length: int) -> tuple[NDArray[Any], IndexArray]:
-    classes, codes = np.unique(_labels(labels, length, "labels"), return_inverse=True)
-    return classes, codes.reshape(-1).astype(np.int64)
-
-
-def _positions(predicted: Any, classes: NDArray[Any], length: int) -> IndexArray:
-    """Position of each label in `classes`, -1 for a label that is not there."""
-    labels = _labels(predicted, length, "predicted")
-    if (labels.dtype.kind == "U") != (classes.dtype.kind == "U"):
-        raise InputError(
-            f"predicted must be labels like those of fit ({classes.dtype}), got {labels.dtype}. "
-            "Pass class labels, not positions."
-        )
-    places = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
-    return np.where(classes[places] == labels, places, -1).astype(np.int64)
-
-
-def _store(matrix: FloatArray, storage: str | None) -> FloatArray:
-    """Round features to the type they are kept in."""
-    if storage is None:
-        return matrix
-    with np.errstate(over="ignore"):
-        stored = matrix.astype(storage)
-    if not np.isfinite(stored).all():
-        raise InputError(
-            f"features must fit in storage={storage!r} (at most {np.finfo(storage).max:.4g}), "
-            f"got {np.abs(matrix).max():.4g}. Use a wider storage, or scale the features down."
-        )
-    return stored
 
 
 def _points(stored: FloatArray, starts: IndexArray, normalize: bool) -> ClassPoints:
@@ -523,7 +444,7 @@ def _spread(points: ClassPoints, normalize: bool) -> float:
 def _progress_bar(
     wanted: bool | None, queries: int, points: int
 ) -> Iterator[Callable[[int], None] | None]:
-    """A function to call with the number of queries done, or None where no bar is shown."""
+    """Yield a function to call with the number of queries done, or None to show no bar."""
     if wanted is None:
         wanted = sys.stderr.isatty() and queries * points >= LONG_RUN
     if not wanted:

@@ -1,5 +1,6 @@
 """Exact nearest-neighbour distances to a query's own class and to the nearest other class.
 
+- `inputs`: checks of features and labels;
 - `points`: the reference points, grouped by class, and what a search returns;
 - `sketch`: lower bounds by projection, with the proof of their rounding;
 - `kernels`, `exact`: the search on the CPU (numba);

@@ -36,7 +36,9 @@ def principal_reduction(
     total, dimension = points.shape
     sample = points.rows(np.sort(rng.choice(total, min(total, PCA_ROWS), replace=False)))
     mean = sample.mean(axis=0)
-    return mean, principal_directions(sample - mean, min(components, dimension), rng)
+    return mean, principal_directions(
+        (sample - mean).astype(np.float32), min(components, dimension), rng
+    )
 
 
 def reduce_rows(
@@ -96,22 +98,25 @@ class ClusterSearch:
         own: IndexArray,
         advance: Callable[[int], None] | None = None,
     ) -> ClassDistances:
-        """Distances as `ExactSearch.distances`, those to other classes perhaps too large."""
+        """Distances as `ExactSearch.distances`, those to other classes perhaps too large.
+
+        Each class among the points that FAISS finds is measured exactly; the nearest one counts.
+        """
         total = len(features)
-        result = ClassDistances(
-            self.own_distances(features, scale, own),
-            np.full(total, np.inf),
-            np.full(total, -1, np.int64),
-        )
-        order = np.argsort(own, kind="stable")
-        codes, firsts = np.unique(own[order], return_index=True)
-        for code, chosen in zip(codes, np.split(order, firsts[1:]), strict=True):
-            for some in np.array_split(chosen, -(-len(chosen) // BLOCK_ROWS)):
-                rows = features[some].astype(np.float64) * scale[some, None]
-                result.other[some], result.other_class[some] = self._other(rows, int(code))
-                if advance is not None:
-                    advance(len(some))
-        return result
+        own_distance = self.own_distances(features, scale, own)
+        classes = self._candidates(features, scale, own)
+        best, named = np.full(total, np.inf), np.full(total, -1, np.int64)
+        for column in classes.T:
+            # A class already named cannot get nearer.
+            fresh = np.flatnonzero((column >= 0) & (column != named))
+            if len(fresh) == 0:
+                continue
+            distance = self.own_distances(features[fresh], scale[fresh], column[fresh])
+            closer = distance < best[fresh]
+            best[fresh[closer]], named[fresh[closer]] = distance[closer], column[fresh[closer]]
+        if advance is not None:
+            advance(total)
+        return ClassDistances(own_distance, best, named)
 
     def own_distances(
         self, features: FloatArray, scale: NDArray[np.float64], own: IndexArray
@@ -119,36 +124,26 @@ class ClusterSearch:
         """Distance to the own class, exactly."""
         return self.exact.own_distances(features, scale, own)
 
-    def _other(
-        self, rows: NDArray[np.float64], code: int
-    ) -> tuple[NDArray[np.float64], IndexArray]:
-        """Nearest other class of queries of one own class: the best class among FAISS's points.
-
-        The class of the nearest point found stands in where no class shows all the neighbours it
-        needs; its distance is then computed exactly.
-        """
+    def _candidates(
+        self, features: FloatArray, scale: NDArray[np.float64], own: IndexArray
+    ) -> IndexArray:
+        """Classes of the nearest points of other classes, in order; -1 past the last one found."""
         import faiss
 
-        parameters = faiss.SearchParametersIVF(nprobe=self.probes)
-        if code >= 0:
-            start, stop = self.points.starts[code], self.points.starts[code + 1]
-            own = faiss.IDSelectorRange(int(start), int(stop))
-            parameters = faiss.SearchParametersIVF(nprobe=self.probes, sel=faiss.IDSelectorNot(own))
-        asked = min(CANDIDATES * self.neighbour, len(self.points.features))
-        found = self._index.search(rows.astype(np.float32), asked, params=parameters)[1]
-        guess = np.where(found[:, 0] < 0, -1, self._codes_of(found[:, 0]))
-        best = self.exact.own_distances(rows, np.ones(len(rows)), guess)
-        for column in range(1, asked):
-            codes = np.where(found[:, column] < 0, -1, self._codes_of(found[:, column]))
-            # Only a class not looked at in the column before can change anything.
-            codes = np.where(codes == guess, -1, codes)
-            fresh = np.flatnonzero(codes >= 0)
-            if len(fresh) == 0:
-                continue
-            distance = self.exact.own_distances(rows[fresh], np.ones(len(fresh)), codes[fresh])
-            closer = distance < best[fresh]
-            best[fresh[closer]], guess[fresh[closer]] = distance[closer], codes[fresh[closer]]
-        return best, guess
-
-    def _codes_of(self, numbers: IndexArray) -> IndexArray:
-        return np.searchsorted(self.points.starts, numbers, side="right") - 1
+        # One point names the nearest class, but the second neighbour may be nearer in another.
+        asked = 1 if self.neighbour == 1 else CANDIDATES * self.neighbour
+        classes = np.full((len(features), asked), -1, np.int64)
+        order = np.argsort(own, kind="stable")
+        codes, firsts = np.unique(own[order], return_index=True)
+        for code, chosen in zip(codes, np.split(order, firsts[1:]), strict=True):
+            start, stop = (self.points.starts[code : code + 2]) if code >= 0 else (0, 0)
+            parameters = faiss.SearchParametersIVF()
+            others = faiss.IDSelectorNot(faiss.IDSelectorRange(int(start), int(stop)))
+            parameters.nprobe, parameters.sel = self.probes, others
+            for first in range(0, len(chosen), BLOCK_ROWS):
+                some = chosen[first : first + BLOCK_ROWS]
+                rows = features[some].astype(np.float64) * scale[some, None]
+                found = self._index.search(rows.astype(np.float32), asked, params=parameters)[1]
+                place = np.searchsorted(self.points.starts, found, side="right") - 1
+                classes[some] = np.where(found < 0, -1, place)
+        return classes

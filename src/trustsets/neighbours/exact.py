@@ -1,7 +1,7 @@
 """Exact search on the CPU: blocked products of sketches, then the few full distances left.
 
 Imports `points`, `sketch` and, through `kernels`, numba. One thread handles one block of queries;
-its tile of products stays in the second-level cache, where the compiled scan reads it back.
+its tile of products is small enough to stay in cache, where the compiled scan reads it back.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ __all__ = ["WORKING_MEMORY", "ExactSearch"]
 
 # Bytes a search may use beyond the points, their sketches and its results, whatever n is.
 WORKING_MEMORY = 256 * 2**20
-# Queries and points of one tile: 512 x 512 float32 products fill most of a 1.25 MB cache.
-TILE_QUERIES, TILE_POINTS = 512, 512
+# Queries and points of one tile. Measured: smaller tiles fit the second-level cache better, but
+# their calls cost more than that saves.
+TILE_QUERIES, TILE_POINTS = 1024, 512
+# Queries a thread takes at a time: many, so that those which share a class are read together.
+BLOCK_QUERIES = 2048
 # float64 row, its centred copy, the gathered input, coordinates and sketches.
 COPIES_PER_QUERY = 5
 
@@ -103,16 +106,19 @@ class ExactSearch:
     def _project_points(self) -> None:
         total = len(self.points.features)
         self._head = np.empty((total, self.sketch.head + 2), np.float32)
-        self._coordinates = np.empty((total, self.sketch.directions + 1), np.float32)
+        beyond = self.sketch.directions - self.sketch.head
+        self._rest = np.empty((total, beyond + 2), np.float32)
+        self._radius = 0.0
         for start in range(0, total, BLOCK_ROWS):
             block = slice(start, start + BLOCK_ROWS)
             seen = self.sketch.project(self.points.rows(block))
-            self._coordinates[block] = seen.coordinates
+            self._rest[block] = seen.rest
             self._head[block, :-1] = -2.0 * seen.head
             self._head[block, -1] = seen.square
+            self._radius = max(self._radius, float(seen.norm.max()))
         self._codes = self.points.codes
         self._reference = (
-            self.points.features, self.points.scale, self._coordinates, self._codes, self.needed
+            self.points.features, self.points.scale, self._rest, self._codes, self.needed
         )  # fmt: skip
         # The sketch of a class: the mean of its sketches, good enough to guess a near class.
         sums = np.add.reduceat(self._head[:, :-1].astype(np.float64), self.points.starts[:-1])
@@ -175,13 +181,16 @@ class ExactSearch:
                     advance(done)
 
     def _blocks(self, own: IndexArray) -> Iterator[IndexArray]:
-        """Queries in blocks of similar own class, within the memory budget."""
+        """Yield queries in blocks of similar own class, within the memory budget."""
         dimension = self.points.features.shape[1]
         fixed = 8 * TILE_QUERIES * TILE_POINTS
         room = max(self.memory // self.threads - fixed, 0) // (8 * COPIES_PER_QUERY * dimension)
-        size = int(min(max(room, 1), TILE_QUERIES))
+        # Each thread should get a few blocks, or the last one would work alone.
+        share = max(len(own) // (4 * self.threads), TILE_QUERIES)
+        size = int(min(max(room, 1), BLOCK_QUERIES, share))
         order = np.argsort(own, kind="stable")
-        return (order[start : start + size] for start in range(0, len(order), size))
+        for start in range(0, len(order), size):
+            yield order[start : start + size]
 
     def _block(
         self, features: FloatArray, scale: NDArray[np.float64], own: IndexArray, chosen: IndexArray
@@ -189,14 +198,14 @@ class ExactSearch:
         rows = features[chosen].astype(np.float64)
         rows *= scale[chosen, None]
         seen = self.sketch.project(rows)
-        drift, error = self.sketch.slack(seen.norm)
+        drift, error = self.sketch.slack(seen.norm, self._radius)
         head = np.column_stack([seen.head, np.ones(len(chosen), np.float32)])
         return _Block(
             own[chosen],
             head,
-            (rows, seen.coordinates, np.column_stack([seen.square, drift, error])),
-            np.empty(len(chosen) * TILE_POINTS, np.float32),
-            np.empty(len(chosen) * TILE_POINTS, np.int32),
+            (rows, seen.rest, np.column_stack([seen.square, drift, error])),
+            np.empty(TILE_QUERIES * TILE_POINTS, np.float32),
+            np.empty(TILE_QUERIES * TILE_POINTS, np.int32),
         )
 
     def _state(self, size: int) -> _State:
@@ -226,8 +235,10 @@ class ExactSearch:
         self._read_classes(block, guess, state)
         skipped = np.column_stack([self._ranges(block.own), self._ranges(guess)])
         everyone = np.arange(size)
-        for start in range(0, len(self._codes), TILE_POINTS):
-            self._read(block, everyone, start, start + TILE_POINTS, skipped, state, False)
+        for first in range(0, size, TILE_QUERIES):
+            rows = everyone[first : first + TILE_QUERIES]
+            for start in range(0, len(self._codes), TILE_POINTS):
+                self._read(block, rows, start, start + TILE_POINTS, skipped, state, False)
         found = state[1] < len(self.needed)
         return np.sqrt(state[0]), np.where(found, state[1], -1)
 
@@ -239,7 +250,8 @@ class ExactSearch:
         gaps = norms - 2.0 * (block.head[:, :-1] @ self._centres.T)
         known = block.own >= 0
         gaps[np.flatnonzero(known), block.own[known]] = np.inf
-        return gaps.argmin(axis=1)
+        guess: IndexArray = gaps.argmin(axis=1)
+        return guess
 
     def _ranges(self, classes: IndexArray) -> IndexArray:
         """First and last + 1 point of each class; an empty range for -1."""
@@ -250,10 +262,13 @@ class ExactSearch:
         """Read one class for each query."""
         nothing = np.zeros((len(block.own), 4), np.int64)
         for code in np.unique(classes[classes >= 0]):
-            rows = np.flatnonzero(classes == code)
+            members = np.flatnonzero(classes == code)
             start, stop = self.points.starts[code], self.points.starts[code + 1]
-            for first in range(start, stop, TILE_POINTS):
-                self._read(block, rows, first, min(first + TILE_POINTS, stop), nothing, state, True)
+            for top in range(0, len(members), TILE_QUERIES):
+                rows = members[top : top + TILE_QUERIES]
+                for first in range(start, stop, TILE_POINTS):
+                    last = min(first + TILE_POINTS, stop)
+                    self._read(block, rows, first, last, nothing, state, True)
 
     def _read(
         self,
@@ -267,7 +282,7 @@ class ExactSearch:
     ) -> None:
         """One tile: the products of some queries with a range of points, then the scan."""
         points = self._head[start:stop]
-        head = block.head if len(rows) == len(block.head) else block.head[rows]
+        head = block.head[rows]
         products = block.products[: len(rows) * len(points)].reshape(len(rows), len(points))
         np.matmul(head, points.T, out=products)
         full, sketches, allowance = block.queries
@@ -277,7 +292,7 @@ class ExactSearch:
         count = collect(products, start, rows, skipped, allowance, state[0], unit, block.found)
         block.counts[0] += count
         block.counts[1] += examine(
-            block.found[:count], len(points), start, rows, full, sketches, allowance,
+            block.found[:count], products, start, rows, full, sketches, allowance,
             self._reference, state, unit,
         )  # fmt: skip
 

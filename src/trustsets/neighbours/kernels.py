@@ -48,36 +48,39 @@ def squared_distance(
 
 
 @njit(
-    types.boolean(float32[:, ::1], int64, float32[:, ::1], int64, float64),
+    types.boolean(float32[:, ::1], int64, float32[:, ::1], int64, float64, float64),
     cache=True,
     nogil=True,
     fastmath=REASSOCIATE,
 )
 def ruled_out(
-    queries: NDArray[Any], q: int, points: NDArray[Any], i: int, limit: float
+    queries: NDArray[Any], q: int, points: NDArray[Any], i: int, low: float, cap: float
 ) -> bool:
-    """Whether the sketches of two rows are further apart than `limit` (squared).
+    """Whether the bound from all directions exceeds `cap`, given `low`, the head's own bound.
 
-    Differences are taken first, so the sum of `w` terms has relative error below `(w + 4) 2^-24`.
-    The norm of the rest, in the last place, often decides alone and is taken first.
+    The rows are `Projection.rest`: in the bound, the gap of the norms beyond the head gives way to
+    the coordinates there and the gap of the norms beyond those. Differences are taken first, so
+    their sum of `w` squares has relative error below `(w + 4) 2^-24`, by which it is shortened.
     """
-    last = queries.shape[1] - 1
-    cap = float32(limit * (1.0 + 2.0 * (last + 9) * UNIT32))
-    gap = queries[q, last] - points[i, last]
-    total = gap * gap
-    whole = last // STRIDE
+    width = queries.shape[1] - 2
+    beyond = float64(queries[q, width]) - float64(points[i, width])
+    replaced = float64(queries[q, width + 1]) - float64(points[i, width + 1])
+    total = low + (beyond * beyond - replaced * replaced)
+    shorten = 1.0 - 2.0 * (width + 8) * UNIT32
+    whole = width // STRIDE
     for block in range(whole):
         part = float32(0.0)
         for j in range(STRIDE):
             step = queries[q, block * STRIDE + j] - points[i, block * STRIDE + j]
             part += step * step
-        total += part
+        total += shorten * float64(part)
         if total > cap:
             return True
-    for j in range(whole * STRIDE, last):
+    part = float32(0.0)
+    for j in range(whole * STRIDE, width):
         step = queries[q, j] - points[i, j]
-        total += step * step
-    return total > cap
+        part += step * step
+    return bool(total + shorten * float64(part) > cap)
 
 
 @njit(float32(float64, float64, float64, float64, float64), cache=True, nogil=True)
@@ -85,14 +88,13 @@ def threshold(best: float, unit: float, shift: float, drift: float, error: float
     """Largest value of the float32 product that a point at squared distance `best` can have."""
     reach = np.sqrt(best) * unit + drift
     value = reach * reach + error - shift
-    return float32(value + abs(value) * ROUND_UP)
+    return float(float32(value + abs(value) * ROUND_UP))
 
 
 @njit(types.boolean(int64[:, ::1], int64, int64, int64), cache=True, nogil=True)
 def _inside(ranges: NDArray[Any], q: int, start: int, stop: int) -> bool:
-    return (ranges[q, 0] <= start and stop <= ranges[q, 1]) or (
-        ranges[q, 2] <= start and stop <= ranges[q, 3]
-    )
+    first = ranges[q, 0] <= start and stop <= ranges[q, 1]
+    return bool(first or (ranges[q, 2] <= start and stop <= ranges[q, 3]))
 
 
 @njit(int32(float32[::1], float32), cache=True, nogil=True)
@@ -101,7 +103,7 @@ def _count_kept(line: NDArray[Any], limit: float) -> int:
     kept = int32(0)
     for j in range(line.shape[0]):
         kept += int32(not (line[j] > limit))
-    return kept
+    return int(kept)
 
 
 @njit(
@@ -160,10 +162,11 @@ def collect(
     return count
 
 
-_STATE = types.Tuple([float64[::1], int64[::1], float64[:, ::1], int64[::1]])
-_REFERENCES = tuple(
-    types.Tuple([kind, float64[::1], float32[:, ::1], int64[::1], int64[::1]]) for kind in _FEATURES
-)
+_tuple: Any = types.Tuple
+_STATE = _tuple([float64[::1], int64[::1], float64[:, ::1], int64[::1]])
+_REFERENCES = [
+    _tuple([kind, float64[::1], float32[:, ::1], int64[::1], int64[::1]]) for kind in _FEATURES
+]
 
 
 @njit(
@@ -198,7 +201,7 @@ def seed(
         largest = 0.0
         line = products[i].copy() if wanted > 1 else products[i]
         for _ in range(wanted):
-            j = int64(np.argmin(line))
+            j = int(np.argmin(line))
             distance = squared_distance(full, q, features, first + j, scale)
             largest = max(largest, distance)
             if wanted > 1:
@@ -221,7 +224,7 @@ def _insert(nearest: NDArray[Any], q: int, wanted: int, value: float) -> None:
 @njit(
     [
         int64(
-            int32[::1], int64, int64, int64[::1], float64[:, ::1], float32[:, ::1],
+            int32[::1], float32[:, ::1], int64, int64[::1], float64[:, ::1], float32[:, ::1],
             float64[:, ::1], reference, _STATE, float64,
         )
         for reference in _REFERENCES
@@ -231,7 +234,7 @@ def _insert(nearest: NDArray[Any], q: int, wanted: int, value: float) -> None:
 )  # fmt: skip
 def examine(
     found: NDArray[Any],
-    width: int,
+    products: NDArray[Any],
     first: int,
     rows: NDArray[Any],
     full: NDArray[Any],
@@ -251,10 +254,12 @@ def examine(
     Parameters
     ----------
     found : (count,) int32
-        Flat positions in a tile of `width` columns that starts at point `first`.
+        Flat positions in the tile.
+    products : (b, w) float32
+        The tile, which starts at point `first`.
     rows : (b,) int64
         Queries of the tile's rows.
-    full, sketches, allowance : (n, d) float64, (n, r + 1) float32, (n, 3) float64
+    full, sketches, allowance : (n, d) float64, `Projection.rest`, (n, 3) float64
     reference : features, scale, sketch and class of each point; number each class `needed`
     state : best squared distance, its class, nearest distances within the class being read, and
         that class
@@ -265,9 +270,11 @@ def examine(
     best, best_class, nearest, current = state
     computed = 0
     for position in found:
-        q, point = rows[position // width], first + position % width
+        i, j = divmod(position, products.shape[1])
+        q, point = rows[i], first + j
+        low = float64(products[i, j]) + allowance[q, 0]
         reach = np.sqrt(best[q]) * unit + allowance[q, 1]
-        if ruled_out(sketches, q, points, point, reach * reach):
+        if ruled_out(sketches, q, points, point, low, reach * reach + allowance[q, 2]):
             continue
         computed += 1
         distance = squared_distance(full, q, features, point, scale)

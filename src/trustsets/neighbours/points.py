@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BLOCK_ROWS", "ZERO_NORM", "ClassDistances", "ClassPoints", "FloatArray", "IndexArray", "row_scales"]
+__all__ = [
+    "BLOCK_ROWS",
+    "ZERO_NORM",
+    "ClassDistances",
+    "ClassPoints",
+    "FloatArray",
+    "IndexArray",
+    "row_scales",
+]
 
 FloatArray = NDArray[np.floating[Any]]
 IndexArray = NDArray[np.int64]
@@ -77,14 +85,6 @@ class ClassPoints:
         taken = self.features[index].astype(np.float64)
         taken *= self.scale[index, None]
         return taken
-
-    def radius(self, mean: NDArray[np.float64]) -> float:
-        """Largest distance of a point from `mean`."""
-        largest = 0.0
-        for start in range(0, len(self.features), BLOCK_ROWS):
-            centred = self.rows(slice(start, start + BLOCK_ROWS)) - mean
-            largest = max(largest, float(np.einsum("ij,ij->i", centred, centred).max()))
-        return float(np.sqrt(largest))
 
     def keep(self, mask: NDArray[np.bool_]) -> ClassPoints:
         """Only the points where `mask` holds; every class must keep one."""

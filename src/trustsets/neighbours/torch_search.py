@@ -78,13 +78,6 @@ class TorchPoints:
         taken: NDArray[np.float64] = self.take(where).cpu().numpy()
         return taken
 
-    def radius(self, mean: NDArray[np.float64]) -> float:
-        """Largest distance of a point from `mean`."""
-        centre = torch.from_numpy(mean).to(self.features.device)
-        blocks = range(0, self.shape[0], BLOCK_ROWS)
-        norms = [(self.take(slice(i, i + BLOCK_ROWS)) - centre).norm(dim=1).max() for i in blocks]
-        return float(torch.stack(norms).max())
-
 
 @dataclass(frozen=True)
 class _Block:
@@ -148,6 +141,7 @@ class TorchSearch:
         self._coordinates = torch.cat([each[0] for each in seen])
         self._head = torch.cat([each[1] for each in seen])
         self._squares = torch.cat([each[2] for each in seen]).float()
+        self._radius = float(torch.stack([each[3].max() for each in seen]).max())
         self._codes = torch.from_numpy(self.points.codes).to(self.device)
         self._needed = torch.from_numpy(self.needed).to(self.device)
         centres = torch.zeros(len(self.needed), self._head.shape[1], dtype=torch.float64)
@@ -222,8 +216,8 @@ class TorchSearch:
         rows = torch.as_tensor(features[chosen]).to(self.device).double()
         rows *= torch.as_tensor(scale[chosen]).to(self.device)[:, None]
         coordinates, head, square, norm = self._project(rows)
-        drift, _ = self.sketch.slack(norm.cpu().numpy())
-        span = norm + self.sketch.radius
+        drift, _ = self.sketch.slack(norm.cpu().numpy(), self._radius)
+        span = norm + self._radius
         terms = 1.01 * (self.sketch.head + 8) * ACCUMULATOR_UNIT
         # A product is at most span^2 / 4; both its factors and their double count once each.
         products = 1.01 * TF32_UNIT if self.device.type == "cuda" else 0.0
@@ -351,7 +345,7 @@ class TorchSearch:
         cap = (reach.square() * (1.0 + 2.0 * (width + 8) * ACCUMULATOR_UNIT)).float()
         room = max(int(GATHER_SHARE * self.memory / (12 * width)), 1)
         kept = []
-        for query, point in (part.unbind(1) for part in found.split(room)):
+        for query, point in (part.unbind(1) for part in torch.split(found, room)):
             gaps = (block.coordinates[query] - self._coordinates[point]).square().sum(dim=1)
             near = (gaps > cap[query]).logical_not_()
             kept.append(torch.stack([query[near], point[near]], dim=1))
@@ -359,7 +353,7 @@ class TorchSearch:
         room = max(int(GATHER_SHARE * self.memory / (32 * self.points.shape[1])), 1)
         distances = [
             (block.rows[query] - self.points.take(point)).square().sum(dim=1)
-            for query, point in (part.unbind(1) for part in left.split(room))
+            for query, point in (part.unbind(1) for part in torch.split(left, room))
         ]
         distance = torch.cat(distances) if distances else bound[:0]
         return _Pairs(left[:, 0], self._codes[left[:, 1]], distance)

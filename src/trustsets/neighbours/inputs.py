@@ -1,0 +1,106 @@
+"""Checks of what a user passes in: features and labels of any container. Imports `errors`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets.errors import InputError
+from trustsets.neighbours.points import FloatArray, IndexArray
+
+__all__ = [
+    "as_labels",
+    "as_matrix",
+    "as_stored",
+    "class_codes",
+    "class_positions",
+    "half_type",
+]
+
+
+def as_matrix(value: Any, name: str) -> FloatArray:
+    """Check a matrix of features; float16 becomes float32 and other numbers float64, exactly."""
+    if type(value).__module__.partition(".")[0] == "torch":
+        value = value.detach().cpu()
+        value = value.float().numpy() if str(value.dtype) == "torch.bfloat16" else value.numpy()
+    try:
+        matrix = np.asarray(value)
+        if matrix.dtype != np.float32:
+            matrix = matrix.astype(np.float32 if matrix.dtype == np.float16 else np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be a matrix of numbers: {error}.") from error
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise InputError(
+            f"{name} must be a matrix with at least one row and one column, got shape "
+            f"{matrix.shape}. Pass one row per sample."
+        )
+    # One pass, no copy: any NaN, infinity or value too large to square makes the sum not finite.
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.einsum("ij,ij->i", matrix, matrix, dtype=np.float64)
+    bad = np.flatnonzero(~np.isfinite(squares))
+    if len(bad):
+        raise InputError(
+            f"{name} must be finite with finite squared norms, but {len(bad)} rows are not (first: "
+            f"row {bad[0]}). Remove or impute them, or scale the features down."
+        )
+    return np.ascontiguousarray(matrix)
+
+
+def half_type(features: Any) -> str | None:
+    """`"float16"` for features that came so: storing them widened would waste half the file."""
+    name = str(getattr(features, "dtype", "")).removeprefix("torch.")
+    return name if name == "float16" else None
+
+
+def as_labels(value: Any, length: int, name: str) -> NDArray[Any]:
+    """Check a vector of labels; strings come as fixed-width unicode, so they store as such."""
+    if type(value).__module__.partition(".")[0] == "torch":
+        value = value.detach().cpu().numpy()
+    labels = np.asarray(value)
+    if labels.dtype == object:
+        text = all(isinstance(label, str) for label in labels.ravel())
+        labels = labels.astype(str) if text else np.asarray(labels.tolist())
+    if labels.ndim != 1 or len(labels) != length:
+        raise InputError(
+            f"{name} must be a vector with one label per row of features ({length}), got shape "
+            f"{labels.shape}."
+        )
+    if labels.dtype.kind not in "biufU":
+        raise InputError(f"{name} must hold numbers or strings, got {labels.dtype}.")
+    if labels.dtype.kind == "f" and np.isnan(labels).any():
+        raise InputError(f"{name} must not hold NaN. Remove the rows without a label.")
+    return labels
+
+
+def class_codes(labels: Any, length: int) -> tuple[NDArray[Any], IndexArray]:
+    """Sorted classes and the position of each label among them."""
+    classes, codes = np.unique(as_labels(labels, length, "labels"), return_inverse=True)
+    return classes, codes.reshape(-1).astype(np.int64)
+
+
+def class_positions(predicted: Any, classes: NDArray[Any], length: int) -> IndexArray:
+    """Position of each label in `classes`, -1 for a label that is not there."""
+    labels = as_labels(predicted, length, "predicted")
+    if (labels.dtype.kind == "U") != (classes.dtype.kind == "U"):
+        raise InputError(
+            f"predicted must be labels like those of fit ({classes.dtype}), got {labels.dtype}. "
+            "Pass class labels, not positions."
+        )
+    places = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+    return np.where(classes[places] == labels, places, -1).astype(np.int64)
+
+
+def as_stored(matrix: FloatArray, storage: str | None) -> FloatArray:
+    """Round features to the type they are kept in."""
+    if storage is None:
+        return matrix
+    with np.errstate(over="ignore"):
+        stored = matrix.astype(storage)
+    if not np.isfinite(stored).all():
+        raise InputError(
+            f"features must fit in storage={storage!r} (at most {np.finfo(storage).max:.4g}), "
+            f"got {np.abs(matrix).max():.4g}. Use a wider storage, or scale the features down."
+        )
+    return stored
