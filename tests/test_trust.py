@@ -1,6 +1,5 @@
 """Laws of TrustScore: the definition, its odd cases, its state, and its errors."""
 
-import json
 import os
 from fractions import Fraction
 from pathlib import Path
@@ -10,6 +9,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
+from trustsets import storage
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.trust import DISTANCE_FLOOR, LARGEST_SCORE, TrustScore
 
@@ -150,7 +150,7 @@ def test_filter_is_the_papers_high_density_set(fraction, k):
     train = np.round(rng.standard_normal((230, 3)), 1)  # rounded: ties and duplicates
     labels = np.repeat([0, 1, 2], [100, 123, 7])
     trust = TrustScore(False, filter_fraction=fraction, filter_neighbours=k).fit(train, labels)
-    kept = trust.to_state()[1]
+    kept = trust.to_state()
     for code in range(3):
         members = train[labels == code]
         mask = literal_filter(members, fraction, k) if len(members) >= k else np.ones(7, bool)
@@ -162,7 +162,7 @@ def test_filter_counts_in_decimals():
     """29% of 100 points are 29 points, though 0.29 * 100 < 29 in binary."""
     trust = TrustScore(False, filter_fraction=0.29, filter_neighbours=2)
     trust.fit(np.cumsum(np.arange(100.0))[:, None], np.zeros(100))
-    assert len(trust.to_state()[1]["features"]) == 71
+    assert len(trust.to_state()["features"]) == 71
 
 
 @pytest.mark.parametrize("device", ["cpu", "torch:cpu"])
@@ -215,23 +215,22 @@ def test_score_is_finite_and_monotone_in_the_distances():
     assert (np.diff(table, axis=0) <= 0).all() and (np.diff(table, axis=1) >= 0).all()
 
 
-@pytest.mark.parametrize("storage", [None, "float16", "float32", "float64"])
+@pytest.mark.parametrize("kept", [None, "float16", "float32", "float64"])
 @pytest.mark.parametrize("approximate", [None, "pca", "ivf"])
-def test_state_round_trip_gives_equal_bits(data, storage, approximate):
+def test_state_round_trip_gives_equal_bits(data, kept, approximate, tmp_path):
     train, labels, queries, predicted = data
-    trust = TrustScore(storage=storage, approximate=approximate, filter_fraction=0.1)
+    trust = TrustScore(storage=kept, approximate=approximate, filter_fraction=0.1)
     trust.fit(train, labels)
-    config, arrays = trust.to_state()
-    again = TrustScore.from_state(json.loads(json.dumps(config)), arrays)
-    assert all(array.dtype != object for array in arrays.values())
+    storage.write(tmp_path / "trust.trustsets", trust)
+    again = storage.read(tmp_path / "trust.trustsets")
     for one, other in zip(
         trust.distances(queries, predicted), again.distances(queries, predicted), strict=True
     ):
         np.testing.assert_array_equal(one, other)
     np.testing.assert_array_equal(trust.score(queries, predicted), again.score(queries, predicted))
     assert again.get_params() == trust.get_params()
-    if storage:
-        assert arrays["features"].dtype == storage
+    if kept:
+        assert again.to_state()["features"].dtype == kept
 
 
 def test_half_storage_rounds_the_training_rows_and_nothing_else(data):

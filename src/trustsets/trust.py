@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import Any, Protocol, Self, cast
+from typing import Any, Protocol, Self, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,6 +29,7 @@ from trustsets.neighbours.points import (
     IndexArray,
     row_scales,
 )
+from trustsets.storage import storable
 
 __all__ = ["TrustScore"]
 
@@ -63,7 +63,9 @@ class _Search(Protocol):
         """Distances to the own class."""
 
 
-class TrustScore(BaseEstimator):  # type: ignore[misc]
+@final
+@storable
+class TrustScore(BaseEstimator):
     r"""Distance to the nearest other class over the distance to the predicted class.
 
     With `d(x, c)` the distance from `x` to the `neighbour`-th nearest training point of class `c`
@@ -237,31 +239,30 @@ class TrustScore(BaseEstimator):  # type: ignore[misc]
         # A single class has an infinite other distance; an infinite own distance gives 0.
         return np.minimum((other + floor) / (own + floor), LARGEST_SCORE)
 
-    def to_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Everything needed to rebuild the object: a JSON-able dictionary and plain arrays."""
+    def to_state(self) -> dict[str, Any]:
+        """Everything needed to rebuild the object, for `storage`."""
         self._check_fitted()
-        config = {"parameters": self.get_params(deep=False), "recall": self.recall_}
-        arrays = {
+        return {
+            "parameters": self.get_params(deep=False),
+            "recall": self.recall_,
             "features": self._stored,
             "starts": self._points.starts,
             "classes": self.classes_,
-            "scale": np.array(self.scale_),
+            "scale": self.scale_,
+            "reduction": self._reduction,
         }
-        if self._reduction is not None:
-            arrays |= {"mean": self._reduction[0], "directions": self._reduction[1]}
-        return cast("dict[str, Any]", json.loads(json.dumps(config))), arrays
 
     @classmethod
-    def from_state(cls, config: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Self:
+    def from_state(cls, state: dict[str, Any]) -> Self:
         """Rebuild an object from `to_state`; its results are equal bit for bit."""
-        self = cls(**config["parameters"])
+        self = cls(**state["parameters"])
         self._check_parameters()
-        reduction = (arrays["mean"], arrays["directions"]) if "mean" in arrays else None
-        stored = np.ascontiguousarray(arrays["features"])
+        reduction = state["reduction"]
+        stored = np.ascontiguousarray(state["features"])
         normalize = self.normalize and reduction is None
-        points = _points(stored, arrays["starts"].astype(np.int64), normalize)
-        self._finish(arrays["classes"], stored, points, float(arrays["scale"]), reduction)
-        self.recall_ = float(config["recall"])
+        points = _points(stored, state["starts"].astype(np.int64), normalize)
+        self._finish(state["classes"], stored, points, float(state["scale"]), reduction)
+        self.recall_ = float(state["recall"])
         return self
 
     def _set_up(

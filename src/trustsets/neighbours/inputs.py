@@ -1,4 +1,4 @@
-"""Checks of what a user passes in: features and labels of any container. Imports `errors`."""
+"""Checks of what a user passes in: features and labels of any container. Imports arrays, errors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trustsets.arrays import to_numpy
 from trustsets.errors import InputError
 from trustsets.neighbours.points import FloatArray, IndexArray
 
@@ -22,11 +23,8 @@ __all__ = [
 
 def as_matrix(value: Any, name: str) -> FloatArray:
     """Check a matrix of features; float16 becomes float32 and other numbers float64, exactly."""
-    if type(value).__module__.partition(".")[0] == "torch":
-        value = value.detach().cpu()
-        value = value.float().numpy() if str(value.dtype) == "torch.bfloat16" else value.numpy()
     try:
-        matrix = np.asarray(value)
+        matrix = to_numpy(value, name)
         if matrix.dtype != np.float32:
             matrix = matrix.astype(np.float32 if matrix.dtype == np.float16 else np.float64)
     except (TypeError, ValueError) as error:
@@ -56,9 +54,7 @@ def half_type(features: Any) -> str | None:
 
 def as_labels(value: Any, length: int, name: str) -> NDArray[Any]:
     """Check a vector of labels; strings come as fixed-width unicode, so they store as such."""
-    if type(value).__module__.partition(".")[0] == "torch":
-        value = value.detach().cpu().numpy()
-    labels = np.asarray(value)
+    labels = to_numpy(value, name)
     if labels.dtype == object:
         text = all(isinstance(label, str) for label in labels.ravel())
         labels = labels.astype(str) if text else np.asarray(labels.tolist())
