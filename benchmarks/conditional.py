@@ -1,0 +1,128 @@
+"""The whole method at ImageNet size, against MAPIE's time for the thresholds alone.
+
+25,000 calibration and 25,000 test samples, 1,000 classes, 2,048-dimensional features, degree
+5: everything from logits and features to sets (trust scores, tuning, fit, paths, sets) is
+ours to do; of MAPIE's conditional classifier only the thresholds are timed, on a sample of
+points, and extrapolated. Run with ``python benchmarks/conditional.py`` or ``make bench``.
+"""
+
+import argparse
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from trustsets import ConditionalConformal, ModelOutputs, TrustScore
+
+Array = NDArray[Any]
+ALPHA = 0.1
+
+
+def simulated(n: int, points: int, classes: int, dimension: int) -> tuple[ModelOutputs, Any]:
+    """Overconfident outputs of n samples, and training features with their labels."""
+    rng = np.random.default_rng(0)
+    spectrum = (1.0 + np.arange(dimension)) ** -0.75
+    means = rng.normal(size=(classes, dimension)) * spectrum * 1.2
+
+    def features_of(labels: Array) -> Array:
+        noise = rng.standard_normal(size=(labels.size, dimension), dtype=np.float32)
+        return (means[labels] + noise * spectrum).astype(np.float32)
+
+    labels, train_labels = rng.integers(classes, size=n), rng.integers(classes, size=points)
+    features, train = features_of(labels), features_of(train_labels)
+    logits = (features @ (means / spectrum**2).T.astype(np.float32)) * 0.05
+    logits -= 0.025 * ((means / spectrum) ** 2).sum(axis=1).astype(np.float32)
+    logits += rng.normal(0.0, 3.0, size=logits.shape).astype(np.float32)
+    return ModelOutputs(logits=logits, labels=labels, features=features), (train, train_labels)
+
+
+def mapie_seconds(phi: Array, scores: Array, tests: Array, points: int) -> float | None:
+    """Seconds that MAPIE needs for one threshold, its base fit not counted."""
+    try:
+        from mapie.conditional_conformal_prediction import ConditionalSplitConformalClassifier
+    except ImportError:
+        return None
+    peer = ConditionalSplitConformalClassifier(feature_map=np.asarray, confidence_level=1 - ALPHA)
+    peer._conformalize_conditional(phi, scores)
+    peer._get_calibration_solution(1 - ALPHA)
+    chosen = np.linspace(0, len(tests) - 1, points).astype(int)
+    start = time.perf_counter()
+    for i in chosen:
+        peer._predict_conditional_cutoff(1 - ALPHA, tests[i : i + 1])
+    return (time.perf_counter() - start) / points
+
+
+class Stopwatch:
+    """Seconds by stage, in the order they were run."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a block."""
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - start
+
+
+def run(options: argparse.Namespace, report: Callable[[Table], None]) -> None:
+    """Time the stages, then the peer on the same calibration problem."""
+    outputs, train = simulated(2 * options.rows, options.points, options.classes, 2048)
+    calibration, test = outputs.split(0.5, seed=0)
+    watch = Stopwatch()
+    warm = TrustScore().fit(train[0][:2000], train[1][:2000])
+    ConditionalConformal(trust=warm).calibrate(calibration.take(slice(0, 2000))).predict_set(
+        test.take(slice(0, 10))
+    )  # imports and compilation
+    with watch.stage("trust: fit on training points"):
+        trust = TrustScore().fit(*train)
+    predictor = ConditionalConformal(trust=trust)
+    with watch.stage("calibrate"):
+        predictor.calibrate(calibration)
+    with watch.stage("predict sets"):
+        sets = predictor.predict_set(test, alpha=ALPHA)
+    total = sum(watch.seconds.values())
+    learned = predictor.state_.learned
+    tests = learned.basis.design(_observed(test, trust, options.peer_points))
+    peer = mapie_seconds(learned.phi, learned.scores, tests, options.peer_points)
+    table = Table(title=f"{options.rows:,} + {options.rows:,} samples, degree 5")
+    for heading in ("stage", "seconds"):
+        table.add_column(heading, justify="left" if heading == "stage" else "right")
+    for name, seconds in {**watch.seconds, "everything": total}.items():
+        table.add_row(name, f"{seconds:.1f}")
+    if peer is not None:
+        table.add_row(f"MAPIE, one threshold ({options.peer_points} measured)", f"{peer:.3f}")
+        table.add_row("MAPIE, all thresholds (extrapolated)", f"{peer * options.rows:.0f}")
+        table.add_row("times ours", f"{peer * options.rows / total:.0f}")
+    covered = sets.covers(test.labels).mean()
+    table.add_row("coverage, mean size", f"{covered:.3f}, {sets.sizes.mean():.2f}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    table.add_row("peak memory, data included (MB)", f"{peak:.0f}")
+    report(table)
+
+
+def _observed(test: ModelOutputs, trust: TrustScore, points: int) -> Any:
+    from trustsets.statistics import Observed
+
+    return Observed(test.take(np.linspace(0, len(test) - 1, points).astype(int)), trust)
+
+
+def main() -> None:
+    """Print one table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=25_000)
+    parser.add_argument("--points", type=int, default=50_000)
+    parser.add_argument("--classes", type=int, default=1_000)
+    parser.add_argument("--peer-points", type=int, default=20)
+    run(parser.parse_args(), Console(width=100).print)
+
+
+if __name__ == "__main__":
+    main()
