@@ -8,7 +8,7 @@ points that are known to stay on one side: they enter only through their `pull`,
 import numpy as np
 from numba import njit
 
-from trustsets.engine.kernels import dot, exchange, products, three_way
+from trustsets.engine.kernels import dot, exchange, products, row_dot, three_way
 from trustsets.engine.problem import BoolArray, FloatArray, IntArray
 
 __all__ = ["CAPPED", "OPTIMAL", "UNBOUNDED", "descend"]
@@ -68,7 +68,7 @@ def descend(
         length, entering = step[chosen], index[chosen]
         _pass_points(rows, residual, speed, length, entering, is_basic, total)
         _swap(rows, alpha, basis, is_basic, residual, leaving, entering, sign, length, total)
-        exchange(corner, leaving, rows[entering], ratio)
+        exchange(corner, leaving, rows, entering, ratio)
     return CAPPED, cap
 
 
@@ -104,10 +104,10 @@ def _refresh(
 
 @njit(cache=True, nogil=True)
 def _steepest_edge(corner: FloatArray, total: FloatArray, alpha: float) -> tuple[int, float, float]:
-    """The basic point whose dual value breaks its box most steeply: number, excess, side."""
+    """Find the basic point whose dual value breaks its box most steeply: number, excess, side."""
     leaving, best, excess, sign = -1, 0.0, 0.0, 0.0
     for k in range(len(corner)):
-        eta = -dot(corner[k], total)
+        eta = -row_dot(corner, k, total)
         above, below = eta - (1.0 - alpha), -alpha - eta
         violation = max(above, below)
         if violation <= DUAL_TOL:

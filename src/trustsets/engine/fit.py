@@ -239,7 +239,7 @@ def _residuals(data: _Data, basis: IntArray) -> FloatArray:
 def _split(
     residual: FloatArray, norms: FloatArray, basis: IntArray, size: int
 ) -> tuple[IntArray, IntArray]:
-    """The `size` points that can change side first, and the others."""
+    """Split points into the `size` that can change side first and the others."""
     if size >= len(residual):
         return np.arange(len(residual)), np.empty(0, np.int64)
     key = np.abs(residual) / np.maximum(norms, np.finfo(np.float64).tiny)
@@ -272,7 +272,8 @@ def _certified(problem: Problem, basis: IntArray, pull: FloatArray, pivots: int)
     low, high = -problem.alpha, 1.0 - problem.alpha
     block = problem.rows[basis]
     corner = np.ascontiguousarray(np.linalg.inv(block).T)
-    beta = np.linalg.solve(block, problem.distinct[basis])
+    beta = corner.T @ problem.distinct[basis]
+    beta += corner.T @ (problem.distinct[basis] - block @ beta)
     residuals = problem.distinct - problem.rows @ beta
     off = float(np.abs(residuals[basis]).max(initial=0.0)) / problem.score_scale
     residuals[basis] = 0.0

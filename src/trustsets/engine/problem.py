@@ -142,7 +142,7 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: float) -> Problem:
 
 
 def read_matrix(phi: ArrayLike, name: str) -> FloatArray:
-    """A C-ordered float64 matrix of finite numbers, or an InputError that says what came."""
+    """Return a C-ordered float64 matrix of finite numbers; raise InputError on anything else."""
     matrix = np.ascontiguousarray(np.asarray(phi, dtype=np.float64))
     if matrix.ndim != 2:
         raise InputError(
@@ -188,28 +188,36 @@ def _require_finite(values: FloatArray, name: str) -> None:
 
 def _whitening(phi: FloatArray) -> Whitening:
     """Scale columns, factor, and separate independent from dependent columns."""
-    n_rows, n_columns = phi.shape
+    n_rows = len(phi)
     largest = np.abs(phi).max(axis=0, initial=0.0)
     scale = np.ldexp(1.0, -np.frexp(np.where(largest > 0.0, largest, 1.0))[1])
-    triangle = np.linalg.qr(phi * scale, mode="r")
-    if n_columns == 0:
-        triangle = np.zeros((0, 0))
-    pivoted, order = qr(triangle, mode="r", pivoting=True) if n_columns else (triangle, [])
+    pivoted, order = _pivoted_triangle(phi * scale)
     diagonal = np.abs(np.diagonal(pivoted))
     rank = int(np.sum(diagonal > RANK_TOL * diagonal.max(initial=0.0)))
     block = pivoted[:rank, :rank]
     transform = solve_triangular(block, np.eye(rank)) * np.sqrt(n_rows) if rank else block
     relation = solve_triangular(block, pivoted[:rank, rank:]) if rank else pivoted[:0, rank:]
-    split = np.asarray(order, dtype=np.int64)
     found = Whitening(
         scale=scale,
-        independent=split[:rank],
-        dependent=split[rank:],
+        independent=order[:rank],
+        dependent=order[rank:],
         transform=np.ascontiguousarray(np.triu(transform)),
         relation=np.ascontiguousarray(relation),
         seen=0.0,
     )
     return replace(found, seen=float(found.deviations(phi).max(initial=0.0)))
+
+
+def _pivoted_triangle(matrix: FloatArray) -> tuple[FloatArray, IntArray]:
+    """R factor with column pivoting, and the order of the columns.
+
+    The tall matrix is factored without pivoting, which is fast; pivoting its small R is enough.
+    """
+    if matrix.shape[1] == 0:
+        return np.zeros((0, 0)), np.empty(0, np.int64)
+    triangle = np.linalg.qr(matrix, mode="r")
+    pivoted, order = qr(triangle, mode="r", pivoting=True)
+    return np.asarray(pivoted, dtype=np.float64), np.asarray(order, dtype=np.int64)
 
 
 def _score_scale(scores: FloatArray) -> float:
@@ -308,7 +316,7 @@ def relation_gaps(
     relation: FloatArray,
     gap: FloatArray,
 ) -> None:
-    """Per row, how far dependent columns are from their relation, less `UNSEEN_TOL` of the terms."""
+    """Per row, how far dependent columns are from their relation, beyond `UNSEEN_TOL`."""
     for i in range(len(phi)):
         for k in range(len(dependent)):
             column = dependent[k]
