@@ -83,3 +83,12 @@ def test_a_path_that_fails_its_check_goes_to_the_program(monkeypatch: pytest.Mon
     np.testing.assert_allclose(by_program.values, expected.values, atol=1e-9)
     assert by_program.n_fallback == 2
     assert by_program.counts()[Status.FALLBACK] == 2
+
+
+def test_a_slope_that_turns_exactly_at_a_breakpoint_is_no_ray() -> None:
+    """Integer slopes: sums in two orders differ in the last bit, and both must find the turn."""
+    rng = np.random.default_rng(0)
+    for seed in range(300 if COMPILED else 20):
+        x = rng.random(60)
+        phi = np.stack([np.ones(60), x, x > 0.5], axis=1)
+        assert fit_quantiles(phi, rng.gamma(1.0, 0.2 + x), 0.2).certificate.holds, seed

@@ -148,9 +148,10 @@ def _weighted_select(
     """Position of the smallest step at which the weights of steps up to it reach `need`, or -1.
 
     Quickselect: each round splits the candidates in three by a pivot value and keeps one part,
-    so it ends after at most `count` rounds.
+    so it ends after at most `count` rounds. A sum in another order may miss `need` by rounding
+    in a part that had reached it; the entry just after that part is then the answer.
     """
-    low, high, passed = 0, count, 0.0
+    low, high, passed, after = 0, count, 0.0, -1
     while low < high:
         a, b, c = step[low], step[(low + high) // 2], step[high - 1]
         pivot = max(min(a, b), min(max(a, b), c))
@@ -159,14 +160,14 @@ def _weighted_select(
         for i in range(low, less):
             below += weight[i]
         if below >= need and less > low:
-            high = less
+            high, after = less, less
             continue
         for i in range(less, more):
             below += weight[i]
             if below >= need:
                 return i
         low, passed = more, below
-    return -1
+    return after
 
 
 @njit(cache=True, nogil=True)

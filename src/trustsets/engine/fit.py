@@ -14,7 +14,7 @@ from scipy.linalg import qr
 
 from trustsets.engine.descent import CAPPED, OPTIMAL, descend
 from trustsets.engine.kernels import compensated_pull
-from trustsets.engine.problem import FloatArray, IntArray, Problem
+from trustsets.engine.problem import FloatArray, IntArray, Problem, scan_keys
 from trustsets.errors import InputError, TrustSetsError
 
 __all__ = ["Certificate", "Vertex", "fit_pulled", "fit_vertex"]
@@ -242,7 +242,7 @@ def _split(
     """Split points into the `size` that can change side first and the others."""
     if size >= len(residual):
         return np.arange(len(residual)), np.empty(0, np.int64)
-    key = np.abs(residual) / np.maximum(norms, np.finfo(np.float64).tiny)
+    key = scan_keys(residual, norms)
     key[basis] = -1.0
     order = np.argpartition(key, size)
     return np.sort(order[:size]), order[size:]

@@ -7,7 +7,7 @@ With weight u on the test row q, the dual problem is
 The threshold is the smallest :math:`q'b` over all optimal b. By complementary slackness these
 are, for any one optimal :math:`\eta`, the b whose residuals are :math:`\ge 0` where
 :math:`\eta_i = 1-\alpha`, :math:`\le 0` where :math:`\eta_i=-\alpha` and zero elsewhere: a second
-linear program. Imports NumPy, SciPy and `trustsets.errors` only; it shares no code with the path.
+linear program. Imports `problem` and `trustsets.errors`; it shares no code with the path.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import OptimizeResult, linprog
 
-from trustsets.engine.problem import FloatArray
+from trustsets.engine.problem import FloatArray, scan_keys
 from trustsets.errors import TrustSetsError
 
 __all__ = ["solve_oracle", "solve_reduced"]
@@ -75,12 +75,12 @@ def solve_reduced(
 ) -> float:
     """Solve for the same threshold, given the residuals of a nearby solution.
 
-    Points whose residual is large for the length of their row are held on their side. A solution that
-    leaves all of them there is complementary to a feasible dual of the whole problem, so it
-    solves that too; otherwise, or when the small problem has no solution, more points take
-    part, in the end all.
+    Points whose residual is large for the length of their row are held on their side. If the
+    solution leaves all of them there, it is complementary to a feasible dual of the whole
+    problem, so it solves that too; otherwise, or when the small problem has no solution, more
+    points take part, in the end all.
     """
-    order = np.argsort(np.abs(residuals) / np.maximum(norms, np.finfo(np.float64).tiny))
+    order = np.argsort(scan_keys(residuals, norms))
     size = FIRST_ACTIVE
     while size < len(rows):
         near, far = order[:size], order[size:]

@@ -30,6 +30,8 @@ EDGE_TOL = 1e-11
 """A product with an edge below this share of the edge's length counts as zero."""
 RADIUS_SLACK = 1.0 + 1e-9
 """Room for rounding in the comparison of keys and distances."""
+UNREACHED = 1e150
+"""The length of a step that nothing ends; finite, so that its products are numbers."""
 BOUND_SLACK = 1.0 - 1e-9
 """Room for rounding in the bound of a block."""
 CHECK_TOL = 1e-9
@@ -246,7 +248,7 @@ def _ratio_test(members: int, base: Base, work: Work) -> tuple[float, int, int]:
             # The bound of the block: at the end of the step its signed products stay below this.
             end = work.centre_here[lane] + length * work.centre_speed[lane]
             bound = end + base.spread[block] * radius
-            if length < np.inf and bound < BOUND_SLACK * base.least[block]:
+            if bound < BOUND_SLACK * base.least[block]:
                 continue
             work.seen[seen] = block
             seen += 1
@@ -263,8 +265,8 @@ def _ratio_test(members: int, base: Base, work: Work) -> tuple[float, int, int]:
 @njit(cache=True, nogil=True)
 def _radius(here: float, along: float, long: float, length: float) -> float:
     """Distance from the base vertex after a step of `length` along the edge."""
-    if length == np.inf:
-        return float(np.finfo(np.float64).max)  # beyond all keys, but not beyond padding
+    if length >= UNREACHED:
+        return UNREACHED * UNREACHED  # beyond all keys, but not beyond padding
     square = here + length * (2.0 * along + length * long)
     return float(RADIUS_SLACK * np.sqrt(max(square, 0.0)))
 
@@ -272,7 +274,7 @@ def _radius(here: float, along: float, long: float, length: float) -> float:
 @njit(cache=True, nogil=True)
 def _member_crossing(members: int, tiny: float, work: Work) -> tuple[float, int]:
     """First zero among members that are not basic."""
-    length, entering = np.inf, -1
+    length, entering = UNREACHED, -1
     for m in range(members):
         side = work.member_side[m]
         if side != 0.0:

@@ -26,7 +26,7 @@ from numba import njit
 
 from trustsets.engine.fit import Vertex
 from trustsets.engine.kernels import three_way
-from trustsets.engine.problem import FloatArray, IntArray, Problem
+from trustsets.engine.problem import FloatArray, IntArray, Problem, scan_keys
 
 __all__ = ["WIDTH", "Base", "block_products", "prepare"]
 
@@ -87,7 +87,7 @@ class Base(NamedTuple):
 def prepare(problem: Problem, vertex: Vertex) -> Base:
     """Put the points in scan order."""
     n_points, rank = problem.rows.shape
-    key = np.abs(vertex.residuals) / np.maximum(problem.norms, np.finfo(np.float64).tiny)
+    key = scan_keys(vertex.residuals, problem.norms)
     key[vertex.basis] = -1.0 - np.arange(rank)[::-1]
     order = np.argsort(key, kind="stable")
     side = np.where(vertex.residuals >= 0.0, 1.0, -1.0)
