@@ -11,7 +11,7 @@ from problems import COMPILED, Array
 
 from trustsets.engine import fit_quantiles
 
-REPEATS = 1500 if COMPILED else 40
+REPEATS = 4000 if COMPILED else 40
 N, ALPHA = 60, 0.2
 FUNCTIONS = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, -1.0, 0.0]])
 

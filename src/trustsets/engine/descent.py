@@ -8,7 +8,7 @@ points that are known to stay on one side: they enter only through their `pull`,
 import numpy as np
 from numba import njit
 
-from trustsets.engine.kernels import dot, exchange, products, row_dot, three_way
+from trustsets.engine.kernels import dot, exchange, nudged_residuals, products, row_dot, three_way
 from trustsets.engine.problem import BoolArray, FloatArray, IntArray
 
 __all__ = ["CAPPED", "OPTIMAL", "UNBOUNDED", "descend"]
@@ -29,6 +29,8 @@ CAP_FACTOR = 60
 def descend(
     rows: FloatArray,
     scores: FloatArray,
+    nudges: FloatArray,
+    zero: float,
     pull: FloatArray,
     alpha: float,
     basis: IntArray,
@@ -54,7 +56,9 @@ def descend(
     cap = CAP_FACTOR * max(rank, 10)
     for pivot in range(cap):
         if pivot % REFRESH == 0:
-            _refresh(rows, scores, pull, alpha, basis, corner, is_basic, residual, total)
+            corner[:] = np.linalg.inv(rows[basis]).T
+            nudged_residuals(rows, scores, nudges, basis, corner, zero, residual)
+            _total_pull(rows, residual, is_basic, pull, alpha, total)
         leaving, excess, sign = _steepest_edge(corner, total, alpha)
         if leaving < 0:
             return OPTIMAL, pivot
@@ -73,33 +77,21 @@ def descend(
 
 
 @njit(cache=True, nogil=True)
-def _refresh(
+def _total_pull(
     rows: FloatArray,
-    scores: FloatArray,
+    residual: FloatArray,
+    is_basic: BoolArray,
     pull: FloatArray,
     alpha: float,
-    basis: IntArray,
-    corner: FloatArray,
-    is_basic: BoolArray,
-    residual: FloatArray,
     total: FloatArray,
 ) -> None:
-    """Residuals and total pull of the present vertex, free of the drift of updates."""
-    rank = len(basis)
-    if rank:
-        corner[:] = np.linalg.inv(rows[basis]).T
-    beta = np.zeros(rank)
-    for k in range(rank):
-        beta += scores[basis[k]] * corner[k]
-    products(rows, beta, residual)
+    """Sum of ``eta_i Q_i`` over nonbasic points, and the pull of the fixed ones."""
     total[:] = pull
     for i in range(len(rows)):
-        residual[i] = scores[i] - residual[i]
         if not is_basic[i]:
             eta = 1.0 - alpha if residual[i] > 0.0 else -alpha
-            for j in range(rank):
+            for j in range(len(total)):
                 total[j] += eta * rows[i, j]
-    residual[basis] = 0.0
 
 
 @njit(cache=True, nogil=True)

@@ -10,7 +10,16 @@ from numba import njit
 
 from trustsets.engine.problem import FloatArray, IntArray
 
-__all__ = ["compensated_pull", "dot", "exchange", "products", "row_dot", "snap", "three_way"]
+__all__ = [
+    "compensated_pull",
+    "dot",
+    "exchange",
+    "nudged_residuals",
+    "products",
+    "row_dot",
+    "snap",
+    "three_way",
+]
 
 SNAP_TOL = 1e-11
 """Weights this close to an integer are that integer: sums of scores then carry no rounding."""
@@ -88,6 +97,33 @@ def compensated_pull(rows: FloatArray, weights: FloatArray) -> FloatArray:
             lost[j] += (total[j] - (new - part)) + (term - part)
             total[j] = new
     return total + lost
+
+
+@njit(cache=True, nogil=True)
+def nudged_residuals(
+    rows: FloatArray,
+    scores: FloatArray,
+    nudges: FloatArray,
+    basis: IntArray,
+    corner: FloatArray,
+    zero: float,
+    out: FloatArray,
+) -> None:
+    """Residuals of nudged scores at the vertex of `basis`, exactly zero on it.
+
+    Scores and nudges have each their own vertex, and residuals of scores up to `zero` are zero:
+    where many points are tied, what is left is the residuals of the nudges with all their digits.
+    """
+    beta, small = np.zeros(len(basis)), np.zeros(len(basis))
+    for k in range(len(basis)):
+        beta += scores[basis[k]] * corner[k]
+        small += nudges[basis[k]] * corner[k]
+    for i in range(len(rows)):
+        plain = scores[i] - row_dot(rows, i, beta)
+        out[i] = nudges[i] - row_dot(rows, i, small)
+        if abs(plain) > zero:
+            out[i] += plain
+    out[basis] = 0.0
 
 
 @njit(cache=True, nogil=True)

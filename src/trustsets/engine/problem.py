@@ -34,6 +34,8 @@ UNSEEN_TOL = 1e-9
 """A test row whose part outside the calibration row space exceeds this share of it is unseen."""
 PERTURBATION = 2.0**-35
 """Largest change of a score that breaks ties, as a share of the score scale (about 3e-11)."""
+CONSTANT_TOL = 1e-11
+"""How well the class must reproduce the constant 1 to hold it."""
 SHORTEST = 1e-200
 """A whitened row shorter than this never changes side."""
 SPLITTER = 2.0**27 + 1.0
@@ -105,8 +107,12 @@ class Problem:
         Their lengths.
     scores : (n,) array
         Scores as given: thresholds are sums of these.
-    distinct : (n,) array
-        The same scores in general position: ties broken, order kept. Solvers pivot on these.
+    centred : (n,) array
+        Scores less their most frequent value where the class holds constants, else the scores.
+        Solvers use these: the residuals of the many points at that value are then exact.
+    nudges : (n,) array
+        What is added to the scores to bring them in general position: ties broken, order kept.
+        Kept apart from the scores, beside which most digits of a nudge would be lost.
     alpha : float
         Miscoverage.
     score_scale : float
@@ -118,7 +124,8 @@ class Problem:
     rows: FloatArray
     norms: FloatArray
     scores: FloatArray
-    distinct: FloatArray
+    centred: FloatArray
+    nudges: FloatArray
     alpha: float
     score_scale: float
     whitening: Whitening
@@ -139,9 +146,10 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: float) -> Problem:
     whitening = _whitening(matrix)
     rows = whitening.apply(matrix)
     scale = _score_scale(target)
-    distinct = _break_ties(target, scale)
+    nudges = _break_ties(target, scale)
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    return Problem(rows, norms, target, distinct, level, scale, whitening)
+    centred = _centre(target, rows)
+    return Problem(rows, norms, target, centred, nudges, level, scale, whitening)
 
 
 def read_matrix(phi: ArrayLike, name: str) -> FloatArray:
@@ -242,6 +250,15 @@ def scan_keys(residuals: FloatArray, norms: FloatArray) -> FloatArray:
     return out
 
 
+def _centre(scores: FloatArray, rows: FloatArray) -> FloatArray:
+    """Subtract the most frequent score if the class holds constants: all fits move along."""
+    constant = rows.T @ np.ones(len(rows)) / len(rows)
+    if np.abs(rows @ constant - 1.0).max() > CONSTANT_TOL:
+        return scores
+    values, counts = np.unique(scores, return_counts=True)
+    return np.asarray(scores - values[np.argmax(counts)])
+
+
 def _score_scale(scores: FloatArray) -> float:
     """Spread of the bulk of the scores; an outlier must not coarsen the tie-breaking."""
     low, high = np.quantile(scores, [0.05, 0.95])
@@ -253,7 +270,7 @@ def _score_scale(scores: FloatArray) -> float:
 
 
 def _break_ties(scores: FloatArray, scale: float) -> FloatArray:
-    """Add to every score a fixed random amount, less than half the gap to the next score.
+    """Give every score a fixed random nudge, less than half the gap to the next score.
 
     Equal scores become distinct, different scores keep their order, and no change exceeds
     `PERTURBATION * scale`. The amounts depend on the row number only, never on a test point.
@@ -261,7 +278,7 @@ def _break_ties(scores: FloatArray, scale: float) -> FloatArray:
     values, group = np.unique(scores, return_inverse=True)
     gaps = np.append(np.diff(values), np.inf)
     room = np.minimum(PERTURBATION * scale, 0.5 * gaps)
-    return scores + room[group] * _uniform_hash(len(scores))
+    return np.asarray(room[group] * _uniform_hash(len(scores)))
 
 
 def _uniform_hash(count: int) -> FloatArray:

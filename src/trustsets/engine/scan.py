@@ -94,7 +94,7 @@ def prepare(problem: Problem, vertex: Vertex) -> Base:
     first_key = _arrange(problem.rows, side, key, order)
     n_blocks = -(-n_points // WIDTH)
     signed = np.zeros((n_blocks, WIDTH, rank))
-    signed.reshape(-1, rank)[:n_points] = problem.rows[order] * side[order, None]
+    signed.reshape(n_blocks * WIDTH, rank)[:n_points] = problem.rows[order] * side[order, None]
     distance = np.full(n_blocks * WIDTH, np.inf)
     distance[rank:n_points] = np.abs(vertex.residuals[order[rank:]])
     return Base(
