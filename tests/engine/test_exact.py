@@ -76,3 +76,14 @@ def test_values_from_a_thousandth_to_ten_thousand() -> None:
     phi = np.stack([x**k for k in range(6)], axis=1)
     case = Case(phi[:296], rng.random(296), phi[296:], 0.1)
     assert_exact(case, np.full(4, 0.9))
+
+
+@pytest.mark.parametrize(("n", "level"), [(66, -0.2), (63, -0.1), (70, 0.0), (61, 0.3), (64, 0.2)])
+def test_a_breakpoint_on_the_level_gives_the_smallest_value(n: int, level: float) -> None:
+    """With alpha 0.3 and a constant, u = 0.3 n - k is a breakpoint for every integer k."""
+    scores = np.random.default_rng(n).permutation(n).astype(float)
+    case = Case(np.ones((n, 1)), scores, np.ones((1, 1)), 0.3)
+    model = fit_quantiles(case.phi, case.scores, case.alpha)
+    value = model.thresholds(case.tests, level).values[0]
+    assert value == reference(case, np.array([level]))[0]
+    assert value < model.thresholds(case.tests, level + 1e-3).values[0]

@@ -117,3 +117,14 @@ def test_a_basis_rebuilds_the_model_without_search() -> None:
     assert again.certificate.pivots == 0
     assert np.array_equal(again.basis, model.basis)
     assert np.array_equal(again.thresholds(phi[:50]).values, model.thresholds(phi[:50]).values)
+
+
+def test_sums_of_groups_have_thresholds_without_rounding() -> None:
+    """Weights are integers there, so whole scores give whole thresholds."""
+    for seed in range(40 if COMPILED else 5):
+        rng = np.random.default_rng(seed)
+        n = 600 if COMPILED else 80
+        phi = np.hstack([np.eye(5)[rng.integers(5, size=n)], np.eye(4)[rng.integers(4, size=n)]])
+        values = fit_quantiles(phi, rng.integers(1000, size=n).astype(float)).thresholds(phi).values
+        finite = values[np.isfinite(values)]
+        assert np.array_equal(finite, np.round(finite))

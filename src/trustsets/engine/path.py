@@ -155,7 +155,7 @@ def _follow(
         if pivot > 0 and pivot % REFRESH == 0:
             _refresh(row, members, base, work)
         leaving, room = _price(work.eta, work.weight, base.alpha)
-        if leaving < 0 or level + room > goal or (stop_at_equality and level + room >= goal):
+        if leaving < 0 or level + room > goal:
             value, ok = _finish(row, target, base, work)
             return value, EXACT if ok else FALLBACK, pivot
         level += room
