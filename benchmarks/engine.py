@@ -9,6 +9,7 @@ Peers that are not installed are left out of the table.
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -148,6 +149,7 @@ def point_row(name: str, data: Data, peer: float | None) -> tuple[list[str], flo
         "" if peer is None else f"{1e3 * peer:.0f} ms",
         "" if peer is None else f"{peer / each:,.0f}",
     ]
+    print(*cells, sep="  ", file=sys.stderr)  # so that a long run shows where it is
     return cells, each
 
 
