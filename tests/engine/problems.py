@@ -54,9 +54,7 @@ def features(kind: str, rng: np.random.Generator, n: int, m: int) -> tuple[Array
     elif kind == "bins":
         rows = bins(rng, n + m)
     elif kind == "duplicated":
-        rows = rng.standard_normal((max(n // 4, 5), 4))[
-            rng.integers(max(n // 4, 5), size=n + m)
-        ]
+        rows = rng.standard_normal((max(n // 4, 5), 4))[rng.integers(max(n // 4, 5), size=n + m)]
     else:
         degree = int(kind[-1])
         rows = polynomial(plane(rng, n + m, heavy="heavy" in kind), degree)
@@ -84,7 +82,8 @@ def random_case(
     phi, tests = features(features_kind, rng, n, m)
     tests = tests.copy()
     tests[-1] *= rng.choice([1.0, 3.0, 30.0])
-    return Case(phi, scores(scores_kind, rng, n), tests, float(rng.choice([0.01, 0.05, 0.1, 0.25, 0.5])))
+    alpha = float(rng.choice([0.01, 0.05, 0.1, 0.25, 0.5]))
+    return Case(phi, scores(scores_kind, rng, n), tests, alpha)
 
 
 def reference(case: Case, levels: Array) -> Array:

@@ -8,7 +8,7 @@ points that are known to stay on one side: they enter only through their `pull`,
 import numpy as np
 from numba import njit
 
-from trustsets.engine.kernels import dot, exchange, products, three_way
+from trustsets.engine.kernels import dot, exchange, nudged_residuals, products, row_dot, three_way
 from trustsets.engine.problem import BoolArray, FloatArray, IntArray
 
 __all__ = ["CAPPED", "OPTIMAL", "UNBOUNDED", "descend"]
@@ -29,6 +29,8 @@ CAP_FACTOR = 60
 def descend(
     rows: FloatArray,
     scores: FloatArray,
+    nudges: FloatArray,
+    zero: float,
     pull: FloatArray,
     alpha: float,
     basis: IntArray,
@@ -54,7 +56,9 @@ def descend(
     cap = CAP_FACTOR * max(rank, 10)
     for pivot in range(cap):
         if pivot % REFRESH == 0:
-            _refresh(rows, scores, pull, alpha, basis, corner, is_basic, residual, total)
+            corner[:] = np.linalg.inv(rows[basis]).T
+            nudged_residuals(rows, scores, nudges, basis, corner, zero, residual)
+            _total_pull(rows, residual, is_basic, pull, alpha, total)
         leaving, excess, sign = _steepest_edge(corner, total, alpha)
         if leaving < 0:
             return OPTIMAL, pivot
@@ -68,46 +72,34 @@ def descend(
         length, entering = step[chosen], index[chosen]
         _pass_points(rows, residual, speed, length, entering, is_basic, total)
         _swap(rows, alpha, basis, is_basic, residual, leaving, entering, sign, length, total)
-        exchange(corner, leaving, rows[entering], ratio)
+        exchange(corner, leaving, rows, entering, ratio)
     return CAPPED, cap
 
 
 @njit(cache=True, nogil=True)
-def _refresh(
+def _total_pull(
     rows: FloatArray,
-    scores: FloatArray,
+    residual: FloatArray,
+    is_basic: BoolArray,
     pull: FloatArray,
     alpha: float,
-    basis: IntArray,
-    corner: FloatArray,
-    is_basic: BoolArray,
-    residual: FloatArray,
     total: FloatArray,
 ) -> None:
-    """Residuals and total pull of the present vertex, free of the drift of updates."""
-    rank = len(basis)
-    if rank:
-        corner[:] = np.linalg.inv(rows[basis]).T
-    beta = np.zeros(rank)
-    for k in range(rank):
-        beta += scores[basis[k]] * corner[k]
-    products(rows, beta, residual)
+    """Sum of ``eta_i Q_i`` over nonbasic points, and the pull of the fixed ones."""
     total[:] = pull
     for i in range(len(rows)):
-        residual[i] = scores[i] - residual[i]
         if not is_basic[i]:
             eta = 1.0 - alpha if residual[i] > 0.0 else -alpha
-            for j in range(rank):
+            for j in range(len(total)):
                 total[j] += eta * rows[i, j]
-    residual[basis] = 0.0
 
 
 @njit(cache=True, nogil=True)
 def _steepest_edge(corner: FloatArray, total: FloatArray, alpha: float) -> tuple[int, float, float]:
-    """The basic point whose dual value breaks its box most steeply: number, excess, side."""
+    """Find the basic point whose dual value breaks its box most steeply: number, excess, side."""
     leaving, best, excess, sign = -1, 0.0, 0.0, 0.0
     for k in range(len(corner)):
-        eta = -dot(corner[k], total)
+        eta = -row_dot(corner, k, total)
         above, below = eta - (1.0 - alpha), -alpha - eta
         violation = max(above, below)
         if violation <= DUAL_TOL:
@@ -148,9 +140,10 @@ def _weighted_select(
     """Position of the smallest step at which the weights of steps up to it reach `need`, or -1.
 
     Quickselect: each round splits the candidates in three by a pivot value and keeps one part,
-    so it ends after at most `count` rounds.
+    so it ends after at most `count` rounds. A sum in another order may miss `need` by rounding
+    in a part that had reached it; the entry just after that part is then the answer.
     """
-    low, high, passed = 0, count, 0.0
+    low, high, passed, after = 0, count, 0.0, -1
     while low < high:
         a, b, c = step[low], step[(low + high) // 2], step[high - 1]
         pivot = max(min(a, b), min(max(a, b), c))
@@ -159,14 +152,14 @@ def _weighted_select(
         for i in range(low, less):
             below += weight[i]
         if below >= need and less > low:
-            high = less
+            high, after = less, less
             continue
         for i in range(less, more):
             below += weight[i]
             if below >= need:
                 return i
         low, passed = more, below
-    return -1
+    return after
 
 
 @njit(cache=True, nogil=True)

@@ -13,8 +13,8 @@ import numpy as np
 from scipy.linalg import qr
 
 from trustsets.engine.descent import CAPPED, OPTIMAL, descend
-from trustsets.engine.kernels import compensated_pull
-from trustsets.engine.problem import FloatArray, IntArray, Problem
+from trustsets.engine.kernels import compensated_pull, nudged_residuals
+from trustsets.engine.problem import FloatArray, IntArray, Problem, scan_keys
 from trustsets.errors import InputError, TrustSetsError
 
 __all__ = ["Certificate", "Vertex", "fit_pulled", "fit_vertex"]
@@ -29,6 +29,8 @@ GROWTH, BIG_GROWTH = 1.5, 8.0
 """Growth of the active set when a point changed side, and when the small problem has no optimum."""
 INDEPENDENT_TOL = 1e-8
 """A row whose part outside the rows chosen so far is shorter than this is no basis row."""
+ZERO_TOL = 1e-13
+"""Residuals below this share of the score scale are rounding: the point is tied."""
 CERTIFICATE_TOL = 1e-8
 """Largest accepted violation in a certificate."""
 
@@ -75,10 +77,8 @@ class Vertex:
         Basic points, by row number of the calibration data, in increasing order.
     corner : (rank, rank) array
         Transposed inverse of the basic rows (see `kernels`).
-    beta : (rank,) array
-        The vertex, in whitened coordinates.
     residuals : (n,) array
-        Of the scores in general position; exactly zero on the basis.
+        Of the nudged scores; exactly zero on the basis.
     pull : (rank,) array
         Sum of ``eta_i Q_i`` over nonbasic points, and what was added from outside.
     eta : (rank,) array
@@ -88,7 +88,6 @@ class Vertex:
 
     basis: IntArray
     corner: FloatArray
-    beta: FloatArray
     residuals: FloatArray
     pull: FloatArray
     eta: FloatArray
@@ -144,13 +143,17 @@ class _Data(NamedTuple):
     rows: FloatArray
     norms: FloatArray
     scores: FloatArray
+    nudges: FloatArray
+    zero: float
 
     def take(self, chosen: IntArray) -> "_Data":
-        return _Data(self.rows[chosen], self.norms[chosen], self.scores[chosen])
+        rows, norms = self.rows[chosen], self.norms[chosen]
+        return _Data(rows, norms, self.scores[chosen], self.nudges[chosen], self.zero)
 
 
 def _data(problem: Problem) -> _Data:
-    return _Data(problem.rows, problem.norms, problem.distinct)
+    zero = ZERO_TOL * problem.score_scale
+    return _Data(problem.rows, problem.norms, problem.centred, problem.nudges, zero)
 
 
 def _starting_basis(data: _Data, alpha: float) -> tuple[IntArray, int]:
@@ -230,19 +233,19 @@ def _close_in(
 
 def _residuals(data: _Data, basis: IntArray) -> FloatArray:
     """Residuals of the vertex of `basis`, exactly zero on it."""
-    beta = np.linalg.solve(data.rows[basis], data.scores[basis])
-    residual = data.scores - data.rows @ beta
-    residual[basis] = 0.0
-    return residual
+    corner = np.ascontiguousarray(np.linalg.inv(data.rows[basis]).T)
+    out = np.empty(len(data.rows))
+    nudged_residuals(data.rows, data.scores, data.nudges, basis, corner, data.zero, out)
+    return out
 
 
 def _split(
     residual: FloatArray, norms: FloatArray, basis: IntArray, size: int
 ) -> tuple[IntArray, IntArray]:
-    """The `size` points that can change side first, and the others."""
+    """Split points into the `size` that can change side first and the others."""
     if size >= len(residual):
         return np.arange(len(residual)), np.empty(0, np.int64)
-    key = np.abs(residual) / np.maximum(norms, np.finfo(np.float64).tiny)
+    key = scan_keys(residual, norms)
     key[basis] = -1.0
     order = np.argpartition(key, size)
     return np.sort(order[:size]), order[size:]
@@ -263,19 +266,20 @@ def _solve_active(
     part = data.take(active)
     corner = np.zeros((len(basis), len(basis)))
     fixed_pull = pull + data.rows.T @ eta
-    status, pivots = descend(part.rows, part.scores, fixed_pull, alpha, local, corner)
+    status, pivots = descend(
+        part.rows, part.scores, part.nudges, data.zero, fixed_pull, alpha, local, corner
+    )
     return status, active[local], pivots
 
 
 def _certified(problem: Problem, basis: IntArray, pull: FloatArray, pivots: int) -> Vertex:
     """Compute everything about a vertex afresh, with the numbers that prove it optimal."""
     low, high = -problem.alpha, 1.0 - problem.alpha
-    block = problem.rows[basis]
+    block, data = problem.rows[basis], _data(problem)
     corner = np.ascontiguousarray(np.linalg.inv(block).T)
-    beta = np.linalg.solve(block, problem.distinct[basis])
-    residuals = problem.distinct - problem.rows @ beta
-    off = float(np.abs(residuals[basis]).max(initial=0.0)) / problem.score_scale
-    residuals[basis] = 0.0
+    residuals = _residuals(data, basis)
+    beta = corner.T @ data.scores[basis]
+    off = float(np.abs(data.scores[basis] - block @ beta).max(initial=0.0)) / problem.score_scale
     weights = np.where(residuals > 0.0, high, low)
     weights[basis] = 0.0
     pull = pull + compensated_pull(problem.rows, weights)
@@ -287,4 +291,4 @@ def _certified(problem: Problem, basis: IntArray, pull: FloatArray, pivots: int)
         equality_residual=float(np.abs(block.T @ eta + pull).max(initial=0.0)),
         pivots=pivots,
     )
-    return Vertex(basis, corner, beta, residuals, pull, eta, certificate)
+    return Vertex(basis, corner, residuals, pull, eta, certificate)

@@ -10,7 +10,16 @@ from numba import njit
 
 from trustsets.engine.problem import FloatArray, IntArray
 
-__all__ = ["compensated_pull", "dot", "exchange", "products", "snap", "three_way"]
+__all__ = [
+    "compensated_pull",
+    "dot",
+    "exchange",
+    "nudged_residuals",
+    "products",
+    "row_dot",
+    "snap",
+    "three_way",
+]
 
 SNAP_TOL = 1e-11
 """Weights this close to an integer are that integer: sums of scores then carry no rounding."""
@@ -25,35 +34,55 @@ def dot(left: FloatArray, right: FloatArray) -> float:
     return total
 
 
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+def row_dot(matrix: FloatArray, i: int, vector: FloatArray) -> float:
+    """Inner product of row i and a vector.
+
+    Kernels index arrays instead of slicing them: a slice counts a reference, and threads that
+    count references to the same array wait for each other.
+    """
+    total = 0.0
+    for k in range(matrix.shape[1]):
+        total += matrix[i, k] * vector[k]
+    return total
+
+
 @njit(cache=True, nogil=True)
-def products(rows: FloatArray, vector: FloatArray, out: FloatArray) -> None:
-    """Store `rows @ vector` in `out`."""
+def products(matrix: FloatArray, vector: FloatArray, out: FloatArray) -> None:
+    """Store `matrix @ vector` in `out`."""
     for i in range(len(out)):
-        out[i] = dot(rows[i], vector)
+        out[i] = row_dot(matrix, i, vector)
 
 
-@njit(cache=True, nogil=True)
-def exchange(corner: FloatArray, leaving: int, row: FloatArray, ratio: FloatArray) -> None:
-    """Replace basic row number `leaving` by `row`: a rank-one update of the inverse.
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+def exchange(
+    corner: FloatArray, leaving: int, rows: FloatArray, entering: int, ratio: FloatArray
+) -> None:
+    """Replace basic row number `leaving` by `rows[entering]`: a rank-one update of the inverse.
 
     Afterwards `ratio[k]` is what was subtracted from edge k in units of the old edge `leaving`;
     `ratio[leaving]` is the inverse of the pivot.
     """
-    products(corner, row, ratio)
+    rank = len(ratio)
+    for k in range(rank):
+        total = 0.0
+        for j in range(rank):
+            total += corner[k, j] * rows[entering, j]
+        ratio[k] = total
     inverse = 1.0 / ratio[leaving]
-    for k in range(len(corner)):
+    for k in range(rank):
         if k != leaving:
             ratio[k] *= inverse
-            for j in range(corner.shape[1]):
+            for j in range(rank):
                 corner[k, j] -= ratio[k] * corner[leaving, j]
     ratio[leaving] = inverse
-    for j in range(corner.shape[1]):
+    for j in range(rank):
         corner[leaving, j] *= inverse
 
 
 @njit(cache=True, nogil=True)
 def compensated_pull(rows: FloatArray, weights: FloatArray) -> FloatArray:
-    """The sum of `weights[i] * rows[i]`, with Neumaier's correction.
+    """Sum `weights[i] * rows[i]` over points, with Neumaier's correction.
 
     With a million terms of size one a plain sum can be off by 1e-10, near the tolerance that
     decides ties; the corrected one is exact to the last bits of the result.
@@ -70,11 +99,36 @@ def compensated_pull(rows: FloatArray, weights: FloatArray) -> FloatArray:
     return total + lost
 
 
+@njit(cache=True, nogil=True)
+def nudged_residuals(
+    rows: FloatArray,
+    scores: FloatArray,
+    nudges: FloatArray,
+    basis: IntArray,
+    corner: FloatArray,
+    zero: float,
+    out: FloatArray,
+) -> None:
+    """Residuals of nudged scores at the vertex of `basis`, exactly zero on it.
+
+    Scores and nudges have each their own vertex, and residuals of scores up to `zero` are zero:
+    where many points are tied, what is left is the residuals of the nudges with all their digits.
+    """
+    beta, small = np.zeros(len(basis)), np.zeros(len(basis))
+    for k in range(len(basis)):
+        beta += scores[basis[k]] * corner[k]
+        small += nudges[basis[k]] * corner[k]
+    for i in range(len(rows)):
+        plain = scores[i] - row_dot(rows, i, beta)
+        out[i] = nudges[i] - row_dot(rows, i, small)
+        if abs(plain) > zero:
+            out[i] += plain
+    out[basis] = 0.0
 
 
 @njit(cache=True, nogil=True)
 def snap(weight: float) -> float:
-    """The nearest integer where it is within `SNAP_TOL`.
+    """Replace a weight by the nearest integer where that is within `SNAP_TOL`.
 
     A test row that is a calibration row, or a sum of such rows as with groups, has integer
     weights; rounding would turn its threshold of 0 into -1e-17.

@@ -1,9 +1,10 @@
 """The two public calls: fit once, then thresholds of any number of test points."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,6 +21,8 @@ from trustsets.errors import InputError
 from trustsets.status import Status
 
 __all__ = ["QuantileModel", "fit_quantiles"]
+
+T = TypeVar("T")
 
 CHUNK = 256
 """Test points a thread takes at a time."""
@@ -150,8 +153,7 @@ class QuantileModel:
                 out.pivots[part],
             )
 
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
-            list(threads.map(run, _chunks(len(phi))))
+        _in_threads(run, list(_chunks(len(phi))))
         return out
 
     def _finish_long(self, phi: FloatArray, levels: FloatArray, result: Thresholds) -> None:
@@ -162,11 +164,11 @@ class QuantileModel:
         left = np.flatnonzero(result.status == Status.FALLBACK)
         rows = self._problem.whitening.apply(phi[left])
 
-        def run(i: int, row: FloatArray) -> None:
-            result.values[i], result.status[i] = self._solve_alone(row, float(levels[i]))
+        def run(k: int) -> None:
+            i = left[k]
+            result.values[i], result.status[i] = self._solve_alone(rows[k], float(levels[i]))
 
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
-            list(threads.map(run, left.tolist(), rows))
+        _in_threads(run, list(range(len(left))))
 
     def _solve_alone(self, row: FloatArray, level: float) -> tuple[float, Status]:
         """One whitened row by descent from the base vertex; by linear program if that fails."""
@@ -183,6 +185,16 @@ class QuantileModel:
             problem.rows, problem.scores / scale, residuals, problem.norms, self.alpha, row, level
         )
         return scale * value, Status.FALLBACK if np.isfinite(value) else Status.HIGH_LEVERAGE
+
+
+def _in_threads(run: Callable[[T], None], tasks: Sequence[T]) -> None:
+    """Run all tasks; the kernels release the interpreter's lock. One task needs no thread."""
+    if len(tasks) <= 1:
+        for task in tasks:
+            run(task)
+        return
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        list(threads.map(run, tasks))
 
 
 def _chunks(count: int) -> Iterator[slice]:

@@ -7,21 +7,25 @@ With weight u on the test row q, the dual problem is
 The threshold is the smallest :math:`q'b` over all optimal b. By complementary slackness these
 are, for any one optimal :math:`\eta`, the b whose residuals are :math:`\ge 0` where
 :math:`\eta_i = 1-\alpha`, :math:`\le 0` where :math:`\eta_i=-\alpha` and zero elsewhere: a second
-linear program. Imports NumPy, SciPy and `trustsets.errors` only; it shares no code with the path.
+linear program. Imports `problem` and `trustsets.errors`; it shares no code with the path.
 """
+
+from typing import Any
 
 import numpy as np
 from scipy.optimize import OptimizeResult, linprog
 
-from trustsets.engine.problem import FloatArray
+from trustsets.engine.problem import FloatArray, scan_keys
 from trustsets.errors import TrustSetsError
 
 __all__ = ["solve_oracle", "solve_reduced"]
 
 BOUND_TOL = 1e-9
 """Dual values this close to a bound are at it, as on the path."""
-OPTIONS = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+SOLVER_TOL = 1e-10
+"""Feasibility tolerances of HiGHS, the smallest it takes."""
 INFEASIBLE, UNBOUNDED = 2, 3
+"""Outcomes in the words of `scipy.optimize.linprog`."""
 FIRST_ACTIVE = 2000
 """Points in the first reduced program; each failure takes four times as many."""
 
@@ -57,7 +61,7 @@ def solve_oracle(
     inf
     """
     value, _ = _solve(rows, scores, alpha, row, level, np.zeros(len(row)))
-    return np.copysign(np.inf, level) if np.isnan(value) else value
+    return float(np.copysign(np.inf, level)) if np.isnan(value) else value
 
 
 def solve_reduced(
@@ -69,14 +73,14 @@ def solve_reduced(
     row: FloatArray,
     level: float,
 ) -> float:
-    """The same threshold, from the residuals of a nearby solution and the lengths of the rows.
+    """Solve for the same threshold, given the residuals of a nearby solution.
 
-    Points whose residual is large for their length are held on their side. A solution that
-    leaves all of them there is complementary to a feasible dual of the whole problem, so it
-    solves that too; otherwise, or when the small problem has no solution, more points take
-    part, in the end all.
+    Points whose residual is large for the length of their row are held on their side. If the
+    solution leaves all of them there, it is complementary to a feasible dual of the whole
+    problem, so it solves that too; otherwise, or when the small problem has no solution, more
+    points take part, in the end all.
     """
-    order = np.argsort(np.abs(residuals) / np.maximum(norms, np.finfo(np.float64).tiny))
+    order = np.argsort(scan_keys(residuals, norms))
     size = FIRST_ACTIVE
     while size < len(rows):
         near, far = order[:size], order[size:]
@@ -89,37 +93,47 @@ def solve_reduced(
 
 
 def _solve(
-    rows: FloatArray, scores: FloatArray, alpha: float, row: FloatArray, level: float,
+    rows: FloatArray,
+    scores: FloatArray,
+    alpha: float,
+    row: FloatArray,
+    level: float,
     pull: FloatArray,
 ) -> tuple[float, FloatArray]:
     """Smallest optimal value and its b; (nan, empty) without a dual point, -inf when unbounded."""
     low, high = -alpha, 1.0 - alpha
-    dual = linprog(
-        -scores, A_eq=rows.T, b_eq=-level * row - pull, bounds=(low, high), options=OPTIONS
-    )
+    dual = _linprog(-scores, A_eq=rows.T, b_eq=-level * row - pull, bounds=(low, high))
     if _outcome(dual, INFEASIBLE):
         return np.nan, np.empty(0)
     at_high, at_low = dual.x > high - BOUND_TOL, dual.x < low + BOUND_TOL
     inside = ~(at_high | at_low)
-    face = linprog(
+    face = _linprog(
         row,
         A_ub=np.vstack([rows[at_high], -rows[at_low]]),
         b_ub=np.concatenate([scores[at_high], -scores[at_low]]),
         A_eq=rows[inside],
         b_eq=scores[inside],
         bounds=(None, None),
-        options=OPTIONS,
     )
     if _outcome(face, UNBOUNDED):
         return -np.inf, np.empty(0)
     return float(face.fun), face.x
 
 
+def _linprog(cost: FloatArray, **constraints: Any) -> OptimizeResult:
+    """Run HiGHS with its tightest tolerances."""
+    tolerances: Any = {
+        "primal_feasibility_tolerance": SOLVER_TOL,
+        "dual_feasibility_tolerance": SOLVER_TOL,
+    }
+    return linprog(cost, method="highs", options=tolerances, **constraints)
+
+
 def _outcome(result: OptimizeResult, expected: int) -> bool:
     """Whether the program ended as `expected` instead of solved; anything else is an error."""
     if result.status == 0:
         return False
-    if result.status == expected or (result.status == 4 and "unbounded or infeasible" in result.message):
+    if result.status == expected or "unbounded or infeasible" in result.message:
         return True
     raise TrustSetsError(
         f"the linear program of a threshold failed: {result.message}; "

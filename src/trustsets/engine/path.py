@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from trustsets.engine.kernels import dot, exchange, products, snap
+from trustsets.engine.kernels import dot, exchange, products, row_dot, snap
 from trustsets.engine.problem import FloatArray, IntArray, whiten_row
 from trustsets.engine.scan import WIDTH, Base, block_products
 from trustsets.status import Status
@@ -30,6 +30,8 @@ EDGE_TOL = 1e-11
 """A product with an edge below this share of the edge's length counts as zero."""
 RADIUS_SLACK = 1.0 + 1e-9
 """Room for rounding in the comparison of keys and distances."""
+UNREACHED = 1e150
+"""The length of a step that nothing ends; finite, so that its products are numbers."""
 BOUND_SLACK = 1.0 - 1e-9
 """Room for rounding in the bound of a block."""
 CHECK_TOL = 1e-9
@@ -153,7 +155,7 @@ def _follow(
         if pivot > 0 and pivot % REFRESH == 0:
             _refresh(row, members, base, work)
         leaving, room = _price(work.eta, work.weight, base.alpha)
-        if leaving < 0 or level + room > goal or (stop_at_equality and level + room >= goal):
+        if leaving < 0 or level + room > goal:
             value, ok = _finish(row, target, base, work)
             return value, EXACT if ok else FALLBACK, pivot
         level += room
@@ -181,16 +183,16 @@ def _start(row: FloatArray, base: Base, work: Work) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _gather(base: Base, position: int, out: FloatArray) -> None:
-    """The row of one point, from its block."""
+def _gather(blocks: FloatArray, position: int, side: float, out: FloatArray, member: int) -> None:
+    """Copy the row of one point out of its block."""
     block, lane = position // WIDTH, position % WIDTH
-    for j in range(len(out)):
-        out[j] = base.side[position] * base.blocks[block, j, lane]
+    for j in range(out.shape[1]):
+        out[member, j] = side * blocks[block, j, lane]
 
 
 @njit(cache=True, nogil=True)
 def _price(eta: FloatArray, weight: FloatArray, alpha: float) -> tuple[int, float]:
-    """The basic point whose dual value meets its bound first, and the level until then.
+    """Find the basic point whose dual value meets its bound first, and the level until then.
 
     Dual values move at rate ``-weight``; -1 when none moves.
     """
@@ -237,63 +239,46 @@ def _ratio_test(members: int, base: Base, work: Work) -> tuple[float, int, int]:
     for chapter in range(len(base.centres)):
         if base.first_key[chapter * WIDTH] > radius:
             break
-        block_products(base.centres[chapter], work.shift, work.centre_here)
-        block_products(base.centres[chapter], work.edge, work.centre_speed)
+        block_products(base.centres, chapter, work.shift, work.centre_here, 0)
+        block_products(base.centres, chapter, work.edge, work.centre_speed, 0)
         for lane in range(WIDTH):
             block = chapter * WIDTH + lane
             if base.first_key[block] > radius:
                 break
-            if _may_cross(block, lane, length, radius, base, work):
-                work.seen[seen] = block
-                seen += 1
-                shorter, position = _scan_block(block, members, tiny, length, base, work)
-                if position >= 0:
-                    length, entering = shorter, members + position
-                    radius = _radius(here, along, long, length)
+            # The bound of the block: at the end of the step its signed products stay below this.
+            end = work.centre_here[lane] + length * work.centre_speed[lane]
+            bound = end + base.spread[block] * radius
+            if bound < BOUND_SLACK * base.least[block]:
+                continue
+            work.seen[seen] = block
+            seen += 1
+            if work.stamp[block] != work.clock[0]:
+                _load(block, members, base.blocks, base.distance, work)
+            block_products(base.blocks, block, work.edge, work.speed, block * WIDTH)
+            shorter, position = _block_crossing(work.near, work.speed, block * WIDTH, tiny, length)
+            if position >= 0:
+                length, entering = shorter, members + position
+                radius = _radius(here, along, long, length)
     return length, entering, seen
 
 
 @njit(cache=True, nogil=True)
 def _radius(here: float, along: float, long: float, length: float) -> float:
     """Distance from the base vertex after a step of `length` along the edge."""
-    if length == np.inf:
-        return np.inf
-    return RADIUS_SLACK * np.sqrt(max(here + length * (2.0 * along + length * long), 0.0))
-
-
-@njit(cache=True, nogil=True)
-def _may_cross(
-    block: int, lane: int, length: float, radius: float, base: Base, work: Work
-) -> bool:
-    """Whether the bound of the block leaves room for a crossing before the end of the step."""
-    if length == np.inf:
-        return base.least[block] < np.inf
-    end = work.centre_here[lane] + length * work.centre_speed[lane]
-    return end + base.spread[block] * radius >= BOUND_SLACK * base.least[block]
-
-
-@njit(cache=True, nogil=True)
-def _scan_block(
-    block: int, members: int, tiny: float, length: float, base: Base, work: Work
-) -> tuple[float, int]:
-    """First zero before `length` among the points of a block: step and position, or -1."""
-    low = block * WIDTH
-    near, speed = work.near[low : low + WIDTH], work.speed[low : low + WIDTH]
-    if work.stamp[block] != work.clock[0]:
-        _load(block, members, base, work)
-    block_products(base.blocks[block], work.edge, speed)
-    shorter, lane = _block_crossing(near, speed, tiny, length)
-    return shorter, low + lane if lane >= 0 else -1
+    if length >= UNREACHED:
+        return UNREACHED * UNREACHED  # beyond all keys, but not beyond padding
+    square = here + length * (2.0 * along + length * long)
+    return float(RADIUS_SLACK * np.sqrt(max(square, 0.0)))
 
 
 @njit(cache=True, nogil=True)
 def _member_crossing(members: int, tiny: float, work: Work) -> tuple[float, int]:
     """First zero among members that are not basic."""
-    length, entering = np.inf, -1
+    length, entering = UNREACHED, -1
     for m in range(members):
         side = work.member_side[m]
         if side != 0.0:
-            rate = dot(work.member_row[m], work.edge)
+            rate = row_dot(work.member_row, m, work.edge)
             work.member_speed[m] = rate
             if side * rate > tiny:
                 step = max(side * work.member_residual[m], 0.0) / (side * rate)
@@ -303,34 +288,33 @@ def _member_crossing(members: int, tiny: float, work: Work) -> tuple[float, int]
 
 
 @njit(cache=True, nogil=True)
-def _load(block: int, members: int, base: Base, work: Work) -> None:
+def _load(block: int, members: int, blocks: FloatArray, distance: FloatArray, work: Work) -> None:
     """Signed residuals of one more block at the present vertex."""
     low = block * WIDTH
-    near = work.near[low : low + WIDTH]
-    block_products(base.blocks[block], work.shift, near)
-    for lane in range(WIDTH):
-        near[lane] = base.distance[low + lane] - near[lane]
+    block_products(blocks, block, work.shift, work.near, low)
+    for i in range(low, low + WIDTH):
+        work.near[i] = distance[i] - work.near[i]
     for m in range(members):
         if work.member_position[m] // WIDTH == block:
-            near[work.member_position[m] % WIDTH] = np.inf
+            work.near[work.member_position[m]] = np.inf
 
 
 @njit(cache=True, nogil=True)
 def _block_crossing(
-    near: FloatArray, speed: FloatArray, tiny: float, length: float
+    near: FloatArray, speed: FloatArray, low: int, tiny: float, length: float
 ) -> tuple[float, int]:
-    """First zero before `length` in one block, or lane -1.
+    """First zero before `length` in the block at `low`: step and position, or -1.
 
     The count is a loop without branches, which vectorises; nearly all blocks end there.
     """
     count = 0
-    for lane in range(WIDTH):
-        count += (speed[lane] > tiny) & (near[lane] < length * speed[lane])
+    for i in range(low, low + WIDTH):
+        count += (speed[i] > tiny) & (near[i] < length * speed[i])
     found = -1
     if count > 0:
-        for lane in range(WIDTH):
-            if speed[lane] > tiny and near[lane] < length * speed[lane]:
-                length, found = max(near[lane], 0.0) / speed[lane], lane
+        for i in range(low, low + WIDTH):
+            if speed[i] > tiny and near[i] < length * speed[i]:
+                length, found = max(near[i], 0.0) / speed[i], i
     return length, found
 
 
@@ -358,19 +342,18 @@ def _enter(leaving: int, entering: int, members: int, base: Base, work: Work) ->
         member, position = members, entering - members
         work.member_position[member] = position
         work.member_side[member] = base.side[position]
-        _gather(base, position, work.member_row[member])
+        _gather(base.blocks, position, base.side[position], work.member_row, member)
         work.near[position] = np.inf
         members += 1
-    row = work.member_row[member]
     bound = 1.0 - base.alpha if work.member_side[member] > 0.0 else -base.alpha
     work.member_side[member] = 0.0
     work.member_residual[member] = 0.0
     work.slot[leaving] = member
     work.eta[leaving] = bound
-    exchange(work.corner, leaving, row, work.ratio)
+    exchange(work.corner, leaving, work.member_row, member, work.ratio)
     pivot_weight = work.weight[leaving]
-    for k in range(len(row)):
-        work.pull[k] -= bound * row[k]
+    for k in range(len(work.weight)):
+        work.pull[k] -= bound * work.member_row[member, k]
         work.weight[k] -= work.ratio[k] * pivot_weight
     work.weight[leaving] = work.ratio[leaving] * pivot_weight
     return members
@@ -394,7 +377,7 @@ def _refresh(row: FloatArray, members: int, base: Base, work: Work) -> None:
     for m in range(members):
         if work.member_side[m] != 0.0:
             start = _base_residual(work.member_position[m], base)
-            work.member_residual[m] = start - dot(work.member_row[m], work.shift)
+            work.member_residual[m] = start - row_dot(work.member_row, m, work.shift)
 
 
 @njit(cache=True, nogil=True)
@@ -426,7 +409,7 @@ def _finish(row: FloatArray, target: float, base: Base, work: Work) -> tuple[flo
         member = work.slot[k]
         position = work.member_position[member]
         start = _base_residual(position, base)
-        drift = max(drift, abs(start - dot(work.member_row[member], work.shift)))
+        drift = max(drift, abs(start - row_dot(work.member_row, member, work.shift)))
         outside = max(outside, work.eta[k] - (1.0 - base.alpha), -base.alpha - work.eta[k])
         value += snap(work.weight[k]) * base.scores[position]
     size = max(1.0, np.sqrt(dot(row, row)))
@@ -447,5 +430,5 @@ def _refine(target: FloatArray, solution: FloatArray, work: Work) -> float:
     for j in range(len(target)):
         worst = max(worst, abs(work.spare[j]))
     for k in range(len(target)):
-        solution[k] += dot(work.corner[k], work.spare)
+        solution[k] += row_dot(work.corner, k, work.spare)
     return worst

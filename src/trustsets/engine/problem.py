@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import qr, solve_triangular
+from scipy.linalg import qr
 
 from trustsets.errors import InputError
 
@@ -20,6 +20,7 @@ __all__ = [
     "Whitening",
     "build_problem",
     "read_matrix",
+    "scan_keys",
     "whiten_row",
 ]
 
@@ -33,6 +34,10 @@ UNSEEN_TOL = 1e-9
 """A test row whose part outside the calibration row space exceeds this share of it is unseen."""
 PERTURBATION = 2.0**-35
 """Largest change of a score that breaks ties, as a share of the score scale (about 3e-11)."""
+CONSTANT_TOL = 1e-11
+"""How well the class must reproduce the constant 1 to hold it."""
+SHORTEST = 1e-200
+"""A whitened row shorter than this never changes side."""
 SPLITTER = 2.0**27 + 1.0
 """Veltkamp's constant: splits a double in two halves whose products are exact."""
 
@@ -102,8 +107,12 @@ class Problem:
         Their lengths.
     scores : (n,) array
         Scores as given: thresholds are sums of these.
-    distinct : (n,) array
-        The same scores in general position: ties broken, order kept. Solvers pivot on these.
+    centred : (n,) array
+        Scores less their most frequent value where the class holds constants, else the scores.
+        Solvers use these: the residuals of the many points at that value are then exact.
+    nudges : (n,) array
+        What is added to the scores to bring them in general position: ties broken, order kept.
+        Kept apart from the scores, beside which most digits of a nudge would be lost.
     alpha : float
         Miscoverage.
     score_scale : float
@@ -115,7 +124,8 @@ class Problem:
     rows: FloatArray
     norms: FloatArray
     scores: FloatArray
-    distinct: FloatArray
+    centred: FloatArray
+    nudges: FloatArray
     alpha: float
     score_scale: float
     whitening: Whitening
@@ -136,13 +146,14 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: float) -> Problem:
     whitening = _whitening(matrix)
     rows = whitening.apply(matrix)
     scale = _score_scale(target)
-    distinct = _break_ties(target, scale)
+    nudges = _break_ties(target, scale)
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    return Problem(rows, norms, target, distinct, level, scale, whitening)
+    centred = _centre(target, rows)
+    return Problem(rows, norms, target, centred, nudges, level, scale, whitening)
 
 
 def read_matrix(phi: ArrayLike, name: str) -> FloatArray:
-    """A C-ordered float64 matrix of finite numbers, or an InputError that says what came."""
+    """Return a C-ordered float64 matrix of finite numbers; raise InputError on anything else."""
     matrix = np.ascontiguousarray(np.asarray(phi, dtype=np.float64))
     if matrix.ndim != 2:
         raise InputError(
@@ -188,28 +199,64 @@ def _require_finite(values: FloatArray, name: str) -> None:
 
 def _whitening(phi: FloatArray) -> Whitening:
     """Scale columns, factor, and separate independent from dependent columns."""
-    n_rows, n_columns = phi.shape
+    n_rows = len(phi)
     largest = np.abs(phi).max(axis=0, initial=0.0)
     scale = np.ldexp(1.0, -np.frexp(np.where(largest > 0.0, largest, 1.0))[1])
-    triangle = np.linalg.qr(phi * scale, mode="r")
-    if n_columns == 0:
-        triangle = np.zeros((0, 0))
-    pivoted, order = qr(triangle, mode="r", pivoting=True) if n_columns else (triangle, [])
+    pivoted, order = _pivoted_triangle(phi * scale)
     diagonal = np.abs(np.diagonal(pivoted))
     rank = int(np.sum(diagonal > RANK_TOL * diagonal.max(initial=0.0)))
-    block = pivoted[:rank, :rank]
-    transform = solve_triangular(block, np.eye(rank)) * np.sqrt(n_rows) if rank else block
-    relation = solve_triangular(block, pivoted[:rank, rank:]) if rank else pivoted[:0, rank:]
-    split = np.asarray(order, dtype=np.int64)
+    block = np.ascontiguousarray(pivoted[:rank, :rank])
+    transform = _solve_upper(block, np.eye(rank)) * np.sqrt(n_rows)
+    relation = _solve_upper(block, np.ascontiguousarray(pivoted[:rank, rank:]))
     found = Whitening(
         scale=scale,
-        independent=split[:rank],
-        dependent=split[rank:],
+        independent=order[:rank],
+        dependent=order[rank:],
         transform=np.ascontiguousarray(np.triu(transform)),
         relation=np.ascontiguousarray(relation),
         seen=0.0,
     )
     return replace(found, seen=float(found.deviations(phi).max(initial=0.0)))
+
+
+def _pivoted_triangle(matrix: FloatArray) -> tuple[FloatArray, IntArray]:
+    """R factor with column pivoting, and the order of the columns.
+
+    The tall matrix is factored without pivoting, which is fast; pivoting its small R is enough.
+    """
+    if matrix.shape[1] == 0:
+        return np.zeros((0, 0)), np.empty(0, np.int64)
+    triangle = np.linalg.qr(matrix, mode="r")
+    pivoted, order = qr(triangle, mode="r", pivoting=True)
+    return np.asarray(pivoted, dtype=np.float64), np.asarray(order, dtype=np.int64)
+
+
+@njit(cache=True, nogil=True)
+def _solve_upper(triangle: FloatArray, right: FloatArray) -> FloatArray:
+    """Back substitution; far faster than a library call at this size."""
+    out = right.copy()
+    for i in range(len(triangle) - 1, -1, -1):
+        for k in range(out.shape[1]):
+            for j in range(i + 1, len(triangle)):
+                out[i, k] -= triangle[i, j] * out[j, k]
+            out[i, k] /= triangle[i, i]
+    return out
+
+
+def scan_keys(residuals: FloatArray, norms: FloatArray) -> FloatArray:
+    """How far the solution must move before each point can change side: ``|r_i| / |Q_i|``."""
+    out = np.full(len(norms), np.inf)
+    np.divide(np.abs(residuals), norms, out=out, where=norms > SHORTEST)
+    return out
+
+
+def _centre(scores: FloatArray, rows: FloatArray) -> FloatArray:
+    """Subtract the most frequent score if the class holds constants: all fits move along."""
+    constant = rows.T @ np.ones(len(rows)) / len(rows)
+    if np.abs(rows @ constant - 1.0).max() > CONSTANT_TOL:
+        return scores
+    values, counts = np.unique(scores, return_counts=True)
+    return np.asarray(scores - values[np.argmax(counts)])
 
 
 def _score_scale(scores: FloatArray) -> float:
@@ -223,7 +270,7 @@ def _score_scale(scores: FloatArray) -> float:
 
 
 def _break_ties(scores: FloatArray, scale: float) -> FloatArray:
-    """Add to every score a fixed random amount, less than half the gap to the next score.
+    """Give every score a fixed random nudge, less than half the gap to the next score.
 
     Equal scores become distinct, different scores keep their order, and no change exceeds
     `PERTURBATION * scale`. The amounts depend on the row number only, never on a test point.
@@ -231,7 +278,7 @@ def _break_ties(scores: FloatArray, scale: float) -> FloatArray:
     values, group = np.unique(scores, return_inverse=True)
     gaps = np.append(np.diff(values), np.inf)
     room = np.minimum(PERTURBATION * scale, 0.5 * gaps)
-    return scores + room[group] * _uniform_hash(len(scores))
+    return np.asarray(room[group] * _uniform_hash(len(scores)))
 
 
 def _uniform_hash(count: int) -> FloatArray:
@@ -308,7 +355,7 @@ def relation_gaps(
     relation: FloatArray,
     gap: FloatArray,
 ) -> None:
-    """Per row, how far dependent columns are from their relation, less `UNSEEN_TOL` of the terms."""
+    """Per row, how far dependent columns are from their relation, beyond `UNSEEN_TOL`."""
     for i in range(len(phi)):
         for k in range(len(dependent)):
             column = dependent[k]

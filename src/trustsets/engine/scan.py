@@ -26,11 +26,11 @@ from numba import njit
 
 from trustsets.engine.fit import Vertex
 from trustsets.engine.kernels import three_way
-from trustsets.engine.problem import FloatArray, IntArray, Problem
+from trustsets.engine.problem import FloatArray, IntArray, Problem, scan_keys
 
 __all__ = ["WIDTH", "Base", "block_products", "prepare"]
 
-WIDTH = 32
+WIDTH = 16
 """Points per block and blocks per chapter: a few vector registers."""
 FIRST_BLOCKS = 4
 """Blocks of the first group, which is kept in the order of keys; groups then double."""
@@ -87,14 +87,14 @@ class Base(NamedTuple):
 def prepare(problem: Problem, vertex: Vertex) -> Base:
     """Put the points in scan order."""
     n_points, rank = problem.rows.shape
-    key = np.abs(vertex.residuals) / np.maximum(problem.norms, np.finfo(np.float64).tiny)
+    key = scan_keys(vertex.residuals, problem.norms)
     key[vertex.basis] = -1.0 - np.arange(rank)[::-1]
     order = np.argsort(key, kind="stable")
     side = np.where(vertex.residuals >= 0.0, 1.0, -1.0)
     first_key = _arrange(problem.rows, side, key, order)
     n_blocks = -(-n_points // WIDTH)
     signed = np.zeros((n_blocks, WIDTH, rank))
-    signed.reshape(-1, rank)[:n_points] = problem.rows[order] * side[order, None]
+    signed.reshape(n_blocks * WIDTH, rank)[:n_points] = problem.rows[order] * side[order, None]
     distance = np.full(n_blocks * WIDTH, np.inf)
     distance[rank:n_points] = np.abs(vertex.residuals[order[rank:]])
     return Base(
@@ -188,7 +188,7 @@ def _split_into_blocks(rows: FloatArray, side: FloatArray, group: IntArray) -> N
 
 @njit(cache=True, nogil=True)
 def _widest(rows: FloatArray, side: FloatArray, group: IntArray) -> int:
-    """The coordinate of largest variance among some of the points."""
+    """Find the coordinate of largest variance among some of the points."""
     step = max(1, len(group) // SAMPLED)
     best, widest = -1.0, 0
     for j in range(rows.shape[1]):
@@ -221,21 +221,23 @@ def _part_at(
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-def block_products(block: FloatArray, vector: FloatArray, out: FloatArray) -> None:
-    """Products of the points of a block (rank, WIDTH) with a vector.
+def block_products(
+    blocks: FloatArray, block: int, vector: FloatArray, out: FloatArray, low: int
+) -> None:
+    """Products of the points of one block with a vector, into `out` from `low` on.
 
     Four coordinates at a time: sums then live in registers instead of memory.
     """
     rank = len(vector)
     for lane in range(WIDTH):
-        out[lane] = 0.0
+        out[low + lane] = 0.0
     for j in range(0, rank - 3, 4):
         a, b, c, d = vector[j], vector[j + 1], vector[j + 2], vector[j + 3]
         for lane in range(WIDTH):
-            out[lane] += (block[j, lane] * a + block[j + 1, lane] * b) + (
-                block[j + 2, lane] * c + block[j + 3, lane] * d
+            out[low + lane] += (blocks[block, j, lane] * a + blocks[block, j + 1, lane] * b) + (
+                blocks[block, j + 2, lane] * c + blocks[block, j + 3, lane] * d
             )
     for j in range(rank - rank % 4, rank):
         a = vector[j]
         for lane in range(WIDTH):
-            out[lane] += block[j, lane] * a
+            out[low + lane] += blocks[block, j, lane] * a

@@ -1,0 +1,89 @@
+"""The path against the definition, over every kind of problem."""
+
+import numpy as np
+import pytest
+from problems import COMPILED, Array, Case, random_case, reference
+
+from trustsets.engine import fit_quantiles
+from trustsets.status import Status
+
+FEATURES = [
+    "normal",
+    "student",
+    "bins",
+    "duplicated",
+    "polynomial1",
+    "polynomial3",
+    "polynomial5",
+    "polynomial8",
+    "heavy_polynomial5",
+    "scaled_polynomial4",
+]
+SCORES = ["continuous", "rounded", "mostly_zero", "constant"]
+SEEDS = range(5 if COMPILED else 1)
+SIZE = None if COMPILED else 30
+
+
+def assert_exact(case: Case, levels: Array) -> None:
+    result = fit_quantiles(case.phi, case.scores, case.alpha).thresholds(case.tests, levels)
+    expected = reference(case, levels)
+    finite = np.isfinite(expected)
+    assert np.array_equal(result.values[~finite], expected[~finite])
+    scale = max(1.0, np.abs(case.scores).max())
+    np.testing.assert_allclose(result.values[finite], expected[finite], rtol=0, atol=1e-9 * scale)
+    statuses = np.array([Status(code).is_infinite for code in result.status])
+    assert np.array_equal(statuses, ~finite)
+
+
+@pytest.mark.parametrize("scores", SCORES)
+@pytest.mark.parametrize("features", FEATURES)
+def test_equals_the_definition(features: str, scores: str) -> None:
+    for seed in SEEDS:
+        case = random_case(seed, features, scores, n=SIZE)
+        rng = np.random.default_rng(seed)
+        levels = rng.uniform(-case.alpha + 1e-6, 1.0 - case.alpha, len(case.tests))
+        levels[[0, -1]] = 1.0 - case.alpha
+        assert_exact(case, levels)
+
+
+@pytest.mark.parametrize("scores", ["continuous", "mostly_zero"])
+@pytest.mark.parametrize("features", ["normal", "polynomial8", "bins"])
+def test_equals_the_definition_on_larger_problems(features: str, scores: str) -> None:
+    case = random_case(0, features, scores, n=5000 if COMPILED else 60, m=2)
+    assert_exact(case, np.full(2, 1.0 - case.alpha))
+
+
+@pytest.mark.parametrize("level", [-0.0999, -0.05, 0.0, 0.05, 0.45, 0.8, 0.9])
+def test_ties_give_the_smallest_optimal_value(level: float) -> None:
+    """Multiples of the level meet multiples of alpha: most breakpoints fall on the level."""
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        phi = np.eye(3)[rng.integers(3, size=60)]
+        case = Case(phi, np.round(rng.random(60), 1), np.array([[1.0, 0, 0], [1, 1, 0]]), 0.1)
+        assert_exact(case, np.full(2, level))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+def test_fewer_points_than_columns(n: int) -> None:
+    case = random_case(1, "polynomial3", "continuous", n=n)
+    tests = np.vstack([case.tests, case.phi[:1], 0.0 * case.phi[:1]])
+    assert_exact(Case(case.phi, case.scores, tests, 0.4), np.full(len(tests), 0.3))
+
+
+def test_values_from_a_thousandth_to_ten_thousand() -> None:
+    rng = np.random.default_rng(0)
+    x = 10.0 ** rng.uniform(-3, 4, 300)
+    phi = np.stack([x**k for k in range(6)], axis=1)
+    case = Case(phi[:296], rng.random(296), phi[296:], 0.1)
+    assert_exact(case, np.full(4, 0.9))
+
+
+@pytest.mark.parametrize(("n", "level"), [(66, -0.2), (63, -0.1), (70, 0.0), (61, 0.3), (64, 0.2)])
+def test_a_breakpoint_on_the_level_gives_the_smallest_value(n: int, level: float) -> None:
+    """With alpha 0.3 and a constant, u = 0.3 n - k is a breakpoint for every integer k."""
+    scores = np.random.default_rng(n).permutation(n).astype(float)
+    case = Case(np.ones((n, 1)), scores, np.ones((1, 1)), 0.3)
+    model = fit_quantiles(case.phi, case.scores, case.alpha)
+    value = model.thresholds(case.tests, level).values[0]
+    assert value == reference(case, np.array([level]))[0]
+    assert value < model.thresholds(case.tests, level + 1e-3).values[0]

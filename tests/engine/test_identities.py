@@ -1,0 +1,130 @@
+"""Where a threshold is known in closed form the engine returns those very bits."""
+
+from fractions import Fraction
+from math import ceil
+
+import numpy as np
+import pytest
+from problems import COMPILED, Array, polynomial
+
+from trustsets.engine import fit_quantiles
+from trustsets.status import Status
+
+SIZES = [1, 8, 9, 10, 19, 99, 100, 999, 5000] if COMPILED else [1, 8, 9, 10, 19, 40]
+ALPHAS = [0.01, 0.05, 0.1, 0.2, 0.3, 0.45, 0.5, 0.9]
+
+
+def split_conformal(scores: Array, alpha: float) -> float:
+    """The k-th smallest score, k = ceil((n + 1)(1 - alpha)) in exact arithmetic."""
+    k = ceil((len(scores) + 1) * (1 - Fraction(repr(alpha))))
+    return float(np.sort(scores)[k - 1]) if k <= len(scores) else np.inf
+
+
+def some_scores(kind: str, n: int) -> Array:
+    scores = np.random.default_rng(n).random(n)
+    if kind == "rounded":
+        return np.round(scores, 1)
+    if kind == "nearly equal":
+        return 0.3 + np.arange(n) * np.spacing(0.3)
+    return np.where(scores < 0.76, 0.0, scores) if kind == "mostly zero" else scores
+
+
+@pytest.mark.parametrize("kind", ["continuous", "rounded", "mostly zero", "nearly equal"])
+@pytest.mark.parametrize("constant", [1.0, 0.7, 1e-3])
+def test_an_intercept_is_split_conformal(kind: str, constant: float) -> None:
+    for n in SIZES:
+        scores = some_scores(kind, n)
+        phi = np.full((n, 1), constant)
+        for alpha in ALPHAS:
+            found = fit_quantiles(phi, scores, alpha).thresholds(phi[:1]).values[0]
+            assert found == split_conformal(scores, alpha), (n, alpha)
+
+
+@pytest.mark.parametrize("kind", ["continuous", "rounded", "mostly zero"])
+@pytest.mark.parametrize("alpha", [0.05, 0.1, 0.45])
+def test_disjoint_groups_are_mondrian(kind: str, alpha: float) -> None:
+    n = 4000 if COMPILED else 120
+    rng = np.random.default_rng(3)
+    group = rng.choice(5, n, p=[0.5, 0.3, 0.15, 0.04, 0.01])
+    scores = some_scores(kind, n)
+    found = fit_quantiles(np.eye(5)[group], scores, alpha).thresholds(np.eye(5)).values
+    expected = [split_conformal(scores[group == g], alpha) for g in range(5)]
+    assert found.tolist() == expected
+
+
+def test_a_group_without_calibration_points_is_an_unseen_direction() -> None:
+    model = fit_quantiles(np.eye(3)[[0, 1] * 20], np.arange(40.0), alpha=0.1)
+    result = model.thresholds(np.eye(3))
+    assert result.values[2] == np.inf
+    assert result.status.tolist() == [Status.EXACT, Status.EXACT, Status.UNSEEN_DIRECTION]
+    assert model.thresholds(np.eye(3), level=-0.05).values[2] == -np.inf
+
+
+def test_zero_scores_give_thresholds_of_exactly_zero() -> None:
+    rng = np.random.default_rng(0)
+    phi = polynomial(rng.random((200, 2)), 3)
+    values = fit_quantiles(phi, np.zeros(200), alpha=0.1).thresholds(phi).values
+    finite = values[np.isfinite(values)]
+    assert len(finite) > 100
+    assert np.all(finite == 0.0)
+    assert not np.signbit(finite).any()
+
+
+def test_scores_move_thresholds_with_them() -> None:
+    rng = np.random.default_rng(1)
+    phi = polynomial(rng.random((300, 2)), 2)
+    scores = np.round(rng.random(300), 2)
+    base = fit_quantiles(phi, scores).thresholds(phi[:20]).values
+    moved = fit_quantiles(phi, 8.0 * scores + 4.0).thresholds(phi[:20]).values
+    np.testing.assert_allclose(moved, 8.0 * base + 4.0, atol=1e-9)
+
+
+def test_rows_in_another_order_change_nothing() -> None:
+    rng = np.random.default_rng(2)
+    phi = polynomial(rng.random((300, 2)), 2)
+    scores, order = np.round(rng.random(300), 1), rng.permutation(300)
+    base = fit_quantiles(phi, scores).thresholds(phi[:20]).values
+    shuffled = fit_quantiles(phi[order], scores[order]).thresholds(phi[:20]).values
+    np.testing.assert_allclose(shuffled, base, atol=1e-9)
+
+
+def test_batches_and_levels_in_batches_give_equal_bits() -> None:
+    rng = np.random.default_rng(4)
+    phi = polynomial(rng.random((400, 2)), 3)
+    model = fit_quantiles(phi, rng.random(400))
+    levels = rng.uniform(-0.0999, 0.9, 400)
+    whole = model.thresholds(phi, levels)
+    for i in (0, 7, 399):
+        alone = model.thresholds(phi[i : i + 1], levels[i])
+        assert alone.values[0] == whole.values[i]
+        assert alone.pivots[0] == whole.pivots[i]
+
+
+def test_thresholds_rise_with_the_level() -> None:
+    rng = np.random.default_rng(5)
+    phi = polynomial(rng.random((150, 2)), 2)
+    model = fit_quantiles(phi, np.round(rng.random(150), 1))
+    path = [model.thresholds(phi[:9], u).values for u in np.linspace(-0.099, 0.9, 41)]
+    assert np.all(np.diff(np.array(path), axis=0) >= -1e-9)
+
+
+def test_a_basis_rebuilds_the_model_without_search() -> None:
+    rng = np.random.default_rng(6)
+    n = 8000 if COMPILED else 200
+    phi, scores = polynomial(rng.random((n, 2)), 3), rng.random(n)
+    model = fit_quantiles(phi, scores)
+    again = fit_quantiles(phi, scores, start=model.basis)
+    assert again.certificate.pivots == 0
+    assert np.array_equal(again.basis, model.basis)
+    assert np.array_equal(again.thresholds(phi[:50]).values, model.thresholds(phi[:50]).values)
+
+
+def test_sums_of_groups_have_thresholds_without_rounding() -> None:
+    """Weights are integers there, so whole scores give whole thresholds."""
+    for seed in range(40 if COMPILED else 5):
+        rng = np.random.default_rng(seed)
+        n = 600 if COMPILED else 80
+        phi = np.hstack([np.eye(5)[rng.integers(5, size=n)], np.eye(4)[rng.integers(4, size=n)]])
+        values = fit_quantiles(phi, rng.integers(1000, size=n).astype(float)).thresholds(phi).values
+        finite = values[np.isfinite(values)]
+        assert np.array_equal(finite, np.round(finite))
