@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from trustsets.metrics import Evaluation
 
 from trustsets import (
     APS,
@@ -34,7 +35,6 @@ from trustsets import (
     compare,
     evaluate,
 )
-from trustsets.metrics import Evaluation
 from trustsets.predictors import Predictor
 from trustsets.scores import Score
 
@@ -162,7 +162,9 @@ def main() -> None:
                 options.output.mkdir(parents=True, exist_ok=True)
                 command = "python benchmarks/methods.py --bench DIR --output docs/results"
                 heading = f"# {title}, seeds 1 to {options.seeds}, alpha = 0.1"
-                (options.output / f"{title}.md").write_text(f"{heading}\n\n    {command}\n\n{text}\n")
+                (options.output / f"{title}.md").write_text(
+                    f"{heading}\n\n    {command}\n\n{text}\n"
+                )
 
 
 if __name__ == "__main__":
