@@ -18,7 +18,7 @@ from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.storage import storable
 
-__all__ = ["APS", "RAPS", "Score", "Softmax"]
+__all__ = ["APS", "RAPS", "Score", "Softmax", "ranks_of"]
 
 Floats = NDArray[np.float64]
 
@@ -86,7 +86,7 @@ class Score(ABC):
         result = np.empty(len(outputs))
 
         def fill(block: _Block) -> None:
-            rank = _ranks_of(block.probabilities, codes[block.rows])
+            rank = ranks_of(block.probabilities, codes[block.rows])
             own = np.take_along_axis(block.by_rank, rank[:, None], axis=1)
             result[block.rows] = own[:, 0]
 
@@ -335,7 +335,7 @@ class RAPS(_Cumulative):
         return self.lam * np.maximum(0.0, counted - self.k_reg)
 
 
-def _ranks_of(probabilities: Floats, codes: NDArray[np.int64]) -> NDArray[np.int64]:
+def ranks_of(probabilities: Floats, codes: NDArray[np.int64]) -> NDArray[np.int64]:
     """0-based rank of one label per row; among equals the lower column comes first."""
     own = np.take_along_axis(probabilities, codes[:, None], axis=1)
     before = np.arange(probabilities.shape[1]) < codes[:, None]
