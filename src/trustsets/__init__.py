@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         TrustSetsError,
         TrustSetsWarning,
     )
+    from trustsets.metrics import compare, evaluate
     from trustsets.outputs import ModelOutputs
     from trustsets.predictors import MondrianConformal, StandardConformal, load
     from trustsets.scores import APS, RAPS, Softmax
@@ -45,6 +46,8 @@ _HOME = {
     "Trust": "statistics",
     "TrustSetsError": "errors",
     "TrustSetsWarning": "errors",
+    "compare": "metrics",
+    "evaluate": "metrics",
     "load": "predictors",
 }
 
@@ -68,6 +71,8 @@ __all__ = [
     "TrustSetsError",
     "TrustSetsWarning",
     "__version__",
+    "compare",
+    "evaluate",
     "load",
 ]
 

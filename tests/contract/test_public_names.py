@@ -27,6 +27,8 @@ PINNED = {
     "TrustSetsError",
     "TrustSetsWarning",
     "__version__",
+    "compare",
+    "evaluate",
     "load",
 }
 

@@ -219,21 +219,19 @@ class BallCurve:
     count: Floats
 
 
-def _squared_distances(
-    features: Array, centres: Ints, use: Callable[[slice, Array], None]
-) -> None:
+def _squared_distances(features: Array, centres: Ints, use: Callable[[slice, Array], None]) -> None:
     """Hand out squared distances from centres to all points, a block of centres at a time.
 
     ``|a - b|^2 = |a|^2 + |b|^2 - 2 a'b`` lets matrix multiplication do the work.
     """
     dtype = np.float64 if features.dtype == np.float64 else np.float32
-    points = features.astype(dtype)
+    points: Array = features.astype(dtype)
     points -= points.mean(axis=0, dtype=np.float64).astype(dtype)
-    norms = np.einsum("ij,ij->i", points, points)
+    norms: Array = np.einsum("ij,ij->i", points, points)
     for start in range(0, centres.size, _CENTRES_AT_ONCE):
         rows = slice(start, min(start + _CENTRES_AT_ONCE, centres.size))
         own = centres[rows]
-        squared = points[own] @ points.T
+        squared: Array = points[own] @ points.T
         squared *= -2.0
         squared += norms
         squared += norms[own, None]

@@ -7,20 +7,29 @@ only here.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trustsets.arrays import Array
-from trustsets.basis import FittedBins, FittedGroups, Partition
+from trustsets.basis import Bins, FittedBins, FittedGroups, Partition
 from trustsets.blocks import for_each_block
+from trustsets.draws import Stream, row_uniforms
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.scores import ranks_of
 from trustsets.statistics import Confidence, Observed, Statistic
 
-__all__ = ["Binned", "Rank", "RankBins", "bin_by_class", "bin_by_size", "bin_samples", "label_ranks"]
+__all__ = [
+    "Binned",
+    "Rank",
+    "RankBins",
+    "bin_by_class",
+    "bin_by_size",
+    "bin_samples",
+    "label_ranks",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -58,7 +67,7 @@ class Rank(Statistic):
     can learn from calibration samples and then peek at the labels of new ones.
     """
 
-    ranks: Ints = field(repr=False)
+    ranks: Floats = field(repr=False)
 
     def values(self, observed: Observed) -> Floats:
         """Return the ranks, for the samples they belong to."""
@@ -67,7 +76,7 @@ class Rank(Statistic):
                 "Rank needs the true labels, so its bins hold only for the samples they were "
                 "fitted on; use Trust to bin new samples."
             )
-        return self.ranks.astype(np.float64)
+        return self.ranks
 
     @property
     def name(self) -> str:
@@ -87,46 +96,44 @@ class RankBins(Partition):
     nested : bool
         Divide each Conf bin by its own ranks (the paper's text), or all by the same edges
         (the authors' code).
+    ties : {"split", "together"}
+        Three quarters of the samples may have rank 1, so that bins of equal size must part
+        equal ranks. ``"split"`` does (the paper's text); which of the equals goes where is
+        random, but fixed by the identity of the sample. ``"together"`` keeps equal ranks
+        in one bin: going up, each edge is put where the bin comes closest to an equal
+        share of the samples *that are left*, so that an accurate model gets the bin {1}
+        and equal parts of its errors; that shows miscoverage of errors more sharply. Fewer
+        distinct ranks than bins then leave the last bins empty.
     edges : sequence of float, optional
         Edges of Rank given by hand, as the authors did for ImageNet: ``(0, 1, 2, 4, 1000)``
-        makes the bins {1}, {2}, {3, 4}, {5..1000}; each holds its upper edge.
-
-    Notes
-    -----
-    Ranks are heavily tied: three quarters of the samples may have rank 1, and quantiles at
-    25, 50 and 75% would all be 1. Equal ranks always share a bin here; going up, each
-    edge is put where the bin comes closest to an equal share of the samples *that are
-    left*. So an accurate model gets the bins {1} and equal parts of its errors, without
-    ties the bins are of equal size, and the order of the samples never matters. Fewer
-    distinct ranks than bins leave the last bins empty.
+        makes the bins {1}, {2}, {3, 4}, {5..1000}; each holds its upper edge. The second
+        count, `nested` and `ties` do not matter then.
 
     Examples
     --------
-    >>> probabilities = np.tile([0.5, 0.3, 0.15, 0.05], (6, 1))
-    >>> seen = Observed(ModelOutputs(probabilities=probabilities, labels=[0, 0, 0, 1, 2, 3]))
-    >>> RankBins(counts=(1, 4)).fit(seen).cells(seen).tolist()
-    [0, 0, 0, 1, 2, 3]
+    >>> probabilities = np.tile([0.5, 0.3, 0.15, 0.05], (8, 1))
+    >>> labels = [0, 0, 0, 0, 1, 1, 2, 3]
+    >>> seen = Observed(ModelOutputs(probabilities=probabilities, labels=labels))
+    >>> np.bincount(RankBins(counts=(1, 4)).fit(seen).cells(seen)).tolist()
+    [2, 2, 2, 2]
+    >>> RankBins(counts=(1, 4), ties="together").fit(seen).cells(seen).tolist()
+    [0, 0, 0, 0, 1, 1, 2, 3]
     >>> RankBins(counts=(1, 2), edges=(0, 2, 4)).fit(seen).cells(seen).tolist()
-    [0, 0, 0, 0, 1, 1]
+    [0, 0, 0, 0, 0, 0, 1, 1]
     """
 
     counts: tuple[int, int] = (10, 4)
     nested: bool = True
+    ties: Literal["split", "together"] = "split"
     edges: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         if len(self.counts) != 2 or any(count < 1 for count in self.counts):
             raise InputError(f"counts must be two numbers, 1 or more; got {self.counts}.")
-        if self.edges is None:
-            return
-        edges = tuple(float(edge) for edge in self.edges)
-        if len(edges) < 2 or not np.isfinite(edges).all() or np.any(np.diff(edges) <= 0.0):
-            raise InputError(
-                f"edges must be two or more finite, increasing numbers; got {self.edges!r}."
-            )
-        if edges[0] >= 1.0:
-            raise InputError(f"edges must start below the first rank, 1; got {self.edges!r}.")
-        object.__setattr__(self, "edges", edges)
+        if self.ties not in {"split", "together"}:
+            raise InputError(f'ties must be "split" or "together"; got {self.ties!r}.')
+        if self.edges is not None:
+            object.__setattr__(self, "edges", _check_rank_edges(self.edges))
 
     @property
     def learns(self) -> bool:
@@ -136,17 +143,33 @@ class RankBins(Partition):
     def fit(self, observed: Observed) -> FittedBins:
         """Place the edges on labelled samples."""
         ranks = label_ranks(observed.outputs)
-        confidence = observed.confidence
-        steps = np.arange(1, self.counts[0]) / self.counts[0]
-        outer = confidence.min() + steps * (confidence.max() - confidence.min())
-        of = (Confidence(), Rank(ranks))
+        outer = Bins((Confidence(),), self.counts[:1], ("uniform",)).fit(observed)
+        if self.edges is None and self.ties == "split":
+            return self._split(ranks, observed)
         if self.edges is not None:
-            return FittedBins(of, (outer[None], _manual_cuts(self.edges, ranks)[None]))
-        if not self.nested:
-            return FittedBins(of, (outer[None], equal_cuts(ranks, self.counts[1])[None]))
-        cells = np.searchsorted(outer, confidence, side="right")
-        rows = [equal_cuts(ranks[cells == i], self.counts[1]) for i in range(self.counts[0])]
-        return FittedBins(of, (outer[None], np.stack(rows)))
+            cuts = _manual_cuts(self.edges, ranks)[None]
+        elif self.nested:
+            cells = outer.cells(observed)
+            parts = [ranks[cells == cell] for cell in range(outer.n_cells)]
+            cuts = np.stack([equal_cuts(part, self.counts[1]) for part in parts])
+        else:
+            cuts = equal_cuts(ranks, self.counts[1])[None]
+        return FittedBins((Confidence(), Rank(ranks * 1.0)), (*outer.cuts, cuts))
+
+    def _split(self, ranks: Ints, observed: Observed) -> FittedBins:
+        """Quantile bins of ranks that are spread over [rank, rank + 1): no ties are left."""
+        spread = ranks + row_uniforms(0, Stream.RANK_TIES, observed.outputs.rows)
+        of = (Confidence(), Rank(spread))
+        return Bins(of, self.counts, ("uniform", "quantile"), self.nested).fit(observed)
+
+
+def _check_rank_edges(edges: Sequence[float]) -> tuple[float, ...]:
+    checked = tuple(float(edge) for edge in edges)
+    if len(checked) < 2 or not np.isfinite(checked).all() or np.any(np.diff(checked) <= 0.0):
+        raise InputError(f"edges must be two or more finite, increasing numbers; got {edges!r}.")
+    if checked[0] >= 1.0:
+        raise InputError(f"edges must start below the first rank, 1; got {edges!r}.")
+    return checked
 
 
 def _manual_cuts(edges: Sequence[float], ranks: Ints) -> Floats:
@@ -155,13 +178,14 @@ def _manual_cuts(edges: Sequence[float], ranks: Ints) -> Floats:
             f"edges must reach the largest rank, {ranks.max()}; got {edges[-1]:g} as the last."
         )
     # A rank is an integer, so "up to and including e" is "below the next half".
-    return np.floor(np.array(edges[1:-1])) + 0.5
+    inner: Floats = np.floor(np.array(edges[1:-1])) + 0.5
+    return inner
 
 
 def equal_cuts(ranks: Ints, count: int) -> Floats:
     """Inner edges of `count` bins of nearly equal size that never part equal ranks.
 
-    Shape (count - 1,), increasing; +inf for bins that stay empty.
+    Shape (count - 1,), non-decreasing; +inf for bins that stay empty.
     """
     cuts = np.full(count - 1, np.inf)
     distinct, repeats = np.unique(ranks, return_counts=True)
@@ -195,7 +219,8 @@ class Binned:
     index : int array of shape (B, len(axes))
         Place of each bin along the axes.
     edges : array of shape (B, len(axes), 2)
-        Lower and upper end along each axis; NaN where an axis has no order.
+        Lower and upper end along each axis: for Rank and Size the smallest and largest
+        value, NaN where an axis has no order.
     """
 
     axes: tuple[str, ...]
@@ -279,6 +304,8 @@ def _grid(fitted: FittedBins, observed: Observed, codes: Ints, cells: Ints) -> B
         ends = np.pad(own, ((0, 0), (1, 1)), constant_values=((0, 0), (-np.inf, np.inf)))
         at = index[:, axis, None] + np.arange(2)
         edges[:, axis] = np.take_along_axis(ends, at, axis=1).clip(values.min(), values.max())
+        if item.name == "Rank":
+            edges[:, axis] = _extremes(np.floor(values), cells, codes.size)
         parents = parents * shape[axis] + index[:, axis]
     names = tuple(item.name for item in fitted.of)
     labels = tuple(
@@ -288,9 +315,16 @@ def _grid(fitted: FittedBins, observed: Observed, codes: Ints, cells: Ints) -> B
     return Binned(names, shape, cells, labels, index.astype(np.int64), edges)
 
 
+def _extremes(values: Floats, cells: Ints, n_bins: int) -> Floats:
+    """Smallest and largest value in each bin, shape (n_bins, 2)."""
+    low, high = np.full(n_bins, np.inf), np.full(n_bins, -np.inf)
+    np.minimum.at(low, cells[cells >= 0], values[cells >= 0])
+    np.maximum.at(high, cells[cells >= 0], values[cells >= 0])
+    return np.stack([low, high], axis=1)
+
+
 def _span(name: str, low: float, high: float) -> str:
     """An interval in words; counts (Rank, Size) are whole numbers."""
     if name not in {"Rank", "Size"}:
         return f"{name} {low:.3g} to {high:.3g}"
-    first, last = int(np.ceil(low)), int(np.floor(high))
-    return f"{name} {first}" if first == last else f"{name} {first}-{last}"
+    return f"{name} {low:.0f}" if low == high else f"{name} {low:.0f}-{high:.0f}"

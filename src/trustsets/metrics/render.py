@@ -18,7 +18,7 @@ _TABLES = {
     "conf_trust": "Conf x Trust",
     "conf_rank": "Conf x Rank",
     "class": "Class",
-    "size_strata": "Size",
+    "size_strata": "Size-stratified",
     "conditional": "True conditional",
 }
 _PARTS = {

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ConditionalSummary", "Evaluation"]
 
+_ROUNDING = 1e-9
+_CONDITIONAL_QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+_CONDITIONAL_PARTS = ("mean", "gap", "shortfall", "excess", "below")
+_TABLE_PARTS = ("gap", "shortfall", "excess", "worst")
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -67,10 +72,6 @@ class ConditionalSummary:
             levels=levels,
             quantiles=np.quantile(coverage, levels),
         )
-
-
-_ROUNDING = 1e-9
-_CONDITIONAL_QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 
 def mean_estimate(values: Any, level: float, floor: float = math.nan) -> Estimate:
@@ -140,13 +141,12 @@ class Evaluation:
         """Every number by name: ``coverage``, ``size``, ``conf_trust.gap``, ``class.worst``."""
         found = {"coverage": self.coverage} | self._size_metrics()
         for name, table in self.tables.items():
-            parts = ("gap", "shortfall", "excess", "worst")
-            found |= {f"{name}.{part}": getattr(table, part) for part in parts}
+            found |= {f"{name}.{part}": getattr(table, part) for part in _TABLE_PARTS}
         if self.slab is not None:
             found["slab"] = self.slab.coverage
         if self.conditional is not None:
-            parts = ("mean", "gap", "shortfall", "excess", "below")
-            found |= {f"conditional.{part}": getattr(self.conditional, part) for part in parts}
+            own = self.conditional
+            found |= {f"conditional.{part}": getattr(own, part) for part in _CONDITIONAL_PARTS}
         if self.correlation is not None:
             found["pearson"] = Estimate(self.correlation.pearson)
             found["spearman"] = Estimate(self.correlation.spearman)

@@ -231,4 +231,5 @@ def _lowest_run(prefix: Ints, shortest: int) -> tuple[Ints, Ints, Ints]:
 
 
 def _project(points: Array, direction: Array) -> Array:
-    return np.einsum("ij,j->i", points, direction)
+    along: Array = np.einsum("ij,j->i", points, direction)
+    return along
