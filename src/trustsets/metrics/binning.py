@@ -154,7 +154,7 @@ class RankBins(Partition):
             cuts = np.stack([equal_cuts(part, self.counts[1]) for part in parts])
         else:
             cuts = equal_cuts(ranks, self.counts[1])[None]
-        return FittedBins((Confidence(), Rank(ranks * 1.0)), (*outer.cuts, cuts))
+        return FittedBins((Confidence(), Rank(ranks.astype(np.float64))), (*outer.cuts, cuts))
 
     def _split(self, ranks: Ints, observed: Observed) -> FittedBins:
         """Quantile bins of ranks that are spread over [rank, rank + 1): no ties are left."""
