@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from trustsets.metrics import Evaluation
 
 from trustsets import (
     APS,
@@ -35,6 +34,7 @@ from trustsets import (
     compare,
     evaluate,
 )
+from trustsets.metrics import Evaluation
 from trustsets.predictors import Predictor
 from trustsets.scores import Score
 

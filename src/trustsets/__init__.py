@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         TrustSetsError,
         TrustSetsWarning,
     )
+    from trustsets.metrics import compare, evaluate
     from trustsets.outputs import ModelOutputs
     from trustsets.predictors import (
         ConditionalConformal,
@@ -63,6 +64,8 @@ _HOME = {
     "TrustSetClassifier": "classifier",
     "TrustSetsError": "errors",
     "TrustSetsWarning": "errors",
+    "compare": "metrics",
+    "evaluate": "metrics",
     "load": "predictors",
 }
 
@@ -97,6 +100,8 @@ __all__ = [
     "TrustSetsError",
     "TrustSetsWarning",
     "__version__",
+    "compare",
+    "evaluate",
     "load",
 ]
 

@@ -18,7 +18,7 @@ from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.storage import storable
 
-__all__ = ["APS", "RAPS", "Score", "Softmax"]
+__all__ = ["APS", "RAPS", "Score", "Softmax", "ranks_of"]
 
 Floats = NDArray[np.float64]
 
@@ -86,7 +86,7 @@ class Score(ABC):
         result = np.empty(len(outputs))
 
         def fill(block: _Block) -> None:
-            rank = _ranks_of(block, codes[block.rows])
+            rank = ranks_of(block.probabilities, codes[block.rows])
             own = np.take_along_axis(block.by_rank, rank[:, None], axis=1)
             result[block.rows] = own[:, 0]
 
@@ -343,15 +343,13 @@ def _count_up_to(by_rank: Floats, threshold: Floats) -> NDArray[np.int64]:
     return count
 
 
-def _ranks_of(block: _Block, codes: NDArray[np.int64]) -> NDArray[np.int64]:
+def ranks_of(probabilities: Floats, codes: NDArray[np.int64]) -> NDArray[np.int64]:
     """0-based rank of one label per row; among equals the lower column comes first."""
-    own = np.take_along_axis(block.probabilities, codes[:, None], axis=1)
-    rank: NDArray[np.int64] = (block.ranked <= own).argmax(axis=1)
-    after = np.minimum(rank + 1, block.ranked.shape[1] - 1)
-    tied = np.take_along_axis(block.ranked, after[:, None], axis=1) == own
-    for row in np.flatnonzero(tied[:, 0]):
-        rank[row] += np.count_nonzero(block.probabilities[row, : codes[row]] == own[row])
-    return rank
+    own = np.take_along_axis(probabilities, codes[:, None], axis=1)
+    before = np.arange(probabilities.shape[1]) < codes[:, None]
+    ahead = (probabilities > own) | ((probabilities == own) & before)
+    ranks: NDArray[np.int64] = np.count_nonzero(ahead, axis=1)
+    return ranks
 
 
 def _most_likely(block: _Block, count: NDArray[np.int64]) -> NDArray[np.bool_]:

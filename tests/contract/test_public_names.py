@@ -38,6 +38,8 @@ PINNED = {
     "TrustSetsError",
     "TrustSetsWarning",
     "__version__",
+    "compare",
+    "evaluate",
     "load",
 }
 

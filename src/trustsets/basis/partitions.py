@@ -10,7 +10,7 @@ from trustsets.errors import InputError
 from trustsets.statistics import Confidence, FittedStatistic, Observed, Statistic, Trust
 from trustsets.storage import storable
 
-__all__ = ["Bins", "Groups"]
+__all__ = ["Bins", "FittedBins", "FittedGroups", "Groups"]
 
 Spacing = Literal["uniform", "quantile"]
 

@@ -1,0 +1,327 @@
+"""`compare`: methods side by side over seeds, in the form of the paper's tables.
+
+Imports result and below.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from scipy import stats
+
+from trustsets.errors import InputError
+from trustsets.metrics import render
+from trustsets.metrics.inference import bootstrap_gaps
+from trustsets.metrics.plain import from_plain, to_plain
+from trustsets.metrics.result import Evaluation
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Comparison", "Entry", "compare"]
+
+Key = tuple[str, ...]
+
+# The paper sets in bold what is within 0.1 of the best: percentage points, so 0.001 for
+# coverages, which are shares. The slack forgives the rounding of sums.
+_CLOSE = {"gap": 0.1, "shortfall": 0.1, "excess": 0.1, "worst": 0.001}
+_SLACK = 1e-9
+_MARGINAL = ("coverage", "size")
+_GAP_PARTS = ("gap", "shortfall", "excess")
+_NAMES = {0: [], 1: ["dataset"], 2: ["dataset", "score"]}
+_PERFECT = "perfect (noise floor)"
+
+
+@final
+@dataclass(frozen=True)
+class Entry:
+    """One metric of one method over S seeds.
+
+    Attributes
+    ----------
+    mean, standard_error : float
+        Mean over seeds, and ``sd / sqrt(S)``; NaN for one seed.
+    lower, upper : float
+        Interval of the mean: bootstrap over seeds and points for gaps and their halves,
+        Student's t over seeds otherwise; with one seed, that of the evaluation.
+    floor : float
+        Mean noise floor.
+    best : bool
+        Whether it is the best of its block or within 0.1 (percentage points) of it.
+    n_seeds : int
+        Number of seeds S.
+    """
+
+    mean: float
+    standard_error: float
+    lower: float
+    upper: float
+    floor: float
+    best: bool
+    n_seeds: int
+
+
+@final
+@dataclass(frozen=True)
+class Comparison:
+    """A table of methods by metrics; `compare` makes it.
+
+    Attributes
+    ----------
+    alpha, level : float
+        Shared by all evaluations.
+    keys : tuple of tuple of str
+        Name of each row; the last part is the method, rows that share the other parts
+        (data set, score) are a block within which the best is found.
+    columns : tuple of str
+        Names of metrics as in ``Evaluation.metrics``.
+    entries : tuple of tuple of Entry
+        One tuple per row.
+    """
+
+    alpha: float
+    level: float
+    keys: tuple[tuple[str, ...], ...]
+    columns: tuple[str, ...]
+    entries: tuple[tuple[Entry, ...], ...]
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per method and metric, with interval and noise floor."""
+        import pandas as pd
+
+        rows = [
+            dict(zip(self._names, key, strict=True)) | {"metric": column} | vars(entry)
+            for key, own in zip(self.keys, self.entries, strict=True)
+            for column, entry in zip(self.columns, own, strict=True)
+        ]
+        return pd.DataFrame(rows)
+
+    def to_markdown(self, floor: bool = True) -> str:
+        """Pipe table of mean (standard error); `floor` adds a row for a perfect method."""
+        header = [*(name.capitalize() for name in self._names), *map(render.title, self.columns)]
+        rows = [row for block in self._blocks(floor, latex=False) for row in block]
+        return render.markdown_table(header, rows, n_names=len(self._names))
+
+    def to_latex(self, floor: bool = True) -> str:
+        """Booktabs table in the paper's form."""
+        names = [render.bold(name.capitalize(), latex=True) for name in self._names]
+        header = names + [render.escape_latex(render.title(column)) for column in self.columns]
+        marginal = sum(column in _MARGINAL for column in self.columns)
+        parts = (("Marginal", marginal), ("Conditional", len(self.columns) - marginal))
+        spans = [(text, width) for text, width in parts if width]
+        in_order = all(column in _MARGINAL for column in self.columns[:marginal])
+        return render.latex_table(
+            header,
+            self._blocks(floor, latex=True),
+            n_names=len(names),
+            spans=spans if in_order else (),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        plain: dict[str, Any] = to_plain(self)
+        return plain
+
+    def to_json(self) -> str:
+        """JSON text that `from_json` reads."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Comparison":
+        """Rebuild from `to_json`."""
+        built: Comparison = from_plain(cls, json.loads(text))
+        return built
+
+    @property
+    def _names(self) -> list[str]:
+        """Heads of the name columns."""
+        width = len(self.keys[0])
+        return [*_NAMES.get(width - 1, [f"part {i}" for i in range(1, width)]), "method"]
+
+    def _blocks(self, floor: bool, *, latex: bool) -> list[list[list[str]]]:
+        blocks = []
+        for rows in _block_rows(self.keys):
+            cells = [self._cells(row, latex) for row in rows]
+            if floor:
+                cells.append(self._floor_cells(rows, latex))
+            # The name of the block stands in its first row only.
+            for later in cells[1:]:
+                later[: len(self._names) - 1] = [""] * (len(self._names) - 1)
+            blocks.append(cells)
+        return blocks
+
+    def _cells(self, row: int, latex: bool) -> list[str]:
+        names = [render.escape_latex(part) if latex else part for part in self.keys[row]]
+        return names + [_cell(entry, latex) for entry in self.entries[row]]
+
+    def _floor_cells(self, rows: Sequence[int], latex: bool) -> list[str]:
+        """Mean floor over the methods: their bins, hence floors, are mostly the same."""
+        names = [""] * (len(self._names) - 1) + [_PERFECT]
+        floors = np.mean([[entry.floor for entry in self.entries[row]] for row in rows], axis=0)
+        return names + ["" if math.isnan(value) else f"{value:.2f}" for value in floors]
+
+
+def compare(
+    results: Mapping[Any, Evaluation | Sequence[Evaluation]],
+    *,
+    columns: Sequence[str] | None = None,
+    n_bootstrap: int = 1000,
+    seed: int = 0,
+) -> Comparison:
+    """Put methods side by side: mean (standard error) over seeds, the best in bold.
+
+    Parameters
+    ----------
+    results : mapping of name to Evaluation, or to a list of them over seeds
+        A name is a string, or a tuple such as ``("ImageNet", "APS", "standard")`` whose
+        last part is the method; the best is then found among rows that share the rest.
+    columns : sequence of str, optional
+        Metrics to show, by their names in ``Evaluation.metrics``. Default: the paper's
+        (coverage, size, the gaps over Conf x Trust, Conf x Rank, classes and groups, and
+        the worst group), as far as every evaluation has them.
+    n_bootstrap, seed : int
+        Resamples behind the intervals of gaps, and their seed. Seeds, and points within
+        each seed, are resampled as independent; splits of one pool are not quite that.
+
+    Returns
+    -------
+    Comparison
+        With ``to_frame``, ``to_markdown``, ``to_latex``, ``to_json``.
+
+    Examples
+    --------
+    >>> from trustsets import ModelOutputs, Softmax, StandardConformal, evaluate
+    >>> rng = np.random.default_rng(0)
+    >>> logits = 2.0 * rng.normal(size=(2000, 4))
+    >>> labels = (logits + rng.gumbel(size=(2000, 4))).argmax(axis=1)
+    >>> outputs = ModelOutputs(logits=logits, labels=labels)
+    >>> def run(score, seed):
+    ...     calibration, test = outputs.split(0.5, seed=seed)
+    ...     sets = StandardConformal(score).calibrate(calibration).predict_set(test)
+    ...     return evaluate(sets, test, metrics=["class"])
+    >>> from trustsets import APS
+    >>> table = compare({
+    ...     "APS": [run(APS(), seed) for seed in range(3)],
+    ...     "softmax": [run(Softmax(), seed) for seed in range(3)],
+    ... })
+    >>> table.columns
+    ('coverage', 'size', 'class.gap')
+    """
+    runs = {_key(name): _as_list(name, own) for name, own in results.items()}
+    _check_runs(runs)
+    everything = [item for own in runs.values() for item in own]
+    shared = set.intersection(*(set(item.metrics) for item in everything))
+    chosen = _columns(columns, everything[0], shared)
+    numbers = [
+        [_summarise(own, column, n_bootstrap, seed) for column in chosen] for own in runs.values()
+    ]
+    keys = tuple(runs)
+    return Comparison(
+        alpha=everything[0].alpha,
+        level=everything[0].level,
+        keys=keys,
+        columns=chosen,
+        entries=_mark_best(keys, chosen, numbers),
+    )
+
+
+def _summarise(runs: Sequence[Evaluation], column: str, n_bootstrap: int, seed: int) -> Entry:
+    """Mean over seeds; which is best is not known yet."""
+    found = [run.metrics[column] for run in runs]
+    values = np.array([item.value for item in found])
+    floor = float(np.mean([item.floor for item in found]))
+    mean, n = float(values.mean()), len(runs)
+    if n == 1:
+        return Entry(mean, math.nan, found[0].lower, found[0].upper, floor, False, 1)
+    error = float(values.std(ddof=1) / np.sqrt(n))
+    half = float(stats.t.ppf(0.5 + runs[0].level / 2.0, n - 1)) * error
+    lower, upper = mean - half, mean + half
+    table, _, part = column.rpartition(".")
+    if part in _GAP_PARTS and table in runs[0].tables:
+        tables = [run.tables[table] for run in runs]
+        ends = bootstrap_gaps(
+            [(item.count, item.covered) for item in tables],
+            runs[0].alpha,
+            divisor=tables[0].divisor,
+            level=runs[0].level,
+            n_bootstrap=n_bootstrap,
+            seed=seed,
+        )
+        lower, upper = ends[_GAP_PARTS.index(part)]
+    return Entry(mean, error, lower, upper, floor, False, n)
+
+
+def _mark_best(
+    keys: tuple[Key, ...], columns: tuple[str, ...], rows: list[list[Entry]]
+) -> tuple[tuple[Entry, ...], ...]:
+    """Mark what is within reach of the best of its block: least gap, highest worst coverage."""
+    marked = [list(row) for row in rows]
+    for block in _block_rows(keys):
+        for j, column in enumerate(columns):
+            part = column.rpartition(".")[2]
+            if part not in _CLOSE:
+                continue
+            sign = -1.0 if part == "worst" else 1.0
+            costs = {i: sign * rows[i][j].mean for i in block}
+            limit = min(costs.values()) + _CLOSE[part] + _SLACK
+            for i in block:
+                marked[i][j] = replace(rows[i][j], best=costs[i] <= limit)
+    return tuple(tuple(row) for row in marked)
+
+
+def _block_rows(keys: tuple[Key, ...]) -> list[list[int]]:
+    """Rows that share all but the last part of their name, in order of appearance."""
+    blocks: dict[Key, list[int]] = {}
+    for i, key in enumerate(keys):
+        blocks.setdefault(key[:-1], []).append(i)
+    return list(blocks.values())
+
+
+def _columns(asked: Sequence[str] | None, first: Evaluation, shared: set[str]) -> tuple[str, ...]:
+    if asked is None:
+        groups = [name for name in first.tables if name.startswith("group:")]
+        wanted = [*_MARGINAL, "conf_trust.gap", "conf_rank.gap", "class.gap"]
+        wanted += [f"{name}.{part}" for name in groups for part in ("gap", "worst")]
+        return tuple(name for name in wanted if name in shared)
+    for name in asked:
+        if name not in shared:
+            raise InputError(
+                f"columns asks for {name!r}, which not every evaluation has; "
+                f"all have {', '.join(sorted(shared))}."
+            )
+    return tuple(asked)
+
+
+def _key(name: Any) -> Key:
+    return tuple(str(part) for part in name) if isinstance(name, tuple) else (str(name),)
+
+
+def _as_list(name: Any, own: Any) -> list[Evaluation]:
+    found = [own] if isinstance(own, Evaluation) else list(own)
+    if not found or not all(isinstance(item, Evaluation) for item in found):
+        raise InputError(
+            f"results[{name!r}] must be an Evaluation or a non-empty list of them; "
+            "make them with evaluate."
+        )
+    return found
+
+
+def _check_runs(runs: Mapping[Key, Sequence[Evaluation]]) -> None:
+    if not runs:
+        raise InputError("results must name at least one method.")
+    if len({len(key) for key in runs}) > 1:
+        raise InputError(f"names in results must have equally many parts; got {list(runs)}.")
+    settings = {(item.alpha, item.level) for own in runs.values() for item in own}
+    if len(settings) > 1:
+        raise InputError(
+            f"results must share alpha and level to be compared; got {sorted(settings)}."
+        )
+
+
+def _cell(entry: Entry, latex: bool) -> str:
+    text = f"{entry.mean:.2f}"
+    text = render.bold(text, latex=latex) if entry.best else text
+    return text if math.isnan(entry.standard_error) else f"{text} ({entry.standard_error:.2f})"

@@ -1,0 +1,239 @@
+"""What the figures show, as plain arrays: testable without drawing. Imports result and below."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets.errors import InputError
+from trustsets.metrics.bins import BinTable
+from trustsets.metrics.result import Evaluation
+
+__all__ = [
+    "DegreeData",
+    "GroupData",
+    "HeatmapData",
+    "Runs",
+    "SizeData",
+    "TrustRankData",
+    "degree_data",
+    "group_data",
+    "heatmap_data",
+    "size_data",
+    "trust_rank_data",
+]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Runs = Evaluation | Sequence[Evaluation]
+
+_BANDS_PER_DOUBLING = 2
+# Up to this largest size every size has a band of its own; beyond, bands grow by the factor.
+_SINGLE_SIZES = 15
+_BAND_GROWTH = 1.5
+
+
+@dataclass(frozen=True, eq=False)
+class HeatmapData:
+    """Coverage on a grid: rows are the second axis from low to high, columns the first.
+
+    Empty bins hold NaN coverage and zero count.
+    """
+
+    coverage: Floats
+    count: Ints
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    axes: tuple[str, str]
+    target: float
+
+
+def heatmap_data(evaluation: Evaluation, table: str) -> HeatmapData:
+    """Put the bins of a table over two axes on their grid."""
+    found = _table(evaluation, table)
+    if len(found.axes) != 2:
+        raise InputError(
+            f"a heatmap needs a table over two axes; {table!r} is over {found.axes}. "
+            "Use coverage_by_group for it."
+        )
+    width, height = found.shape
+    coverage, count = np.full((height, width), np.nan), np.zeros((height, width), dtype=np.int64)
+    at = (found.index[:, 1], found.index[:, 0])
+    coverage[at], count[at] = found.coverage, found.count
+    return HeatmapData(
+        coverage=coverage,
+        count=count,
+        columns=_axis_labels(found, 0),
+        rows=(rows := _axis_labels(found, 1)),
+        axes=(found.axes[0], _axis_title(found, rows)),
+        target=1.0 - evaluation.alpha,
+    )
+
+
+def _axis_labels(table: BinTable, axis: int) -> tuple[str, ...]:
+    """Ends of the bins along an axis; quantiles where the ends differ from bin to bin."""
+    low, high = np.full((2, table.shape[axis]), np.nan)
+    for place in np.unique(table.index[:, axis]):
+        own = table.edges[table.index[:, axis] == place, axis]
+        low[place], high[place] = own[:, 0].min(), own[:, 1].max()
+    used = np.flatnonzero(~np.isnan(low))
+    whole = table.axes[axis] in {"Rank", "Size"}
+    gaps = low[used[1:]] - high[used[:-1]]
+    if np.any(gaps < (1.0 if whole else 0.0)):
+        return tuple(f"Q{place + 1}" for place in range(table.shape[axis]))
+    return tuple(
+        "" if np.isnan(first) else _ends(first, last, whole)
+        for first, last in zip(low.tolist(), high.tolist(), strict=True)
+    )
+
+
+def _axis_title(table: BinTable, labels: tuple[str, ...]) -> str:
+    nested = labels[0].startswith("Q")
+    return f"{table.axes[1]}, quantile by {table.axes[0]}" if nested else table.axes[1]
+
+
+def _ends(low: float, high: float, whole: bool) -> str:
+    if whole:
+        return f"{low:.0f}" if low == high else f"{low:.0f}–{high:.0f}"
+    return f"{low:.2g}–{high:.2g}"
+
+
+@dataclass(frozen=True, eq=False)
+class DegreeData:
+    """Mean and standard error over seeds, by degree; errors are 0 for one seed."""
+
+    degrees: Floats
+    gap: Floats
+    gap_error: Floats
+    floor: Floats
+    size: Floats
+    size_error: Floats
+
+
+def degree_data(results: Mapping[Any, Runs], table: str = "conf_trust") -> DegreeData:
+    """Collect CovGap and size of each degree of the function class."""
+    if not results:
+        raise InputError("results must hold at least one degree.")
+    degrees = sorted(results)
+    runs = [_as_list(results[degree]) for degree in degrees]
+    gaps = [[_table(item, table).gap.value for item in own] for own in runs]
+    sizes = [[item.sizes.mean for item in own] for own in runs]
+    floors = [np.mean([_table(item, table).gap.floor for item in own]) for own in runs]
+    return DegreeData(
+        degrees=np.array(degrees, dtype=np.float64),
+        gap=np.array([np.mean(own) for own in gaps]),
+        gap_error=np.array([_standard_error(own) for own in gaps]),
+        floor=np.array(floors),
+        size=np.array([np.mean(own) for own in sizes]),
+        size_error=np.array([_standard_error(own) for own in sizes]),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class TrustRankData:
+    """Quartiles of Trust for bands of Rank that grow geometrically."""
+
+    rank: Floats
+    median: Floats
+    lower: Floats
+    upper: Floats
+    count: Ints
+
+
+def trust_rank_data(trust: Floats, ranks: Ints) -> TrustRankData:
+    """Quartiles of Trust in bands of Rank; the rank of a band is its geometric mean."""
+    # Bands double every other step; the low ones are single ranks.
+    steps = np.arange(_BANDS_PER_DOUBLING * int(np.ceil(np.log2(ranks.max() + 1))) + 1)
+    edges = np.unique(np.round(2.0 ** (steps / _BANDS_PER_DOUBLING)))
+    band = np.searchsorted(edges, ranks, side="right")
+    found = np.unique(band)
+    quartiles = np.array([np.quantile(trust[band == item], [0.25, 0.5, 0.75]) for item in found])
+    return TrustRankData(
+        rank=np.array([np.exp(np.log(ranks[band == item]).mean()) for item in found]),
+        median=quartiles[:, 1],
+        lower=quartiles[:, 0],
+        upper=quartiles[:, 2],
+        count=np.array([np.count_nonzero(band == item) for item in found]),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class SizeData:
+    """Share of sets by size: every small size, then bands that grow geometrically."""
+
+    labels: tuple[str, ...]
+    shares: Floats
+
+
+def size_data(evaluations: Sequence[Evaluation]) -> SizeData:
+    """Shares of the sets of several methods in the same bands, shape (methods, bands)."""
+    largest = max(int(item.sizes.values.max()) for item in evaluations)
+    starts = _size_bands(largest)
+    ends = np.append(starts[1:] - 1, largest)
+    shares = [
+        np.histogram(item.sizes.values, np.append(starts, largest + 1), weights=item.sizes.counts)
+        for item in evaluations
+    ]
+    return SizeData(
+        labels=tuple(_ends(low, high, True) for low, high in zip(starts, ends, strict=True)),
+        shares=np.array([own[0] / own[0].sum() for own in shares]),
+    )
+
+
+def _size_bands(largest: int) -> Ints:
+    """First size of each band; bands hold one size each if they are few."""
+    if largest <= _SINGLE_SIZES:
+        return np.arange(largest + 1)
+    steps = int(np.ceil(np.log(largest) / np.log(_BAND_GROWTH)))
+    grown = np.unique(np.round(_BAND_GROWTH ** np.arange(steps + 1)).astype(np.int64))
+    return np.append(0, grown[grown <= largest])
+
+
+@dataclass(frozen=True, eq=False)
+class GroupData:
+    """Coverage of the bins of a table with intervals, the worst first."""
+
+    labels: tuple[str, ...]
+    coverage: Floats
+    lower: Floats
+    upper: Floats
+    count: Ints
+
+    def top(self, most: int) -> "GroupData":
+        """The `most` bins of lowest coverage."""
+        return GroupData(
+            self.labels[:most],
+            self.coverage[:most],
+            self.lower[:most],
+            self.upper[:most],
+            self.count[:most],
+        )
+
+
+def group_data(evaluation: Evaluation, table: str) -> GroupData:
+    """Bins of a table in increasing order of coverage."""
+    found = _table(evaluation, table)
+    order = np.argsort(found.coverage, kind="stable")
+    return GroupData(
+        labels=tuple(found.labels[i] for i in order),
+        coverage=found.coverage[order],
+        lower=found.lower[order],
+        upper=found.upper[order],
+        count=found.count[order],
+    )
+
+
+def _table(evaluation: Evaluation, name: str) -> BinTable:
+    if name not in evaluation.tables:
+        raise InputError(f"there is no table {name!r}; there are {list(evaluation.tables)}.")
+    return evaluation.tables[name]
+
+
+def _as_list(runs: Runs) -> list[Evaluation]:
+    return [runs] if isinstance(runs, Evaluation) else list(runs)
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0

@@ -1,0 +1,325 @@
+"""The paper's figures from evaluations. Imports metrics and below; matplotlib when drawing.
+
+What a figure shows is prepared in `trustsets.metrics.figure_data`; the functions here only
+put it on axes. They take and return Axes, or return the Figure where there are several panels.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trustsets.errors import InputError
+from trustsets.metrics.binning import label_ranks
+from trustsets.metrics.figure_data import (
+    HeatmapData,
+    Runs,
+    degree_data,
+    group_data,
+    heatmap_data,
+    size_data,
+    trust_rank_data,
+)
+from trustsets.metrics.result import Evaluation
+from trustsets.outputs import ModelOutputs
+from trustsets.statistics import Observed, SupportsTrust
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "ball_curves",
+    "coverage_by_group",
+    "coverage_heatmap",
+    "coverage_heatmaps",
+    "degree_curves",
+    "size_histogram",
+    "trust_against_rank",
+]
+
+# Below, at and above the target; the safe pair is vermilion and blue of Okabe and Ito.
+_COLOURS = {False: ("#b2182b", "#ffffff", "#1b7837"), True: ("#d55e00", "#ffffff", "#0072b2")}
+# Lines of several methods: Okabe and Ito's palette, which is safe for colour-blind readers.
+_PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+# The deepest colour is for coverage this far below the target, or worse: a fixed scale, so
+# that noise in a good table is not painted as a catastrophe.
+_FULL_COLOUR = 0.3
+_LIGHT = 0.55
+_SHOWN_POINTS = 4000
+_MOST_BARS = 40
+
+
+def coverage_heatmap(
+    evaluation: Evaluation,
+    table: str = "conf_trust",
+    ax: "Axes | None" = None,
+    *,
+    counts: bool = False,
+    colorblind: bool = False,
+    deepest: float | None = None,
+) -> "Axes":
+    """Coverage in bins over two axes: green over, red under, white at 1 - alpha.
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+        Holds the table.
+    table : str
+        A table over two axes, such as ``"conf_trust"`` or ``"conf_rank"``.
+    ax : Axes, optional
+        Where to draw; a new figure by default.
+    counts : bool
+        Write the number of samples under the coverage.
+    colorblind : bool
+        Blue over, orange under.
+    deepest : float, optional
+        Coverage at and below which the colour is deepest; default 0.3 under the target,
+        whatever the data, so that figures can be compared.
+    """
+    data = heatmap_data(evaluation, table)
+    ax = ax if ax is not None else _new_axes((0.72 * len(data.columns) + 1.2, 3.0))
+    norm = _norm(data.target, deepest)
+    ax.imshow(data.coverage, cmap=_colours(colorblind), norm=norm, origin="lower", aspect="auto")
+    _write_cells(ax, data, norm, counts)
+    ax.set_facecolor("#e6e6e6")
+    ax.set_xticks(range(len(data.columns)), data.columns, rotation=45, ha="right", fontsize=8)
+    ax.set_yticks(range(len(data.rows)), data.rows, fontsize=8)
+    ax.set_xlabel(data.axes[0])
+    ax.set_ylabel(data.axes[1])
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    return ax
+
+
+def _write_cells(ax: "Axes", data: HeatmapData, norm: "TwoSlopeNorm", counts: bool) -> None:
+    for (row, column), value in np.ndenumerate(data.coverage):
+        if np.isnan(value):
+            continue
+        text = f"{value:.2f}" + (f"\nn={data.count[row, column]}" if counts else "")
+        deep = abs(float(norm(value)) - 0.5) > _LIGHT / 2.0 + 0.05
+        colour = "white" if deep else "black"
+        ax.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
+
+
+def coverage_heatmaps(
+    evaluations: Mapping[str, Evaluation],
+    table: str = "conf_trust",
+    *,
+    counts: bool = False,
+    colorblind: bool = False,
+) -> "Figure":
+    """Heatmaps of several methods side by side, in one scale of colours."""
+    from matplotlib import pyplot as plt
+    from matplotlib.cm import ScalarMappable
+
+    data = [heatmap_data(item, table) for item in evaluations.values()]
+    norm = _norm(data[0].target)
+    width = 0.55 * len(data[0].columns) + 0.6
+    figure, axes = plt.subplots(
+        1, len(data), figsize=(width * len(data) + 1.0, 3.4), squeeze=False, layout="constrained"
+    )
+    for ax, (name, item) in zip(axes[0], evaluations.items(), strict=True):
+        coverage_heatmap(item, table, ax, counts=counts, colorblind=colorblind)
+        ax.set_title(name)
+    for ax in axes[0, 1:]:
+        ax.set_ylabel("")
+    scale = ScalarMappable(norm, _colours(colorblind))
+    bar = figure.colorbar(scale, ax=axes[0].tolist(), extend="min", label="Coverage")
+    ticks = [float(norm.vmin or 0.0), data[0].target, 1.0]
+    bar.set_ticks(ticks, labels=[f"{tick:.2f}" for tick in ticks])
+    return figure
+
+
+def _colours(colorblind: bool) -> "LinearSegmentedColormap":
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("coverage", _COLOURS[colorblind])
+
+
+def _norm(target: float, deepest: float | None = None) -> "TwoSlopeNorm":
+    """White at the target; the deepest colours at 1 and at `deepest`."""
+    from matplotlib.colors import TwoSlopeNorm
+
+    bottom = max(target - _FULL_COLOUR, 0.0) if deepest is None else deepest
+    if not bottom < target:
+        raise InputError(f"deepest must be below the target {target:g}; got {bottom:g}.")
+    return TwoSlopeNorm(vcenter=target, vmin=bottom, vmax=1.0)
+
+
+def degree_curves(
+    results: Mapping[str, Mapping[Any, Runs]] | Mapping[Any, Runs], table: str = "conf_trust"
+) -> "Figure":
+    """CovGap and mean size against the degree of the function class.
+
+    Parameters
+    ----------
+    results : mapping of degree to Evaluation or list of them over seeds
+        Or a mapping of names (data sets) to such mappings.
+    table : str
+        Table whose CovGap is shown.
+    """
+    from matplotlib import pyplot as plt
+    from matplotlib.ticker import MaxNLocator
+
+    several: dict[str, Any] = {"": results}
+    if results and all(isinstance(item, Mapping) for item in results.values()):
+        several = {str(name): item for name, item in results.items()}
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.0, 3.2), layout="constrained")
+    for i, (name, item) in enumerate(several.items()):
+        data, style = degree_data(item, table), _style(i)
+        left.errorbar(data.degrees, data.gap, data.gap_error, label=name, **style)
+        left.plot(data.degrees, data.floor, ls=":", lw=1, color=style["color"])
+        right.errorbar(data.degrees, data.size, data.size_error, label=name, **style)
+    left.plot([], [], ls=":", lw=1, color="grey", label="noise floor")
+    left.set_ylabel("CovGap (%)")
+    right.set_ylabel("Mean set size")
+    for ax in (left, right):
+        ax.set_xlabel("Degree")
+        ax.set_ylim(bottom=0)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _tidy(ax)
+    left.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def ball_curves(
+    evaluations: Mapping[str, Evaluation], ax: "Axes | None" = None, *, floor: bool = True
+) -> "Axes":
+    """CovGap over balls against their radius, with standard errors over trials.
+
+    `floor` draws the noise floor of a perfect method, which is the same for all methods.
+    """
+    curves = {}
+    for name, item in evaluations.items():
+        if item.balls is None:
+            raise InputError(f"evaluations[{name!r}] has no balls; evaluate with features.")
+        curves[name] = item.balls
+    ax = ax if ax is not None else _new_axes((4.6, 3.2))
+    for i, (name, curve) in enumerate(curves.items()):
+        ax.errorbar(curve.radii, curve.gap, curve.standard_error, label=name, **_style(i))
+    if floor:
+        first = next(iter(curves.values()))
+        ax.plot(first.radii, first.floor, ls=":", color="grey", label="noise floor")
+    ax.set_xlabel("Radius of the ball")
+    ax.set_ylabel("CovGap (%)")
+    ax.set_ylim(bottom=0)
+    ax.legend(frameon=False, fontsize=8)
+    return _tidy(ax)
+
+
+def trust_against_rank(
+    outputs: ModelOutputs, trust: SupportsTrust, ax: "Axes | None" = None
+) -> "Axes":
+    """Trust against log Rank: samples, and median and quartiles by rank."""
+    values, ranks = Observed(outputs, trust).trust, label_ranks(outputs)
+    data = trust_rank_data(values, ranks)
+    ax = ax if ax is not None else _new_axes((4.6, 3.2))
+    rng = np.random.default_rng(0)
+    shown = rng.permutation(ranks.size)[:_SHOWN_POINTS]
+    # Ranks are integers: a little noise keeps the samples from hiding each other.
+    spread = ranks[shown] * np.exp(rng.uniform(-0.12, 0.12, size=shown.size))
+    ax.scatter(spread, values[shown], s=3, color="grey", alpha=0.2, lw=0, rasterized=True)
+    ax.fill_between(data.rank, data.lower, data.upper, color=_PALETTE[0], alpha=0.25, lw=0)
+    ax.plot(data.rank, data.median, "o-", color=_PALETTE[0], ms=4, label="median and quartiles")
+    ax.set_xscale("log")
+    ax.xaxis.set_major_formatter("{x:g}")
+    finite = values[np.isfinite(values)]
+    ax.set_ylim(0.0, 1.05 * float(np.quantile(finite, 0.995)))
+    ax.set_xlabel("Rank of the true class (log scale)")
+    ax.set_ylabel("Trust")
+    ax.legend(frameon=False, fontsize=8)
+    return _tidy(ax)
+
+
+def size_histogram(
+    evaluations: Evaluation | Mapping[str, Evaluation], ax: "Axes | None" = None
+) -> "Axes":
+    """Distribution of set sizes of one or several methods."""
+    named = {"all sets": evaluations} if isinstance(evaluations, Evaluation) else dict(evaluations)
+    data = size_data(list(named.values()))
+    ax = ax if ax is not None else _new_axes((max(4.6, 0.36 * len(data.labels) + 1.0), 3.2))
+    places, width = np.arange(len(data.labels)), 0.8 / len(named)
+    for i, (name, item) in enumerate(named.items()):
+        shift = (i - (len(named) - 1) / 2.0) * width
+        text = f"{name} (mean {item.sizes.mean:.2f})"
+        ax.bar(places + shift, data.shares[i], width, color=_PALETTE[i % len(_PALETTE)], label=text)
+    ax.set_xticks(places, data.labels, rotation=45, ha="right", fontsize=8)
+    ax.set_xlabel("Set size")
+    ax.set_ylabel("Share of sets")
+    ax.legend(frameon=False, fontsize=8)
+    return _tidy(ax)
+
+
+def coverage_by_group(
+    evaluations: Evaluation | Mapping[str, Evaluation],
+    table: str,
+    ax: "Axes | None" = None,
+    *,
+    most: int = _MOST_BARS,
+) -> "Axes":
+    """Coverage of each group with its exact interval; the worst of the first method on top.
+
+    Parameters
+    ----------
+    evaluations : Evaluation, or mapping of names to Evaluation
+        One method, or several on the same samples.
+    table : str
+        Any table, such as ``"group:sex"`` or ``"class"``.
+    ax : Axes, optional
+        Where to draw.
+    most : int
+        Show this many groups, those of lowest coverage.
+    """
+    named = {"": evaluations} if isinstance(evaluations, Evaluation) else dict(evaluations)
+    first = next(iter(named.values()))
+    shown = group_data(first, table).top(most)
+    place = {label: i for i, label in enumerate(shown.labels)}
+    ax = ax if ax is not None else _new_axes((5.0, (0.1 + 0.16 * len(named)) * len(place) + 1.2))
+    for i, (name, item) in enumerate(named.items()):
+        data = group_data(item, table)
+        keep = [j for j, label in enumerate(data.labels) if label in place]
+        offset = (i - (len(named) - 1) / 2.0) * 0.6 / len(named)
+        y = [place[data.labels[j]] + offset for j in keep]
+        bars = np.stack([data.coverage - data.lower, data.upper - data.coverage])[:, keep]
+        style = {key: value for key, value in _style(i).items() if key not in {"ls", "lw"}}
+        ax.errorbar(data.coverage[keep], y, xerr=bars, ls="none", label=name, **style)
+    ax.axvline(1.0 - first.alpha, color="grey", ls="--", lw=1)
+    texts = [f"{label} (n={n})" for label, n in zip(shown.labels, shown.count, strict=True)]
+    ax.set_yticks(range(len(texts)), texts, fontsize=8)
+    ax.set_ylim(len(texts) - 0.5, -0.5)
+    ax.set_xlabel("Coverage")
+    if len(named) > 1:
+        ax.legend(
+            loc="lower center",
+            bbox_to_anchor=(0.5, 1.0),
+            ncols=len(named),
+            frameon=False,
+            fontsize=8,
+        )
+    return _tidy(ax)
+
+
+def _style(i: int) -> dict[str, Any]:
+    """Colour and marker of the i-th method: told apart without colour too."""
+    return {
+        "color": _PALETTE[i % len(_PALETTE)],
+        "marker": _MARKERS[i % len(_MARKERS)],
+        "ms": 4,
+        "lw": 1.4,
+        "ls": "-",
+        "capsize": 2,
+    }
+
+
+def _new_axes(size: tuple[float, float]) -> "Axes":
+    from matplotlib import pyplot as plt
+
+    return plt.subplots(figsize=size, layout="constrained")[1]
+
+
+def _tidy(ax: "Axes") -> "Axes":
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax

@@ -1,0 +1,172 @@
+import numpy as np
+import pytest
+
+from trustsets import Bins, Confidence, Groups, InputError, ModelOutputs, MondrianConformal
+from trustsets.metrics import RankBins, label_ranks
+from trustsets.metrics.binning import bin_by_class, bin_by_size, bin_samples, equal_cuts
+from trustsets.statistics import Observed
+
+
+def test_rank_against_sorting_each_row(make_outputs):
+    outputs = make_outputs(n=100, n_classes=7)
+    order = np.argsort(-outputs.probabilities, axis=1, kind="stable")
+    slow = [1 + order[i].tolist().index(code) for i, code in enumerate(outputs.codes)]
+    assert label_ranks(outputs).tolist() == slow
+
+
+def test_rank_puts_the_lower_column_first_among_equals():
+    outputs = ModelOutputs(probabilities=np.full((3, 3), 1 / 3), labels=[0, 1, 2])
+    assert label_ranks(outputs).tolist() == [1, 2, 3]
+
+
+def conf_bins(outputs, count):
+    conf = outputs.confidence
+    step = (conf.max() - conf.min()) / count
+    return np.array([min(int((c - conf.min()) / step), count - 1) for c in conf])
+
+
+def test_split_ties_make_equal_sizes_in_rank_order(make_outputs):
+    outputs = make_outputs(n=800, n_classes=4)
+    binned = bin_samples(RankBins(counts=(5, 4)), Observed(outputs))
+    outer, ranks = conf_bins(outputs, 5), label_ranks(outputs)
+    assert binned.axes == ("Conf", "Rank")
+    for cell in range(5):
+        inner = binned.index[binned.cells[outer == cell], 1]
+        assert np.ptp(np.bincount(inner, minlength=4)) <= 1
+        own = [ranks[outer == cell][inner == j] for j in range(4)]
+        assert all(own[j].max() <= own[j + 1].min() for j in range(3))
+    # Heavily tied indeed: rank 1 must have been parted.
+    first = np.flatnonzero(ranks == 1)
+    assert len({tuple(binned.index[binned.cells[i]]) for i in first}) > 5
+
+
+def slow_together(ranks, count):
+    """Bins as lists of ranks: each next bin takes the best share of what is left."""
+    left = sorted(ranks.tolist())
+    bins = []
+    while left and len(bins) < count - 1:
+        share = len(left) / (count - len(bins))
+        values = sorted(set(left))
+        if len(values) == 1:
+            break
+        best = min(values[:-1], key=lambda v: (abs(sum(x <= v for x in left) - share), v))
+        bins.append([x for x in left if x <= best])
+        left = [x for x in left if x > best]
+    return [*bins, left]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_equal_ranks_stay_together(seed):
+    rng = np.random.default_rng(seed)
+    ranks = np.minimum(rng.geometric(0.7 if seed % 2 else 0.2, size=120), 9)
+    cuts = equal_cuts(ranks, 4)
+    cells = np.count_nonzero(ranks[:, None] >= cuts, axis=1)
+    found = [sorted(ranks[cells == j].tolist()) for j in range(4)]
+    assert [part for part in found if part] == slow_together(ranks, 4)
+
+
+def test_without_ties_both_ways_give_equal_sizes():
+    ranks = np.random.default_rng(0).permutation(101)
+    cells = np.count_nonzero(ranks[:, None] >= equal_cuts(ranks, 4), axis=1)
+    assert np.ptp(np.bincount(cells)) <= 1
+
+
+def test_edges_by_hand_hold_their_upper_end():
+    probabilities = np.tile(np.linspace(6, 1, 6) / 21, (6, 1))
+    outputs = ModelOutputs(probabilities=probabilities, labels=np.arange(6))
+    binned = bin_samples(RankBins(counts=(1, 4), edges=(0, 1, 2, 4, 1000)), Observed(outputs))
+    assert binned.cells.tolist() == [0, 1, 2, 2, 3, 3]
+    assert [label.split(", ")[1] for label in binned.labels] == [
+        "Rank 1",
+        "Rank 2",
+        "Rank 3-4",
+        "Rank 5-6",
+    ]
+
+
+@pytest.mark.parametrize("ties", ["split", "together"])
+def test_global_edges_are_the_same_in_every_confidence_bin(make_outputs, ties):
+    outputs = make_outputs(n=500)
+    seen = Observed(outputs)
+    fitted = RankBins(counts=(5, 3), nested=False, ties=ties).fit(seen)
+    assert fitted.cuts[1].shape == (1, 2)
+    assert RankBins(counts=(5, 3), ties=ties).fit(seen).cuts[1].shape == (5, 2)
+
+
+@pytest.mark.parametrize("partition", [RankBins(), RankBins(ties="together"), Bins()])
+def test_order_of_samples_does_not_matter(make_outputs, trust, partition):
+    outputs = make_outputs(n=400)
+    shuffled = np.random.default_rng(0).permutation(400)
+    straight = bin_samples(partition, Observed(outputs, trust))
+    mixed = bin_samples(partition, Observed(outputs.take(shuffled), trust))
+    assert mixed.cells.tolist() == straight.cells[shuffled].tolist()
+    assert mixed.labels == straight.labels
+
+
+def test_grid_ends_enclose_their_samples(make_outputs, trust):
+    outputs = make_outputs(n=300)
+    seen = Observed(outputs, trust)
+    binned = bin_samples(Bins(counts=(4, 3)), seen)
+    assert binned.shape == (4, 3)
+    values = np.stack([seen.confidence, seen.trust], axis=1)
+    for i, cell in enumerate(binned.cells):
+        assert (binned.edges[cell, :, 0] <= values[i]).all()
+        assert (values[i] <= binned.edges[cell, :, 1]).all()
+    inside = binned.edges[:, 0, 1] < seen.confidence.max()
+    assert (binned.edges[inside][:, 0, 0] < binned.edges[inside][:, 0, 1]).all()
+
+
+def test_groups_classes_and_sizes_are_named(make_outputs):
+    outputs = make_outputs(
+        logits=np.zeros((4, 3)),
+        labels=["b", "a", "b", "b"],
+        features=None,
+        classes=["a", "b", "c"],
+        groups={"sex": list("fmmf"), "age": [1, 2, 1, 1]},
+    )
+    crossed = bin_samples(Groups("sex", "age"), Observed(outputs))
+    assert [crossed.labels[cell] for cell in crossed.cells] == ["f, 1", "m, 2", "m, 1", "f, 1"]
+    assert crossed.axes == ("sex x age",)
+    by_class = bin_by_class(outputs)
+    assert by_class.shape == (3,)
+    assert [by_class.labels[cell] for cell in by_class.cells] == list("babb")
+    sizes = bin_by_size(np.array([0, 1, 2, 3, 4, 10, 11, 100, 101, 500]), n_classes=500)
+    assert [sizes.labels[cell] for cell in sizes.cells] == (
+        ["Size 0-1"] * 2 + ["Size 2-3"] * 2 + ["Size 4-10"] * 2
+        + ["Size 11-100"] * 2 + ["Size 101-500"] * 2
+    )  # fmt: skip
+
+
+def test_rank_bins_cannot_serve_a_predictor(make_outputs):
+    """New samples have no labels to rank: this must fail, not peek."""
+    predictor = MondrianConformal(by=RankBins(counts=(2, 2)))
+    with pytest.raises(InputError, match="needs the true labels"):
+        predictor.calibrate(make_outputs(n=100)).predict_set(make_outputs(n=30))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RankBins(counts=(10, 0)), "counts must be two numbers"),
+        (lambda: RankBins(ties="random"), 'ties must be "split" or "together"'),
+        (lambda: RankBins(edges=(0,)), "two or more finite, increasing"),
+        (lambda: RankBins(edges=(0, 2, 2)), "two or more finite, increasing"),
+        (lambda: RankBins(edges=(1, 2, 9)), "start below the first rank"),
+        (lambda: bin_samples("conf", None), "must be a Partition"),
+    ],
+)
+def test_bad_arguments_are_named(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_edges_must_reach_the_largest_rank(make_outputs):
+    with pytest.raises(InputError, match="must reach the largest rank, 5; got 2"):
+        RankBins(edges=(0, 1, 2)).fit(Observed(make_outputs(n=200)))
+
+
+def test_one_statistic_is_a_grid_of_one_axis(make_outputs):
+    partition = Bins(of=(Confidence(),), edges=((0.5, 0.8),))
+    binned = bin_samples(partition, Observed(make_outputs(n=200)))
+    assert binned.index.shape[1] == 1
+    assert [label.split()[0] for label in binned.labels] == ["Conf"] * len(binned.labels)

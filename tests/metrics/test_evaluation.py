@@ -1,0 +1,276 @@
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from trustsets import Bins, Confidence, Groups, InputError, ModelOutputs, evaluate
+from trustsets.metrics import Balls, Evaluation, RankBins, Slab
+from trustsets.metrics.binning import bin_samples
+from trustsets.metrics.inference import expected_worst
+from trustsets.statistics import Observed
+
+FAST = {"balls": Balls(n_radii=3, n_trials=5), "slab": Slab(n_directions=20), "n_bootstrap": 50}
+
+
+def test_every_metric_that_the_data_allow(make_case, trust):
+    sets, outputs = make_case()
+    result = evaluate(sets, outputs, trust, **FAST)
+    assert list(result.tables) == [
+        "conf_trust",
+        "conf_rank",
+        "class",
+        "group:sex",
+        "group:site",
+        "size_strata",
+    ]
+    assert result.balls is not None
+    assert result.slab is not None
+    assert result.correlation is not None
+    assert result.conditional is None
+    bare = ModelOutputs(logits=outputs.logits, labels=outputs.labels)
+    result = evaluate(sets, bare, **FAST)
+    assert list(result.tables) == ["conf_rank", "class", "size_strata"]
+    assert result.balls is result.slab is result.correlation is None
+
+
+def test_tables_against_one_sample_at_a_time(make_case, trust):
+    sets, outputs = make_case()
+    result = evaluate(sets, outputs, trust, **FAST)
+    hits = [bool(sets.mask[i, code]) for i, code in enumerate(outputs.codes)]
+    sizes = sets.mask.sum(axis=1)
+    assert result.coverage.value == pytest.approx(np.mean(hits))
+    assert result.sizes.mean == pytest.approx(sizes.mean())
+    cells = bin_samples(Bins(), Observed(outputs, trust)).cells
+    own = {
+        "conf_trust": cells.tolist(),
+        "class": outputs.codes.tolist(),
+        "group:sex": outputs.groups["sex"].tolist(),
+    }
+    for name, keys in own.items():
+        table = result.tables[name]
+        for j, key in enumerate(sorted(set(keys))):
+            inside = [i for i in range(len(keys)) if keys[i] == key]
+            assert table.count[j] == len(inside)
+            assert table.covered[j] == sum(hits[i] for i in inside)
+            assert table.mean_size[j] == pytest.approx(np.mean([sizes[i] for i in inside]))
+            p = stats.binom.cdf(table.covered[j], table.count[j], 0.9)
+            assert table.p_value[j] == pytest.approx(p)
+        gaps = np.abs(table.covered / table.count - 0.9)
+        assert table.gap.value == pytest.approx(100 * gaps.mean())
+        assert table.worst.value == pytest.approx((table.covered / table.count).min())
+        assert table.worst.floor == expected_worst(table.count, 0.1) < 0.9
+        assert table.worst.lower < table.lower[np.argmin(table.coverage)]
+    assert result.tables["group:sex"].labels == ("f", "m")
+
+
+def test_halves_add_up_and_floors_are_halves(make_case, trust):
+    sets, outputs = make_case(rate=np.random.default_rng(1).uniform(0.7, 1.0, size=600))
+    for table in evaluate(sets, outputs, trust, **FAST).tables.values():
+        assert table.shortfall.value + table.excess.value == pytest.approx(table.gap.value)
+        assert table.shortfall.floor + table.excess.floor == pytest.approx(table.gap.floor)
+        assert table.gap.above_floor == pytest.approx(table.gap.value - table.gap.floor)
+        assert table.gap.lower <= table.gap.value <= table.gap.upper
+
+
+def test_class_gap_divides_by_all_classes_or_those_present(make_case):
+    sets, outputs = make_case(n_classes=6)
+    keep = outputs.codes < 3
+    sets, outputs = sets[keep], outputs.take(keep)
+    by_all = evaluate(sets, outputs, metrics=["class"]).tables["class"]
+    present = evaluate(sets, outputs, metrics=["class"], class_divisor="present").tables["class"]
+    assert by_all.count.size == present.count.size == 3
+    assert by_all.gap.value == pytest.approx(present.gap.value / 2)
+    assert by_all.gap.floor == pytest.approx(present.gap.floor / 2)
+    assert by_all.shape == (6,)
+
+
+def test_order_of_samples_does_not_matter(make_case, trust):
+    sets, outputs = make_case()
+    order = np.random.default_rng(2).permutation(len(outputs))
+    options = {"metrics": ["conf_trust", "conf_rank", "class", "groups", "size_strata"]}
+    straight = evaluate(sets, outputs, trust, **options)
+    mixed = evaluate(sets[order], outputs.take(order), trust, **options)
+    assert mixed.to_json() == straight.to_json()
+
+
+def test_planted_bad_group_is_named(make_case):
+    rng = np.random.default_rng(3)
+    site = rng.choice(list("abcde"), size=2000)
+    rate = np.where(site == "d", 0.75, 0.93)
+    sets, outputs = make_case(n=2000, rate=rate, groups={"site": site, "sex": site > "b"})
+    table = evaluate(sets, outputs, metrics=["groups"]).tables["group:site"]
+    worst = table.labels[int(np.argmin(table.coverage))]
+    assert worst == "d"
+    assert [table.labels[j] for j in np.flatnonzero(table.holm < 0.05)] == ["d"]
+    assert [table.labels[j] for j in np.flatnonzero(table.benjamini_hochberg < 0.05)] == ["d"]
+    assert table.worst.upper < 0.85 < table.worst.floor
+    assert table.gap.lower > table.gap.floor
+
+
+@pytest.mark.statistical
+def test_mean_gap_of_a_perfect_method_equals_the_floor_in_every_table(make_case, trust):
+    above = []
+    for seed in range(200):
+        sets, outputs = make_case(n=300, seed=seed)
+        options = {"metrics": ["conf_trust", "class", "groups"], "n_bootstrap": 1}
+        tables = evaluate(sets, outputs, trust, **options).tables
+        parts = ("gap", "shortfall", "excess", "worst")
+        above.append([getattr(t, part).above_floor for t in tables.values() for part in parts])
+    above = np.array(above)
+    assert (np.abs(above.mean(axis=0)) < 4 * above.std(axis=0) / np.sqrt(200)).all()
+
+
+def test_known_probabilities_give_true_conditional_coverage(make_case):
+    rng = np.random.default_rng(4)
+    truth = rng.dirichlet(np.ones(6) * 0.5, size=600)
+    sets, outputs = make_case()
+    result = evaluate(sets, outputs, label_probabilities=truth, metrics=["conditional"])
+    mass = (sets.mask * truth).sum(axis=1)
+    found = result.metrics
+    assert found["conditional.mean"].value == pytest.approx(mass.mean())
+    assert found["conditional.gap"].value == pytest.approx(100 * np.abs(mass - 0.9).mean())
+    assert found["conditional.below"].value == pytest.approx((mass < 0.9).mean())
+    halves = found["conditional.shortfall"].value + found["conditional.excess"].value
+    assert halves == pytest.approx(found["conditional.gap"].value)
+
+
+def test_bins_can_be_replaced_and_added(make_case, trust):
+    sets, outputs = make_case()
+    bins = {
+        "conf_trust": Bins(nested=False),
+        "conf_rank": RankBins(edges=(0, 1, 2, 6)),
+        "sex x site": Groups("sex", "site"),
+    }
+    tables = evaluate(sets, outputs, trust, metrics=["conf_trust", "conf_rank"], bins=bins).tables
+    assert tables["conf_rank"].shape == (10, 3)
+    assert tables["sex x site"].count.size == 6
+    nested = evaluate(sets, outputs, trust, metrics=["conf_trust"]).tables["conf_trust"]
+    assert nested.count.tolist() != tables["conf_trust"].count.tolist()
+    alone = evaluate(sets, outputs, bins={"conf_trust": Bins((Confidence(),), (3,), ("uniform",))})
+    assert alone.tables["conf_trust"].shape == (3,)
+
+
+def test_json_round_trip_keeps_everything(make_case, trust):
+    sets, outputs = make_case(n=200)
+    truth = np.full((200, 6), 1 / 6)
+    result = evaluate(sets, outputs, trust, label_probabilities=truth, **FAST)
+    text = result.to_json()
+    again = Evaluation.from_json(text)
+    assert again.to_json() == text
+    assert again.to_frame().equals(result.to_frame())
+    assert again.tables["conf_trust"].count.dtype == np.int64
+    data = json.loads(text)
+    assert data["tables"]["class"]["labels"] == ["0", "1", "2", "3", "4", "5"]
+    assert "cells" not in data["tables"]["class"]
+    assert "covered" not in data
+    assert data["tables"]["group:sex"]["edges"][0] == [[None, None]]
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[1]"])
+def test_foreign_json_is_refused(text):
+    with pytest.raises(InputError, match="JSON"):
+        Evaluation.from_json(text)
+
+
+def test_text_tables(make_case):
+    sets, outputs = make_case()
+    result = evaluate(sets, outputs, metrics=["groups"])
+    lines = result.to_markdown().splitlines()
+    assert len({len(line) for line in lines}) == 1
+    assert lines[0].startswith("| Metric ")
+    row = next(line for line in lines if "sex CovGap" in line)
+    assert f"{result.tables['group:sex'].gap.value:.3f}" in row
+    latex = result.to_latex()
+    assert latex.count(r"\\") == len(result.metrics) + 1
+    assert r"95\% interval" in latex
+    frame = result.tables["group:site"].to_frame()
+    assert frame["bin"].tolist() == ["a", "b", "c"]
+    assert frame["count"].sum() == 600
+
+
+def test_balls_can_be_shared_between_methods(make_case):
+    sets, outputs = make_case()
+    plan = Balls(n_radii=3, n_trials=5)
+    near = plan.around(outputs.features)
+    shared = evaluate(sets, outputs, metrics=["balls"], balls=near)
+    own = evaluate(sets, outputs, metrics=["balls"], balls=plan)
+    np.testing.assert_array_equal(shared.balls.gap, own.balls.gap)
+    with pytest.raises(InputError, match="drawn around 600 samples, but outputs has 10"):
+        evaluate(sets[:10], outputs.take(slice(0, 10)), metrics=["balls"], balls=near)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metrics": ["covgap"]}, "'covgap', which is none of conf_trust, conf_rank"),
+        ({"metrics": "class"}, r"write metrics=\('class',\)"),
+        ({"metrics": ["conf_trust"]}, "'conf_trust', which needs a trust score; pass trust="),
+        ({"metrics": ["conditional"]}, "needs known label probabilities"),
+        ({"bins": {"class": Bins()}}, "'class', which is a metric already"),
+        ({"bins": {"mine": "conf"}}, r"bins\['mine'\] must be a Partition"),
+        ({"bins": {"age": Groups("age")}}, "no group column 'age'"),
+        ({"bins": {"conf_trust": Bins()}}, "no trust score was given"),
+        ({"level": 1.0}, "level must lie strictly between 0 and 1"),
+        ({"n_bootstrap": 0}, "n_bootstrap must be 1 or more"),
+        ({"class_divisor": "some"}, "class_divisor must be"),
+    ],
+)
+def test_bad_arguments_are_named(make_case, options, message):
+    sets, outputs = make_case(n=60)
+    with pytest.raises(InputError, match=message):
+        evaluate(sets, outputs, **options)
+
+
+def test_metrics_that_lack_data_say_what_to_pass(make_case, trust):
+    sets, outputs = make_case(n=60)
+    bare = ModelOutputs(logits=outputs.logits, labels=outputs.labels)
+    for name, remedy in [("balls", "features="), ("slab", "features="), ("groups", "groups=")]:
+        with pytest.raises(InputError, match=f"{name}.*pass {remedy}"):
+            evaluate(sets, bare, metrics=[name])
+    with pytest.raises(InputError, match="evaluate needs labels"):
+        evaluate(sets, ModelOutputs(logits=outputs.logits))
+    with pytest.raises(InputError, match="60 sets for 50 samples"):
+        evaluate(sets, outputs.take(slice(0, 50)))
+    other = ModelOutputs(logits=outputs.logits[:, :5], labels=np.minimum(outputs.codes, 4))
+    with pytest.raises(InputError, match="other classes"):
+        evaluate(sets, other)
+    with pytest.raises(InputError, match="at least 4 samples; there are 3"):
+        evaluate(sets[:3], outputs.take(slice(0, 3)), metrics=["slab"])
+
+
+def test_bins_without_any_sample_are_an_error(make_case):
+    from trustsets.basis import FittedPartition, Partition
+
+    class Nowhere(Partition, FittedPartition):
+        learns = False
+        n_cells = 3
+        description = "nothing"
+        design = None
+
+        def fit(self, observed):
+            return self
+
+        def cells(self, observed):
+            return np.full(len(observed.outputs), -1)
+
+    sets, outputs = make_case(n=60)
+    with pytest.raises(InputError, match=r"bins\['void'\] leaves every bin empty"):
+        evaluate(sets, outputs, bins={"void": Nowhere()})
+
+
+def test_several_levels_must_be_chosen_from(make_outputs):
+    from trustsets import StandardConformal
+
+    outputs = make_outputs()
+    sets = StandardConformal().calibrate(outputs).predict_set(outputs, alpha=[0.1, 0.2])
+    with pytest.raises(InputError, match=r"choose one with sets\.at"):
+        evaluate(sets, outputs)
+    assert evaluate(sets.at(0.2), outputs, metrics=["class"]).alpha == 0.2
+
+
+def test_a_single_sample_can_be_evaluated(make_case):
+    sets, outputs = make_case(n=60)
+    result = evaluate(sets[:1], outputs.take([0]))
+    assert result.n == 1
+    assert json.loads(result.to_json())["sizes"]["standard_error"] is None

@@ -1,0 +1,237 @@
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from trustsets import InputError, PredictionSets
+from trustsets.metrics.coverage import correlate, gap_halves, summarise_sizes
+from trustsets.metrics.inference import (
+    binomial_interval,
+    bootstrap_gaps,
+    conditional_coverage,
+    expected_gap,
+    expected_worst,
+    holm,
+    mean_absolute_deviation,
+    under_coverage,
+)
+
+
+def slow_gaps(count, covered, alpha, divisor=None):
+    low = high = 0.0
+    present = 0
+    for n, k in zip(count, covered, strict=True):
+        if n == 0:
+            continue
+        present += 1
+        gap = k / n - (1 - alpha)
+        low += max(0.0, -gap)
+        high += max(0.0, gap)
+    bins = divisor or present
+    return 100 * low / bins, 100 * high / bins
+
+
+@pytest.mark.parametrize("divisor", [None, 12])
+def test_gap_halves_against_a_loop(divisor):
+    rng = np.random.default_rng(0)
+    count = rng.integers(0, 9, size=10)
+    covered = rng.binomial(count, 0.8)
+    found = gap_halves(count, covered, 0.1, divisor)
+    np.testing.assert_allclose(found, slow_gaps(count, covered, 0.1, divisor), rtol=1e-12)
+    whole = 100 * np.abs(covered[count > 0] / count[count > 0] - 0.9).sum()
+    np.testing.assert_allclose(sum(found), whole / (divisor or (count > 0).sum()), rtol=1e-12)
+
+
+@pytest.mark.parametrize("p", [0.9, 0.5, 0.75, 0.05, 0.999])
+def test_deviation_of_a_binomial_share_against_enumeration(p):
+    sizes = np.array([1, 2, 3, 4, 10, 19, 20, 100, 251])
+    slow = [
+        sum(stats.binom.pmf(k, n, p) * abs(k / n - p) for k in range(n + 1)) for n in sizes.tolist()
+    ]
+    np.testing.assert_allclose(mean_absolute_deviation(sizes, p), slow, rtol=1e-10)
+    assert mean_absolute_deviation(np.array([0]), p)[0] == 0.0
+
+
+def test_noise_floors_against_enumeration_of_every_outcome():
+    count, alpha = np.array([3, 0, 5, 2, 2]), 0.2
+    gap = low = worst = 0.0
+    for hits in product(*(range(n + 1) for n in count)):
+        chance = np.prod([stats.binom.pmf(k, n, 0.8) for k, n in zip(hits, count, strict=True)])
+        halves = slow_gaps(count, hits, alpha)
+        gap += chance * sum(halves)
+        low += chance * halves[0]
+        worst += chance * min(k / n for k, n in zip(hits, count, strict=True) if n)
+    assert expected_gap(count, alpha) == pytest.approx(gap, rel=1e-10)
+    assert expected_gap(count, alpha) / 2 == pytest.approx(low, rel=1e-10)
+    assert expected_gap(count, alpha, divisor=5) == pytest.approx(gap * 4 / 5, rel=1e-10)
+    assert expected_worst(count, alpha) == pytest.approx(worst, rel=1e-10)
+
+
+def test_exact_interval_solves_its_defining_equations():
+    count = np.array([10, 10, 10, 200, 1])
+    covered = np.array([0, 10, 9, 171, 1])
+    lower, upper = binomial_interval(covered, count, level=0.9)
+    inner = covered > 0
+    np.testing.assert_allclose(stats.binom.sf(covered - 1, count, lower)[inner], 0.05, rtol=1e-8)
+    inner = covered < count
+    np.testing.assert_allclose(stats.binom.cdf(covered, count, upper)[inner], 0.05, rtol=1e-8)
+    assert lower[0] == 0.0
+    assert upper[1] == upper[4] == 1.0
+    assert tuple(float(end) for end in binomial_interval(0, 0)) == (0.0, 1.0)
+
+
+def test_under_coverage_sums_the_lower_tail():
+    slow = sum(stats.binom.pmf(k, 20, 0.9) for k in range(15))
+    assert under_coverage(14, 20, 0.1) == pytest.approx(slow, rel=1e-10)
+
+
+def test_holm_against_step_down_testing():
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        p = rng.beta(0.3, 2.0, size=8).round(3)
+        for level in (0.01, 0.05, 0.2):
+            rejected = set()
+            for step, i in enumerate(np.argsort(p, kind="stable")):
+                if p[i] * (8 - step) > level:
+                    break
+                rejected.add(int(i))
+            assert set(np.flatnonzero(holm(p) <= level).tolist()) == rejected
+
+
+def test_sizes_of_sets():
+    sizes = np.array([0, 0, 1, 4, 4, 4, 2])
+    found = summarise_sizes(sizes, n_classes=4)
+    assert (found.empty, found.full, found.median) == (2, 3, 2.0)
+    assert found.mean == pytest.approx(15 / 7)
+    assert dict(zip(found.values.tolist(), found.counts.tolist(), strict=True)) == {
+        0: 2,
+        1: 1,
+        2: 1,
+        4: 3,
+    }
+    spread = sum((size - 15 / 7) ** 2 for size in sizes) / 6
+    assert found.standard_error == pytest.approx((spread / 7) ** 0.5)
+
+
+def test_correlation_against_its_definition():
+    rng = np.random.default_rng(2)
+    rank = rng.integers(1, 6, size=300)
+    trust = rng.normal(size=300) - 0.3 * rank
+    found = correlate(trust, rank)
+
+    def pearson(x, y):
+        x, y = x - x.mean(), y - y.mean()
+        return (x * y).sum() / np.sqrt((x**2).sum() * (y**2).sum())
+
+    r = pearson(trust, rank)
+    assert found.pearson == pytest.approx(r)
+    t = r * np.sqrt(298 / (1 - r**2))
+    assert found.pearson_p == pytest.approx(2 * stats.t.sf(abs(t), 298), rel=1e-6)
+    rho = pearson(stats.rankdata(trust), stats.rankdata(rank))
+    assert found.spearman == pytest.approx(rho)
+    assert found.spearman_p < 1e-3
+
+
+def test_correlation_is_undefined_rather_than_wrong():
+    constant = correlate(np.ones(5), np.array([1, 2, 3, 4, 5]))
+    assert np.isnan([constant.pearson, constant.spearman]).all()
+    infinite = correlate(np.array([1.0, 2.0, np.inf, 3.0]), np.array([4, 3, 1, 2]))
+    assert np.isnan(infinite.pearson)
+    assert infinite.spearman == pytest.approx(-1.0)
+
+
+def test_bootstrap_resamples_points():
+    """The multinomial shortcut against resampling indices one sample at a time."""
+    rng = np.random.default_rng(3)
+    cells = rng.integers(5, size=400)
+    hits = rng.random(400) < np.array([0.95, 0.9, 0.6, 0.9, 0.85])[cells]
+    count, covered = np.bincount(cells, minlength=5), np.bincount(cells[hits], minlength=5)
+    slow = []
+    for _ in range(4000):
+        again = rng.integers(400, size=400)
+        own = cells[again]
+        halves = slow_gaps(np.bincount(own, minlength=5), np.bincount(own[hits[again]]), 0.1)
+        slow.append([sum(halves), *halves])
+    slow = np.array(slow)
+    estimates = slow_gaps(count, covered, 0.1)
+    estimates = np.array([sum(estimates), *estimates])
+    expected = np.quantile(slow, [0.025, 0.975], axis=0) - slow.mean(axis=0) + estimates
+    found = np.array(bootstrap_gaps([(count, covered)], 0.1, n_bootstrap=4000)).T
+    np.testing.assert_allclose(found, np.maximum(expected, 0.0), atol=0.25)
+
+
+def test_bootstrap_over_seeds_shows_their_scatter():
+    count = np.full(4, 10**7)
+    seeds = [(count, (count * rate).astype(np.int64)) for rate in (0.80, 0.84, 0.86, 0.86)]
+    lower, upper = bootstrap_gaps(seeds, 0.1, n_bootstrap=4000)[0]
+    means = np.random.default_rng(0).choice([10.0, 6.0, 4.0, 4.0], size=(20000, 4)).mean(axis=1)
+    expected = np.quantile(means, [0.025, 0.975])
+    np.testing.assert_allclose([lower, upper], expected, atol=0.3)
+    single = bootstrap_gaps(seeds[:1], 0.1)[0]
+    assert single[1] - single[0] < 0.05
+
+
+def test_conditional_coverage_adds_the_true_mass_of_the_set():
+    rng = np.random.default_rng(4)
+    truth = rng.dirichlet(np.ones(4), size=30)
+    mask = rng.random((30, 4)) < 0.5
+    sets = PredictionSets(mask, np.zeros(30), np.zeros(30, dtype=np.int8), 0.1, np.arange(4))
+    slow = [sum(truth[i, j] for j in range(4) if mask[i, j]) for i in range(30)]
+    np.testing.assert_allclose(conditional_coverage(sets, truth), slow, rtol=1e-12)
+    with pytest.raises(InputError, match=r"label_probabilities must have shape \(30, 4\)"):
+        conditional_coverage(sets, truth[:10])
+
+
+@pytest.mark.statistical
+def test_exact_interval_holds_the_truth_at_least_as_often_as_it_says():
+    for n, p in product((10, 50, 400), (0.7, 0.9, 0.99)):
+        k = np.arange(n + 1)
+        lower, upper = binomial_interval(k, n, level=0.9)
+        held = stats.binom.pmf(k, n, p)[(lower <= p) & (p <= upper)].sum()
+        assert held >= 0.9
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(
+    ("rates", "most"), [((0.9,) * 20, 1.0), ((0.7, 0.8, 0.95, 0.99) * 5, 0.985)]
+)
+def test_gap_interval_holds_the_expected_gap(rates, most):
+    """Nominal for gaps far from zero, on the wide side where coverage is perfect."""
+    rng = np.random.default_rng(5)
+    count, rates = np.full(20, 150), np.array(rates)
+    covered = rng.binomial(count, rates, size=(20000, 20))
+    truth = np.sum(gap_halves(np.broadcast_to(count, covered.shape), covered, 0.1), axis=0).mean()
+    held = 0
+    for repeat in range(600):
+        lower, upper = bootstrap_gaps(
+            [(count, covered[repeat])], 0.1, n_bootstrap=300, seed=repeat
+        )[0]
+        held += lower <= truth <= upper
+    error = 4 * np.sqrt(0.95 * 0.05 / 600)
+    assert 0.95 - error < held / 600 <= most
+
+
+@pytest.mark.statistical
+def test_mean_gap_of_a_perfect_method_is_the_noise_floor():
+    rng = np.random.default_rng(6)
+    count = rng.integers(1, 60, size=30)
+    covered = rng.binomial(count, 0.9, size=(20000, 30))
+    shortfall, excess = gap_halves(np.broadcast_to(count, covered.shape), covered, 0.1)
+    for values, floor in (
+        (shortfall + excess, expected_gap(count, 0.1)),
+        (shortfall, expected_gap(count, 0.1) / 2),
+        (excess, expected_gap(count, 0.1) / 2),
+        ((covered / count).min(axis=1), expected_worst(count, 0.1)),
+    ):
+        assert abs(values.mean() - floor) < 4 * values.std() / np.sqrt(values.size)
+
+
+@pytest.mark.statistical
+def test_holm_keeps_false_alarms_at_its_level():
+    rng = np.random.default_rng(7)
+    count = rng.integers(20, 400, size=40)
+    covered = rng.binomial(count, 0.9, size=(3000, 40))
+    p = under_coverage(covered, count, 0.1)
+    alarms = np.mean([(holm(row) <= 0.1).any() for row in p])
+    assert 0.02 < alarms < 0.1 + 4 * np.sqrt(0.09 / 3000)

@@ -1,0 +1,216 @@
+"""What figures show is checked as data; each figure is drawn once and read back."""
+
+import subprocess
+import sys
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+from trustsets import (
+    Bins,
+    InputError,
+    ModelOutputs,
+    PredictionSets,
+    StandardConformal,
+    evaluate,
+    plots,
+)
+from trustsets.metrics import Balls, RankBins, label_ranks
+from trustsets.metrics.figure_data import (
+    degree_data,
+    group_data,
+    heatmap_data,
+    size_data,
+    trust_rank_data,
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_screen():
+    mpl.use("Agg")
+    yield
+    from matplotlib import pyplot as plt
+
+    plt.close("all")
+
+
+class FirstFeature:
+    def score(self, features, predicted):
+        return np.exp(np.asarray(features, dtype=float)[:, 0])
+
+
+@pytest.fixture
+def case(make_outputs):
+    outputs = make_outputs(n=900, n_classes=20)
+    calibration, test = outputs.split(0.5)
+    sets = StandardConformal().calibrate(calibration).predict_set(test)
+    bins = {
+        "conf_trust": Bins(counts=(4, 3)),
+        "conf_rank": RankBins(counts=(4, 3), edges=(0, 1, 2, 20)),
+    }
+    options = {"balls": Balls(n_radii=4, n_trials=5), "bins": bins, "n_bootstrap": 20}
+    return test, sets, evaluate(sets, test, FirstFeature(), **options)
+
+
+def test_heatmap_puts_every_bin_in_its_place(case):
+    _, _, result = case
+    data = heatmap_data(result, "conf_trust")
+    table = result.tables["conf_trust"]
+    assert data.coverage.shape == (3, 4)
+    assert data.count.sum() == table.count.sum() == 450
+    for (x, y), coverage, count in zip(table.index, table.coverage, table.count, strict=True):
+        assert data.coverage[y, x] == coverage
+        assert data.count[y, x] == count
+    assert np.isnan(data.coverage[data.count == 0]).all()
+    assert data.target == 0.9
+    assert data.rows == ("Q1", "Q2", "Q3")
+    assert data.axes == ("Conf", "Trust, quantile by Conf")
+    assert heatmap_data(result, "conf_rank").rows == ("1", "2", "3–20")
+
+
+def test_heatmap_is_white_at_the_target_red_below_green_above(case):
+    _, _, result = case
+    ax = plots.coverage_heatmap(result, "conf_rank", counts=True)
+    image = ax.images[0]
+    low, at, high = (image.cmap(image.norm(value))[:3] for value in (0.5, 0.9, 1.0))
+    assert at == pytest.approx((1, 1, 1), abs=0.01)
+    assert low[0] > 2 * max(low[1:])
+    assert high[1] > 2 * max(high[0], high[2])
+    table = result.tables["conf_rank"]
+    assert len(ax.texts) == table.count.size
+    assert sum(int(text.get_text().split("n=")[1]) for text in ax.texts) == 450
+    safe = plots.coverage_heatmap(result, "conf_rank", colorblind=True).images[0]
+    assert safe.cmap(1.0)[2] > safe.cmap(1.0)[1] > safe.cmap(1.0)[0]
+
+
+def test_heatmaps_share_one_scale(case):
+    _, _, result = case
+    figure = plots.coverage_heatmaps({"standard": result, "conditional": result}, "conf_trust")
+    figure.canvas.draw()
+    first, second, bar = figure.axes
+    assert first.get_title() == "standard"
+    assert second.get_title() == "conditional"
+    assert (first.images[0].norm.vmin, first.images[0].norm.vmax) == (
+        second.images[0].norm.vmin,
+        second.images[0].norm.vmax,
+    )
+    assert bar.get_ylabel() == "Coverage"
+
+
+def test_degree_curves_show_means_errors_and_the_floor(case):
+    _, _, result = case
+    other = evaluate(
+        PredictionSets(
+            np.ones((450, 20), bool), np.zeros(450), np.zeros(450, np.int8), 0.1, np.arange(20)
+        ),
+        case[0],
+        FirstFeature(),
+        metrics=["conf_trust"],
+    )
+    data = degree_data({3: [result, other], 1: result})
+    gaps = [item.tables["conf_trust"].gap.value for item in (result, other)]
+    assert data.degrees.tolist() == [1.0, 3.0]
+    np.testing.assert_allclose(data.gap, [gaps[0], np.mean(gaps)])
+    np.testing.assert_allclose(data.gap_error, [0.0, abs(gaps[0] - gaps[1]) / 2])
+    np.testing.assert_allclose(data.size, [result.sizes.mean, (result.sizes.mean + 20) / 2])
+    figure = plots.degree_curves({"a": {1: result, 3: [result, other]}})
+    left, right = figure.axes
+    np.testing.assert_allclose(left.containers[0].lines[0].get_ydata(), data.gap)
+    np.testing.assert_allclose(right.containers[0].lines[0].get_ydata(), data.size)
+    assert left.get_legend().get_texts()[0].get_text() in {"a", "noise floor"}
+
+
+def test_ball_curves_show_the_curve_and_its_errors(case):
+    test, sets, result = case
+    ax = plots.ball_curves({"standard": result})
+    line, _, bars = ax.containers[0].lines
+    np.testing.assert_array_equal(line.get_ydata(), result.balls.gap)
+    ends = np.array([segment[:, 1] for segment in bars[0].get_segments()])
+    np.testing.assert_allclose(np.diff(ends, axis=1)[:, 0], 2 * result.balls.standard_error)
+    bare = ModelOutputs(logits=test.logits, labels=test.labels)
+    with pytest.raises(InputError, match="has no balls"):
+        plots.ball_curves({"standard": evaluate(sets, bare, n_bootstrap=1)})
+
+
+def test_trust_by_rank_gives_quartiles_of_bands(case):
+    rng = np.random.default_rng(0)
+    ranks = rng.choice([1, 2, 3, 4, 5, 6, 7, 40], size=500)
+    trust = rng.exponential(size=500) / ranks
+    data = trust_rank_data(trust, ranks)
+    assert data.count.sum() == 500
+    for value, at in ((1, 0), (2, 1), (3, 2)):
+        assert data.rank[at] == pytest.approx(value)
+        np.testing.assert_allclose(data.median[at], np.median(trust[ranks == value]))
+        np.testing.assert_allclose(data.upper[at], np.quantile(trust[ranks == value], 0.75))
+    assert data.rank[-1] == pytest.approx(40)
+    ax = plots.trust_against_rank(case[0], FirstFeature())
+    assert ax.get_xscale() == "log"
+    assert len(ax.collections[0].get_offsets()) == 450
+    shown = ax.lines[0].get_xdata()
+    assert shown[0] == 1.0
+    assert shown[-1] <= label_ranks(case[0]).max()
+
+
+def test_size_histogram_shares_add_up(case):
+    _, sets, result = case
+    data = size_data([result, result])
+    np.testing.assert_allclose(data.shares.sum(axis=1), 1.0)
+    assert data.labels[:3] == ("0", "1", "2")
+    assert data.shares[0, 1] == pytest.approx((sets.sizes == 1).mean())
+    wide = [label for label in data.labels if "–" in label]
+    if wide:
+        low, high = (int(part) for part in wide[0].split("–"))
+        inside = (sets.sizes >= low) & (sets.sizes <= high)
+        assert data.shares[0, data.labels.index(wide[0])] == pytest.approx(inside.mean())
+    ax = plots.size_histogram({"a": result, "b": result})
+    heights = [bar.get_height() for bar in ax.containers[1]]
+    np.testing.assert_allclose(heights, data.shares[1])
+
+
+def test_coverage_by_group_shows_the_worst_first_with_intervals(case):
+    _, _, result = case
+    table = result.tables["class"]
+    data = group_data(result, "class").top(5)
+    assert data.coverage.tolist() == sorted(table.coverage.tolist())[:5]
+    for label, lower, count in zip(data.labels, data.lower, data.count, strict=True):
+        at = table.labels.index(label)
+        assert (table.lower[at], table.count[at]) == (lower, count)
+    ax = plots.coverage_by_group({"a": result, "b": result}, "class", most=5)
+    assert [text.get_text() for text in ax.get_yticklabels()] == [
+        f"{label} (n={n})" for label, n in zip(data.labels, data.count, strict=True)
+    ]
+    np.testing.assert_array_equal(np.sort(ax.containers[0].lines[0].get_xdata()), data.coverage)
+    target = [line for line in ax.lines if line.get_linestyle() == "--"]
+    assert [line.get_xdata()[0] for line in target] == [0.9]
+
+
+def test_axes_can_be_given(case):
+    from matplotlib import pyplot as plt
+
+    _, _, result = case
+    _, axes = plt.subplots(2, 2)
+    assert plots.coverage_heatmap(result, "conf_trust", axes[0, 0]) is axes[0, 0]
+    assert plots.ball_curves({"a": result}, axes[0, 1]) is axes[0, 1]
+    assert plots.size_histogram(result, axes[1, 0]) is axes[1, 0]
+    assert plots.coverage_by_group(result, "group:site", axes[1, 1]) is axes[1, 1]
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda r: plots.coverage_heatmap(r, "nothing"), "no table 'nothing'; there are"),
+        (lambda r: plots.coverage_heatmap(r, "class"), "needs a table over two axes"),
+        (lambda r: plots.coverage_heatmap(r, deepest=0.95), "deepest must be below the target"),
+        (lambda r: plots.degree_curves({}), "at least one degree"),
+    ],
+)
+def test_bad_arguments_are_named(case, draw, message):
+    with pytest.raises(InputError, match=message):
+        draw(case[2])
+
+
+def test_matplotlib_is_imported_only_to_draw():
+    code = "import sys, trustsets.plots; print('matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
