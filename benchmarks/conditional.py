@@ -25,21 +25,28 @@ ALPHA = 0.1
 
 
 def simulated(n: int, points: int, classes: int, dimension: int) -> tuple[ModelOutputs, Any]:
-    """Overconfident outputs of n samples, and training features with their labels."""
+    """Outputs of n samples, about 75% right and too sure of themselves, and training features.
+
+    A hard sample lies between its own class and another, in features and logits alike.
+    """
     rng = np.random.default_rng(0)
-    spectrum = (1.0 + np.arange(dimension)) ** -0.75
-    means = rng.normal(size=(classes, dimension)) * spectrum * 1.2
+    spectrum = ((1.0 + np.arange(dimension)) ** -0.75).astype(np.float32)
+    means = rng.standard_normal(size=(classes, dimension), dtype=np.float32) * spectrum
 
-    def features_of(labels: Array) -> Array:
-        noise = rng.standard_normal(size=(labels.size, dimension), dtype=np.float32)
-        return (means[labels] + noise * spectrum).astype(np.float32)
+    def features_of(own: Array, other: Array, hardness: Array) -> Array:
+        noise = rng.standard_normal(size=(own.size, dimension), dtype=np.float32)
+        centre = (1.0 - hardness)[:, None] * means[own] + hardness[:, None] * means[other]
+        return (centre + 0.6 * noise * spectrum).astype(np.float32)
 
-    labels, train_labels = rng.integers(classes, size=n), rng.integers(classes, size=points)
-    features, train = features_of(labels), features_of(train_labels)
-    logits = (features @ (means / spectrum**2).T.astype(np.float32)) * 0.05
-    logits -= 0.025 * ((means / spectrum) ** 2).sum(axis=1).astype(np.float32)
-    logits += rng.normal(0.0, 3.0, size=logits.shape).astype(np.float32)
-    return ModelOutputs(logits=logits, labels=labels, features=features), (train, train_labels)
+    own, other = rng.integers(classes, size=(2, n))
+    hardness = rng.uniform(0.0, 1.0, size=n).astype(np.float32) ** 1.5
+    logits = rng.standard_normal(size=(n, classes), dtype=np.float32)
+    logits[np.arange(n), own] += 7.0 * (1.0 - 0.6 * hardness)
+    logits[np.arange(n), other] += 7.0 * (0.2 + 0.6 * hardness)
+    train_labels = rng.integers(classes, size=points)
+    train = features_of(train_labels, train_labels, np.zeros(points, dtype=np.float32))
+    features = features_of(own, other, hardness)
+    return ModelOutputs(logits=2 * logits, labels=own, features=features), (train, train_labels)
 
 
 def mapie_seconds(phi: Array, scores: Array, tests: Array, points: int) -> float | None:
