@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trustsets._version import __version__
 
 if TYPE_CHECKING:
+    from trustsets.atypicality import Atypicality
     from trustsets.basis import Bins, Custom, Groups, Intercept, Polynomial, PrincipalComponents
     from trustsets.errors import (
         InputError,
@@ -20,10 +21,13 @@ if TYPE_CHECKING:
     )
     from trustsets.outputs import ModelOutputs
     from trustsets.predictors import (
+        ClusteredConformal,
         ConditionalConformal,
         MondrianConformal,
+        PluginConformal,
         StandardConformal,
         load,
+        oracle_sets,
     )
     from trustsets.scores import APS, RAPS, Softmax
     from trustsets.sets import PredictionSets
@@ -34,8 +38,10 @@ if TYPE_CHECKING:
 
 _HOME = {
     "APS": "scores",
+    "Atypicality": "atypicality",
     "Bins": "basis",
     "ClassFrequency": "statistics",
+    "ClusteredConformal": "predictors",
     "ConditionalConformal": "predictors",
     "Confidence": "statistics",
     "Custom": "basis",
@@ -47,6 +53,7 @@ _HOME = {
     "ModelOutputs": "outputs",
     "MondrianConformal": "predictors",
     "NotCalibratedError": "errors",
+    "PluginConformal": "predictors",
     "Polynomial": "basis",
     "PredictionSets": "sets",
     "PrincipalComponents": "basis",
@@ -61,13 +68,16 @@ _HOME = {
     "TrustSetsError": "errors",
     "TrustSetsWarning": "errors",
     "load": "predictors",
+    "oracle_sets": "predictors",
 }
 
 __all__ = [
     "APS",
     "RAPS",
+    "Atypicality",
     "Bins",
     "ClassFrequency",
+    "ClusteredConformal",
     "ConditionalConformal",
     "Confidence",
     "Custom",
@@ -79,6 +89,7 @@ __all__ = [
     "ModelOutputs",
     "MondrianConformal",
     "NotCalibratedError",
+    "PluginConformal",
     "Polynomial",
     "PredictionSets",
     "PrincipalComponents",
@@ -93,6 +104,7 @@ __all__ = [
     "TrustSetsWarning",
     "__version__",
     "load",
+    "oracle_sets",
 ]
 
 

@@ -22,6 +22,7 @@ class Stream(IntEnum):
     CALIBRATION_SCORE = 1
     PREDICTION_SCORE = 2
     PREDICTION_LEVEL = 3
+    TUNING_SCORE = 4
 
 
 def row_uniforms(seed: int, stream: Stream, rows: NDArray[np.int64]) -> NDArray[np.float64]:

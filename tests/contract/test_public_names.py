@@ -9,8 +9,10 @@ import trustsets
 
 PINNED = {
     "APS",
+    "Atypicality",
     "Bins",
     "ClassFrequency",
+    "ClusteredConformal",
     "ConditionalConformal",
     "Confidence",
     "Custom",
@@ -22,6 +24,7 @@ PINNED = {
     "ModelOutputs",
     "MondrianConformal",
     "NotCalibratedError",
+    "PluginConformal",
     "Polynomial",
     "PredictionSets",
     "PrincipalComponents",
@@ -37,6 +40,7 @@ PINNED = {
     "TrustSetsWarning",
     "__version__",
     "load",
+    "oracle_sets",
 }
 
 
