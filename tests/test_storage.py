@@ -10,18 +10,24 @@ import trustsets
 from trustsets import (
     APS,
     RAPS,
+    Atypicality,
     Bins,
+    ClusteredConformal,
     Confidence,
     Groups,
     MondrianConformal,
     NotCalibratedError,
+    PluginConformal,
+    Polynomial,
     Softmax,
     StandardConformal,
     StorageError,
     TemperatureScaling,
     storage,
 )
+from trustsets.predictors import atypicality_groups
 
+TRAINING = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
 PREDICTORS = {
     "standard": lambda: StandardConformal(APS(own_mass="random"), random_state=3),
     "standard, tuned": lambda: StandardConformal(temperature="tuning", allow_empty=True),
@@ -30,6 +36,13 @@ PREDICTORS = {
         by=Bins(of=(Confidence(),), counts=(3,), spacing=("quantile",)), score=Softmax(scale="tail")
     ),
     "class": lambda: MondrianConformal(by="class", temperature=1.5),
+    "plug-in": lambda: PluginConformal(
+        basis=Polynomial(degree=2, of=(Confidence(transform="rank"),))
+    ),
+    "clusters": lambda: ClusteredConformal(
+        APS(own_mass="random"), n_clusters=2, tuning_fraction=0.4, random_state=4
+    ),
+    "atypicality": lambda: atypicality_groups(Atypicality.from_training(*TRAINING), groups=2),
 }
 
 

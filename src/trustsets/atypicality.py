@@ -196,4 +196,4 @@ def _fit_blocks(n: int) -> Iterator[slice]:
 def _nearest(points: Floats, centres: Floats) -> NDArray[np.int64]:
     """Row of `centres` nearest to each point, by |z - c|^2 = |z|^2 - 2 z'c + |c|^2."""
     distances = (centres * centres).sum(axis=1) - 2.0 * (points @ centres.T)
-    return distances.argmin(axis=1)
+    return np.asarray(distances.argmin(axis=1))

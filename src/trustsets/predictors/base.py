@@ -215,7 +215,10 @@ class Predictor(BaseEstimator, ABC):
         scores = self.score.matrix(outputs, temperature=temperature, draws=draws)
         mask = scores[:, :, None] <= limits.per_class
         if smallest:
-            mask[np.arange(len(outputs)), outputs.predicted_codes] |= ~mask.any(axis=1)
+            # If the set of any level is empty, all levels get the class, or the sets of the
+            # smaller alphas, which may hold other classes, would not be nested.
+            empty = ~mask.any(axis=1).all(axis=1, keepdims=True)
+            mask[np.arange(len(outputs)), outputs.predicted_codes] |= empty
         return mask, np.broadcast_to(limits.per_class, mask.shape)
 
     def _draws(self, seed: int, stream: Stream, outputs: ModelOutputs) -> Floats | None:
