@@ -190,7 +190,7 @@ def test_coverage_holds_within_each_cluster():
     """The miscoverage of a cluster over fresh data, with the threshold's own variance."""
     rng = np.random.default_rng(0)
     alpha, covered = 0.2, []
-    for repeat in range(100):
+    for repeat in range(60):
         labels = rng.integers(4, size=600)
         noise = np.array([0.5, 0.5, 2.5, 2.5])[labels]
         logits = 3.0 * np.eye(4)[labels] + noise[:, None] * rng.normal(size=(600, 4))

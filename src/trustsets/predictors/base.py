@@ -217,7 +217,7 @@ class Predictor(BaseEstimator, ABC):
         if smallest:
             # If the set of any level is empty, all levels get the class, or the sets of the
             # smaller alphas, which may hold other classes, would not be nested.
-            empty = ~mask.any(axis=1).all(axis=1, keepdims=True)
+            empty = ~np.all(mask.any(axis=1), axis=1, keepdims=True)
             mask[np.arange(len(outputs)), outputs.predicted_codes] |= empty
         return mask, np.broadcast_to(limits.per_class, mask.shape)
 
