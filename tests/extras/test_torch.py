@@ -149,7 +149,7 @@ def test_a_layer_used_twice_counts_where_it_was_used_last():
             self.same = nn.Linear(4, 4)
 
         def forward(self, x):
-            return self.same(torch.tanh(self.same(x)))
+            return self.same(input=torch.tanh(self.same(x)))
 
     model, batches = seeded(Twice), vectors(n_classes=4)
     _, features = direct(model, lambda x: torch.tanh(model.same(x)), batches)

@@ -219,7 +219,9 @@ class _Tap:
             self._handles.append(self._chosen.register_forward_hook(self._catch_output))
         else:
             last = self._last_linear(forward)
-            self._handles.append(last.register_forward_pre_hook(self._catch_input))
+            self._handles.append(
+                last.register_forward_pre_hook(self._catch_input, with_kwargs=True)
+            )
         self._ready = True
 
     def features(self, n: int) -> Tensor:
@@ -259,8 +261,8 @@ class _Tap:
     def _catch_output(self, module: nn.Module, inputs: Any, output: Any) -> None:
         self._caught = output.clone() if isinstance(output, Tensor) else output
 
-    def _catch_input(self, module: nn.Module, inputs: Any) -> None:
-        self._caught = inputs[0].clone() if inputs else None
+    def _catch_input(self, module: nn.Module, inputs: Any, named: dict[str, Any]) -> None:
+        self._caught = (inputs[0] if inputs else named["input"]).clone()
 
 
 def _find_layer(model: nn.Module, inner: nn.Module, layer: str | nn.Module) -> nn.Module:
