@@ -33,6 +33,7 @@ from trustsets import (
 from trustsets.engine import fit_quantiles
 from trustsets.predictors import atypicality_groups
 from trustsets.predictors.clustered import (
+    _k_means,
     fewest_points,
     published_clusters,
     published_fraction,
@@ -175,6 +176,41 @@ def test_clusters_are_those_of_weighted_k_means():
             own = slow[calibration.codes] == slow[y]
             scores = np.sort(Softmax().of_labels(calibration.take(own)))
             assert thresholds[y] == conformal_quantile(scores, alpha)
+
+
+def test_weights_count_in_k_means():
+    """Equal weights part 10 from the rest; light points are put with whichever is nearer."""
+    points = np.array([[0.0], [4.0], [10.0]])
+    equal = _k_means(points, np.ones(3), 2, seed=0)
+    assert equal[0] == equal[1] != equal[2]
+    uneven = _k_means(points, np.array([100.0, 100.0, 0.1]), 2, seed=0)
+    assert uneven[0] != uneven[1] == uneven[2]
+
+
+def test_k_means_does_not_depend_on_the_order_of_the_points():
+    """Without any clusters in the data, where k-means has many local optima."""
+    rng = np.random.default_rng(0)
+    points, weights = rng.uniform(size=(150, 6)), rng.uniform(1, 9, size=150)
+    order = rng.permutation(150)
+    plain, mixed = (
+        _k_means(points[index], weights[index], 12, seed=0) for index in (np.arange(150), order)
+    )
+    np.testing.assert_array_equal(mixed, plain[order])
+
+
+def test_thresholds_of_several_levels_never_cross():
+    """A hard class is too rare for alpha = 0.1, and gets its own, larger threshold at 0.2."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(400) % 40 // 39
+    logits = np.where(labels[:, None] == 1, rng.normal(size=(400, 2)), 5.0 * np.eye(2)[labels])
+    calibration = ModelOutputs(logits=logits, labels=labels)
+    tuning = calibration.take(slice(0, 240))
+    predictor = ClusteredConformal(Softmax(), 2).calibrate(calibration, tuning=tuning)
+    one = calibration.take([0])
+    alone = [predictor.predict_set(one, alpha=alpha).thresholds[0] for alpha in (0.1, 0.2)]
+    assert alone[0][1] < alone[1][1]
+    together = predictor.predict_set(one, alpha=[0.1, 0.2]).thresholds[0]
+    np.testing.assert_array_equal(together, np.transpose([np.maximum(*alone), alone[1]]))
 
 
 def test_equal_classes_share_a_cluster_without_complaint():
