@@ -36,7 +36,8 @@ def simulated(n: int, points: int, classes: int, dimension: int) -> tuple[ModelO
     def features_of(own: Array, other: Array, hardness: Array) -> Array:
         noise = rng.standard_normal(size=(own.size, dimension), dtype=np.float32)
         centre = (1.0 - hardness)[:, None] * means[own] + hardness[:, None] * means[other]
-        return (centre + 0.6 * noise * spectrum).astype(np.float32)
+        features: Array = (centre + 0.6 * noise * spectrum).astype(np.float32)
+        return features
 
     own, other = rng.integers(classes, size=(2, n))
     hardness = rng.uniform(0.0, 1.0, size=n).astype(np.float32) ** 1.5

@@ -5,7 +5,9 @@ from sklearn.base import clone
 from trustsets import (
     APS,
     RAPS,
+    Atypicality,
     Bins,
+    ClusteredConformal,
     ConditionalConformal,
     Confidence,
     Groups,
@@ -13,6 +15,7 @@ from trustsets import (
     ModelOutputs,
     MondrianConformal,
     NotCalibratedError,
+    PluginConformal,
     Polynomial,
     Softmax,
     StandardConformal,
@@ -20,9 +23,13 @@ from trustsets import (
     TemperatureScaling,
     TrustSetsWarning,
 )
+from trustsets.predictors import atypicality_groups
 
 CONFIDENCE_BINS = Bins(of=(Confidence(),), edges=((0.4, 0.6),))
 CONFIDENCE_CURVE = Polynomial(degree=2, of=(Confidence(),))
+ATYPICALITY = Atypicality.from_training(
+    np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
+)
 PREDICTORS = {
     "standard": StandardConformal(),
     "standard, randomised": StandardConformal(APS(own_mass="random")),
@@ -34,6 +41,11 @@ PREDICTORS = {
     "conditional, randomised": ConditionalConformal(
         score=APS(own_mass="random"), basis=CONFIDENCE_CURVE + Groups("site"), randomized=True
     ),
+    "plug-in": PluginConformal(basis=Polynomial(degree=2, of=(Confidence(),))),
+    "plug-in, groups": PluginConformal(APS(own_mass="random"), Groups("site")),
+    "clusters": ClusteredConformal(APS(own_mass="random"), n_clusters=2, tuning_fraction=0.4),
+    "clusters, auto": ClusteredConformal(),
+    "atypicality": atypicality_groups(ATYPICALITY, groups=2, score=Softmax()),
 }
 
 
@@ -88,11 +100,14 @@ def test_sets_are_nested_in_alpha(predictor, halves):
     assert mask[:, :, 0].sum() > mask[:, :, -1].sum()
 
 
-def test_permuting_rows_permutes_the_sets(predictor, halves):
+def test_permuting_rows_permutes_the_sets(predictor, halves, make_outputs):
     calibration, test = halves
+    # Tuning samples are given: setting some aside at random would depend on the order.
+    tuning = make_outputs(500, seed=7)
     order = np.random.default_rng(0).permutation(500)
-    plain = predictor.calibrate(calibration).predict_set(test)
-    mixed = predictor.calibrate(calibration.take(order)).predict_set(test.take(order))
+    plain = predictor.calibrate(calibration, tuning=tuning).predict_set(test)
+    predictor.calibrate(calibration.take(order), tuning=tuning.take(order))
+    mixed = predictor.predict_set(test.take(order))
     np.testing.assert_array_equal(mixed.mask, plain.mask[order])
     np.testing.assert_array_equal(mixed.thresholds, plain.thresholds[order])
 
@@ -104,6 +119,7 @@ def test_permuting_classes_permutes_the_sets(predictor, halves):
         return ModelOutputs(
             logits=outputs.logits[:, order],
             labels=np.argsort(order)[outputs.codes],
+            features=outputs.features,
             groups=outputs.groups,
             rows=outputs.rows,
         )
@@ -132,7 +148,9 @@ def test_single_and_double_precision_agree(predictor, make_outputs):
 
 def test_labels_of_test_points_are_never_used(predictor, halves):
     calibration, test = halves
-    blind = ModelOutputs(logits=test.logits, groups=test.groups, rows=test.rows)
+    blind = ModelOutputs(
+        logits=test.logits, features=test.features, groups=test.groups, rows=test.rows
+    )
     predictor.calibrate(calibration)
     np.testing.assert_array_equal(
         predictor.predict_set(blind).mask, predictor.predict_set(test).mask

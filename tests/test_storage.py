@@ -10,7 +10,9 @@ import trustsets
 from trustsets import (
     APS,
     RAPS,
+    Atypicality,
     Bins,
+    ClusteredConformal,
     ConditionalConformal,
     Confidence,
     Entropy,
@@ -18,6 +20,7 @@ from trustsets import (
     Intercept,
     MondrianConformal,
     NotCalibratedError,
+    PluginConformal,
     Polynomial,
     PrincipalComponents,
     Softmax,
@@ -27,7 +30,9 @@ from trustsets import (
     TrustScore,
     storage,
 )
+from trustsets.predictors import atypicality_groups
 
+TRAINING = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
 PREDICTORS = {
     "standard": lambda: StandardConformal(APS(own_mass="random"), random_state=3),
     "standard, tuned": lambda: StandardConformal(temperature="tuning", allow_empty=True),
@@ -46,6 +51,13 @@ PREDICTORS = {
         basis=Polynomial(2) + Bins(counts=(2, 2), product=True) + Intercept(),
         trust=TrustScore().fit(np.random.default_rng(0).normal(size=(60, 3)), list("abcde") * 12),
     ),
+    "plug-in": lambda: PluginConformal(
+        basis=Polynomial(degree=2, of=(Confidence(transform="rank"),))
+    ),
+    "clusters": lambda: ClusteredConformal(
+        APS(own_mass="random"), n_clusters=2, tuning_fraction=0.4, random_state=4
+    ),
+    "atypicality": lambda: atypicality_groups(Atypicality.from_training(*TRAINING), groups=2),
 }
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trustsets._version import __version__
 
 if TYPE_CHECKING:
+    from trustsets.atypicality import Atypicality
     from trustsets.basis import Bins, Custom, Groups, Intercept, Polynomial, PrincipalComponents
     from trustsets.classifier import SetScorer, TrustSetClassifier
     from trustsets.errors import (
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
     from trustsets.metrics import compare, evaluate
     from trustsets.outputs import ModelOutputs
     from trustsets.predictors import (
+        ClusteredConformal,
         ConditionalConformal,
         MondrianConformal,
+        PluginConformal,
         StandardConformal,
         load,
+        oracle_sets,
     )
     from trustsets.scores import APS, RAPS, Softmax
     from trustsets.sets import PredictionSets
@@ -36,8 +40,10 @@ if TYPE_CHECKING:
 
 _HOME = {
     "APS": "scores",
+    "Atypicality": "atypicality",
     "Bins": "basis",
     "ClassFrequency": "statistics",
+    "ClusteredConformal": "predictors",
     "ConditionalConformal": "predictors",
     "Confidence": "statistics",
     "Custom": "basis",
@@ -49,6 +55,7 @@ _HOME = {
     "ModelOutputs": "outputs",
     "MondrianConformal": "predictors",
     "NotCalibratedError": "errors",
+    "PluginConformal": "predictors",
     "Polynomial": "basis",
     "PredictionSets": "sets",
     "PrincipalComponents": "basis",
@@ -67,13 +74,16 @@ _HOME = {
     "compare": "metrics",
     "evaluate": "metrics",
     "load": "predictors",
+    "oracle_sets": "predictors",
 }
 
 __all__ = [
     "APS",
     "RAPS",
+    "Atypicality",
     "Bins",
     "ClassFrequency",
+    "ClusteredConformal",
     "ConditionalConformal",
     "Confidence",
     "Custom",
@@ -85,6 +95,7 @@ __all__ = [
     "ModelOutputs",
     "MondrianConformal",
     "NotCalibratedError",
+    "PluginConformal",
     "Polynomial",
     "PredictionSets",
     "PrincipalComponents",
@@ -103,6 +114,7 @@ __all__ = [
     "compare",
     "evaluate",
     "load",
+    "oracle_sets",
 ]
 
 

@@ -23,6 +23,7 @@ class Stream(IntEnum):
     PREDICTION_SCORE = 2
     PREDICTION_LEVEL = 3
     RANK_TIES = 4
+    TUNING_SCORE = 5
 
 
 def row_uniforms(seed: int, stream: Stream, rows: NDArray[np.int64]) -> NDArray[np.float64]:

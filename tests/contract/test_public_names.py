@@ -9,8 +9,10 @@ import trustsets
 
 PINNED = {
     "APS",
+    "Atypicality",
     "Bins",
     "ClassFrequency",
+    "ClusteredConformal",
     "ConditionalConformal",
     "Confidence",
     "Custom",
@@ -22,6 +24,7 @@ PINNED = {
     "ModelOutputs",
     "MondrianConformal",
     "NotCalibratedError",
+    "PluginConformal",
     "Polynomial",
     "PredictionSets",
     "PrincipalComponents",
@@ -41,6 +44,7 @@ PINNED = {
     "compare",
     "evaluate",
     "load",
+    "oracle_sets",
 }
 
 

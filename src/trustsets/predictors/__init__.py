@@ -1,8 +1,21 @@
 """From calibration data to prediction sets. Imports sets, basis, scores and below."""
 
 from trustsets.predictors.base import Predictor, load
+from trustsets.predictors.clustered import ClusteredConformal
 from trustsets.predictors.conditional import ConditionalConformal
 from trustsets.predictors.mondrian import MondrianConformal
+from trustsets.predictors.oracle import oracle_sets
+from trustsets.predictors.related import PluginConformal, atypicality_groups
 from trustsets.predictors.standard import StandardConformal
 
-__all__ = ["ConditionalConformal", "MondrianConformal", "Predictor", "StandardConformal", "load"]
+__all__ = [
+    "ClusteredConformal",
+    "ConditionalConformal",
+    "MondrianConformal",
+    "PluginConformal",
+    "Predictor",
+    "StandardConformal",
+    "atypicality_groups",
+    "load",
+    "oracle_sets",
+]

@@ -7,7 +7,9 @@ leaves the predictor as it was.
 import os
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self, final
 
 import numpy as np
@@ -49,11 +51,17 @@ class Calibrated:
 @final
 @dataclass(frozen=True)
 class Task:
-    """Calibration data, and the data that everything else may be learned from."""
+    """Calibration data, and the data that everything else may be learned from.
+
+    `scores` are those of the calibration labels; ``tuning_scores()`` works out those of the
+    tuning labels, for the methods that need them.
+    """
 
     calibration: Observed
     tuning: Observed
     scores: Floats
+    tuning_scores: Callable[[], Floats]
+    seed: int
 
 
 @final
@@ -75,7 +83,7 @@ class Predictor(BaseEstimator, ABC):
     score: Score
     temperature: float | TemperatureScaling | str | None
     allow_empty: bool
-    tuning_fraction: float
+    tuning_fraction: float | str
     random_state: Any
     state_: Calibrated
 
@@ -105,6 +113,10 @@ class Predictor(BaseEstimator, ABC):
         # temperature is data to a predictor, which an unfitted copy could not stand in for.
         return type(self)(**self.get_params(deep=False))
 
+    def _auto_fraction(self, outputs: ModelOutputs) -> float | None:
+        """Share that ``tuning_fraction="auto"`` stands for; None where there is no such rule."""
+        return None
+
     @property
     def classes_(self) -> Array:
         """Names of the classes, in the order of the columns."""
@@ -129,20 +141,23 @@ class Predictor(BaseEstimator, ABC):
         """
         _check_parameters(self)
         outputs.require_labels("calibrate")
-        seed = _seed(self.random_state)
+        fraction, seed = _resolve_fraction(self, outputs), _seed(self.random_state)
         tuned = self._all_tuned_parts()
-        calibration, tuning = self._tuning_split(outputs, tuning, seed, tuned)
+        calibration, tuning = self._tuning_split(outputs, tuning, fraction, seed, tuned)
         reused = tuning is calibration
         temperature = _resolve_temperature(self.temperature, tuning)
         trust = self._trust
+
+        def scores(part: ModelOutputs, stream: Stream) -> Floats:
+            draws = self._draws(seed, stream, part)
+            return self.score.of_labels(part, temperature=temperature, draws=draws)
+
         task = Task(
             calibration=Observed(calibration, trust),
             tuning=Observed(tuning, trust),
-            scores=self.score.of_labels(
-                calibration,
-                temperature=temperature,
-                draws=self._draws(seed, Stream.CALIBRATION_SCORE, calibration),
-            ),
+            scores=scores(calibration, Stream.CALIBRATION_SCORE),
+            tuning_scores=partial(scores, tuning, Stream.TUNING_SCORE),
+            seed=seed,
         )
         self.state_ = Calibrated(
             classes=outputs.classes,
@@ -233,7 +248,10 @@ class Predictor(BaseEstimator, ABC):
         scores = self.score.matrix(outputs, temperature=temperature, draws=draws)
         mask = scores[:, :, None] <= limits.per_class
         if smallest:
-            mask[np.arange(len(outputs)), outputs.predicted_codes] |= ~mask.any(axis=1)
+            # If the set of any level is empty, all levels get the class, or the sets of the
+            # smaller alphas, which may hold other classes, would not be nested.
+            empty = ~np.all(mask.any(axis=1), axis=1, keepdims=True)
+            mask[np.arange(len(outputs)), outputs.predicted_codes] |= empty
         return mask, np.broadcast_to(limits.per_class, mask.shape)
 
     def _draws(self, seed: int, stream: Stream, outputs: ModelOutputs) -> Floats | None:
@@ -251,14 +269,19 @@ class Predictor(BaseEstimator, ABC):
         return (["the temperature"] if temperature else []) + self._tuned_parts()
 
     def _tuning_split(
-        self, outputs: ModelOutputs, tuning: ModelOutputs | None, seed: int, parts: list[str]
+        self,
+        outputs: ModelOutputs,
+        tuning: ModelOutputs | None,
+        fraction: float,
+        seed: int,
+        parts: list[str],
     ) -> tuple[ModelOutputs, ModelOutputs]:
         """Calibration part and tuning part; the same samples where nothing is tuned."""
         if tuning is not None or not parts:
             return outputs, outputs if tuning is None else tuning
-        if self.tuning_fraction > 0.0:
+        if fraction > 0.0:
             # Not stratified: the calibration samples must stay exchangeable with new ones.
-            first, rest = outputs.split(self.tuning_fraction, seed=seed)
+            first, rest = outputs.split(fraction, seed=seed)
             return rest, first
         warnings.warn(
             f"{' and '.join(parts)} will be learned from the calibration samples themselves, so "
@@ -287,8 +310,16 @@ def _check_parameters(predictor: Predictor) -> None:
         raise InputError(
             f"score must be a score such as APS() (an instance); got {predictor.score!r}."
         )
-    if not 0.0 <= predictor.tuning_fraction < 1.0:
+
+
+def _resolve_fraction(predictor: Predictor, outputs: ModelOutputs) -> float:
+    """The share to set aside as a number, from a number or a method's own rule."""
+    value = predictor.tuning_fraction
+    if value == "auto":
+        value = predictor._auto_fraction(outputs) or value
+    if isinstance(value, str) or not 0.0 <= value < 1.0:
         raise InputError(f"tuning_fraction must lie in [0, 1); got {predictor.tuning_fraction}.")
+    return value
 
 
 def _resolve_temperature(

@@ -4,6 +4,7 @@ The method of Gibbs, Cherian and Candès (2023) with the function classes of Kau
 and Alaa (2025); the thresholds themselves come from `trustsets.engine`.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, Self, final
 
@@ -20,7 +21,7 @@ from trustsets.statistics import Confidence, Observed, SupportsTrust, Trust
 from trustsets.storage import storable
 from trustsets.temperature import TemperatureScaling
 
-__all__ = ["ConditionalConformal"]
+__all__ = ["ConditionalConformal", "QuantileRegressionPredictor", "nested"]
 
 # The randomised level must lie strictly inside (-alpha, 1 - alpha).
 _SMALLEST_DRAW = 2.0**-40
@@ -53,9 +54,58 @@ class ConditionalLearned:
         return cls(**state)
 
 
+class QuantileRegressionPredictor(Predictor):
+    """Thresholds by quantile regression of the scores on a basis, at some weight of the new point.
+
+    What `ConditionalConformal` and `PluginConformal` share; they differ in the weight u of
+    the new sample (the level), and hence in what they guarantee.
+    """
+
+    basis: Basis
+    trust: SupportsTrust | None
+
+    @abstractmethod
+    def _level(self, observed: Observed, alpha: float) -> NDArray[np.float64] | float | None:
+        """Weight u of each new sample; None means ``1 - alpha``."""
+
+    @property
+    def _trust(self) -> SupportsTrust | None:
+        return self.trust
+
+    def _tuned_parts(self) -> list[str]:
+        if not isinstance(self.basis, Basis):
+            raise InputError(
+                f"basis must be a function class such as Polynomial(); got {self.basis!r}."
+            )
+        return ["the function class"] if self.basis.learns else []
+
+    def _learn(self, task: Task) -> ConditionalLearned:
+        basis = self.basis.fit(task.tuning if self.basis.learns else task.calibration)
+        phi = basis.design(task.calibration)
+        if phi.shape[0] < phi.shape[1]:
+            raise InputError(
+                f"{phi.shape[0]} calibration samples cannot determine {phi.shape[1]} basis "
+                "functions; use a smaller basis or more samples."
+            )
+        # One order for the same samples in any order: the fit cannot depend on it then.
+        order = np.lexsort((*phi.T, task.scores))
+        return ConditionalLearned(basis, phi[order], task.scores[order])
+
+    def _limits(
+        self, learned: ConditionalLearned, observed: Observed, alphas: tuple[float, ...]
+    ) -> Limits:
+        phi = learned.basis.design(observed)
+        shape = (len(phi), len(alphas))
+        thresholds, status = np.empty(shape), np.empty(shape, dtype=np.int8)
+        for place, alpha in enumerate(alphas):
+            found = learned.fit(alpha).thresholds(phi, level=self._level(observed, alpha))
+            thresholds[:, place], status[:, place] = found.values, found.status
+        return Limits(nested(thresholds, alphas), status)
+
+
 @final
 @storable
-class ConditionalConformal(Predictor):
+class ConditionalConformal(QuantileRegressionPredictor):
     """Sets whose coverage holds over every function of a class, not only on average.
 
     With basis phi, calibration scores s_i and pinball loss l, the threshold of a new x is
@@ -139,46 +189,12 @@ class ConditionalConformal(Predictor):
         }
         return cls(trust=trust, **(setting | changes))
 
-    @property
-    def _trust(self) -> SupportsTrust | None:
-        return self.trust
-
-    def _tuned_parts(self) -> list[str]:
-        if not isinstance(self.basis, Basis):
-            raise InputError(
-                f"basis must be a function class such as Polynomial(); got {self.basis!r}."
-            )
-        return ["the function class"] if self.basis.learns else []
-
     def _guarantee(self, state: Calibrated) -> str:
         exact = "equals" if self.randomized else "is at least"
         return (
             f"for every non-negative {state.learned.basis.description}, the coverage of the sets "
             f"weighted by it {exact} 1 - alpha ({state.learned.phi.shape[1]} basis functions)."
         )
-
-    def _learn(self, task: Task) -> ConditionalLearned:
-        basis = self.basis.fit(task.tuning if self.basis.learns else task.calibration)
-        phi = basis.design(task.calibration)
-        if phi.shape[0] < phi.shape[1]:
-            raise InputError(
-                f"{phi.shape[0]} calibration samples cannot determine {phi.shape[1]} basis "
-                "functions; use a smaller basis or more samples."
-            )
-        # One order for the same samples in any order: the fit cannot depend on it then.
-        order = np.lexsort((*phi.T, task.scores))
-        return ConditionalLearned(basis, phi[order], task.scores[order])
-
-    def _limits(
-        self, learned: ConditionalLearned, observed: Observed, alphas: tuple[float, ...]
-    ) -> Limits:
-        phi = learned.basis.design(observed)
-        shape = (len(phi), len(alphas))
-        thresholds, status = np.empty(shape), np.empty(shape, dtype=np.int8)
-        for place, alpha in enumerate(alphas):
-            found = learned.fit(alpha).thresholds(phi, level=self._level(observed, alpha))
-            thresholds[:, place], status[:, place] = found.values, found.status
-        return Limits(_nested(thresholds, alphas), status)
 
     def _level(self, observed: Observed, alpha: float) -> NDArray[np.float64] | None:
         if not self.randomized:
@@ -188,7 +204,7 @@ class ConditionalConformal(Predictor):
         return np.clip(draws, _SMALLEST_DRAW, 1.0 - _SMALLEST_DRAW) - alpha
 
 
-def _nested(thresholds: NDArray[np.float64], alphas: tuple[float, ...]) -> NDArray[np.float64]:
+def nested(thresholds: NDArray[np.float64], alphas: tuple[float, ...]) -> NDArray[np.float64]:
     """Lift thresholds that cross: a smaller alpha must not give a smaller set.
 
     Quantile fits at different levels may cross where data is thin. Taking the larger one

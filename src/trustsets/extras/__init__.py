@@ -1,0 +1,1 @@
+"""Bridges to optional dependencies, one file each; nothing else imports them."""

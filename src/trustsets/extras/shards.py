@@ -1,0 +1,252 @@
+"""Batches of outputs, kept in memory and, if asked, in shards on disk. No optional dependency.
+
+A directory holds ``manifest.json`` and ``shard-00000.safetensors`` and so on. Each shard is
+written whole or not at all and carries a checksum, so after a kill at any moment what is
+there is right, and a truncated or altered shard is noticed and made again.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets import storage
+from trustsets.arrays import Array
+from trustsets.errors import InputError, StorageError
+
+__all__ = ["BatchStore", "OutputBatches"]
+
+SHARD_ROWS = 16384
+"""A shard is written as soon as this many rows are waiting; it holds whole batches."""
+
+_MANIFEST = "manifest.json"
+
+
+@final
+@storage.storable
+@dataclass(frozen=True)
+class OutputBatches:
+    """Outputs of consecutive batches; `sizes` are their numbers of rows.
+
+    Attributes
+    ----------
+    logits : array of shape (n, K)
+    features : array of shape (n, d)
+    labels : array of shape (n,), or None
+    sizes : array of integers that sum to n
+    """
+
+    logits: Array
+    features: Array
+    labels: Array | None
+    sizes: NDArray[np.int64]
+
+    @classmethod
+    def join(cls, parts: Sequence["OutputBatches"]) -> "OutputBatches":
+        """All parts, end to end."""
+        labels = [part.labels for part in parts if part.labels is not None]
+        return cls(
+            np.concatenate([part.logits for part in parts]),
+            np.concatenate([part.features for part in parts]),
+            np.concatenate(labels) if labels else None,
+            np.concatenate([part.sizes for part in parts]),
+        )
+
+    def batch_labels(self) -> list[Array | None]:
+        """Labels of each batch."""
+        if self.labels is None:
+            return [None] * len(self.sizes)
+        return list(np.split(self.labels, np.cumsum(self.sizes)[:-1]))
+
+
+@final
+class BatchStore:
+    """Collects batches in order; with a directory, continues what an earlier run left there.
+
+    Parameters
+    ----------
+    directory : path, optional
+        Where shards are; made if it does not exist. One run at a time may use it.
+    setting : dict
+        What the outputs depend on, as JSON; an earlier run must have had the same.
+
+    Attributes
+    ----------
+    finished : bool
+        Whether an earlier run came to the end.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None, setting: dict[str, Any]) -> None:
+        self._directory = None if directory is None else Path(directory)
+        self._setting = setting
+        self._parts: list[OutputBatches] = []
+        self._waiting: list[OutputBatches] = []
+        self.finished = False
+        if self._directory is not None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._resume(self._directory)
+        self._known = [
+            (int(size), labels)
+            for part in self._parts
+            for size, labels in zip(part.sizes, part.batch_labels(), strict=True)
+        ]
+
+    @property
+    def n_known(self) -> int:
+        """How many batches an earlier run left."""
+        return len(self._known)
+
+    def check_known(self, index: int, size: int, labels: Array | None) -> None:
+        """Refuse a batch that differs from the stored one in its place."""
+        stored_size, stored = self._known[index]
+        if size != stored_size:
+            self._refuse(f"batch {index} has {size} rows, and {stored_size} are stored")
+        if not _same_labels(stored, labels):
+            self._refuse(f"batch {index} has other labels than are stored")
+
+    def check_count(self, n_batches: int) -> None:
+        """Refuse a loader that ends before the stored batches do, or goes on after a full run."""
+        if n_batches < self.n_known or (self.finished and n_batches > self.n_known):
+            ends = "ends after" if n_batches < self.n_known else "has at least"
+            self._refuse(f"it {ends} {n_batches} batches, and {self.n_known} are stored")
+
+    def add(self, batch: OutputBatches) -> None:
+        """Append one batch; writes a shard when enough rows wait."""
+        first = (self._parts or self._waiting or [batch])[0]
+        _check_alike(first, batch)
+        self._waiting.append(batch)
+        if sum(len(each.logits) for each in self._waiting) >= SHARD_ROWS:
+            self._flush()
+
+    def finish(self) -> OutputBatches:
+        """Write what waits, mark the end, and return everything."""
+        self._flush()
+        whole = OutputBatches.join(self._parts)
+        if self._directory is not None and not self.finished:
+            self.finished = True
+            self._write_manifest(self._directory)
+        return whole
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        part = OutputBatches.join(self._waiting)
+        if self._directory is not None:
+            storage.write(_shard(self._directory, len(self._parts)), part)
+        self._parts.append(part)
+        self._waiting = []
+        if self._directory is not None:
+            self._write_manifest(self._directory)
+
+    def _resume(self, directory: Path) -> None:
+        for left_over in directory.glob(".*.part"):
+            left_over.unlink()
+        if not (directory / _MANIFEST).exists():
+            if _shard(directory, 0).exists():
+                raise InputError(
+                    f"shards={directory} holds shards without a {_MANIFEST}, so it is not known "
+                    "which model they are from; choose another directory, or empty this one."
+                )
+            self._write_manifest(directory)
+            return
+        manifest = _read_manifest(directory)
+        self._check_setting(directory, manifest["setting"])
+        self._parts = _read_shards(directory)
+        # A shard that was damaged after the end makes the run unfinished again.
+        self.finished = bool(manifest["finished"]) and len(self._parts) == manifest["shards"]
+
+    def _check_setting(self, directory: Path, stored: dict[str, Any]) -> None:
+        names = sorted(stored.keys() | self._setting.keys())
+        other = [name for name in names if stored.get(name) != self._setting.get(name)]
+        if other:
+            pairs = (
+                f"{name} was {stored.get(name)!r}, is {self._setting.get(name)!r}" for name in other
+            )
+            raise InputError(
+                f"shards={directory} belongs to another run: {'; '.join(pairs)}. "
+                "Choose another directory, or empty this one."
+            )
+
+    def _write_manifest(self, directory: Path) -> None:
+        first = self._parts[0] if self._parts else None
+        manifest = {
+            "setting": self._setting,
+            "n_classes": None if first is None else int(first.logits.shape[1]),
+            "n_features": None if first is None else int(first.features.shape[1]),
+            "rows_per_shard": SHARD_ROWS,
+            "shards": len(self._parts),
+            "rows": sum(len(part.logits) for part in self._parts),
+            "finished": self.finished,
+        }
+        with storage.atomic_path(directory / _MANIFEST) as temporary:
+            temporary.write_text(json.dumps(manifest, indent=2) + "\n")
+
+    def _refuse(self, what: str) -> None:
+        raise InputError(
+            f"the loader differs from the one that wrote shards={self._directory}: {what}. Use the "
+            "same data in the same order (shuffle=False) and batches of the same size, or another "
+            "directory."
+        )
+
+
+def _same_labels(one: Array | None, other: Array | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(one, other)
+
+
+def _check_alike(first: OutputBatches, batch: OutputBatches) -> None:
+    """All batches have the same classes, feature dimension, and labels or none."""
+    for name, one, other in [
+        ("classes", first.logits.shape[1], batch.logits.shape[1]),
+        ("features", first.features.shape[1], batch.features.shape[1]),
+    ]:
+        if one != other:
+            raise InputError(
+                f"the model gives {other} {name} for a batch, and {one} for the first; all batches "
+                "need the same. Choose a layer= whose output has one size."
+            )
+    if (first.labels is None) != (batch.labels is None):
+        raise InputError(
+            "the loader gives labels with some batches and not with others; give them always or "
+            "never."
+        )
+
+
+def _shard(directory: Path, number: int) -> Path:
+    return directory / f"shard-{number:05d}.safetensors"
+
+
+def _read_manifest(directory: Path) -> dict[str, Any]:
+    try:
+        manifest: dict[str, Any] = json.loads((directory / _MANIFEST).read_text())
+        _, _, _ = manifest["setting"].keys(), manifest["finished"], manifest["shards"]
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"shards={directory} has a damaged {_MANIFEST} ({error}); choose another directory, or "
+            "empty this one."
+        ) from error
+    return manifest
+
+
+def _read_shards(directory: Path) -> list[OutputBatches]:
+    """The shards before the first that is missing or damaged; those after it are removed."""
+    parts: list[OutputBatches] = []
+    while (path := _shard(directory, len(parts))).exists():
+        try:
+            part = storage.read(path)
+        except StorageError:
+            break
+        if not isinstance(part, OutputBatches):
+            break
+        parts.append(part)
+    number = len(parts)
+    while (path := _shard(directory, number)).exists():
+        path.unlink()
+        number += 1
+    return parts

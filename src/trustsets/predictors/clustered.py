@@ -1,0 +1,305 @@
+"""CLUSTERED: one threshold for each cluster of similar classes. Imports base and below."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets.errors import InputError
+from trustsets.outputs import ModelOutputs
+from trustsets.predictors.base import Calibrated, Limits, Predictor, Task
+from trustsets.predictors.conditional import nested
+from trustsets.quantiles import check_alpha, conformal_quantile, conformal_rank
+from trustsets.scores import APS, Score
+from trustsets.statistics import Observed, SupportsTrust
+from trustsets.status import Status
+from trustsets.storage import storable
+from trustsets.temperature import TemperatureScaling
+
+__all__ = ["ClusteredConformal"]
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
+
+NULL = -1
+"""Cluster of the classes that are too rare to be clustered."""
+
+# A class is described by its scores' quantiles at these levels and at 1 - alpha.
+EMBEDDING_LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9)
+# The published rule solves two wishes for c clustering points a class (of n) and M clusters
+# of K classes: c = 2 M, to tell M distributions apart, and (n - c) K / M = 150 points left
+# to set the threshold of a cluster. Together: c = n K / (75 + K).
+FRACTION_CONSTANT = 75
+# The clustering fraction is needed before alpha is known.
+REFERENCE_ALPHA = 0.1
+# Starts of k-means; the best is kept.
+STARTS = 10
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class ClusteredLearned:
+    """Scores and classes of both parts, and the clusterings made so far (one for each alpha)."""
+
+    scores: Floats
+    codes: Codes
+    tuning_scores: Floats
+    tuning_codes: Codes
+    totals: Codes
+    n_clusters: int | Literal["auto"]
+    seed: int
+    _clusters: dict[float, Codes] = field(default_factory=dict, repr=False, compare=False)
+
+    def to_state(self) -> dict[str, Any]:
+        """All but the clusterings, which are made again when first needed."""
+        names = ("scores", "codes", "tuning_scores", "tuning_codes", "totals", "n_clusters", "seed")
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Rebuild from `to_state`."""
+        return cls(**state)
+
+    def clusters(self, alpha: float) -> Codes:
+        """Cluster of each class, shape (K,); `NULL` for the rare ones. Made once."""
+        if alpha not in self._clusters:
+            self._clusters[alpha] = self._cluster(alpha)
+        return self._clusters[alpha]
+
+    def thresholds(self, alpha: float) -> tuple[Floats, NDArray[np.int8]]:
+        """Threshold and status of every class, both of shape (K,)."""
+        clusters = self.clusters(alpha)
+        cluster_of = clusters[self.codes]
+        values, status = np.empty(clusters.size), np.empty(clusters.size, dtype=np.int8)
+        for cluster in np.unique(clusters):
+            own = self.scores if cluster == NULL else self.scores[cluster_of == cluster]
+            limit = conformal_quantile(np.sort(own), alpha)
+            values[clusters == cluster] = limit
+            too_few = Status.TOO_FEW_POINTS if own.size else Status.UNSEEN_GROUP
+            status[clusters == cluster] = Status.EXACT if np.isfinite(limit) else too_few
+        return values, status
+
+    def _cluster(self, alpha: float) -> Codes:
+        n_classes = self.totals.size
+        clusters = np.full(n_classes, NULL, dtype=np.int64)
+        counts = np.bincount(self.tuning_codes, minlength=n_classes)
+        common = np.flatnonzero(counts >= fewest_points(alpha))
+        wanted = published_clusters(self.totals, alpha)
+        if self.n_clusters != "auto":
+            wanted = self.n_clusters
+        elif wanted < 2:
+            # As the authors do: where one cluster is all the data allow, nothing is clustered.
+            return clusters
+        if common.size:
+            points = self._embedding(common, alpha)
+            clusters[common] = _k_means(points, np.sqrt(counts[common]), wanted, self.seed)
+        return clusters
+
+    def _embedding(self, classes: Codes, alpha: float) -> Floats:
+        """Quantiles of the tuning scores of each class, one row a class."""
+        order = np.argsort(self.tuning_codes, kind="stable")
+        start = np.searchsorted(self.tuning_codes[order], np.arange(self.totals.size + 1))
+        scores = self.tuning_scores[order]
+        levels = np.unique([*EMBEDDING_LEVELS, 1.0 - alpha])
+        return np.array([np.quantile(scores[start[y] : start[y + 1]], levels) for y in classes])
+
+
+@final
+@storable
+class ClusteredConformal(Predictor):
+    r"""Class-conditional conformal prediction with classes of similar scores put together.
+
+    Classes are described by quantiles of their scores on the tuning part, at the levels
+    0.5, 0.6, 0.7, 0.8, 0.9 and 1 - alpha, and grouped by k-means with weights
+    :math:`\sqrt{n_y}`. Each cluster gets the finite-sample quantile of the calibration
+    scores of its classes, and the set holds y if s(x, y) is at most the threshold of y's
+    cluster. Coverage is at least 1 - alpha *given that the true class is in a cluster*, and
+    close to it given the class, as far as the classes of a cluster are alike.
+
+    A class with fewer than ``1 / alpha - 1`` tuning samples goes to the null cluster, which
+    uses the standard threshold of all calibration samples (and has no guarantee of its own).
+
+    Parameters
+    ----------
+    score, temperature, allow_empty, random_state
+        As in `StandardConformal`; the seed is also that of k-means.
+    n_clusters : int or "auto"
+        Clusters besides the null cluster; as many as there are classes, or more, give each
+        its own. ``"auto"`` is the published rule: with :math:`n_y` samples of class y
+        in both parts, :math:`n_\alpha` the fewest that give a finite quantile,
+        :math:`\tilde n = \max(\min_y n_y, n_\alpha)` and :math:`\tilde K` classes with at
+        least :math:`\tilde n` samples,
+
+        .. math:: \gamma = \tilde K / (75 + \tilde K), \qquad
+                  M = \lfloor \lfloor \gamma \tilde n \rfloor / 2 \rfloor.
+
+        If M < 2 nothing is clustered: all classes are in the null cluster.
+    tuning_fraction : float or "auto"
+        Share of the samples set aside for clustering (if none are given); ``"auto"`` is the
+        published :math:`\gamma` at alpha = 0.1. 0 reuses the calibration samples and warns.
+
+    Notes
+    -----
+    Clusters depend on alpha and are made when an alpha is first asked for. Given a sequence
+    of alphas, thresholds that cross between clusterings are lifted, so that sets are nested.
+
+    References
+    ----------
+    T. Ding, A. N. Angelopoulos, S. Bates, M. I. Jordan and R. J. Tibshirani.
+    Class-conditional conformal prediction with many classes. NeurIPS 2023 (section 2.2, and
+    the choice of clustering parameters in the experiments).
+
+    Examples
+    --------
+    >>> from trustsets import ModelOutputs
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(4, size=4000)
+    >>> noise = np.array([0.5, 0.5, 2.0, 2.0])[labels]  # two easy classes, two hard ones
+    >>> logits = 3.0 * np.eye(4)[labels] + noise[:, None] * rng.normal(size=(4000, 4))
+    >>> calibration, test = ModelOutputs(logits=logits, labels=labels).split(0.5)
+    >>> predictor = ClusteredConformal(n_clusters=2, tuning_fraction=0.3).calibrate(calibration)
+    >>> clusters = predictor.clusters(alpha=0.1)
+    >>> bool(clusters[0] == clusters[1] != clusters[2] == clusters[3])
+    True
+    >>> predictor.predict_set(test, alpha=0.1)
+    PredictionSets(2000 samples, 4 classes, alpha=0.1, mean size 1.29)
+    """
+
+    def __init__(
+        self,
+        score: Score = APS(),
+        n_clusters: int | Literal["auto"] = "auto",
+        *,
+        temperature: float | TemperatureScaling | str | None = None,
+        allow_empty: bool = False,
+        tuning_fraction: float | str = "auto",
+        random_state: Any = 0,
+    ) -> None:
+        self.score = score
+        self.n_clusters = n_clusters
+        self.temperature = temperature
+        self.allow_empty = allow_empty
+        self.tuning_fraction = tuning_fraction
+        self.random_state = random_state
+
+    def clusters(self, alpha: float = 0.1) -> Codes:
+        """Cluster of each class at a level, shape (K,); -1 is the null cluster."""
+        learned: ClusteredLearned = self._state().learned
+        return learned.clusters(check_alpha(alpha)).copy()
+
+    @property
+    def _trust(self) -> SupportsTrust | None:
+        return None
+
+    def _tuned_parts(self) -> list[str]:
+        if self.n_clusters != "auto" and not _is_count(self.n_clusters):
+            raise InputError(
+                'n_clusters must be a whole number of at least 1, or "auto"; '
+                f"got {self.n_clusters!r}."
+            )
+        return ["the clusters of classes"]
+
+    def _guarantee(self, state: Calibrated) -> str:
+        return (
+            "the sets hold the true class with probability at least 1 - alpha within every "
+            "cluster of classes, and hence on average."
+        )
+
+    def _auto_fraction(self, outputs: ModelOutputs) -> float:
+        codes = outputs.require_labels("calibrate")
+        return published_fraction(np.bincount(codes, minlength=outputs.n_classes), REFERENCE_ALPHA)
+
+    def _learn(self, task: Task) -> ClusteredLearned:
+        calibration, tuning = task.calibration.outputs, task.tuning.outputs
+        if not np.array_equal(tuning.classes, calibration.classes):
+            raise InputError(
+                "tuning samples name other classes, or the same in another order, than the "
+                "calibration samples; pass tuning= of the same classifier."
+            )
+        codes = calibration.require_labels("calibrate")
+        tuning_codes = tuning.require_labels("clustering of classes")
+        both = codes if tuning is calibration else np.concatenate([codes, tuning_codes])
+        return ClusteredLearned(
+            scores=task.scores,
+            codes=codes,
+            tuning_scores=task.tuning_scores(),
+            tuning_codes=tuning_codes,
+            totals=np.bincount(both, minlength=calibration.n_classes),
+            n_clusters=self.n_clusters if self.n_clusters == "auto" else int(self.n_clusters),
+            seed=task.seed,
+        )
+
+    def _limits(
+        self, learned: ClusteredLearned, observed: Observed, alphas: tuple[float, ...]
+    ) -> Limits:
+        found = [learned.thresholds(alpha) for alpha in alphas]
+        values = np.stack([values for values, _ in found], axis=1)
+        status = np.stack([status for _, status in found], axis=1)
+        worst = np.broadcast_to(status.max(axis=0), (len(observed.outputs), len(alphas)))
+        return Limits(np.full(worst.shape, np.nan), worst, per_class=nested(values, alphas))
+
+
+def fewest_points(alpha: float) -> int:
+    """Smallest n with a finite conformal quantile: the first n of at least 1 / alpha - 1.
+
+    Examples
+    --------
+    >>> fewest_points(0.1), fewest_points(0.3)
+    (9, 3)
+    """
+    guess = max(1, int(1.0 / alpha) - 2)
+    while conformal_rank(guess, alpha) > guess:
+        guess += 1
+    return guess
+
+
+def published_fraction(totals: Codes, alpha: float) -> float:
+    """Share of the samples to cluster with, ``K / (75 + K)`` over the classes not too rare.
+
+    Examples
+    --------
+    >>> published_fraction(np.array([50] * 25), alpha=0.1)
+    0.25
+    """
+    _, kept = _kept(totals, alpha)
+    return kept / (FRACTION_CONSTANT + kept)
+
+
+def published_clusters(totals: Codes, alpha: float) -> int:
+    """Number of clusters, half of the clustering samples of the rarest class kept.
+
+    Examples
+    --------
+    >>> published_clusters(np.array([50] * 25), alpha=0.1)  # a quarter of 50, halved
+    6
+    """
+    enough, kept = _kept(totals, alpha)
+    return enough * kept // (FRACTION_CONSTANT + kept) // 2
+
+
+def _kept(totals: Codes, alpha: float) -> tuple[int, int]:
+    """Samples that a class must have to count, and the number of classes that have them."""
+    enough = max(int(totals.min()), fewest_points(alpha))
+    # With only rare classes nothing will be clustered; the smallest fraction is right then.
+    return enough, max(1, int(np.count_nonzero(totals >= enough)))
+
+
+def _is_count(value: Any) -> bool:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return whole and value >= 1
+
+
+def _k_means(points: Floats, weights: Floats, n_clusters: int, seed: int) -> Codes:
+    """Weighted k-means that does not depend on the order of the points."""
+    if n_clusters >= len(points):
+        return np.arange(len(points))
+    from sklearn.cluster import KMeans
+
+    order = np.lexsort((weights, *points.T))
+    distinct = len(np.unique(points, axis=0))
+    means = KMeans(min(n_clusters, distinct), n_init=STARTS, random_state=seed % 2**32)
+    labels = np.empty(len(points), dtype=np.int64)
+    labels[order] = means.fit(points[order], sample_weight=weights[order]).labels_
+    return labels

@@ -1,0 +1,157 @@
+"""Methods the paper's related work names, made of parts that exist. Imports its siblings.
+
+Clustered classes (`clustered.py`) and oracle sets (`oracle.py`) have files of their own.
+"""
+
+from typing import Any, final
+
+from trustsets.atypicality import Atypicality
+from trustsets.basis import Basis, Bins, Polynomial
+from trustsets.errors import InputError
+from trustsets.predictors.base import Calibrated
+from trustsets.predictors.conditional import QuantileRegressionPredictor
+from trustsets.predictors.mondrian import MondrianConformal
+from trustsets.scores import APS, Score
+from trustsets.statistics import Confidence, Observed, SupportsTrust, Trust
+from trustsets.storage import storable
+from trustsets.temperature import TemperatureScaling
+
+__all__ = ["PluginConformal", "atypicality_groups"]
+
+
+@final
+@storable
+class PluginConformal(QuantileRegressionPredictor):
+    """Quantile regression of the scores, its fit plugged in as the threshold (BatchGCP).
+
+    With basis phi, calibration scores s_i and pinball loss l at level 1 - alpha,
+
+        beta = argmin_b  sum_i l(s_i - phi(x_i)' b)        S(x) = phi(x)' beta.
+
+    This is `ConditionalConformal` with weight u = 0 on the new sample: no score is imputed
+    for it, all samples share one fit, and no set is full for lack of data. The price: there
+    is **no finite-sample guarantee**. About p / n of the coverage is lost, p the number of
+    basis functions; coverage tends to 1 - alpha as n grows. A sample that uses a direction
+    of the function class which calibration never saw has no fitted value; its set is full.
+
+    Parameters
+    ----------
+    score : Score
+        Default ``APS(scale="tail")``; see `Score` for the scale.
+    basis : Basis
+        Function class. Default: polynomials of degree 5 in the ranks of Conf and Trust. The
+        publication uses indicators of overlapping groups: ``Groups()``.
+    trust : TrustScore, optional
+        Fitted trust score; needed where the basis looks at Trust.
+    temperature, allow_empty, tuning_fraction, random_state
+        As in `StandardConformal`.
+
+    References
+    ----------
+    C. Jung, G. Noarov, R. Ramalingam and A. Roth. Batch multivalid conformal prediction.
+    ICLR 2023 (Algorithm 1, BatchGCP).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from trustsets import Intercept, ModelOutputs
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(2000, 5))
+    >>> labels = (logits + rng.gumbel(size=(2000, 5))).argmax(axis=1)
+    >>> calibration, test = ModelOutputs(logits=logits, labels=labels).split(0.5)
+    >>> predictor = PluginConformal(basis=Intercept()).calibrate(calibration)
+    >>> sets = predictor.predict_set(test, alpha=0.1)
+    >>> own = np.sort(APS(scale="tail").of_labels(calibration))
+    >>> bool(sets.thresholds[0] == own[899])  # 900th of 1000; split conformal takes the 901st
+    True
+    """
+
+    def __init__(
+        self,
+        score: Score = APS(scale="tail"),
+        basis: Basis = Polynomial(
+            degree=5, of=(Confidence(transform="rank"), Trust(transform="rank"))
+        ),
+        trust: SupportsTrust | None = None,
+        *,
+        temperature: float | TemperatureScaling | str | None = None,
+        allow_empty: bool = False,
+        tuning_fraction: float = 0.2,
+        random_state: Any = 0,
+    ) -> None:
+        self.score = score
+        self.basis = basis
+        self.trust = trust
+        self.temperature = temperature
+        self.allow_empty = allow_empty
+        self.tuning_fraction = tuning_fraction
+        self.random_state = random_state
+
+    def _guarantee(self, state: Calibrated) -> str:
+        return "none in finite samples; coverage is close to 1 - alpha where there is much data."
+
+    def _level(self, observed: Observed, alpha: float) -> float:
+        return 0.0
+
+
+def atypicality_groups(
+    atypicality: Atypicality, *, groups: int = 6, **parameters: Any
+) -> MondrianConformal:
+    """Thresholds by confidence and atypicality: atypicality-aware conformal prediction.
+
+    Confidence and atypicality are each cut at their quantiles into `groups` bins, and each
+    of the ``groups * groups`` cells gets a threshold of its own. Unlike the publication,
+    which takes the plain empirical quantile of a cell, `MondrianConformal` takes the
+    finite-sample one, learns the edges from the tuning part, and so keeps its guarantee in
+    every cell.
+
+    Parameters
+    ----------
+    atypicality : Atypicality
+        Fitted on training features, see `Atypicality.from_training`.
+    groups : int
+        Bins of each of the two statistics. With the default 6, a cell holds about n / 36
+        calibration samples; below 9 of them (alpha = 0.1) its sets are full.
+    **parameters
+        Further parameters of `MondrianConformal`, such as `score`.
+
+    Returns
+    -------
+    MondrianConformal
+
+    References
+    ----------
+    M. Yuksekgonul, L. Zhang, J. Zou and C. Guestrin. Beyond confidence: reliable models
+    should also consider atypicality. NeurIPS 2023 (section 5, AA-APS and AA-RAPS).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from trustsets import ModelOutputs, Softmax
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(3, size=3000)
+    >>> features = 2.0 * np.eye(3)[labels] + rng.normal(size=(3000, 3))
+    >>> atypicality = Atypicality.from_training(features[:1000], labels[:1000])
+    >>> outputs = ModelOutputs(logits=features[1000:], features=features[1000:],
+    ...                        labels=labels[1000:])
+    >>> calibration, test = outputs.split(0.5)
+    >>> predictor = atypicality_groups(atypicality, groups=3, score=Softmax())
+    >>> predictor = predictor.calibrate(calibration)
+    >>> len(np.unique(predictor.predict_set(test, alpha=0.1).thresholds))
+    9
+    """
+    if not isinstance(atypicality, Atypicality):
+        raise InputError(
+            f"atypicality must be a fitted Atypicality; got {type(atypicality).__name__}. "
+            "Make one with Atypicality.from_training(features, labels)."
+        )
+    if isinstance(groups, bool) or groups != int(groups) or groups < 1:
+        raise InputError(f"groups must be a whole number of at least 1; got {groups!r}.")
+    # Not nested: the published edges are quantiles of each statistic over all samples.
+    cells = Bins(
+        of=(Confidence(), atypicality),
+        counts=(int(groups), int(groups)),
+        spacing=("quantile", "quantile"),
+        nested=False,
+    )
+    return MondrianConformal(by=cells, **parameters)
