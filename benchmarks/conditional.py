@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from engine import Data, mapie_seconds
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
@@ -50,22 +51,6 @@ def simulated(n: int, points: int, classes: int, dimension: int) -> tuple[ModelO
     return ModelOutputs(logits=2 * logits, labels=own, features=features), (train, train_labels)
 
 
-def mapie_seconds(phi: Array, scores: Array, tests: Array, points: int) -> float | None:
-    """Seconds that MAPIE needs for one threshold, its base fit not counted."""
-    try:
-        from mapie.conditional_conformal_prediction import ConditionalSplitConformalClassifier
-    except ImportError:
-        return None
-    peer = ConditionalSplitConformalClassifier(feature_map=np.asarray, confidence_level=1 - ALPHA)
-    peer._conformalize_conditional(phi, scores)
-    peer._get_calibration_solution(1 - ALPHA)
-    chosen = np.linspace(0, len(tests) - 1, points).astype(int)
-    start = time.perf_counter()
-    for i in chosen:
-        peer._predict_conditional_cutoff(1 - ALPHA, tests[i : i + 1])
-    return (time.perf_counter() - start) / points
-
-
 class Stopwatch:
     """Seconds by stage, in the order they were run."""
 
@@ -99,7 +84,7 @@ def run(options: argparse.Namespace, report: Callable[[Table], None]) -> None:
     total = sum(watch.seconds.values())
     learned = predictor.state_.learned
     tests = learned.basis.design(_observed(test, trust, options.peer_points))
-    peer = mapie_seconds(learned.phi, learned.scores, tests, options.peer_points)
+    peer = mapie_seconds(Data(learned.phi, learned.scores, tests), options.peer_points)
     table = Table(title=f"{options.rows:,} + {options.rows:,} samples, degree 5")
     for heading in ("stage", "seconds"):
         table.add_column(heading, justify="left" if heading == "stage" else "right")
