@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trustsets.metrics import compare, evaluate
     from trustsets.outputs import ModelOutputs
     from trustsets.predictors import MondrianConformal, StandardConformal, load
+    from trustsets.report import write_report
     from trustsets.scores import APS, RAPS, Softmax
     from trustsets.sets import PredictionSets
     from trustsets.statistics import Confidence, Trust
@@ -49,6 +50,7 @@ _HOME = {
     "compare": "metrics",
     "evaluate": "metrics",
     "load": "predictors",
+    "write_report": "report",
 }
 
 __all__ = [
@@ -74,6 +76,7 @@ __all__ = [
     "compare",
     "evaluate",
     "load",
+    "write_report",
 ]
 
 

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -22,6 +23,8 @@ FLAGS = (
     "--hide-scrollbars",
     "--no-first-run",
 )
+# Seconds after which a silent browser counts as hung.
+PATIENCE = 120
 KEYS = {"Enter": "\r", " ": " "}
 
 
@@ -120,9 +123,7 @@ class Browser:
         """Click in the middle of an element."""
         x, y = self._middle(selector)
         for kind in ("mousePressed", "mouseReleased"):
-            self.send(
-                "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1
-            )
+            self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def press(self, *keys: str) -> None:
         """Press keys one after another."""
@@ -190,6 +191,8 @@ class Browser:
 
     def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
+            if not select.select([self._from], [], [], PATIENCE)[0]:
+                raise RuntimeError(f"the browser said nothing for {PATIENCE} seconds.")
             piece = os.read(self._from, 1 << 16)
             if not piece:
                 raise RuntimeError("the browser ended; run it by hand to see why.")

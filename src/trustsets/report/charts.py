@@ -24,24 +24,29 @@ __all__ = [
 # The ball chart is drawn in these units; the page scales it.
 _WIDTH, _HEIGHT = 680.0, 300.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 12.0, 10.0, 42.0
-_MOST_TICKS = 6
+# Steps of an axis, about; and what forgives the rounding of quotients.
+_STEPS = 5
+_SLACK = 1e-9
 
 
-def ticks(top: float, most: int = _MOST_TICKS) -> list[float]:
-    """Round numbers from 0 up to the first at or above `top`.
+def ticks(top: float, bottom: float = 0.0) -> list[float]:
+    """Round numbers from the last at or below `bottom` to the first at or above `top`.
 
     Examples
     --------
     >>> ticks(17.3)
     [0.0, 5.0, 10.0, 15.0, 20.0]
+    >>> ticks(16.3, bottom=4.0)
+    [2.5, 5.0, 7.5, 10.0, 12.5, 15.0, 17.5]
     """
-    if not top > 0.0:
-        return [0.0, 1.0]
-    rough = top / (most - 1)
+    span = top - bottom
+    if not span > 0.0:
+        return [bottom, bottom + 1.0]
+    rough = span / _STEPS
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(unit * power for unit in (1, 2, 5, 10) if unit * power >= rough * (1.0 - 1e-9))
-    count = math.ceil(top / step * (1.0 - 1e-9))
-    return [round(i * step, 10) for i in range(count + 1)]
+    step = next(unit * power for unit in (1, 2, 2.5, 5, 10) if unit * power >= rough - _SLACK)
+    first, last = math.floor(bottom / step + _SLACK), math.ceil(top / step - _SLACK)
+    return [round(i * step, 10) for i in range(first, last + 1)]
 
 
 @dataclass(frozen=True)
@@ -161,10 +166,12 @@ def ball_chart(evaluations: Mapping[str, Evaluation]) -> BallChart | None:
         return None
     tops = [np.max([curve.gap + _error(curve), curve.floor]) for _, curve in curves.values()]
     y_ticks = ticks(float(max(tops)))
-    x_ticks = ticks(max(float(curve.radii.max()) for _, curve in curves.values()))
+    radii = np.concatenate([curve.radii for _, curve in curves.values()])
+    x_ticks = ticks(float(radii.max()), float(radii.min()))
 
     def x(value: float) -> float:
-        return round(_LEFT + (_WIDTH - _LEFT - _RIGHT) * value / x_ticks[-1], 2)
+        share = (value - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
+        return round(_LEFT + (_WIDTH - _LEFT - _RIGHT) * share, 2)
 
     def y(value: float) -> float:
         return round(_HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * value / y_ticks[-1], 2)

@@ -12,7 +12,7 @@ from trustsets.metrics.inference import Estimate
 from trustsets.metrics.result import Evaluation
 from trustsets.report.colours import shade
 from trustsets.report.text import NONE, division_title, interval, number, p_value, percent, range_of
-from trustsets.report.verdict import under_covered
+from trustsets.report.verdict import is_grid, under_covered
 
 __all__ = [
     "BinList",
@@ -81,11 +81,6 @@ def divisions(evaluations: Evaluations) -> list[Division]:
     return found
 
 
-def is_grid(table: BinTable) -> bool:
-    """Whether the bins lie on a grid of two axes."""
-    return len(table.axes) == 2
-
-
 def _heatmap(method: str, evaluation: Evaluation, name: str) -> Heatmap:
     data = heatmap_data(evaluation, name)
     table = evaluation.tables[name]
@@ -127,8 +122,8 @@ def _averages(evaluations: Evaluations) -> Glance:
             ("Coverage", [_share(item["coverage"]) for item in found]),
             ("Mean set size", [_points(item["size"]) for item in found]),
             ("Median set size", [(f"{item['size_median'].value:g}", "") for item in found]),
-            ("Empty sets", [_share(item["empty"]) for item in found]),
-            ("Sets of all classes", [_share(item["full"]) for item in found]),
+            ("Empty sets", [_rare(item["empty"]) for item in found]),
+            ("Sets of all classes", [_rare(item["full"]) for item in found]),
         ],
     )
 
@@ -141,17 +136,11 @@ def _gaps(evaluations: Evaluations, name: str) -> Glance:
         division_title(name),
         [
             ("CovGap, points", [none if t is None else _points(t.gap) for t in tables]),
-            ("Noise floor", [none if t is None else (number(t.gap.floor), "") for t in tables]),
-            (
-                "Above the floor",
-                [none if t is None else (number(t.gap.above_floor), "") for t in tables],
-            ),
+            ("Above the noise floor", [none if t is None else _above(t.gap) for t in tables]),
             (
                 "Bins significantly too low",
                 [
-                    none
-                    if t is None
-                    else (f"{under_covered(t, level):,}", f"of {t.count.size:,}")
+                    none if t is None else (f"{under_covered(t, level):,}", f"of {t.count.size:,}")
                     for t in tables
                 ],
             ),
@@ -174,6 +163,15 @@ def other_measures(evaluations: Evaluations) -> Glance | None:
 
 def _share(item: Estimate) -> tuple[str, str]:
     return percent(item.value), range_of(item.lower, item.upper)
+
+
+def _rare(item: Estimate) -> tuple[str, str]:
+    """A share near 0, which needs another digit."""
+    return percent(item.value, 2), interval(100.0 * item.lower, 100.0 * item.upper)
+
+
+def _above(gap: Estimate) -> tuple[str, str]:
+    return number(gap.above_floor), f"floor {number(gap.floor)}"
 
 
 def _points(item: Estimate) -> tuple[str, str]:
@@ -219,9 +217,7 @@ def bin_lists(evaluations: Evaluations) -> list[BinList]:
 
 def _rows(tables: Mapping[str, tuple[BinTable, float]]) -> list[tuple[str, list[BinCell]]]:
     """Cells by bin; methods may have different bins where these are of set sizes."""
-    places = [
-        {label: i for i, label in enumerate(table.labels)} for table, _ in tables.values()
-    ]
+    places = [{label: i for i, label in enumerate(table.labels)} for table, _ in tables.values()]
     labels = list(dict.fromkeys(label for own in places for label in own))
     first = next(iter(tables.values()))[0]
     lowest = {label: float(first.coverage[i]) for label, i in places[0].items()}

@@ -16,16 +16,18 @@ from numpy.typing import NDArray
 
 from trustsets._version import __version__
 from trustsets.errors import InputError
+from trustsets.metrics.plain import to_plain
 from trustsets.metrics.result import Evaluation
 from trustsets.outputs import ModelOutputs
 from trustsets.report import content
 from trustsets.report.charts import ball_chart, gap_chart, size_chart
+from trustsets.report.checks import check_evaluations, check_samples
 from trustsets.report.colours import deepest_share
-from trustsets.report.samples import MOST_CLASSES, SampleSource, list_samples
+from trustsets.report.samples import MOST_CLASSES, list_samples
 from trustsets.report.text import percent
-from trustsets.report.verdict import verdict
+from trustsets.report.verdict import ONE_METHOD, verdict
 from trustsets.sets import PredictionSets
-from trustsets.statistics import Observed, SupportsTrust
+from trustsets.statistics import SupportsTrust
 from trustsets.storage import atomic_path
 
 __all__ = ["render_report", "write_report"]
@@ -33,7 +35,6 @@ __all__ = ["render_report", "write_report"]
 Floats = NDArray[np.float64]
 
 _TITLE = "Coverage report"
-_ONE_METHOD = "this method"
 # Bins of set size follow from the method: their gap is no goal, so it is only listed.
 _NOT_A_GOAL = "size_strata"
 
@@ -136,46 +137,51 @@ def render_report(
     samples_per_cell: int = 20,
 ) -> str:
     """Return the page of `write_report` as text; the parameters are the same."""
-    own = _check_evaluations(evaluations)
-    source = _check_samples(own, outputs, sets, trust, samples_per_cell)
+    own = check_evaluations(evaluations)
+    source = check_samples(own, outputs, sets, trust, samples_per_cell)
     first = next(iter(own.values()))
     shown = content.divisions(own)
     goals = [name for name in content.division_names(own) if name != _NOT_A_GOAL]
     facts = _facts(own, details, date)
-    return _environment().get_template("report.html").render(
-        title=title,
-        version=__version__,
-        facts=facts,
-        verdict=verdict(own),
-        guarantees=_guarantees(guarantee, own),
-        methods=list(own),
-        first=first,
-        target=percent(1.0 - first.alpha, 0 if _is_whole(100.0 * first.alpha) else 1),
-        deepest=percent(deepest_share(1.0 - first.alpha), 0),
-        level=f"{100.0 * first.level:g}%",
-        significance=f"{100.0 * (1.0 - first.level):.3g}%",
-        glance=content.glance(own, goals),
-        divisions=shown,
-        lists_samples=source is not None,
-        samples_per_cell=samples_per_cell,
-        most_classes=MOST_CLASSES,
-        gaps=gap_chart(own, goals),
-        sizes=size_chart(own),
-        bin_lists=content.bin_lists(own),
-        balls=ball_chart(own),
-        other=content.other_measures(own),
-        **_assets(),
-        data=htmlsafe_json_dumps(
-            {
-                "title": title,
-                "facts": dict(facts),
-                "evaluations": {method: item.to_dict() for method, item in own.items()},
-                "samples": source
-                and list_samples(own, [division.name for division in shown], source),
-            },
-            allow_nan=False,
-            separators=(",", ":"),
-        ),
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            title=title,
+            version=__version__,
+            facts=facts,
+            verdict=verdict(own),
+            guarantees=_guarantees(guarantee, own),
+            methods=list(own),
+            first=first,
+            target=percent(1.0 - first.alpha, 0 if _is_whole(100.0 * first.alpha) else 1),
+            deepest=percent(deepest_share(1.0 - first.alpha), 0),
+            level=f"{100.0 * first.level:g}%",
+            significance=f"{100.0 * (1.0 - first.level):.3g}%",
+            glance=content.glance(own, goals),
+            divisions=shown,
+            lists_samples=source is not None,
+            samples_per_cell=samples_per_cell,
+            most_classes=MOST_CLASSES,
+            gaps=gap_chart(own, goals),
+            sizes=size_chart(own),
+            bin_lists=content.bin_lists(own),
+            balls=ball_chart(own),
+            other=content.other_measures(own),
+            **_assets(),
+            data=htmlsafe_json_dumps(
+                {
+                    "title": title,
+                    "facts": dict(facts),
+                    "metrics": {method: to_plain(item.metrics) for method, item in own.items()},
+                    "evaluations": {method: item.to_dict() for method, item in own.items()},
+                    "samples": source
+                    and list_samples(own, [division.name for division in shown], source),
+                },
+                allow_nan=False,
+                separators=(",", ":"),
+            ),
+        )
     )
 
 
@@ -215,7 +221,7 @@ def _facts(
         "Target coverage": f"{100.0 * (1.0 - first.alpha):g}% (α = {first.alpha:g})",
         "Intervals": f"{100.0 * first.level:g}%",
     }
-    if len(evaluations) > 1 or _ONE_METHOD not in evaluations:
+    if len(evaluations) > 1 or ONE_METHOD not in evaluations:
         known["Method" if len(evaluations) == 1 else "Methods"] = ", ".join(evaluations)
     given = {str(name): str(value) for name, value in (details or {}).items()}
     return list((known | given | ({} if date is None else {"Date": date})).items())
@@ -238,107 +244,3 @@ def _guarantees(
 
 def _is_whole(value: float) -> bool:
     return abs(value - round(value)) < 1e-9
-
-
-def _check_evaluations(
-    evaluations: Evaluation | Mapping[str, Evaluation],
-) -> dict[str, Evaluation]:
-    """Methods by name, all of the same samples."""
-    if isinstance(evaluations, Evaluation):
-        return {_ONE_METHOD: evaluations}
-    if not isinstance(evaluations, Mapping) or not evaluations:
-        raise InputError(
-            "evaluations must be an Evaluation or a non-empty mapping of method names to them; "
-            f"got {type(evaluations).__name__}. Make them with evaluate."
-        )
-    for name, item in evaluations.items():
-        if not isinstance(item, Evaluation):
-            raise InputError(
-                f"evaluations[{name!r}] must be an Evaluation; got {type(item).__name__}. Make it "
-                "with evaluate, one per method (a report shows one seed)."
-            )
-    found = {str(name): item for name, item in evaluations.items()}
-    _check_same_samples(found)
-    return found
-
-
-def _check_same_samples(evaluations: Mapping[str, Evaluation]) -> None:
-    settings = {(item.n, item.n_classes, item.alpha, item.level) for item in evaluations.values()}
-    if len(settings) > 1:
-        raise InputError(
-            "evaluations must share test samples, classes, alpha and level; got (n, K, alpha, "
-            f"level) = {sorted(settings)}. Write one report for each."
-        )
-    rows = [item.rows for item in evaluations.values() if item.rows is not None]
-    if any(not np.array_equal(rows[0], other) for other in rows[1:]):
-        raise InputError(
-            "evaluations must be of the same test samples in the same order; their rows differ. "
-            "Evaluate every method on the same ModelOutputs."
-        )
-
-
-def _check_samples(
-    evaluations: Mapping[str, Evaluation],
-    outputs: ModelOutputs | None,
-    sets: PredictionSets | Mapping[str, PredictionSets] | None,
-    trust: SupportsTrust | Floats | None,
-    most: int,
-) -> SampleSource | None:
-    """What samples can be listed from, or None where neither outputs nor sets came."""
-    if (outputs is None) != (sets is None):
-        missing = "outputs" if outputs is None else "sets"
-        raise InputError(f"listing samples needs both outputs= and sets=; {missing}= is missing.")
-    if outputs is None or sets is None:
-        return None
-    if most < 1:
-        raise InputError(f"samples_per_cell must be 1 or more; got {most}.")
-    outputs.require_labels("the list of samples")
-    given = {_ONE_METHOD: sets} if isinstance(sets, PredictionSets) else sets
-    if isinstance(sets, PredictionSets) and len(evaluations) == 1:
-        given = dict.fromkeys(evaluations, sets)
-    if set(map(str, given)) != set(evaluations):
-        raise InputError(
-            f"sets must name the methods {list(evaluations)}; got {list(given)}. Use the same "
-            "names in evaluations and sets."
-        )
-    own = {str(name): item for name, item in given.items()}
-    for name, evaluation in evaluations.items():
-        own[name] = _check_sets(name, own[name], outputs, evaluation)
-    return SampleSource(outputs, own, _check_trust(trust, outputs), most)
-
-
-def _check_sets(
-    name: str, sets: PredictionSets, outputs: ModelOutputs, evaluation: Evaluation
-) -> PredictionSets:
-    """The sets at the level of the evaluation, if they are those that were evaluated."""
-    if evaluation.covered is None:
-        raise InputError(
-            f"evaluations[{name!r}] was read from JSON, which does not keep single samples; "
-            "evaluate anew, or leave out outputs= and sets=."
-        )
-    own = sets.at(evaluation.alpha)
-    same = len(own) == len(outputs) == evaluation.n and (
-        np.array_equal(own.sizes, evaluation.set_sizes)
-        and np.array_equal(outputs.rows, evaluation.rows)
-    )
-    if not same:
-        raise InputError(
-            f"sets[{name!r}] and outputs are not what evaluations[{name!r}] was made from "
-            f"({len(own)} sets, {len(outputs)} samples, {evaluation.n} evaluated); pass the same "
-            "objects as to evaluate."
-        )
-    return own
-
-
-def _check_trust(trust: SupportsTrust | Floats | None, outputs: ModelOutputs) -> Floats | None:
-    """Trust of each sample, from a trust score or as given."""
-    if trust is None:
-        return None
-    if not isinstance(trust, np.ndarray):
-        return Observed(outputs, trust).trust
-    if trust.shape != (len(outputs),) or np.isnan(trust).any():
-        raise InputError(
-            f"trust must be a fitted trust score, or an array of shape ({len(outputs)},) without "
-            f"NaN; got shape {trust.shape}."
-        )
-    return trust

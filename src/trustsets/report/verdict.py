@@ -8,7 +8,10 @@ from trustsets.metrics.bins import BinTable
 from trustsets.metrics.result import Evaluation
 from trustsets.report.text import division_title, joined, percent
 
-__all__ = ["judged_by", "under_covered", "verdict"]
+__all__ = ["ONE_METHOD", "is_grid", "judged_by", "under_covered", "verdict"]
+
+# Stands for the name where a single evaluation came without one.
+ONE_METHOD = "this method"
 
 # Conf x Rank and set size come last: rank needs the label and size is the method's own
 # choice, so that coverage cannot be 1 - alpha in each of their bins.
@@ -36,7 +39,7 @@ def verdict(evaluations: Mapping[str, Evaluation]) -> str:
     >>> calibration, test = ModelOutputs(logits=logits, labels=labels).split(0.5)
     >>> sets = StandardConformal().calibrate(calibration).predict_set(test)
     >>> verdict({"standard": evaluate(sets, test, metrics=["class"])}).split(";")[0]
-    'On average, standard (88.8%) is within error of the 90% target'
+    'On average, “standard” (88.8%) is within error of the 90% target'
     """
     clauses = [_on_average(evaluations)]
     name = judged_by(evaluations)
@@ -56,6 +59,11 @@ def judged_by(evaluations: Mapping[str, Evaluation]) -> str | None:
     return next((name for name in [*wanted, *_LAST] if name in shared), None)
 
 
+def is_grid(table: BinTable) -> bool:
+    """Whether the bins lie on a grid of two axes."""
+    return len(table.axes) == 2
+
+
 def under_covered(table: BinTable, level: float) -> int:
     """Number of bins whose coverage is below 1 - alpha, surely after Holm's correction."""
     return int(np.count_nonzero(table.holm <= level))
@@ -71,7 +79,7 @@ def _on_average(evaluations: Mapping[str, Evaluation]) -> str:
             place = "below"
         elif item.coverage.lower > target:
             place = "above"
-        places[place].append(f"{method} ({percent(item.coverage.value)})")
+        places[place].append(f"{_named(method)} ({percent(item.coverage.value)})")
     parts = [
         f"{joined(methods)} {'is' if len(methods) == 1 else 'are'} {place} "
         for place, methods in places.items()
@@ -83,32 +91,35 @@ def _on_average(evaluations: Mapping[str, Evaluation]) -> str:
 
 def _in_places(tables: Mapping[str, BinTable], name: str, level: float) -> str:
     """How many bins of each method under-cover significantly."""
+    low = f"coverage is significantly too low (Holm, {100.0 * level:.3g}%) in "
+    first = next(iter(tables.values()))
+    bins = f"{first.count.size:,} {division_title(name)} {'cells' if is_grid(first) else 'bins'}"
     found = {method: under_covered(table, level) for method, table in tables.items()}
-    bins = f"{division_title(name)} {'cells' if len(_axes(tables)) == 2 else 'bins'}"
     if not any(found.values()):
-        return f"no method under-covers significantly in any of the {_total(tables)} {bins}"
+        return f"{low}none of {bins}"
     parts = [
-        f"{number or 'none'}{f' of {table.count.size} {bins}' * (i == 0)} for {method}"
-        f"{f' (lowest {percent(table.coverage.min())})' * (number > 0)}"
-        for i, (method, table, number) in enumerate(
-            zip(tables, tables.values(), found.values(), strict=True)
-        )
+        f"{number or 'none'} for {_named(method)}"
+        + (f" (lowest {percent(_lowest(tables[method], level))})" if number else "")
+        for method, number in found.items()
     ]
-    return f"coverage is significantly too low (Holm, {100.0 * level:g}%) in {joined(parts)}"
+    return f"of {bins}, {low}{joined(parts)}"
 
 
 def _beyond_chance(tables: Mapping[str, BinTable]) -> str:
     """How much of the coverage gap is above the noise floor."""
+    gaps = {method: table.gap for method, table in tables.items()}
     parts = [
-        f"{max(table.gap.above_floor, 0.0):.1f} of {table.gap.value:.1f} points for {method}"
-        for method, table in tables.items()
+        f"{max(gap.above_floor, 0.0):.1f} of {gap.value:.1f} points for {_named(method)}"
+        for method, gap in gaps.items()
     ]
     return f"of the mean coverage gap there, {joined(parts)} are beyond what chance alone gives"
 
 
-def _axes(tables: Mapping[str, BinTable]) -> tuple[str, ...]:
-    return next(iter(tables.values())).axes
+def _lowest(table: BinTable, level: float) -> float:
+    """Lowest coverage among the bins that surely under-cover."""
+    return float(table.coverage[table.holm <= level].min())
 
 
-def _total(tables: Mapping[str, BinTable]) -> int:
-    return max(table.count.size for table in tables.values())
+def _named(method: str) -> str:
+    """Names may be several words: quotes keep them apart from the sentence."""
+    return method if method == ONE_METHOD else f"“{method}”"

@@ -186,7 +186,9 @@
     close.type = "button";
     close.addEventListener("click", () => closeSamples(panel, cell));
     panel.onkeydown = (event) => event.key === "Escape" && closeSamples(panel, cell);
-    panel.replaceChildren(element("h4", `${method}, ${table.labels[bin]}: ${shown}`), scroll, close);
+    const head = element("div", undefined, "head");
+    head.append(element("h4", `${method}, ${table.labels[bin]}: ${shown}`), close);
+    panel.replaceChildren(head, scroll);
     panel.hidden = false;
     if (byKeyboard) panel.focus();
   }
@@ -263,13 +265,9 @@
 
   function metricRows() {
     const rows = [["method", "metric", "value", "lower", "upper", "floor"]];
-    const add = (method, name, item) => rows.push([method, name, item.value, item.lower, item.upper, item.floor]);
-    for (const [method, evaluation] of Object.entries(data.evaluations)) {
-      add(method, "coverage", evaluation.coverage);
-      add(method, "size", { value: evaluation.sizes.mean });
-      add(method, "size_median", { value: evaluation.sizes.median });
-      for (const [name, table] of Object.entries(evaluation.tables)) {
-        for (const part of ["gap", "shortfall", "excess", "worst"]) add(method, `${name}.${part}`, table[part]);
+    for (const [method, metrics] of Object.entries(data.metrics)) {
+      for (const [name, { value, lower, upper, floor }] of Object.entries(metrics)) {
+        rows.push([method, name, value, lower, upper, floor]);
       }
     }
     return rows;
