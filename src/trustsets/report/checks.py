@@ -47,12 +47,24 @@ def _check_same_samples(evaluations: Mapping[str, Evaluation]) -> None:
             "evaluations must share test samples, classes, alpha and level; got (n, K, alpha, "
             f"level) = {sorted(settings)}. Write one report for each."
         )
+    _check_same_axes(evaluations)
     rows = [item.rows for item in evaluations.values() if item.rows is not None]
     if any(not np.array_equal(rows[0], other) for other in rows[1:]):
         raise InputError(
             "evaluations must be of the same test samples in the same order; their rows differ. "
             "Evaluate every method on the same ModelOutputs."
         )
+
+
+def _check_same_axes(evaluations: Mapping[str, Evaluation]) -> None:
+    axes: dict[str, tuple[str, ...]] = {}
+    for item in evaluations.values():
+        for name, table in item.tables.items():
+            if axes.setdefault(name, table.axes) != table.axes:
+                raise InputError(
+                    f"evaluations must divide samples alike; {name!r} is over {axes[name]} for one "
+                    f"method and {table.axes} for another. Pass the same bins= to evaluate."
+                )
 
 
 def check_samples(

@@ -22,6 +22,7 @@ __all__ = [
     "division_names",
     "divisions",
     "glance",
+    "grid_names",
     "other_measures",
 ]
 
@@ -67,18 +68,22 @@ def division_names(evaluations: Evaluations) -> list[str]:
     return list(dict.fromkeys(name for item in evaluations.values() for name in item.tables))
 
 
+def grid_names(evaluations: Evaluations) -> list[str]:
+    """Names of the tables over two axes."""
+    tables = {name: table for item in evaluations.values() for name, table in item.tables.items()}
+    return [name for name in division_names(evaluations) if is_grid(tables[name])]
+
+
 def divisions(evaluations: Evaluations) -> list[Division]:
-    """Every table over two axes as heatmaps."""
-    found = []
-    for name in division_names(evaluations):
-        maps = [
-            _heatmap(method, item, name)
-            for method, item in evaluations.items()
-            if name in item.tables and is_grid(item.tables[name])
-        ]
-        if maps:
-            found.append(Division(name, division_title(name), maps))
-    return found
+    """Every table over two axes as heatmaps, one per method that has it."""
+    return [
+        Division(
+            name,
+            division_title(name),
+            [_heatmap(own, item, name) for own, item in evaluations.items() if name in item.tables],
+        )
+        for name in grid_names(evaluations)
+    ]
 
 
 def _heatmap(method: str, evaluation: Evaluation, name: str) -> Heatmap:
@@ -203,12 +208,13 @@ class BinList:
 
 def bin_lists(evaluations: Evaluations) -> list[BinList]:
     """Every table that is not on a grid."""
+    grids = grid_names(evaluations)
     found = []
     for name in division_names(evaluations):
         own = {
             method: (item.tables[name], 1.0 - item.level)
             for method, item in evaluations.items()
-            if name in item.tables and not is_grid(item.tables[name])
+            if name in item.tables and name not in grids
         }
         if own:
             found.append(BinList(name, division_title(name), list(own), _rows(own)))

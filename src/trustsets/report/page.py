@@ -24,7 +24,6 @@ from trustsets.report.charts import ball_chart, gap_chart, size_chart
 from trustsets.report.checks import check_evaluations, check_samples
 from trustsets.report.colours import deepest_share
 from trustsets.report.samples import MOST_CLASSES, list_samples
-from trustsets.report.text import percent
 from trustsets.report.verdict import ONE_METHOD, verdict
 from trustsets.sets import PredictionSets
 from trustsets.statistics import SupportsTrust
@@ -139,50 +138,57 @@ def render_report(
     """Return the page of `write_report` as text; the parameters are the same."""
     own = check_evaluations(evaluations)
     source = check_samples(own, outputs, sets, trust, samples_per_cell)
-    first = next(iter(own.values()))
-    shown = content.divisions(own)
-    goals = [name for name in content.division_names(own) if name != _NOT_A_GOAL]
     facts = _facts(own, details, date)
+    numbers = {
+        "title": title,
+        "facts": dict(facts),
+        "metrics": {method: to_plain(item.metrics) for method, item in own.items()},
+        "evaluations": {method: item.to_dict() for method, item in own.items()},
+        "samples": None if source is None else list_samples(own, content.grid_names(own), source),
+    }
     return (
         _environment()
         .get_template("report.html")
         .render(
             title=title,
-            version=__version__,
             facts=facts,
-            verdict=verdict(own),
             guarantees=_guarantees(guarantee, own),
-            methods=list(own),
-            first=first,
-            target=percent(1.0 - first.alpha, 0 if _is_whole(100.0 * first.alpha) else 1),
-            deepest=percent(deepest_share(1.0 - first.alpha), 0),
-            level=f"{100.0 * first.level:g}%",
-            significance=f"{100.0 * (1.0 - first.level):.3g}%",
-            glance=content.glance(own, goals),
-            divisions=shown,
             lists_samples=source is not None,
             samples_per_cell=samples_per_cell,
-            most_classes=MOST_CLASSES,
-            gaps=gap_chart(own, goals),
-            sizes=size_chart(own),
-            bin_lists=content.bin_lists(own),
-            balls=ball_chart(own),
-            other=content.other_measures(own),
+            data=htmlsafe_json_dumps(numbers, allow_nan=False, separators=(",", ":")),
+            **_words(next(iter(own.values()))),
+            **_parts(own),
             **_assets(),
-            data=htmlsafe_json_dumps(
-                {
-                    "title": title,
-                    "facts": dict(facts),
-                    "metrics": {method: to_plain(item.metrics) for method, item in own.items()},
-                    "evaluations": {method: item.to_dict() for method, item in own.items()},
-                    "samples": source
-                    and list_samples(own, [division.name for division in shown], source),
-                },
-                allow_nan=False,
-                separators=(",", ":"),
-            ),
         )
     )
+
+
+def _words(first: Evaluation) -> dict[str, Any]:
+    """What the notes on the page speak of."""
+    return {
+        "version": __version__,
+        "target": f"{100.0 * (1.0 - first.alpha):g}%",
+        "deepest": f"{100.0 * deepest_share(1.0 - first.alpha):.3g}%",
+        "level": f"{100.0 * first.level:g}%",
+        "significance": f"{100.0 * (1.0 - first.level):.3g}%",
+        "most_classes": MOST_CLASSES,
+    }
+
+
+def _parts(evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
+    """Tables and charts, in the order of the page."""
+    goals = [name for name in content.division_names(evaluations) if name != _NOT_A_GOAL]
+    return {
+        "methods": list(evaluations),
+        "verdict": verdict(evaluations),
+        "glance": content.glance(evaluations, goals),
+        "divisions": content.divisions(evaluations),
+        "gaps": gap_chart(evaluations, goals),
+        "sizes": size_chart(evaluations),
+        "bin_lists": content.bin_lists(evaluations),
+        "balls": ball_chart(evaluations),
+        "other": content.other_measures(evaluations),
+    }
 
 
 def _environment() -> Environment:
@@ -240,7 +246,3 @@ def _guarantees(
             f"guarantee names {unknown}, but the methods are {list(evaluations)}; use their names."
         )
     return [(name, str(text).splitlines()) for name, text in given.items()]
-
-
-def _is_whole(value: float) -> bool:
-    return abs(value - round(value)) < 1e-9

@@ -38,8 +38,8 @@ def verdict(evaluations: Mapping[str, Evaluation]) -> str:
     >>> labels = (logits + rng.gumbel(size=(2000, 4))).argmax(axis=1)
     >>> calibration, test = ModelOutputs(logits=logits, labels=labels).split(0.5)
     >>> sets = StandardConformal().calibrate(calibration).predict_set(test)
-    >>> verdict({"standard": evaluate(sets, test, metrics=["class"])}).split(";")[0]
-    'On average, “standard” (88.8%) is within error of the 90% target'
+    >>> verdict({"standard": evaluate(sets, test, metrics=["class"])}).split(";")[1]
+    ' coverage is significantly too low (Holm, 5%) in none of 4 Class bins'
     """
     clauses = [_on_average(evaluations)]
     name = judged_by(evaluations)
