@@ -11,7 +11,16 @@ from trustsets.metrics.figure_data import heatmap_data
 from trustsets.metrics.inference import Estimate
 from trustsets.metrics.result import Evaluation
 from trustsets.report.colours import shade
-from trustsets.report.text import NONE, division_title, interval, number, p_value, percent, range_of
+from trustsets.report.text import (
+    NONE,
+    division_title,
+    fixed,
+    interval,
+    number,
+    p_value,
+    percent,
+    range_of,
+)
 from trustsets.report.verdict import is_grid, under_covered
 
 __all__ = [
@@ -98,7 +107,7 @@ def _heatmap(method: str, evaluation: Evaluation, name: str) -> Heatmap:
             return Cell(None, "", "", False)
         share = float(table.coverage[place])
         colours = shade(share, target).style
-        return Cell(place, f"{100.0 * share:.0f}", colours, bool(table.holm[place] <= level))
+        return Cell(place, fixed(100.0 * share, 0), colours, bool(table.holm[place] <= level))
 
     rows = [
         (label, [cell(y, x) for x in range(len(data.columns))]) for y, label in enumerate(data.rows)

@@ -2,8 +2,18 @@
 
 import math
 from collections.abc import Sequence
+from decimal import ROUND_HALF_UP, Decimal
 
-__all__ = ["division_title", "interval", "joined", "number", "p_value", "percent", "range_of"]
+__all__ = [
+    "division_title",
+    "fixed",
+    "interval",
+    "joined",
+    "number",
+    "p_value",
+    "percent",
+    "range_of",
+]
 
 # What stands for a number that is undefined.
 NONE = "–"
@@ -26,6 +36,20 @@ def division_title(name: str) -> str:
     return _TITLES.get(name, name.removeprefix("group:"))
 
 
+def fixed(value: float, digits: int) -> str:
+    """A finite number with so many digits, halves rounded away from zero.
+
+    Coverages are ratios of counts, so that halves do occur; the page's script rounds them
+    this way, and a table must not contradict the cell beside it.
+
+    Examples
+    --------
+    >>> fixed(81.25, 1), f"{81.25:.1f}"
+    ('81.3', '81.2')
+    """
+    return f"{Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):,}"
+
+
 def percent(share: float, digits: int = 1) -> str:
     """A share in percent.
 
@@ -34,12 +58,12 @@ def percent(share: float, digits: int = 1) -> str:
     >>> percent(0.8973), percent(0.9, 0)
     ('89.7%', '90%')
     """
-    return NONE if math.isnan(share) else f"{100.0 * share:.{digits}f}%"
+    return NONE if math.isnan(share) else f"{fixed(100.0 * share, digits)}%"
 
 
 def number(value: float, digits: int = 2) -> str:
     """A number with a fixed number of digits; a true minus sign."""
-    return NONE if math.isnan(value) else f"{value:,.{digits}f}".replace("-", "−")
+    return NONE if math.isnan(value) else fixed(value, digits).replace("-", "−")
 
 
 def interval(low: float, high: float, digits: int = 2) -> str:
@@ -76,7 +100,7 @@ def p_value(value: float) -> str:
     >>> p_value(0.04321), p_value(1e-9)
     ('0.043', '<0.001')
     """
-    return "<0.001" if value < 0.001 else f"{value:.3f}"
+    return "<0.001" if value < 0.001 else fixed(value, 3)
 
 
 def joined(parts: Sequence[str]) -> str:

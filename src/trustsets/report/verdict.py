@@ -6,7 +6,7 @@ import numpy as np
 
 from trustsets.metrics.bins import BinTable
 from trustsets.metrics.result import Evaluation
-from trustsets.report.text import division_title, joined, percent
+from trustsets.report.text import division_title, fixed, joined, percent
 
 __all__ = ["ONE_METHOD", "is_grid", "judged_by", "under_covered", "verdict"]
 
@@ -39,7 +39,7 @@ def verdict(evaluations: Mapping[str, Evaluation]) -> str:
     >>> calibration, test = ModelOutputs(logits=logits, labels=labels).split(0.5)
     >>> sets = StandardConformal().calibrate(calibration).predict_set(test)
     >>> verdict({"standard": evaluate(sets, test, metrics=["class"])}).split(";")[1]
-    ' coverage is significantly too low (Holm, 5%) in none of 4 Class bins'
+    ' coverage is significantly too low (Holm, 5%) in none of 4 classes'
     """
     clauses = [_on_average(evaluations)]
     name = judged_by(evaluations)
@@ -93,7 +93,7 @@ def _in_places(tables: Mapping[str, BinTable], name: str, level: float) -> str:
     """How many bins of each method under-cover significantly."""
     low = f"coverage is significantly too low (Holm, {100.0 * level:.3g}%) in "
     first = next(iter(tables.values()))
-    bins = f"{first.count.size:,} {division_title(name)} {'cells' if is_grid(first) else 'bins'}"
+    bins = f"{first.count.size:,} {_bins_in_words(name, first)}"
     found = {method: under_covered(table, level) for method, table in tables.items()}
     if not any(found.values()):
         return f"{low}none of {bins}"
@@ -109,10 +109,18 @@ def _beyond_chance(tables: Mapping[str, BinTable]) -> str:
     """How much of the coverage gap is above the noise floor."""
     gaps = {method: table.gap for method, table in tables.items()}
     parts = [
-        f"{max(gap.above_floor, 0.0):.1f} of {gap.value:.1f} points for {_named(method)}"
+        f"{fixed(max(gap.above_floor, 0.0), 1)} of {fixed(gap.value, 1)} points for {_named(method)}"
         for method, gap in gaps.items()
     ]
     return f"of the mean coverage gap there, {joined(parts)} are beyond what chance alone gives"
+
+
+def _bins_in_words(name: str, table: BinTable) -> str:
+    if name == "class":
+        return "classes"
+    if name.startswith("group:"):
+        return f"groups by {division_title(name)}"
+    return f"{division_title(name)} {'cells' if is_grid(table) else 'bins'}"
 
 
 def _lowest(table: BinTable, level: float) -> float:
