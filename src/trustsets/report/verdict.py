@@ -109,7 +109,8 @@ def _beyond_chance(tables: Mapping[str, BinTable]) -> str:
     """How much of the coverage gap is above the noise floor."""
     gaps = {method: table.gap for method, table in tables.items()}
     parts = [
-        f"{fixed(max(gap.above_floor, 0.0), 1)} of {fixed(gap.value, 1)} points for {_named(method)}"
+        f"{fixed(max(gap.above_floor, 0.0), 1)} of {fixed(gap.value, 1)} points "
+        f"for {_named(method)}"
         for method, gap in gaps.items()
     ]
     return f"of the mean coverage gap there, {joined(parts)} are beyond what chance alone gives"
