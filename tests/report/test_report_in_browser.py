@@ -8,9 +8,11 @@ from decimal import Decimal
 import numpy as np
 import pytest
 from conftest import CLASSES
+from matplotlib import image
 
 from trustsets.metrics import Evaluation
 from trustsets.report import write_report
+from trustsets.report.colours import shade
 
 GRID = '.heatmap[data-table="{table}"][data-method="{method}"]'
 CLASS_TABLE = "#bins-1 .bins"
@@ -106,6 +108,20 @@ def test_cells_say_coverage_colour_and_significance(browser, case):
         assert np.sign(green - red) == np.sign(table.coverage[i] - 0.9)
         assert label.startswith(table.labels[i])
         assert f"Coverage {rounded(100 * table.coverage[i], 1)}%" in label
+
+
+def test_a_screenshot_shows_the_cells_in_their_colours(browser, case, tmp_path):
+    browser.screenshot(tmp_path / "page.png")
+    pixels = (255 * image.imread(tmp_path / "page.png")[..., :3]).round().astype(int)
+    assert pixels.shape[1] == 1280
+    table = case.results["planted"].tables["conf_trust"]
+    for i in range(table.count.size):
+        left, top = browser.evaluate(
+            f"(() => {{ const r = document.querySelector({json.dumps(cell('planted', i))})"
+            ".getBoundingClientRect(); return [r.x + scrollX, r.y + scrollY]; })()"
+        )
+        seen = "#" + "".join(f"{part:02x}" for part in pixels[int(top) + 5, int(left) + 5])
+        assert seen == shade(float(table.coverage[i]), 0.9).plain
 
 
 def test_keyboard_reaches_moves_lists_and_returns(browser, case):

@@ -26,7 +26,7 @@ from trustsets.report.colours import shade
 from trustsets.report.content import bin_lists, divisions, glance
 from trustsets.report.verdict import judged_by, verdict
 
-VOID = {"meta", "input", "br", "line", "polyline", "circle"}
+VOID = {"meta", "input"}
 
 
 class Outline(HTMLParser):
@@ -198,7 +198,8 @@ def test_verdict_prefers_divisions_where_the_target_can_be_met(case):
     assert chosen(metrics=["conf_rank", "class", "groups"]) == "group:site"
     assert chosen(metrics=["conf_rank", "size_strata", "class"]) == "class"
     assert chosen(metrics=["conf_rank", "size_strata"]) == "conf_rank"
-    assert chosen(metrics=["conf_rank"], bins={"own": Bins((Confidence(),), (3,))}) == "own"
+    own = {"own": Bins((Confidence(),), (3,), ("uniform",))}
+    assert chosen(metrics=["conf_rank"], bins=own) == "own"
     assert chosen(metrics=[]) is None
 
 
@@ -287,7 +288,8 @@ def test_bad_arguments_say_what_to_do(case, tmp_path):
     one = results["planted"]
     other = evaluate(sets["planted"][:100], outputs.take(slice(100)), metrics=[])
     shuffled = evaluate(sets["planted"][::-1], outputs.take(slice(None, None, -1)), metrics=[])
-    crossed = evaluate(sets["planted"], outputs, bins={"conf_trust": Groups("site")}, metrics=[])
+    by_site = {"conf_trust": Groups("site")}
+    crossed = evaluate(sets["planted"], outputs, bins=by_site, metrics=["conf_trust"])
     read = Evaluation.from_json(one.to_json())
     listed = {"outputs": outputs, "sets": sets}
     cases = [
