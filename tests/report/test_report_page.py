@@ -165,9 +165,9 @@ def test_verdict_tells_the_planted_failure_from_a_sound_method(case):
     coverage = case.results["planted"].coverage.value
     assert f"“planted” ({100 * coverage:.1f}%) is below the 90% target" in said
     assert f"of {low.size} Conf × Trust cells" in said
-    assert f"in {low.sum()} for “planted” (lowest {100 * table.coverage[low].min():.1f}%)" in said
+    assert f"in {low.sum()} (lowest {100 * table.coverage[low].min():.1f}%)" in said
     gap = table.gap
-    assert f"{gap.value - gap.floor:.1f} of {gap.value:.1f} points for “planted”" in said
+    assert f"{gap.value - gap.floor:.1f} of {gap.value:.1f} points are beyond" in said
     assert said.endswith(".")
 
 
@@ -187,6 +187,20 @@ def test_verdict_of_perfect_methods(case):
     said = verdict({"a": evaluate(case.sets["standard"], case.outputs, metrics=[]), "all": above})
     assert said.endswith("the 90% target and “all” (100.0%) is above it.")
     assert "of 3 groups by site" in verdict({"all": above})
+
+
+def test_verdict_of_many_methods_names_the_extremes(case):
+    planted, standard = case.results["planted"], case.results["standard"]
+    said = verdict({"a": standard, "b": planted, "c": standard, "d": standard})
+    assert said.startswith("On average, “a” (")
+    gaps = [item.tables["conf_trust"].gap for item in (standard, planted)]
+    assert gaps[0].above_floor < 0.0  # a sound method: nothing is left, and never less
+    best = f"0.0 of {gaps[0].value:.1f} points"
+    worst = f"{gaps[1].above_floor:.1f} of {gaps[1].value:.1f} points"
+    assert f"from {best} for “a” to {worst} for “b” are beyond" in said
+    share = f"{100 * standard.coverage.value:.1f}%"
+    said = verdict(dict.fromkeys("abcd", standard))
+    assert said.startswith(f"On average, all 4 methods ({share} to {share}) are ")
 
 
 def test_verdict_prefers_divisions_where_the_target_can_be_met(case):

@@ -117,6 +117,8 @@ def size_chart(evaluations: Mapping[str, Evaluation]) -> SizeChart:
     """Lengths of the bars, relative to the longest."""
     data = size_data(list(evaluations.values()))
     longest = float(data.shares.max())
+    # Many classes make many small sizes that no set has; the largest always occurs.
+    start = int(np.argmax(data.shares.any(axis=0)))
     rows = [
         (
             label,
@@ -125,7 +127,7 @@ def size_chart(evaluations: Mapping[str, Evaluation]) -> SizeChart:
                 for slot, share in enumerate(shares)
             ],
         )
-        for label, shares in zip(data.labels, data.shares.T.tolist(), strict=True)
+        for label, shares in zip(data.labels[start:], data.shares.T[start:].tolist(), strict=True)
     ]
     return SizeChart(rows)
 

@@ -16,6 +16,8 @@ ONE_METHOD = "this method"
 # Conf x Rank and set size come last: rank needs the label and size is the method's own
 # choice, so that coverage cannot be 1 - alpha in each of their bins.
 _LAST = ("conf_rank", "size_strata")
+# From so many methods on, the sentence speaks of all and of extremes where it can.
+_MANY = 4
 
 
 def verdict(evaluations: Mapping[str, Evaluation]) -> str:
@@ -81,12 +83,20 @@ def _on_average(evaluations: Mapping[str, Evaluation]) -> str:
             place = "above"
         places[place].append(f"{_named(method)} ({percent(item.coverage.value)})")
     parts = [
-        f"{joined(methods)} {'is' if len(methods) == 1 else 'are'} {place} "
+        f"{_all_or_named(methods, evaluations)} {'is' if len(methods) == 1 else 'are'} {place} "
         for place, methods in places.items()
         if methods
     ]
     parts[0] += f"the {100.0 * target:g}% target"
     return "On average, " + joined([parts[0], *(f"{part}it" for part in parts[1:])])
+
+
+def _all_or_named(methods: list[str], evaluations: Mapping[str, Evaluation]) -> str:
+    """A list of methods, or that it is all of them where naming each would take long."""
+    if len(methods) < len(evaluations) or len(methods) < _MANY:
+        return joined(methods)
+    shares = sorted(item.coverage.value for item in evaluations.values())
+    return f"all {len(methods)} methods ({percent(shares[0])} to {percent(shares[-1])})"
 
 
 def _in_places(tables: Mapping[str, BinTable], name: str, level: float) -> str:
@@ -98,7 +108,7 @@ def _in_places(tables: Mapping[str, BinTable], name: str, level: float) -> str:
     if not any(found.values()):
         return f"{low}none of {bins}"
     parts = [
-        f"{number or 'none'} for {_named(method)}"
+        f"{number or 'none'}{_of(method, tables)}"
         + (f" (lowest {percent(_lowest(tables[method], level))})" if number else "")
         for method, number in found.items()
     ]
@@ -106,14 +116,21 @@ def _in_places(tables: Mapping[str, BinTable], name: str, level: float) -> str:
 
 
 def _beyond_chance(tables: Mapping[str, BinTable]) -> str:
-    """How much of the coverage gap is above the noise floor."""
-    gaps = {method: table.gap for method, table in tables.items()}
+    """How much of the coverage gap is above the noise floor; of many methods, the extremes."""
+    beyond = {method: max(table.gap.above_floor, 0.0) for method, table in tables.items()}
+    shown = sorted(beyond, key=beyond.__getitem__) if len(beyond) >= _MANY else list(beyond)
     parts = [
-        f"{fixed(max(gap.above_floor, 0.0), 1)} of {fixed(gap.value, 1)} points "
-        f"for {_named(method)}"
-        for method, gap in gaps.items()
+        f"{fixed(beyond[method], 1)} of {fixed(tables[method].gap.value, 1)} points"
+        + _of(method, tables)
+        for method in shown
     ]
-    return f"of the mean coverage gap there, {joined(parts)} are beyond what chance alone gives"
+    what = f"from {parts[0]} to {parts[-1]}" if len(beyond) >= _MANY else joined(parts)
+    return f"of the mean coverage gap there, {what} are beyond what chance alone gives"
+
+
+def _of(method: str, tables: Mapping[str, BinTable]) -> str:
+    """Whose number it is, if there can be doubt."""
+    return f" for {_named(method)}" if len(tables) > 1 else ""
 
 
 def _bins_in_words(name: str, table: BinTable) -> str:
