@@ -206,12 +206,14 @@ class BinCell:
 class BinList:
     """Bins without a grid (classes, groups, set sizes): a row per bin, columns per method.
 
-    The rows start in the order of the first method's coverage, the lowest first.
+    The rows start in the order of the first method's coverage, the lowest first. Counts
+    that are the same for every method are given once (`shared_count`), after the name.
     """
 
     name: str
     title: str
     methods: list[str]
+    shared_count: bool
     rows: list[tuple[str, list[BinCell]]]
 
 
@@ -226,28 +228,40 @@ def bin_lists(evaluations: Evaluations) -> list[BinList]:
             if name in item.tables and name not in grids
         }
         if own:
-            found.append(BinList(name, division_title(name), list(own), _rows(own)))
+            shared = _same_counts([table for table, _ in own.values()])
+            rows = _rows(own, shared)
+            found.append(BinList(name, division_title(name), list(own), shared, rows))
     return found
 
 
-def _rows(tables: Mapping[str, tuple[BinTable, float]]) -> list[tuple[str, list[BinCell]]]:
+def _same_counts(tables: Sequence[BinTable]) -> bool:
+    first = tables[0]
+    return all(
+        other.labels == first.labels and np.array_equal(other.count, first.count)
+        for other in tables[1:]
+    )
+
+
+def _rows(
+    tables: Mapping[str, tuple[BinTable, float]], shared_count: bool
+) -> list[tuple[str, list[BinCell]]]:
     """Cells by bin; methods may have different bins where these are of set sizes."""
     places = [{label: i for i, label in enumerate(table.labels)} for table, _ in tables.values()]
     labels = list(dict.fromkeys(label for own in places for label in own))
     first = next(iter(tables.values()))[0]
     lowest = {label: float(first.coverage[i]) for label, i in places[0].items()}
     labels.sort(key=lambda label: lowest.get(label, np.inf))
-    return [
-        (
-            label,
-            [
-                cell
-                for own, (table, level) in zip(places, tables.values(), strict=True)
-                for cell in _bin_cells(table, own.get(label), level)
-            ],
-        )
-        for label in labels
-    ]
+
+    def cells(label: str) -> list[BinCell]:
+        found = [
+            _bin_cells(table, own.get(label), level)
+            for own, (table, level) in zip(places, tables.values(), strict=True)
+        ]
+        if shared_count:
+            found = [found[0][:1], *(own[1:] for own in found)]
+        return [cell for own in found for cell in own]
+
+    return [(label, cells(label)) for label in labels]
 
 
 def _bin_cells(table: BinTable, place: int | None, level: float) -> list[BinCell]:
