@@ -242,6 +242,13 @@ def test_bins_over_three_axes_and_crossings_are_listed(case):
     assert "maps" not in Outline(text).sections
 
 
+def test_bins_of_the_same_name_are_all_listed(case):
+    table = replace(case.results["planted"].tables["class"], labels=("same",) * len(CLASSES))
+    result = replace(case.results["planted"], tables={"class": table})
+    (listed,) = bin_lists({"a": result, "b": result})
+    assert [row[1].value for _, row in listed.rows] == sorted(table.coverage.tolist())
+
+
 def test_methods_may_have_different_divisions(case):
     some = evaluate(case.sets["standard"], case.outputs, metrics=["class", "conf_rank"])
     both = {"all": case.results["planted"], "some": some}

@@ -246,22 +246,32 @@ def _rows(
     tables: Mapping[str, tuple[BinTable, float]], shared_count: bool
 ) -> list[tuple[str, list[BinCell]]]:
     """Cells by bin; methods may have different bins where these are of set sizes."""
-    places = [{label: i for i, label in enumerate(table.labels)} for table, _ in tables.values()]
-    labels = list(dict.fromkeys(label for own in places for label in own))
+    places = [_places(table.labels) for table, _ in tables.values()]
+    keys = list(dict.fromkeys(key for own in places for key in own))
     first = next(iter(tables.values()))[0]
-    lowest = {label: float(first.coverage[i]) for label, i in places[0].items()}
-    labels.sort(key=lambda label: lowest.get(label, np.inf))
+    lowest = {key: float(first.coverage[i]) for key, i in places[0].items()}
+    keys.sort(key=lambda key: lowest.get(key, np.inf))
 
-    def cells(label: str) -> list[BinCell]:
+    def cells(key: tuple[str, int]) -> list[BinCell]:
         found = [
-            _bin_cells(table, own.get(label), level)
+            _bin_cells(table, own.get(key), level)
             for own, (table, level) in zip(places, tables.values(), strict=True)
         ]
         if shared_count:
             found = [found[0][:1], *(own[1:] for own in found)]
         return [cell for own in found for cell in own]
 
-    return [(label, cells(label)) for label in labels]
+    return [(key[0], cells(key)) for key in keys]
+
+
+def _places(labels: Sequence[str]) -> dict[tuple[str, int], int]:
+    """Bin by name; ends that round alike make names that recur, so these are numbered."""
+    seen: dict[str, int] = {}
+    found = {}
+    for i, label in enumerate(labels):
+        seen[label] = seen.get(label, -1) + 1
+        found[label, seen[label]] = i
+    return found
 
 
 def _bin_cells(table: BinTable, place: int | None, level: float) -> list[BinCell]:
