@@ -4,30 +4,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from browser import Browser, find_browser
+from report_cases import CLASSES, FAST, FirstFeature, sets_that_cover
 
-from trustsets import ModelOutputs, PredictionSets, StandardConformal, evaluate, write_report
-from trustsets.metrics import Balls, Slab
-
-# Names that would break a page which does not escape, or a spreadsheet.
-CLASSES = ["cat", "</script><script>alert(1)</script>", '"a" & b', "=1+1", "dog", "<b>ox</b>"]
-FAST = {"balls": Balls(n_radii=3, n_trials=5), "slab": Slab(n_directions=20), "n_bootstrap": 50}
-
-
-class FirstFeature:
-    """Stands in for a trust score: the first feature, made positive."""
-
-    def score(self, features, predicted):
-        return np.exp(np.asarray(features, dtype=float)[:, 0])
-
-
-def sets_that_cover(hits, outputs, seed=0):
-    """Sets that hold the label exactly where `hits` says, and up to two other classes."""
-    rng = np.random.default_rng(seed)
-    order = rng.random((len(outputs), outputs.n_classes)).argsort(axis=1)
-    mask = order < rng.integers(0, 3, size=(len(outputs), 1))
-    mask[np.arange(len(outputs)), outputs.codes] = hits
-    n = len(outputs)
-    return PredictionSets(mask, np.zeros(n), np.zeros(n, dtype=np.int8), 0.1, outputs.classes)
+from trustsets import ModelOutputs, StandardConformal, evaluate, write_report
 
 
 @pytest.fixture(scope="session")

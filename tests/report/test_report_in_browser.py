@@ -7,8 +7,8 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
-from conftest import CLASSES
 from matplotlib import image
+from report_cases import CLASSES
 
 from trustsets.metrics import Evaluation
 from trustsets.report import write_report

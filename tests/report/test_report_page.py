@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from conftest import CLASSES, FAST, FirstFeature, sets_that_cover
+from report_cases import CLASSES, FAST, FirstFeature, sets_that_cover
 
 from trustsets import (
     Bins,
