@@ -1,4 +1,4 @@
-"""Where coverage fails, with error bars and noise floors. Imports predictors' layer and below.
+"""Where coverage fails, with error bars and noise floors. Imports sets, basis and below.
 
 `evaluate` measures one method, `compare` puts several side by side; the modules hold the
 single metrics for those who want just one.

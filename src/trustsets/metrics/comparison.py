@@ -93,7 +93,7 @@ class Comparison:
         import pandas as pd
 
         rows = [
-            dict(zip(self._names, key, strict=True)) | {"metric": column} | to_plain(entry)
+            dict(zip(self._names, key, strict=True)) | {"metric": column} | vars(entry)
             for key, own in zip(self.keys, self.entries, strict=True)
             for column, entry in zip(self.columns, own, strict=True)
         ]
