@@ -153,15 +153,18 @@ def test_keyboard_reaches_moves_lists_and_returns(browser, case):
     assert focused(browser) == ["standard", str(at[9, 2])]
     browser.press("ArrowRight")
     assert focused(browser) == ["standard", str(at[9, 2])]
+    browser.press("Home", "ArrowUp")
+    assert focused(browser) == start
     browser.press("Escape")
     assert browser.evaluate("document.getElementById('tip').hidden")
 
 
-def test_click_lists_the_worst_samples_of_the_bin(browser, case):
-    result, sets = case.results["planted"], case.sets["planted"]
+@pytest.mark.parametrize("method, chosen", [("planted", np.argmin), ("standard", np.argmax)])
+def test_click_lists_the_worst_samples_of_the_bin(browser, case, method, chosen):
+    result, sets = case.results[method], case.sets[method]
     table = result.tables["conf_trust"]
-    i = int(table.coverage.argmin())
-    browser.click(cell("planted", i))
+    i = int(chosen(table.coverage))
+    browser.click(cell(method, i))
     inside = [j for j in range(result.n) if table.cells[j] == i]
     likely = case.outputs.probabilities
     codes = case.outputs.codes
@@ -191,7 +194,7 @@ def test_click_lists_the_worst_samples_of_the_bin(browser, case):
     )
     assert [row[:6] for row in rows] == [row[:6] for row in expected]
     shown = [float(row[6]) for row in rows]
-    assert shown == pytest.approx([row[6] for row in expected], rel=0.01)
+    assert shown == [float(f"{row[6]:.3g}") for row in expected]
     assert f"5 of {len(inside)} samples" in browser.text(".samples h4")
 
 
@@ -236,6 +239,9 @@ def test_sets_of_missing_bins_sort_last(browser, case):
     labels = {name: case.results[name].tables["size_strata"].labels for name in case.results}
     assert set(labels["standard"]) != set(labels["planted"])
     sizes = "#bins-3 .bins"
+    for _ in range(2):
+        browser.click(f"{sizes} thead tr:last-child th:nth-child(1) button")
+    assert column_of(browser, sizes, 1)[0] == "Size 4-6"  # which only one method has
     for _ in range(2):
         browser.click(f"{sizes} thead tr:last-child th:nth-child(7) button")
         missing = [text == "–" for text in column_of(browser, sizes, 7)]

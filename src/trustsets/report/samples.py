@@ -127,8 +127,9 @@ def _describe_rows(listed: list[int], source: SampleSource) -> dict[str, list[An
         str(i): [
             int(outputs.rows[i]),
             int(codes[i]),
-            round(float(outputs.confidence[i]), 4),
-            None if source.trust is None else _finite(float(f"{source.trust[i]:.4g}")),
+            # Rounded as shown: rounding twice could show another number.
+            round(float(outputs.confidence[i]), 3),
+            None if source.trust is None else _finite(float(f"{source.trust[i]:.3g}")),
         ]
         for i in listed
     }

@@ -151,7 +151,7 @@
       element("td", grouped(size)),
       element("td", confidence.toFixed(3)),
     );
-    if (trust !== null) line.append(element("td", typeof trust === "number" ? String(+trust.toPrecision(3)) : trust));
+    if (trust !== null) line.append(element("td", String(trust)));
     return line;
   }
 
