@@ -15,6 +15,8 @@ from trustsets.report import write_report
 from trustsets.report.colours import shade
 
 GRID = '.heatmap[data-table="{table}"][data-method="{method}"]'
+# Inside the margins of the style sheet, in CSS pixels.
+A4_WIDTH = 688
 CLASS_TABLE = "#bins-1 .bins"
 
 
@@ -295,6 +297,20 @@ def test_prints_to_paper_with_heads_on_every_page(browser, tmp_path):
     first = f"document.querySelector('{CLASS_TABLE} th[data-name]')"
     shown = browser.evaluate(f"getComputedStyle({first}, '::before').content")
     assert shown == '"Class"'
+
+
+@pytest.mark.parametrize("n_methods", [1, 2, 5])
+def test_nothing_is_cut_off_on_paper(chromium, case, tmp_path, n_methods):
+    both = [case.results["standard"], case.results["planted"]]
+    results = {f"method {i}": both[i % 2] for i in range(n_methods)}
+    chromium.resize(A4_WIDTH, 900)
+    chromium.open(write_report(tmp_path / "paper.html", results))
+    chromium.send("Emulation.setEmulatedMedia", media="print", features=[])
+    furthest = chromium.evaluate(
+        "Math.max(...[...document.querySelectorAll('td, th, p, dd, svg')]"
+        ".map(e => e.getBoundingClientRect().right))"
+    )
+    assert furthest <= A4_WIDTH
 
 
 def download(browser, kind):
