@@ -18,6 +18,7 @@ from trustsets import (
     TrustScore,
     evaluate,
     load,
+    write_report,
 )
 from trustsets.statistics import Confidence, Trust
 
@@ -68,11 +69,12 @@ def main() -> None:
     values = trust.score(test.features, test.predicted)
     doubtful = sure & (values <= np.quantile(values[sure], 0.25))
     grid = {"conf_trust": Bins(counts=(4, 4), spacing=("quantile",) * 2)}
-    where_it_hurts = {}
+    where_it_hurts, results, all_sets = {}, {}, {}
     for name, predictor in predictors.items():
         sets = predictor.calibrate(calibration).predict_set(test, alpha=ALPHA)
-        result = evaluate(sets, test, trust, metrics=["conf_trust"], bins=grid)
+        result = evaluate(sets, test, trust, bins=grid)
         gap = result.metrics["conf_trust.gap"]
+        results[name], all_sets[name] = result, sets
         where_it_hurts[name] = sets.covers(test.labels)[doubtful].mean()
         table.add_row(
             name,
@@ -94,6 +96,16 @@ def main() -> None:
         f"{where_it_hurts['CONDITIONAL']:.0%}.\n"
     )
     console.print(f"{predictor.summary(sets)}\n")
+    page = write_report(
+        "demo-report.html",
+        results,
+        outputs=test,
+        sets=all_sets,
+        trust=values,
+        title="Noisy digits: where coverage fails",
+        guarantee={name: predictor.summary() for name, predictor in predictors.items()},
+    )
+    console.print(f"The report is in {page.resolve()}; open it in a browser.")
     path = Path("demo.trustsets")
     predictor.save(path)
     assert (load(path).predict_set(test, alpha=ALPHA).mask == sets.mask).all()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         load,
         oracle_sets,
     )
+    from trustsets.report import write_report
     from trustsets.scores import APS, RAPS, Softmax
     from trustsets.sets import PredictionSets
     from trustsets.statistics import ClassFrequency, Confidence, Entropy, Margin, Trust
@@ -75,6 +76,7 @@ _HOME = {
     "evaluate": "metrics",
     "load": "predictors",
     "oracle_sets": "predictors",
+    "write_report": "report",
 }
 
 __all__ = [
@@ -115,6 +117,7 @@ __all__ = [
     "evaluate",
     "load",
     "oracle_sets",
+    "write_report",
 ]
 
 

@@ -1,0 +1,216 @@
+"""Where marks go in the charts: fractions of a width, coordinates of a line. Imports metrics."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trustsets.metrics.balls import BallCurve
+from trustsets.metrics.figure_data import size_data
+from trustsets.metrics.result import Evaluation
+from trustsets.report.text import division_title, interval, number, percent
+
+__all__ = [
+    "BallChart",
+    "GapChart",
+    "SizeChart",
+    "ball_chart",
+    "gap_chart",
+    "size_chart",
+    "ticks",
+]
+
+# The ball chart is drawn in these units; the page scales it.
+_WIDTH, _HEIGHT = 680.0, 300.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 12.0, 10.0, 42.0
+# Steps of an axis, about; and what forgives the rounding of quotients.
+_STEPS = 5
+_SLACK = 1e-9
+
+
+def ticks(top: float, bottom: float = 0.0) -> list[float]:
+    """Round numbers from the last at or below `bottom` to the first at or above `top`.
+
+    Examples
+    --------
+    >>> ticks(17.3)
+    [0.0, 5.0, 10.0, 15.0, 20.0]
+    >>> ticks(16.3, bottom=4.0)
+    [2.5, 5.0, 7.5, 10.0, 12.5, 15.0, 17.5]
+    """
+    span = top - bottom
+    if not span > 0.0:
+        return [bottom, bottom + 1.0]
+    rough = span / _STEPS
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(unit * power for unit in (1, 2, 2.5, 5, 10) if unit * power >= rough - _SLACK)
+    first, last = math.floor(bottom / step + _SLACK), math.ceil(top / step - _SLACK)
+    return [round(i * step, 10) for i in range(first, last + 1)]
+
+
+@dataclass(frozen=True)
+class GapMark:
+    """CovGap of one method: places along the axis in percent of its length, and in words."""
+
+    method: str
+    slot: int
+    floor: float
+    low: float
+    width: float
+    value: float
+    text: str
+    note: str
+
+
+@dataclass(frozen=True)
+class GapChart:
+    """CovGap of every division and method on one axis, with intervals and noise floors."""
+
+    rows: list[tuple[str, list[GapMark]]]
+    axis: list[tuple[float, str]]
+
+
+def gap_chart(evaluations: Mapping[str, Evaluation], names: Sequence[str]) -> GapChart:
+    """Place the gaps of the named divisions."""
+    gaps = [
+        (name, [(slot, method, item.tables[name].gap) for slot, (method, item) in own])
+        for name in names
+        if (own := [pair for pair in enumerate(evaluations.items()) if name in pair[1][1].tables])
+    ]
+    axis = ticks(max((gap.upper for _, own in gaps for _, _, gap in own), default=1.0))
+
+    def place(value: float) -> float:
+        return round(100.0 * value / axis[-1], 3)
+
+    rows = [
+        (
+            division_title(name),
+            [
+                GapMark(
+                    method=method,
+                    slot=slot,
+                    floor=place(gap.floor),
+                    low=place(gap.lower),
+                    width=place(gap.upper - gap.lower),
+                    value=place(gap.value),
+                    text=number(gap.value),
+                    note=f"CovGap {number(gap.value)} ({interval(gap.lower, gap.upper)}), "
+                    f"noise floor {number(gap.floor)}",
+                )
+                for slot, method, gap in own
+            ],
+        )
+        for name, own in gaps
+    ]
+    return GapChart(rows, [(place(tick), f"{tick:g}") for tick in axis])
+
+
+@dataclass(frozen=True)
+class SizeChart:
+    """Share of the sets by size: a row per band, a bar per method."""
+
+    rows: list[tuple[str, list[tuple[int, float, str]]]]
+
+
+def size_chart(evaluations: Mapping[str, Evaluation]) -> SizeChart:
+    """Lengths of the bars, relative to the longest."""
+    data = size_data(list(evaluations.values()))
+    longest = float(data.shares.max())
+    # Many classes make many small sizes that no set has; the largest always occurs.
+    start = int(np.argmax(data.shares.any(axis=0)))
+    rows = [
+        (
+            label,
+            [
+                (slot, round(100.0 * share / longest, 2), percent(share))
+                for slot, share in enumerate(shares)
+            ],
+        )
+        for label, shares in zip(data.labels[start:], data.shares.T[start:].tolist(), strict=True)
+    ]
+    return SizeChart(rows)
+
+
+@dataclass(frozen=True)
+class BallLine:
+    """Curve of one method in drawing units, its floor, and its points in words."""
+
+    method: str
+    slot: int
+    line: str
+    floor: str
+    points: list[tuple[float, float, float, float, str]]
+
+
+@dataclass(frozen=True)
+class BallChart:
+    """CovGap over balls against their radius."""
+
+    width: float
+    height: float
+    left: float
+    right: float
+    bottom: float
+    lines: list[BallLine]
+    x_axis: list[tuple[float, str]]
+    y_axis: list[tuple[float, str]]
+
+
+def ball_chart(evaluations: Mapping[str, Evaluation]) -> BallChart | None:
+    """Place the ball curves, or None where no method has one."""
+    curves = {
+        method: (slot, item.balls)
+        for slot, (method, item) in enumerate(evaluations.items())
+        if item.balls is not None and item.balls.radii.size > 0
+    }
+    if not curves:
+        return None
+    tops = [np.max([curve.gap + _error(curve), curve.floor]) for _, curve in curves.values()]
+    y_ticks = ticks(float(max(tops)))
+    radii = np.concatenate([curve.radii for _, curve in curves.values()])
+    x_ticks = ticks(float(radii.max()), float(radii.min()))
+
+    def x(value: float) -> float:
+        share = (value - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
+        return round(_LEFT + (_WIDTH - _LEFT - _RIGHT) * share, 2)
+
+    def y(value: float) -> float:
+        return round(_HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * value / y_ticks[-1], 2)
+
+    def path(radii: Sequence[float], values: Sequence[float]) -> str:
+        return " ".join(f"{x(r)},{y(v)}" for r, v in zip(radii, values, strict=True))
+
+    def line(method: str, slot: int, curve: BallCurve) -> BallLine:
+        radii, gaps = curve.radii.tolist(), curve.gap.tolist()
+        errors, floors = _error(curve).tolist(), curve.floor.tolist()
+        points = [
+            (x(radius), y(gap), y(gap - error), y(gap + error), _ball_note(method, *rest))
+            for radius, gap, error, *rest in zip(
+                radii, gaps, errors, radii, gaps, floors, curve.count.tolist(), strict=True
+            )
+        ]
+        return BallLine(method, slot, path(radii, gaps), path(radii, floors), points)
+
+    return BallChart(
+        width=_WIDTH,
+        height=_HEIGHT,
+        left=_LEFT,
+        right=_WIDTH - _RIGHT,
+        bottom=_HEIGHT - _BOTTOM,
+        lines=[line(method, slot, curve) for method, (slot, curve) in curves.items()],
+        x_axis=[(x(tick), f"{tick:g}") for tick in x_ticks],
+        y_axis=[(y(tick), f"{tick:g}") for tick in y_ticks],
+    )
+
+
+def _error(curve: BallCurve) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """Standard deviation over trials, 0 where one trial leaves it undefined."""
+    return np.nan_to_num(curve.trial_spread)
+
+
+def _ball_note(method: str, radius: float, gap: float, floor: float, count: float) -> str:
+    return (
+        f"{method}: radius {radius:.3g}, {count:,.0f} samples a ball, "
+        f"CovGap {number(gap)}, noise floor {number(floor)}"
+    )

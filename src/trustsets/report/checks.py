@@ -1,0 +1,134 @@
+"""What `write_report` accepts, with errors that say what to do. Imports metrics and below."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets.errors import InputError
+from trustsets.metrics.result import Evaluation
+from trustsets.outputs import ModelOutputs
+from trustsets.report.samples import SampleSource
+from trustsets.report.verdict import ONE_METHOD
+from trustsets.sets import PredictionSets
+from trustsets.statistics import Observed, SupportsTrust
+
+__all__ = ["check_evaluations", "check_samples"]
+
+Floats = NDArray[np.float64]
+
+
+def check_evaluations(
+    evaluations: Evaluation | Mapping[str, Evaluation],
+) -> dict[str, Evaluation]:
+    """Methods by name, all of the same samples."""
+    if isinstance(evaluations, Evaluation):
+        return {ONE_METHOD: evaluations}
+    if not isinstance(evaluations, Mapping) or not evaluations:
+        raise InputError(
+            "evaluations must be an Evaluation or a non-empty mapping of method names to them; "
+            f"got {type(evaluations).__name__}. Make them with evaluate."
+        )
+    for name, item in evaluations.items():
+        if not isinstance(item, Evaluation):
+            raise InputError(
+                f"evaluations[{name!r}] must be an Evaluation; got {type(item).__name__}. Make it "
+                "with evaluate, one per method (a report shows one seed)."
+            )
+    found = {str(name): item for name, item in evaluations.items()}
+    _check_same_samples(found)
+    return found
+
+
+def _check_same_samples(evaluations: Mapping[str, Evaluation]) -> None:
+    settings = {(item.n, item.n_classes, item.alpha, item.level) for item in evaluations.values()}
+    if len(settings) > 1:
+        raise InputError(
+            "evaluations must share test samples, classes, alpha and level; got (n, K, alpha, "
+            f"level) = {sorted(settings)}. Write one report for each."
+        )
+    _check_same_axes(evaluations)
+    rows = [item.rows for item in evaluations.values() if item.rows is not None]
+    if any(not np.array_equal(rows[0], other) for other in rows[1:]):
+        raise InputError(
+            "evaluations must be of the same test samples in the same order; their rows differ. "
+            "Evaluate every method on the same ModelOutputs."
+        )
+
+
+def _check_same_axes(evaluations: Mapping[str, Evaluation]) -> None:
+    axes: dict[str, tuple[str, ...]] = {}
+    for item in evaluations.values():
+        for name, table in item.tables.items():
+            if axes.setdefault(name, table.axes) != table.axes:
+                raise InputError(
+                    f"evaluations must divide samples alike; {name!r} is over {axes[name]} for one "
+                    f"method and {table.axes} for another. Pass the same bins= to evaluate."
+                )
+
+
+def check_samples(
+    evaluations: Mapping[str, Evaluation],
+    outputs: ModelOutputs | None,
+    sets: PredictionSets | Mapping[str, PredictionSets] | None,
+    trust: SupportsTrust | Floats | None,
+    most: int,
+) -> SampleSource | None:
+    """What samples can be listed from, or None where neither outputs nor sets came."""
+    if (outputs is None) != (sets is None):
+        missing = "outputs" if outputs is None else "sets"
+        raise InputError(f"listing samples needs both outputs= and sets=; {missing}= is missing.")
+    if outputs is None or sets is None:
+        return None
+    if most < 1:
+        raise InputError(f"samples_per_cell must be 1 or more; got {most}.")
+    outputs.require_labels("the list of samples")
+    given = {ONE_METHOD: sets} if isinstance(sets, PredictionSets) else sets
+    if isinstance(sets, PredictionSets) and len(evaluations) == 1:
+        given = dict.fromkeys(evaluations, sets)
+    if set(map(str, given)) != set(evaluations):
+        raise InputError(
+            f"sets must name the methods {list(evaluations)}; got {list(given)}. Use the same "
+            "names in evaluations and sets."
+        )
+    own = {str(name): item for name, item in given.items()}
+    for name, evaluation in evaluations.items():
+        own[name] = _check_sets(name, own[name], outputs, evaluation)
+    return SampleSource(outputs, own, _check_trust(trust, outputs), most)
+
+
+def _check_sets(
+    name: str, sets: PredictionSets, outputs: ModelOutputs, evaluation: Evaluation
+) -> PredictionSets:
+    """The sets at the level of the evaluation, if they are those that were evaluated."""
+    if evaluation.set_sizes is None or evaluation.rows is None:
+        raise InputError(
+            f"evaluations[{name!r}] was read from JSON, which does not keep single samples; "
+            "evaluate anew, or leave out outputs= and sets=."
+        )
+    own = sets.at(evaluation.alpha)
+    same = len(own) == len(outputs) == evaluation.n and (
+        np.array_equal(own.sizes, evaluation.set_sizes)
+        and np.array_equal(outputs.rows, evaluation.rows)
+    )
+    if not same:
+        raise InputError(
+            f"sets[{name!r}] and outputs are not what evaluations[{name!r}] was made from "
+            f"({len(own)} sets, {len(outputs)} samples, {evaluation.n} evaluated); pass the same "
+            "objects as to evaluate."
+        )
+    return own
+
+
+def _check_trust(trust: SupportsTrust | Floats | None, outputs: ModelOutputs) -> Floats | None:
+    """Trust of each sample, from a trust score or as given."""
+    if trust is None:
+        return None
+    if not isinstance(trust, np.ndarray):
+        return Observed(outputs, trust).trust
+    if trust.shape != (len(outputs),) or np.isnan(trust).any():
+        raise InputError(
+            f"trust must be a fitted trust score, or an array of shape ({len(outputs)},) without "
+            f"NaN; got shape {trust.shape}."
+        )
+    return trust

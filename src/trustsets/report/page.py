@@ -1,0 +1,248 @@
+"""`write_report`: checks what came, collects what is shown, fills the template."""
+
+import base64
+import hashlib
+import os
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from trustsets._version import __version__
+from trustsets.errors import InputError
+from trustsets.metrics.plain import to_plain
+from trustsets.metrics.result import Evaluation
+from trustsets.outputs import ModelOutputs
+from trustsets.report import content
+from trustsets.report.charts import ball_chart, gap_chart, size_chart
+from trustsets.report.checks import check_evaluations, check_samples
+from trustsets.report.colours import deepest_share
+from trustsets.report.samples import MOST_CLASSES, list_samples
+from trustsets.report.verdict import ONE_METHOD, verdict
+from trustsets.sets import PredictionSets
+from trustsets.statistics import SupportsTrust
+from trustsets.storage import atomic_path
+
+__all__ = ["render_report", "write_report"]
+
+Floats = NDArray[np.float64]
+
+_TITLE = "Coverage report"
+# Bins of set size follow from the method: their gap is no goal, so it is only listed.
+_NOT_A_GOAL = "size_strata"
+
+
+def write_report(
+    path: str | os.PathLike[str],
+    evaluations: Evaluation | Mapping[str, Evaluation],
+    *,
+    outputs: ModelOutputs | None = None,
+    sets: PredictionSets | Mapping[str, PredictionSets] | None = None,
+    trust: SupportsTrust | Floats | None = None,
+    title: str = _TITLE,
+    guarantee: str | Mapping[str, str] | None = None,
+    details: Mapping[str, Any] | None = None,
+    date: str | None = None,
+    samples_per_cell: int = 20,
+) -> Path:
+    """Write evaluations as one HTML page that needs no network.
+
+    The page shows what was run, a verdict in one sentence, a table of the methods,
+    heatmaps that answer to mouse and keyboard, coverage gaps against chance, set sizes,
+    tables by class and group that sort and filter, and offers the numbers as JSON and CSV.
+    The same arguments give the same bytes.
+
+    Parameters
+    ----------
+    path : path
+        File to write, all of it or nothing; its folder must exist.
+    evaluations : Evaluation, or mapping of method name to Evaluation
+        What `evaluate` returned, on the same test samples at the same alpha.
+    outputs, sets : ModelOutputs, and PredictionSets or mapping of method name to them
+        What was evaluated. With both, a cell of a heatmap lists its worst samples.
+    trust : TrustScore, or array of shape (n,), optional
+        Trust of the listed samples.
+    title : str
+        Title of the page.
+    guarantee : str, or mapping of method name to str, optional
+        What is guaranteed, in words, such as ``predictor.summary()``.
+    details : mapping, optional
+        Facts about the run to show at the top: data, model, score, calibration size.
+    date : str, optional
+        Shown as it is. Left out by default, so that the page depends on its input alone.
+    samples_per_cell : int
+        Most samples listed for one cell.
+
+    Returns
+    -------
+    Path
+        Where the page is.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from trustsets import StandardConformal, evaluate
+    >>> rng = np.random.default_rng(0)
+    >>> logits = 2.0 * rng.normal(size=(1000, 4))
+    >>> labels = (logits + rng.gumbel(size=(1000, 4))).argmax(axis=1)
+    >>> calibration, test = ModelOutputs(logits=logits, labels=labels).split(0.5)
+    >>> sets = StandardConformal().calibrate(calibration).predict_set(test)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     page = write_report(
+    ...         Path(folder) / "report.html",
+    ...         {"standard": evaluate(sets, test)},
+    ...         outputs=test,
+    ...         sets={"standard": sets},
+    ...         details={"Score": "APS"},
+    ...     )
+    ...     page.read_text(encoding="utf-8")[:15]
+    '<!doctype html>'
+    """
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise InputError(f"path must lie in a folder that exists; {target.parent} does not.")
+    text = render_report(
+        evaluations,
+        outputs=outputs,
+        sets=sets,
+        trust=trust,
+        title=title,
+        guarantee=guarantee,
+        details=details,
+        date=date,
+        samples_per_cell=samples_per_cell,
+    )
+    with atomic_path(target) as temporary:
+        temporary.write_bytes(text.encode("utf-8"))
+    return target
+
+
+def render_report(
+    evaluations: Evaluation | Mapping[str, Evaluation],
+    *,
+    outputs: ModelOutputs | None = None,
+    sets: PredictionSets | Mapping[str, PredictionSets] | None = None,
+    trust: SupportsTrust | Floats | None = None,
+    title: str = _TITLE,
+    guarantee: str | Mapping[str, str] | None = None,
+    details: Mapping[str, Any] | None = None,
+    date: str | None = None,
+    samples_per_cell: int = 20,
+) -> str:
+    """Return the page of `write_report` as text; the parameters are the same."""
+    own = check_evaluations(evaluations)
+    source = check_samples(own, outputs, sets, trust, samples_per_cell)
+    facts = _facts(own, details, date)
+    numbers = {
+        "title": title,
+        "facts": dict(facts),
+        "metrics": {method: to_plain(item.metrics) for method, item in own.items()},
+        "evaluations": {method: item.to_dict() for method, item in own.items()},
+        "samples": None if source is None else list_samples(own, content.grid_names(own), source),
+    }
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            title=title,
+            facts=facts,
+            guarantees=_guarantees(guarantee, own),
+            lists_samples=source is not None,
+            samples_per_cell=samples_per_cell,
+            data=htmlsafe_json_dumps(numbers, allow_nan=False, separators=(",", ":")),
+            **_words(next(iter(own.values()))),
+            **_parts(own),
+            **_assets(),
+        )
+    )
+
+
+def _words(first: Evaluation) -> dict[str, Any]:
+    """What the notes on the page speak of."""
+    return {
+        "version": __version__,
+        "target": f"{100.0 * (1.0 - first.alpha):g}%",
+        "deepest": f"{100.0 * deepest_share(1.0 - first.alpha):.3g}%",
+        "level": f"{100.0 * first.level:g}%",
+        "significance": f"{100.0 * (1.0 - first.level):.3g}%",
+        "most_classes": MOST_CLASSES,
+    }
+
+
+def _parts(evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
+    """Tables and charts, in the order of the page."""
+    goals = [name for name in content.division_names(evaluations) if name != _NOT_A_GOAL]
+    return {
+        "methods": list(evaluations),
+        "verdict": verdict(evaluations),
+        "glance": content.glance(evaluations, goals),
+        "divisions": content.divisions(evaluations),
+        "gaps": gap_chart(evaluations, goals),
+        "sizes": size_chart(evaluations),
+        "bin_lists": content.bin_lists(evaluations),
+        "balls": ball_chart(evaluations),
+        "other": content.other_measures(evaluations),
+    }
+
+
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("trustsets.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def _assets() -> dict[str, Any]:
+    """Style and script as they stand in the page, and the digest that allows the script."""
+    folder = resources.files("trustsets.report") / "templates"
+    texts = {
+        name.replace(".", "_"): (folder / name).read_text(encoding="utf-8")
+        for name in ("report.css", "dark.css", "report.js")
+    }
+    digest = hashlib.sha256(texts["report_js"].encode("utf-8")).digest()
+    # These files are ours; everything else that reaches the page is escaped.
+    return {name: Markup(text) for name, text in texts.items()} | {
+        "script_digest": base64.b64encode(digest).decode("ascii")
+    }
+
+
+def _facts(
+    evaluations: Mapping[str, Evaluation], details: Mapping[str, Any] | None, date: str | None
+) -> list[tuple[str, str]]:
+    """What was run, as pairs of name and value."""
+    first = next(iter(evaluations.values()))
+    known = {
+        "Test samples": f"{first.n:,}",
+        "Classes": f"{first.n_classes:,}",
+        "Target coverage": f"{100.0 * (1.0 - first.alpha):g}% (α = {first.alpha:g})",
+        "Intervals": f"{100.0 * first.level:g}%",
+    }
+    if len(evaluations) > 1 or ONE_METHOD not in evaluations:
+        known["Method" if len(evaluations) == 1 else "Methods"] = ", ".join(evaluations)
+    given = {str(name): str(value) for name, value in (details or {}).items()}
+    return list((known | given | ({} if date is None else {"Date": date})).items())
+
+
+def _guarantees(
+    guarantee: str | Mapping[str, str] | None, evaluations: Mapping[str, Evaluation]
+) -> list[tuple[str, list[str]]]:
+    """Pairs of method (empty for all) and paragraphs."""
+    if guarantee is None:
+        return []
+    given = {"": guarantee} if isinstance(guarantee, str) else dict(guarantee)
+    unknown = [name for name in given if name and name not in evaluations]
+    if unknown:
+        raise InputError(
+            f"guarantee names {unknown}, but the methods are {list(evaluations)}; use their names."
+        )
+    return [(name, str(text).splitlines()) for name, text in given.items()]

@@ -1,0 +1,27 @@
+"""What the tests of the report share."""
+
+import numpy as np
+
+from trustsets import PredictionSets
+from trustsets.metrics import Balls, Slab
+
+# Names that would break a page which does not escape, or a spreadsheet.
+CLASSES = ["cat", "</script><script>alert(1)</script>", '"a" & b', "=1+1", "dog", "<b>ox</b>"]
+FAST = {"balls": Balls(n_radii=3, n_trials=5), "slab": Slab(n_directions=20), "n_bootstrap": 50}
+
+
+class FirstFeature:
+    """Stands in for a trust score: the first feature, made positive."""
+
+    def score(self, features, predicted):
+        return np.exp(np.asarray(features, dtype=float)[:, 0])
+
+
+def sets_that_cover(hits, outputs, seed=0):
+    """Sets that hold the label exactly where `hits` says, and up to two other classes."""
+    rng = np.random.default_rng(seed)
+    order = rng.random((len(outputs), outputs.n_classes)).argsort(axis=1)
+    mask = order < rng.integers(0, 3, size=(len(outputs), 1))
+    mask[np.arange(len(outputs)), outputs.codes] = hits
+    n = len(outputs)
+    return PredictionSets(mask, np.zeros(n), np.zeros(n, dtype=np.int8), 0.1, outputs.classes)

@@ -1,0 +1,350 @@
+"""The page as text: what it holds, leaves out, refuses; and the data behind it."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from report_cases import CLASSES, FAST, FirstFeature, sets_that_cover
+
+from trustsets import (
+    Bins,
+    Confidence,
+    Groups,
+    InputError,
+    ModelOutputs,
+    PredictionSets,
+    Trust,
+    evaluate,
+    write_report,
+)
+from trustsets.metrics import Evaluation, RankBins
+from trustsets.report import render_report
+from trustsets.report.charts import ball_chart, gap_chart, size_chart, ticks
+from trustsets.report.colours import shade
+from trustsets.report.content import bin_lists, divisions, glance
+from trustsets.report.verdict import judged_by, verdict
+
+VOID = {"meta", "input"}
+
+
+class Outline(HTMLParser):
+    """Section ids in order, and whether every element is closed by its own tag."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.sections, self.ids, self.open = [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.ids += [found["id"]] if "id" in found else []
+        self.sections += [found["id"]] if tag == "section" else []
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def bare(outputs):
+    return ModelOutputs(logits=outputs.logits, labels=outputs.labels, classes=outputs.classes)
+
+
+def test_sections_come_in_the_order_of_reading(page):
+    outline = Outline(page.read_text(encoding="utf-8"))
+    assert outline.open == []
+    assert len(set(outline.ids)) == len(outline.ids)
+    assert outline.sections == [
+        "verdict",
+        "guarantee",
+        "methods",
+        "maps",
+        "gaps",
+        "sizes",
+        "bins-1",
+        "bins-2",
+        "bins-3",
+        "balls",
+        "other",
+        "reading",
+    ]
+
+
+def test_what_the_data_lack_is_left_out(case):
+    sets = case.sets["standard"]
+    result = evaluate(sets, bare(case.outputs), metrics=["class"])
+    text = render_report(result)
+    assert Outline(text).sections == ["verdict", "methods", "gaps", "sizes", "bins-1", "reading"]
+    assert "this method" in text
+    nothing = render_report(evaluate(sets, bare(case.outputs), metrics=[]))
+    assert Outline(nothing).sections == ["verdict", "methods", "sizes", "reading"]
+
+
+def test_page_names_no_address_on_a_network(page):
+    text = page.read_text(encoding="utf-8")
+    assert re.findall(r"(?:https?:)?//[\w.]+\.\w+", text) == []
+    assert not re.search(r"<(link|img|iframe|object|embed)\b|@import|url\(", text)
+
+
+def test_same_input_gives_the_same_bytes(case, page, tmp_path):
+    again = write_report(
+        tmp_path / "again.html",
+        case.results,
+        outputs=case.outputs,
+        sets=case.sets,
+        trust=case.trust.score(case.outputs.features, None),
+        title="Skin <em>lesions</em>",
+        guarantee={"standard": "At least 90% on average."},
+        details={"Score": "APS"},
+        samples_per_cell=5,
+    )
+    assert again == tmp_path / "again.html"
+    assert again.read_bytes() == page.read_bytes()
+
+
+def test_text_from_users_is_escaped_everywhere(case):
+    evil = "</script><script>alert(1)</script><img src=x>"
+    results = {evil: case.results["planted"]}
+    text = render_report(
+        results,
+        outputs=case.outputs,
+        sets={evil: case.sets["planted"]},
+        title=evil,
+        guarantee={evil: evil},
+        details={evil: evil},
+        date=evil,
+    )
+    assert "<script>alert" not in text
+    assert "<img" not in text
+    assert text.count("<script") == 2
+    assert Outline(text).open == []
+
+
+def test_page_of_25000_points_and_1000_classes_is_small(tmp_path):
+    rng = np.random.default_rng(0)
+    n, n_classes = 25_000, 1000
+    logits = rng.normal(size=(n, n_classes)).astype(np.float32)
+    labels = rng.integers(n_classes, size=n)
+    logits[np.arange(n), labels] += 3.0
+    names = [f"a class with quite a long name, number {k}" for k in range(n_classes)]
+    outputs = ModelOutputs(
+        logits=logits,
+        features=rng.normal(size=(n, 4)),
+        labels=np.array(names)[labels],
+        classes=names,
+        groups={"site": rng.integers(50, size=n)},
+    )
+    sets = {}
+    for cut in (1.0, 2.0):
+        mask = logits > cut
+        sets[f"cut at {cut}"] = PredictionSets(
+            mask, np.zeros(n), np.zeros(n, dtype=np.int8), 0.1, outputs.classes
+        )
+    chosen = ["conf_trust", "conf_rank", "class", "groups", "size_strata"]
+    results = {
+        name: evaluate(own, outputs, FirstFeature(), metrics=chosen, n_bootstrap=10)
+        for name, own in sets.items()
+    }
+    path = write_report(
+        tmp_path / "big.html", results, outputs=outputs, sets=sets, trust=FirstFeature()
+    )
+    assert path.stat().st_size < 5_000_000
+
+
+def test_verdict_tells_the_planted_failure_from_a_sound_method(case):
+    table = case.results["planted"].tables["conf_trust"]
+    low = table.holm <= 0.05
+    assert 0 < low.sum() < low.size
+    said = verdict({"planted": case.results["planted"]})
+    coverage = case.results["planted"].coverage.value
+    assert f"“planted” ({100 * coverage:.1f}%) is below the 90% target" in said
+    assert f"of {low.size} Conf × Trust cells" in said
+    assert f"in {low.sum()} (lowest {100 * table.coverage[low].min():.1f}%)" in said
+    gap = table.gap
+    assert f"{gap.value - gap.floor:.1f} of {gap.value:.1f} points are beyond" in said
+    assert said.endswith(".")
+
+
+def test_verdict_of_perfect_methods(case):
+    rng = np.random.default_rng(3)
+    hits = rng.random(len(case.outputs)) < 0.9
+    result = evaluate(sets_that_cover(hits, case.outputs), case.outputs, case.trust, **FAST)
+    said = verdict({"a": result, "b": result, "c": result})
+    share = f"{100 * result.coverage.value:.1f}%"
+    assert said.startswith(
+        f"On average, “a” ({share}), “b” ({share}) and “c” ({share}) are within error of "
+        "the 90% target; coverage is significantly too low (Holm, 5%) in none of "
+        f"{result.tables['conf_trust'].count.size} Conf × Trust cells; "
+    )
+    full = sets_that_cover(np.ones(len(case.outputs), dtype=bool), case.outputs)
+    above = evaluate(full, case.outputs, metrics=["groups"])
+    said = verdict({"a": evaluate(case.sets["standard"], case.outputs, metrics=[]), "all": above})
+    assert said.endswith("the 90% target and “all” (100.0%) is above it.")
+    assert "of 3 groups by site" in verdict({"all": above})
+
+
+def test_verdict_of_many_methods_names_the_extremes(case):
+    planted, standard = case.results["planted"], case.results["standard"]
+    said = verdict({"a": standard, "b": planted, "c": standard, "d": standard})
+    assert said.startswith("On average, “a” (")
+    gaps = [item.tables["conf_trust"].gap for item in (standard, planted)]
+    assert gaps[0].above_floor < 0.0  # a sound method: nothing is left, and never less
+    best = f"0.0 of {gaps[0].value:.1f} points"
+    worst = f"{gaps[1].above_floor:.1f} of {gaps[1].value:.1f} points"
+    assert f"from {best} for “a” to {worst} for “b” are beyond" in said
+    share = f"{100 * standard.coverage.value:.1f}%"
+    said = verdict(dict.fromkeys("abcd", standard))
+    assert said.startswith(f"On average, all 4 methods ({share} to {share}) are ")
+
+
+def test_verdict_prefers_divisions_where_the_target_can_be_met(case):
+    sets, outputs = case.sets["standard"], case.outputs
+
+    def chosen(**options):
+        return judged_by({"m": evaluate(sets, outputs, **options)})
+
+    assert chosen(metrics=["conf_rank", "class", "groups"]) == "group:site"
+    assert chosen(metrics=["conf_rank", "size_strata", "class"]) == "class"
+    assert chosen(metrics=["conf_rank", "size_strata"]) == "conf_rank"
+    own = {"own": Bins((Confidence(),), (3,), ("uniform",))}
+    assert chosen(metrics=["conf_rank"], bins=own) == "own"
+    assert chosen(metrics=[]) is None
+
+
+def test_heatmaps_have_a_cell_per_bin_the_highest_row_first(case):
+    bins = {"conf_rank": RankBins(counts=(4, 3), edges=(0, 1, 2, 6))}
+    result = evaluate(case.sets["planted"], case.outputs, bins=bins, metrics=["conf_rank", "class"])
+    (division,) = divisions({"planted": result})
+    (heatmap,) = division.heatmaps
+    assert [label for label, _ in heatmap.rows] == ["3–6", "2", "1"]
+    table = result.tables["conf_rank"]
+    for height, (_, cells) in enumerate(heatmap.rows):
+        for x, cell in enumerate(cells):
+            place = np.flatnonzero((table.index == (x, 2 - height)).all(axis=1))
+            assert [cell.bin] == (place.tolist() or [None])
+
+
+def test_bins_over_three_axes_and_crossings_are_listed(case):
+    bins = {
+        "three": Bins((Confidence(), Trust(), Confidence()), (2, 2, 2), ("uniform",) * 3),
+        "site again": Groups("site"),
+    }
+    result = evaluate(case.sets["planted"], case.outputs, case.trust, bins=bins, metrics=[])
+    assert [item.title for item in bin_lists({"m": result})] == ["three", "site again"]
+    assert divisions({"m": result}) == []
+    text = render_report(result, outputs=case.outputs, sets=case.sets["planted"])
+    assert "maps" not in Outline(text).sections
+
+
+def test_bins_of_the_same_name_are_all_listed(case):
+    table = replace(case.results["planted"].tables["class"], labels=("same",) * len(CLASSES))
+    result = replace(case.results["planted"], tables={"class": table})
+    (listed,) = bin_lists({"a": result, "b": result})
+    assert [row[1].value for _, row in listed.rows] == sorted(table.coverage.tolist())
+
+
+def test_methods_may_have_different_divisions(case):
+    some = evaluate(case.sets["standard"], case.outputs, metrics=["class", "conf_rank"])
+    both = {"all": case.results["planted"], "some": some}
+    titles = [item.title for item in divisions(both)]
+    assert titles == ["Conf × Trust", "Conf × Rank"]
+    assert [len(item.heatmaps) for item in divisions(both)] == [1, 2]
+    (first, _) = glance(both, ["conf_trust"])[1].rows[0][1]
+    assert first[0] == f"{case.results['planted'].tables['conf_trust'].gap.value:.2f}"
+    assert Outline(render_report(both)).open == []
+
+
+def test_charts_place_numbers_where_they_belong(case):
+    chart = gap_chart(case.results, ["class"])
+    end = float(chart.axis[-1][1])
+    for mark in chart.rows[0][1]:
+        gap = case.results[mark.method].tables["class"].gap
+        places = (mark.floor, mark.low, mark.low + mark.width, mark.value)
+        numbers = (gap.floor, gap.lower, gap.upper, gap.value)
+        assert [place * end / 100.0 for place in places] == pytest.approx(numbers, abs=1e-3)
+    bars = [bar for _, row in size_chart(case.results).rows for bar in row]
+    assert max(width for _, width, _ in bars) == 100.0
+    balls = ball_chart(case.results)
+    tops = {text: y for y, text in balls.y_axis}
+    zero, unit = tops["0"], max(float(text) for text in tops)
+    for line in balls.lines:
+        curve = case.results[line.method].balls
+        heights = [(zero - y) / (zero - tops[f"{unit:g}"]) * unit for _, y, *_ in line.points]
+        assert heights == pytest.approx(curve.gap.tolist(), abs=0.05)
+        assert [x for x, *_ in line.points] == sorted(x for x, *_ in line.points)
+    without = {name: replace(item, balls=None) for name, item in case.results.items()}
+    assert ball_chart(without) is None
+
+
+@pytest.mark.parametrize("bottom, top", [(0.0, 0.0), (0.0, 1e-7), (3.0, 3.0), (0.2, 97.0), (7, 8)])
+def test_ticks_are_few_even_and_enclose(bottom, top):
+    found = ticks(top, bottom)
+    assert found[0] <= bottom <= top <= found[-1]
+    assert 2 <= len(found) <= 8
+    assert np.diff(found) == pytest.approx(found[1] - found[0])
+
+
+def test_text_in_cells_can_be_read():
+    def luminance(code):
+        parts = [int(code[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+    for coverage in np.linspace(0.0, 1.0, 101):
+        found = shade(float(coverage), 0.9)
+        for back, ink in ((found.plain, found.plain_ink), (found.safe, found.safe_ink)):
+            text = 1.0 if ink == "#fff" else 0.0
+            high, low = sorted((luminance(back), text), reverse=True)
+            assert (high + 0.05) / (low + 0.05) >= 4.5
+
+
+def test_bad_arguments_say_what_to_do(case, tmp_path):
+    results, outputs, sets = case.results, case.outputs, case.sets
+    one = results["planted"]
+    other = evaluate(sets["planted"][:100], outputs.take(slice(100)), metrics=[])
+    shuffled = evaluate(sets["planted"][::-1], outputs.take(slice(None, None, -1)), metrics=[])
+    by_site = {"conf_trust": Groups("site")}
+    crossed = evaluate(sets["planted"], outputs, bins=by_site, metrics=["conf_trust"])
+    read = Evaluation.from_json(one.to_json())
+    listed = {"outputs": outputs, "sets": sets}
+    cases = [
+        ({}, {}, "evaluations must be .* non-empty mapping.*got dict"),
+        ([one], {}, "evaluations must be .*got list.*Make them with evaluate"),
+        ({"a": [one]}, {}, r"evaluations\['a'\] must be an Evaluation; got list"),
+        ({"a": one, "b": other}, {}, "share test samples.*Write one report for each"),
+        ({"a": one, "b": shuffled}, {}, "rows differ.*same ModelOutputs"),
+        ({"a": one, "b": crossed}, {}, "divide samples alike; 'conf_trust'.*same bins="),
+        (results, {"outputs": outputs}, "both outputs= and sets=; sets= is missing"),
+        (results, {"sets": sets}, "both outputs= and sets=; outputs= is missing"),
+        (results, {"outputs": outputs, "sets": sets["planted"]}, "sets must name the methods"),
+        (results, listed | {"samples_per_cell": 0}, "samples_per_cell must be 1 or more; got 0"),
+        (results, listed | {"trust": np.zeros(3)}, r"trust must be .* shape \(1500,\).*\(3,\)"),
+        (results, {"guarantee": {"nobody": "x"}}, "guarantee names .*nobody.*use their names"),
+        (one, {"outputs": outputs, "sets": sets["standard"]}, "are not what .* was made from"),
+        (read, {"outputs": outputs, "sets": sets["planted"]}, "read from JSON.*evaluate anew"),
+    ]
+    for evaluations, options, message in cases:
+        with pytest.raises(InputError, match=message):
+            write_report(tmp_path / "bad.html", evaluations, **options)
+    with pytest.raises(InputError, match="path must lie in a folder that exists"):
+        write_report(tmp_path / "nowhere" / "bad.html", one)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_evaluations_read_from_json_make_the_same_page(case):
+    read = {name: Evaluation.from_json(item.to_json()) for name, item in case.results.items()}
+    assert render_report(read) == render_report(case.results)
+
+
+def test_class_names_of_any_type_are_listed(case):
+    codes = np.arange(len(CLASSES))
+    outputs = ModelOutputs(logits=case.outputs.logits, labels=case.outputs.codes, classes=codes)
+    sets = sets_that_cover(np.ones(len(outputs), dtype=bool), outputs)
+    text = render_report(evaluate(sets, outputs, metrics=["conf_rank"]), outputs=outputs, sets=sets)
+    assert '"classes":["0","1","2","3","4","5"]' in text
