@@ -26,7 +26,9 @@ ACTIVE_FACTOR = 1.0
 MAX_ROUNDS = 60
 """Rounds of reduce, solve, check. The active set grows, so all points are active long before."""
 GROWTH, BIG_GROWTH = 1.5, 8.0
-"""Growth of the active set when a point changed side, and when the small problem has no optimum."""
+"""Growth of the active set when a point changed side, and when nothing says which one to add."""
+LEVERAGE_FACTOR = 20
+"""Points of largest leverage that are always active, in units of the rank."""
 INDEPENDENT_TOL = 1e-8
 """A row whose part outside the rows chosen so far is shorter than this is no basis row."""
 ZERO_TOL = 1e-13
@@ -212,23 +214,36 @@ def _close_in(
 
     At the end the reduced optimum is optimal for all points: its dual values, together with
     those of the fixed points, are feasible, and every sign agrees with them. A reduced problem
-    without an optimum takes more points; with all points there is none.
+    without an optimum is solved again from where it started, with the points that it should
+    have passed on its way out; with all points active there is none.
     """
     n_points, rank = data.rows.shape
     size = n_points if n_points <= CORE_SIZE else _reduced_size(n_points, rank)
+    always = _heaviest(data.norms, LEVERAGE_FACTOR * rank)
     total = 0
     residual = _residuals(data, basis)
     for _ in range(MAX_ROUNDS):
-        active, fixed = _split(residual, data.norms, basis, size)
-        status, basis, pivots = _solve_active(data, alpha, residual, active, pull, basis)
+        active, fixed = _split(residual, data.norms, np.union1d(basis, always), size)
+        status, found, pivots = _solve_active(data, alpha, residual, active, pull, basis)
         total += pivots
-        new = _residuals(data, basis) if pivots else residual
-        changed = (new > 0.0) != (residual > 0.0)
-        if len(fixed) == 0 or (status == OPTIMAL and not changed[fixed].any()):
-            return status, basis, total
-        residual = new
-        size = min(n_points, int((GROWTH if status == OPTIMAL else BIG_GROWTH) * size) + 1)
+        new = _residuals(data, found) if pivots else residual
+        changed = fixed[(new[fixed] > 0.0) != (residual[fixed] > 0.0)]
+        if len(fixed) == 0 or (status == OPTIMAL and len(changed) == 0):
+            return status, found, total
+        if status == OPTIMAL:
+            basis, residual, growth = found, new, GROWTH
+        else:
+            always = np.union1d(always, changed)
+            growth = GROWTH if len(changed) else BIG_GROWTH
+        size = min(n_points, int(growth * max(size, len(always))) + 1)
     return CAPPED, basis, total
+
+
+def _heaviest(norms: FloatArray, count: int) -> IntArray:
+    """Points of largest leverage: without them a reduced problem may have no optimum."""
+    if count >= len(norms):
+        return np.arange(len(norms))
+    return np.argpartition(norms, len(norms) - count)[len(norms) - count :]
 
 
 def _residuals(data: _Data, basis: IntArray) -> FloatArray:
@@ -240,13 +255,14 @@ def _residuals(data: _Data, basis: IntArray) -> FloatArray:
 
 
 def _split(
-    residual: FloatArray, norms: FloatArray, basis: IntArray, size: int
+    residual: FloatArray, norms: FloatArray, always: IntArray, size: int
 ) -> tuple[IntArray, IntArray]:
-    """Split points into the `size` that can change side first and the others."""
+    """Split points into `always` with the `size` that can change side first, and the others."""
+    size = max(size, len(always))
     if size >= len(residual):
         return np.arange(len(residual)), np.empty(0, np.int64)
     key = scan_keys(residual, norms)
-    key[basis] = -1.0
+    key[always] = -1.0
     order = np.argpartition(key, size)
     return np.sort(order[:size]), order[size:]
 
