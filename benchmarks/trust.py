@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ def _help_bundled_blas() -> None:
     except OSError:
         return
     core = "SkylakeX" if "avx512f" in flags else "Haswell" if "avx2" in flags else None
-    if core is not None:
+    if core is not None and "--as-installed" not in sys.argv:
         os.environ.setdefault("OPENBLAS_CORETYPE", core)
 
 
@@ -474,6 +475,9 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--only", choices=("cifar100", "generated"), help="part of the table")
     parser.add_argument("--gpu", action="store_true")
+    parser.add_argument(
+        "--as-installed", action="store_true", help="leave FAISS's BLAS to find the processor"
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--queries", type=int, default=50_000)
     parser.add_argument("--points", type=int, default=1_280_000)
