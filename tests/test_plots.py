@@ -214,3 +214,11 @@ def test_matplotlib_is_imported_only_to_draw():
     code = "import sys, trustsets.plots; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_ends_of_narrow_bins_are_told_apart():
+    from trustsets.metrics.figure_data import _ends
+
+    assert _ends(0.1, 0.19, whole=False) == "0.1–0.19"
+    assert _ends(0.99931, 0.99987, whole=False) == "0.999–1"
+    assert _ends(1.0, 1.0, whole=False) == "1–1"

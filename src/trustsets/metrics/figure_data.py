@@ -33,6 +33,7 @@ _BANDS_PER_DOUBLING = 2
 # Up to this largest size every size has a band of its own; beyond, bands grow by the factor.
 _SINGLE_SIZES = 15
 _BAND_GROWTH = 1.5
+_MOST_DIGITS = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +98,11 @@ def _axis_title(table: BinTable, labels: tuple[str, ...]) -> str:
 def _ends(low: float, high: float, whole: bool) -> str:
     if whole:
         return f"{low:.0f}" if low == high else f"{low:.0f}–{high:.0f}"
-    return f"{low:.2g}–{high:.2g}"
+    # Enough digits to tell the ends apart: confident models have bins like 0.9993–1.
+    digits = 2
+    while digits < _MOST_DIGITS and f"{low:.{digits}g}" == f"{high:.{digits}g}":
+        digits += 1
+    return f"{low:.{digits}g}–{high:.{digits}g}"
 
 
 @dataclass(frozen=True, eq=False)
