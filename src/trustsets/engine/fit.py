@@ -241,9 +241,9 @@ def _close_in(
 
 def _heaviest(norms: FloatArray, count: int) -> IntArray:
     """Points of largest leverage: without them a reduced problem may have no optimum."""
-    if count >= len(norms):
-        return np.arange(len(norms))
-    return np.argpartition(norms, len(norms) - count)[len(norms) - count :]
+    if count == 0 or count >= len(norms):
+        return np.arange(min(count, len(norms)))
+    return np.argpartition(norms, -count)[-count:]
 
 
 def _residuals(data: _Data, basis: IntArray) -> FloatArray:
