@@ -1,6 +1,7 @@
 """Prediction sets for handwritten digits: what `make demo` runs. Offline, under a minute."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -24,6 +25,7 @@ from trustsets.statistics import Confidence, Trust
 
 ALPHA = 0.1
 COPIES = 4
+GRID = Bins(counts=(4, 4), spacing=("quantile", "quantile"))
 
 
 def noisy_digits() -> tuple[np.ndarray, np.ndarray]:
@@ -45,45 +47,34 @@ def train() -> tuple[TrustScore, ModelOutputs]:
     return trust, ModelOutputs(logits=logits, labels=labels[~chosen], features=images[~chosen])
 
 
-def main() -> None:
-    """Calibrate three predictors, and compare them where the classifier errs."""
-    console = Console()
-    trust, outputs = train()
-    right = float((outputs.predicted == outputs.labels).mean())
-    console.print(
-        f"A classifier of noisy digits: {right:.0%} right, and "
-        f"{outputs.confidence.mean():.0%} sure of itself on average."
-    )
-    calibration, test = outputs.split(0.5, seed=0)
+def methods(trust: TrustScore) -> dict[str, Any]:
+    """The paper's three methods, at a size that suits some thousand samples."""
     ranks = (Confidence(transform="rank"), Trust(transform="rank"))
-    predictors = {
+    return {
         "STANDARD": StandardConformal(),
-        "NAIVE": MondrianConformal(by=Bins(counts=(4, 4), spacing=("quantile",) * 2), trust=trust),
+        "NAIVE": MondrianConformal(by=GRID, trust=trust),
         "CONDITIONAL": ConditionalConformal(basis=Polynomial(3, of=ranks), trust=trust),
     }
+
+
+def doubtful(test: ModelOutputs, trust: np.ndarray) -> np.ndarray:
+    """The more confident half of the samples, and of it the quarter with the lowest trust."""
+    sure = test.confidence >= np.median(test.confidence)
+    return sure & (trust <= np.quantile(trust[sure], 0.25))
+
+
+def show(console: Console, results: dict[str, Any], where_it_hurts: dict[str, float]) -> None:
+    """Print the comparison, and the sentence to take away."""
     table = Table(title=f"Sets that should miss at most {ALPHA:.0%} of the true digits")
     table.add_column("method")
     for heading in ("coverage", "mean size", "sure, not trusted", "CovGap", "noise alone"):
         table.add_column(heading, justify="right")
-    sure = test.confidence >= np.median(test.confidence)
-    values = trust.score(test.features, test.predicted)
-    doubtful = sure & (values <= np.quantile(values[sure], 0.25))
-    grid = {"conf_trust": Bins(counts=(4, 4), spacing=("quantile",) * 2)}
-    where_it_hurts, results, all_sets = {}, {}, {}
-    for name, predictor in predictors.items():
-        sets = predictor.calibrate(calibration).predict_set(test, alpha=ALPHA)
-        result = evaluate(sets, test, trust, bins=grid)
+    for name, result in results.items():
         gap = result.metrics["conf_trust.gap"]
-        results[name], all_sets[name] = result, sets
-        where_it_hurts[name] = sets.covers(test.labels)[doubtful].mean()
-        table.add_row(
-            name,
-            f"{result.coverage.value:.3f}",
-            f"{result.sizes.mean:.2f}",
-            f"{where_it_hurts[name]:.3f}",
-            f"{gap.value:.2f}",
-            f"{gap.floor:.2f}",
-        )
+        numbers = (result.sizes.mean, gap.value, gap.floor)
+        size, value, floor = (f"{number:.2f}" for number in numbers)
+        hurt = f"{where_it_hurts[name]:.3f}"
+        table.add_row(name, f"{result.coverage.value:.3f}", size, hurt, value, floor)
     console.print(table)
     console.print(
         "[dim]sure, not trusted: coverage in the more confident half, on the quarter of it with "
@@ -95,12 +86,32 @@ def main() -> None:
         f"the true digit {where_it_hurts['STANDARD']:.0%} of the time, CONDITIONAL sets "
         f"{where_it_hurts['CONDITIONAL']:.0%}.\n"
     )
-    console.print(f"{predictor.summary(sets)}\n")
+
+
+def main() -> None:
+    """Calibrate three predictors, and compare them where the classifier errs."""
+    console = Console()
+    trust, outputs = train()
+    right = float((outputs.predicted == outputs.labels).mean())
+    console.print(
+        f"A classifier of noisy digits: {right:.0%} right, and "
+        f"{outputs.confidence.mean():.0%} sure of itself on average."
+    )
+    calibration, test = outputs.split(0.5, seed=0)
+    values = trust.score(test.features, test.predicted)
+    chosen, predictors = doubtful(test, values), methods(trust)
+    where_it_hurts, results, sets = {}, {}, {}
+    for name, predictor in predictors.items():
+        sets[name] = predictor.calibrate(calibration).predict_set(test, alpha=ALPHA)
+        results[name] = evaluate(sets[name], test, trust, bins={"conf_trust": GRID})
+        where_it_hurts[name] = sets[name].covers(test.labels)[chosen].mean()
+    show(console, results, where_it_hurts)
+    console.print(f"{predictor.summary(sets[name])}\n")
     page = write_report(
         "demo-report.html",
         results,
         outputs=test,
-        sets=all_sets,
+        sets=sets,
         trust=values,
         title="Noisy digits: where coverage fails",
         guarantee={name: predictor.summary() for name, predictor in predictors.items()},
@@ -108,7 +119,7 @@ def main() -> None:
     console.print(f"The report is in {page.resolve()}; open it in a browser.")
     path = Path("demo.trustsets")
     predictor.save(path)
-    assert (load(path).predict_set(test, alpha=ALPHA).mask == sets.mask).all()
+    assert (load(path).predict_set(test, alpha=ALPHA).mask == sets[name].mask).all()
     console.print(f"The calibrated predictor is in {path.resolve()}; trustsets.load reads it.")
 
 
