@@ -284,7 +284,9 @@ class ExactSearch:
         points = self._head[start:stop]
         head = block.head[rows]
         products = block.products[: len(rows) * len(points)].reshape(len(rows), len(points))
-        np.matmul(head, points.T, out=products)
+        # OpenBLAS may raise the invalid flag for lanes beyond the operands; these are finite.
+        with np.errstate(invalid="ignore"):
+            np.matmul(head, points.T, out=products)
         full, sketches, allowance = block.queries
         if one_class:
             seed(products, start, rows, full, self._reference, state[0])
