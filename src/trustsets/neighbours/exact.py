@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from trustsets.errors import TrustSetsError
 from trustsets.neighbours.kernels import collect, examine, seed
 from trustsets.neighbours.points import (
     BLOCK_ROWS,
@@ -284,9 +285,12 @@ class ExactSearch:
         points = self._head[start:stop]
         head = block.head[rows]
         products = block.products[: len(rows) * len(points)].reshape(len(rows), len(points))
-        # OpenBLAS may raise the invalid flag for lanes beyond the operands; these are finite.
+        # NumPy once reported an invalid value here although both operands were finite. The
+        # cause is not known, so the product itself is checked: a NaN would prune silently.
         with np.errstate(invalid="ignore"):
             np.matmul(head, points.T, out=products)
+        if not np.isfinite(products.sum()):
+            raise TrustSetsError("the search met a product that is not finite; please report it.")
         full, sketches, allowance = block.queries
         if one_class:
             seed(products, start, rows, full, self._reference, state[0])
