@@ -45,7 +45,6 @@ from trustsets import (
     Softmax,
     StandardConformal,
     Status,
-    Trust,
     TrustScore,
     TrustSetsWarning,
     evaluate,
