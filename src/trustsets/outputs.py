@@ -351,8 +351,6 @@ class ModelOutputs:
         array([[0.333, 0.667]])
         """
         amounts = column(shift, "shift", self.n_classes).astype(np.float64)
-        if not np.isfinite(amounts).all():
-            raise InputError("shift must hold finite numbers.")
         before = np.zeros(self.n_classes) if self._shift is None else self._shift
         return self._trusted(
             kind=self._kind,
