@@ -9,6 +9,7 @@ import typer
 from trustsets._version import __version__
 from trustsets.cli import console
 from trustsets.cli.calibrate import calibrate
+from trustsets.cli.demo import demo
 from trustsets.cli.predict import predict
 
 __all__ = ["app", "main"]
@@ -42,7 +43,7 @@ def root(
     console.reset()
 
 
-for command in (calibrate, predict):
+for command in (demo, calibrate, predict):
     app.command()(command)
 
 
