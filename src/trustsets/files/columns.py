@@ -25,7 +25,7 @@ __all__ = [
     "file_error",
 ]
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 1 << 20
 """Streams are read in pieces of about this size."""
 
 
