@@ -51,9 +51,9 @@ for command in (extract, calibrate, predict, evaluate, report):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; input errors end with exit code 2 and one line on stderr."""
-    console.show_warnings()
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="trustsets")
+        with console.plain_warnings():
+            app(args=None if arguments is None else list(arguments), prog_name="trustsets")
     except Exception as error:
         if console.settings.debug or not console.is_input_error(error):
             raise

@@ -169,7 +169,7 @@ def resolved(context: typer.Context) -> dict[str, Any]:
 
     options = {
         name: _plain(value)
-        for name, value in context.params.items()
+        for name, value in sorted(context.params.items())
         if name not in _NOT_STORED and value is not None
     }
     return {"trustsets": __version__, "command": str(context.info_name), "options": options}
