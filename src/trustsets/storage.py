@@ -20,7 +20,7 @@ import numpy as np
 
 from trustsets.errors import InputError, StorageError
 
-__all__ = ["atomic_path", "read", "storable", "write"]
+__all__ = ["atomic_path", "checksum", "read", "storable", "write"]
 
 FORMAT = "trustsets"
 VERSION = 1
@@ -62,6 +62,12 @@ def read(path: str | os.PathLike[str]) -> Any:
         raise StorageError(f"{path}: its content does not fit together ({error}).") from error
 
 
+def checksum(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 that the header of a file gives for its content, unverified."""
+    with _opened(Path(path)) as file:
+        return str(_check_header(Path(path), file.metadata() or {})["sha256"])
+
+
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Any:
     """Give a temporary path beside `path` that takes its place when the block succeeds."""
@@ -86,21 +92,28 @@ def _umask() -> int:
 
 
 def _read_parts(path: Path) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
+    with _opened(path) as file:
+        header = _check_header(path, file.metadata() or {})
+        arrays = {key: file.get_tensor(key) for key in file.keys()}
+    if header["sha256"] != _digest(header["tree"], arrays):
+        raise StorageError(f"{path}: the content was altered after it was saved. Save it again.")
+    return header["tree"], arrays
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Any:
+    """Open a safetensors file; what goes wrong in it is a `StorageError`."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
         raise StorageError(f"{path}: there is no such file.")
     try:
         with safe_open(path, framework="numpy") as file:
-            header = _check_header(path, file.metadata() or {})
-            arrays = {key: file.get_tensor(key) for key in file.keys()}
+            yield file
     except (SafetensorError, OSError) as error:
         raise StorageError(
             f"{path}: not a .trustsets file, or a damaged one ({error}). Save it again."
         ) from error
-    if header["sha256"] != _digest(header["tree"], arrays):
-        raise StorageError(f"{path}: the content was altered after it was saved. Save it again.")
-    return header["tree"], arrays
 
 
 def _check_header(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
