@@ -135,7 +135,7 @@ def _check_header(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
 def _digest(tree: str, arrays: dict[str, np.ndarray[Any, Any]]) -> str:
     digest = hashlib.sha256(tree.encode())
     for key in sorted(arrays):
-        array = np.ascontiguousarray(arrays[key])
+        array = np.asarray(arrays[key], order="C")
         digest.update(f"{key} {array.dtype.str} {array.shape}".encode())
         digest.update(array.data if array.size else b"")
     return digest.hexdigest()
@@ -166,7 +166,8 @@ def _encode_array(value: np.ndarray[Any, Any], arrays: dict[str, np.ndarray[Any,
     if value.dtype.kind not in "biuf":
         raise StorageError(f"an array of dtype {value.dtype} cannot be saved.")
     key = str(len(arrays))
-    arrays[key] = np.ascontiguousarray(value)
+    # Unlike ascontiguousarray, this leaves an array of no dimension one.
+    arrays[key] = np.asarray(value, order="C")
     return {"tensor": key}
 
 

@@ -2,9 +2,12 @@
 
 import typer
 
+from trustsets.cli.paper import paper
+
 __all__ = ["app", "main"]
 
 app = typer.Typer(name="trustsets", no_args_is_help=True)
+app.add_typer(paper)
 
 
 @app.callback()
