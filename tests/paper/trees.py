@@ -12,7 +12,7 @@ from torch import nn
 from trustsets.paper.vision import models
 
 SIDE = 32
-SUFFIX = {"imagenet": "JPEG", "imagenet-lt": "JPEG"}
+LISTS = {"imagenet-lt": "ImageNet_LT", "places365-lt": "Places_LT"}
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,7 @@ def write_tree(dataset: str, root: Path, n_classes: int = 3, train: int = 3, hel
     if dataset.endswith("-lt"):
         parts["val"] = in_folders("train", classes, held, suffix, start=train)
         parts["test"] = in_folders("val", classes, held, suffix)
-        write_lists(
-            root, {"imagenet-lt": "ImageNet_LT", "places365-lt": "Places_LT"}[dataset], parts
-        )
+        write_lists(root, LISTS[dataset], parts)
     else:
         parts["pool"] = in_folders("val", classes, held, suffix)
     draw_all(root, parts)
@@ -97,10 +95,8 @@ def write_skin(root: Path, n_classes: int, count: int) -> Tree:
     items = [(f"{own}.jpg", n % n_classes) for n, own in enumerate(table["md5hash"])]
     draw_all(root, {"all": items})
     types = [str(value) if value > 0 else "unknown" for value in table["fitzpatrick_scale"]]
-    names = [path for path, _ in items]
-    return Tree(
-        "fitzpatrick17k", root, classes, {"all": items}, dict(zip(names, types, strict=True))
-    )
+    skin_types = {path: own for (path, _), own in zip(items, types, strict=True)}
+    return Tree("fitzpatrick17k", root, classes, {"all": items}, skin_types)
 
 
 def make_body(dataset: str, n_classes: int) -> nn.Module:
