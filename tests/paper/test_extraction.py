@@ -19,7 +19,7 @@ OPTIONS = ["--image-size", str(SIDE), "--batch-size", str(BATCH), "--device", "c
 
 
 def command(dataset, tree, weights, out, *more):
-    places = ["--images", tree.images, "--weights", weights, "--out", out]
+    places = ["--images", tree.images, "--weights", weights, "--output", out]
     return ["paper", "extract", dataset, *map(str, places), *OPTIONS, "--workers", "0", *more]
 
 

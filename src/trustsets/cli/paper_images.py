@@ -1,69 +1,155 @@
 """``trustsets paper extract`` and ``trustsets paper train``: work on the paper's images."""
 
+from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
+
+from trustsets.cli import console
+from trustsets.cli.options import Config, Debug, Json, Quiet, resolved
 
 __all__ = ["extract", "train"]
 
 # How many unreadable images are named on the screen.
 SHOWN = 5
 
-Dataset = Literal["imagenet", "imagenet-lt", "places365", "places365-lt", "fitzpatrick17k"]
-Trained = Literal["places365", "fitzpatrick17k"]
-Images = Annotated[Path, typer.Option(help="Folder of the images.", show_default=False)]
+
+class Dataset(StrEnum):
+    """Datasets of the paper."""
+
+    IMAGENET = "imagenet"
+    IMAGENET_LT = "imagenet-lt"
+    PLACES365 = "places365"
+    PLACES365_LT = "places365-lt"
+    FITZPATRICK17K = "fitzpatrick17k"
+
+
+class Trained(StrEnum):
+    """Datasets whose networks are not public."""
+
+    PLACES365 = "places365"
+    FITZPATRICK17K = "fitzpatrick17k"
+
+
+_MACHINE = "Machine"
+Images = Annotated[Path, typer.Option("--images", metavar="DIR", help="Folder of the images.")]
 Lists = Annotated[
     Path | None,
-    typer.Option(help="Folder of lists or tables; by default beside the images."),
+    typer.Option(
+        "--lists",
+        metavar="DIR",
+        help="Folder of the lists or tables of the dataset; by default beside the images.",
+    ),
 ]
-Seed = Annotated[int, typer.Option(help="Of the training split of fitzpatrick17k.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")]
+Device = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        metavar="NAME",
+        rich_help_panel=_MACHINE,
+        help="cpu, cuda, or auto: a GPU where there is one.",
+    ),
+]
 Workers = Annotated[
-    int | None, typer.Option(help="Processes that decode images; default: one per core.")
+    int | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        min=0,
+        rich_help_panel=_MACHINE,
+        help="Processes that decode images; 0: none but this. Default: one per core.",
+    ),
 ]
-Size = Annotated[int, typer.Option(help="Side of the images that the network sees.")]
+Size = Annotated[
+    int,
+    typer.Option(
+        "--image-size", metavar="N", min=1, help="Side of the images that the network sees."
+    ),
+]
 Unreadable = Annotated[
-    int, typer.Option(help="How many images may be missing or damaged before it is an error.")
+    int,
+    typer.Option(
+        "--max-unreadable",
+        metavar="N",
+        min=0,
+        help="How many images may be missing or damaged before it is an error.",
+    ),
 ]
 
 
 def extract(
-    dataset: Annotated[Dataset, typer.Argument(help="Which dataset.", show_default=False)],
+    context: typer.Context,
+    dataset: Annotated[Dataset, typer.Argument(metavar="DATASET", help="One of the paper's five.")],
     images: Images,
-    weights: Annotated[Path, typer.Option(help="Checkpoint of the network.", show_default=False)],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the outputs; default: extracted/DATASET.")
+    weights: Annotated[
+        Path, typer.Option("--weights", metavar="FILE", help="Checkpoint of the network.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Where to write; default: extracted/DATASET."
+        ),
     ] = None,
     lists: Lists = None,
-    seed: Seed = 0,
-    device: Device = "auto",
-    mixed_precision: Annotated[
-        bool | None,
-        typer.Option(help="Half precision; default: on a GPU.", show_default=False),
-    ] = None,
-    batch_size: Annotated[int, typer.Option(help="Images that are run together.")] = 256,
-    workers: Workers = None,
+    seed: Annotated[
+        int,
+        typer.Option("--seed", metavar="N", min=0, help="Of the training split of fitzpatrick17k."),
+    ] = 0,
     image_size: Size = 224,
     resize: Annotated[
         int | None,
-        typer.Option(help="Shorter side before the crop; default: as in the paper."),
+        typer.Option(
+            metavar="N", min=1, help="Shorter side before the crop; default: as in the paper."
+        ),
     ] = None,
     max_unreadable: Unreadable = 100,
+    device: Device = "auto",
+    mixed_precision: Annotated[
+        bool | None,
+        typer.Option(
+            "--mixed-precision/--single-precision",
+            rich_help_panel=_MACHINE,
+            help="Half precision, or not; default: on a GPU.",
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, rich_help_panel=_MACHINE, help="Images that are run together."
+        ),
+    ] = 256,
+    workers: Workers = None,
     shard_rows: Annotated[
-        int, typer.Option(help="Images a shard; a killed run loses less than one shard.")
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            rich_help_panel=_MACHINE,
+            help="Images a file; what a kill can cost.",
+        ),
     ] = 16384,
+    config: Config = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
-    """Run the paper's network over its images; features and logits go to a folder.
+    """Run a network of the paper over its images, and keep features and logits.
 
-    A run that was killed continues when it is started again with the same options.
+    If it is interrupted, run the same command again: it continues where it
+    stopped, and gives the same files.
+
+    Example:
+
+      trustsets paper extract imagenet --images ILSVRC2012 --weights resnet50-0676ba61.pth
     """
     from trustsets.paper.extraction import extract_dataset
     from trustsets.paper.machine import decoding_workers, pick_device
 
-    folder = out or Path("extracted") / dataset
-    summaries = extract_dataset(
-        dataset,
+    folder = output or Path("extracted") / dataset.value
+    parts = extract_dataset(
+        dataset.value,
         images,
         weights,
         folder,
@@ -77,50 +163,88 @@ def extract(
         workers=decoding_workers(workers),
         max_unreadable=max_unreadable,
         shard_rows=shard_rows,
+        progress=False if quiet else None,
     )
-    for part in summaries:
-        speed = f"{part.speed:,.0f} images/s" if part.run else "from an earlier run"
-        typer.echo(f"{part.part}: {part.images:,} images, accuracy {part.accuracy:.1%}, {speed}")
+    if console.settings.json:
+        _print_json(context, folder, {"parts": [asdict(part) for part in parts]})
+        return
+    header = ["part", "images", "unreadable", "accuracy", "images/s"]
+    rows = [
+        [
+            part.part,
+            f"{part.images:,}",
+            f"{part.unreadable:,}",
+            f"{part.accuracy:.1%}",
+            f"{part.speed:,.0f}" if part.run else "done before",
+        ]
+        for part in parts
+    ]
+    console.print_table(header, rows, title=dataset.value)
     _name_unreadable(folder)
-    typer.echo(f"Outputs of {dataset} are in {folder}")
+    console.say(f"Written to {folder}.")
 
 
 def train(
-    dataset: Annotated[Trained, typer.Argument(help="Which dataset.", show_default=False)],
+    context: typer.Context,
+    dataset: Annotated[Trained, typer.Argument(metavar="DATASET", help="Whose network to make.")],
     images: Images,
     weights: Annotated[
         Path,
-        typer.Option(help="Checkpoint to start from, trained on ImageNet.", show_default=False),
+        typer.Option("--weights", metavar="FILE", help="Checkpoint to start from, of ImageNet."),
     ],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of checkpoints; default: trained/DATASET.")
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Where to write; default: trained/DATASET."
+        ),
     ] = None,
     lists: Lists = None,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    epochs: Annotated[int | None, typer.Option(help="Default: 50 for skin, 10 for places.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Images a step.")] = 256,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="Default: 0.001 for skin, 0.01 for places.")
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", min=0, help="Of everything that is drawn.")
+    ] = 0,
+    epochs: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Default: 50 for fitzpatrick17k, 10 for places365."),
     ] = None,
+    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Images a step.")] = 256,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(metavar="RATE", help="Default: 0.001 for fitzpatrick17k, 0.01 for places365."),
+    ] = None,
+    image_size: Size = 224,
+    max_unreadable: Unreadable = 100,
     device: Device = "auto",
     workers: Workers = None,
-    image_size: Size = 224,
     checkpoint_steps: Annotated[
-        int, typer.Option(help="Steps between checkpoints; also one after each epoch.")
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            rich_help_panel=_MACHINE,
+            help="Steps between checkpoints; there is one after each epoch too.",
+        ),
     ] = 1000,
-    max_unreadable: Unreadable = 100,
+    config: Config = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
-    """Fine-tune the paper's network where no public weights exist.
+    """Fine-tune a network of the paper whose weights are not public.
 
-    A run that was killed continues when it is started again with the same options.
+    If it is interrupted, run the same command again: it continues at the last
+    checkpoint, and on a CPU gives the same weights.
+
+    Example:
+
+      trustsets paper train fitzpatrick17k --images skin --weights resnet18-f37072fd.pth
     """
     from trustsets.paper.machine import decoding_workers, pick_device
     from trustsets.paper.training import TrainingOptions, train_dataset
 
-    folder = out or Path("trained") / dataset
+    folder = output or Path("trained") / dataset.value
     given = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     path, history = train_dataset(
-        dataset,
+        dataset.value,
         images,
         weights,
         folder,
@@ -132,13 +256,22 @@ def train(
             workers=decoding_workers(workers),
             checkpoint_steps=checkpoint_steps,
             max_unreadable=max_unreadable,
+            progress=False if quiet else None,
         ),
         **{name: value for name, value in given.items() if value is not None},
     )
-    for epoch in history:
-        typer.echo(f"epoch {epoch.epoch + 1}: loss {epoch.loss:.4f}, accuracy {epoch.accuracy:.1%}")
+    if console.settings.json:
+        epoch_list = [{"loss": each.loss, "accuracy": each.accuracy} for each in history]
+        _print_json(context, path, {"epochs": epoch_list})
+        return
+    rows = [[f"{each.epoch + 1}", f"{each.loss:.4f}", f"{each.accuracy:.1%}"] for each in history]
+    console.print_table(["epoch", "loss", "accuracy"], rows, title=dataset.value)
     _name_unreadable(folder)
-    typer.echo(f"Weights for {dataset} are in {path}")
+    console.say(f"Written to {path}.")
+
+
+def _print_json(context: typer.Context, output: Path, result: dict[str, Any]) -> None:
+    console.print_json(resolved(context) | {"output": str(output)} | result)
 
 
 def _name_unreadable(folder: Path) -> None:
@@ -148,6 +281,5 @@ def _name_unreadable(folder: Path) -> None:
     path = folder / UNREADABLE
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     if lines:
-        typer.echo(f"{len(lines)} images could not be read; all are named in {path}:", err=True)
-        for line in lines[:SHOWN]:
-            typer.echo("  " + line.replace("\t", "  "), err=True)
+        console.say(f"{len(lines):,} images could not be read; all are named in {path}:")
+        console.say("\n".join("  " + line.replace("\t", "  ") for line in lines[:SHOWN]))
