@@ -126,7 +126,7 @@ def flattened(root: Path, paths: Sequence[str]) -> list[str]:
     flat: dict[str, bool] = {}
     result: list[str] = []
     for path in paths:
-        top, *_, name = PurePosixPath(path).parts
+        top, name = path.partition("/")[0], path.rpartition("/")[2]
         if top not in flat:
             flat[top] = not (root / path).exists() and (root / top / name).is_file()
         result.append(f"{top}/{name}" if flat[top] else path)
