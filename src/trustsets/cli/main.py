@@ -11,6 +11,7 @@ from trustsets.cli import console
 from trustsets.cli.calibrate import calibrate
 from trustsets.cli.evaluate import evaluate
 from trustsets.cli.extract import extract
+from trustsets.cli.paper import paper
 from trustsets.cli.predict import predict
 from trustsets.cli.report import report
 
@@ -47,6 +48,7 @@ def root(
 
 for command in (extract, calibrate, predict, evaluate, report):
     app.command()(command)
+app.add_typer(paper)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
