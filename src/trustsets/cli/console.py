@@ -23,12 +23,15 @@ __all__ = [
     "print_json",
     "print_lines",
     "print_table",
+    "print_text",
     "progress",
     "reset",
     "say",
     "settings",
 ]
 
+# Longer lines are hard to read, however wide the terminal is.
+_WIDEST = 80
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -59,6 +62,24 @@ def print_lines(lines: Sequence[str]) -> None:
     """Print lines of a result as they are."""
     for line in lines:
         print(line)
+
+
+def print_text(text: str, style: str = "") -> None:
+    """Print a paragraph of a result, broken into lines; an empty one for no text.
+
+    Parameters
+    ----------
+    text : str
+        As it is; no markup.
+    style : str
+        Rich style on a terminal, such as ``"bold"``.
+    """
+    import textwrap
+
+    console = _rich()
+    width = min(console.width, _WIDEST)
+    for line in textwrap.wrap(text, width) or [""]:
+        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

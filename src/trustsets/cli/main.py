@@ -9,6 +9,7 @@ import typer
 from trustsets._version import __version__
 from trustsets.cli import console
 from trustsets.cli.calibrate import calibrate
+from trustsets.cli.demo import demo
 from trustsets.cli.evaluate import evaluate
 from trustsets.cli.extract import extract
 from trustsets.cli.paper import paper
@@ -46,7 +47,7 @@ def root(
     console.reset()
 
 
-for command in (extract, calibrate, predict, evaluate, report):
+for command in (demo, extract, calibrate, predict, evaluate, report):
     app.command()(command)
 app.add_typer(paper)
 
