@@ -13,7 +13,8 @@ from torch import nn
 
 from trustsets import APS, InputError, storage
 from trustsets.extras import shards as shards_module
-from trustsets.extras.torch import _use_half, extract_outputs
+from trustsets.extras.forward import use_half
+from trustsets.extras.torch import extract_outputs
 
 
 class Perceptron(nn.Module):
@@ -208,9 +209,9 @@ def test_features_keep_half_precision_and_everything_else_is_single(precision, e
 
 @pytest.mark.parametrize("asked", ["auto", True, False])
 def test_mixed_precision_is_for_gpus(asked):
-    assert _use_half(asked, torch.device("cuda")) is (asked is not False)
-    assert not _use_half(False, torch.device("cpu"))
-    assert not _use_half("auto", torch.device("cpu"))
+    assert use_half(asked, torch.device("cuda")) is (asked is not False)
+    assert not use_half(False, torch.device("cpu"))
+    assert not use_half("auto", torch.device("cpu"))
 
 
 # --- the model is left as it was
@@ -422,7 +423,7 @@ def test_no_truncation_of_a_shard_is_accepted(run, tmp_path):
     data = path.read_bytes()
     for size in range(0, len(data), 13):
         path.write_bytes(data[:size])
-        assert len(shards_module._read_shards(tmp_path / "run")) == 4
+        assert len(list(shards_module._resumable_shards(tmp_path / "run"))) == 4
         assert not path.exists()
 
 
