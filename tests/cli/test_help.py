@@ -9,7 +9,7 @@ from command_line import spawn
 
 from trustsets import __version__
 
-COMMANDS = ["extract", "calibrate", "predict", "evaluate", "report"]
+COMMANDS = ["demo", "extract", "calibrate", "predict", "evaluate", "report"]
 
 
 def test_version():
