@@ -263,6 +263,8 @@ def test_too_many_unreadable_images_are_an_error(kind, prepared, cli, tmp_path):
     assert "no image of part 'train'" in err
 
 
+# Forked workers are what torch uses on Linux; Python 3.12 and later warn of threads.
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_workers_change_nothing(prepared, cli, tmp_path):
     tree, _, weights = prepared("fitzpatrick17k")
     assert cli(*command(tree, weights, tmp_path / "0"))[0] == 0
@@ -305,6 +307,7 @@ def test_options_are_checked():
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"size": 0}, "size must be at least 1"),
         ({"workers": -1}, "workers must not be negative"),
+        ({"shard_rows": 0}, "shard_rows must be at least 1"),
     ]:
         with pytest.raises(InputError, match=message):
             ExtractionOptions(**({"resize": 8, "size": 8} | change))

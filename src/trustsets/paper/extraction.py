@@ -86,6 +86,8 @@ class ExtractionOptions:
         for name in ("workers", "max_unreadable"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} must not be negative; got {getattr(self, name)}.")
+        if self.shard_rows is not None and self.shard_rows < 1:
+            raise InputError(f"shard_rows must be at least 1; got {self.shard_rows}.")
 
 
 @final

@@ -59,6 +59,10 @@ class TrainingOptions:
     max_unreadable: int = 100
     progress: bool | None = None
 
+    def __post_init__(self) -> None:
+        if self.checkpoint_steps < 1:
+            raise InputError(f"checkpoint_steps must be at least 1; got {self.checkpoint_steps}.")
+
 
 @final
 @storage.storable
