@@ -3,8 +3,8 @@
 The folder that results is described in `trustsets.paper.layout`. A run that was killed is
 continued by the same call: whole batches that are on disk are neither decoded nor run again,
 and the arrays are the same bit for bit. Memory holds the network, batches that wait to be written,
-a shard in the making (together about 1 GB with 2,048 features and 1,000 classes), and the labels and
-paths of the listing; it does not grow with the number of images otherwise.
+a shard in the making (together about 1 GB with 2,048 features and 1,000 classes), and the labels
+and paths of the listing; it does not grow with the number of images otherwise.
 """
 
 import time

@@ -305,7 +305,8 @@ class _Training:
             )
         self._epoch, self._step, self._history = state.epoch, state.step, list(state.history)
         self._network.body.load_state_dict(_tensors(state.network, self._place))
-        _restore_optimizer(self._optimizer, _tensors(state.optimizer, self._place))
+        # The optimiser itself knows which of its tensors belong on the device.
+        _restore_optimizer(self._optimizer, _tensors(state.optimizer, torch.device("cpu")))
 
 
 # Purposes of random draws: each gets numbers of its own.
