@@ -32,6 +32,8 @@ def part_key(setting: dict[str, Any]) -> str:
 def file_identity(path: str | os.PathLike[str]) -> list[Any]:
     """Place, size and time of change of a file, or of every file in a folder."""
     target = Path(path)
+    if not target.exists():
+        raise InputError(f"{target}: there is no such file.")
     files = sorted(target.rglob("*")) if target.is_dir() else [target]
     facts = [(str(file.resolve()), file.stat()) for file in files]
     return [[name, fact.st_size, fact.st_mtime_ns] for name, fact in facts]
