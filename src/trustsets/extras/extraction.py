@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
@@ -91,7 +92,7 @@ def extract_file(
     network = _build_model(model, weights)
     names = None if classes is None else read_classes(classes)
     loader = _open_inputs(Path(inputs), transform, names, batch_size)
-    try:
+    with _swept(shards, target):
         outputs = extract_outputs(
             network,
             loader,
@@ -101,10 +102,6 @@ def extract_file(
             shards=shards,
             progress=progress,
         )
-    except BaseException:
-        if shards != target and not any(shards.glob("shard-*")):
-            shutil.rmtree(shards, ignore_errors=True)
-        raise
     if shards == target:
         _write_beside(target, loader.classes, record)
     else:
@@ -127,6 +124,17 @@ def _shard_folder(target: Path, setting: list[Any]) -> Path:
     if not target.absolute().parent.is_dir():
         raise InputError(f"{target}: its folder does not exist; make it first.")
     return target.parent / f".{target.name}.{part_key({'extract': setting})[:16]}.shards"
+
+
+@contextmanager
+def _swept(shards: Path, target: Path) -> Iterator[None]:
+    """Leave no hidden folder behind an error before the first shard."""
+    try:
+        yield
+    except BaseException:
+        if shards != target and not any(shards.glob("shard-*")):
+            shutil.rmtree(shards, ignore_errors=True)
+        raise
 
 
 def _write_beside(folder: Path, classes: Any, record: dict[str, Any] | None) -> None:

@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
+from glob import escape
 from pathlib import Path
 from typing import IO, Any, Self, final
 
@@ -112,7 +113,7 @@ class PartStore:
             self._place(path, partial(_write_text, text))
         _remove(self._folder)
         # What other options left behind for the same output is of no more use either.
-        for folder in self.output.parent.glob(f".{self.output.name}.*.parts"):
+        for folder in self.output.parent.glob(f".{escape(self.output.name)}.*.parts"):
             lock = _lock(folder)
             if lock is not None:
                 _remove(folder)
