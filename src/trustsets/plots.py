@@ -14,6 +14,7 @@ from trustsets.metrics.binning import label_ranks
 from trustsets.metrics.figure_data import (
     HeatmapData,
     Runs,
+    ball_data,
     degree_data,
     group_data,
     heatmap_data,
@@ -53,11 +54,12 @@ _MOST_BARS = 40
 
 
 def coverage_heatmap(
-    evaluation: Evaluation,
+    evaluation: Runs,
     table: str = "conf_trust",
     ax: "Axes | None" = None,
     *,
     counts: bool = False,
+    errors: bool = False,
     colorblind: bool = False,
     deepest: float | None = None,
 ) -> "Axes":
@@ -65,14 +67,16 @@ def coverage_heatmap(
 
     Parameters
     ----------
-    evaluation : Evaluation
-        Holds the table.
+    evaluation : Evaluation, or list of them over seeds
+        Holds the table; over seeds the mean is shown.
     table : str
         A table over two axes, such as ``"conf_trust"`` or ``"conf_rank"``.
     ax : Axes, optional
         Where to draw; a new figure by default.
     counts : bool
         Write the number of samples under the coverage.
+    errors : bool
+        Write the standard error over seeds under the coverage.
     colorblind : bool
         Blue over, orange under.
     deepest : float, optional
@@ -83,7 +87,7 @@ def coverage_heatmap(
     ax = ax if ax is not None else _new_axes((0.72 * len(data.columns) + 1.2, 3.0))
     norm = _norm(data.target, deepest)
     ax.imshow(data.coverage, cmap=_colours(colorblind), norm=norm, origin="lower", aspect="auto")
-    _write_cells(ax, data, norm, counts)
+    _write_cells(ax, data, norm, counts, errors)
     ax.set_facecolor("#e6e6e6")
     ax.set_xticks(range(len(data.columns)), data.columns, rotation=45, ha="right", fontsize=8)
     ax.set_yticks(range(len(data.rows)), data.rows, fontsize=8)
@@ -94,21 +98,26 @@ def coverage_heatmap(
     return ax
 
 
-def _write_cells(ax: "Axes", data: HeatmapData, norm: "TwoSlopeNorm", counts: bool) -> None:
+def _write_cells(
+    ax: "Axes", data: HeatmapData, norm: "TwoSlopeNorm", counts: bool, errors: bool
+) -> None:
     for (row, column), value in np.ndenumerate(data.coverage):
         if np.isnan(value):
             continue
         text = f"{value:.2f}" + (f"\nn={data.count[row, column]}" if counts else "")
+        if errors and not np.isnan(data.error[row, column]):
+            text += f"\n±{data.error[row, column]:.2f}".replace("0.", ".")
         deep = abs(float(norm(value)) - 0.5) > _LIGHT / 2.0 + 0.05
         colour = "white" if deep else "black"
         ax.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
 
 
 def coverage_heatmaps(
-    evaluations: Mapping[str, Evaluation],
+    evaluations: Mapping[str, Runs],
     table: str = "conf_trust",
     *,
     counts: bool = False,
+    errors: bool = False,
     colorblind: bool = False,
 ) -> "Figure":
     """Heatmaps of several methods side by side, in one scale of colours."""
@@ -122,7 +131,7 @@ def coverage_heatmaps(
         1, len(data), figsize=(width * len(data) + 1.0, 3.4), squeeze=False, layout="constrained"
     )
     for ax, (name, item) in zip(axes[0], evaluations.items(), strict=True):
-        coverage_heatmap(item, table, ax, counts=counts, colorblind=colorblind)
+        coverage_heatmap(item, table, ax, counts=counts, errors=errors, colorblind=colorblind)
         ax.set_title(name)
     for ax in axes[0, 1:]:
         ax.set_ylabel("")
@@ -186,20 +195,16 @@ def degree_curves(
 
 
 def ball_curves(
-    evaluations: Mapping[str, Evaluation], ax: "Axes | None" = None, *, floor: bool = True
+    evaluations: Mapping[str, Runs], ax: "Axes | None" = None, *, floor: bool = True
 ) -> "Axes":
-    """CovGap over balls against their radius, with standard errors over trials.
+    """CovGap over balls against their radius, with standard errors over seeds or trials.
 
     `floor` draws the noise floor of a perfect method, which is the same for all methods.
     """
-    curves = {}
-    for name, item in evaluations.items():
-        if item.balls is None:
-            raise InputError(f"evaluations[{name!r}] has no balls; evaluate with features.")
-        curves[name] = item.balls
+    curves = {name: ball_data(runs) for name, runs in evaluations.items()}
     ax = ax if ax is not None else _new_axes((4.6, 3.2))
     for i, (name, curve) in enumerate(curves.items()):
-        ax.errorbar(curve.radii, curve.gap, curve.standard_error, label=name, **_style(i))
+        ax.errorbar(curve.radii, curve.gap, curve.error, label=name, **_style(i))
     if floor:
         first = next(iter(curves.values()))
         ax.plot(first.radii, first.floor, ls=":", color="grey", label="noise floor")
