@@ -108,8 +108,17 @@ def far_query_case(rng):
     return (
         rng.standard_normal((300, 20)),
         rng.integers(0, 3, 300),
-        np.concatenate([1e30 * rng.standard_normal((20, 20)), rng.standard_normal((20, 20))]),
+        rng.standard_normal((40, 20)) * 10.0 ** rng.integers(0, 38, (40, 1)),
     )
+
+
+def far_point_case(rng):
+    """More points than the sketch is chosen from, and one among them that squares to infinity."""
+    features = rng.standard_normal((9000, 5))
+    features[8999] *= 1e25
+    codes = rng.integers(0, 3, 9000)
+    codes[8999] = 3
+    return features, codes, rng.standard_normal((20, 5)) * 10.0 ** rng.integers(0, 30, (20, 1))
 
 
 def zero_vector_case(rng):
@@ -124,7 +133,7 @@ def tiny_case(rng):
 
 CASES = [
     random_case, clustered_case, low_rank_case, heavy_tailed_case, offset_case, duplicate_case,
-    near_tie_case, far_query_case, zero_vector_case, tiny_case,
+    near_tie_case, far_query_case, far_point_case, zero_vector_case, tiny_case,
 ]  # fmt: skip
 
 

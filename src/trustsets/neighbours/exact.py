@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from trustsets.errors import TrustSetsError
 from trustsets.neighbours.kernels import collect, examine, seed
 from trustsets.neighbours.points import (
     BLOCK_ROWS,
@@ -24,7 +23,7 @@ from trustsets.neighbours.points import (
     FloatArray,
     IndexArray,
 )
-from trustsets.neighbours.sketch import Sketch, build_sketch
+from trustsets.neighbours.sketch import FAR, Sketch, build_sketch
 
 __all__ = ["WORKING_MEMORY", "ExactSearch"]
 
@@ -117,6 +116,10 @@ class ExactSearch:
             self._head[block, :-1] = -2.0 * seen.head
             self._head[block, -1] = seen.square
             self._radius = max(self._radius, float(seen.norm.max()))
+        if self._radius > FAR:  # an outlier that the choice of the sketch did not see
+            self.sketch = self.sketch.widened(self._radius)
+            self._project_points()
+            return
         self._codes = self.points.codes
         self._reference = (
             self.points.features, self.points.scale, self._rest, self._codes, self.needed
@@ -248,7 +251,7 @@ class ExactSearch:
         if len(self.needed) == 1:
             return np.where(block.own == 0, -1, 0)
         norms = np.einsum("ij,ij->i", self._centres, self._centres)
-        gaps = norms - 2.0 * (block.head[:, :-1] @ self._centres.T)
+        gaps = norms - 2.0 * _multiply(block.head[:, :-1], self._centres)
         known = block.own >= 0
         gaps[np.flatnonzero(known), block.own[known]] = np.inf
         guess: IndexArray = gaps.argmin(axis=1)
@@ -285,12 +288,7 @@ class ExactSearch:
         points = self._head[start:stop]
         head = block.head[rows]
         products = block.products[: len(rows) * len(points)].reshape(len(rows), len(points))
-        # NumPy once reported an invalid value here although both operands were finite. The
-        # cause is not known, so the product itself is checked: a NaN would prune silently.
-        with np.errstate(invalid="ignore"):
-            np.matmul(head, points.T, out=products)
-        if not np.isfinite(products.sum()):
-            raise TrustSetsError("the search met a product that is not finite; please report it.")
+        _multiply(head, points, products)
         full, sketches, allowance = block.queries
         if one_class:
             seed(products, start, rows, full, self._reference, state[0])
@@ -301,6 +299,19 @@ class ExactSearch:
             block.found[:count], products, start, rows, full, sketches, allowance,
             self._reference, state, unit,
         )  # fmt: skip
+
+
+def _multiply(
+    left: NDArray[np.float32], right: NDArray[np.float32], out: NDArray[np.float32] | None = None
+) -> NDArray[np.float32]:
+    """Products of rows with rows, ``left @ right.T``.
+
+    All numbers are finite and far from overflow. NumPy may report an invalid operation all the
+    same: OpenBLAS's float32 matrix-vector kernel for five columns also multiplies lanes that it
+    never set, and a signalling NaN in them raises the flag although no result depends on it.
+    """
+    with np.errstate(invalid="ignore"):
+        return np.matmul(left, right.T, out=out)
 
 
 def _available_cores() -> int:

@@ -99,10 +99,10 @@ def _inside(ranges: NDArray[Any], q: int, start: int, stop: int) -> bool:
 
 @njit(int32(float32[::1], float32), cache=True, nogil=True)
 def _count_kept(line: NDArray[Any], limit: float) -> int:
-    """Products not above `limit`; written so that a NaN, from an overflow, is kept."""
+    """Products not above `limit`."""
     kept = int32(0)
     for j in range(line.shape[0]):
-        kept += int32(not (line[j] > limit))
+        kept += int32(line[j] <= limit)
     return int(kept)
 
 
@@ -156,7 +156,7 @@ def collect(
             if _count_kept(products[i, start:stop], limit) == 0:
                 continue
             for j in range(start, stop):
-                if not (products[i, j] > limit or _inside(skipped, q, first + j, first + j + 1)):
+                if products[i, j] <= limit and not _inside(skipped, q, first + j, first + j + 1):
                     found[count] = i * width + j
                     count += 1
     return count

@@ -13,7 +13,7 @@ as `a_q + b_x - 2 <(z, t)_q, (z, t)_x>`; `Sketch.slack` bounds what that can be 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from trustsets.neighbours.points import FloatArray, IndexArray
 
-__all__ = ["Costs", "Projection", "Sketch", "build_sketch", "principal_directions"]
+__all__ = ["FAR", "Costs", "Projection", "Sketch", "build_sketch", "principal_directions"]
 
 # Most principal directions ever computed: beyond this a projection is no cheaper than the search.
 MAX_DIRECTIONS = 254
@@ -36,6 +36,9 @@ HEADS = (14, 22, 30, 38, 46, 62, 94, 126, 190, 254)
 # Directions a second, direct bound uses before the full distance is computed.
 REFINE = 126
 UNIT32, UNIT64 = 2.0**-24, 2.0**-53
+# Centred norm, in units of the sketch, beyond which a row is not sketched: squares of such numbers
+# could overflow in float32, and a bound this coarse rejects nothing anyway.
+FAR = 2.0**40
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Projection:
     square : (b,) float64
         Squared norm of `head` as rounded.
     norm : (b,) float64
-        Norm of the centred row.
+        Norm of the centred row. Where it exceeds `FAR` the other entries are zero.
     """
 
     rest: NDArray[np.float32]
@@ -123,18 +126,27 @@ class Sketch:
         order of summation. Hence a point at distance D has
 
             computed bound^2  <=  (D + e)^2 + E.
+
+        A query that is too far away for a sketch has `e` infinite: nothing is rejected.
         """
         # Enlarged a little so that the rounding of the norms themselves does not matter.
         span = (norm + radius) * (1.0 + 1e-9)
         growth = (2.0 * np.sqrt(self.directions) + 4.0) * (len(self.mean) + 16)
         rounding = 4.0 * UNIT32 + np.sqrt(growth * UNIT64)
-        return rounding * span, 1.01 * (self.head + 8) * UNIT32 * (span + rounding * span) ** 2
+        drift = np.where(norm > FAR, np.inf, rounding * span)
+        return drift, 1.01 * (self.head + 8) * UNIT32 * (span + rounding * span) ** 2
+
+    def widened(self, radius: float) -> Sketch:
+        """The same directions, in units that bring points of centred norm `radius` near 1."""
+        return replace(self, unit=self.unit * float(2.0 ** -np.round(np.log2(radius))))
 
     def project(self, rows: NDArray[np.float64]) -> Projection:
         """Project scaled float64 rows (b, d)."""
         centred = rows - self.mean
         centred *= self.unit
         square = np.einsum("ij,ij->i", centred, centred)
+        norm = np.sqrt(square)
+        centred[norm > FAR], square[norm > FAR] = 0.0, 0.0
         if self.basis is None:
             tail = np.zeros(len(rows))
             coordinates = centred
@@ -143,12 +155,10 @@ class Sketch:
             tail = np.maximum(square - np.einsum("ij,ij->i", coordinates, coordinates), 0.0)
         later = coordinates[:, self.head :]
         head_tail = np.sqrt(tail + np.einsum("ij,ij->i", later, later))
-        # A query absurdly far away overflows to infinity, which no comparison ever rejects.
-        with np.errstate(over="ignore"):
-            head = np.column_stack([coordinates[:, : self.head], head_tail]).astype(np.float32)
-            rest = np.column_stack([later, np.sqrt(tail), head_tail]).astype(np.float32)
+        head = np.column_stack([coordinates[:, : self.head], head_tail]).astype(np.float32)
+        rest = np.column_stack([later, np.sqrt(tail), head_tail]).astype(np.float32)
         wide = head.astype(np.float64)
-        return Projection(rest, head, np.einsum("ij,ij->i", wide, wide), np.sqrt(square))
+        return Projection(rest, head, np.einsum("ij,ij->i", wide, wide), norm)
 
 
 class Rows(Protocol):

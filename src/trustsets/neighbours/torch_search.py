@@ -23,7 +23,7 @@ from trustsets.neighbours.points import (
     FloatArray,
     IndexArray,
 )
-from trustsets.neighbours.sketch import Costs, build_sketch
+from trustsets.neighbours.sketch import FAR, Costs, build_sketch
 
 __all__ = ["TorchPoints", "TorchSearch"]
 
@@ -142,6 +142,10 @@ class TorchSearch:
         self._head = torch.cat([each[1] for each in seen])
         self._squares = torch.cat([each[2] for each in seen]).float()
         self._radius = float(torch.stack([each[3].max() for each in seen]).max())
+        if self._radius > FAR:  # an outlier that the choice of the sketch did not see
+            self.sketch = self.sketch.widened(self._radius)
+            self._place_sketches()
+            return
         self._codes = torch.from_numpy(self.points.codes).to(self.device)
         self._needed = torch.from_numpy(self.needed).to(self.device)
         centres = torch.zeros(len(self.needed), self._head.shape[1], dtype=torch.float64)
@@ -155,6 +159,9 @@ class TorchSearch:
         head = self.sketch.head
         centred = (rows - self._mean) * self.sketch.unit
         square = centred.square().sum(dim=1)
+        norm = square.sqrt()
+        near = norm <= FAR
+        centred, square = centred * near[:, None], square * near
         if self._basis is None:
             coordinates, tail = centred, torch.zeros_like(square)
         else:
@@ -163,7 +170,7 @@ class TorchSearch:
         rest = (tail + coordinates[:, head:].square().sum(dim=1)).sqrt()
         leading = torch.cat([coordinates[:, :head], rest[:, None]], dim=1).float()
         full = torch.cat([coordinates, tail.sqrt()[:, None]], dim=1).float()
-        return full, leading, leading.double().square().sum(dim=1), square.sqrt()
+        return full, leading, leading.double().square().sum(dim=1), norm
 
     def distances(
         self,
@@ -328,8 +335,7 @@ class TorchSearch:
         limit = reach.square() + block.error - block.square
         limit = (limit + limit.abs() * ROUND_UP).float()
         products = torch.addmm(self._squares[first:last], block.head, self._head[first:last].T)
-        # Not "at most": a NaN, from a product that overflowed, must be kept.
-        kept = (products > limit[:, None]).logical_not_()
+        kept = products <= limit[:, None]
         for top, bottom, left, right in masked:
             if left < last and right > first:
                 kept[top:bottom, max(left - first, 0) : right - first] = False
@@ -341,13 +347,12 @@ class TorchSearch:
         """Full distances of the pairs that a second, finer bound leaves."""
         width = self._coordinates.shape[1]
         reach = bound.sqrt() * self.sketch.unit + block.drift
-        # In float32, so that what overflows in a gap overflows here too and is kept.
         cap = (reach.square() * (1.0 + 2.0 * (width + 8) * ACCUMULATOR_UNIT)).float()
         room = max(int(GATHER_SHARE * self.memory / (12 * width)), 1)
         kept = []
         for query, point in (part.unbind(1) for part in torch.split(found, room)):
             gaps = (block.coordinates[query] - self._coordinates[point]).square().sum(dim=1)
-            near = (gaps > cap[query]).logical_not_()
+            near = gaps <= cap[query]
             kept.append(torch.stack([query[near], point[near]], dim=1))
         left = torch.cat(kept) if kept else found
         room = max(int(GATHER_SHARE * self.memory / (32 * self.points.shape[1])), 1)

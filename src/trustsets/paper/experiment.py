@@ -111,9 +111,7 @@ class Experiment:
         Where results of stages are kept.
     """
 
-    def __init__(
-        self, source: Source, options: Options, cache: StageCache | None = None
-    ) -> None:
+    def __init__(self, source: Source, options: Options, cache: StageCache | None = None) -> None:
         self.source, self.options = source, options
         self.cache = StageCache(None) if cache is None else cache
         self.seeds = options.seeds[:1] if source.fixed_split else options.seeds
