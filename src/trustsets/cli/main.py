@@ -9,6 +9,7 @@ import typer
 from trustsets._version import __version__
 from trustsets.cli import console
 from trustsets.cli.calibrate import calibrate
+from trustsets.cli.paper import paper
 from trustsets.cli.predict import predict
 
 __all__ = ["app", "main"]
@@ -44,6 +45,7 @@ def root(
 
 for command in (calibrate, predict):
     app.command()(command)
+app.add_typer(paper)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

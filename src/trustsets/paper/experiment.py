@@ -32,7 +32,7 @@ from trustsets.paper.methods import (
 from trustsets.paper.options import Options
 from trustsets.paper.sources import Source
 from trustsets.paper.splits import Split, TrustValues
-from trustsets.paper.stages import Stage, StageCache, digest
+from trustsets.paper.stages import Stage, StageCache, Tally, digest
 from trustsets.predictors.base import Predictor, limits_of
 from trustsets.statistics import Floats
 from trustsets.temperature import TemperatureScaling
@@ -118,19 +118,34 @@ class Experiment:
         self._paper_trust: TrustValues | None = None
         self._default_trust: TrustValues | None = None
 
-    def run(self, advance: Callable[[str], None] = lambda text: None) -> Run:
-        """Run what is not in the cache; `advance` is told about every cell."""
+    def run(
+        self,
+        advance: Callable[[], None] = lambda: None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> Run:
+        """Run what is not in the cache.
+
+        Parameters
+        ----------
+        advance : callable
+            Called after every cell; there are `n_cells`.
+        say : callable
+            Told in a line what was done, seed by seed.
+        """
         run = Run(self.source, self.options, self.seeds)
         methods = self.methods(run.left_out)
         if self.source.has_trust:
-            advance("trust scores")
             paper = TrustScore(neighbour=self.options.neighbour, squared=self.options.squared)
             self._paper_trust = self._trust(paper)
             self._default_trust = self._trust(TrustScore())
             run.trust = self._paper_trust[self.source.test_part]
+            say(f"Trust scores: {self.cache.tallies[TRUST.name]}.")
         plan = self._ball_plan()
         for seed in self.seeds:
+            before = replace(self.cache.tallies.get(SETS.name, Tally()))
             self._run_seed(seed, methods, plan, run, advance)
+            done = self.cache.tallies[SETS.name] - before
+            say(f"Seed {seed}, prediction sets: {done}.")
         return run
 
     @property
@@ -163,7 +178,7 @@ class Experiment:
         methods: list[Method],
         plan: Balls | None,
         run: Run,
-        advance: Callable[[str], None],
+        advance: Callable[[], None],
     ) -> None:
         split = Split(self.source, seed, self._paper_trust)
         split.temperature = self._temperature(split)
@@ -172,13 +187,13 @@ class Experiment:
             run.correlations.append(self._correlation(split))
         for score in self.options.scores:
             for method in methods:
-                advance(f"seed {seed}, {score}, {_title(method)}")
                 covered, sizes = self._sets(split, score, method)
                 found = self._metrics(split, covered, sizes)
                 if plan is not None and self._has_balls(score, method):
                     found = replace(found, balls=self._balls(split, plan, covered))
                 cell = Cell(score, method.name, method.degree)
                 run.evaluations.setdefault(cell, []).append(found)
+                advance()
 
     def _has_balls(self, score: str, method: Method) -> bool:
         other_degree = method.degree not in (None, self.options.degree)

@@ -7,8 +7,11 @@ from trustsets.basis import Bins, Partition
 from trustsets.errors import InputError
 from trustsets.metrics.binning import RankBins
 from trustsets.paper.methods import PAPER_DEGREE, SCORES
+from trustsets.paper.printed import DATASETS
 
-__all__ = ["Options"]
+__all__ = ["Options", "choose_bins", "parse_numbers"]
+
+_LARGEST = 10_000
 
 # The authors' edges of Rank on ImageNet, three quarters of whose samples have rank 1.
 _RANK_EDGES = {"imagenet": (0.0, 1.0, 2.0, 4.0, 1000.0)}
@@ -75,3 +78,40 @@ class Options:
             "conf_trust": Bins(nested=nested),
             "conf_rank": RankBins(nested=nested, ties=ties, edges=edges),
         }
+
+
+def choose_bins(asked: Literal["auto", "text", "code"], dataset: str) -> Literal["text", "code"]:
+    """Return the bins that "auto" stands for: those behind the printed numbers, if there are any.
+
+    Examples
+    --------
+    >>> choose_bins("auto", "imagenet"), choose_bins("auto", "mine"), choose_bins("text", "mine")
+    ('code', 'text', 'text')
+    """
+    if asked != "auto":
+        return asked
+    return "code" if dataset in DATASETS else "text"
+
+
+def parse_numbers(text: str, name: str) -> tuple[int, ...]:
+    """Whole numbers of 1 or more from a list of numbers and ranges, each once, in order.
+
+    Examples
+    --------
+    >>> parse_numbers("1-3,8", "--degrees")
+    (1, 2, 3, 8)
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        low, _, high = part.strip().partition("-")
+        try:
+            first, last = int(low), int(high or low)
+        except ValueError:
+            first, last = 0, 0
+        if not 1 <= first <= last <= _LARGEST:
+            raise InputError(
+                f"{name} must be a list such as 1-5,8 of whole numbers, 1 to {_LARGEST}; "
+                f"got {text!r}."
+            )
+        found += range(first, last + 1)
+    return tuple(dict.fromkeys(found))

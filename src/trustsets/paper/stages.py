@@ -72,11 +72,37 @@ class Stage:
 @final
 @dataclass
 class Tally:
-    """How often a stage was worked on or found, and the seconds that the work took."""
+    """How often a stage was worked on or found, and how long it takes.
+
+    Attributes
+    ----------
+    made, reused : int
+        Results worked on, and results found.
+    seconds : float
+        Time of the work that was done.
+    saved : float
+        Time that the results found took when they were made.
+    cpu : float
+        Processor time of the work, on all cores, whether done now or before.
+    """
 
     made: int = 0
     reused: int = 0
     seconds: float = 0.0
+    saved: float = 0.0
+    cpu: float = 0.0
+
+    def __sub__(self, before: "Tally") -> "Tally":
+        return Tally(
+            self.made - before.made,
+            self.reused - before.reused,
+            self.seconds - before.seconds,
+            self.saved - before.saved,
+            self.cpu - before.cpu,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.made} worked out in {self.seconds:.1f} s, {self.reused} reused"
 
 
 @final
@@ -125,28 +151,24 @@ class StageCache:
         """
         tally = self.tallies.setdefault(stage.name, Tally())
         path = self._path(stage, inputs)
-        if path is not None and not self._force:
-            found = _read(path)
-            if found is not None:
-                tally.reused += 1
-                return found
-        start = time.perf_counter()
-        result = make()
-        tally.seconds += time.perf_counter() - start
-        tally.made += 1
+        kept = None if path is None or self._force else _read(path)
+        if kept is not None:
+            tally.reused += 1
+            tally.saved += kept["seconds"]
+            tally.cpu += kept["cpu"]
+            return dict(kept["result"])
+        with _clock(tally) as time_taken:
+            result = make()
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            storage.write(path, result)
+            storage.write(path, time_taken | {"result": result})
         return result
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
         """Time work that is not kept."""
-        tally = self.tallies.setdefault(name, Tally())
-        start = time.perf_counter()
-        yield
-        tally.seconds += time.perf_counter() - start
-        tally.made += 1
+        with _clock(self.tallies.setdefault(name, Tally())):
+            yield
 
     def _path(self, stage: Stage, inputs: dict[str, Any]) -> Path | None:
         if self._folder is None:
@@ -154,12 +176,25 @@ class StageCache:
         return self._folder / stage.name / f"{stage.key(inputs)}.safetensors"
 
 
+@contextmanager
+def _clock(tally: Tally) -> Iterator[dict[str, Any]]:
+    """Add the time of a block to a tally, and put it into the dict that is given."""
+    taken: dict[str, Any] = {}
+    wall, cpu = time.perf_counter(), time.process_time()
+    yield taken
+    taken["seconds"], taken["cpu"] = time.perf_counter() - wall, time.process_time() - cpu
+    tally.made += 1
+    tally.seconds += taken["seconds"]
+    tally.cpu += taken["cpu"]
+
+
 def _read(path: Path) -> dict[str, Any] | None:
-    """The kept result, or None where there is none or it is damaged."""
+    """The kept result with its times, or None where there is none or it is damaged."""
     if not path.exists():
         return None
     try:
         found = storage.read(path)
     except StorageError:
         return None
-    return found if isinstance(found, dict) else None
+    whole = isinstance(found, dict) and found.keys() == {"seconds", "cpu", "result"}
+    return found if whole else None
