@@ -4,7 +4,7 @@ What a figure shows is prepared in `trustsets.metrics.figure_data`; the function
 put it on axes. They take and return Axes, or return the Figure where there are several panels.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,6 +50,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _FULL_COLOUR = 0.3
 _LIGHT = 0.55
 _SHOWN_POINTS = 4000
+_FLOOR = "noise floor"
 _MOST_BARS = 40
 
 
@@ -114,30 +115,47 @@ def _write_cells(
 
 def coverage_heatmaps(
     evaluations: Mapping[str, Runs],
-    table: str = "conf_trust",
+    table: str | Sequence[str] = "conf_trust",
     *,
     counts: bool = False,
     errors: bool = False,
+    stacked: bool = False,
     colorblind: bool = False,
 ) -> "Figure":
-    """Heatmaps of several methods side by side, in one scale of colours."""
+    """Heatmaps of several methods and tables in one scale of colours.
+
+    Parameters
+    ----------
+    evaluations : mapping of str to Evaluation, or to a list of them over seeds
+        Methods, side by side.
+    table : str or sequence of str
+        Tables over two axes, one below the other.
+    counts, errors, colorblind
+        As in `coverage_heatmap`.
+    stacked : bool
+        Put all heatmaps into one column, for narrow pages.
+    """
     from matplotlib import pyplot as plt
     from matplotlib.cm import ScalarMappable
 
-    data = [heatmap_data(item, table) for item in evaluations.values()]
-    norm = _norm(data[0].target)
-    width = 0.55 * len(data[0].columns) + 0.6
+    tables = [table] if isinstance(table, str) else list(table)
+    panels = [(name, runs, item) for item in tables for name, runs in evaluations.items()]
+    first = heatmap_data(panels[0][1], tables[0])
+    norm, width = _norm(first.target), 0.55 * len(first.columns) + 0.6
+    n_rows, n_columns = (len(panels), 1) if stacked else (len(tables), len(panels) // len(tables))
+    size = (width * n_columns + 1.0, (3.4 if n_rows == 1 else 2.8) * n_rows)
     figure, axes = plt.subplots(
-        1, len(data), figsize=(width * len(data) + 1.0, 3.4), squeeze=False, layout="constrained"
+        n_rows, n_columns, figsize=size, squeeze=False, layout="constrained"
     )
-    for ax, (name, item) in zip(axes[0], evaluations.items(), strict=True):
-        coverage_heatmap(item, table, ax, counts=counts, errors=errors, colorblind=colorblind)
+    for ax, (name, runs, item) in zip(axes.flat, panels, strict=True):
+        coverage_heatmap(runs, item, ax, counts=counts, errors=errors, colorblind=colorblind)
         ax.set_title(name)
-    for ax in axes[0, 1:]:
+    for ax in axes[:, 1:].flat:
         ax.set_ylabel("")
     scale = ScalarMappable(norm, _colours(colorblind))
-    bar = figure.colorbar(scale, ax=axes[0].tolist(), extend="min", label="Coverage")
-    ticks = [float(norm.vmin or 0.0), data[0].target, 1.0]
+    aspect = 20 * n_rows
+    bar = figure.colorbar(scale, ax=axes, extend="min", label="Coverage", aspect=aspect)
+    ticks = [float(norm.vmin or 0.0), first.target, 1.0]
     bar.set_ticks(ticks, labels=[f"{tick:.2f}" for tick in ticks])
     return figure
 
@@ -182,7 +200,7 @@ def degree_curves(
         left.errorbar(data.degrees, data.gap, data.gap_error, label=name, **style)
         left.plot(data.degrees, data.floor, ls=":", lw=1, color=style["color"])
         right.errorbar(data.degrees, data.size, data.size_error, label=name, **style)
-    left.plot([], [], ls=":", lw=1, color="grey", label="noise floor")
+    left.plot([], [], ls=":", lw=1, color="grey", label=_FLOOR)
     left.set_ylabel("CovGap (%)")
     right.set_ylabel("Mean set size")
     for ax in (left, right):
@@ -190,7 +208,7 @@ def degree_curves(
         ax.set_ylim(bottom=0)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         _tidy(ax)
-    left.legend(frameon=False, fontsize=8)
+    _legend_floor_last(left)
     return figure
 
 
@@ -207,18 +225,27 @@ def ball_curves(
         ax.errorbar(curve.radii, curve.gap, curve.error, label=name, **_style(i))
     if floor:
         first = next(iter(curves.values()))
-        ax.plot(first.radii, first.floor, ls=":", color="grey", label="noise floor")
+        ax.plot(first.radii, first.floor, ls=":", color="grey", label=_FLOOR)
     ax.set_xlabel("Radius of the ball")
     ax.set_ylabel("CovGap (%)")
     ax.set_ylim(bottom=0)
-    ax.legend(frameon=False, fontsize=8)
+    _legend_floor_last(ax)
     return _tidy(ax)
+
+
+def _legend_floor_last(ax: "Axes") -> None:
+    """Lines come before error bars in a legend; the floor belongs after the methods."""
+    handles, labels = ax.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda i: labels[i] == _FLOOR)
+    ax.legend([handles[i] for i in order], [labels[i] for i in order], frameon=False, fontsize=8)
 
 
 def trust_against_rank(
     outputs: ModelOutputs, trust: SupportsTrust, ax: "Axes | None" = None
 ) -> "Axes":
     """Trust against log Rank: samples, and median and quartiles by rank."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     values, ranks = Observed(outputs, trust).trust, label_ranks(outputs)
     data = trust_rank_data(values, ranks)
     ax = ax if ax is not None else _new_axes((4.6, 3.2))
@@ -230,7 +257,9 @@ def trust_against_rank(
     ax.fill_between(data.rank, data.lower, data.upper, color=_PALETTE[0], alpha=0.25, lw=0)
     ax.plot(data.rank, data.median, "o-", color=_PALETTE[0], ms=4, label="median and quartiles")
     ax.set_xscale("log")
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_formatter(NullFormatter())
     finite = values[np.isfinite(values)]
     ax.set_ylim(0.0, 1.05 * float(np.quantile(finite, 0.995)))
     ax.set_xlabel("Rank of the true class (log scale)")

@@ -5,8 +5,9 @@ Trust and Conf x Rank. 5: degree. 6: Trust against Rank. 7: balls with principal
 """
 
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trustsets import plots, storage
 from trustsets.metrics.result import Evaluation
@@ -20,6 +21,7 @@ __all__ = ["draw_figures"]
 
 _SCORE = "APS"
 _DPI = 90
+_COLOURS = 96
 
 CAPTIONS = {
     "figure1": "Coverage of STANDARD by confidence and rank (top), confidence and trust (bottom)",
@@ -58,12 +60,15 @@ def draw_figures(run: Run, folder: Path) -> dict[str, Path]:
 
 
 def _save(figure: "Figure", path: Path) -> None:
+    """Write a small PNG: few colours are in use, so a palette loses nothing that shows."""
     from matplotlib import pyplot as plt
+    from PIL import Image
 
-    with storage.atomic_path(path) as temporary:
-        small: dict[str, Any] = {"optimize": True}
-        figure.savefig(temporary, format="png", dpi=_DPI, pil_kwargs=small)
+    drawn = BytesIO()
+    figure.savefig(drawn, format="png", dpi=_DPI)
     plt.close(figure)
+    with storage.atomic_path(path) as temporary, Image.open(drawn) as image:
+        image.convert("RGB").quantize(_COLOURS).save(temporary, format="PNG", optimize=True)
 
 
 def _runs(run: Run, method: str) -> list[Evaluation]:
@@ -72,19 +77,11 @@ def _runs(run: Run, method: str) -> list[Evaluation]:
 
 
 def _standard(run: Run) -> "Figure | None":
-    from matplotlib import pyplot as plt
-
     own = _runs(run, STANDARD)
     if not own:
         return None
     tables = [name for name in ("conf_rank", "conf_trust") if name in own[0].tables]
-    figure, axes = plt.subplots(
-        len(tables), 1, figsize=(6.4, 2.9 * len(tables)), squeeze=False, layout="constrained"
-    )
-    for ax, table in zip(axes[:, 0], tables, strict=True):
-        plots.coverage_heatmap(own, table, ax, errors=len(own) > 1)
-    axes[0, 0].set_title(STANDARD)
-    return figure
+    return plots.coverage_heatmaps({STANDARD: own}, tables, errors=len(own) > 1)
 
 
 def _heatmaps(run: Run, table: str) -> "Figure | None":
@@ -92,7 +89,7 @@ def _heatmaps(run: Run, table: str) -> "Figure | None":
     shown = {name: own for name, own in found.items() if own and table in own[0].tables}
     if len(shown) < 2:
         return None
-    return plots.coverage_heatmaps(shown, table, errors=len(run.seeds) > 1)
+    return plots.coverage_heatmaps(shown, table, errors=len(run.seeds) > 1, stacked=True)
 
 
 def _balls(run: Run, methods: tuple[str, ...]) -> "Figure | None":
