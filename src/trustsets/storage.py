@@ -67,16 +67,16 @@ def read(path: str | os.PathLike[str]) -> Any:
         raise StorageError(f"{path}: its content does not fit together ({error}).") from error
 
 
-def checksum(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 that the header of a file gives for its content, unverified."""
-    with _opened(Path(path)) as file:
-        return str(_check_header(Path(path), file.metadata() or {})["sha256"])
-
-
 def read_note(path: str | os.PathLike[str]) -> Any:
     """Return the note that `write` was given, or None."""
     header, _ = _read_parts(Path(path))
     return header.get("note")
+
+
+def checksum(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 that the header of a file gives for its content, unverified."""
+    with _opened(Path(path)) as file:
+        return str(_check_header(Path(path), file.metadata() or {})["sha256"])
 
 
 @contextlib.contextmanager
@@ -146,7 +146,7 @@ def _check_header(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
 def _digest(tree: str, arrays: dict[str, np.ndarray[Any, Any]]) -> str:
     digest = hashlib.sha256(tree.encode())
     for key in sorted(arrays):
-        array = np.ascontiguousarray(arrays[key])
+        array = np.asarray(arrays[key], order="C")
         digest.update(f"{key} {array.dtype.str} {array.shape}".encode())
         digest.update(array.data if array.size else b"")
     return digest.hexdigest()
@@ -177,7 +177,8 @@ def _encode_array(value: np.ndarray[Any, Any], arrays: dict[str, np.ndarray[Any,
     if value.dtype.kind not in "biuf":
         raise StorageError(f"an array of dtype {value.dtype} cannot be saved.")
     key = str(len(arrays))
-    arrays[key] = np.ascontiguousarray(value)
+    # Unlike ascontiguousarray, this leaves an array of no dimension one.
+    arrays[key] = np.asarray(value, order="C")
     return {"tensor": key}
 
 

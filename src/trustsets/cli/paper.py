@@ -2,6 +2,7 @@
 
 import typer
 
+from trustsets.cli.paper_images import extract, train
 from trustsets.cli.paper_run import run
 
 __all__ = ["paper"]
@@ -9,4 +10,5 @@ __all__ = ["paper"]
 paper = typer.Typer(
     name="paper", no_args_is_help=True, help="The paper's experiments, from images to tables."
 )
-paper.command()(run)
+for command in (extract, train, run):
+    paper.command()(command)

@@ -50,8 +50,8 @@ class Runner:
     ----------
     model, tap, place, half
         The model, what catches its features, its device, and whether in half precision.
-    keep_logits : bool
-        Keep the logits; without, only the column of the largest.
+    keep_logits, keep_predicted : bool
+        Keep the logits, and the column of the largest.
     """
 
     def __init__(
@@ -62,10 +62,11 @@ class Runner:
         half: bool,
         *,
         keep_logits: bool = True,
+        keep_predicted: bool = False,
     ) -> None:
         self._model, self._tap = model, tap
         self._place, self._half = place, half
-        self._keep_logits = keep_logits
+        self._keep_logits, self._keep_predicted = keep_logits, keep_predicted
 
     def run(self, batch: Batch) -> OutputBatches:
         """Outputs of one batch."""
@@ -79,7 +80,7 @@ class Runner:
             self._tap.prepare(lambda: self._model(inputs))
             logits = _logits(self._model(inputs), n)
             features = self._tap.features(n)
-            predicted = None if self._keep_logits else logits.argmax(dim=1)
+            predicted = logits.argmax(dim=1) if self._keep_predicted else None
         return Launched(batch, logits if self._keep_logits else None, features, predicted)
 
     def fetch(self, launched: Launched) -> OutputBatches:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,7 @@ class OutputBatches:
     rows : array of shape (n,), or None
         Which sample of a table each row is.
     predicted : array of shape (n,), or None
-        Column of the largest logit, where the logits are not kept.
+        Column of the largest logit, where it is kept.
     """
 
     logits: Array | None
@@ -133,11 +133,10 @@ class BatchStore:
         """How many batches an earlier run left."""
         return len(self._known)
 
-    @property
-    def known_rows(self) -> NDArray[np.int64]:
-        """Row numbers in the shards, in their order; empty where batches carry none."""
-        rows = [part.rows for part in self._parts if part.rows is not None]
-        return np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
+    def column(self, name: Literal["labels", "rows", "predicted"]) -> Array:
+        """One column of all shards so far; empty where batches do not carry it."""
+        pieces: list[Array] = [getattr(part, name) for part in self._parts]
+        return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
 
     def check_known(self, index: int, size: int, labels: Array | None) -> None:
         """Refuse a batch that differs from the stored one in its place."""
@@ -159,18 +158,19 @@ class BatchStore:
         _check_alike(first, batch)
         self._waiting.append(batch)
         if sum(len(each) for each in self._waiting) >= self._shard_rows:
-            self._flush()
+            self.flush()
 
     def finish(self) -> OutputBatches:
         """Write what waits, mark the end, and return everything that is kept in memory."""
-        self._flush()
+        self.flush()
         whole = OutputBatches.join(self._parts)
         if self._directory is not None and not self.finished:
             self.finished = True
             self._write_manifest(self._directory)
         return whole
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what waits as a shard."""
         if not self._waiting:
             return
         part = OutputBatches.join(self._waiting)

@@ -20,7 +20,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import pandas as pd
@@ -152,7 +152,7 @@ def read_extracted(folder: str | os.PathLike[str]) -> Extracted:
     """Read a complete folder; memory is that of the arrays and one shard."""
     root = Path(folder)
     description = Description.read(root)
-    if not description.finished:
+    if not description.finished or not all(map(_is_finished, _folders(root, description))):
         raise StorageError(
             f"{root}: the extraction of {description.dataset} is not finished. Run trustsets paper "
             "extract again with the same options; it continues."
@@ -194,10 +194,7 @@ def _read_outputs(directory: Path, classes: Array) -> ModelOutputs:
 
 def _read_part(directory: Path, names: tuple[str, ...]) -> dict[str, Array]:
     """Named arrays of all shards, each filled in place so that nothing is held twice."""
-    try:
-        n = int(read_manifest(directory)["rows"])
-    except (InputError, OSError) as error:
-        raise StorageError(f"{directory}: {error}") from error
+    n = int(_manifest(directory)["rows"])
     arrays: dict[str, Array] = {}
     start = 0
     for part in read_shards(directory):
@@ -213,9 +210,24 @@ def _read_part(directory: Path, names: tuple[str, ...]) -> dict[str, Array]:
     return arrays
 
 
+def _folders(root: Path, description: Description) -> list[Path]:
+    return [root / part for part in description.parts]
+
+
+def _is_finished(directory: Path) -> bool:
+    return bool(_manifest(directory)["finished"])
+
+
+def _manifest(directory: Path) -> dict[str, Any]:
+    try:
+        return read_manifest(directory)
+    except (InputError, OSError) as error:
+        raise StorageError(f"{directory}: no readable part of a dataset ({error}).") from error
+
+
 def _content_key(root: Path, description: Description) -> str:
     digest = hashlib.sha256(json.dumps(asdict(description)).encode())
-    for part in description.parts:
-        for path in shard_paths(root / part):
-            digest.update(f"{part} {storage.checksum(path)}".encode())
+    for folder in _folders(root, description):
+        for path in shard_paths(folder):
+            digest.update(f"{folder.name} {storage.checksum(path)}".encode())
     return digest.hexdigest()
