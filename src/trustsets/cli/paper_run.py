@@ -66,6 +66,7 @@ def run(
         Path | None,
         typer.Option(metavar="DIR", help="Where stages are kept. Default: cache in the output."),
     ] = None,
+    figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
     force: Annotated[bool, typer.Option("--force", help="Use nothing from the cache.")] = False,
     config: Config = None,
     json: Json = False,
@@ -107,7 +108,7 @@ def run(
     experiment = Experiment(source, options, kept)
     with console.progress(dataset, experiment.n_cells) as advance:
         found = experiment.run(advance=lambda: advance(1), say=console.say)
-    _show(write_run(found, folder, kept), kept, folder)
+    _show(write_run(found, folder, kept, figures=figures), kept, folder)
 
 
 def _show(written: Any, cache: Any, folder: Path) -> None:

@@ -1,5 +1,6 @@
 """What an experiment may vary. Imports methods and the metrics' bins."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -103,11 +104,8 @@ def parse_numbers(text: str, name: str) -> tuple[int, ...]:
     """
     found: list[int] = []
     for part in text.split(","):
-        low, _, high = part.strip().partition("-")
-        try:
-            first, last = int(low), int(high or low)
-        except ValueError:
-            first, last = 0, 0
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
         if not 1 <= first <= last <= _LARGEST:
             raise InputError(
                 f"{name} must be a list such as 1-5,8 of whole numbers, 1 to {_LARGEST}; "

@@ -37,7 +37,9 @@ class Written:
     tables: list[tuple[str, str]]
 
 
-def write_run(run: Run, folder: str | os.PathLike[str], cache: StageCache) -> Written:
+def write_run(
+    run: Run, folder: str | os.PathLike[str], cache: StageCache, *, figures: bool = True
+) -> Written:
     """Write everything into a folder; each file is whole or not there.
 
     Parameters
@@ -49,6 +51,8 @@ def write_run(run: Run, folder: str | os.PathLike[str], cache: StageCache) -> Wr
         ``figures/``.
     cache : StageCache
         Its times go into the page; drawing is timed too.
+    figures : bool
+        Draw the figures; it takes a few seconds.
     """
     root = Path(folder)
     (root / "tables").mkdir(parents=True, exist_ok=True)
@@ -59,11 +63,13 @@ def write_run(run: Run, folder: str | os.PathLike[str], cache: StageCache) -> Wr
         _write(root / "tables" / f"{table.slug}.tex", table.to_latex())
     if run.correlations:
         _write(root / "tables" / "table3.md", correlation_table(run))
-    with cache.timed("figures"):
-        figures = draw_figures(run, root / "figures")
+    drawn = {}
+    if figures:
+        with cache.timed("figures"):
+            drawn = draw_figures(run, root / "figures")
     results = _plain(run, tables)
     _write(root / RESULTS, json.dumps(results, indent=1, allow_nan=False) + "\n")
-    _write(root / PAGE, _page(run, tables, figures, cache.tallies))
+    _write(root / PAGE, _page(run, tables, drawn, cache.tallies))
     return Written(results, _titled(run, tables))
 
 
@@ -200,7 +206,7 @@ def _page(
     compared = differences(tables)
     if compared:
         parts.append(_comparison(compared))
-    parts.append("## Figures")
+    parts += ["## Figures"] if figures else []
     for name, path in figures.items():
         number = name.removeprefix("figure")
         parts.append(
