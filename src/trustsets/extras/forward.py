@@ -1,11 +1,13 @@
 """Running a PyTorch classifier on batches: device, precision, hooks. Needs torch.
 
-`evaluating` gives the place, `Tap` catches the features, `Runner` puts both together; whoever
-has batches to run (`extras.torch`, the paper's images) loops over them.
+`evaluating` gives the place, `Tap` catches the features, `Runner` puts both together, and
+`run_ahead` keeps a GPU busy while outputs are fetched and written.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from difflib import get_close_matches
 from typing import Any, NamedTuple, final
@@ -17,12 +19,23 @@ from torch import Tensor, nn
 
 from trustsets.arrays import Array
 from trustsets.errors import InputError
-from trustsets.extras.shards import OutputBatches
+from trustsets.extras.shards import BatchStore, OutputBatches
 
-__all__ = ["Batch", "Runner", "Tap", "evaluating", "find_layer", "model_setting", "use_half"]
+__all__ = [
+    "Batch",
+    "Runner",
+    "Tap",
+    "evaluating",
+    "find_layer",
+    "model_setting",
+    "run_ahead",
+    "use_half",
+]
 
 # How many names an error about an unknown layer proposes.
 PROPOSALS = 5
+# Batches that may wait to be written; more than one shard of the usual size.
+WRITE_AHEAD = 128
 
 
 class Batch(NamedTuple):
@@ -98,6 +111,32 @@ class Runner:
 
     def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast("cuda", dtype=torch.float16) if self._half else nullcontext()
+
+
+def run_ahead(runner: Runner, batches: Iterable[Batch], store: BatchStore) -> None:
+    """Run batches into a store, the next one before the last is fetched.
+
+    A thread of its own writes, since checksums and disks take their time. At most
+    `WRITE_AHEAD` batches of outputs wait for it.
+    """
+    writes: deque[Future[None]] = deque()
+    with ThreadPoolExecutor(max_workers=1) as writer:
+
+        def write(outputs: OutputBatches) -> None:
+            writes.append(writer.submit(store.add, outputs))
+            if len(writes) > WRITE_AHEAD or writes[0].done():
+                writes.popleft().result()
+
+        running: Launched | None = None
+        for batch in batches:
+            launched = runner.launch(batch)
+            if running is not None:
+                write(runner.fetch(running))
+            running = launched
+        if running is not None:
+            write(runner.fetch(running))
+    for each in writes:
+        each.result()
 
 
 def _logits(output: Any, n: int) -> Tensor:

@@ -13,12 +13,18 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from trustsets.errors import InputError
-from trustsets.extras.forward import Batch, Runner, Tap, evaluating, model_setting, use_half
-from trustsets.extras.shards import BatchStore, OutputBatches
+from trustsets.extras.forward import (
+    Batch,
+    Runner,
+    Tap,
+    evaluating,
+    model_setting,
+    run_ahead,
+    use_half,
+)
+from trustsets.extras.shards import BatchStore
 from trustsets.paper.datasets import load_dataset
 from trustsets.paper.images import Images, consecutive_batches, evaluation_transform
 from trustsets.paper.layout import SAMPLES, TRAIN, Description, is_extracted
@@ -131,6 +137,7 @@ def extract_images(
     """
     folder.mkdir(parents=True, exist_ok=True)
     with evaluating(network, options.device) as place:
+        network.prefer_layout_of(place)
         half = use_half(options.mixed_precision, place)
         chosen = network.get_submodule(FEATURE_LAYER)
         setting = model_setting(network, chosen, place, half) | {
@@ -208,8 +215,7 @@ class _PartJob:
         start = time.perf_counter()
         known = len(store.column("rows"))
         if not store.finished:
-            for outputs in self._outputs(runner, self._first_row(store), pin):
-                store.add(outputs)
+            run_ahead(runner, self._batches(self._first_row(store), pin), store)
         return self._end(store, known, time.perf_counter() - start)
 
     def _first_row(self, store: BatchStore) -> int:
@@ -218,27 +224,19 @@ class _PartJob:
         rows = store.column("rows")
         return 0 if rows.size == 0 else -(-(int(rows[-1]) + 1) // size) * size
 
-    def _outputs(self, runner: Runner, first: int, pin: bool) -> Iterator[OutputBatches]:
-        """Outputs of all batches from a row on; the next batch starts before one is fetched."""
+    def _batches(self, first: int, pin: bool) -> Iterator[Batch]:
+        """All batches from a row on, without the images that cannot be read."""
         n, options = len(self._listing), self._options
-        batches = consecutive_batches(first, n, options.batch_size)
-        loader = self._images.loader(batches, options.workers, pin)
-        waiting = None
+        loader = self._images.loader(
+            consecutive_batches(first, n, options.batch_size), options.workers, pin
+        )
         with image_progress(self._part, n, done=first, wanted=options.progress) as advance:
             for images, rows, failures in loader:
                 for row, reason in failures:
                     self._unreadable.add(self._part, self._listing, row, reason)
                 if len(rows):
-                    launched = runner.launch(self._batch(images, rows.numpy()))
-                    if waiting is not None:
-                        yield runner.fetch(waiting)
-                    waiting = launched
+                    yield Batch(images, self._listing.labels[rows.numpy()], rows.numpy())
                 advance(len(rows) + len(failures))
-            if waiting is not None:
-                yield runner.fetch(waiting)
-
-    def _batch(self, images: torch.Tensor, rows: NDArray[np.int64]) -> Batch:
-        return Batch(images, self._listing.labels[rows], rows)
 
     def _end(self, store: BatchStore, known: int, seconds: float) -> PartSummary:
         """Say which images are left out, also those that an earlier run met, and close."""

@@ -145,6 +145,11 @@ class Network(nn.Module):
         for name, values in (("means", CHANNEL_MEANS), ("deviations", CHANNEL_DEVIATIONS)):
             self.register_buffer(name, torch.tensor(values).reshape(3, 1, 1), persistent=False)
 
+    def prefer_layout_of(self, place: torch.device) -> None:
+        """Lay out the weights as a device likes them: a GPU runs faster with channels last."""
+        if place.type == "cuda":
+            self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
     def forward(self, images: Tensor) -> Tensor:
         """Logits of images (n, 3, height, width) in uint8."""
         scaled = images.float().div(255.0)

@@ -202,6 +202,7 @@ class _Training:
         self._setting = _digest(network, self._listing, recipe, seed, size)
         self._place = torch.device(options.device)
         self._network = network.to(self._place)
+        self._network.prefer_layout_of(self._place)
         self._parameters = _trained_parameters(network, recipe.head_only)
         self._optimizer = recipe.make_optimizer(self._parameters)
         self._epoch, self._step = 0, 0
