@@ -74,13 +74,13 @@ def test_pairs_of_files_are_found_and_stages_reused(files, cli, tmp_path):
     command = ["paper", "run", "mine", "--data", files, "--group", "site", *QUICK]
     code, out, err = cli(*command, "-o", tmp_path / "one", "--cache", tmp_path / "cache")
     assert code == 0
-    assert "Seed 2, prediction sets: 7 worked out" in err
+    assert "Seed 2: 7 methods run" in err
     assert "Table 2: methods by group" in out and "everything" in out
     code, _, err = cli(*command, "-o", tmp_path / "two", "--cache", tmp_path / "cache")
     assert code == 0
-    assert "Seed 2, prediction sets: 0 worked out in 0.0 s, 7 reused" in err
+    assert "Seed 2: 0 methods run in 0.0 s, 7 reused" in err
     code, _, err = cli(*command, "-o", tmp_path / "three", "--cache", tmp_path / "cache", "--force")
-    assert "Seed 2, prediction sets: 7 worked out" in err
+    assert "Seed 2: 7 methods run" in err
     texts = [(tmp_path / name / "results.json").read_text() for name in ("one", "two", "three")]
     assert texts[0] == texts[1] == texts[2]
 

@@ -72,7 +72,7 @@ def test_work_that_fails_leaves_nothing(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         cache.get(SQUARE, {"x": 1}, fail)
     assert list(tmp_path.rglob("*.safetensors")) == []
-    assert cache.tallies["square"].made == 0
+    assert "square" not in cache.tallies
 
 
 def test_nothing_is_kept_without_a_folder():
@@ -99,3 +99,19 @@ def test_digest_tells_content_type_shape_and_order_apart():
     assert len(set(known)) == len(known)
     assert digest(b) == digest(np.ascontiguousarray(b))
     assert digest(np.array(["a", "b"], dtype=object)) == digest(np.array(["a", "b"]))
+
+
+def test_times_add_up_by_stage_and_label(tmp_path):
+    def get(cache, x, label):
+        return cache.get(SQUARE, {"x": x}, lambda: {"x": x}, label=label)
+
+    cache = StageCache(tmp_path)
+    for x, label in ((1, "odd"), (2, "even"), (3, "odd"), (1, "odd")):
+        get(cache, x, label)
+    own = cache.details["square"]
+    assert (own["odd"].made, own["odd"].reused, own["even"].made) == (2, 1, 1)
+    both = own["odd"] + own["even"]
+    assert vars(both) == pytest.approx(vars(cache.tallies["square"]))
+    # The label is no part of the key.
+    get(cache, 2, "other")
+    assert cache.details["square"]["other"].reused == 1

@@ -120,5 +120,5 @@ def _show(written: Any, cache: Any, folder: Path) -> None:
         return
     for title, table in written.tables:
         console.print_lines([title, "", *table.rstrip().splitlines(), ""])
-    console.print_table(TIME_HEADER, time_rows(cache.tallies), title="Time by stage")
+    console.print_table(TIME_HEADER, time_rows(cache), title="Time by stage")
     console.say(f"Written to {folder}.")

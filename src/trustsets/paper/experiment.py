@@ -134,18 +134,23 @@ class Experiment:
         """
         run = Run(self.source, self.options, self.seeds)
         methods = self.methods(run.left_out)
+        with self.cache.timed("content of the inputs"):
+            _ = self.source.train_digest, self.source.outputs_digest, self.source.features_digest
         if self.source.has_trust:
             paper = TrustScore(neighbour=self.options.neighbour, squared=self.options.squared)
             self._paper_trust = self._trust(paper)
             self._default_trust = self._trust(TrustScore())
             run.trust = self._paper_trust[self.source.test_part]
-            say(f"Trust scores: {self.cache.tallies[TRUST.name]}.")
+            done = self.cache.tallies[TRUST.name]
+            say(f"Trust scores: {done.made} made in {done.seconds:.1f} s, {done.reused} reused.")
         plan = self._ball_plan()
         for seed in self.seeds:
-            before = replace(self.cache.tallies.get(SETS.name, Tally()))
+            before = self.cache.tallies.get(SETS.name, Tally())
             self._run_seed(seed, methods, plan, run, advance)
-            done = self.cache.tallies[SETS.name] - before
-            say(f"Seed {seed}, prediction sets: {done}.")
+            done = self.cache.tallies[SETS.name]
+            made, reused = done.made - before.made, done.reused - before.reused
+            seconds = done.seconds - before.seconds
+            say(f"Seed {seed}: {made} methods run in {seconds:.1f} s, {reused} reused.")
         return run
 
     @property
@@ -261,7 +266,7 @@ class Experiment:
                     return self._shared_sets(split, score, method)
                 return self._own_sets(split, predictor)
 
-        found = self.cache.get(SETS, inputs, make)
+        found = self.cache.get(SETS, inputs, make, label=_title(method))
         return found["covered"], found["sizes"].astype(np.int64)
 
     def _shared_sets(self, split: Split, score: str, method: Method) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def write_run(
             drawn = draw_figures(run, root / "figures")
     results = _plain(run, tables)
     _write(root / RESULTS, json.dumps(results, indent=1, allow_nan=False) + "\n")
-    _write(root / PAGE, _page(run, tables, drawn, cache.tallies))
+    _write(root / PAGE, _page(run, tables, drawn, cache))
     return Written(results, _titled(run, tables))
 
 
@@ -90,26 +90,18 @@ def _write(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def time_rows(tallies: Mapping[str, Tally]) -> list[list[str]]:
-    """Rows of the table of times, the sum last."""
-    whole = Tally(
-        made=sum(item.made for item in tallies.values()),
-        reused=sum(item.reused for item in tallies.values()),
-        seconds=sum(item.seconds for item in tallies.values()),
-        saved=sum(item.saved for item in tallies.values()),
-        cpu=sum(item.cpu for item in tallies.values()),
-    )
-    return [
-        [
-            name,
-            f"{item.made:,}",
-            f"{item.reused:,}",
-            f"{item.seconds:.1f}",
-            f"{item.saved:.1f}",
-            f"{item.cpu:.1f}",
-        ]
-        for name, item in [*tallies.items(), ("everything", whole)]
-    ]
+def time_rows(cache: StageCache) -> list[list[str]]:
+    """Rows of the table of times: stages, what they are made of, and the sum."""
+    rows = []
+    for name, tally in cache.tallies.items():
+        rows.append(_time_row(name, tally))
+        rows += [_time_row(f"- {label}", own) for label, own in cache.details.get(name, {}).items()]
+    return [*rows, _time_row("everything", sum(cache.tallies.values(), Tally()))]
+
+
+def _time_row(name: str, tally: Tally) -> list[str]:
+    times = (f"{value:.1f}" for value in (tally.seconds, tally.saved, tally.cpu))
+    return [name, f"{tally.made:,}", f"{tally.reused:,}", *times]
 
 
 def differences(tables: list[PaperTable]) -> list[dict[str, Any]]:
@@ -197,7 +189,7 @@ def _accuracy(run: Run) -> float:
 
 
 def _page(
-    run: Run, tables: list[PaperTable], figures: Mapping[str, Path], tallies: Mapping[str, Tally]
+    run: Run, tables: list[PaperTable], figures: Mapping[str, Path], cache: StageCache
 ) -> str:
     parts = [f"# {run.source.name}: the paper's tables and figures", _setting(run), _reading(run)]
     if run.left_out:
@@ -212,7 +204,7 @@ def _page(
         parts.append(
             f"Figure {number}. {CAPTIONS[name]}.\n\n![{CAPTIONS[name]}](figures/{path.name})"
         )
-    parts.append("## Time by stage\n\n" + _times(tallies))
+    parts.append("## Time by stage\n\n" + _times(cache))
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
@@ -282,5 +274,9 @@ def _comparison(compared: list[dict[str, Any]]) -> str:
     )
 
 
-def _times(tallies: Mapping[str, Tally]) -> str:
-    return render.markdown_table(TIME_HEADER, time_rows(tallies))
+def _times(cache: StageCache) -> str:
+    text = (
+        "*Seconds* were spent in this run, *seconds saved* when the results that it reused were "
+        "made; *processor seconds* are those of all cores for both."
+    )
+    return f"{text}\n\n{render.markdown_table(TIME_HEADER, time_rows(cache))}"

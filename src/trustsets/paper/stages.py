@@ -70,7 +70,7 @@ class Stage:
 
 
 @final
-@dataclass
+@dataclass(frozen=True)
 class Tally:
     """How often a stage was worked on or found, and how long it takes.
 
@@ -92,17 +92,14 @@ class Tally:
     saved: float = 0.0
     cpu: float = 0.0
 
-    def __sub__(self, before: "Tally") -> "Tally":
+    def __add__(self, other: "Tally") -> "Tally":
         return Tally(
-            self.made - before.made,
-            self.reused - before.reused,
-            self.seconds - before.seconds,
-            self.saved - before.saved,
-            self.cpu - before.cpu,
+            self.made + other.made,
+            self.reused + other.reused,
+            self.seconds + other.seconds,
+            self.saved + other.saved,
+            self.cpu + other.cpu,
         )
-
-    def __str__(self) -> str:
-        return f"{self.made} worked out in {self.seconds:.1f} s, {self.reused} reused"
 
 
 @final
@@ -120,6 +117,8 @@ class StageCache:
     ----------
     tallies : dict of str to Tally
         By name of the stage, in the order of first use.
+    details : dict of str to dict of str to Tally
+        By name of the stage and label of the work, where labels were given.
 
     Examples
     --------
@@ -134,9 +133,14 @@ class StageCache:
         self._folder = None if folder is None else Path(folder)
         self._force = force
         self.tallies: dict[str, Tally] = {}
+        self.details: dict[str, dict[str, Tally]] = {}
 
     def get(
-        self, stage: Stage, inputs: dict[str, Any], make: Callable[[], dict[str, Any]]
+        self,
+        stage: Stage,
+        inputs: dict[str, Any],
+        make: Callable[[], dict[str, Any]],
+        label: str | None = None,
     ) -> dict[str, Any]:
         """Return the result for these inputs: the kept one, or what `make` gives.
 
@@ -148,44 +152,41 @@ class StageCache:
             Everything the result depends on: digests and plain options.
         make : callable
             Does the work; gives a dict of arrays, numbers and texts.
+        label : str, optional
+            Times are also kept by this; the result does not depend on it.
         """
-        tally = self.tallies.setdefault(stage.name, Tally())
         path = self._path(stage, inputs)
         kept = None if path is None or self._force else _read(path)
         if kept is not None:
-            tally.reused += 1
-            tally.saved += kept["seconds"]
-            tally.cpu += kept["cpu"]
+            self._add(stage.name, label, Tally(0, 1, 0.0, kept["seconds"], kept["cpu"]))
             return dict(kept["result"])
-        with _clock(tally) as time_taken:
-            result = make()
+        wall, cpu = time.perf_counter(), time.process_time()
+        result = make()
+        seconds, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        self._add(stage.name, label, Tally(1, 0, seconds, 0.0, cpu))
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            storage.write(path, time_taken | {"result": result})
+            storage.write(path, {"seconds": seconds, "cpu": cpu, "result": result})
         return result
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
         """Time work that is not kept."""
-        with _clock(self.tallies.setdefault(name, Tally())):
-            yield
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield
+        taken = time.perf_counter() - wall, 0.0, time.process_time() - cpu
+        self._add(name, None, Tally(1, 0, *taken))
+
+    def _add(self, name: str, label: str | None, more: Tally) -> None:
+        self.tallies[name] = self.tallies.get(name, Tally()) + more
+        if label is not None:
+            own = self.details.setdefault(name, {})
+            own[label] = own.get(label, Tally()) + more
 
     def _path(self, stage: Stage, inputs: dict[str, Any]) -> Path | None:
         if self._folder is None:
             return None
         return self._folder / stage.name / f"{stage.key(inputs)}.safetensors"
-
-
-@contextmanager
-def _clock(tally: Tally) -> Iterator[dict[str, Any]]:
-    """Add the time of a block to a tally, and put it into the dict that is given."""
-    taken: dict[str, Any] = {}
-    wall, cpu = time.perf_counter(), time.process_time()
-    yield taken
-    taken["seconds"], taken["cpu"] = time.perf_counter() - wall, time.process_time() - cpu
-    tally.made += 1
-    tally.seconds += taken["seconds"]
-    tally.cpu += taken["cpu"]
 
 
 def _read(path: Path) -> dict[str, Any] | None:
