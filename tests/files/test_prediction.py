@@ -19,7 +19,7 @@ from trustsets import (
 )
 from trustsets.files import open_outputs, predict_file
 from trustsets.files.prediction import _Job
-from trustsets.files.predictions import read_predictions
+from trustsets.files.set_files import read_predictions
 
 ROW = 4 * (4 * 9 + 8 + 20 + 20) + 64 * 5  # bytes that a sample is taken to need, about
 

@@ -218,6 +218,13 @@ def test_skin_files_with_other_endings_and_the_old_column(tmp_path):
     assert set(types) == {"1", "2", "3", "4", "5", "6", "unknown"}
 
 
+def test_a_table_may_be_given_by_any_name(tmp_path):
+    tree = write_tree("fitzpatrick17k", tmp_path / "images")
+    (tmp_path / "images" / "fitzpatrick17k.csv").rename(tmp_path / "mine.csv")
+    found = load_dataset("fitzpatrick17k", tmp_path / "images", lists=tmp_path / "mine.csv")
+    assert found.classes == tuple(tree.classes)
+
+
 def test_bad_skin_tables_are_named(tmp_path):
     write_tree("fitzpatrick17k", tmp_path)
     path = tmp_path / "fitzpatrick17k.csv"

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from trustsets import InputError, StorageError
 from trustsets.paper.datasets import DATASETS
 from trustsets.paper.extraction import ExtractionOptions
 from trustsets.paper.layout import Description, is_extracted, read_extracted
+from trustsets.paper.progress import image_progress
 from trustsets.paper.vision import transforms
 
 BATCH = 4
@@ -263,6 +265,8 @@ def test_too_many_unreadable_images_are_an_error(kind, prepared, cli, tmp_path):
     assert "no image of part 'train'" in err
 
 
+# Forked workers are what torch uses on Linux; Python 3.12 and later warn of threads.
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_workers_change_nothing(prepared, cli, tmp_path):
     tree, _, weights = prepared("fitzpatrick17k")
     assert cli(*command(tree, weights, tmp_path / "0"))[0] == 0
@@ -270,6 +274,21 @@ def test_workers_change_nothing(prepared, cli, tmp_path):
     ours, theirs = arrays(tmp_path / "2"), arrays(tmp_path / "0")
     for name, array in ours.items():
         np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+
+
+def test_progress_is_shown_when_asked(capsys):
+    for wanted in (None, False):
+        with image_progress("pool", 10, wanted=wanted) as advance:
+            advance(10)
+    assert capsys.readouterr().err == ""
+    with image_progress("pool", 10, done=4, wanted=True) as advance:
+        for count in (2, 2, 2):
+            advance(count)
+            time.sleep(0.01)
+    shown = capsys.readouterr().err
+    assert "pool" in shown
+    assert "10/10" in shown
+    assert "images/s" in shown
 
 
 # --- bad input
@@ -305,6 +324,7 @@ def test_options_are_checked():
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"size": 0}, "size must be at least 1"),
         ({"workers": -1}, "workers must not be negative"),
+        ({"shard_rows": 0}, "shard_rows must be at least 1"),
     ]:
         with pytest.raises(InputError, match=message):
             ExtractionOptions(**({"resize": 8, "size": 8} | change))

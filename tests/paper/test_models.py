@@ -142,9 +142,23 @@ def test_without_its_head_a_start_may_have_other_classes(body, network, tmp_path
 def test_the_skin_network_has_two_layers_after_its_features():
     network = ARCHITECTURES["fitzpatrick17k"].build(7)
     kinds = [type(module) for module in network.body.fc]
-    assert kinds == [nn.Linear, nn.ReLU, nn.Dropout, nn.Linear]
+    assert [issubclass(kind, nn.Linear) for kind in kinds] == [True, False, False, True]
+    assert kinds[1:3] == [nn.ReLU, nn.Dropout]
     assert network.body.fc[0].in_features == 512
     assert network.body.fc[3].out_features == 7
+
+
+def test_logits_keep_single_precision_when_the_rest_does_not():
+    network = ARCHITECTURES["fitzpatrick17k"].build(7).eval()
+    images = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
+    seen = []
+    network.body.avgpool.register_forward_hook(lambda *caught: seen.append(caught[2].dtype))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        logits = network(images)
+    assert seen == [torch.bfloat16]
+    assert logits.dtype == torch.float32
+    # In half precision they would be multiples of a power of two.
+    assert not torch.equal(logits, logits.bfloat16().float())
 
 
 # --- torchvision next to a torch that it was not built for

@@ -15,6 +15,7 @@ from trees import make_body, write_tree
 
 from trustsets import InputError, TrustSetsError, storage
 from trustsets.paper import training
+from trustsets.paper.layout import read_extracted
 from trustsets.paper.listing import Listing
 from trustsets.paper.recipes import RECIPES
 from trustsets.paper.training import TrainingOptions, train_dataset
@@ -154,6 +155,8 @@ def test_training_lowers_the_loss_and_leaves_the_generators(tmp_path):
     assert history[-1].accuracy > history[0].accuracy
 
 
+# Forked workers are what torch uses on Linux; Python 3.12 and later warn of threads.
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_workers_change_nothing(skin, uninterrupted, tmp_path):
     tree, start = skin
     path, _ = train_dataset(
@@ -167,6 +170,16 @@ def test_workers_change_nothing(skin, uninterrupted, tmp_path):
         options=TrainingOptions(workers=2),
     )
     assert_same(read(path)[0], read(uninterrupted[0])[0])
+
+
+def test_extraction_takes_the_weights_of_this_split_only(skin, uninterrupted, cli, tmp_path):
+    tree, _ = skin
+    words = ["paper", "extract", tree.dataset, "--images", tree.images, "--output", tmp_path]
+    words += ["--weights", uninterrupted[0], "--image-size", SIDE, "--workers", 0]
+    code, _, err = cli(*words, "--seed", 5)
+    assert (code, "were trained with --seed 0" in err) == (2, True)
+    assert cli(*words)[0] == 0
+    assert len(read_extracted(tmp_path).train_labels) == 17
 
 
 def test_another_training_does_not_continue_this_one(skin, cli, tmp_path):
@@ -223,6 +236,8 @@ def test_bad_input_is_named(skin, tmp_path):
         train_dataset("imagenet", tree.images, tmp_path, tmp_path)
     with pytest.raises(InputError, match=r"no such file.*resnet18-f37072fd\.pth"):
         train_dataset("fitzpatrick17k", tree.images, tmp_path / "x.pth", tmp_path)
+    with pytest.raises(InputError, match="checkpoint_steps must be at least 1"):
+        TrainingOptions(checkpoint_steps=0)
     for change in ({"epochs": 0}, {"batch_size": 0}, {"learning_rate": 0.0}):
         with pytest.raises(InputError, match=f"{next(iter(change))} must be"):
             recipe("places365", **change)
@@ -234,12 +249,17 @@ def test_bad_input_is_named(skin, tmp_path):
 def test_orders_depend_on_seed_and_epoch_alone():
     listing = Listing.of(None, map(str, range(10)), np.arange(10) % 2)
     plan = recipe("places365", batch_size=4)
-    one = training._epoch_batches(listing, plan, 0, 0)
-    assert one == training._epoch_batches(listing, plan, 0, 0)
+
+    def batches(*place):
+        return list(training._epoch_batches(listing, plan, *place))
+
+    one = batches(0, 0)
+    assert one == batches(0, 0)
+    assert one[1:] == batches(0, 0, 1)
     assert [len(batch) for batch in one] == [4, 4, 2]
     assert sorted(row for batch in one for row, _ in batch) == list(range(10))
-    assert one != training._epoch_batches(listing, plan, 0, 1)
-    assert one != training._epoch_batches(listing, plan, 1, 0)
+    assert one != batches(0, 1)
+    assert one != batches(1, 0)
     assert len({key for batch in one for _, key in batch}) == 10
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "print_text",
     "progress",
     "reset",
+    "resumable",
     "say",
     "settings",
 ]
@@ -169,16 +170,30 @@ def plain_warnings() -> Iterator[None]:
 
 def is_input_error(error: Exception) -> bool:
     """Whether the person can repair it: the package's own errors, and those of files."""
-    if isinstance(error, OSError):
+    if isinstance(error, OSError | MemoryError):
         return True
     from trustsets.errors import TrustSetsError
 
     return isinstance(error, TrustSetsError)
 
 
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Say how to go on when the person stops the command."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("Stopped. Give the same command again, and it continues from here.")
+        raise
+
+
 def print_error(error: Exception) -> None:
     """Print an error as one line on stderr."""
-    text = _file_error(error) if isinstance(error, OSError) else str(error)
+    text = str(error)
+    if isinstance(error, OSError):
+        text = _file_error(error)
+    elif isinstance(error, MemoryError):
+        text = f"there is not enough memory ({text or 'none is left'}). Use fewer samples at once."
     _print_to_stderr("Error", "bold red", _one_line(text))
 
 

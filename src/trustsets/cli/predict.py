@@ -63,7 +63,8 @@ def predict(
     from trustsets.files.source import open_outputs
 
     record = resolved(context)
-    with console.progress("Prediction sets", len(open_outputs(outputs))) as advance:
+    n = len(open_outputs(outputs))
+    with console.resumable(), console.progress("Prediction sets", n) as advance:
         summary = predict_file(
             model,
             outputs,

@@ -36,8 +36,8 @@ ALPHA = 0.1
 SURE = 0.5
 # Sets with a true coverage below this are plainly too small.
 LOW_COVERAGE = 0.8
-_GROUP = "training data"
-_CONTRADICTED, _OTHERS = "contradict a sure prediction", "do not"
+_GROUP = "Contradicted inputs"
+_CONTRADICTED, _OTHERS = "contradicted", "all others"
 _GRID = Bins(counts=(4, 4), spacing=("quantile", "quantile"))
 # Levels tried in search of STANDARD sets as large as the CONDITIONAL ones.
 _LEVELS = tuple(float(level) for level in np.arange(1, 41) / 400)
@@ -176,6 +176,7 @@ def _details(task: DemoTask, case: _Case, seed: int) -> dict[str, str]:
             f"sure on average, calibration error {percent(task.calibration_error)}"
         ),
         "Trust": "distances in the hidden layer",
+        _GROUP: "at least 50% sure, but the most similar training sample is of another class",
         "Calibration samples": f"{len(case.calibration):,}",
         "Seed": str(seed),
     }

@@ -49,17 +49,18 @@ def rows(result: TaskResult) -> list[tuple[str, ...]]:
     if result.n_contradicted:
         sizes = (fixed(item.contradicted_size, 2) for item in own)
         found.append(("   contradicted inputs", *sizes))
-    gap = f"Coverage gap (by chance {fixed(own[0].gap_by_chance, 1)})"
+    promised = percent(1.0 - result.alpha, 0)
+    gap = f"Points off {promised} in 16 cells (chance {fixed(own[0].gap_by_chance, 1)})"
     found.append((gap, *(fixed(item.gap, 1) for item in own)))
     low = [item.low_coverage for item in own if item.low_coverage is not None]
-    return [*found, ("True coverage below 80%", *map(percent, low))] if low else found
+    return [*found, ("Inputs with true coverage < 80%", *map(percent, low))] if low else found
 
 
 def finding(result: TaskResult) -> str:
     """The sentence to take away from one task, its price, and what speaks against it."""
     if not result.n_contradicted:
         return "No input is contradicted here, so this task cannot tell the methods apart."
-    return " ".join([_coverage(result), *_price(result)])
+    return " ".join([_coverage(result), *_price(result), *_truth(result)])
 
 
 def take_away(results: Sequence[TaskResult]) -> str:
@@ -121,6 +122,19 @@ def _price(result: TaskResult) -> list[str]:
     ]
 
 
+def _truth(result: TaskResult) -> list[str]:
+    """What the true label probabilities say, where they are known."""
+    low = {name: item.low_coverage for name, item in result.methods.items()}
+    shares = {name: percent(share, 0) for name, share in low.items() if share is not None}
+    if not shares:
+        return []
+    return [
+        "As the true probabilities are known here: the chance of holding the true class is "
+        f"below 80% for {shares['STANDARD']} of inputs with STANDARD sets, "
+        f"{shares['CONDITIONAL']} with CONDITIONAL ones (NAIVE: {shares['NAIVE']})."
+    ]
+
+
 def _judged(item: MethodResult, alpha: float) -> str:
     """Coverage of contradicted inputs, red where it falls short by more than chance."""
     colour = "red" if falls_short(item, alpha) else "green"
@@ -137,7 +151,8 @@ def _interval(item: MethodResult) -> str:
 def _tasks(number: int, total: int) -> str:
     if total == 1:
         return "this task"
-    return {0: f"any of the {total} tasks", total: f"all {total} tasks"}.get(
+    everywhere = "both tasks" if total == 2 else f"all {total} tasks"
+    return {0: f"any of the {total} tasks", total: everywhere}.get(
         number, f"{number} of {total} tasks"
     )
 

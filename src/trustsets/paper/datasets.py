@@ -74,8 +74,13 @@ def load_dataset(name: str, images: Path, *, lists: Path | None = None, seed: in
 def _near(images: Path, lists: Path | None) -> list[Path]:
     """Where to look for lists: the given place only, or near the images."""
     if lists is not None:
-        return [lists.parent if lists.is_file() else lists]
+        return [lists]
     return [images / step for step in NEAR]
+
+
+def _find_table(name: str, near: Sequence[Path]) -> Path | None:
+    """A table that stands alone: the file that was given, or the one of that name."""
+    return near[0] if near[0].is_file() else find_file([name], near)
 
 
 def _imagenet(images: Path, near: Sequence[Path], _: int) -> ImageSet:
@@ -93,7 +98,7 @@ def _imagenet(images: Path, near: Sequence[Path], _: int) -> ImageSet:
 
 def _flat_imagenet(images: Path, near: Sequence[Path], classes: Sequence[str]) -> Listing:
     """Validation images without class folders; a table says the class of each."""
-    table = find_file(["LOC_val_solution.csv"], near)
+    table = _find_table("LOC_val_solution.csv", near)
     if table is None:
         raise InputError(
             f"{images / 'val'} holds images without class folders, so their labels are not known. "
@@ -185,7 +190,7 @@ def _places365_by_lists(images: Path, near: Sequence[Path]) -> ImageSet:
 
 
 def _fitzpatrick17k(images: Path, near: Sequence[Path], seed: int) -> ImageSet:
-    table = find_file(["fitzpatrick17k.csv"], near)
+    table = _find_table("fitzpatrick17k.csv", near)
     if table is None:
         raise InputError(
             "fitzpatrick17k.csv is neither beside the images nor where --lists points; it is at "

@@ -2,8 +2,9 @@
 
 The folder that results is described in `trustsets.paper.layout`. A run that was killed is
 continued by the same call: whole batches that are on disk are neither decoded nor run again,
-and the arrays are the same bit for bit. Memory holds the network, a few batches, one shard, and
-the labels and paths of the listing; it does not grow with the number of images otherwise.
+and the arrays are the same bit for bit. Memory holds the network, batches that wait to be written,
+a shard in the making (together about 1 GB with 2,048 features and 1,000 classes), and the labels
+and paths of the listing; it does not grow with the number of images otherwise.
 """
 
 import time
@@ -86,6 +87,8 @@ class ExtractionOptions:
         for name in ("workers", "max_unreadable"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} must not be negative; got {getattr(self, name)}.")
+        if self.shard_rows is not None and self.shard_rows < 1:
+            raise InputError(f"shard_rows must be at least 1; got {self.shard_rows}.")
 
 
 @final

@@ -55,7 +55,7 @@ def folder_listing(root: Path, part: str, classes: Sequence[str]) -> Listing:
         found = images_in(root / part / name)
         paths += [f"{part}/{name}/{image}" for image in found]
         labels += [code] * len(found)
-    return Listing.of(root, paths, labels)
+    return Listing.of(root, paths, labels, scanned=True)
 
 
 def unite_classes(root: Path, parts: Sequence[str]) -> tuple[str, ...]:
@@ -72,9 +72,10 @@ def unite_classes(root: Path, parts: Sequence[str]) -> tuple[str, ...]:
 
 
 def find_file(names: Iterable[str], folders: Sequence[Path]) -> Path | None:
-    """First of the named files in the first folder that has one."""
+    """First of the named files in the first folder that has one; a file stands for its folder."""
     wanted = list(names)
-    for folder in folders:
+    for place in folders:
+        folder = place.parent if place.is_file() else place
         for name in wanted:
             if (folder / name).is_file():
                 return folder / name

@@ -1,7 +1,7 @@
 """Opening images: decoding, cropping, and saying which could not be read. Needs torchvision."""
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -83,7 +83,7 @@ class Images(Dataset[Any]):
         return None
 
     def loader(
-        self, batches: Sequence[Sequence[Any]], workers: int, pin: bool
+        self, batches: Iterable[Sequence[Any]], workers: int, pin: bool
     ) -> "DataLoader[Any]":
         """Batches of the given keys, decoded by `workers` processes, or here with none."""
         return DataLoader(

@@ -33,12 +33,15 @@ class Listing:
     labels : array of shape (n,)
         Positions in the class names of the dataset.
     groups : mapping of names to arrays of shape (n,)
+    scanned : bool
+        Whether the paths were read from the folders themselves, so that none is missing.
     """
 
     root: Path
     paths: Any
     labels: NDArray[np.int64]
     groups: Mapping[str, Array] = field(default_factory=dict)
+    scanned: bool = False
 
     @classmethod
     def of(
@@ -47,10 +50,12 @@ class Listing:
         paths: Iterable[str],
         labels: Sequence[int] | NDArray[np.int64],
         groups: Mapping[str, Array] | None = None,
+        *,
+        scanned: bool = False,
     ) -> "Listing":
         """Make one from plain sequences."""
         codes = np.asarray(labels, dtype=np.int64)
-        return cls(root, pa.array(list(paths), pa.string()), codes, groups or {})
+        return cls(root, pa.array(list(paths), pa.string()), codes, groups or {}, scanned)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -66,10 +71,13 @@ class Listing:
             self.paths.take(pa.array(rows)),
             self.labels[rows],
             {name: column[rows] for name, column in self.groups.items()},
+            self.scanned,
         )
 
     def missing(self) -> NDArray[np.int64]:
         """Rows of images whose files are not there."""
+        if self.scanned:
+            return np.empty(0, dtype=np.int64)
         absent = (row for row in range(len(self)) if not (self.root / self.path(row)).is_file())
         return np.fromiter(absent, dtype=np.int64)
 

@@ -8,6 +8,7 @@ depends on the number of processes that decode images.
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -58,6 +59,10 @@ class TrainingOptions:
     checkpoint_steps: int = 1000
     max_unreadable: int = 100
     progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.checkpoint_steps < 1:
+            raise InputError(f"checkpoint_steps must be at least 1; got {self.checkpoint_steps}.")
 
 
 @final
@@ -227,10 +232,8 @@ class _Training:
         if first == 0:
             self._history.append(EpochSummary(self._epoch))
         self._network.train()
-        batches = _epoch_batches(self._listing, self._recipe, self._seed, self._epoch)
-        loader = self._images.loader(
-            batches[first:], self._options.workers, self._place.type == "cuda"
-        )
+        batches = _epoch_batches(self._listing, self._recipe, self._seed, self._epoch, first)
+        loader = self._images.loader(batches, self._options.workers, self._place.type == "cuda")
         title = f"Epoch {self._epoch + 1} of {self._recipe.epochs}"
         done = first * self._recipe.batch_size
         with image_progress(
@@ -301,7 +304,8 @@ class _Training:
             )
         self._epoch, self._step, self._history = state.epoch, state.step, list(state.history)
         self._network.body.load_state_dict(_tensors(state.network, self._place))
-        _restore_optimizer(self._optimizer, _tensors(state.optimizer, self._place))
+        # The optimiser itself knows which of its tensors belong on the device.
+        _restore_optimizer(self._optimizer, _tensors(state.optimizer, torch.device("cpu")))
 
 
 # Purposes of random draws: each gets numbers of its own.
@@ -314,14 +318,16 @@ def _draw(seed: int, purpose: int, *place: int) -> int:
 
 
 def _epoch_batches(
-    listing: Listing, recipe: Recipe, seed: int, epoch: int
-) -> list[list[tuple[int, int]]]:
-    """Rows of each step of an epoch, each with the seed of its augmentation."""
+    listing: Listing, recipe: Recipe, seed: int, epoch: int, first: int = 0
+) -> Iterator[list[tuple[int, int]]]:
+    """Rows of each step of an epoch from a step on, each with the seed of its augmentation."""
     rng = np.random.default_rng(_draw(seed, _ORDER, epoch))
     rows = _balanced_rows(listing.labels, rng) if recipe.balanced else rng.permutation(len(listing))
     seeds = np.random.default_rng(_draw(seed, _AUGMENT, epoch)).integers(2**62, size=len(rows))
-    keys = list(zip(rows.tolist(), seeds.tolist(), strict=True))
-    return [keys[i : i + recipe.batch_size] for i in range(0, len(keys), recipe.batch_size)]
+    size = recipe.batch_size
+    for start in range(first * size, len(rows), size):
+        own = slice(start, start + size)
+        yield list(zip(rows[own].tolist(), seeds[own].tolist(), strict=True))
 
 
 def _balanced_rows(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
