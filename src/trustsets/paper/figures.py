@@ -21,7 +21,7 @@ __all__ = ["draw_figures"]
 
 _SCORE = "APS"
 _DPI = 90
-_COLOURS = 96
+_COLOURS = 240
 
 CAPTIONS = {
     "figure1": "Coverage of STANDARD by confidence and rank (top), confidence and trust (bottom)",

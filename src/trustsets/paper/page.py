@@ -228,6 +228,7 @@ def _setting(run: Run) -> str:
         "code": "divided by the same edges in all confidence bins (the authors' code)",
     }[options.bins]
     return (
+        f"Made by `trustsets paper run {source.name}`, trustsets {__version__}.\n\n"
         f"Samples: {sizes}. Training points for the trust score: {train}. Classes: "
         f"{source.n_classes}. Accuracy: {100 * _accuracy(run):.1f}%. {split}\n\n"
         f"alpha = {options.alpha:g}; scores {scores}; degrees {degrees}, of which "
