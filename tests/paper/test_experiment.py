@@ -1,4 +1,5 @@
 import dataclasses
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +22,15 @@ from trustsets.errors import InputError
 from trustsets.metrics import Balls, label_ranks
 from trustsets.metrics.coverage import correlate
 from trustsets.paper.experiment import Cell, Experiment
-from trustsets.paper.methods import CONDITIONAL, DEFAULT, GROUPWISE, NAIVE, PCA, STANDARD
+from trustsets.paper.methods import (
+    CONDITIONAL,
+    DEFAULT,
+    GROUPWISE,
+    NAIVE,
+    PCA,
+    STANDARD,
+    RememberedTrust,
+)
 from trustsets.paper.options import Options, parse_numbers
 from trustsets.paper.sources import Source
 from trustsets.paper.stages import StageCache
@@ -189,8 +198,6 @@ def kept(tmp_path_factory, source):
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_changed_option_reaches_exactly_what_depends_on_it(tmp_path, source, kept, name):
-    import shutil
-
     changes, wanted = CHANGES[name]
     shutil.copytree(kept, tmp_path / "own")
     tallies = run(source, folder=tmp_path / "own", **changes)[1]
@@ -198,8 +205,6 @@ def test_a_changed_option_reaches_exactly_what_depends_on_it(tmp_path, source, k
 
 
 def test_changed_data_reach_exactly_what_depends_on_them(tmp_path, source, kept):
-    import shutil
-
     shutil.copytree(kept, tmp_path / "own")
     site = source.parts["pool"].groups["site"].copy()
     site[0] = "east"
@@ -210,6 +215,22 @@ def test_changed_data_reach_exactly_what_depends_on_them(tmp_path, source, kept)
     assert (made["trust"], made["temperature"], made["sets"]) == (0, 0, 4)
     assert made["metrics"] == ALL
     assert made["balls"] <= 2
+
+
+def test_other_logits_with_the_same_predictions_keep_the_trust_scores(tmp_path, source, kept):
+    shutil.copytree(kept, tmp_path / "own")
+    other = small_source(logits=1.5 * source.parts["pool"].logits)
+    made = {name: item.made for name, item in run(other, folder=tmp_path / "own")[1].items()}
+    assert (made["trust"], made["temperature"], made["sets"]) == (0, 2, ALL)
+
+
+def test_remembered_trust_knows_its_samples_in_any_order():
+    features, values = np.random.default_rng(0).normal(size=(9, 4)), np.arange(9.0)
+    known = RememberedTrust(features, values)
+    order = [4, 4, 0, 8]
+    assert known.score(features[order], None).tolist() == order
+    with pytest.raises(InputError, match="not measured"):
+        known.score(features + 1.0, None)
 
 
 def test_a_fixed_split_is_run_once():

@@ -8,6 +8,7 @@ after follows from that.
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -25,6 +26,7 @@ from trustsets.paper.methods import (
     PCA,
     SCORES,
     Method,
+    RememberedTrust,
     SharedBasis,
     describe,
     paper_methods,
@@ -160,7 +162,7 @@ class Experiment:
 
     def methods(self, left_out: list[str]) -> list[Method]:
         """Methods that the data allow; the others are named in `left_out`."""
-        source, n = self.source, len(self.source.split(self.seeds[0])[0])
+        source, n = self.source, self.source.n_calibration
         features = source.parts[source.test_part].features
         width = 0 if features is None else min(n, features.shape[1])
         if not source.has_trust:
@@ -211,7 +213,7 @@ class Experiment:
         inputs = {
             "train": source.train_digest,
             "features": source.features_digest,
-            "outputs": source.outputs_digest,
+            "predicted": source.predicted_digest,
             "options": options,
         }
 
@@ -278,13 +280,20 @@ class Experiment:
         return {"covered": covered, "sizes": sizes.astype(np.int32)}
 
     def _own_sets(self, split: Split, predictor: Predictor) -> dict[str, Any]:
-        """The package's default, which sets tuning samples aside and leaves no set empty."""
-        task, temperature = split.tuned_task(predictor, self._default_trust)
-        seen = split.observe(split.test, self._default_trust)
-        limits = limits_of(predictor, task, seen, (self.options.alpha,))
-        ranked = predictor.score.ranked(split.test, temperature=temperature)
-        sizes, covered = ranked.outcomes(limits.thresholds[:, 0], smallest=1)
-        return {"covered": covered, "sizes": sizes.astype(np.int32)}
+        """The package's default, which sets tuning samples aside: as anyone would run it."""
+        predictor.set_params(trust=self._remembered)
+        sets = predictor.calibrate(split.calibration).predict_set(split.test, self.options.alpha)
+        return {"covered": sets.covers(split.test.labels), "sizes": sets.sizes.astype(np.int32)}
+
+    @cached_property
+    def _remembered(self) -> RememberedTrust:
+        """The package's own trust scores of all samples."""
+        assert self._default_trust is not None  # the method is run with trust scores only
+        parts = self.source.parts
+        features = np.concatenate([np.asarray(own.features) for own in parts.values()])
+        return RememberedTrust(
+            features, np.concatenate([self._default_trust[part] for part in parts])
+        )
 
     def _metrics(self, split: Split, covered: NDArray[np.bool_], sizes: Ints) -> Evaluation:
         bins = self.options.partitions(self.source.name)

@@ -4,12 +4,14 @@ Each is a predictor of this package; here are their names in the tables, what th
 (so that only what depends on a change is worked on again), and the package's own default.
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
+from trustsets.arrays import Array
 from trustsets.basis import Basis, FittedBasis, Groups, Polynomial, PrincipalComponents
 from trustsets.errors import InputError
 from trustsets.predictors.base import Predictor
@@ -30,6 +32,7 @@ __all__ = [
     "STANDARD",
     "KnownTrust",
     "Method",
+    "RememberedTrust",
     "SharedBasis",
     "conditional",
     "describe",
@@ -60,6 +63,29 @@ class KnownTrust:
         if len(predicted) != len(self.values):
             raise InputError("these trust scores are known for their own samples only.")
         return self.values
+
+
+@final
+class RememberedTrust:
+    """Trust scores measured before, looked up by the features: any of the samples, in any order.
+
+    It holds 16 bytes and a number for each sample.
+    """
+
+    def __init__(self, features: Array, values: Floats) -> None:
+        self._known = dict(zip(_row_keys(features), values.tolist(), strict=True))
+
+    def score(self, features: Any, predicted: Any) -> Floats:
+        """Return the values; predictions are those they were measured with."""
+        try:
+            return np.array([self._known[key] for key in _row_keys(features)])
+        except KeyError:
+            raise InputError("features holds a sample whose trust was not measured.") from None
+
+
+def _row_keys(features: Array) -> Iterator[bytes]:
+    for row in np.ascontiguousarray(features):
+        yield hashlib.blake2b(row.data, digest_size=16).digest()
 
 
 @final

@@ -64,6 +64,11 @@ class Source:
         return TEST if self.fixed_split else POOL
 
     @property
+    def n_calibration(self) -> int:
+        """Number of calibration samples of every split."""
+        return len(self.parts[VAL]) if self.fixed_split else round(0.5 * len(self.parts[POOL]))
+
+    @property
     def n_classes(self) -> int:
         """Number of classes."""
         return self.parts[self.test_part].n_classes
@@ -97,6 +102,11 @@ class Source:
             part: digest(own.logits, own.codes, own.rows, own.classes)
             for part, own in self.parts.items()
         }
+
+    @cached_property
+    def predicted_digest(self) -> str:
+        """Names the content of the predicted classes of all parts."""
+        return digest(*(part.predicted for part in self.parts.values()))
 
     @cached_property
     def features_digest(self) -> str:

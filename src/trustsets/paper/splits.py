@@ -11,13 +11,11 @@ import numpy as np
 from trustsets.basis import FittedBasis
 from trustsets.errors import InputError
 from trustsets.metrics.balls import Balls, Neighbourhoods
-from trustsets.outputs import ModelOutputs
 from trustsets.paper.methods import SCORES, KnownTrust, Method
 from trustsets.paper.sources import VAL, Source
-from trustsets.predictors.base import Predictor, Task
+from trustsets.predictors.base import Task
 from trustsets.scores import RankedScores
 from trustsets.statistics import Floats, Observed
-from trustsets.temperature import TemperatureScaling
 
 __all__ = ["Split", "TrustValues"]
 
@@ -62,19 +60,20 @@ class Split:
         seed = None if self.source.fixed_split else self.seed
         return {"outputs": self.source.outputs_digest, "seed": seed}
 
-    def observe(self, outputs: ModelOutputs, trust: TrustValues | None) -> Observed:
-        """Some of the samples, with their trust scores if there are any."""
-        if trust is None:
-            return Observed(outputs)
-        part = self.source.test_part
-        if self.source.fixed_split and outputs is not self.test:
-            part = VAL
-        return Observed(outputs, KnownTrust(trust[part][self.source.positions(part, outputs)]))
-
     @cached_property
     def observed(self) -> tuple[Observed, Observed]:
-        """Calibration and test samples with the paper's trust scores."""
-        return self.observe(self.calibration, self._trust), self.observe(self.test, self._trust)
+        """Calibration and test samples with the paper's trust scores, if there are any."""
+        if self._trust is None:
+            return Observed(self.calibration), Observed(self.test)
+        pool = self.source.test_part
+        first, second = (
+            KnownTrust(self._trust[part][self.source.positions(part, half)])
+            for part, half in (
+                (VAL if self.source.fixed_split else pool, self.calibration),
+                (pool, self.test),
+            )
+        )
+        return Observed(self.calibration, first), Observed(self.test, second)
 
     def task(self, score: str) -> Task:
         """Calibration problem of the paper's methods: everything is tuned on the same samples."""
@@ -84,19 +83,6 @@ class Split:
             )
         seen, scores = self.observed[0], self._scores[score]
         return Task(seen, seen, scores, lambda: scores, seed=0)
-
-    def tuned_task(self, predictor: Predictor, trust: TrustValues | None) -> tuple[Task, float]:
-        """Calibration problem and temperature of a predictor that sets tuning samples aside."""
-        fraction = float(predictor.tuning_fraction)
-        tuning, rest = self.calibration.split(fraction, seed=predictor.random_state)
-        temperature = TemperatureScaling().fit(tuning).temperature_
-
-        def scores(part: ModelOutputs) -> Floats:
-            return predictor.score.of_labels(part, temperature=temperature)
-
-        seen = self.observe(rest, trust)
-        task = Task(seen, self.observe(tuning, trust), scores(rest), lambda: scores(tuning), seed=0)
-        return task, temperature
 
     def ranked(self, score: str) -> RankedScores:
         """Scores of all ranks of the test samples; those of one score are held at a time."""
