@@ -48,8 +48,11 @@ def floating_matrix(value: Any, name: str) -> Array:
     return read_only(array)
 
 
-def check_finite(array: Array, name: str) -> None:
-    """Raise an error that names the first row with NaN or infinity."""
+def check_finite(array: Array, name: str, first_row: int = 0) -> None:
+    """Raise an error that names the first row with NaN or infinity.
+
+    `first_row` is the number of the array's first row where it is a part of a larger one.
+    """
     rows = max(1, _PIECE // array.shape[1])
     for start in range(0, array.shape[0], rows):
         piece = np.isfinite(array[start : start + rows])
@@ -57,8 +60,8 @@ def check_finite(array: Array, name: str) -> None:
             row, column = np.argwhere(~piece)[0]
             found = array[start + row, column]
             raise InputError(
-                f"{name} must be finite; row {start + row}, column {column} holds {found}. "
-                "Drop or repair such rows first."
+                f"{name} must be finite; row {first_row + start + row}, column {column} holds "
+                f"{found}. Drop or repair such rows first."
             )
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from trustsets.errors import InputError, StorageError
 
-__all__ = ["atomic_path", "read", "storable", "write"]
+__all__ = ["atomic_path", "read", "read_note", "storable", "write"]
 
 FORMAT = "trustsets"
 VERSION = 1
@@ -40,26 +40,37 @@ def storable(cls: _Storable) -> _Storable:
     return cls
 
 
-def write(path: str | os.PathLike[str], value: Any) -> None:
-    """Write a storable object to `path`, all of it or nothing."""
+def write(path: str | os.PathLike[str], value: Any, note: dict[str, Any] | None = None) -> None:
+    """Write a storable object to `path`, all of it or nothing.
+
+    `note` is plain JSON data about the file, such as how it was made; see `read_note`.
+    """
     from safetensors.numpy import save
 
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     tree = json.dumps(_encode(value, arrays), allow_nan=False)
-    header = {"version": VERSION, "sha256": _digest(tree, arrays), "tree": tree}
+    header: dict[str, Any] = {"version": VERSION, "sha256": _digest(tree, arrays), "tree": tree}
+    if note is not None:
+        header["note"] = note
     with atomic_path(path) as temporary:
         temporary.write_bytes(save(arrays, {FORMAT: json.dumps(header)}))
 
 
 def read(path: str | os.PathLike[str]) -> Any:
     """Read what `write` wrote."""
-    tree, arrays = _read_parts(Path(path))
+    header, arrays = _read_parts(Path(path))
     try:
-        return _decode(json.loads(tree), arrays)
+        return _decode(json.loads(header["tree"]), arrays)
     except (StorageError, InputError) as error:
         raise StorageError(f"{path}: {error}") from error
     except Exception as error:
         raise StorageError(f"{path}: its content does not fit together ({error}).") from error
+
+
+def read_note(path: str | os.PathLike[str]) -> Any:
+    """Return the note that `write` was given, or None."""
+    header, _ = _read_parts(Path(path))
+    return header.get("note")
 
 
 @contextlib.contextmanager
@@ -85,7 +96,7 @@ def _umask() -> int:
     return current
 
 
-def _read_parts(path: Path) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
+def _read_parts(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -100,7 +111,7 @@ def _read_parts(path: Path) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
         ) from error
     if header["sha256"] != _digest(header["tree"], arrays):
         raise StorageError(f"{path}: the content was altered after it was saved. Save it again.")
-    return header["tree"], arrays
+    return header, arrays
 
 
 def _check_header(path: Path, metadata: dict[str, str]) -> dict[str, Any]:

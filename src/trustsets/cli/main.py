@@ -1,17 +1,52 @@
-"""The application that holds the commands."""
+"""The application that holds the commands, and the boundary where errors become one line."""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
+from trustsets._version import __version__
+from trustsets.cli import console
+
 __all__ = ["app", "main"]
 
-app = typer.Typer(name="trustsets", no_args_is_help=True)
+BAD_INPUT = 2
+"""Exit code for input that breaks a rule, as for a command that does not parse."""
+
+app = typer.Typer(
+    name="trustsets",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"trustsets {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def root() -> None:
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
     """Prediction sets that keep their coverage where the classifier is overconfident."""
+    console.reset()
 
 
-def main() -> None:
-    """Run the command line."""
-    app()
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; input errors end with exit code 2 and one line on stderr."""
+    console.show_warnings()
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="trustsets")
+    except Exception as error:
+        if console.settings.debug or not console.is_input_error(error):
+            raise
+        console.print_error(error)
+        sys.exit(BAD_INPUT)

@@ -1,0 +1,6 @@
+"""``python -m trustsets.cli`` is the command ``trustsets``."""
+
+from trustsets.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""What the commands print: results on stdout, everything else on stderr.
+
+On a terminal there is colour; what is piped is plain, whole lines for other programs.
+"""
+
+import errno
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = [
+    "is_input_error",
+    "print_error",
+    "print_json",
+    "print_lines",
+    "print_table",
+    "progress",
+    "reset",
+    "say",
+    "settings",
+    "show_warnings",
+]
+
+_FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@dataclass
+class Settings:
+    """What the options --json, --quiet and --debug say."""
+
+    json: bool = False
+    quiet: bool = False
+    debug: bool = False
+
+
+settings = Settings()
+
+
+def reset() -> None:
+    """Forget the options of an earlier command in the same process."""
+    settings.json = settings.quiet = settings.debug = False
+
+
+def say(text: str) -> None:
+    """Tell the person what happened, on stderr; nothing with --quiet."""
+    if not settings.quiet:
+        _rich(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Print lines of a result as they are."""
+    for line in lines:
+        print(line)
+
+
+def print_json(value: Any) -> None:
+    """Print a result for machines: one JSON object."""
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def print_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    title: str | None = None,
+    n_names: int = 1,
+) -> None:
+    """Print a table; names are on the left, numbers on the right.
+
+    Parameters
+    ----------
+    header : sequence of str
+        Column heads.
+    rows : sequence of rows of str
+        Cells; on a terminal they may carry rich markup.
+    title : str, optional
+        Shown above, on a terminal only.
+    n_names : int
+        How many of the first columns hold names.
+    """
+    if not sys.stdout.isatty():
+        print_lines(_aligned([header, *rows], n_names))
+        return
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", header_style="bold")
+    for place, name in enumerate(header):
+        table.add_column(name, justify="left" if place < n_names else "right")
+    for row in rows:
+        table.add_row(*row)
+    _rich().print(table)
+
+
+def _aligned(rows: Sequence[Sequence[str]], n_names: int) -> list[str]:
+    """Columns of plain text, two spaces apart."""
+    from rich.text import Text
+
+    plain = [[Text.from_markup(cell).plain for cell in row] for row in rows]
+    widths = [max(len(row[place]) for row in plain) for place in range(len(plain[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if place < n_names else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in plain
+    ]
+
+
+@contextmanager
+def progress(description: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Give a function to call with the number of steps done; a bar on a terminal only."""
+    if settings.quiet or not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.progress import Progress
+
+    with Progress(console=_rich(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=total)
+        yield lambda done: bar.advance(task, done)
+
+
+def show_warnings() -> None:
+    """Print warnings of this package as one line each, and no others unless --debug."""
+    usual = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *rest: Any, **named: Any) -> None:
+        if category.__module__ == "trustsets.errors":
+            if not settings.quiet:
+                _print_to_stderr("Warning", "yellow", _one_line(str(message)))
+        elif settings.debug:
+            usual(message, category, *rest, **named)
+
+    warnings.showwarning = show
+
+
+def is_input_error(error: Exception) -> bool:
+    """Whether the person can repair it: the package's own errors, and those of files."""
+    if isinstance(error, OSError):
+        return True
+    from trustsets.errors import TrustSetsError
+
+    return isinstance(error, TrustSetsError)
+
+
+def print_error(error: Exception) -> None:
+    """Print an error as one line on stderr."""
+    text = _file_error(error) if isinstance(error, OSError) else str(error)
+    _print_to_stderr("Error", "bold red", _one_line(text))
+
+
+def _file_error(error: OSError) -> str:
+    """Which file, what is wrong, what to do."""
+    where = (
+        f"{os.fspath(error.filename)}: " if isinstance(error.filename, str | os.PathLike) else ""
+    )
+    text = f"{where}{error.strerror or error}."
+    if error.errno in _FULL_DISK:
+        text += (
+            " The disk is full; an earlier output is as it was. Free some space and run the "
+            "same command again."
+        )
+    return text
+
+
+def _print_to_stderr(word: str, style: str, text: str) -> None:
+    from rich.text import Text
+
+    line = Text.assemble((f"{word}: ", style), text)
+    _rich(stderr=True).print(line, soft_wrap=True, highlight=False)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _rich(stderr: bool = False) -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=stderr)

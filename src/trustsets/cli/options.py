@@ -1,0 +1,108 @@
+"""Options that commands share, and where their values come from and go to."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trustsets.cli import console
+
+__all__ = ["Config", "Debug", "Json", "Quiet", "Seed", "resolved"]
+
+_PANEL = "Common options"
+# They say how a command talks, not what it computes.
+_NOT_STORED = {"config", "json", "quiet", "debug"}
+
+
+def _set_json(value: bool) -> bool:
+    console.settings.json = value
+    return value
+
+
+def _set_quiet(value: bool) -> bool:
+    console.settings.quiet = value
+    return value
+
+
+def _set_debug(value: bool) -> bool:
+    console.settings.debug = value
+    return value
+
+
+def _load(context: typer.Context, path: Path | None) -> Path | None:
+    """Take the options of a file as defaults; what is typed on the command line wins."""
+    if path is not None:
+        from trustsets.files.options import read_options
+
+        command = str(context.info_name)
+        known = {parameter.name for parameter in context.command.params if parameter.name}
+        context.default_map = read_options(path, command, known - _NOT_STORED)
+    return path
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        is_eager=True,
+        callback=_load,
+        rich_help_panel=_PANEL,
+        help="Options from a TOML file, or those that made an earlier output.",
+    ),
+]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        is_eager=True,
+        callback=_set_json,
+        rich_help_panel=_PANEL,
+        help="Print the result as JSON.",
+    ),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet",
+        "-q",
+        is_eager=True,
+        callback=_set_quiet,
+        rich_help_panel=_PANEL,
+        help="Print nothing but results and errors.",
+    ),
+]
+Debug = Annotated[
+    bool,
+    typer.Option(
+        "--debug",
+        is_eager=True,
+        callback=_set_debug,
+        rich_help_panel=_PANEL,
+        help="Show the traceback of an error.",
+    ),
+]
+Seed = Annotated[
+    int,
+    typer.Option("--seed", metavar="N", min=0, help="Seed of everything that is drawn at random."),
+]
+
+
+def resolved(context: typer.Context) -> dict[str, Any]:
+    """Return the command and its options as plain data, to be stored in the output."""
+    from trustsets._version import __version__
+
+    options = {
+        name: _plain(value)
+        for name, value in context.params.items()
+        if name not in _NOT_STORED and value is not None
+    }
+    return {"trustsets": __version__, "command": str(context.info_name), "options": options}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, bool | int | float | str):
+        return value.value if hasattr(value, "value") else value
+    return str(value.value if hasattr(value, "value") else value)

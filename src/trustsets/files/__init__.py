@@ -1,0 +1,10 @@
+"""Model outputs and prediction sets in files. Imports report and below.
+
+`open_outputs` reads outputs of any size by ranges of rows, `predict_table` is the one batch
+function, `predict_file` runs it over a file with bounded memory and continues after a kill.
+"""
+
+from trustsets.files.source import OutputsFile, open_outputs, read_training
+from trustsets.files.tables import predict_table
+
+__all__ = ["OutputsFile", "open_outputs", "predict_table", "read_training"]

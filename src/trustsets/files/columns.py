@@ -1,0 +1,113 @@
+"""One array of a file, read by ranges of rows. Imports arrays and errors only.
+
+A column knows its shape before a number is read, so that what a file claims can be checked
+before memory is given to it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from trustsets.arrays import Array
+from trustsets.errors import InputError
+
+__all__ = ["CHUNK_BYTES", "Column", "MemoryColumn", "SequentialColumn", "file_error"]
+
+CHUNK_BYTES = 4 << 20
+"""Streams are read in pieces of about this size."""
+
+
+def file_error(path: Path, name: str, what: str) -> InputError:
+    """An error that names the file, the array, what is wrong and what to do."""
+    return InputError(f"{path}: array {name!r} {what}")
+
+
+class Column(ABC):
+    """An array of a file: `path`, its `name` there, `shape` and `dtype`."""
+
+    def __init__(self, path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self.path, self.name, self.shape, self.dtype = path, name, shape, dtype
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> Array:
+        """Rows from `start` up to `stop`."""
+
+    @property
+    @final
+    def row_bytes(self) -> int:
+        """Memory of one row."""
+        count = 1
+        for size in self.shape[1:]:
+            count *= size
+        return count * self.dtype.itemsize
+
+    @final
+    def error(self, what: str) -> InputError:
+        """An error about this array; `what` begins with a verb."""
+        return file_error(self.path, self.name, what)
+
+
+@final
+class MemoryColumn(Column):
+    """A small array that is in memory already, such as class names."""
+
+    def __init__(self, path: Path, name: str, values: Array) -> None:
+        super().__init__(path, name, values.shape, values.dtype)
+        self._values = values
+
+    def read(self, start: int, stop: int) -> Array:
+        """Rows from `start` up to `stop`."""
+        return self._values[start:stop]
+
+
+class SequentialColumn(Column):
+    """An array that can only be read from front to back, such as a compressed one.
+
+    Reading on where the last read ended is cheap; any other start begins anew.
+    """
+
+    def __init__(self, path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        super().__init__(path, name, shape, dtype)
+        self._chunks: Iterator[Array] | None = None
+        self._next = 0
+        self._rest: Array | None = None
+
+    @abstractmethod
+    def _chunks_from(self, start: int) -> Iterator[Array]:
+        """Pieces end to end; the first begins at row `start`."""
+
+    @property
+    @final
+    def _chunk_rows(self) -> int:
+        return max(1, CHUNK_BYTES // max(1, self.row_bytes))
+
+    @final
+    def read(self, start: int, stop: int) -> Array:
+        """Rows from `start` up to `stop`."""
+        if self._chunks is None or start != self._next:
+            self.close()
+            self._chunks, self._next, self._rest = self._chunks_from(start), start, None
+        pieces: list[Array] = []
+        while self._next < stop:
+            piece = next(self._chunks, None) if self._rest is None else self._rest
+            if piece is None:
+                raise self.error(
+                    f"ends after {self._next} rows, and {self.shape[0]} were announced. "
+                    "The file is damaged; save it again."
+                )
+            taken = piece[: stop - self._next]
+            self._rest = piece[len(taken) :] if len(taken) < len(piece) else None
+            self._next += len(taken)
+            pieces.append(taken)
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    @final
+    def close(self) -> None:
+        """Let go of the stream; the next read opens it again."""
+        chunks, self._chunks = self._chunks, None
+        with suppress(AttributeError):
+            chunks.close()  # type: ignore[union-attr]

@@ -1,0 +1,210 @@
+"""Arrays in `.npz` files and folders of `.npy` files; never a pickle. Imports columns.
+
+Stored members are read in place, compressed ones as streams. What the header of an array
+claims is compared with the size of the file before anything is allocated.
+"""
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, final
+
+import numpy as np
+
+from trustsets.arrays import Array
+from trustsets.errors import InputError
+from trustsets.files.columns import CHUNK_BYTES, Column, SequentialColumn, file_error
+
+__all__ = ["folder_columns", "npz_columns"]
+
+_LOCAL_HEADER = 30
+# Real outputs never shrink this much; constant ones may, and hostile ones do.
+_LARGEST_RATIO = 500
+_SMALL = 64 << 20
+_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+
+
+@final
+@dataclass(frozen=True)
+class _Header:
+    """What the first bytes of an array say."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: Any
+    length: int
+
+    @property
+    def data_bytes(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count * int(self.dtype.itemsize)
+
+
+def npz_columns(path: Path) -> dict[str, Column]:
+    """Arrays of an `.npz` file by name."""
+    with _broken_zip(path), zipfile.ZipFile(path) as archive:
+        members = [item for item in archive.infolist() if item.filename.endswith(".npy")]
+        return {
+            item.filename.removesuffix(".npy"): _member_column(path, archive, item)
+            for item in members
+        }
+
+
+def folder_columns(path: Path) -> dict[str, Column]:
+    """Arrays of a folder of `.npy` files by name."""
+    found: dict[str, Column] = {}
+    for file in sorted(path.glob("*.npy")):
+        with file.open("rb") as stream:
+            header = _read_header(stream, file, file.stem)
+        size = file.stat().st_size - header.length
+        _check_size(header, size, file, file.stem)
+        found[file.stem] = _PlainColumn(file, file.stem, header, header.length)
+    return found
+
+
+def _member_column(path: Path, archive: zipfile.ZipFile, item: zipfile.ZipInfo) -> Column:
+    name = item.filename.removesuffix(".npy")
+    with archive.open(item) as stream:
+        header = _read_header(stream, path, name)
+    _check_size(header, item.file_size - header.length, path, name)
+    if item.compress_type == zipfile.ZIP_STORED:
+        return _PlainColumn(path, name, header, _data_offset(path, item) + header.length)
+    if item.file_size > max(_SMALL, _LARGEST_RATIO * item.compress_size):
+        raise file_error(
+            path,
+            name,
+            f"unpacks to {item.file_size / 2**30:.1f} GiB from {item.compress_size / 2**20:.1f} "
+            f"MiB, over {_LARGEST_RATIO} times as much, as a zip bomb does. If it is genuine, "
+            "save it with numpy.savez.",
+        )
+    if header.fortran and len(header.shape) > 1:
+        raise file_error(
+            path,
+            name,
+            "is compressed in column order, which cannot be read row by row. Save "
+            "numpy.ascontiguousarray of it.",
+        )
+    return _ZippedColumn(path, name, header, item.filename)
+
+
+def _read_header(stream: IO[bytes], path: Path, name: str) -> _Header:
+    """Shape and dtype; arrays of Python objects, which would need pickle, are refused."""
+    try:
+        version = np.lib.format.read_magic(stream)
+        read = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }[version]
+        shape, fortran, dtype = read(stream)
+    except (ValueError, KeyError, TypeError, SyntaxError) as error:
+        raise file_error(
+            path, name, f"is no NumPy array, or a damaged one ({error}). Save it again."
+        ) from error
+    if dtype.hasobject:
+        raise file_error(
+            path,
+            name,
+            "holds Python objects, which only pickle could read, and pickle can run code. Save "
+            "it with a plain dtype, such as astype(str).",
+        )
+    return _Header(shape, fortran, dtype, stream.tell())
+
+
+def _check_size(header: _Header, data_bytes: int, path: Path, name: str) -> None:
+    if header.data_bytes != data_bytes:
+        raise file_error(
+            path,
+            name,
+            f"claims shape {header.shape} of {header.dtype}, {header.data_bytes:,} bytes, but the "
+            f"file holds {data_bytes:,}. It is truncated or damaged; save it again.",
+        )
+
+
+def _data_offset(path: Path, item: zipfile.ZipInfo) -> int:
+    """Where the bytes of a stored member begin: after its own header, a name and extras."""
+    with path.open("rb") as file:
+        file.seek(item.header_offset)
+        local = file.read(_LOCAL_HEADER)
+    lengths = np.frombuffer(local, "<u2", 2, _LOCAL_HEADER - 4)
+    return item.header_offset + _LOCAL_HEADER + int(lengths.sum())
+
+
+@contextmanager
+def _broken_zip(path: Path, name: str | None = None) -> Iterator[None]:
+    """Turn what zipfile raises on a bad file into one kind of error."""
+    try:
+        yield
+    except InputError:
+        raise
+    except _BROKEN as error:
+        what = f"{path}: " if name is None else f"{path}: array {name!r}: "
+        raise InputError(
+            f"{what}not a readable .npz file ({error or 'it ends too early'}). It is truncated or "
+            "damaged; save it again."
+        ) from error
+
+
+@final
+class _PlainColumn(Column):
+    """Bytes of an array as they are in memory, somewhere in a file."""
+
+    def __init__(self, path: Path, name: str, header: _Header, offset: int) -> None:
+        super().__init__(path, name, header.shape, header.dtype)
+        self._offset = offset
+        self._fortran = header.fortran and len(header.shape) > 1
+
+    def read(self, start: int, stop: int) -> Array:
+        """Rows from `start` up to `stop`.
+
+        Read, not mapped: pages of a mapped file would count as memory of this process.
+        """
+        if self._fortran:
+            return self._read_by_column(start, stop)
+        count = (stop - start) * (self.row_bytes // self.dtype.itemsize)
+        with self.path.open("rb") as file:
+            values = np.fromfile(
+                file, self.dtype, count, offset=self._offset + start * self.row_bytes
+            )
+        if values.size != count:
+            raise self.error("ends too early; the file was changed while it was read.")
+        return values.reshape(stop - start, *self.shape[1:])
+
+    def _read_by_column(self, start: int, stop: int) -> Array:
+        whole: Array = np.memmap(self.path, self.dtype, "r", self._offset, self.shape, order="F")
+        return np.array(whole[start:stop], order="C")
+
+
+@final
+class _ZippedColumn(SequentialColumn):
+    """A compressed member of a zip file."""
+
+    def __init__(self, path: Path, name: str, header: _Header, member: str) -> None:
+        super().__init__(path, name, header.shape, header.dtype)
+        self._member, self._header = member, header
+
+    def _chunks_from(self, start: int) -> Iterator[Array]:
+        with _broken_zip(self.path, self.name), zipfile.ZipFile(self.path) as archive:
+            with archive.open(self._member) as stream:
+                self._skip(stream, self._header.length + start * self.row_bytes)
+                yield from self._arrays(stream, start)
+
+    def _skip(self, stream: IO[bytes], n_bytes: int) -> None:
+        while n_bytes > 0:
+            skipped = len(stream.read(min(n_bytes, CHUNK_BYTES)))
+            if skipped == 0:
+                raise EOFError
+            n_bytes -= skipped
+
+    def _arrays(self, stream: IO[bytes], start: int) -> Iterator[Array]:
+        while start < self.shape[0]:
+            rows = min(self._chunk_rows, self.shape[0] - start)
+            data = stream.read(rows * self.row_bytes)
+            if len(data) < rows * self.row_bytes:
+                raise EOFError
+            yield np.frombuffer(data, self.dtype).reshape(rows, *self.shape[1:])
+            start += rows

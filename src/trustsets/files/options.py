@@ -1,0 +1,118 @@
+"""The options that made an output travel with it, so that it can be made again. Imports storage.
+
+A record is ``{"trustsets": version, "command": name, "options": {...}}``. It stands in the
+schema of a Parquet file, the header of a model, the JSON of a result and the facts of a
+report; `.csv` and `.jsonl` have no place for it and get a small file beside them.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from trustsets import storage
+from trustsets.errors import InputError
+
+__all__ = ["RECORD", "read_options", "read_record", "sidecar"]
+
+RECORD = "trustsets"
+"""Key under which a record stands in the metadata of a file."""
+_FACT = "Options"
+_PAGE_DATA = re.compile(r'<script type="application/json" id="[\w-]+">(.*?)</script>', re.DOTALL)
+
+
+def sidecar(path: Path) -> Path:
+    """File beside an output that has no place for a record."""
+    return path.with_name(path.name + ".options.json")
+
+
+def read_options(path: Path, command: str, known: Collection[str]) -> dict[str, Any]:
+    """Options of a command from a TOML file, or from any output of the same command.
+
+    Parameters
+    ----------
+    path : path
+        A TOML file has the options at its top or in a table ``[command]``, in the words of the
+        command line with ``-`` or ``_``.
+    command : str
+        Name of the command.
+    known : collection of str
+        Names of its options.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: there is no such file to take options from.")
+    if path.suffix.lower() == ".toml":
+        found = _read_toml(path, command)
+    else:
+        record = read_record(path)
+        if record["command"] != command:
+            raise InputError(
+                f"{path}: it was made by 'trustsets {record['command']}', so it holds no options "
+                f"of 'trustsets {command}'."
+            )
+        found = record["options"]
+    options = {name.replace("-", "_"): value for name, value in found.items()}
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise InputError(
+            f"{path}: {unknown[0]!r} is no option of 'trustsets {command}'; it has "
+            f"{', '.join(sorted(known))}."
+        )
+    return options
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The record that an output carries."""
+    try:
+        record = json.loads(_record_text(path))
+        _, _ = str(record["command"]), record["options"].keys()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path}: it holds no options of trustsets. Give a TOML file, or an output of the "
+            "same command."
+        ) from error
+    return {"command": record["command"], "options": record["options"]}
+
+
+def _record_text(path: Path) -> str:
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        return _parquet_metadata(path)
+    if suffix == ".trustsets":
+        return json.dumps(storage.read_note(path))
+    if suffix in (".html", ".htm"):
+        return _page_fact(path)
+    if suffix == ".json":
+        return path.read_text(encoding="utf-8")
+    beside = sidecar(path)
+    return beside.read_text(encoding="utf-8") if beside.is_file() else ""
+
+
+def _parquet_metadata(path: Path) -> str:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(str(error)) from error
+    return str(metadata[RECORD.encode()].decode())
+
+
+def _page_fact(path: Path) -> str:
+    match = _PAGE_DATA.search(path.read_text(encoding="utf-8"))
+    if match is None:
+        raise ValueError("no data")
+    return str(json.loads(match.group(1))["facts"][_FACT])
+
+
+def _read_toml(path: Path, command: str) -> dict[str, Any]:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not a TOML file: {error}.") from error
+    general = {name: value for name, value in data.items() if not isinstance(value, dict)}
+    own = data.get(command, {})
+    return general | (own if isinstance(own, dict) else {})

@@ -1,0 +1,323 @@
+"""Model outputs in a file of any kind, read by ranges of rows. Imports the kinds of files.
+
+`open_outputs` looks at names, shapes and types; numbers are read when asked for, and no more
+of them than asked for, unless a compressed file must be passed through.
+"""
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets.arrays import Array, check_finite
+from trustsets.errors import InputError
+from trustsets.files.columns import Column, file_error
+from trustsets.files.naming import GROUP_PREFIX, ROW, Roles, find_roles
+from trustsets.outputs import ModelOutputs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["OutputsFile", "open_columns", "open_outputs", "read_classes", "read_training"]
+
+SUFFIXES = (".npz", ".parquet", ".safetensors")
+# Rows at a time when the distinct labels of a whole file are looked for.
+_LABEL_ROWS = 1 << 20
+
+
+def open_columns(path: str | os.PathLike[str]) -> dict[str, Column]:
+    """Arrays of a file or folder by name; the extension says how to read it."""
+    target = Path(path)
+    if target.is_dir():
+        return _open_folder(target)
+    if not target.exists():
+        raise InputError(f"{target}: there is no such file.")
+    suffix = target.suffix.lower()
+    if suffix == ".npz":
+        from trustsets.files.numpy_files import npz_columns as read
+    elif suffix == ".parquet":
+        from trustsets.files.parquet import parquet_columns as read
+    elif suffix == ".safetensors":
+        from trustsets.files.tensors import tensor_columns as read
+    else:
+        raise InputError(
+            f"{target}: files of kind {suffix or 'unknown'!r} are not read; use "
+            f"{', '.join(SUFFIXES)} or a folder of .npy files."
+        )
+    return read(target)
+
+
+def _open_folder(path: Path) -> dict[str, Column]:
+    from trustsets.files.numpy_files import folder_columns
+    from trustsets.files.tensors import is_shard_folder, shard_columns
+
+    found = shard_columns(path) if is_shard_folder(path) else folder_columns(path)
+    if not found:
+        raise InputError(
+            f"{path}: this folder holds no .npy files; save logits.npy, features.npy and "
+            "labels.npy there."
+        )
+    return found
+
+
+def open_outputs(
+    path: str | os.PathLike[str],
+    *,
+    groups: Sequence[str] = (),
+    ids: Sequence[str] = (),
+    classes: Any = None,
+) -> "OutputsFile":
+    """Open model outputs: `.npz`, `.parquet`, `.safetensors`, a folder of `.npy` or of shards.
+
+    Parameters
+    ----------
+    path : path
+        The arrays are ``logits`` (or ``probabilities``), ``features``, ``labels``, group
+        columns ``group_NAME``, and ``classes``, the names of the columns of the logits.
+    groups : sequence of str
+        Further arrays that are group columns.
+    ids : sequence of str
+        Arrays to copy to predictions; one called ``id`` always is.
+    classes : array of shape (K,), optional
+        Class names instead of those in the file. Integer labels are then positions in it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/new.npz", logits=np.eye(3), labels=[0, 1, 2])
+    ...     source = open_outputs(f"{folder}/new.npz")
+    ...     len(source), source.read(1, 3)
+    (3, ModelOutputs(n=2, K=3, labels))
+    """
+    target = Path(path)
+    columns = open_columns(target)
+    try:
+        roles = find_roles(columns, groups, ids)
+    except InputError as error:
+        raise InputError(f"{target}: {error}") from error
+    return OutputsFile(target, columns, roles, classes)
+
+
+@final
+class OutputsFile:
+    """Outputs of a classifier for n samples, on disk; `open_outputs` makes it."""
+
+    def __init__(
+        self, path: Path, columns: dict[str, Column], roles: Roles, classes: Any = None
+    ) -> None:
+        self.path, self.roles = path, roles
+        self._columns = columns
+        self._values = _values_column(path, columns, roles)
+        self.n_classes = int(self._values.shape[1])
+        for column in self._used():
+            _check_column(column, len(self), self._is_matrix(column))
+        self._given_classes = None if classes is None else np.asarray(classes)
+
+    def __len__(self) -> int:
+        return int(self._values.shape[0])
+
+    @property
+    def has_features(self) -> bool:
+        """Whether there are embeddings."""
+        return self.roles.features is not None
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether there are true labels."""
+        return self.roles.labels is not None
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one sample with all its arrays."""
+        return sum(column.row_bytes for column in self._used())
+
+    @cached_property
+    def classes(self) -> Array | None:
+        """Class names: as given, as in the file, or the distinct labels where these are texts."""
+        if self._given_classes is not None:
+            return _check_count(self.path, self._given_classes, self.n_classes)
+        if self.roles.classes is not None:
+            return read_classes(self.path, self.n_classes)
+        if self.roles.labels is None or self._columns[self.roles.labels].dtype.kind in "iub":
+            return None
+        return self._distinct_labels()
+
+    def read(self, start: int = 0, stop: int | None = None) -> ModelOutputs:
+        """Samples `start` up to `stop` with their labels; `rows` are the numbers in the file."""
+        stop = len(self) if stop is None else min(stop, len(self))
+        roles = self.roles
+        fields: dict[str, Any] = {roles.kind: self._numbers(str(roles.values), start, stop)}
+        if roles.features is not None:
+            fields["features"] = self._numbers(roles.features, start, stop)
+        if roles.labels is not None:
+            fields["labels"] = self._labels(roles.labels, start, stop)
+        fields["groups"] = {
+            group: self._columns[name].read(start, stop) for group, name in roles.groups.items()
+        }
+        try:
+            return ModelOutputs(**fields, classes=self.classes, rows=np.arange(start, stop))
+        except InputError as error:
+            raise _in_file(self.path, error, start) from error
+
+    def table(self, start: int, stop: int, *, features: bool = True) -> "pa.Table":
+        """Samples `start` up to `stop` as an Arrow table for `predict_table`, without labels."""
+        import pyarrow as pa
+
+        roles = self.roles
+        fields: dict[str, Any] = {ROW: pa.array(np.arange(start, stop))}
+        fields[roles.kind] = _list_array(self._numbers(str(roles.values), start, stop))
+        if features and roles.features is not None:
+            fields["features"] = _list_array(self._numbers(roles.features, start, stop))
+        for group, name in roles.groups.items():
+            fields[GROUP_PREFIX + group] = pa.array(self._columns[name].read(start, stop))
+        for name in roles.ids:
+            fields[name] = pa.array(self._columns[name].read(start, stop))
+        return pa.table(fields)
+
+    def _used(self) -> list[Column]:
+        roles = self.roles
+        single = [name for name in (roles.values, roles.features, roles.labels) if name]
+        return [self._columns[name] for name in [*single, *roles.groups.values(), *roles.ids]]
+
+    def _is_matrix(self, column: Column) -> bool:
+        return column.name in (self.roles.values, self.roles.features)
+
+    def _numbers(self, name: str, start: int, stop: int) -> Array:
+        values = self._columns[name].read(start, stop)
+        check_finite(values, f"{self.path}: array {name!r}", start)
+        return values
+
+    def _labels(self, name: str, start: int, stop: int) -> Array:
+        column = self._columns[name]
+        return named_labels(column, column.read(start, stop), self.classes, start)
+
+    def _distinct_labels(self) -> Array:
+        column = self._columns[str(self.roles.labels)]
+        found: set[Any] = set()
+        for start in range(0, len(self), _LABEL_ROWS):
+            found.update(column.read(start, min(start + _LABEL_ROWS, len(self))).tolist())
+            if len(found) > self.n_classes:
+                break
+        if len(found) != self.n_classes:
+            count = f"over {self.n_classes}" if len(found) > self.n_classes else len(found)
+            raise column.error(
+                f"has {count} distinct texts for {self.n_classes} classes, so the columns of the "
+                "logits cannot be named. Add an array 'classes' with their names in order, or "
+                "give --classes."
+            )
+        return np.array(sorted(found))
+
+
+def named_labels(column: Column, labels: Array, classes: Array | None, start: int = 0) -> Array:
+    """Labels as class names: integers are positions where the names are no integers."""
+    if classes is None or classes.dtype.kind in "iub" or labels.dtype.kind not in "iub":
+        return labels
+    codes: NDArray[np.int64] = labels.astype(np.int64)
+    wrong = (codes < 0) | (codes >= classes.size)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise column.error(
+            f"must hold positions of the {classes.size} classes, 0 to {classes.size - 1}; row "
+            f"{start + row} holds {labels[row]}. Repair the labels, or the class names."
+        )
+    return np.asarray(classes[codes])
+
+
+def read_classes(path: str | os.PathLike[str], n_classes: int | None = None) -> Array:
+    """Class names from a text file with one a line, or from the array ``classes`` of a file."""
+    target = Path(path)
+    if target.suffix.lower() == ".txt":
+        names = np.array(target.read_text(encoding="utf-8").splitlines())
+    else:
+        columns = open_columns(target)
+        name = find_roles(columns).classes
+        if name is None:
+            raise InputError(
+                f"{target}: there is no array 'classes'; there are {', '.join(sorted(columns))}."
+            )
+        column = columns[name]
+        if len(column.shape) != 1 or (n_classes is not None and column.shape[0] != n_classes):
+            return _check_count(target, column, n_classes)
+        names = column.read(0, column.shape[0])
+    return names if n_classes is None else _check_count(target, names, n_classes)
+
+
+def read_training(
+    path: str | os.PathLike[str], classes: Array | None = None
+) -> tuple[Array, Array]:
+    """Features and labels of training samples, for the trust score; logits are not needed."""
+    target = Path(path)
+    columns = open_columns(target)
+    roles = find_roles(columns)
+    for name, role in (("features", roles.features), ("labels", roles.labels)):
+        if role is None:
+            raise InputError(
+                f"{target}: there is no array {name!r}, which the trust score needs of the "
+                f"training samples; there are {', '.join(sorted(columns))}."
+            )
+    features, labels = columns[str(roles.features)], columns[str(roles.labels)]
+    _check_column(features, features.shape[0] if features.shape else 0, matrix=True)
+    _check_column(labels, features.shape[0], matrix=False)
+    n = features.shape[0]
+    matrix = features.read(0, n)
+    check_finite(matrix, f"{target}: array {features.name!r}")
+    return matrix, named_labels(labels, labels.read(0, n), classes)
+
+
+def _values_column(path: Path, columns: dict[str, Column], roles: Roles) -> Column:
+    if roles.values is None:
+        raise InputError(
+            f"{path}: there is no array 'logits' or 'probabilities'; there are "
+            f"{', '.join(sorted(columns)) or 'no arrays'}. Rename yours."
+        )
+    column = columns[roles.values]
+    if len(column.shape) != 2:
+        raise column.error(
+            f"has shape {column.shape}; it must have two dimensions, one row per sample and one "
+            "column per class."
+        )
+    return column
+
+
+def _check_column(column: Column, n: int, matrix: bool) -> None:
+    kinds, what = ("fiub", "numbers") if matrix else ("iubUS", "integers or texts")
+    if column.dtype.kind not in kinds:
+        raise column.error(f"must hold {what}; its type is {column.dtype}. Convert it with astype.")
+    if len(column.shape) != 1 + matrix or 0 in column.shape:
+        wanted = "(n, width), one row per sample" if matrix else "(n,), one value per sample"
+        raise column.error(f"has shape {column.shape}; it must have shape {wanted}, not empty.")
+    if column.shape[0] != n:
+        raise column.error(
+            f"has {column.shape[0]} rows, and the logits have {n}. Save the same samples in all "
+            "arrays."
+        )
+
+
+def _check_count(path: Path, names: Any, n_classes: int | None) -> Array:
+    if names.shape != (n_classes,):
+        raise file_error(
+            path,
+            "classes",
+            f"has shape {names.shape}, and there are {n_classes} classes. Give one name for each "
+            "column of the logits.",
+        )
+    return np.asarray(names)
+
+
+def _list_array(matrix: Array) -> Any:
+    """A matrix as an Arrow column of lists, without copying."""
+    import pyarrow as pa
+
+    flat = np.ascontiguousarray(matrix if matrix.dtype.isnative else matrix.astype(np.float64))
+    return pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), matrix.shape[1])
+
+
+def _in_file(path: Path, error: InputError, start: int) -> InputError:
+    """The same error with its file, and with where its row numbers begin."""
+    where = f" (Rows are counted from row {start} of the file.)" if start else ""
+    return InputError(f"{path}: {error}{where}")

@@ -1,0 +1,117 @@
+"""`predict_table`: Arrow table in, Arrow table out. Imports naming, needs, parquet, predictors.
+
+The one batch function behind one process, Ray, Spark's mapInArrow and Dask. A row of the
+result depends on its own row of the input alone, whatever the batches.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from trustsets.errors import InputError
+from trustsets.files.naming import ROW, Roles, find_roles
+from trustsets.files.needs import dependence, needed_groups, uses_features, uses_rows
+from trustsets.files.parquet import list_matrix, scalar_values
+from trustsets.outputs import ModelOutputs
+from trustsets.predictors import Predictor
+from trustsets.sets import PredictionSets
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["RESULT", "predict_table", "result_table"]
+
+RESULT = ("set", "size", "threshold", "status")
+"""Columns that a prediction adds."""
+
+
+def predict_table(
+    predictor: Predictor, table: "pa.Table", alpha: float = 0.1, *, ids: Sequence[str] = ()
+) -> "pa.Table":
+    """Prediction sets of a batch of samples.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        Calibrated.
+    table : pyarrow.Table
+        Columns ``logits`` or ``probabilities`` and, where the predictor uses them,
+        ``features`` (lists of numbers), group columns (``NAME`` or ``group_NAME``), and
+        ``row``, the number of the sample in the whole data set, on which random draws are
+        keyed. Labels are not looked at.
+    alpha : float
+        Allowed miscoverage.
+    ids : sequence of str
+        Columns to copy to the result; ``row`` and ``id`` are copied where they are.
+
+    Returns
+    -------
+    pyarrow.Table
+        The copied columns, then ``set`` (list of class names), ``size``, ``threshold`` and
+        ``status`` (`Status` as a word).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pyarrow as pa
+    >>> from trustsets import StandardConformal
+    >>> codes = np.arange(99) % 2
+    >>> calibration = ModelOutputs(logits=np.eye(2)[codes], labels=np.array(["a", "b"])[codes])
+    >>> predictor = StandardConformal().calibrate(calibration)
+    >>> batch = pa.table({"id": ["x", "y"], "logits": [[3.0, 0.0], [0.0, 3.0]]})
+    >>> predict_table(predictor, batch, alpha=0.1).to_pylist()[1]
+    {'id': 'y', 'set': ['b'], 'size': 1, 'threshold': 0.0, 'status': 'exact'}
+    """
+    roles = find_roles(table.column_names, needed_groups(predictor), ids)
+    _check(predictor, table, roles)
+    sets = predictor.predict_set(_outputs(predictor, table, roles), alpha=float(alpha))
+    return result_table(table.select(_copied(table, roles)), sets)
+
+
+def result_table(copied: "pa.Table", sets: PredictionSets) -> "pa.Table":
+    """Put the sets, in plain types that every Arrow consumer reads, after the copied columns."""
+    import pyarrow as pa
+
+    found = sets.to_arrow()
+    names = found.schema.field("set").type.value_type
+    plain = {"set": pa.list_(names), "size": pa.int32(), "status": pa.string()}
+    for name in RESULT:
+        values = found.column(name)
+        copied = copied.append_column(name, values.cast(plain[name]) if name in plain else values)
+    return copied
+
+
+def _copied(table: "pa.Table", roles: Roles) -> list[str]:
+    return [ROW, *roles.ids] if ROW in table.column_names else list(roles.ids)
+
+
+def _outputs(predictor: Predictor, table: "pa.Table", roles: Roles) -> ModelOutputs:
+    fields: dict[str, Any] = {
+        roles.kind: list_matrix(table.column(roles.values), f"column {roles.values!r}")
+    }
+    if roles.features is not None and uses_features(predictor):
+        column = table.column(roles.features)
+        fields["features"] = list_matrix(column, f"column {roles.features!r}")
+    fields["groups"] = {
+        group: scalar_values(table.column(roles.groups[group]), f"column {group!r}")
+        for group in needed_groups(predictor)
+    }
+    if ROW in table.column_names:
+        fields["rows"] = scalar_values(table.column(ROW), f"column {ROW!r}")
+    return ModelOutputs(**fields)
+
+
+def _check(predictor: Predictor, table: "pa.Table", roles: Roles) -> None:
+    if roles.values is None:
+        raise InputError(
+            f"table has no column 'logits' or 'probabilities'; it has {table.column_names}."
+        )
+    for name in roles.ids:
+        if name in RESULT:
+            raise InputError(f"column {name!r} cannot be copied: the result has one of that name.")
+    if uses_rows(predictor) and ROW not in table.column_names:
+        raise InputError(
+            f"table needs a column {ROW!r} with the number of each sample: this predictor draws "
+            "at random, and the draws of a sample must not depend on its batch."
+        )
+    if reason := dependence(predictor):
+        raise InputError(f"predictor cannot work in batches: {reason}.")

@@ -1,0 +1,168 @@
+"""Arrays of `.safetensors` files, and of the folders of shards that extraction writes.
+
+Imports columns and storage.
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from trustsets import storage
+from trustsets.arrays import Array
+from trustsets.errors import InputError
+from trustsets.files.columns import Column, MemoryColumn
+
+__all__ = ["is_shard_folder", "shard_columns", "tensor_columns"]
+
+_MANIFEST = "manifest.json"
+_CLASSES = "classes"
+_DTYPES = {
+    "F16": "f2", "F32": "f4", "F64": "f8", "BOOL": "?",
+    "I8": "i1", "I16": "i2", "I32": "i4", "I64": "i8",
+    "U8": "u1", "U16": "u2", "U32": "u4", "U64": "u8",
+}  # fmt: skip
+
+
+def tensor_columns(path: Path) -> dict[str, Column]:
+    """Tensors by name; class names may stand in the metadata, as a JSON list ``classes``."""
+    with _opened(path) as file:
+        found: dict[str, Column] = {name: _column(path, file, name) for name in file.keys()}
+        metadata = file.metadata() or {}
+    if _CLASSES in metadata and _CLASSES not in found:
+        try:
+            names = np.array(json.loads(metadata[_CLASSES]))
+        except ValueError as error:
+            raise InputError(
+                f"{path}: the metadata 'classes' is no JSON list ({error}); write it with "
+                "json.dumps."
+            ) from error
+        found[_CLASSES] = MemoryColumn(path, _CLASSES, names)
+    return found
+
+
+def is_shard_folder(path: Path) -> bool:
+    """Whether a folder was written by ``trustsets extract``."""
+    return (path / _MANIFEST).is_file()
+
+
+def shard_columns(path: Path) -> dict[str, Column]:
+    """Arrays of a folder of shards, each joined from its pieces."""
+    manifest = _read_manifest(path)
+    if not manifest.get("finished"):
+        raise InputError(
+            f"{path}: the extraction into this folder is not finished; run the same extraction "
+            "again, and it continues where it stopped."
+        )
+    shards = [path / f"shard-{number:05d}.safetensors" for number in range(manifest["shards"])]
+    pieces = [_shard_fields(shard) for shard in shards]
+    names = [name for name in pieces[0] if name != "sizes"]
+    found: dict[str, Column] = {
+        name: _JoinedColumn(path, name, [piece[name] for piece in pieces]) for name in names
+    }
+    if manifest.get(_CLASSES):
+        found[_CLASSES] = MemoryColumn(path, _CLASSES, np.array(manifest[_CLASSES]))
+    return found
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest: dict[str, Any] = json.loads((path / _MANIFEST).read_text())
+        if int(manifest["shards"]) < 1:
+            raise ValueError("it counts no shards")
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path / _MANIFEST}: damaged ({error}); extract into a new folder."
+        ) from error
+    return manifest
+
+
+def _shard_fields(path: Path) -> dict[str, Column]:
+    """Fields of one stored object, by the tree in its header."""
+    with _opened(path) as file:
+        try:
+            header = json.loads((file.metadata() or {})[storage.FORMAT])
+            state = json.loads(header["tree"])["state"]
+            tensors = {name: node["tensor"] for name, node in state.items() if _is(node, "tensor")}
+            texts = {name: node["strings"] for name, node in state.items() if _is(node, "strings")}
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"{path}: not a shard that trustsets wrote ({error}); extract again."
+            ) from error
+        found: dict[str, Column] = {
+            name: _column(path, file, key, name) for name, key in tensors.items()
+        }
+    return found | {name: MemoryColumn(path, name, np.array(own)) for name, own in texts.items()}
+
+
+def _is(node: Any, kind: str) -> bool:
+    return isinstance(node, dict) and kind in node
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise InputError(f"{path}: there is no such file. Extract the outputs again.")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            yield file
+    except SafetensorError as error:
+        raise InputError(
+            f"{path}: not a readable safetensors file ({error}). It is truncated or damaged; save "
+            "it again."
+        ) from error
+
+
+def _column(path: Path, file: Any, key: str, name: str | None = None) -> "_TensorColumn":
+    view = file.get_slice(key)
+    kind = str(view.get_dtype())
+    column = _TensorColumn(path, name or key, key, tuple(view.get_shape()), kind)
+    return column
+
+
+@final
+class _TensorColumn(Column):
+    """One tensor; each read opens the file anew, so that no mapped page stays in memory."""
+
+    def __init__(self, path: Path, name: str, key: str, shape: tuple[int, ...], kind: str) -> None:
+        # An unknown type gets a dtype that no array may have; it is refused where it is used.
+        super().__init__(path, name, shape, np.dtype(_DTYPES.get(kind, "V2")))
+        self._key = key
+
+    def read(self, start: int, stop: int) -> Array:
+        """Rows from `start` up to `stop`."""
+        if self.dtype.kind == "V":
+            raise self.error("has a type that NumPy lacks. Save it as float32.")
+        with _opened(self.path) as file:
+            return np.array(file.get_slice(self._key)[start:stop])
+
+
+@final
+class _JoinedColumn(Column):
+    """Pieces in several files, end to end."""
+
+    def __init__(self, path: Path, name: str, pieces: Sequence[Column]) -> None:
+        first = pieces[0]
+        if any(piece.shape[1:] != first.shape[1:] for piece in pieces):
+            raise InputError(f"{path}: its shards have different shapes; extract again.")
+        self._ends = np.cumsum([piece.shape[0] for piece in pieces]).tolist()
+        self._pieces = pieces
+        dtype = np.result_type(*(piece.dtype for piece in pieces))
+        super().__init__(path, name, (self._ends[-1], *first.shape[1:]), dtype)
+
+    def read(self, start: int, stop: int) -> Array:
+        """Rows from `start` up to `stop`."""
+        found = []
+        number = bisect_right(self._ends, start)
+        while start < stop:
+            before = self._ends[number] - self._pieces[number].shape[0]
+            end = min(stop, self._ends[number])
+            found.append(self._pieces[number].read(start - before, end - before))
+            start, number = end, number + 1
+        return np.concatenate(found)
