@@ -6,7 +6,6 @@ its tile of products is small enough to stay in cache, where the compiled scan r
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from trustsets.blocks import available_cores
 from trustsets.neighbours.kernels import collect, examine, seed
 from trustsets.neighbours.points import (
     BLOCK_ROWS,
@@ -83,7 +83,7 @@ class ExactSearch:
     memory : int, optional
         Bytes of working memory, `WORKING_MEMORY` by default.
     threads : int, optional
-        All the cores this process may use by default.
+        `available_cores` by default, asked again where the search has been sent to another process.
     """
 
     def __init__(
@@ -98,10 +98,15 @@ class ExactSearch:
         self.neighbour = neighbour
         self.sketch = build_sketch(points, neighbour=neighbour) if sketch is None else sketch
         self.memory = WORKING_MEMORY if memory is None else memory
-        self.threads = threads or _available_cores()
+        self._threads = threads
         self.needed = np.minimum(points.sizes, neighbour)
         self._project_points()
         self.counts = Counts()
+
+    @property
+    def threads(self) -> int:
+        """Threads of the next search."""
+        return self._threads or available_cores()
 
     def _project_points(self) -> None:
         total = len(self.points.features)
@@ -312,10 +317,3 @@ def _multiply(
     """
     with np.errstate(invalid="ignore"):
         return np.matmul(left, right.T, out=out)
-
-
-def _available_cores() -> int:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -26,11 +26,15 @@ STRIDE = 32
 ROUND_UP = 2.0**-22
 UNIT32 = 2.0**-24
 
-_FEATURES = (float32[:, ::1], float64[:, ::1])
+# The points may lie in memory that processes share and none may write to.
+_POINTS32 = types.Array(float32, 2, "C", readonly=True)
+_FEATURES = (_POINTS32, types.Array(float64, 2, "C", readonly=True))
+_FACTORS = types.Array(float64, 1, "C", readonly=True)
+_CODES = types.Array(int64, 1, "C", readonly=True)
 
 
 @njit(
-    [float64(float64[:, ::1], int64, kind, int64, float64[::1]) for kind in _FEATURES],
+    [float64(float64[:, ::1], int64, kind, int64, _FACTORS) for kind in _FEATURES],
     cache=True,
     nogil=True,
     fastmath=REASSOCIATE,
@@ -48,7 +52,7 @@ def squared_distance(
 
 
 @njit(
-    types.boolean(float32[:, ::1], int64, float32[:, ::1], int64, float64, float64),
+    types.boolean(float32[:, ::1], int64, _POINTS32, int64, float64, float64),
     cache=True,
     nogil=True,
     fastmath=REASSOCIATE,
@@ -164,9 +168,7 @@ def collect(
 
 _tuple: Any = types.Tuple
 _STATE = _tuple([float64[::1], int64[::1], float64[:, ::1], int64[::1]])
-_REFERENCES = [
-    _tuple([kind, float64[::1], float32[:, ::1], int64[::1], int64[::1]]) for kind in _FEATURES
-]
+_REFERENCES = [_tuple([kind, _FACTORS, _POINTS32, _CODES, _CODES]) for kind in _FEATURES]
 
 
 @njit(
