@@ -15,6 +15,8 @@ __all__ = [
     "ClassPoints",
     "FloatArray",
     "IndexArray",
+    "NearestSquares",
+    "Pairs",
     "row_scales",
 ]
 
@@ -43,6 +45,32 @@ class ClassDistances(NamedTuple):
     own: NDArray[np.float64]
     other: NDArray[np.float64]
     other_class: IndexArray
+
+
+class NearestSquares(NamedTuple):
+    """Squared distances of `n` queries to some of the points, before they are merged with others.
+
+    Attributes
+    ----------
+    own : (n, k) float64
+        The nearest points of the query's own class in increasing order, infinite past the last.
+    other : (n,) float64
+        Distance to the nearest other class that has the points it needs here; else infinite.
+    other_class : (n,) int64
+        Position of that class, the first one among equals; -1 where there is none.
+    """
+
+    own: NDArray[np.float64]
+    other: NDArray[np.float64]
+    other_class: IndexArray
+
+
+class Pairs(NamedTuple):
+    """Squared distances from queries to points: number of the query, class of the point."""
+
+    query: IndexArray
+    code: IndexArray
+    square: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
