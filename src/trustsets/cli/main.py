@@ -8,6 +8,8 @@ import typer
 
 from trustsets._version import __version__
 from trustsets.cli import console
+from trustsets.cli.calibrate import calibrate
+from trustsets.cli.predict import predict
 
 __all__ = ["app", "main"]
 
@@ -38,6 +40,10 @@ def root(
 ) -> None:
     """Prediction sets that keep their coverage where the classifier is overconfident."""
     console.reset()
+
+
+for command in (calibrate, predict):
+    app.command()(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from trustsets.cli import console
 
-__all__ = ["Config", "Debug", "Json", "Quiet", "Seed", "resolved"]
+__all__ = ["Alpha", "Config", "Debug", "Json", "Quiet", "Seed", "resolved"]
 
 _PANEL = "Common options"
 # They say how a command talks, not what it computes.
@@ -40,6 +40,14 @@ def _load(context: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
+Alpha = Annotated[
+    float,
+    typer.Option(
+        "--alpha",
+        metavar="SHARE",
+        help="Share of sets that may miss the true class, between 0 and 1.",
+    ),
+]
 Config = Annotated[
     Path | None,
     typer.Option(

@@ -22,7 +22,14 @@ from trustsets.outputs import ModelOutputs
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["OutputsFile", "open_columns", "open_outputs", "read_classes", "read_training"]
+__all__ = [
+    "OutputsFile",
+    "in_file",
+    "open_columns",
+    "open_outputs",
+    "read_classes",
+    "read_training",
+]
 
 SUFFIXES = (".npz", ".parquet", ".safetensors")
 # Rows at a time when the distinct labels of a whole file are looked for.
@@ -162,7 +169,7 @@ class OutputsFile:
         try:
             return ModelOutputs(**fields, classes=self.classes, rows=np.arange(start, stop))
         except InputError as error:
-            raise _in_file(self.path, error, start) from error
+            raise in_file(self.path, error, start) from error
 
     def table(self, start: int, stop: int, *, features: bool = True) -> "pa.Table":
         """Samples `start` up to `stop` as an Arrow table for `predict_table`, without labels."""
@@ -317,7 +324,7 @@ def _list_array(matrix: Array) -> Any:
     return pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), matrix.shape[1])
 
 
-def _in_file(path: Path, error: InputError, start: int) -> InputError:
+def in_file(path: Path, error: InputError, start: int) -> InputError:
     """The same error with its file, and with where its row numbers begin."""
     where = f" (Rows are counted from row {start} of the file.)" if start else ""
     return InputError(f"{path}: {error}{where}")

@@ -85,9 +85,14 @@ def _copied(table: "pa.Table", roles: Roles) -> list[str]:
 
 
 def _outputs(predictor: Predictor, table: "pa.Table", roles: Roles) -> ModelOutputs:
-    fields: dict[str, Any] = {
-        roles.kind: list_matrix(table.column(roles.values), f"column {roles.values!r}")
-    }
+    values = list_matrix(table.column(roles.values), f"column {roles.values!r}")
+    classes = predictor.classes_
+    if values.shape[1] != classes.size:
+        raise InputError(
+            f"column {roles.values!r} has {values.shape[1]} classes, but calibration had "
+            f"{classes.size}. Use outputs of the same classifier."
+        )
+    fields: dict[str, Any] = {roles.kind: values, "classes": classes}
     if roles.features is not None and uses_features(predictor):
         column = table.column(roles.features)
         fields["features"] = list_matrix(column, f"column {roles.features!r}")

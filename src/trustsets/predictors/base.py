@@ -299,6 +299,9 @@ def load(path: str | os.PathLike[str]) -> Any:
     A file that is truncated, altered, foreign or of a newer format gives a
     `StorageError`; nothing in a file is ever executed.
     """
+    # A file may hold a trust score, which is known to storage once its module is imported.
+    import trustsets.trust  # noqa: F401
+
     value = storage.read(path)
     if not isinstance(value, Predictor):
         raise StorageError(f"{path}: it holds a {type(value).__name__}, not a predictor.")

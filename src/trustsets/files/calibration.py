@@ -1,0 +1,290 @@
+"""`calibrate_file`: a predictor from words and files. Imports source, predictors and below."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, final
+
+import numpy as np
+
+from trustsets import storage
+from trustsets.basis import Basis, Bins, Groups, Intercept, Polynomial, PrincipalComponents
+from trustsets.errors import InputError
+from trustsets.files.memory import check_fits
+from trustsets.files.source import OutputsFile, open_outputs, read_classes, read_training
+from trustsets.outputs import ModelOutputs
+from trustsets.predictors import (
+    ClusteredConformal,
+    ConditionalConformal,
+    MondrianConformal,
+    PluginConformal,
+    Predictor,
+    StandardConformal,
+)
+from trustsets.scores import APS, RAPS, Score, Softmax
+from trustsets.statistics import Confidence, Entropy, Margin, Statistic, Trust
+from trustsets.trust import TrustScore
+
+__all__ = ["BASES", "METHODS", "SCORES", "STATISTICS", "Recipe", "calibrate_file"]
+
+STATISTICS: dict[str, type[Statistic]] = {
+    "confidence": Confidence,
+    "trust": Trust,
+    "entropy": Entropy,
+    "margin": Margin,
+}
+"""What coverage can be conditioned on, by name."""
+SCORES: dict[str, Callable[..., Score]] = {"aps": APS, "raps": RAPS, "softmax": Softmax}
+"""Conformity scores by name."""
+METHODS = ("conditional", "standard", "bins", "groups", "class", "plugin", "clustered")
+"""Ways to set thresholds, by name."""
+BASES = ("polynomial", "bins", "groups", "components", "intercept")
+"""Function classes by name."""
+
+
+@final
+@dataclass(frozen=True)
+class Recipe:
+    """How to make a predictor, in plain words; None leaves a choice to the method's default.
+
+    Attributes
+    ----------
+    method : str
+        One of `METHODS`.
+    score, scale, own_mass : str
+        Score by name, its scale (``raw`` or ``tail``), and for APS and RAPS the share of the
+        label's own mass (``exclude``, ``include``, ``random``).
+    basis : tuple of str
+        Function classes of the conditional methods, by name; they are added up.
+    degree : int
+        Of the polynomial.
+    statistics : tuple of str
+        What polynomial and bins look at, by name.
+    transform : str
+        ``rank``, ``log`` or ``raw``: how the polynomial takes a statistic.
+    groups : tuple of str
+        Group columns to condition on; none means all there are.
+    temperature : float, "tuning" or None
+        See `StandardConformal`.
+    paper : bool
+        The paper's own setting, for the methods ``conditional`` and ``bins``.
+    """
+
+    method: str = "conditional"
+    score: str | None = None
+    scale: str | None = None
+    own_mass: str | None = None
+    basis: tuple[str, ...] = ("polynomial",)
+    degree: int = 5
+    statistics: tuple[str, ...] = ("confidence", "trust")
+    transform: str = "rank"
+    groups: tuple[str, ...] = ()
+    temperature: float | str | None = None
+    tuning_fraction: float | None = None
+    randomized: bool = False
+    allow_empty: bool = False
+    paper: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_name("method", self.method, METHODS)
+        if self.score is not None:
+            _check_name("score", self.score, tuple(SCORES))
+        for name in self.basis:
+            _check_name("basis", name, BASES)
+        for name in self.statistics:
+            _check_name("statistics", name, tuple(STATISTICS))
+        if self.paper and self.method not in ("conditional", "bins"):
+            raise InputError(
+                f"paper has settings for the methods conditional and bins; got {self.method!r}."
+            )
+
+    @property
+    def uses_trust(self) -> bool:
+        """Whether the method looks at the trust score."""
+        if self.method == "bins":
+            return "trust" in self.statistics
+        if self.method in ("conditional", "plugin"):
+            return "trust" in self.statistics and bool({"polynomial", "bins"} & {*self.basis})
+        return False
+
+    def build(self, trust: TrustScore | None) -> Predictor:
+        """Return the predictor, not calibrated."""
+        common = self._common()
+        if self.method in ("conditional", "plugin"):
+            return self._regression(trust, common)
+        if self.method == "standard":
+            return StandardConformal(**common)
+        if self.method == "clustered":
+            return ClusteredConformal(**common)
+        if self.method == "bins":
+            if self.paper:
+                return MondrianConformal.paper(trust, **common)
+            return MondrianConformal(by=self._bins(), trust=trust, **common)
+        by: Any = "class" if self.method == "class" else Groups(*self.groups)
+        return MondrianConformal(by=by, **common)
+
+    def _regression(self, trust: TrustScore | None, common: dict[str, Any]) -> Predictor:
+        if self.paper:
+            changes = common | ({"basis": Polynomial(self.degree)} if self.degree != 5 else {})
+            return ConditionalConformal.paper(trust, randomized=self.randomized, **changes)
+        if self.method == "plugin":
+            return PluginConformal(basis=self._basis(), trust=trust, **common)
+        return ConditionalConformal(
+            basis=self._basis(), trust=trust, randomized=self.randomized, **common
+        )
+
+    def _common(self) -> dict[str, Any]:
+        """Arguments of every predictor; what is not chosen is left to its default."""
+        chosen: dict[str, Any] = {"random_state": self.seed}
+        if self.allow_empty or not self.paper:
+            chosen["allow_empty"] = self.allow_empty
+        if self.temperature is not None:
+            chosen["temperature"] = self.temperature
+        if self.tuning_fraction is not None:
+            chosen["tuning_fraction"] = self.tuning_fraction
+        if {self.score, self.scale, self.own_mass} != {None}:
+            chosen["score"] = self._score()
+        return chosen
+
+    def _score(self) -> Score:
+        regression = self.method in ("conditional", "plugin") and not self.paper
+        scale = self.scale or ("tail" if regression else "raw")
+        name = self.score or "aps"
+        if name == "softmax":
+            if self.own_mass is not None:
+                raise InputError("own_mass belongs to aps and raps; the softmax score has none.")
+            return SCORES[name](scale=scale)
+        return SCORES[name](scale=scale, own_mass=self.own_mass or "exclude")
+
+    def _statistics(self, transform: str) -> tuple[Statistic, ...]:
+        return tuple(STATISTICS[name](transform=transform) for name in self.statistics)  # type: ignore[arg-type]
+
+    def _bins(self) -> Bins:
+        of = self._statistics("raw")
+        if self.statistics == ("confidence", "trust"):
+            return Bins()
+        spacing: list[Literal["uniform", "quantile"]] = ["quantile"] * len(of)
+        counts = [10] + [4] * (len(of) - 1)
+        return Bins(of=of, counts=tuple(counts), spacing=tuple(spacing))
+
+    def _basis(self) -> Basis:
+        makers: dict[str, Callable[[], Basis]] = {
+            "polynomial": lambda: Polynomial(self.degree, of=self._statistics(self.transform)),
+            "bins": self._bins,
+            "groups": lambda: Groups(*self.groups),
+            "components": PrincipalComponents,
+            "intercept": Intercept,
+        }
+        parts = [makers[name]() for name in dict.fromkeys(self.basis)]
+        whole = parts[0]
+        for part in parts[1:]:
+            whole = whole + part
+        return whole
+
+
+def calibrate_file(
+    outputs: str | os.PathLike[str],
+    result: str | os.PathLike[str],
+    recipe: Recipe,
+    *,
+    train: str | os.PathLike[str] | None = None,
+    tuning: str | os.PathLike[str] | None = None,
+    classes: str | os.PathLike[str] | None = None,
+    neighbour: int = 1,
+    groups: Sequence[str] = (),
+    record: dict[str, Any] | None = None,
+) -> Predictor:
+    """Calibrate a predictor on a file of labelled outputs and save it.
+
+    Parameters
+    ----------
+    outputs : path
+        Labelled outputs; see `open_outputs`. All of it is read into memory.
+    result : path
+        Where the predictor goes, a ``.trustsets`` file.
+    recipe : Recipe
+        Which predictor.
+    train : path, optional
+        ``features`` and ``labels`` of the training samples, for the trust score.
+    tuning : path, optional
+        Other labelled outputs, for what is learned besides the thresholds.
+    classes : path, optional
+        Class names; see `read_classes`.
+    neighbour : int
+        Which nearest neighbour the trust score looks at.
+    groups : sequence of str
+        Arrays that are group columns, besides ``group_NAME``.
+    record : dict, optional
+        Options to store with the predictor.
+    """
+    target = Path(result)
+    if not target.absolute().parent.is_dir():
+        raise InputError(f"{target}: its folder does not exist; make it first.")
+    names = None if classes is None else read_classes(classes)
+    wanted = tuple(dict.fromkeys([*groups, *recipe.groups]))
+    source = open_outputs(outputs, groups=wanted, classes=names)
+    calibration = load_labelled(source, "calibration")
+    trust = _trust(recipe, source, train, calibration, neighbour)
+    other = None
+    if tuning is not None:
+        other_source = open_outputs(tuning, groups=wanted, classes=calibration.classes)
+        other = load_labelled(other_source, "tuning")
+    predictor = recipe.build(trust).calibrate(calibration, tuning=other)
+    storage.write(target, predictor, record)
+    return predictor
+
+
+def load_labelled(source: OutputsFile, purpose: str) -> ModelOutputs:
+    """All samples of a file, which must have labels and fit into memory."""
+    if not source.has_labels:
+        raise InputError(
+            f"{source.path}: there is no array 'labels', and {purpose} needs the true classes. "
+            "Add them."
+        )
+    # Once as they are, once in float64 for scores, and the sets.
+    check_fits(source.path, len(source) * (2 * source.row_bytes + 9 * source.n_classes))
+    return source.read()
+
+
+def _trust(
+    recipe: Recipe,
+    source: OutputsFile,
+    train: str | os.PathLike[str] | None,
+    calibration: ModelOutputs,
+    neighbour: int,
+) -> TrustScore | None:
+    """The trust score of the training samples, if the recipe looks at it."""
+    if not recipe.uses_trust:
+        return None
+    if train is None:
+        raise InputError(
+            "the trust score needs training samples: give a file with their features and labels "
+            "(--train FILE), or condition on confidence alone (--statistic confidence)."
+        )
+    if calibration.features is None:
+        raise InputError(
+            f"{source.path}: there is no array 'features', which the trust score needs. Save the "
+            "embeddings with the logits, or condition on confidence alone (--statistic "
+            "confidence)."
+        )
+    # Names, or the positions that name the classes themselves where none are given.
+    features, labels = read_training(train, calibration.classes)
+    if features.shape[1] != calibration.features.shape[1]:
+        raise InputError(
+            f"{train}: array 'features' has {features.shape[1]} columns, and {source.path} has "
+            f"{calibration.features.shape[1]}. Use the same layer of the same model."
+        )
+    unknown = np.setdiff1d(labels, calibration.classes)
+    if unknown.size:
+        raise InputError(
+            f"{train}: array 'labels' holds {unknown[0]!r}, which is no class of {source.path}. "
+            "Use the same class names in both."
+        )
+    return TrustScore(neighbour=neighbour).fit(features, labels)
+
+
+def _check_name(what: str, name: str, allowed: tuple[str, ...]) -> None:
+    if name not in allowed:
+        raise InputError(f"{what} must be one of {', '.join(allowed)}; got {name!r}.")
