@@ -9,7 +9,10 @@ import typer
 from trustsets._version import __version__
 from trustsets.cli import console
 from trustsets.cli.calibrate import calibrate
+from trustsets.cli.evaluate import evaluate
+from trustsets.cli.extract import extract
 from trustsets.cli.predict import predict
+from trustsets.cli.report import report
 
 __all__ = ["app", "main"]
 
@@ -42,7 +45,7 @@ def root(
     console.reset()
 
 
-for command in (calibrate, predict):
+for command in (extract, calibrate, predict, evaluate, report):
     app.command()(command)
 
 

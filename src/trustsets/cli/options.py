@@ -7,7 +7,23 @@ import typer
 
 from trustsets.cli import console
 
-__all__ = ["Alpha", "Config", "Debug", "Json", "Quiet", "Seed", "resolved"]
+__all__ = [
+    "Alpha",
+    "AnyAlpha",
+    "Classes",
+    "Config",
+    "Debug",
+    "Groups",
+    "Json",
+    "Level",
+    "Methods",
+    "Metrics",
+    "Quiet",
+    "Seed",
+    "TestOutputs",
+    "Train",
+    "resolved",
+]
 
 _PANEL = "Common options"
 # They say how a command talks, not what it computes.
@@ -48,6 +64,57 @@ Alpha = Annotated[
         help="Share of sets that may miss the true class, between 0 and 1.",
     ),
 ]
+AnyAlpha = Annotated[
+    float | None,
+    typer.Option(
+        "--alpha",
+        metavar="SHARE",
+        help="Share of sets that may miss the true class. Default: that of the predictions, "
+        "or else 0.1.",
+    ),
+]
+TestOutputs = Annotated[
+    Path,
+    typer.Argument(
+        metavar="OUTPUTS",
+        help="Labelled outputs: .npz, .parquet, .safetensors or a folder of .npy.",
+    ),
+]
+Methods = Annotated[
+    list[str],
+    typer.Argument(metavar="METHODS", help="Models or predictions, as FILE or NAME=FILE."),
+]
+Train = Annotated[
+    Path | None,
+    typer.Option(
+        "--train",
+        metavar="FILE",
+        help="Features and labels of the training data, for the trust score. Default: the "
+        "trust score of the first model that has one.",
+    ),
+]
+Classes = Annotated[
+    Path | None,
+    typer.Option(
+        "--classes",
+        metavar="FILE",
+        help="Class names: a text file, or a file with an array 'classes'.",
+    ),
+]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option("--group", metavar="NAME", help="An array that holds groups; may be given again."),
+]
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        metavar="NAME",
+        help="Measure only this (conf_trust, conf_rank, class, groups, size_strata, "
+        "trust_rank, balls, slab); may be given again. Default: all.",
+    ),
+]
+Level = Annotated[float, typer.Option("--level", metavar="SHARE", help="Level of the intervals.")]
 Config = Annotated[
     Path | None,
     typer.Option(

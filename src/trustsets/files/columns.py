@@ -4,6 +4,7 @@ A column knows its shape before a number is read, so that what a file claims can
 before memory is given to it.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,7 +16,14 @@ import numpy as np
 from trustsets.arrays import Array
 from trustsets.errors import InputError
 
-__all__ = ["CHUNK_BYTES", "Column", "MemoryColumn", "SequentialColumn", "file_error"]
+__all__ = [
+    "CHUNK_BYTES",
+    "Column",
+    "MemoryColumn",
+    "SequentialColumn",
+    "class_column",
+    "file_error",
+]
 
 CHUNK_BYTES = 4 << 20
 """Streams are read in pieces of about this size."""
@@ -35,6 +43,12 @@ class Column(ABC):
     @abstractmethod
     def read(self, start: int, stop: int) -> Array:
         """Rows from `start` up to `stop`."""
+
+    def read_all(self) -> Array:
+        """Return the whole array; one without dimensions counts as one row."""
+        if self.shape:
+            return self.read(0, self.shape[0])
+        return self.read(0, 1).reshape(())
 
     @property
     @final
@@ -62,6 +76,17 @@ class MemoryColumn(Column):
     def read(self, start: int, stop: int) -> Array:
         """Rows from `start` up to `stop`."""
         return self._values[start:stop]
+
+
+def class_column(path: Path, text: str) -> MemoryColumn:
+    """Class names that stand as a JSON list in the metadata of a file."""
+    try:
+        names = np.array(json.loads(text))
+    except ValueError as error:
+        raise InputError(
+            f"{path}: the metadata 'classes' is no JSON list ({error}); write it with json.dumps."
+        ) from error
+    return MemoryColumn(path, "classes", names)
 
 
 class SequentialColumn(Column):

@@ -12,7 +12,7 @@ import numpy as np
 
 from trustsets.arrays import Array
 from trustsets.errors import InputError
-from trustsets.files.options import RECORD, read_record
+from trustsets.files.options import OPTIONS, read_record
 from trustsets.sets import PredictionSets
 from trustsets.status import Status
 
@@ -58,7 +58,7 @@ def _write_parquet(file: IO[bytes], tables: Iterable["pa.Table"], record: dict[s
     writer = None
     for table in tables:
         if writer is None:
-            schema = table.schema.with_metadata({RECORD: json.dumps(record)})
+            schema = table.schema.with_metadata({OPTIONS: json.dumps(record)})
             writer = pq.ParquetWriter(file, schema, compression="zstd")
         writer.write_table(table.cast(schema), row_group_size=len(table))
     if writer is not None:

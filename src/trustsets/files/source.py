@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "OutputsFile",
     "in_file",
+    "list_array",
     "open_columns",
     "open_outputs",
     "read_classes",
@@ -183,9 +184,9 @@ class OutputsFile:
 
         roles = self.roles
         fields: dict[str, Any] = {ROW: pa.array(np.arange(first_row + start, first_row + stop))}
-        fields[roles.kind] = _list_array(self._numbers(str(roles.values), start, stop))
+        fields[roles.kind] = list_array(self._numbers(str(roles.values), start, stop))
         if features and roles.features is not None:
-            fields["features"] = _list_array(self._numbers(roles.features, start, stop))
+            fields["features"] = list_array(self._numbers(roles.features, start, stop))
         for group, name in roles.groups.items():
             fields[GROUP_PREFIX + group] = pa.array(self._columns[name].read(start, stop))
         for name in roles.ids:
@@ -328,7 +329,7 @@ def _check_count(path: Path, names: Any, n_classes: int | None) -> Array:
     return np.asarray(names)
 
 
-def _list_array(matrix: Array) -> Any:
+def list_array(matrix: Array) -> Any:
     """A matrix as an Arrow column of lists, without copying."""
     import pyarrow as pa
 
