@@ -34,7 +34,7 @@ from trustsets.neighbours.points import (
 )
 from trustsets.storage import storable
 
-__all__ = ["TrustScore", "trust_ratio"]
+__all__ = ["TrustScore", "trust_ratio", "warn_small_classes"]
 
 # Added to both distances (relative to the scale of the features): x/0 and 0/0 become numbers.
 DISTANCE_FLOOR = 1e-12
@@ -203,7 +203,7 @@ class TrustScore(BaseEstimator):
         keep = self._dense(points)
         if not keep.all():
             points, stored = points.keep(keep), stored[keep]
-        self._warn_small_classes(classes, points)
+        warn_small_classes(classes, points.sizes, self.neighbour)
         self._set_up(classes, stored, points, 1.0 if self.normalize else _spread(points))
         return self
 
@@ -395,16 +395,18 @@ class TrustScore(BaseEstimator):
                 'Use "cpu", or a torch device such as "cuda".'
             )
 
-    def _warn_small_classes(self, classes: NDArray[Any], points: ClassPoints) -> None:
-        small = np.flatnonzero(points.sizes < self.neighbour)
-        if len(small):
-            warnings.warn(
-                f"{len(small)} classes have fewer than neighbour={self.neighbour} training points "
-                f"(first: {classes[small[0]]!r} with {points.sizes[small[0]]}); their farthest "
-                "point is used instead. Lower neighbour, or add training points.",
-                TrustSetsWarning,
-                stacklevel=3,
-            )
+
+def warn_small_classes(classes: NDArray[Any], sizes: IndexArray, neighbour: int) -> None:
+    """Say which classes cannot be represented by the neighbour asked for."""
+    small = np.flatnonzero(sizes < neighbour)
+    if len(small):
+        warnings.warn(
+            f"{len(small)} classes have fewer than neighbour={neighbour} training points "
+            f"(first: {classes[small[0]]!r} with {sizes[small[0]]}); their farthest point is used "
+            "instead. Lower neighbour, or add training points.",
+            TrustSetsWarning,
+            stacklevel=3,
+        )
 
 
 def _torch_search(points: ClassPoints, neighbour: int, device: str, memory: int | None) -> _Search:

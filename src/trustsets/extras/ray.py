@@ -157,7 +157,7 @@ def read_outputs(
     part_rows : int
         Rows that are read at a time.
     """
-    files = _input_files(outputs)
+    files = input_files(outputs)
     work = _Work(None, 0.0, tuple(ids), tuple(groups))
     opened = (open_outputs(file, groups=groups, ids=ids) for file in files)
     return _dataset(_pieces(opened, part_rows)).map_batches(
@@ -212,7 +212,7 @@ def predict_files(
         Called with the number of samples done.
     """
     check_alphas(alpha)
-    files = _input_files(outputs)
+    files = input_files(outputs)
     opened = (open_for_prediction(predictor, file, groups=groups, ids=ids) for file in files)
     pieces = list(_pieces(opened, part_rows))
     record = record or {"command": "predict", "options": {"alpha": alpha}}
@@ -309,7 +309,7 @@ def _identity(predictor: Predictor) -> str:
         return uuid.uuid4().hex
 
 
-def _input_files(outputs: Paths) -> list[Path]:
+def input_files(outputs: Paths) -> list[Path]:
     """Files to read, absolute: a folder stands for the Parquet files in it, in order of name."""
     given = [outputs] if isinstance(outputs, str | os.PathLike) else list(outputs)
     files: list[Path] = []
