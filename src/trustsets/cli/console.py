@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "is_input_error",
+    "plain_warnings",
     "print_error",
     "print_json",
     "print_lines",
@@ -26,7 +27,6 @@ __all__ = [
     "reset",
     "say",
     "settings",
-    "show_warnings",
 ]
 
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -128,18 +128,22 @@ def progress(description: str, total: int | None) -> Iterator[Callable[[int], No
         yield lambda done: bar.advance(task, done)
 
 
-def show_warnings() -> None:
-    """Print warnings of this package as one line each, and no others unless --debug."""
-    usual = warnings.showwarning
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print warnings of this package as one line each, and others with --debug only."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        usual = warnings.showwarning
 
-    def show(message: Any, category: type[Warning], *rest: Any, **named: Any) -> None:
-        if category.__module__ == "trustsets.errors":
-            if not settings.quiet:
-                _print_to_stderr("Warning", "yellow", _one_line(str(message)))
-        elif settings.debug:
-            usual(message, category, *rest, **named)
+        def show(message: Any, category: type[Warning], *rest: Any, **named: Any) -> None:
+            if category.__module__ == "trustsets.errors":
+                if not settings.quiet:
+                    _print_to_stderr("Warning", "yellow", _one_line(str(message)))
+            elif settings.debug:
+                usual(message, category, *rest, **named)
 
-    warnings.showwarning = show
+        warnings.showwarning = show
+        yield
 
 
 def is_input_error(error: Exception) -> bool:

@@ -11,6 +11,7 @@ from trustsets.cli import console
 from trustsets.cli.calibrate import calibrate
 from trustsets.cli.evaluate import evaluate
 from trustsets.cli.extract import extract
+from trustsets.cli.options import Command
 from trustsets.cli.predict import predict
 from trustsets.cli.report import report
 
@@ -46,14 +47,14 @@ def root(
 
 
 for command in (extract, calibrate, predict, evaluate, report):
-    app.command()(command)
+    app.command(cls=Command)(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; input errors end with exit code 2 and one line on stderr."""
-    console.show_warnings()
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="trustsets")
+        with console.plain_warnings():
+            app(args=None if arguments is None else list(arguments), prog_name="trustsets")
     except Exception as error:
         if console.settings.debug or not console.is_input_error(error):
             raise

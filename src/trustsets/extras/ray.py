@@ -38,7 +38,7 @@ from trustsets.quantiles import check_alphas
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["connected", "predict_dataset", "predict_files", "read_outputs"]
+__all__ = ["connected", "count_rows", "predict_dataset", "predict_files", "read_outputs"]
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -237,14 +237,14 @@ def predict_files(
 
 
 @contextmanager
-def connected(address: str | None = None) -> Iterator[None]:
+def connected(address: str = "local") -> Iterator[None]:
     """Connect to the Ray cluster at an address, or start one on this machine, for a while.
 
     Parameters
     ----------
-    address : str, optional
-        As ``ray.init`` takes it, such as ``"10.0.0.1:6379"`` or ``"auto"``. Without it a local
-        Ray is started, and stopped at the end.
+    address : str
+        As ``ray.init`` takes it, such as ``"10.0.0.1:6379"`` or ``"auto"``; ``"local"`` starts a
+        Ray on this machine, and stops it at the end.
     """
     ray = import_ray()
     if ray.is_initialized():
@@ -253,7 +253,7 @@ def connected(address: str | None = None) -> Iterator[None]:
     log = logging.getLogger("ray.data")
     level = log.level
     try:
-        ray.init(address=address or "local", log_to_driver=False, logging_level="warning")
+        ray.init(address=address, log_to_driver=False, logging_level="warning")
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise InputError(
             f"address={address!r}: no Ray cluster answers there ({error}). Start one with 'ray "
@@ -307,6 +307,11 @@ def _identity(predictor: Predictor) -> str:
         return storage.digest(predictor)
     except StorageError:
         return uuid.uuid4().hex
+
+
+def count_rows(outputs: Paths) -> int:
+    """Samples in files of model outputs; only the headers of the files are read."""
+    return sum(len(open_outputs(file)) for file in input_files(outputs))
 
 
 def input_files(outputs: Paths) -> list[Path]:

@@ -21,11 +21,13 @@ __all__ = [
     "Column",
     "MemoryColumn",
     "SequentialColumn",
+    "check_texts",
     "class_column",
     "file_error",
+    "read_lines",
 ]
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 1 << 20
 """Streams are read in pieces of about this size."""
 
 
@@ -87,6 +89,27 @@ def class_column(path: Path, text: str) -> MemoryColumn:
             f"{path}: the metadata 'classes' is no JSON list ({error}); write it with json.dumps."
         ) from error
     return MemoryColumn(path, "classes", names)
+
+
+def check_texts(column: Column, values: Array) -> Array:
+    """Values of a column that may be texts; bytes become texts, and damaged ones are refused."""
+    try:
+        if values.dtype.kind == "S":
+            return np.asarray(np.char.decode(values, "utf-8"))
+        if values.dtype.kind == "U":
+            # NumPy itself does not look at its code points.
+            values.astype(values.dtype.newbyteorder("<")).tobytes().decode("utf-32-le")
+    except UnicodeError as error:
+        raise column.error(f"holds bytes that are no text ({error}). Save it again.") from error
+    return values
+
+
+def read_lines(path: Path) -> list[str]:
+    """Lines of a text file."""
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a text file in UTF-8 ({error}).") from error
 
 
 class SequentialColumn(Column):

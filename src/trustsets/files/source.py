@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trustsets.arrays import Array, check_finite
 from trustsets.errors import InputError
-from trustsets.files.columns import Column, file_error
+from trustsets.files.columns import Column, check_texts, file_error, read_lines
 from trustsets.files.naming import GROUP_PREFIX, ROW, Roles, find_roles
 from trustsets.outputs import ModelOutputs
 
@@ -166,7 +166,7 @@ class OutputsFile:
         if roles.labels is not None:
             fields["labels"] = self._labels(roles.labels, start, stop)
         fields["groups"] = {
-            group: self._columns[name].read(start, stop) for group, name in roles.groups.items()
+            group: self._texts(name, start, stop) for group, name in roles.groups.items()
         }
         try:
             return ModelOutputs(**fields, classes=self.classes, rows=np.arange(start, stop))
@@ -188,9 +188,9 @@ class OutputsFile:
         if features and roles.features is not None:
             fields["features"] = list_array(self._numbers(roles.features, start, stop))
         for group, name in roles.groups.items():
-            fields[GROUP_PREFIX + group] = pa.array(self._columns[name].read(start, stop))
+            fields[GROUP_PREFIX + group] = pa.array(self._texts(name, start, stop))
         for name in roles.ids:
-            fields[name] = pa.array(self._columns[name].read(start, stop))
+            fields[name] = pa.array(self._texts(name, start, stop))
         return pa.table(fields)
 
     def _used(self) -> list[Column]:
@@ -206,15 +206,19 @@ class OutputsFile:
         check_finite(values, f"{self.path}: array {name!r}", start)
         return values
 
+    def _texts(self, name: str, start: int, stop: int) -> Array:
+        return check_texts(self._columns[name], self._columns[name].read(start, stop))
+
     def _labels(self, name: str, start: int, stop: int) -> Array:
-        column = self._columns[name]
-        return named_labels(column, column.read(start, stop), self.classes, start)
+        labels = self._texts(name, start, stop)
+        return named_labels(self._columns[name], labels, self.classes, start)
 
     def _distinct_labels(self) -> Array:
         column = self._columns[str(self.roles.labels)]
         found: set[Any] = set()
         for start in range(0, len(self), _LABEL_ROWS):
-            found.update(column.read(start, min(start + _LABEL_ROWS, len(self))).tolist())
+            stop = min(start + _LABEL_ROWS, len(self))
+            found.update(self._texts(column.name, start, stop).tolist())
             if len(found) > self.n_classes:
                 break
         if len(found) != self.n_classes:
@@ -246,7 +250,7 @@ def read_classes(path: str | os.PathLike[str], n_classes: int | None = None) -> 
     """Class names from a text file with one a line, or from the array ``classes`` of a file."""
     target = Path(path)
     if target.suffix.lower() == ".txt":
-        names = np.array(target.read_text(encoding="utf-8").splitlines())
+        names = np.array(read_lines(target))
     else:
         columns = open_columns(target)
         name = find_roles(columns).classes
@@ -257,7 +261,7 @@ def read_classes(path: str | os.PathLike[str], n_classes: int | None = None) -> 
         column = columns[name]
         if len(column.shape) != 1 or (n_classes is not None and column.shape[0] != n_classes):
             return _check_count(target, column, n_classes)
-        names = column.read(0, column.shape[0])
+        names = check_texts(column, column.read_all())
     return names if n_classes is None else _check_count(target, names, n_classes)
 
 
@@ -269,7 +273,7 @@ def read_training(
     n = features.shape[0]
     matrix = features.read(0, n)
     check_finite(matrix, f"{features.path}: array {features.name!r}")
-    return matrix, named_labels(labels, labels.read(0, n), classes)
+    return matrix, named_labels(labels, check_texts(labels, labels.read(0, n)), classes)
 
 
 def training_columns(path: str | os.PathLike[str]) -> tuple[Column, Column]:

@@ -15,7 +15,7 @@ import numpy as np
 from trustsets import storage
 from trustsets.arrays import Array
 from trustsets.errors import InputError
-from trustsets.files.columns import Column, MemoryColumn, class_column
+from trustsets.files.columns import Column, MemoryColumn, class_column, read_lines
 
 __all__ = ["CLASS_FILE", "is_shard_folder", "shard_columns", "tensor_columns"]
 
@@ -62,8 +62,7 @@ def shard_columns(path: Path) -> dict[str, Column]:
     }
     names = path / CLASS_FILE
     if names.is_file():
-        lines = names.read_text(encoding="utf-8").splitlines()
-        found[_CLASSES] = MemoryColumn(path, _CLASSES, np.array(lines))
+        found[_CLASSES] = MemoryColumn(path, _CLASSES, np.array(read_lines(names)))
     return found
 
 
