@@ -5,42 +5,46 @@ worker or a machine; here stands only what one piece of work is. The predictor g
 object store once, and all workers of a machine read its training points from there.
 """
 
-import copy
 import json
 import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any
 
 from trustsets import storage
-from trustsets.errors import InputError, NotCalibratedError, StorageError, TrustSetsError
-from trustsets.files.memory import rows_that_fit
-from trustsets.files.needs import needed_groups
-from trustsets.files.part_folder import PartFolder, PartWriter
-from trustsets.files.parts import file_identity, part_key
-from trustsets.files.prediction import (
-    DEFAULT_MEMORY,
-    PredictionSummary,
-    open_for_prediction,
-    predict_rows,
+from trustsets.errors import InputError, StorageError
+from trustsets.extras.ray_trust import ShardedTrustScore
+from trustsets.extras.ray_work import (
+    Paths,
+    Piece,
+    Work,
+    cut,
+    import_ray,
+    input_files,
+    predict_batch,
+    read_piece,
+    share,
+    write_piece,
 )
-from trustsets.files.source import OutputsFile, open_outputs
-from trustsets.files.tables import predict_table
+from trustsets.files.part_folder import PartFolder
+from trustsets.files.parts import file_identity, part_key
+from trustsets.files.prediction import DEFAULT_MEMORY, PredictionSummary, open_for_prediction
+from trustsets.files.source import open_outputs
 from trustsets.predictors import Predictor
-from trustsets.predictors.conditional import ConditionalLearned
 from trustsets.quantiles import check_alphas
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-__all__ = ["connected", "count_rows", "predict_dataset", "predict_files", "read_outputs"]
-
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+__all__ = [
+    "ShardedTrustScore",
+    "connected",
+    "count_rows",
+    "predict_dataset",
+    "predict_files",
+    "read_outputs",
+]
 
 PART_ROWS = 1 << 16
 """Rows of one piece of work, and of one part of the result."""
@@ -48,42 +52,6 @@ BATCH_ROWS = 1 << 13
 """Rows of a batch of a dataset."""
 # More pieces than this share tasks; a task that is repeated skips the parts that it had made.
 _MOST_TASKS = 1 << 12
-
-
-@final
-@dataclass(frozen=True)
-class Piece:
-    """A range of rows of one file: a piece of work.
-
-    Attributes
-    ----------
-    number : int
-        Of the part of the result.
-    path : str
-    start, stop : int
-        Rows of the file.
-    first_row : int
-        Number of the file's first sample over all files.
-    """
-
-    number: int
-    path: str
-    start: int
-    stop: int
-    first_row: int
-
-
-@final
-@dataclass(frozen=True)
-class _Work:
-    """What all pieces have in common. The reference is inside, so Ray hands it on unopened."""
-
-    predictor: Any
-    alpha: float
-    ids: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-    memory: int = DEFAULT_MEMORY
-    writer: PartWriter | None = None
 
 
 def predict_dataset(
@@ -125,9 +93,9 @@ def predict_dataset(
     >>> sets.write_parquet("sets/")                            # doctest: +SKIP
     """
     check_alphas(alpha)
-    work = _Work(_share(predictor, alpha), float(alpha), tuple(ids))
+    work = Work(share(predictor, alpha), float(alpha), tuple(ids))
     return dataset.map_batches(
-        _predict_batch,
+        predict_batch,
         batch_size=batch_rows,
         batch_format="pyarrow",
         fn_kwargs={"work": work},
@@ -158,10 +126,10 @@ def read_outputs(
         Rows that are read at a time.
     """
     files = input_files(outputs)
-    work = _Work(None, 0.0, tuple(ids), tuple(groups))
+    work = Work(None, 0.0, tuple(ids), tuple(groups))
     opened = (open_outputs(file, groups=groups, ids=ids) for file in files)
-    return _dataset(_pieces(opened, part_rows)).map_batches(
-        _read_piece, batch_size=1, batch_format="pyarrow", fn_kwargs={"work": work}
+    return _dataset(cut(opened, part_rows)).map_batches(
+        read_piece, batch_size=1, batch_format="pyarrow", fn_kwargs={"work": work}
     )
 
 
@@ -214,7 +182,7 @@ def predict_files(
     check_alphas(alpha)
     files = input_files(outputs)
     opened = (open_for_prediction(predictor, file, groups=groups, ids=ids) for file in files)
-    pieces = list(_pieces(opened, part_rows))
+    pieces = list(cut(opened, part_rows))
     record = record or {"command": "predict", "options": {"alpha": alpha}}
     setting = {
         "predictor": _identity(predictor),
@@ -224,11 +192,11 @@ def predict_files(
         "rows": part_rows,
         "record": record,
     }
-    shared = _share(predictor, alpha)
+    shared = share(predictor, alpha)
     with PartFolder(Path(result), part_key(setting), record) as folder:
-        work = _Work(shared, float(alpha), tuple(ids), tuple(groups), memory, folder.writer)
+        work = Work(shared, float(alpha), tuple(ids), tuple(groups), memory, folder.writer)
         made = _dataset(pieces).map_batches(
-            _write_piece, batch_size=1, batch_format="pyarrow", fn_kwargs={"work": work},
+            write_piece, batch_size=1, batch_format="pyarrow", fn_kwargs={"work": work},
             num_cpus=cpus,
         )  # fmt: skip
         summary = _summarise(made, pieces, predictor.classes_.size, advance)
@@ -267,40 +235,6 @@ def connected(address: str = "local") -> Iterator[None]:
         ray.shutdown()
 
 
-def import_ray() -> Any:
-    """Return the module `ray`, or say how to install it."""
-    try:
-        import ray
-        import ray.data  # the dataset library has dependencies of its own
-    except ImportError as error:
-        raise InputError(
-            'Ray is not installed. Install it with: pip install "trustsets[ray]"'
-        ) from error
-    return ray
-
-
-def _share(predictor: Predictor, alpha: float) -> Any:
-    """Put a predictor into the object store, with the fit of this alpha made."""
-    if not hasattr(predictor, "state_"):
-        raise NotCalibratedError("predictor is not calibrated; call calibrate first.")
-    learned = predictor.state_.learned
-    if isinstance(learned, ConditionalLearned):
-        learned.fit(float(alpha))
-    return import_ray().put(predictor)
-
-
-@lru_cache(maxsize=1)
-def _fetch(reference: Any) -> Predictor:
-    """Return the predictor in a worker.
-
-    Training points stay in the memory that the workers of a machine share. The calibrated state is
-    small and is copied: the engine's compiled functions are made for arrays that can be written.
-    """
-    predictor: Predictor = import_ray().get(reference)
-    predictor.state_ = copy.deepcopy(predictor.state_)
-    return predictor
-
-
 def _identity(predictor: Predictor) -> str:
     """Digest of a predictor; one that cannot be stored equals no other."""
     try:
@@ -314,102 +248,11 @@ def count_rows(outputs: Paths) -> int:
     return sum(len(open_outputs(file)) for file in input_files(outputs))
 
 
-def input_files(outputs: Paths) -> list[Path]:
-    """Files to read, absolute: a folder stands for the Parquet files in it, in order of name."""
-    given = [outputs] if isinstance(outputs, str | os.PathLike) else list(outputs)
-    files: list[Path] = []
-    for path in map(Path, given):
-        inside = sorted(path.glob("*.parquet")) if path.is_dir() else []
-        files += [file.absolute() for file in inside or [path]]
-    if not files:
-        raise InputError("outputs must name at least one file.")
-    return files
-
-
-def _pieces(opened: Iterator[OutputsFile], part_rows: int) -> Iterator[Piece]:
-    """Cut files into ranges of rows; only the headers of the files are read."""
-    if part_rows < 1:
-        raise InputError(f"part_rows must be at least 1; got {part_rows}.")
-    number, first_row = 0, 0
-    for source in opened:
-        for start in range(0, len(source), part_rows):
-            stop = min(start + part_rows, len(source))
-            yield Piece(number, str(source.path), start, stop, first_row)
-            number += 1
-        first_row += len(source)
-
-
 def _dataset(pieces: Any) -> Any:
     items = [asdict(piece) for piece in pieces]
     dataset = import_ray().data.from_items(items, override_num_blocks=min(len(items), _MOST_TASKS))
     dataset.context.enable_progress_bars = False
     return dataset
-
-
-def _only_piece(batch: "pa.Table") -> Piece:
-    return Piece(**batch.to_pylist()[0])
-
-
-def _predict_batch(batch: "pa.Table", work: _Work) -> "pa.Table":
-    return predict_table(_fetch(work.predictor), batch, work.alpha, ids=work.ids)
-
-
-def _read_piece(batch: "pa.Table", work: _Work) -> "pa.Table":
-    piece = _only_piece(batch)
-    source = open_outputs(piece.path, groups=work.groups, ids=work.ids)
-    return source.table(piece.start, piece.stop, first_row=piece.first_row)
-
-
-def _write_piece(batch: "pa.Table", work: _Work) -> "pa.Table":
-    """Make one part, unless it is there; report what is in it, or what is wrong with its input.
-
-    An error of the input is a result, not a failure of the task: Ray would wrap it in its own and
-    print both, and there is nothing to repeat.
-    """
-    import pyarrow as pa
-
-    piece = _only_piece(batch)
-    try:
-        report = _report(_make_part(piece, work))
-    except TrustSetsError as error:
-        report = {"error": [type(error).__name__, str(error)]}
-    return pa.table({"number": [piece.number], "report": [json.dumps(report)]})
-
-
-def _make_part(piece: Piece, work: _Work) -> PredictionSummary:
-    import pyarrow.parquet as pq
-
-    assert work.writer is not None
-    path = work.writer.path(piece.number)
-    summary = PredictionSummary(piece.stop - piece.start, 0)
-    if path.exists():
-        summary.continued = summary.n
-        summary.add(pq.read_table(path, columns=["size", "status"]))
-    else:
-        work.writer.write(piece.number, _predicted(piece, work, summary))
-    return summary
-
-
-def _report(summary: PredictionSummary) -> dict[str, Any]:
-    return {
-        "continued": summary.continued,
-        "sizes": list(summary.sizes.items()),
-        "status": dict(summary.status),
-    }
-
-
-def _predicted(piece: Piece, work: _Work, summary: PredictionSummary) -> Iterator["pa.Table"]:
-    """Sets of a piece, as many rows at a time as fit into memory."""
-    predictor = _fetch(work.predictor)
-    source = open_outputs(
-        piece.path, groups=[*work.groups, *needed_groups(predictor)], ids=work.ids
-    )
-    rows = rows_that_fit(source.row_bytes, source.n_classes, work.memory)
-    for start in range(piece.start, piece.stop, rows):
-        stop = min(start + rows, piece.stop)
-        table = predict_rows(predictor, source, start, stop, work.alpha, piece.first_row)
-        summary.add(table)
-        yield table
 
 
 def _summarise(

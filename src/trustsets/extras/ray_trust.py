@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator
 
 from trustsets.arrays import Array
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsError
-from trustsets.extras.ray import Paths, import_ray, input_files
+from trustsets.extras.ray_work import Paths, import_ray, input_files
 from trustsets.files.source import read_training, training_columns
 from trustsets.neighbours.inputs import (
     as_labels,

@@ -4,7 +4,6 @@ Parts are written under names that follow from their numbers alone, each whole o
 making one twice changes nothing. The folder gets its own name when every part is there.
 """
 
-import re
 import shutil
 import uuid
 from collections.abc import Iterable, Sequence
@@ -13,23 +12,16 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self, final
 
 from trustsets.errors import InputError, StorageError
-from trustsets.files.parts import lock_folder, parts_folder
+from trustsets.files.parts import lock_folder, part_files, parts_folder
 from trustsets.files.predictions import write_tables
 from trustsets.storage import atomic_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PartFolder", "PartWriter", "part_files"]
+__all__ = ["PartFolder", "PartWriter"]
 
 _SUFFIX = ".parquet"
-_PART = re.compile(r"part-\d{6,}\.parquet")
-
-
-def part_files(folder: Path) -> list[Path]:
-    """Parts of a finished output, in the order of their rows."""
-    found = [path for path in folder.iterdir() if _PART.fullmatch(path.name)]
-    return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
 @final

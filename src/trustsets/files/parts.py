@@ -9,6 +9,7 @@ under its own name it is whole or absent.
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,9 +19,10 @@ from typing import IO, Any, Self, final
 from trustsets._version import __version__
 from trustsets.errors import InputError
 
-__all__ = ["PartStore", "file_identity", "lock_folder", "part_key", "parts_folder"]
+__all__ = ["PartStore", "file_identity", "lock_folder", "part_files", "part_key", "parts_folder"]
 
 _DIGITS = 16
+_PARQUET_PART = re.compile(r"part-\d{6,}\.parquet")
 
 
 def part_key(setting: dict[str, Any]) -> str:
@@ -40,6 +42,14 @@ def file_identity(path: str | os.PathLike[str]) -> list[Any]:
 def parts_folder(output: Path, key: str) -> Path:
     """Hidden folder beside an output for the parts with this key."""
     return output.parent / f".{output.name}.{key[:_DIGITS]}.parts"
+
+
+def part_files(output: Path) -> list[Path]:
+    """Parquet files of a finished output in the order of their rows: its parts, or itself."""
+    if not output.is_dir():
+        return [output]
+    found = [path for path in output.iterdir() if _PARQUET_PART.fullmatch(path.name)]
+    return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
 @final

@@ -13,6 +13,7 @@ import numpy as np
 from trustsets.arrays import Array
 from trustsets.errors import InputError
 from trustsets.files.options import OPTIONS, read_record
+from trustsets.files.parts import part_files
 from trustsets.sets import PredictionSets
 from trustsets.status import Status
 
@@ -104,7 +105,7 @@ def read_predictions(path: Path, classes: Array) -> PredictionSets:
     Parameters
     ----------
     path : path
-        Parquet, CSV or JSON lines.
+        Parquet (a file or a folder of parts), CSV or JSON lines.
     classes : array of shape (K,)
         All class names, in the order of the columns of the outputs.
     """
@@ -176,10 +177,11 @@ def _read_parquet(path: Path) -> Iterator[_Batch]:
 
     names = ["set", "threshold", "status"]
     try:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(_LINES, columns=names):
-                columns = [batch.column(name).to_pylist() for name in names]
-                yield _batch(path, list(zip(*columns, strict=True)))
+        for part in part_files(path):
+            with pq.ParquetFile(part) as file:
+                for batch in file.iter_batches(_LINES, columns=names):
+                    columns = [batch.column(name).to_pylist() for name in names]
+                    yield _batch(part, list(zip(*columns, strict=True)))
     except (pa.ArrowException, KeyError, OSError) as error:
         raise _damaged(path, error) from error
 
