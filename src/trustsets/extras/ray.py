@@ -8,6 +8,7 @@ object store once, and all workers of a machine read its training points from th
 import json
 import logging
 import os
+import socket
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -179,6 +180,7 @@ def predict_files(
     advance : callable
         Called with the number of samples done.
     """
+    import_ray()
     check_alphas(alpha)
     files = input_files(outputs)
     opened = (open_for_prediction(predictor, file, groups=groups, ids=ids) for file in files)
@@ -218,15 +220,13 @@ def connected(address: str = "local") -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    check_answers(address)
     log = logging.getLogger("ray.data")
     level = log.level
     try:
         ray.init(address=address, log_to_driver=False, logging_level="warning")
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise InputError(
-            f"address={address!r}: no Ray cluster answers there ({error}). Start one with 'ray "
-            "start --head' and give the address that it prints."
-        ) from error
+        raise _no_cluster(address, error) from error
     log.setLevel("ERROR")
     try:
         yield
@@ -241,6 +241,23 @@ def _identity(predictor: Predictor) -> str:
         return storage.digest(predictor)
     except StorageError:
         return uuid.uuid4().hex
+
+
+def check_answers(address: str) -> None:
+    """Knock at an address of the form host:port, for which Ray would wait ten minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal() and "/" not in host:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        except (OSError, OverflowError) as error:
+            raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str, error: Exception) -> InputError:
+    return InputError(
+        f"{address}: no Ray cluster answers there ({error}). Start one with 'ray start --head' and "
+        "give the address that it prints, or give none to start one here."
+    )
 
 
 def count_rows(outputs: Paths) -> int:
