@@ -281,3 +281,36 @@ def test_standard_is_the_library(folder):
     )
     own = StandardConformal().calibrate(outputs)
     np.testing.assert_array_equal(own.state_.learned.scores, model.state_.learned.scores)
+
+
+def test_odd_names_are_printed_as_they_are(run, folder):
+    (folder / "standard.trustsets").rename("[bold]x[1].trustsets")
+    done = run("evaluate", "test.npz", "[bold]x[1].trustsets", "--metric", "class")
+    assert "[bold]x[1]" in done.out
+    done = run("predict", "[bold]x[1].trustsets", "new.npz", "-o", "s[1].csv")
+    assert done.code == 0 and "Written to s[1].csv." in done.err
+    assert run("predict", "[missing].trustsets", "new.npz", "-o", "s.csv").err.startswith(
+        "Error: [missing].trustsets: there is no such file"
+    )
+
+
+def test_stopping_says_how_to_go_on(run, folder, monkeypatch):
+    from trustsets.files.prediction import _Job
+
+    def stop(job, start, end):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_Job, "predict", stop)
+    done = run("predict", "standard.trustsets", "new.npz", "-o", "s.csv")
+    assert done.code == 130 and "Give the same command again" in done.err
+
+
+def test_too_little_memory_is_one_line(run, folder, monkeypatch):
+    from trustsets.files.prediction import _Job
+
+    def fail(job, start, end):
+        raise MemoryError("Unable to allocate 7 PiB")
+
+    monkeypatch.setattr(_Job, "predict", fail)
+    done = run("predict", "standard.trustsets", "new.npz", "-o", "s.csv")
+    assert done.code == 2 and "not enough memory (Unable to allocate 7 PiB)" in done.err

@@ -23,12 +23,16 @@ __all__ = [
     "print_json",
     "print_lines",
     "print_table",
+    "print_text",
     "progress",
     "reset",
+    "resumable",
     "say",
     "settings",
 ]
 
+# Longer lines are hard to read, however wide the terminal is.
+_WIDEST = 80
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -59,6 +63,24 @@ def print_lines(lines: Sequence[str]) -> None:
     """Print lines of a result as they are."""
     for line in lines:
         print(line)
+
+
+def print_text(text: str, style: str = "") -> None:
+    """Print a paragraph of a result, broken into lines; an empty one for no text.
+
+    Parameters
+    ----------
+    text : str
+        As it is; no markup.
+    style : str
+        Rich style on a terminal, such as ``"bold"``.
+    """
+    import textwrap
+
+    console = _rich()
+    width = min(console.width, _WIDEST)
+    for line in textwrap.wrap(text, width) or [""]:
+        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -148,16 +170,30 @@ def plain_warnings() -> Iterator[None]:
 
 def is_input_error(error: Exception) -> bool:
     """Whether the person can repair it: the package's own errors, and those of files."""
-    if isinstance(error, OSError):
+    if isinstance(error, OSError | MemoryError):
         return True
     from trustsets.errors import TrustSetsError
 
     return isinstance(error, TrustSetsError)
 
 
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Say how to go on when the person stops the command."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("Stopped. Give the same command again, and it continues from here.")
+        raise
+
+
 def print_error(error: Exception) -> None:
     """Print an error as one line on stderr."""
-    text = _file_error(error) if isinstance(error, OSError) else str(error)
+    text = str(error)
+    if isinstance(error, OSError):
+        text = _file_error(error)
+    elif isinstance(error, MemoryError):
+        text = f"there is not enough memory ({text or 'none is left'}). Use fewer samples at once."
     _print_to_stderr("Error", "bold red", _one_line(text))
 
 

@@ -91,6 +91,8 @@ def evaluate(
 
 def print_evaluations(found: "dict[str, Evaluation]") -> None:
     """Print one table: every metric of one method, or the main ones of several."""
+    from rich.markup import escape
+
     from trustsets.metrics import compare
     from trustsets.metrics.render import title
 
@@ -99,7 +101,8 @@ def print_evaluations(found: "dict[str, Evaluation]") -> None:
     rows = []
     for place, column in enumerate(table.columns):
         for (name,), entries in zip(table.keys, table.entries, strict=True):
-            rows.append([title(column), name, *_cells(entries[place], len(found) > 1)])
+            names = [escape(title(column)), escape(name)]
+            rows.append([*names, *_cells(entries[place], len(found) > 1)])
     header = ["Metric", "Method", "Value", f"{100 * first.level:g}% interval", "Noise floor"]
     console.print_table(
         header,

@@ -86,19 +86,20 @@ def extract(
             f'extract needs torch, which is not installed ({error}). Install "trustsets[torch]".'
         ) from error
     record = resolved(context)
-    outputs = extract_file(
-        model,
-        inputs,
-        output,
-        weights=weights,
-        layer=layer,
-        transform=transform,
-        classes=classes,
-        batch_size=batch_size,
-        device=device,
-        record=record,
-        progress=False if console.settings.quiet else None,
-    )
+    with console.resumable():
+        outputs = extract_file(
+            model,
+            inputs,
+            output,
+            weights=weights,
+            layer=layer,
+            transform=transform,
+            classes=classes,
+            batch_size=batch_size,
+            device=device,
+            record=record,
+            progress=False if console.settings.quiet else None,
+        )
     if console.settings.json:
         console.print_json(
             record

@@ -9,9 +9,11 @@ import typer
 from trustsets._version import __version__
 from trustsets.cli import console
 from trustsets.cli.calibrate import calibrate
+from trustsets.cli.demo import demo
 from trustsets.cli.evaluate import evaluate
 from trustsets.cli.extract import extract
 from trustsets.cli.options import Command
+from trustsets.cli.paper import paper
 from trustsets.cli.predict import predict
 from trustsets.cli.report import report
 
@@ -46,8 +48,9 @@ def root(
     console.reset()
 
 
-for command in (extract, calibrate, predict, evaluate, report):
+for command in (demo, extract, calibrate, predict, evaluate, report):
     app.command(cls=Command)(command)
+app.add_typer(paper)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

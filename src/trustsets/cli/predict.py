@@ -87,7 +87,8 @@ def _predict_here(
     from trustsets.files.prediction import predict_file
     from trustsets.files.source import open_outputs
 
-    with console.progress("Prediction sets", len(open_outputs(outputs))) as advance:
+    n = len(open_outputs(outputs))
+    with console.resumable(), console.progress("Prediction sets", n) as advance:
         return predict_file(model, outputs, output, **options, advance=advance)
 
 
@@ -98,5 +99,6 @@ def _predict_on_ray(
     from trustsets.predictors import load
 
     predictor, total = load(model), count_rows(outputs)
-    with connected(address), console.progress("Prediction sets", total) as advance:
-        return predict_files(predictor, outputs, output, **options, advance=advance)
+    with connected(address), console.resumable():
+        with console.progress("Prediction sets", total) as advance:
+            return predict_files(predictor, outputs, output, **options, advance=advance)

@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
@@ -26,7 +27,7 @@ from trustsets.files.naming import LABELS
 from trustsets.files.options import sidecar
 from trustsets.files.parts import file_identity, part_key
 from trustsets.files.source import SUFFIXES, named_labels, open_columns, read_classes
-from trustsets.files.tensors import CLASS_FILE
+from trustsets.files.tensors import CLASS_FILE, is_shard_folder
 from trustsets.files.writing import write_outputs
 from trustsets.outputs import ModelOutputs
 from trustsets.storage import atomic_path
@@ -91,15 +92,16 @@ def extract_file(
     network = _build_model(model, weights)
     names = None if classes is None else read_classes(classes)
     loader = _open_inputs(Path(inputs), transform, names, batch_size)
-    outputs = extract_outputs(
-        network,
-        loader,
-        layer,
-        device=device,
-        classes=loader.classes,
-        shards=shards,
-        progress=progress,
-    )
+    with _swept(shards, target):
+        outputs = extract_outputs(
+            network,
+            loader,
+            layer,
+            device=device,
+            classes=loader.classes,
+            shards=shards,
+            progress=progress,
+        )
     if shards == target:
         _write_beside(target, loader.classes, record)
     else:
@@ -111,6 +113,8 @@ def extract_file(
 def _shard_folder(target: Path, setting: list[Any]) -> Path:
     """The result itself, or a hidden folder beside it that belongs to these inputs alone."""
     if target.suffix == "":
+        if target.is_dir() and any(target.iterdir()) and not is_shard_folder(target):
+            raise InputError(f"{target}: this folder holds other things; give a new name.")
         return target
     if target.suffix.lower() not in SUFFIXES:
         raise InputError(
@@ -120,6 +124,17 @@ def _shard_folder(target: Path, setting: list[Any]) -> Path:
     if not target.absolute().parent.is_dir():
         raise InputError(f"{target}: its folder does not exist; make it first.")
     return target.parent / f".{target.name}.{part_key({'extract': setting})[:16]}.shards"
+
+
+@contextmanager
+def _swept(shards: Path, target: Path) -> Iterator[None]:
+    """Leave no hidden folder behind an error before the first shard."""
+    try:
+        yield
+    except BaseException:
+        if shards != target and not any(shards.glob("shard-*")):
+            shutil.rmtree(shards, ignore_errors=True)
+        raise
 
 
 def _write_beside(folder: Path, classes: Any, record: dict[str, Any] | None) -> None:

@@ -16,7 +16,7 @@ from trustsets.files.calibration import load_labelled
 from trustsets.files.needs import needed_groups
 from trustsets.files.options import OPTIONS_FACT, read_record
 from trustsets.files.parts import PartStore, file_identity, part_key
-from trustsets.files.predictions import PREDICTION_SUFFIXES, read_predictions
+from trustsets.files.set_files import PREDICTION_SUFFIXES, read_predictions
 from trustsets.files.source import open_outputs, read_classes, read_training
 from trustsets.metrics import Balls, Evaluation, Neighbourhoods, evaluate
 from trustsets.outputs import ModelOutputs

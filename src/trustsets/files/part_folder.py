@@ -8,12 +8,13 @@ import shutil
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self, final
 
 from trustsets.errors import InputError, StorageError
 from trustsets.files.parts import lock_folder, part_files, parts_folder
-from trustsets.files.predictions import write_tables
+from trustsets.files.set_files import write_tables
 from trustsets.storage import atomic_path
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ class PartFolder:
             )
         self.writer.parts.rename(self.output)
         # What interrupted runs with other options left is of no more use either.
-        for folder in self.output.absolute().parent.glob(f".{self.output.name}.*.parts"):
+        left = f".{escape(self.output.name)}.*.parts"
+        for folder in self.output.absolute().parent.glob(left):
             lock = self._lock if folder == self.writer.folder else lock_folder(folder)
             if lock is not None:
                 shutil.rmtree(folder, ignore_errors=True)

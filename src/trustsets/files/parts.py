@@ -13,6 +13,7 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
+from glob import escape
 from pathlib import Path
 from typing import IO, Any, Self, final
 
@@ -34,6 +35,8 @@ def part_key(setting: dict[str, Any]) -> str:
 def file_identity(path: str | os.PathLike[str]) -> list[Any]:
     """Place, size and time of change of a file, or of every file in a folder."""
     target = Path(path)
+    if not target.exists():
+        raise InputError(f"{target}: there is no such file.")
     files = sorted(target.rglob("*")) if target.is_dir() else [target]
     facts = [(str(file.resolve()), file.stat()) for file in files]
     return [[name, fact.st_size, fact.st_mtime_ns] for name, fact in facts]
@@ -125,7 +128,7 @@ class PartStore:
             self._place(path, partial(_write_text, text))
         _remove(self._folder)
         # What other options left behind for the same output is of no more use either.
-        for folder in self.output.parent.glob(f".{self.output.name}.*.parts"):
+        for folder in self.output.parent.glob(f".{escape(self.output.name)}.*.parts"):
             lock = lock_folder(folder)
             if lock is not None:
                 _remove(folder)

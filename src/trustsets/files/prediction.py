@@ -16,7 +16,7 @@ from trustsets.files.memory import rows_that_fit
 from trustsets.files.needs import dependence, needed_groups, uses_features
 from trustsets.files.options import sidecar
 from trustsets.files.parts import PartStore, file_identity, part_key
-from trustsets.files.predictions import check_suffix, has_sidecar, write_tables
+from trustsets.files.set_files import check_suffix, has_sidecar, write_tables
 from trustsets.files.source import OutputsFile, in_file, open_outputs, read_classes
 from trustsets.files.tables import predict_table
 from trustsets.predictors import Predictor, load
