@@ -5,6 +5,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, final
 
@@ -57,13 +58,13 @@ def _write_parquet(file: IO[bytes], tables: Iterable["pa.Table"], record: dict[s
     import pyarrow.parquet as pq
 
     writer = None
-    for table in tables:
-        if writer is None:
-            schema = table.schema.with_metadata({OPTIONS: json.dumps(record)})
-            writer = pq.ParquetWriter(file, schema, compression="zstd")
-        writer.write_table(table.cast(schema), row_group_size=len(table))
-    if writer is not None:
-        writer.close()
+    with ExitStack() as closing:
+        for table in tables:
+            if writer is None:
+                schema = table.schema.with_metadata({OPTIONS: json.dumps(record)})
+                writer = pq.ParquetWriter(file, schema, compression="zstd")
+                closing.enter_context(writer)
+            writer.write_table(table.cast(schema), row_group_size=len(table))
 
 
 def _write_csv(file: IO[bytes], tables: Iterable["pa.Table"], record: dict[str, Any]) -> None:
