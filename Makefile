@@ -48,7 +48,7 @@ browser:
 	 echo "No Chromium: tests of the report page will be skipped. Install the package chromium to run them."
 
 demo: $(READY)
-	$(BIN)/python examples/demo.py
+	$(BIN)/trustsets demo
 
 bench: $(BENCH_READY)
 	for script in benchmarks/*.py; do $(BENCH)/bin/python $$script || exit 1; done

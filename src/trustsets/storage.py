@@ -20,7 +20,7 @@ import numpy as np
 
 from trustsets.errors import InputError, StorageError
 
-__all__ = ["atomic_path", "read", "read_note", "storable", "write"]
+__all__ = ["atomic_path", "checksum", "digest", "read", "read_note", "storable", "write"]
 
 FORMAT = "trustsets"
 VERSION = 1
@@ -73,6 +73,12 @@ def read_note(path: str | os.PathLike[str]) -> Any:
     return header.get("note")
 
 
+def checksum(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 that the header of a file gives for its content, unverified."""
+    with _opened(Path(path)) as file:
+        return str(_check_header(Path(path), file.metadata() or {})["sha256"])
+
+
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Any:
     """Give a temporary path beside `path` that takes its place when the block succeeds."""
@@ -97,21 +103,28 @@ def _umask() -> int:
 
 
 def _read_parts(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+    with _opened(path) as file:
+        header = _check_header(path, file.metadata() or {})
+        arrays = {key: file.get_tensor(key) for key in file.keys()}
+    if header["sha256"] != _digest(header["tree"], arrays):
+        raise StorageError(f"{path}: the content was altered after it was saved. Save it again.")
+    return header, arrays
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Any:
+    """Open a safetensors file; what goes wrong in it is a `StorageError`."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
         raise StorageError(f"{path}: there is no such file.")
     try:
         with safe_open(path, framework="numpy") as file:
-            header = _check_header(path, file.metadata() or {})
-            arrays = {key: file.get_tensor(key) for key in file.keys()}
+            yield file
     except (SafetensorError, OSError) as error:
         raise StorageError(
             f"{path}: not a .trustsets file, or a damaged one ({error}). Save it again."
         ) from error
-    if header["sha256"] != _digest(header["tree"], arrays):
-        raise StorageError(f"{path}: the content was altered after it was saved. Save it again.")
-    return header, arrays
 
 
 def _check_header(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
@@ -130,10 +143,16 @@ def _check_header(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
     return header
 
 
+def digest(value: Any) -> str:
+    """Digest of a storable object: equal for objects that would be stored alike."""
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    return _digest(json.dumps(_encode(value, arrays), allow_nan=False), arrays)
+
+
 def _digest(tree: str, arrays: dict[str, np.ndarray[Any, Any]]) -> str:
     digest = hashlib.sha256(tree.encode())
     for key in sorted(arrays):
-        array = np.ascontiguousarray(arrays[key])
+        array = np.asarray(arrays[key], order="C")
         digest.update(f"{key} {array.dtype.str} {array.shape}".encode())
         digest.update(array.data if array.size else b"")
     return digest.hexdigest()
@@ -164,7 +183,8 @@ def _encode_array(value: np.ndarray[Any, Any], arrays: dict[str, np.ndarray[Any,
     if value.dtype.kind not in "biuf":
         raise StorageError(f"an array of dtype {value.dtype} cannot be saved.")
     key = str(len(arrays))
-    arrays[key] = np.ascontiguousarray(value)
+    # Unlike ascontiguousarray, this leaves an array of no dimension one.
+    arrays[key] = np.asarray(value, order="C")
     return {"tensor": key}
 
 

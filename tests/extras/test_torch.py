@@ -13,7 +13,8 @@ from torch import nn
 
 from trustsets import APS, InputError, storage
 from trustsets.extras import shards as shards_module
-from trustsets.extras.torch import _use_half, extract_outputs
+from trustsets.extras.forward import Batch, Runner, Tap, run_ahead, use_half
+from trustsets.extras.torch import extract_outputs
 
 
 class Perceptron(nn.Module):
@@ -208,9 +209,46 @@ def test_features_keep_half_precision_and_everything_else_is_single(precision, e
 
 @pytest.mark.parametrize("asked", ["auto", True, False])
 def test_mixed_precision_is_for_gpus(asked):
-    assert _use_half(asked, torch.device("cuda")) is (asked is not False)
-    assert not _use_half(False, torch.device("cpu"))
-    assert not _use_half("auto", torch.device("cpu"))
+    assert use_half(asked, torch.device("cuda")) is (asked is not False)
+    assert not use_half(False, torch.device("cpu"))
+    assert not use_half("auto", torch.device("cpu"))
+
+
+class Refusing:
+    """A store whose disk is full after a few batches."""
+
+    def __init__(self, at):
+        self.taken, self.at = [], at
+
+    def add(self, batch):
+        if len(self.taken) == self.at:
+            raise OSError("disk full")
+        self.taken.append(batch)
+
+
+@pytest.mark.parametrize("at", [0, 3, 9])
+def test_running_ahead_keeps_the_order_and_tells_of_a_failed_write(at):
+    model, batches = seeded(Perceptron).eval(), vectors(SIZES)
+    given = [Batch(x, y.numpy(), np.array([number])) for number, (x, y) in enumerate(batches)]
+    with Tap(model, model.body) as tap:
+        runner = Runner(model, tap, torch.device("cpu"), half=False, keep_predicted=True)
+        store = Refusing(at)
+        with pytest.raises(OSError, match="disk full"):
+            run_ahead(runner, given, store)
+        whole = Refusing(99)
+        run_ahead(runner, given, whole)
+        plain = [runner.run(batch) for batch in given]
+    assert [int(outputs.rows[0]) for outputs in store.taken] == list(range(at))
+    assert len(whole.taken) == len(plain) == len(given)
+    for one, other in zip(whole.taken, plain, strict=True):
+        np.testing.assert_array_equal(one.logits, other.logits)
+        np.testing.assert_array_equal(one.predicted, other.logits.argmax(axis=1))
+        np.testing.assert_array_equal(one.rows, other.rows)
+
+
+def test_stores_that_keep_nothing_need_a_directory():
+    with pytest.raises(InputError, match="need a directory"):
+        shards_module.BatchStore(None, {}, keep=False)
 
 
 # --- the model is left as it was
@@ -422,7 +460,7 @@ def test_no_truncation_of_a_shard_is_accepted(run, tmp_path):
     data = path.read_bytes()
     for size in range(0, len(data), 13):
         path.write_bytes(data[:size])
-        assert len(shards_module._read_shards(tmp_path / "run")) == 4
+        assert len(list(shards_module._resumable_shards(tmp_path / "run"))) == 4
         assert not path.exists()
 
 

@@ -144,6 +144,12 @@ def calibrate(
         int,
         typer.Option(min=0, metavar="N", rich_help_panel=_METHOD, help="Degree of the polynomial."),
     ] = 5,
+    components: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", rich_help_panel=_METHOD, help="Number of principal components."
+        ),
+    ] = 20,
     statistic: Annotated[
         list[StatisticName] | None,
         typer.Option(
@@ -254,6 +260,7 @@ def calibrate(
         own_mass=None if own_mass is None else own_mass.value,
         basis=tuple(name.value for name in basis or [BasisName.POLYNOMIAL]),
         degree=degree,
+        components=components,
         statistics=tuple(
             name.value for name in statistic or [StatisticName.CONFIDENCE, StatisticName.TRUST]
         ),

@@ -18,17 +18,21 @@ if TYPE_CHECKING:
 
 __all__ = [
     "is_input_error",
+    "plain_warnings",
     "print_error",
     "print_json",
     "print_lines",
     "print_table",
+    "print_text",
     "progress",
     "reset",
+    "resumable",
     "say",
     "settings",
-    "show_warnings",
 ]
 
+# Longer lines are hard to read, however wide the terminal is.
+_WIDEST = 80
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -59,6 +63,24 @@ def print_lines(lines: Sequence[str]) -> None:
     """Print lines of a result as they are."""
     for line in lines:
         print(line)
+
+
+def print_text(text: str, style: str = "") -> None:
+    """Print a paragraph of a result, broken into lines; an empty one for no text.
+
+    Parameters
+    ----------
+    text : str
+        As it is; no markup.
+    style : str
+        Rich style on a terminal, such as ``"bold"``.
+    """
+    import textwrap
+
+    console = _rich()
+    width = min(console.width, _WIDEST)
+    for line in textwrap.wrap(text, width) or [""]:
+        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -128,32 +150,50 @@ def progress(description: str, total: int | None) -> Iterator[Callable[[int], No
         yield lambda done: bar.advance(task, done)
 
 
-def show_warnings() -> None:
-    """Print warnings of this package as one line each, and no others unless --debug."""
-    usual = warnings.showwarning
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print warnings of this package as one line each, and others with --debug only."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        usual = warnings.showwarning
 
-    def show(message: Any, category: type[Warning], *rest: Any, **named: Any) -> None:
-        if category.__module__ == "trustsets.errors":
-            if not settings.quiet:
-                _print_to_stderr("Warning", "yellow", _one_line(str(message)))
-        elif settings.debug:
-            usual(message, category, *rest, **named)
+        def show(message: Any, category: type[Warning], *rest: Any, **named: Any) -> None:
+            if category.__module__ == "trustsets.errors":
+                if not settings.quiet:
+                    _print_to_stderr("Warning", "yellow", _one_line(str(message)))
+            elif settings.debug:
+                usual(message, category, *rest, **named)
 
-    warnings.showwarning = show
+        warnings.showwarning = show
+        yield
 
 
 def is_input_error(error: Exception) -> bool:
     """Whether the person can repair it: the package's own errors, and those of files."""
-    if isinstance(error, OSError):
+    if isinstance(error, OSError | MemoryError):
         return True
     from trustsets.errors import TrustSetsError
 
     return isinstance(error, TrustSetsError)
 
 
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Say how to go on when the person stops the command."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("Stopped. Give the same command again, and it continues from here.")
+        raise
+
+
 def print_error(error: Exception) -> None:
     """Print an error as one line on stderr."""
-    text = _file_error(error) if isinstance(error, OSError) else str(error)
+    text = str(error)
+    if isinstance(error, OSError):
+        text = _file_error(error)
+    elif isinstance(error, MemoryError):
+        text = f"there is not enough memory ({text or 'none is left'}). Use fewer samples at once."
     _print_to_stderr("Error", "bold red", _one_line(text))
 
 

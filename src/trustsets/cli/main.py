@@ -9,7 +9,13 @@ import typer
 from trustsets._version import __version__
 from trustsets.cli import console
 from trustsets.cli.calibrate import calibrate
+from trustsets.cli.demo import demo
+from trustsets.cli.evaluate import evaluate
+from trustsets.cli.extract import extract
+from trustsets.cli.options import Command
+from trustsets.cli.paper import paper
 from trustsets.cli.predict import predict
+from trustsets.cli.report import report
 
 __all__ = ["app", "main"]
 
@@ -42,15 +48,16 @@ def root(
     console.reset()
 
 
-for command in (calibrate, predict):
-    app.command()(command)
+for command in (demo, extract, calibrate, predict, evaluate, report):
+    app.command(cls=Command)(command)
+app.add_typer(paper)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; input errors end with exit code 2 and one line on stderr."""
-    console.show_warnings()
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="trustsets")
+        with console.plain_warnings():
+            app(args=None if arguments is None else list(arguments), prog_name="trustsets")
     except Exception as error:
         if console.settings.debug or not console.is_input_error(error):
             raise

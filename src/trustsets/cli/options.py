@@ -4,14 +4,47 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from trustsets.cli import console
 
-__all__ = ["Alpha", "Config", "Debug", "Json", "Quiet", "Seed", "resolved"]
+__all__ = [
+    "Alpha",
+    "AnyAlpha",
+    "Classes",
+    "Command",
+    "Config",
+    "Debug",
+    "Groups",
+    "Json",
+    "Level",
+    "Methods",
+    "Metrics",
+    "Quiet",
+    "Ray",
+    "Seed",
+    "TestOutputs",
+    "Train",
+    "resolved",
+]
 
 _PANEL = "Common options"
-# They say how a command talks, not what it computes.
-_NOT_STORED = {"config", "json", "quiet", "debug"}
+# They say how a command talks or where it runs, not what it computes.
+_NOT_STORED = {"config", "json", "quiet", "debug", "ray"}
+_RAY, _LOCAL = "--ray", "local"
+
+
+class Command(TyperCommand):
+    """A command whose option --ray may stand without its value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put in the value that is left out."""
+        given: list[str] = []
+        for place, word in enumerate(args):
+            given.append(word)
+            if word == _RAY and (place + 1 == len(args) or args[place + 1].startswith("-")):
+                given.append(_LOCAL)
+        return super().parse_args(ctx, given)
 
 
 def _set_json(value: bool) -> bool:
@@ -48,6 +81,57 @@ Alpha = Annotated[
         help="Share of sets that may miss the true class, between 0 and 1.",
     ),
 ]
+AnyAlpha = Annotated[
+    float | None,
+    typer.Option(
+        "--alpha",
+        metavar="SHARE",
+        help="Share of sets that may miss the true class. Default: that of the predictions, "
+        "or else 0.1.",
+    ),
+]
+TestOutputs = Annotated[
+    Path,
+    typer.Argument(
+        metavar="OUTPUTS",
+        help="Labelled outputs: .npz, .parquet, .safetensors or a folder of .npy.",
+    ),
+]
+Methods = Annotated[
+    list[str],
+    typer.Argument(metavar="METHODS", help="Models or predictions, as FILE or NAME=FILE."),
+]
+Train = Annotated[
+    Path | None,
+    typer.Option(
+        "--train",
+        metavar="FILE",
+        help="Features and labels of the training data, for the trust score. Default: the "
+        "trust score of the first model that has one.",
+    ),
+]
+Classes = Annotated[
+    Path | None,
+    typer.Option(
+        "--classes",
+        metavar="FILE",
+        help="Class names: a text file, or a file with an array 'classes'.",
+    ),
+]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option("--group", metavar="NAME", help="An array that holds groups; may be given again."),
+]
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        metavar="NAME",
+        help="Measure only this (conf_trust, conf_rank, class, groups, size_strata, "
+        "trust_rank, balls, slab); may be given again. Default: all.",
+    ),
+]
+Level = Annotated[float, typer.Option("--level", metavar="SHARE", help="Level of the intervals.")]
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -90,6 +174,14 @@ Debug = Annotated[
         help="Show the traceback of an error.",
     ),
 ]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        _RAY,
+        metavar="[ADDRESS]",
+        help="Run on the Ray cluster at this address, or on one started here.",
+    ),
+]
 Seed = Annotated[
     int,
     typer.Option("--seed", metavar="N", min=0, help="Seed of everything that is drawn at random."),
@@ -102,7 +194,7 @@ def resolved(context: typer.Context) -> dict[str, Any]:
 
     options = {
         name: _plain(value)
-        for name, value in context.params.items()
+        for name, value in sorted(context.params.items())
         if name not in _NOT_STORED and value is not None
     }
     return {"trustsets": __version__, "command": str(context.info_name), "options": options}

@@ -4,11 +4,22 @@ Imports report and below. Every task is a function of a seed that returns a `Dem
 data, a network trained on a part of it, and its outputs on the rest.
 """
 
+from trustsets.demo.comparison import compare_methods
 from trustsets.demo.digits import digits_task
 from trustsets.demo.library import library_task
+from trustsets.demo.results import MethodResult, TaskResult
 from trustsets.demo.simulated import simulated_task
 from trustsets.demo.task import DemoTask
 
-__all__ = ["TASKS", "DemoTask", "digits_task", "library_task", "simulated_task"]
+__all__ = [
+    "TASKS",
+    "DemoTask",
+    "MethodResult",
+    "TaskResult",
+    "compare_methods",
+    "digits_task",
+    "library_task",
+    "simulated_task",
+]
 
 TASKS = {"digits": digits_task, "library": library_task, "simulated": simulated_task}

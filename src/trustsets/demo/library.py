@@ -9,7 +9,7 @@ from trustsets.demo.functions import library_functions, words_of
 from trustsets.demo.network import Network
 from trustsets.demo.task import DemoTask, run_network
 
-__all__ = ["library_task"]
+__all__ = ["functions", "library_task"]
 
 _FEWEST = 12
 _DIRECTIONS = 128
@@ -31,7 +31,7 @@ def library_task(seed: int = 0, train_share: float = 0.4) -> DemoTask:
     """
     from sklearn.model_selection import train_test_split
 
-    texts, modules = _functions()
+    texts, modules = functions()
     classes, codes = np.unique(modules, return_inverse=True)
     seen, new = train_test_split(
         np.arange(len(texts)), train_size=train_share, random_state=seed, stratify=codes
@@ -55,7 +55,7 @@ def library_task(seed: int = 0, train_share: float = 0.4) -> DemoTask:
 
 
 @cache
-def _functions() -> tuple[list[str], list[str]]:
+def functions() -> tuple[list[str], list[str]]:
     """Read the library once, however many seeds are tried."""
     return library_functions(_FEWEST)
 

@@ -54,9 +54,9 @@ def simulated_task(
     n_train: int = 3000,
     n_pool: int = 10000,
     n_classes: int = 100,
-    n_features: int = 10,
+    n_features: int = 15,
     tail: float = 1.0,
-    spread: float = 1.2,
+    spread: float = 1.0,
 ) -> DemoTask:
     """A network trained on samples of a known law, and new samples of the same law.
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from trustsets.demo.network import Network
 from trustsets.outputs import ModelOutputs
 
-__all__ = ["DemoTask", "run_network"]
+__all__ = ["DemoTask", "is_right", "run_network"]
 
 Floats = NDArray[np.float64]
 
@@ -46,7 +46,7 @@ class DemoTask:
     @property
     def accuracy(self) -> float:
         """Share of the pool that the classifier gets right."""
-        return float(_right(self.pool).mean())
+        return float(is_right(self.pool).mean())
 
     @property
     def confidence(self) -> float:
@@ -56,7 +56,7 @@ class DemoTask:
     @property
     def calibration_error(self) -> float:
         """Mean distance of accuracy from confidence over 15 equal bins of confidence."""
-        surplus = self.pool.confidence - _right(self.pool)
+        surplus = self.pool.confidence - is_right(self.pool)
         bins = (self.pool.confidence * _CALIBRATION_BINS).astype(np.int64)
         sums = np.bincount(np.minimum(bins, _CALIBRATION_BINS - 1), weights=surplus)
         return float(np.abs(sums).sum() / len(self.pool))
@@ -70,5 +70,6 @@ def run_network(network: Network, inputs: Any, labels: Any, classes: Any) -> Mod
     )
 
 
-def _right(outputs: ModelOutputs) -> NDArray[np.bool_]:
+def is_right(outputs: ModelOutputs) -> NDArray[np.bool_]:
+    """Whether each prediction is the true class, shape (n,)."""
     return np.equal(outputs.predicted_codes, outputs.require_labels("the accuracy"))

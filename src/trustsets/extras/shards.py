@@ -1,4 +1,4 @@
-"""Batches of outputs, kept in memory and, if asked, in shards on disk. No optional dependency.
+"""Batches of outputs, in memory, in shards on disk, or both. No optional dependency.
 
 A directory holds ``manifest.json`` and ``shard-00000.safetensors`` and so on. Each shard is
 written whole or not at all and carries a checksum, so after a kill at any moment what is
@@ -7,10 +7,10 @@ there is right, and a truncated or altered shard is noticed and made again.
 
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from trustsets import storage
 from trustsets.arrays import Array
 from trustsets.errors import InputError, StorageError
 
-__all__ = ["BatchStore", "OutputBatches"]
+__all__ = ["BatchStore", "OutputBatches", "read_manifest", "read_shards", "shard_paths"]
 
 SHARD_ROWS = 16384
 """A shard is written as soon as this many rows are waiting; it holds whole batches."""
@@ -35,26 +35,36 @@ class OutputBatches:
 
     Attributes
     ----------
-    logits : array of shape (n, K)
+    logits : array of shape (n, K), or None where only the features matter
     features : array of shape (n, d)
     labels : array of shape (n,), or None
     sizes : array of integers that sum to n
+    rows : array of shape (n,), or None
+        Which sample of a table each row is.
+    predicted : array of shape (n,), or None
+        Column of the largest logit, where it is kept.
     """
 
-    logits: Array
+    logits: Array | None
     features: Array
     labels: Array | None
     sizes: NDArray[np.int64]
+    rows: NDArray[np.int64] | None = None
+    predicted: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.features)
 
     @classmethod
     def join(cls, parts: Sequence["OutputBatches"]) -> "OutputBatches":
         """All parts, end to end."""
-        labels = [part.labels for part in parts if part.labels is not None]
         return cls(
-            np.concatenate([part.logits for part in parts]),
+            _join([part.logits for part in parts]),
             np.concatenate([part.features for part in parts]),
-            np.concatenate(labels) if labels else None,
+            _join([part.labels for part in parts]),
             np.concatenate([part.sizes for part in parts]),
+            _join([part.rows for part in parts]),
+            _join([part.predicted for part in parts]),
         )
 
     def batch_labels(self) -> list[Array | None]:
@@ -62,6 +72,11 @@ class OutputBatches:
         if self.labels is None:
             return [None] * len(self.sizes)
         return list(np.split(self.labels, np.cumsum(self.sizes)[:-1]))
+
+    def without_outputs(self) -> "OutputBatches":
+        """Return the same batches with empty logits and features: what is checked against."""
+        logits = None if self.logits is None else self.logits[:0].copy()
+        return replace(self, logits=logits, features=self.features[:0].copy())
 
 
 @final
@@ -74,6 +89,11 @@ class BatchStore:
         Where shards are; made if it does not exist. One run at a time may use it.
     setting : dict
         What the outputs depend on, as JSON; an earlier run must have had the same.
+    keep : bool
+        Keep the outputs in memory, for `finish`. Without, memory holds one shard, and the
+        labels and row numbers of the rest; a directory is needed.
+    shard_rows : int, optional
+        Rows after which a shard is written; default `SHARD_ROWS`.
 
     Attributes
     ----------
@@ -81,9 +101,21 @@ class BatchStore:
         Whether an earlier run came to the end.
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None, setting: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None,
+        setting: dict[str, Any],
+        *,
+        keep: bool = True,
+        shard_rows: int | None = None,
+    ) -> None:
+        if directory is None and not keep:
+            raise InputError("outputs that are not kept in memory need a directory for shards.")
         self._directory = None if directory is None else Path(directory)
         self._setting = setting
+        self._keep = keep
+        self._shard_rows = SHARD_ROWS if shard_rows is None else shard_rows
+        self._rows = 0
         self._parts: list[OutputBatches] = []
         self._waiting: list[OutputBatches] = []
         self.finished = False
@@ -100,6 +132,11 @@ class BatchStore:
     def n_known(self) -> int:
         """How many batches an earlier run left."""
         return len(self._known)
+
+    def column(self, name: Literal["labels", "rows", "predicted"]) -> Array:
+        """One column of all shards so far; empty where batches do not carry it."""
+        pieces: list[Array] = [getattr(part, name) for part in self._parts]
+        return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
 
     def check_known(self, index: int, size: int, labels: Array | None) -> None:
         """Refuse a batch that differs from the stored one in its place."""
@@ -120,28 +157,33 @@ class BatchStore:
         first = (self._parts or self._waiting or [batch])[0]
         _check_alike(first, batch)
         self._waiting.append(batch)
-        if sum(len(each.logits) for each in self._waiting) >= SHARD_ROWS:
-            self._flush()
+        if sum(len(each) for each in self._waiting) >= self._shard_rows:
+            self.flush()
 
     def finish(self) -> OutputBatches:
-        """Write what waits, mark the end, and return everything."""
-        self._flush()
+        """Write what waits, mark the end, and return everything that is kept in memory."""
+        self.flush()
         whole = OutputBatches.join(self._parts)
         if self._directory is not None and not self.finished:
             self.finished = True
             self._write_manifest(self._directory)
         return whole
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what waits as a shard."""
         if not self._waiting:
             return
         part = OutputBatches.join(self._waiting)
         if self._directory is not None:
             storage.write(_shard(self._directory, len(self._parts)), part)
-        self._parts.append(part)
+        self._take(part)
         self._waiting = []
         if self._directory is not None:
             self._write_manifest(self._directory)
+
+    def _take(self, part: OutputBatches) -> None:
+        self._parts.append(part if self._keep else part.without_outputs())
+        self._rows += len(part)
 
     def _resume(self, directory: Path) -> None:
         for left_over in directory.glob(".*.part"):
@@ -154,9 +196,10 @@ class BatchStore:
                 )
             self._write_manifest(directory)
             return
-        manifest = _read_manifest(directory)
+        manifest = read_manifest(directory)
         self._check_setting(directory, manifest["setting"])
-        self._parts = _read_shards(directory)
+        for part in _resumable_shards(directory):
+            self._take(part)
         # A shard that was damaged after the end makes the run unfinished again.
         self.finished = bool(manifest["finished"]) and len(self._parts) == manifest["shards"]
 
@@ -174,13 +217,14 @@ class BatchStore:
 
     def _write_manifest(self, directory: Path) -> None:
         first = self._parts[0] if self._parts else None
+        logits = None if first is None else first.logits
         manifest = {
             "setting": self._setting,
-            "n_classes": None if first is None else int(first.logits.shape[1]),
+            "n_classes": None if logits is None else int(logits.shape[1]),
             "n_features": None if first is None else int(first.features.shape[1]),
-            "rows_per_shard": SHARD_ROWS,
+            "rows_per_shard": self._shard_rows,
             "shards": len(self._parts),
-            "rows": sum(len(part.logits) for part in self._parts),
+            "rows": self._rows,
             "finished": self.finished,
         }
         with storage.atomic_path(directory / _MANIFEST) as temporary:
@@ -194,6 +238,11 @@ class BatchStore:
         )
 
 
+def _join(pieces: Sequence[Array | None]) -> Array | None:
+    present = [piece for piece in pieces if piece is not None]
+    return np.concatenate(present) if present else None
+
+
 def _same_labels(one: Array | None, other: Array | None) -> bool:
     if one is None or other is None:
         return one is other
@@ -203,8 +252,8 @@ def _same_labels(one: Array | None, other: Array | None) -> bool:
 def _check_alike(first: OutputBatches, batch: OutputBatches) -> None:
     """All batches have the same classes, feature dimension, and labels or none."""
     for name, one, other in [
-        ("classes", first.logits.shape[1], batch.logits.shape[1]),
-        ("features", first.features.shape[1], batch.features.shape[1]),
+        ("classes", _width(first.logits), _width(batch.logits)),
+        ("features", _width(first.features), _width(batch.features)),
     ]:
         if one != other:
             raise InputError(
@@ -218,14 +267,20 @@ def _check_alike(first: OutputBatches, batch: OutputBatches) -> None:
         )
 
 
+def _width(array: Array | None) -> int:
+    return 0 if array is None else int(array.shape[1])
+
+
 def _shard(directory: Path, number: int) -> Path:
     return directory / f"shard-{number:05d}.safetensors"
 
 
-def _read_manifest(directory: Path) -> dict[str, Any]:
+def read_manifest(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a directory says about its shards: setting, shards, rows, finished."""
     try:
-        manifest: dict[str, Any] = json.loads((directory / _MANIFEST).read_text())
+        manifest: dict[str, Any] = json.loads((Path(directory) / _MANIFEST).read_text())
         _, _, _ = manifest["setting"].keys(), manifest["finished"], manifest["shards"]
+        _ = manifest["rows"], manifest["n_features"], manifest["n_classes"]
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise InputError(
             f"shards={directory} has a damaged {_MANIFEST} ({error}); choose another directory, or "
@@ -234,19 +289,34 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def _read_shards(directory: Path) -> list[OutputBatches]:
+def shard_paths(directory: str | os.PathLike[str]) -> list[Path]:
+    """Files of a directory's shards, in order, as many as its manifest counts."""
+    return [_shard(Path(directory), number) for number in range(read_manifest(directory)["shards"])]
+
+
+def read_shards(directory: str | os.PathLike[str]) -> Iterator[OutputBatches]:
+    """Shards of a directory one by one; a missing or damaged one is a `StorageError`."""
+    for path in shard_paths(directory):
+        yield _read_shard(path)
+
+
+def _read_shard(path: Path) -> OutputBatches:
+    part = storage.read(path)
+    if not isinstance(part, OutputBatches):
+        raise StorageError(f"{path}: holds a {type(part).__name__} instead of a shard of outputs.")
+    return part
+
+
+def _resumable_shards(directory: Path) -> Iterator[OutputBatches]:
     """The shards before the first that is missing or damaged; those after it are removed."""
-    parts: list[OutputBatches] = []
-    while (path := _shard(directory, len(parts))).exists():
+    number = 0
+    while (path := _shard(directory, number)).exists():
         try:
-            part = storage.read(path)
+            part = _read_shard(path)
         except StorageError:
             break
-        if not isinstance(part, OutputBatches):
-            break
-        parts.append(part)
-    number = len(parts)
+        number += 1
+        yield part
     while (path := _shard(directory, number)).exists():
         path.unlink()
         number += 1
-    return parts

@@ -4,7 +4,16 @@
 function, `predict_file` runs it over a file with bounded memory and continues after a kill.
 """
 
+from trustsets.files.prediction import predict_file
 from trustsets.files.source import OutputsFile, open_outputs, read_training
 from trustsets.files.tables import predict_table
+from trustsets.files.writing import write_outputs
 
-__all__ = ["OutputsFile", "open_outputs", "predict_table", "read_training"]
+__all__ = [
+    "OutputsFile",
+    "open_outputs",
+    "predict_file",
+    "predict_table",
+    "read_training",
+    "write_outputs",
+]

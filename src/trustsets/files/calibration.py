@@ -57,8 +57,8 @@ class Recipe:
         label's own mass (``exclude``, ``include``, ``random``).
     basis : tuple of str
         Function classes of the conditional methods, by name; they are added up.
-    degree : int
-        Of the polynomial.
+    degree, components : int
+        Of the polynomial, and how many principal components.
     statistics : tuple of str
         What polynomial and bins look at, by name.
     transform : str
@@ -77,6 +77,7 @@ class Recipe:
     own_mass: str | None = None
     basis: tuple[str, ...] = ("polynomial",)
     degree: int = 5
+    components: int = 20
     statistics: tuple[str, ...] = ("confidence", "trust")
     transform: str = "rank"
     groups: tuple[str, ...] = ()
@@ -174,7 +175,7 @@ class Recipe:
             "polynomial": lambda: Polynomial(self.degree, of=self._statistics(self.transform)),
             "bins": self._bins,
             "groups": lambda: Groups(*self.groups),
-            "components": PrincipalComponents,
+            "components": lambda: PrincipalComponents(self.components),
             "intercept": Intercept,
         }
         parts = [makers[name]() for name in dict.fromkeys(self.basis)]

@@ -4,6 +4,7 @@ A column knows its shape before a number is read, so that what a file claims can
 before memory is given to it.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,9 +16,18 @@ import numpy as np
 from trustsets.arrays import Array
 from trustsets.errors import InputError
 
-__all__ = ["CHUNK_BYTES", "Column", "MemoryColumn", "SequentialColumn", "file_error"]
+__all__ = [
+    "CHUNK_BYTES",
+    "Column",
+    "MemoryColumn",
+    "SequentialColumn",
+    "check_texts",
+    "class_column",
+    "file_error",
+    "read_lines",
+]
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 1 << 20
 """Streams are read in pieces of about this size."""
 
 
@@ -35,6 +45,12 @@ class Column(ABC):
     @abstractmethod
     def read(self, start: int, stop: int) -> Array:
         """Rows from `start` up to `stop`."""
+
+    def read_all(self) -> Array:
+        """Return the whole array; one without dimensions counts as one row."""
+        if self.shape:
+            return self.read(0, self.shape[0])
+        return self.read(0, 1).reshape(())
 
     @property
     @final
@@ -62,6 +78,38 @@ class MemoryColumn(Column):
     def read(self, start: int, stop: int) -> Array:
         """Rows from `start` up to `stop`."""
         return self._values[start:stop]
+
+
+def class_column(path: Path, text: str) -> MemoryColumn:
+    """Class names that stand as a JSON list in the metadata of a file."""
+    try:
+        names = np.array(json.loads(text))
+    except ValueError as error:
+        raise InputError(
+            f"{path}: the metadata 'classes' is no JSON list ({error}); write it with json.dumps."
+        ) from error
+    return MemoryColumn(path, "classes", names)
+
+
+def check_texts(column: Column, values: Array) -> Array:
+    """Values of a column that may be texts; bytes become texts, and damaged ones are refused."""
+    try:
+        if values.dtype.kind == "S":
+            return np.asarray(np.char.decode(values, "utf-8"))
+        if values.dtype.kind == "U":
+            # NumPy itself does not look at its code points.
+            values.astype(values.dtype.newbyteorder("<")).tobytes().decode("utf-32-le")
+    except UnicodeError as error:
+        raise column.error(f"holds bytes that are no text ({error}). Save it again.") from error
+    return values
+
+
+def read_lines(path: Path) -> list[str]:
+    """Lines of a text file."""
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a text file in UTF-8 ({error}).") from error
 
 
 class SequentialColumn(Column):

@@ -201,8 +201,9 @@ class _ZippedColumn(SequentialColumn):
             n_bytes -= skipped
 
     def _arrays(self, stream: IO[bytes], start: int) -> Iterator[Array]:
-        while start < self.shape[0]:
-            rows = min(self._chunk_rows, self.shape[0] - start)
+        n = self.shape[0] if self.shape else 1
+        while start < n:
+            rows = min(self._chunk_rows, n - start)
             data = stream.read(rows * self.row_bytes)
             if len(data) < rows * self.row_bytes:
                 raise EOFError

@@ -1,25 +1,28 @@
 """The options that made an output travel with it, so that it can be made again. Imports storage.
 
 A record is ``{"trustsets": version, "command": name, "options": {...}}``. It stands in the
-schema of a Parquet file, the header of a model, the JSON of a result and the facts of a
-report; `.csv` and `.jsonl` have no place for it and get a small file beside them.
+metadata of Parquet and safetensors files, an array of `.npz` files, the header of a model,
+the JSON of a result and the facts of a report; `.csv` and `.jsonl` have no place for it and
+get a small file beside them, folders one inside.
 """
 
 import json
 import re
 import tomllib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from trustsets import storage
 from trustsets.errors import InputError
+from trustsets.files.parts import part_files
 
-__all__ = ["RECORD", "read_options", "read_record", "sidecar"]
+__all__ = ["OPTIONS", "OPTIONS_FACT", "read_options", "read_record", "sidecar"]
 
-RECORD = "trustsets"
-"""Key under which a record stands in the metadata of a file."""
-_FACT = "Options"
+OPTIONS = "options"
+"""Name under which a record stands in the metadata or among the arrays of a file."""
+OPTIONS_FACT = "Options"
+"""Fact of a report that holds its record."""
 _PAGE_DATA = re.compile(r'<script type="application/json" id="[\w-]+">(.*?)</script>', re.DOTALL)
 
 
@@ -41,7 +44,7 @@ def read_options(path: Path, command: str, known: Collection[str]) -> dict[str, 
     known : collection of str
         Names of its options.
     """
-    if not path.is_file():
+    if not path.exists():
         raise InputError(f"{path}: there is no such file to take options from.")
     if path.suffix.lower() == ".toml":
         found = _read_toml(path, command)
@@ -77,16 +80,17 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def _record_text(path: Path) -> str:
-    suffix = path.suffix.lower()
-    if suffix == ".parquet":
-        return _parquet_metadata(path)
-    if suffix == ".trustsets":
-        return json.dumps(storage.read_note(path))
-    if suffix in (".html", ".htm"):
-        return _page_fact(path)
-    if suffix == ".json":
-        return path.read_text(encoding="utf-8")
-    beside = sidecar(path)
+    readers: dict[str, Callable[[Path], str]] = {
+        ".parquet": _parquet_metadata,
+        ".safetensors": _tensor_metadata,
+        ".npz": _array_text,
+        ".trustsets": lambda path: json.dumps(storage.read_note(path)),
+        ".html": _page_fact,
+        ".json": lambda path: path.read_text(encoding="utf-8"),
+    }
+    if path.suffix.lower() in readers:
+        return readers[path.suffix.lower()](path)
+    beside = path / sidecar(path).name if path.is_dir() else sidecar(path)
     return beside.read_text(encoding="utf-8") if beside.is_file() else ""
 
 
@@ -95,17 +99,35 @@ def _parquet_metadata(path: Path) -> str:
     import pyarrow.parquet as pq
 
     try:
-        metadata = pq.read_schema(path).metadata or {}
+        first = next(iter(part_files(path)), path)
+        metadata = pq.read_schema(first).metadata or {}
     except (pa.ArrowException, OSError) as error:
         raise ValueError(str(error)) from error
-    return str(metadata[RECORD.encode()].decode())
+    return str(metadata[OPTIONS.encode()].decode())
+
+
+def _tensor_metadata(path: Path) -> str:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return str((file.metadata() or {})[OPTIONS])
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+
+
+def _array_text(path: Path) -> str:
+    from trustsets.files.numpy_files import npz_columns
+
+    column = npz_columns(path)[OPTIONS]
+    return str(column.read_all())
 
 
 def _page_fact(path: Path) -> str:
     match = _PAGE_DATA.search(path.read_text(encoding="utf-8"))
     if match is None:
         raise ValueError("no data")
-    return str(json.loads(match.group(1))["facts"][_FACT])
+    return str(json.loads(match.group(1))["facts"][OPTIONS_FACT])
 
 
 def _read_toml(path: Path, command: str) -> dict[str, Any]:

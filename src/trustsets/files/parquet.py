@@ -9,7 +9,7 @@ import numpy as np
 
 from trustsets.arrays import Array
 from trustsets.errors import InputError
-from trustsets.files.columns import Column, SequentialColumn, file_error
+from trustsets.files.columns import Column, SequentialColumn, class_column, file_error
 
 __all__ = ["list_matrix", "parquet_columns", "scalar_values"]
 
@@ -27,6 +27,9 @@ def parquet_columns(path: Path) -> dict[str, Column]:
         if kind is not None:
             width = _list_width(path, field.name, metadata) if kind == "list" else None
             found[field.name] = _ParquetColumn(path, field, metadata, width)
+    text = (schema.metadata or {}).get(b"classes")
+    if text is not None and "classes" not in found:
+        found["classes"] = class_column(path, text.decode())
     return found
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trustsets.arrays import Array, check_finite
 from trustsets.errors import InputError
-from trustsets.files.columns import Column, file_error
+from trustsets.files.columns import Column, check_texts, file_error, read_lines
 from trustsets.files.naming import GROUP_PREFIX, ROW, Roles, find_roles
 from trustsets.outputs import ModelOutputs
 
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 __all__ = [
     "OutputsFile",
     "in_file",
+    "list_array",
     "open_columns",
     "open_outputs",
     "read_classes",
     "read_training",
+    "training_columns",
 ]
 
 SUFFIXES = (".npz", ".parquet", ".safetensors")
@@ -164,26 +166,31 @@ class OutputsFile:
         if roles.labels is not None:
             fields["labels"] = self._labels(roles.labels, start, stop)
         fields["groups"] = {
-            group: self._columns[name].read(start, stop) for group, name in roles.groups.items()
+            group: self._texts(name, start, stop) for group, name in roles.groups.items()
         }
         try:
             return ModelOutputs(**fields, classes=self.classes, rows=np.arange(start, stop))
         except InputError as error:
             raise in_file(self.path, error, start) from error
 
-    def table(self, start: int, stop: int, *, features: bool = True) -> "pa.Table":
-        """Samples `start` up to `stop` as an Arrow table for `predict_table`, without labels."""
+    def table(
+        self, start: int, stop: int, *, features: bool = True, first_row: int = 0
+    ) -> "pa.Table":
+        """Samples `start` up to `stop` as an Arrow table for `predict_table`, without labels.
+
+        `first_row` is the number of the file's first sample where there are files before it.
+        """
         import pyarrow as pa
 
         roles = self.roles
-        fields: dict[str, Any] = {ROW: pa.array(np.arange(start, stop))}
-        fields[roles.kind] = _list_array(self._numbers(str(roles.values), start, stop))
+        fields: dict[str, Any] = {ROW: pa.array(np.arange(first_row + start, first_row + stop))}
+        fields[roles.kind] = list_array(self._numbers(str(roles.values), start, stop))
         if features and roles.features is not None:
-            fields["features"] = _list_array(self._numbers(roles.features, start, stop))
+            fields["features"] = list_array(self._numbers(roles.features, start, stop))
         for group, name in roles.groups.items():
-            fields[GROUP_PREFIX + group] = pa.array(self._columns[name].read(start, stop))
+            fields[GROUP_PREFIX + group] = pa.array(self._texts(name, start, stop))
         for name in roles.ids:
-            fields[name] = pa.array(self._columns[name].read(start, stop))
+            fields[name] = pa.array(self._texts(name, start, stop))
         return pa.table(fields)
 
     def _used(self) -> list[Column]:
@@ -199,15 +206,19 @@ class OutputsFile:
         check_finite(values, f"{self.path}: array {name!r}", start)
         return values
 
+    def _texts(self, name: str, start: int, stop: int) -> Array:
+        return check_texts(self._columns[name], self._columns[name].read(start, stop))
+
     def _labels(self, name: str, start: int, stop: int) -> Array:
-        column = self._columns[name]
-        return named_labels(column, column.read(start, stop), self.classes, start)
+        labels = self._texts(name, start, stop)
+        return named_labels(self._columns[name], labels, self.classes, start)
 
     def _distinct_labels(self) -> Array:
         column = self._columns[str(self.roles.labels)]
         found: set[Any] = set()
         for start in range(0, len(self), _LABEL_ROWS):
-            found.update(column.read(start, min(start + _LABEL_ROWS, len(self))).tolist())
+            stop = min(start + _LABEL_ROWS, len(self))
+            found.update(self._texts(column.name, start, stop).tolist())
             if len(found) > self.n_classes:
                 break
         if len(found) != self.n_classes:
@@ -239,7 +250,7 @@ def read_classes(path: str | os.PathLike[str], n_classes: int | None = None) -> 
     """Class names from a text file with one a line, or from the array ``classes`` of a file."""
     target = Path(path)
     if target.suffix.lower() == ".txt":
-        names = np.array(target.read_text(encoding="utf-8").splitlines())
+        names = np.array(read_lines(target))
     else:
         columns = open_columns(target)
         name = find_roles(columns).classes
@@ -250,7 +261,7 @@ def read_classes(path: str | os.PathLike[str], n_classes: int | None = None) -> 
         column = columns[name]
         if len(column.shape) != 1 or (n_classes is not None and column.shape[0] != n_classes):
             return _check_count(target, column, n_classes)
-        names = column.read(0, column.shape[0])
+        names = check_texts(column, column.read_all())
     return names if n_classes is None else _check_count(target, names, n_classes)
 
 
@@ -258,6 +269,15 @@ def read_training(
     path: str | os.PathLike[str], classes: Array | None = None
 ) -> tuple[Array, Array]:
     """Features and labels of training samples, for the trust score; logits are not needed."""
+    features, labels = training_columns(path)
+    n = features.shape[0]
+    matrix = features.read(0, n)
+    check_finite(matrix, f"{features.path}: array {features.name!r}")
+    return matrix, named_labels(labels, check_texts(labels, labels.read(0, n)), classes)
+
+
+def training_columns(path: str | os.PathLike[str]) -> tuple[Column, Column]:
+    """Features and labels of training samples, checked but not read."""
     target = Path(path)
     columns = open_columns(target)
     roles = find_roles(columns)
@@ -270,10 +290,7 @@ def read_training(
     features, labels = columns[str(roles.features)], columns[str(roles.labels)]
     _check_column(features, features.shape[0] if features.shape else 0, matrix=True)
     _check_column(labels, features.shape[0], matrix=False)
-    n = features.shape[0]
-    matrix = features.read(0, n)
-    check_finite(matrix, f"{target}: array {features.name!r}")
-    return matrix, named_labels(labels, labels.read(0, n), classes)
+    return features, labels
 
 
 def _values_column(path: Path, columns: dict[str, Column], roles: Roles) -> Column:
@@ -316,7 +333,7 @@ def _check_count(path: Path, names: Any, n_classes: int | None) -> Array:
     return np.asarray(names)
 
 
-def _list_array(matrix: Array) -> Any:
+def list_array(matrix: Array) -> Any:
     """A matrix as an Arrow column of lists, without copying."""
     import pyarrow as pa
 

@@ -15,12 +15,14 @@ import numpy as np
 from trustsets import storage
 from trustsets.arrays import Array
 from trustsets.errors import InputError
-from trustsets.files.columns import Column, MemoryColumn
+from trustsets.files.columns import Column, MemoryColumn, class_column, read_lines
 
-__all__ = ["is_shard_folder", "shard_columns", "tensor_columns"]
+__all__ = ["CLASS_FILE", "is_shard_folder", "shard_columns", "tensor_columns"]
 
 _MANIFEST = "manifest.json"
 _CLASSES = "classes"
+CLASS_FILE = "classes.txt"
+"""Class names of a folder of shards, one a line."""
 _DTYPES = {
     "F16": "f2", "F32": "f4", "F64": "f8", "BOOL": "?",
     "I8": "i1", "I16": "i2", "I32": "i4", "I64": "i8",
@@ -34,14 +36,7 @@ def tensor_columns(path: Path) -> dict[str, Column]:
         found: dict[str, Column] = {name: _column(path, file, name) for name in file.keys()}
         metadata = file.metadata() or {}
     if _CLASSES in metadata and _CLASSES not in found:
-        try:
-            names = np.array(json.loads(metadata[_CLASSES]))
-        except ValueError as error:
-            raise InputError(
-                f"{path}: the metadata 'classes' is no JSON list ({error}); write it with "
-                "json.dumps."
-            ) from error
-        found[_CLASSES] = MemoryColumn(path, _CLASSES, names)
+        found[_CLASSES] = class_column(path, metadata[_CLASSES])
     return found
 
 
@@ -60,12 +55,16 @@ def shard_columns(path: Path) -> dict[str, Column]:
         )
     shards = [path / f"shard-{number:05d}.safetensors" for number in range(manifest["shards"])]
     pieces = [_shard_fields(shard) for shard in shards]
-    names = [name for name in pieces[0] if name != "sizes"]
+    if any(piece.keys() != pieces[0].keys() for piece in pieces):
+        raise InputError(f"{path}: its shards hold different arrays; extract again.")
     found: dict[str, Column] = {
-        name: _JoinedColumn(path, name, [piece[name] for piece in pieces]) for name in names
+        name: _JoinedColumn(path, name, [piece[name] for piece in pieces])
+        for name in pieces[0]
+        if name != "sizes"
     }
-    if manifest.get(_CLASSES):
-        found[_CLASSES] = MemoryColumn(path, _CLASSES, np.array(manifest[_CLASSES]))
+    names = path / CLASS_FILE
+    if names.is_file():
+        found[_CLASSES] = MemoryColumn(path, _CLASSES, np.array(read_lines(names)))
     return found
 
 

@@ -7,7 +7,7 @@ single metrics for those who want just one.
 from trustsets.metrics.balls import BallCurve, Balls, Neighbourhoods
 from trustsets.metrics.binning import Rank, RankBins, label_ranks
 from trustsets.metrics.bins import BinTable
-from trustsets.metrics.comparison import Comparison, compare
+from trustsets.metrics.comparison import Comparison, Entry, compare
 from trustsets.metrics.evaluation import evaluate
 from trustsets.metrics.inference import Estimate, conditional_coverage, expected_gap
 from trustsets.metrics.result import Evaluation
@@ -18,6 +18,7 @@ __all__ = [
     "Balls",
     "BinTable",
     "Comparison",
+    "Entry",
     "Estimate",
     "Evaluation",
     "Neighbourhoods",

@@ -1,0 +1,126 @@
+"""``trustsets evaluate``: where coverage fails, with intervals and noise floors."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trustsets.cli import console
+from trustsets.cli.options import (
+    AnyAlpha,
+    Classes,
+    Config,
+    Debug,
+    Groups,
+    Json,
+    Level,
+    Methods,
+    Metrics,
+    Quiet,
+    Seed,
+    TestOutputs,
+    Train,
+    resolved,
+)
+
+if TYPE_CHECKING:
+    from trustsets.metrics import Entry, Evaluation
+
+__all__ = ["evaluate", "print_evaluations"]
+
+
+def evaluate(
+    context: typer.Context,
+    outputs: TestOutputs,
+    methods: Methods,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write all numbers as JSON."),
+    ] = None,
+    alpha: AnyAlpha = None,
+    train: Train = None,
+    classes: Classes = None,
+    group: Groups = None,
+    metric: Metrics = None,
+    level: Level = 0.95,
+    seed: Seed = 0,
+    config: Config = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Measure where sets keep their coverage and where they fail.
+
+    METHODS are models (.trustsets) or what 'trustsets predict' wrote for the
+    same OUTPUTS, as FILE or NAME=FILE. Every number has an interval; the noise
+    floor is what a perfect method would show on so few samples.
+
+    Example:
+
+      trustsets evaluate test.npz standard.trustsets ours=model.trustsets
+    """
+    from trustsets.files.evaluation import (
+        Measurement,
+        evaluate_files,
+        name_methods,
+        results_record,
+    )
+
+    record = resolved(context)
+    named = name_methods(methods)
+    with console.progress("Evaluations", len(named)) as advance:
+        found = evaluate_files(
+            outputs,
+            named,
+            Measurement(alpha, tuple(metric) if metric else None, level, seed=seed),
+            train=train,
+            classes=classes,
+            groups=group or (),
+            result=output,
+            record=record,
+            advance=advance,
+        )
+    if console.settings.json:
+        console.print_json(results_record(found, record))
+        return
+    print_evaluations(found)
+    if output is not None:
+        console.say(f"All numbers are in {output}.")
+
+
+def print_evaluations(found: "dict[str, Evaluation]") -> None:
+    """Print one table: every metric of one method, or the main ones of several."""
+    from rich.markup import escape
+
+    from trustsets.metrics import compare
+    from trustsets.metrics.render import title
+
+    first = next(iter(found.values()))
+    table = compare(found, columns=list(first.metrics) if len(found) == 1 else None)
+    rows = []
+    for place, column in enumerate(table.columns):
+        for (name,), entries in zip(table.keys, table.entries, strict=True):
+            names = [escape(title(column)), escape(name)]
+            rows.append([*names, *_cells(entries[place], len(found) > 1)])
+    header = ["Metric", "Method", "Value", f"{100 * first.level:g}% interval", "Noise floor"]
+    console.print_table(
+        header,
+        rows,
+        title=f"{first.n:,} samples, {first.n_classes:,} classes, alpha = {first.alpha:g}",
+        n_names=2,
+    )
+
+
+def _cells(entry: "Entry", several: bool) -> list[str]:
+    value = _number(entry.mean)
+    interval = f"{_number(entry.lower)} to {_number(entry.upper)}"
+    return [
+        f"[bold green]{value}[/]" if several and entry.best else value,
+        "" if math.isnan(entry.lower) else interval,
+        _number(entry.floor),
+    ]
+
+
+def _number(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.3f}"

@@ -1,0 +1,110 @@
+"""``trustsets extract``: inputs to model outputs, through a PyTorch model."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trustsets.cli import console
+from trustsets.cli.options import Classes, Config, Debug, Json, Quiet, resolved
+
+__all__ = ["extract"]
+
+
+def extract(
+    context: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="MODULE:FUNCTION that returns the torch model; the module may lie in the "
+            "current folder.",
+        ),
+    ],
+    inputs: Annotated[
+        Path,
+        typer.Argument(
+            metavar="INPUTS",
+            help="A folder of images, one subfolder a class; or a file with the arrays "
+            "'inputs' and, if known, 'labels'.",
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where to write: .npz, .parquet, .safetensors, or a folder of shards.",
+        ),
+    ],
+    weights: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Weights of the model, as .safetensors."),
+    ] = None,
+    layer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Module whose output are the features. Default: the input of the last linear "
+            "layer.",
+        ),
+    ] = None,
+    transform: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Turns a PIL image into a tensor. Default: colours between 0 and 1.",
+        ),
+    ] = None,
+    classes: Classes = None,
+    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Samples at a time.")] = 64,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Where to run, such as cuda.")
+    ] = None,
+    config: Config = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Run a PyTorch model and keep its logits, features and labels.
+
+    Needs torch. MODEL runs your own code, so name only what you trust; no file
+    is ever unpickled. If it is interrupted, run the same command again: it
+    continues where it stopped.
+
+    Example:
+
+      trustsets extract my_model:build photos/ -o held_out.npz
+    """
+    try:
+        from trustsets.extras.extraction import extract_file
+    except ImportError as error:
+        from trustsets.errors import InputError
+
+        raise InputError(
+            f'extract needs torch, which is not installed ({error}). Install "trustsets[torch]".'
+        ) from error
+    record = resolved(context)
+    with console.resumable():
+        outputs = extract_file(
+            model,
+            inputs,
+            output,
+            weights=weights,
+            layer=layer,
+            transform=transform,
+            classes=classes,
+            batch_size=batch_size,
+            device=device,
+            record=record,
+            progress=False if console.settings.quiet else None,
+        )
+    if console.settings.json:
+        console.print_json(
+            record
+            | {"output": str(output), "n": len(outputs), "n_classes": outputs.n_classes}
+            | {"n_features": None if outputs.features is None else outputs.features.shape[1]}
+        )
+        return
+    console.say(f"{outputs}\nWritten to {output}.")

@@ -1,0 +1,246 @@
+"""STANDARD, NAIVE and CONDITIONAL on one task, measured where the classifier is overconfident.
+
+An input is called contradicted if the classifier is at least half sure of its prediction,
+but the most similar training sample is of another class (Trust below 1). No label is needed
+to tell.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets.arrays import Array
+from trustsets.basis import Bins
+from trustsets.demo.results import MethodResult, TaskResult
+from trustsets.demo.task import DemoTask, Floats, is_right
+from trustsets.metrics import evaluate
+from trustsets.metrics.balls import Balls
+from trustsets.metrics.inference import conditional_coverage
+from trustsets.metrics.result import Evaluation
+from trustsets.outputs import ModelOutputs
+from trustsets.predictors import ConditionalConformal, MondrianConformal, StandardConformal
+from trustsets.report import write_report
+from trustsets.report.text import percent
+from trustsets.sets import PredictionSets
+from trustsets.trust import TrustScore
+
+__all__ = ["ALPHA", "LOW_COVERAGE", "compare_methods", "contradicted"]
+
+ALPHA = 0.1
+# From this confidence on, the classifier favours its prediction over all others together.
+SURE = 0.5
+# Sets with a true coverage below this are plainly too small.
+LOW_COVERAGE = 0.8
+_GROUP = "Contradicted inputs"
+_CONTRADICTED, _OTHERS = "contradicted", "all others"
+_GRID = Bins(counts=(4, 4), spacing=("quantile", "quantile"))
+# Levels tried in search of STANDARD sets as large as the CONDITIONAL ones.
+_LEVELS = tuple(float(level) for level in np.arange(1, 41) / 400)
+
+Bools = NDArray[np.bool_]
+Step = Callable[[str], AbstractContextManager[Any]]
+
+
+def compare_methods(
+    task: DemoTask, report: Path, *, seed: int = 0, step: Step = nullcontext
+) -> TaskResult:
+    """Calibrate the three methods on half of the pool, measure on the other, write a report.
+
+    Parameters
+    ----------
+    task : DemoTask
+    report : path
+        HTML file to write.
+    seed : int
+        Splits the pool.
+    step : callable
+        Called with a few words, to give a context manager around each longer piece of work.
+    """
+    case = _Case.make(task, seed)
+    predictors, sets = _predictors(case.trust), {}
+    for name, predictor in predictors.items():
+        with step(f"calibrating {name}"):
+            sets[name] = predictor.calibrate(case.calibration).predict_set(case.test, alpha=ALPHA)
+    with step("measuring"):
+        evaluations = _evaluate(case, sets)
+        grown = _grown_sets(predictors["STANDARD"], case.test, sets["CONDITIONAL"])
+    with step("writing the report"):
+        write_report(
+            report,
+            evaluations,
+            outputs=case.test,
+            sets=sets,
+            trust=case.trust_of_test,
+            title=f"{task.title}: where coverage fails",
+            guarantee={name: item.summary() for name, item in predictors.items()},
+            details=_details(task, case, seed),
+        )
+    return _summarise(case, evaluations, sets, grown, str(report))
+
+
+def contradicted(outputs: ModelOutputs, trust: Floats) -> Bools:
+    """Inputs with a sure prediction that the most similar training sample contradicts."""
+    return np.asarray((outputs.confidence >= SURE) & (trust < 1.0))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Case:
+    """A task split in two, with what all methods share."""
+
+    task: DemoTask
+    trust: TrustScore
+    calibration: ModelOutputs
+    test: ModelOutputs
+    trust_of_test: Floats
+    chosen: Bools
+
+    @classmethod
+    def make(cls, task: DemoTask, seed: int) -> Self:
+        """Fit the trust score, split the pool, and name the contradicted inputs a group."""
+        codes = task.train.require_labels("the trust score")
+        trust = TrustScore().fit(_features(task.train), task.train.classes[codes])
+        calibration, test = task.pool.split(0.5, seed=seed)
+        values = trust.score(_features(test), test.predicted)
+        chosen = contradicted(test, values)
+        grouped = ModelOutputs(
+            logits=test.logits,
+            features=test.features,
+            labels=test.labels,
+            classes=test.classes,
+            rows=test.rows,
+            groups={_GROUP: np.where(chosen, _CONTRADICTED, _OTHERS)},
+        )
+        return cls(task, trust, calibration, grouped, values, chosen)
+
+    @property
+    def truth(self) -> Floats | None:
+        """True label probabilities of the test inputs, where known."""
+        known = self.task.label_probabilities
+        return None if known is None else known[self.test.rows]
+
+    def share(self, hits: NDArray[Any]) -> float:
+        """Mean over the contradicted inputs; NaN if there are none."""
+        return float(hits[self.chosen].mean()) if self.chosen.any() else float("nan")
+
+
+def _features(outputs: ModelOutputs) -> Array:
+    assert outputs.features is not None  # `run_network` gives the hidden layer
+    return outputs.features
+
+
+def _predictors(trust: TrustScore) -> dict[str, Any]:
+    """The paper's three methods, with the defaults of this package."""
+    return {
+        "STANDARD": StandardConformal(),
+        "NAIVE": MondrianConformal(by=_GRID, trust=trust),
+        "CONDITIONAL": ConditionalConformal(trust=trust),
+    }
+
+
+def _evaluate(case: _Case, sets: Mapping[str, PredictionSets]) -> dict[str, Evaluation]:
+    """Every metric of each method; what depends on the inputs alone is made once."""
+    balls = Balls().around(_features(case.test))
+    return {
+        name: evaluate(
+            item,
+            case.test,
+            case.trust,
+            bins={"conf_trust": _GRID},
+            balls=balls,
+            label_probabilities=case.truth,
+        )
+        for name, item in sets.items()
+    }
+
+
+def _grown_sets(
+    standard: StandardConformal, test: ModelOutputs, target: PredictionSets
+) -> PredictionSets:
+    """STANDARD sets at the first level that makes them as large as the target's on average."""
+    found = standard.predict_set(test, alpha=_LEVELS)
+    large = np.flatnonzero(found.sizes.mean(axis=0) >= target.sizes.mean())
+    return found.at(_LEVELS[large[-1] if large.size else 0])
+
+
+def _details(task: DemoTask, case: _Case, seed: int) -> dict[str, str]:
+    return {
+        "Data": task.about,
+        "Classifier": (
+            f"one hidden layer; {percent(task.accuracy)} right and {percent(task.confidence)} "
+            f"sure on average, calibration error {percent(task.calibration_error)}"
+        ),
+        "Trust": "distances in the hidden layer",
+        _GROUP: "at least 50% sure, but the most similar training sample is of another class",
+        "Calibration samples": f"{len(case.calibration):,}",
+        "Seed": str(seed),
+    }
+
+
+def _summarise(
+    case: _Case,
+    evaluations: Mapping[str, Evaluation],
+    sets: Mapping[str, PredictionSets],
+    grown: PredictionSets,
+    report: str,
+) -> TaskResult:
+    task, test = case.task, case.test
+    covers = {name: item.covers(test.labels)[case.chosen] for name, item in sets.items()}
+    return TaskResult(
+        task=task.name,
+        title=task.title,
+        about=task.about,
+        alpha=ALPHA,
+        n_classes=test.n_classes,
+        n_calibration=len(case.calibration),
+        n_test=len(test),
+        n_contradicted=int(case.chosen.sum()),
+        accuracy=task.accuracy,
+        confidence=task.confidence,
+        calibration_error=task.calibration_error,
+        contradicted_accuracy=case.share(is_right(test)),
+        contradicted_confidence=case.share(test.confidence),
+        methods={name: _method(case, evaluations[name], sets[name]) for name in evaluations},
+        grown_coverage=case.share(grown.covers(test.labels)),
+        grown_size=float(grown.sizes.mean()),
+        p_value=_paired_test(covers["STANDARD"], covers["CONDITIONAL"]),
+        report=report,
+    )
+
+
+def _method(case: _Case, found: Evaluation, sets: PredictionSets) -> MethodResult:
+    table, gap = found.tables[f"group:{_GROUP}"], found.metrics["conf_trust.gap"]
+    low, truth = None, case.truth
+    if truth is not None:
+        low = float((conditional_coverage(sets, truth) < LOW_COVERAGE).mean())
+
+    def there(values: Floats) -> float:
+        named = dict(zip(table.labels, values.tolist(), strict=True))
+        return float(named.get(_CONTRADICTED, "nan"))
+
+    return MethodResult(
+        coverage=found.coverage.value,
+        size=found.sizes.mean,
+        contradicted_coverage=there(table.coverage),
+        contradicted_lower=there(table.lower),
+        contradicted_upper=there(table.upper),
+        contradicted_size=there(table.mean_size),
+        gap=gap.value,
+        gap_by_chance=gap.floor,
+        low_coverage=low,
+    )
+
+
+def _paired_test(first: Bools, second: Bools) -> float:
+    """McNemar's exact test: of inputs that one method alone covers, each has its fair share."""
+    from scipy import stats
+
+    only_first, only_second = int((first & ~second).sum()), int((~first & second).sum())
+    if only_first + only_second == 0:
+        return 1.0
+    return float(stats.binomtest(only_first, only_first + only_second).pvalue)

@@ -1,0 +1,317 @@
+"""`extract_file`: inputs in files to outputs in files, through a PyTorch model.
+
+Needs the extra ``trustsets[torch]``; folders of images also need Pillow. A model is named as
+``module:function``, code that its user chose to run; nothing is ever unpickled, and weights
+come from safetensors files.
+"""
+
+import importlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from trustsets.arrays import Array
+from trustsets.errors import InputError
+from trustsets.extras.torch import extract_outputs
+from trustsets.files.columns import Column
+from trustsets.files.naming import LABELS
+from trustsets.files.options import sidecar
+from trustsets.files.parts import file_identity, part_key
+from trustsets.files.source import SUFFIXES, named_labels, open_columns, read_classes
+from trustsets.files.tensors import CLASS_FILE, is_shard_folder
+from trustsets.files.writing import write_outputs
+from trustsets.outputs import ModelOutputs
+from trustsets.storage import atomic_path
+
+__all__ = ["extract_file"]
+
+INPUTS = ("inputs", "images", "x")
+"""Names under which a file may hold its inputs."""
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+StrPath = str | os.PathLike[str]
+
+
+def extract_file(
+    model: str,
+    inputs: StrPath,
+    result: StrPath,
+    *,
+    weights: StrPath | None = None,
+    layer: str | None = None,
+    transform: str | None = None,
+    classes: StrPath | None = None,
+    batch_size: int = 64,
+    device: str | None = None,
+    record: dict[str, Any] | None = None,
+    progress: bool | None = None,
+) -> ModelOutputs:
+    """Run a model over a file of inputs or a folder of images, and write its outputs.
+
+    A run that was killed continues where it stopped.
+
+    Parameters
+    ----------
+    model : str
+        ``module:function``; the function takes no arguments and returns a `torch.nn.Module`.
+    inputs : path
+        An array ``inputs`` (one row per sample) and perhaps ``labels`` in any file that
+        `open_outputs` reads, or a folder of images: those of class NAME in a subfolder NAME,
+        or all in the folder itself, without labels.
+    result : path
+        `.npz`, `.parquet` or `.safetensors`, or a folder, which is filled with shards.
+    weights : path, optional
+        A safetensors file with the state of the model.
+    layer : str, optional
+        See `extract_outputs`.
+    transform : str, optional
+        ``module:function`` that turns a PIL image into a tensor. Default: red, green and blue
+        between 0 and 1, of shape (3, height, width).
+    classes : path, optional
+        Class names in the order of the logits; see `read_classes`. Default: the names of the
+        subfolders, sorted.
+    batch_size, device
+        How many samples at a time, and where.
+    record : dict, optional
+        Options to store with the result.
+    progress : bool, optional
+        Show a progress bar; by default on a terminal.
+    """
+    target = Path(result)
+    shards = _shard_folder(
+        target, [file_identity(inputs), model, transform, batch_size, str(weights), str(classes)]
+    )
+    network = _build_model(model, weights)
+    names = None if classes is None else read_classes(classes)
+    loader = _open_inputs(Path(inputs), transform, names, batch_size)
+    with _swept(shards, target):
+        outputs = extract_outputs(
+            network,
+            loader,
+            layer,
+            device=device,
+            classes=loader.classes,
+            shards=shards,
+            progress=progress,
+        )
+    if shards == target:
+        _write_beside(target, loader.classes, record)
+    else:
+        write_outputs(target, outputs, record)
+        shutil.rmtree(shards, ignore_errors=True)
+    return outputs
+
+
+def _shard_folder(target: Path, setting: list[Any]) -> Path:
+    """The result itself, or a hidden folder beside it that belongs to these inputs alone."""
+    if target.suffix == "":
+        if target.is_dir() and any(target.iterdir()) and not is_shard_folder(target):
+            raise InputError(f"{target}: this folder holds other things; give a new name.")
+        return target
+    if target.suffix.lower() not in SUFFIXES:
+        raise InputError(
+            f"{target}: outputs are written as {', '.join(SUFFIXES)}, or as a folder of shards "
+            "under a name without extension."
+        )
+    if not target.absolute().parent.is_dir():
+        raise InputError(f"{target}: its folder does not exist; make it first.")
+    return target.parent / f".{target.name}.{part_key({'extract': setting})[:16]}.shards"
+
+
+@contextmanager
+def _swept(shards: Path, target: Path) -> Iterator[None]:
+    """Leave no hidden folder behind an error before the first shard."""
+    try:
+        yield
+    except BaseException:
+        if shards != target and not any(shards.glob("shard-*")):
+            shutil.rmtree(shards, ignore_errors=True)
+        raise
+
+
+def _write_beside(folder: Path, classes: Any, record: dict[str, Any] | None) -> None:
+    if classes is not None:
+        with atomic_path(folder / CLASS_FILE) as temporary:
+            temporary.write_text("".join(f"{name}\n" for name in classes), encoding="utf-8")
+    if record is not None:
+        with atomic_path(folder / sidecar(folder).name) as temporary:
+            temporary.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def _find(spec: str, what: str) -> Callable[..., Any]:
+    """Import ``module:function``, also from the current folder."""
+    module_name, _, name = spec.partition(":")
+    if not module_name or not name:
+        raise InputError(f"{what} must be MODULE:FUNCTION, such as my_model:build; got {spec!r}.")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise InputError(
+            f"{what} {spec!r} cannot be imported ({error}). Run the command where {module_name} "
+            "can be imported, for example in its folder."
+        ) from error
+    if not callable(found):
+        raise InputError(f"{what} {spec!r} is no function; it is a {type(found).__name__}.")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _build_model(spec: str, weights: StrPath | None) -> nn.Module:
+    network = _find(spec, "model")()
+    if not isinstance(network, nn.Module):
+        raise InputError(
+            f"model {spec!r} returned a {type(network).__name__}; it must return a torch.nn.Module."
+        )
+    if weights is not None:
+        _load_weights(network, Path(weights))
+    return network
+
+
+def _load_weights(network: nn.Module, path: Path) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if path.suffix.lower() != ".safetensors":
+        raise InputError(
+            f"{path}: weights are read from .safetensors files alone, because other kinds can run "
+            "code. Convert them with safetensors.torch.save_file(model.state_dict(), ...)."
+        )
+    try:
+        network.load_state_dict(load_file(path))
+    except (SafetensorError, RuntimeError) as error:
+        raise InputError(f"{path}: these weights do not fit the model: {error}") from error
+
+
+def _open_inputs(
+    path: Path, transform: str | None, classes: Array | None, batch_size: int
+) -> "_ArrayLoader | _ImageLoader":
+    """Batches of a file of arrays, or of a folder of images."""
+    if not path.is_dir() or any(path.glob("*.npy")):
+        if transform is not None:
+            raise InputError(f"{path}: a transform is for images; transform arrays beforehand.")
+        return _ArrayLoader(path, classes, batch_size)
+    return _ImageLoader(path, transform, classes, batch_size)
+
+
+@final
+class _ArrayLoader:
+    """Batches of the array ``inputs`` of a file, with its labels if there are any."""
+
+    def __init__(self, path: Path, classes: Array | None, batch_size: int) -> None:
+        columns = open_columns(path)
+        name = next((name for name in INPUTS if name in columns), None)
+        if name is None:
+            raise InputError(
+                f"{path}: there is no array 'inputs'; there are {', '.join(sorted(columns))}."
+            )
+        self._inputs = columns[name]
+        if self._inputs.dtype.kind not in "fiub" or len(self._inputs.shape) < 2:
+            raise self._inputs.error(
+                f"has shape {self._inputs.shape} and type {self._inputs.dtype}; it must hold "
+                "numbers, one row per sample."
+            )
+        self._labels = next((columns[name] for name in LABELS if name in columns), None)
+        if self._labels is not None and self._labels.shape != self._inputs.shape[:1]:
+            raise self._labels.error(
+                f"has shape {self._labels.shape}; there must be one for each of the "
+                f"{self._inputs.shape[0]} inputs."
+            )
+        self.classes = classes if classes is not None else _file_classes(columns)
+        self._size = batch_size
+
+    def __len__(self) -> int:
+        return -(-self._inputs.shape[0] // self._size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        n = self._inputs.shape[0]
+        for start in range(0, n, self._size):
+            stop = min(start + self._size, n)
+            batch = torch.from_numpy(np.array(self._inputs.read(start, stop)))
+            numbers = batch if batch.is_floating_point() else batch.float()
+            if self._labels is None:
+                yield (numbers,)
+            else:
+                labels = self._labels.read(start, stop)
+                yield numbers, named_labels(self._labels, labels, self.classes, start)  # type: ignore[misc]
+
+
+def _file_classes(columns: dict[str, Column]) -> Array | None:
+    return columns["classes"].read_all() if "classes" in columns else None
+
+
+@final
+class _ImageLoader:
+    """Batches of the images of a folder; subfolders are classes."""
+
+    def __init__(
+        self, path: Path, transform: str | None, classes: Array | None, batch_size: int
+    ) -> None:
+        folders = sorted(folder for folder in path.iterdir() if folder.is_dir())
+        self._labelled = bool(folders)
+        self._files = [file for folder in folders or [path] for file in _images(folder)]
+        if not self._files:
+            raise InputError(
+                f"{path}: there are no images ({', '.join(IMAGE_SUFFIXES)}) in this folder."
+            )
+        names = np.array([folder.name for folder in folders]) if folders else None
+        self.classes = names if classes is None else classes
+        self._transform = _to_tensor if transform is None else _find(transform, "transform")
+        self._size = batch_size
+
+    def __len__(self) -> int:
+        return -(-len(self._files) // self._size)
+
+    def __iter__(self) -> Iterator[Any]:
+        for start in range(0, len(self._files), self._size):
+            files = self._files[start : start + self._size]
+            batch = _stack([self._read(file) for file in files], files)
+            labels = np.array([file.parent.name for file in files])
+            yield (batch, labels) if self._labelled else (batch,)
+
+    def _read(self, file: Path) -> Tensor:
+        try:
+            from PIL import Image, UnidentifiedImageError
+        except ImportError as error:
+            raise InputError(
+                'folders of images need Pillow, which is not installed. Install "pillow".'
+            ) from error
+        try:
+            with Image.open(file) as image:
+                tensor = self._transform(image.convert("RGB"))
+        except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+            raise InputError(f"{file}: not a readable image ({error}). Remove it.") from error
+        if not isinstance(tensor, Tensor):
+            raise InputError(
+                f"transform must return a tensor; it returned a {type(tensor).__name__}."
+            )
+        return tensor
+
+
+def _images(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)
+
+
+def _to_tensor(image: Any) -> Tensor:
+    values = np.asarray(image, dtype=np.float32) / 255.0
+    return torch.from_numpy(values).permute(2, 0, 1)
+
+
+def _stack(tensors: list[Tensor], files: list[Path]) -> Tensor:
+    for tensor, file in zip(tensors, files, strict=True):
+        if tensor.shape != tensors[0].shape:
+            raise InputError(
+                f"{file}: this image becomes a tensor of shape {tuple(tensor.shape)}, and "
+                f"{files[0]} one of {tuple(tensors[0].shape)}. Give a transform that makes them "
+                "alike (--transform MODULE:FUNCTION)."
+            )
+    return torch.stack(tensors)

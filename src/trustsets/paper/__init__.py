@@ -1,0 +1,1 @@
+"""The paper itself: its datasets, models, experiments and tables. Needs ``trustsets[paper]``."""

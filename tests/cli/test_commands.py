@@ -1,0 +1,316 @@
+"""Every command does what the library does, and what it stores can be run again."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import trustsets
+from trustsets import ConditionalConformal, ModelOutputs, StandardConformal, TrustScore
+from trustsets.files import open_outputs
+from trustsets.files.options import read_record
+
+
+def test_calibrate_is_the_library(folder):
+    model = trustsets.load(folder / "conditional.trustsets")
+    train, outputs = np.load(folder / "train.npz"), open_outputs(folder / "calibration.npz").read()
+    trust = TrustScore().fit(train["features"], train["classes"][train["labels"]])
+    own = ConditionalConformal(trust=trust).calibrate(outputs)
+    new = open_outputs(folder / "new.npz").read()
+    np.testing.assert_array_equal(model.predict_set(new).mask, own.predict_set(new).mask)
+    assert model.classes_.tolist() == ["ant", "bee", "cat", "dog", "eel"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--method standard --score raps --temperature tuning", "RAPS"),
+        ("--method standard --score softmax --scale tail --seed 7", "Softmax(scale='tail')"),
+        ("--method groups", "Groups"),
+        ("--method groups --group id", "Groups"),
+        ("--method class --temperature 1.5", "'temperature': 1.5"),
+        ("--method bins --train train.npz", "Bins("),
+        ("--method bins --statistic confidence --statistic entropy", "Entropy"),
+        ("--statistic confidence --degree 2 --transform log", "degree=2"),
+        ("--basis groups --basis intercept", "Intercept"),
+        ("--basis components --components 2 --randomized", "'randomized': True"),
+        ("--train train.npz --neighbour 2 --own-mass random", "own_mass='random'"),
+        ("--method plugin --statistic margin", "PluginConformal"),
+        ("--method clustered --tuning-fraction 0.4", "ClusteredConformal"),
+        ("--paper --train train.npz --allow-empty", "'temperature': 'tuning'"),
+        ("--method bins --paper --train train.npz", "'paper_rules': True"),
+        ("--method standard --tuning test.npz --temperature tuning", "tuning"),
+    ],
+)
+def test_calibrate_knows_every_method(options, expected, run, folder):
+    done = run("calibrate", "calibration.npz", "-o", "m.trustsets", *options.split())
+    assert done.code == 0, done.err
+    assert "Saved to m.trustsets." in done.err and done.out == ""
+    model = trustsets.load("m.trustsets")
+    assert expected in f"{type(model).__name__} {model.get_params(deep=False)}"
+    if "paper" not in options:
+        assert run("predict", "m.trustsets", "new.npz", "-o", "sets.csv").code == 0
+
+
+def test_predict_is_the_library(run, folder):
+    done = run("predict", "conditional.trustsets", "new.npz", "--alpha", "0.2", "-o", "s.parquet")
+    assert done.code == 0 and done.out == ""
+    assert "1,200 sets of" in done.err and "Written to s.parquet." in done.err
+    sets = trustsets.load("conditional.trustsets").predict_set(
+        open_outputs("new.npz").read(), alpha=0.2
+    )
+    table = pq.read_table("s.parquet")
+    assert table.column("set").to_pylist() == [own.tolist() for own in sets]
+    assert table.column("id").to_pylist() == np.load("new.npz")["id"].tolist()
+
+
+def test_json_and_quiet(run, folder):
+    done = run("predict", "standard.trustsets", "new.npz", "-o", "s.csv", "--json")
+    answer = json.loads(done.out)
+    assert done.err == "" and answer["n"] == 1200 and answer["command"] == "predict"
+    done = run("predict", "standard.trustsets", "new.npz", "-o", "s.csv", "--quiet")
+    assert (done.code, done.out, done.err) == (0, "", "")
+    done = run(
+        "calibrate", "calibration.npz", "-o", "m.trustsets", "--method", "standard", "--json"
+    )
+    assert json.loads(done.out)["n"] == 1200
+    done = run("evaluate", "test.npz", "standard.trustsets", "--metric", "class", "--json")
+    answer = json.loads(done.out)["evaluations"]["standard"]
+    assert answer["n"] == 1200 and list(answer["tables"]) == ["class"]
+
+
+def test_evaluate_is_the_library(run, folder):
+    run("predict", "standard.trustsets", "test.npz", "-o", "sets.parquet", "-q")
+    run("predict", "standard.trustsets", "test.npz", "-o", "sets.jsonl", "-q")
+    arguments = ["test.npz", "standard.trustsets", "a=sets.parquet", "b=sets.jsonl"]
+    done = run("evaluate", *arguments, "--train", "train.npz", "-o", "result.json")
+    assert done.code == 0, done.err
+    found = json.loads((folder / "result.json").read_text())["evaluations"]
+    outputs = open_outputs("test.npz").read()
+    train = np.load("train.npz")
+    trust = TrustScore().fit(train["features"], train["classes"][train["labels"]])
+    sets = trustsets.load("standard.trustsets").predict_set(outputs)
+    truth = json.loads(trustsets.evaluate(sets, outputs, trust).to_json())
+    assert found["standard"] == found["a"] == found["b"] == truth
+    header, *rows = done.out.splitlines()
+    assert header.split() == "Metric Method Value 95% interval Noise floor".split()
+    assert sum(row.startswith("Coverage") for row in rows) == 3
+    value = truth["coverage"]["value"]
+    assert rows[0].split()[:3] == ["Coverage", "standard", f"{value:.3f}"]
+
+
+def test_an_interrupted_evaluation_continues(run, folder, monkeypatch):
+    from trustsets.files import evaluation
+
+    arguments = ["evaluate", "test.npz", "standard.trustsets", "conditional.trustsets"]
+    arguments += ["--metric", "class", "-o", "result.json"]
+    measured = []
+    measure = evaluation.evaluate
+
+    def count(sets, *rest, **named):
+        if len(measured) == 1:
+            measured.append("stopped")
+            raise KeyboardInterrupt
+        measured.append(sets)
+        return measure(sets, *rest, **named)
+
+    monkeypatch.setattr(evaluation, "evaluate", count)
+    assert run(*arguments).code == 130
+    assert not (folder / "result.json").exists()
+    assert run(*arguments).code == 0
+    assert len(measured) == 3  # the first method was not measured again
+    again = (folder / "result.json").read_text()
+    assert run(*arguments).code == 0
+    assert (folder / "result.json").read_text() == again
+
+
+def test_report_is_a_page_with_its_options(run, folder):
+    arguments = ["test.npz", "standard.trustsets", "ours=conditional.trustsets"]
+    done = run("report", *arguments, "--title", "Animals & co", "--metric", "class")
+    assert done.code == 0 and "report.html" in done.err
+    page = (folder / "report.html").read_text()
+    assert "Animals &amp; co" in page and "ours" in page
+    assert read_record(folder / "report.html")["options"]["title"] == "Animals & co"
+
+
+@pytest.mark.parametrize(
+    ("command", "result"),
+    [
+        (["predict", "standard.trustsets", "new.npz", "--alpha", "0.3", "-o"], "r.parquet"),
+        (["predict", "standard.trustsets", "new.npz", "--id", "group_site", "-o"], "r.csv"),
+        (["predict", "standard.trustsets", "new.npz", "--memory", "1MB", "-o"], "r.jsonl"),
+        (["calibrate", "calibration.npz", "--statistic", "entropy", "--seed", "4", "-o"],
+         "r.trustsets"),
+        (["evaluate", "test.npz", "x=standard.trustsets", "--metric", "class", "-o"], "r.json"),
+        (["report", "test.npz", "x=standard.trustsets", "--metric", "class", "-o"], "r.html"),
+    ],
+)  # fmt: skip
+def test_every_output_can_be_made_again_from_itself(command, result, run, folder):
+    assert run(*command, result).code == 0
+    before = (folder / result).read_bytes()
+    (folder / result).rename(f"first_{result}")
+    beside = folder / f"{result}.options.json"
+    if beside.exists():
+        beside.rename(folder / f"first_{result}.options.json")
+    done = run(command[0], "--config", f"first_{result}")
+    assert done.code == 0, done.err
+    assert (folder / result).read_bytes() == before
+
+
+def test_a_toml_file_gives_options_and_the_command_line_wins(run, folder):
+    (folder / "run.toml").write_text(
+        'alpha = 0.3\n[predict]\nmodel = "standard.trustsets"\noutputs = "new.npz"\n'
+        'output = "s.parquet"\nid = ["group_site"]\n[calibrate]\nmethod = "class"\n'
+    )
+    assert run("predict", "--config", "run.toml").code == 0
+    assert read_record(folder / "s.parquet")["options"]["alpha"] == 0.3
+    assert "group_site" in pq.read_schema("s.parquet").names
+    assert run("predict", "--config", "run.toml", "--alpha", "0.2").code == 0
+    assert read_record(folder / "s.parquet")["options"]["alpha"] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.toml", "alfa = 0.1", "a.toml: 'alfa' is no option of 'trustsets predict'"),
+        ("a.toml", "alpha = ", "a.toml: not a TOML file"),
+        ("a.json", '{"command": "evaluate", "options": {}}', "was made by 'trustsets evaluate'"),
+        ("a.json", "[]", "a.json: it holds no options of trustsets"),
+        ("a.html", "<p>", "a.html: it holds no options"),
+        ("a.csv", "row", "a.csv: it holds no options"),
+        ("a.parquet", "PAR1", "a.parquet: it holds no options"),
+        ("missing.toml", None, "missing.toml: there is no such file"),
+    ],
+)
+def test_bad_configuration(name, text, message, run, folder):
+    if text is not None:
+        (folder / name).write_text(text)
+    done = run("predict", "--config", name)
+    assert done.code == 2 and message in done.err and done.err.count("\n") == 1
+
+
+def test_debug_shows_the_traceback(folder):
+    from trustsets.cli import main
+
+    with pytest.raises(trustsets.InputError, match=r"missing\.npz"):
+        main(["predict", "standard.trustsets", "missing.npz", "-o", "s.csv", "--debug"])
+
+
+def test_warnings_are_one_line(run, folder):
+    done = run(
+        "calibrate", "calibration.npz", "-o", "m.trustsets", "--paper", "--train", "train.npz"
+    )
+    (line,) = [line for line in done.err.splitlines() if line.startswith("Warning: ")]
+    assert "guarantee holds only approximately" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("calibrate new.npz -o m.trustsets", "new.npz: there is no array 'labels'"),
+        ("calibrate calibration.npz -o m.trustsets", "--train FILE"),
+        ("calibrate calibration.npz -o no/m.trustsets", "folder does not exist"),
+        ("calibrate calibration.npz -o m.trustsets --method standard --paper", "conditional and"),
+        ("calibrate calibration.npz -o m.trustsets --train missing.npz", "missing.npz: there is"),
+        ("calibrate calibration.npz --statistic confidence -o m.trustsets --temperature hot",
+         "temperature must be"),
+        ("calibrate calibration.npz -o m.trustsets --method standard --classes test.txt",
+         "test.txt"),
+        ("predict new.npz new.npz -o s.csv", "new.npz: not a .trustsets file"),
+        ("predict missing.trustsets new.npz -o s.csv", "missing.trustsets: there is no such file"),
+        ("predict standard.trustsets new.npz -o s.csv --alpha 2", "alpha"),
+        ("predict standard.trustsets new.npz -o s.csv --memory much", "such as 512MB"),
+        ("predict standard.trustsets new.npz -o s.xls", "s.xls: predictions are written as"),
+        ("predict standard.trustsets new.npz -o no/s.csv", "folder does not exist"),
+        ("predict standard.trustsets new.npz -o s.csv --id nothing", "no column to copy 'nothing'"),
+        ("evaluate new.npz standard.trustsets", "new.npz: there is no array 'labels'"),
+        ("evaluate test.npz standard.trustsets x/standard.trustsets", "two methods are called"),
+        ("evaluate test.npz test.npz", "neither a model (.trustsets) nor predictions"),
+        ("evaluate test.npz standard.trustsets --metric all", "all"),
+        ("evaluate test.npz standard.trustsets --alpha 0", "alpha"),
+        ("report test.npz standard.trustsets -o no/r.html", "folder does not exist"),
+        ("extract nothing new.npz -o o.npz", "MODULE:FUNCTION"),
+        ("extract nothing:here new.npz -o o.npz", "cannot be imported"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_exit_code_2(arguments, words, run, folder):
+    before = sorted(item.name for item in folder.iterdir())
+    done = run(*arguments.split())
+    assert done.code == 2
+    assert done.err.startswith("Error: ") and done.err.count("\n") == 1
+    assert words in done.err
+    assert done.out == ""
+    assert sorted(item.name for item in folder.iterdir()) == before
+
+
+def test_sets_of_two_levels_are_not_compared(run, folder):
+    for alpha in ("0.1", "0.2"):
+        run("predict", "standard.trustsets", "test.npz", "-o", f"s{alpha}.csv", "--alpha", alpha)
+    done = run("evaluate", "test.npz", "a=s0.1.csv", "b=s0.2.csv")
+    assert done.code == 2 and "alpha=0.2, and the others have alpha=0.1" in done.err
+    done = run("evaluate", "calibration.npz", "s0.2.csv", "--metric", "class")
+    assert done.code == 0  # as many samples: it cannot know better
+
+
+def test_a_model_with_names_reads_outputs_without(run, folder):
+    arrays = dict(np.load("test.npz"))
+    del arrays["classes"]
+    np.savez("nameless.npz", **arrays)
+    for model in ("standard.trustsets", "conditional.trustsets"):
+        assert run("predict", model, "nameless.npz", "-o", "a.csv").code == 0
+        assert run("predict", model, "test.npz", "-o", "b.csv").code == 0
+        assert (folder / "a.csv").read_bytes() == (folder / "b.csv").read_bytes()
+        assert run("evaluate", "nameless.npz", model, "--metric", "class").code == 0
+
+
+def test_a_fresh_process_loads_every_model(folder):
+    from command_line import spawn
+
+    done = spawn("predict", "conditional.trustsets", "new.npz", "-o", "s.csv", cwd=folder)
+    assert done.returncode == 0, done.stderr
+
+
+def test_standard_is_the_library(folder):
+    model = trustsets.load(folder / "standard.trustsets")
+    arrays = np.load(folder / "calibration.npz")
+    outputs = ModelOutputs(
+        logits=arrays["logits"],
+        labels=arrays["classes"][arrays["labels"]],
+        classes=arrays["classes"],
+    )
+    own = StandardConformal().calibrate(outputs)
+    np.testing.assert_array_equal(own.state_.learned.scores, model.state_.learned.scores)
+
+
+def test_odd_names_are_printed_as_they_are(run, folder):
+    (folder / "standard.trustsets").rename("[bold]x[1].trustsets")
+    done = run("evaluate", "test.npz", "[bold]x[1].trustsets", "--metric", "class")
+    assert "[bold]x[1]" in done.out
+    done = run("predict", "[bold]x[1].trustsets", "new.npz", "-o", "s[1].csv")
+    assert done.code == 0 and "Written to s[1].csv." in done.err
+    assert run("predict", "[missing].trustsets", "new.npz", "-o", "s.csv").err.startswith(
+        "Error: [missing].trustsets: there is no such file"
+    )
+
+
+def test_stopping_says_how_to_go_on(run, folder, monkeypatch):
+    from trustsets.files.prediction import _Job
+
+    def stop(job, start, end):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_Job, "predict", stop)
+    done = run("predict", "standard.trustsets", "new.npz", "-o", "s.csv")
+    assert done.code == 130 and "Give the same command again" in done.err
+
+
+def test_too_little_memory_is_one_line(run, folder, monkeypatch):
+    from trustsets.files.prediction import _Job
+
+    def fail(job, start, end):
+        raise MemoryError("Unable to allocate 7 PiB")
+
+    monkeypatch.setattr(_Job, "predict", fail)
+    done = run("predict", "standard.trustsets", "new.npz", "-o", "s.csv")
+    assert done.code == 2 and "not enough memory (Unable to allocate 7 PiB)" in done.err

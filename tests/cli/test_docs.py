@@ -1,0 +1,29 @@
+"""The commands in docs/cli.md run as they stand, in their order."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+TEXT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+COMMANDS = [
+    line
+    for block in re.findall(r"```sh\n(.*?)```", TEXT, flags=re.DOTALL)
+    for line in block.splitlines()
+]
+
+
+def test_every_command_of_the_page_runs(run, folder):
+    (folder / "calibration.npz").rename("held_out.npz")
+    own = [line for line in COMMANDS if not line.startswith("trustsets extract ")]
+    assert len(own) == len(COMMANDS) - 1 >= 12  # extraction needs a model of yours
+    for line in own:
+        program, *arguments = shlex.split(line)
+        done = run(*arguments)
+        assert program == "trustsets" and done.code == 0, (line, done.err)
+    sizes = {
+        name: sum(pq.read_table(f"{name}.parquet").column("size").to_pylist())
+        for name in ("sets", "other")
+    }
+    assert sizes["other"] < sizes["sets"]  # more may be missed

@@ -1,0 +1,297 @@
+"""Hostile and damaged files: exit code 2, one line, no code run, bounded memory."""
+
+import io
+import json
+import pickle
+import struct
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from outputs_files import WRITERS, simulated, write_npz, write_parquet, write_tensors
+
+MARK = Path("code_was_run")
+MEMORY = 48 << 20
+
+
+class Trap:
+    """Leaves a mark when it is unpickled."""
+
+    def __reduce__(self):
+        return Path.touch, (MARK,)
+
+
+def arrays(**changes):
+    changed = simulated(60) | changes
+    return {name: own for name, own in changed.items() if own is not None}
+
+
+def truncated(path, share=0.5):
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    return path
+
+
+def header(shape, descr="<f4"):
+    """First bytes of an .npy file."""
+    text = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        text, {"descr": descr, "fortran_order": False, "shape": shape}
+    )
+    return text.getvalue()
+
+
+def zipped(path, members, compression=zipfile.ZIP_DEFLATED):
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    return path
+
+
+def pickled_npz(folder):
+    np.savez(folder / "bad.npz", **arrays(logits=np.array([Trap()] * 60, dtype=object)))
+    return folder / "bad.npz"
+
+
+def disguised_pickle(folder):
+    """The header claims numbers, and a pickle follows."""
+    content = header((60, 5)) + pickle.dumps([Trap()] * 60)
+    return zipped(folder / "bad.npz", {"logits": content})
+
+
+def bare_pickle(folder):
+    return zipped(folder / "bad.npz", {"logits": pickle.dumps(Trap())})
+
+
+def pickle_called_npz(folder):
+    (folder / "bad.npz").write_bytes(pickle.dumps(Trap()))
+    return folder / "bad.npz"
+
+
+def evil_header(folder):
+    """A header is Python text; it must be read as data."""
+    text = f"{{'descr': __import__('pathlib').Path('{MARK}').touch(), 'shape': (1,)}}\n".encode()
+    content = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+    return zipped(folder / "bad.npz", {"logits": content})
+
+
+def bomb(folder):
+    """128 MB of zeros in 130 kB."""
+    rows = (128 << 20) // 20
+    with zipfile.ZipFile(folder / "bad.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("logits.npy", "w") as member:
+            member.write(header((rows, 5)))
+            zeros = bytes(20 << 16)
+            for _ in range(rows >> 16):
+                member.write(zeros)
+            member.write(bytes(20 * (rows % (1 << 16))))
+    return folder / "bad.npz"
+
+
+def claimed_giant(folder):
+    return zipped(folder / "bad.npz", {"logits": header((10**12, 5)) + bytes(100)})
+
+
+def giant_npy(folder):
+    (folder / "bad").mkdir()
+    (folder / "bad" / "logits.npy").write_bytes(header((10**12, 5)) + bytes(100))
+    return folder / "bad"
+
+
+def giant_tensor(folder):
+    text = json.dumps({"logits": {"dtype": "F32", "shape": [10**9, 5], "data_offsets": [0, 8]}})
+    content = struct.pack("<Q", len(text)) + text.encode() + bytes(8)
+    (folder / "bad.safetensors").write_bytes(content)
+    return folder / "bad.safetensors"
+
+
+def ragged_parquet(folder):
+    lists = [[1.0] * 5] * 59 + [[1.0] * 4]
+    pq.write_table(pa.table({"logits": lists}), folder / "bad.parquet")
+    return folder / "bad.parquet"
+
+
+def evenly_ragged_parquet(folder):
+    """As many numbers in all as rows of five would have."""
+    lists = [[1.0] * 5] * 58 + [[1.0] * 4, [1.0] * 6]
+    pq.write_table(pa.table({"logits": lists}), folder / "bad.parquet")
+    return folder / "bad.parquet"
+
+
+def parquet_with_holes(folder):
+    lists = [[1.0] * 5] * 58 + [[1.0] * 4 + [None], [1.0] * 5]
+    pq.write_table(pa.table({"logits": lists}), folder / "bad.parquet")
+    return folder / "bad.parquet"
+
+
+def nan_at(row):
+    logits = simulated(60)["logits"]
+    logits[row, 1] = np.nan
+    return logits
+
+
+def no_text():
+    """Text whose first code point does not exist."""
+    texts = np.array(["abc"] * 60)
+    texts.view(np.uint32)[0] = 0x110000
+    return texts
+
+
+def npz(**changes):
+    return lambda folder: write_npz(folder / "bad", arrays(**changes))
+
+
+BAD = {
+    "truncated npz": (lambda f: truncated(npz()(f)), ["not a readable .npz file", "save it again"]),
+    "npz cut at the end": (lambda f: truncated(npz()(f), 0.99), ["not a readable .npz file"]),
+    "empty npz": (lambda f: truncated(npz()(f), 0), ["not a readable .npz file"]),
+    "truncated parquet": (
+        lambda f: truncated(write_parquet(f / "bad", arrays())),
+        ["not a readable Parquet file"],
+    ),
+    "truncated safetensors": (
+        lambda f: truncated(write_tensors(f / "bad", arrays())),
+        ["not a readable safetensors file"],
+    ),
+    "text dtype": (npz(logits=np.full((60, 5), "a")), ["'logits'", "must hold numbers", "<U1"]),
+    "complex dtype": (npz(logits=np.ones((60, 5), complex)), ["'logits'", "must hold numbers"]),
+    "dates": (npz(group_site=np.zeros(60, "M8[s]")), ["'group_site'", "integers or texts"]),
+    "record dtype": (npz(logits=np.zeros((60, 5), "f4,f4")), ["'logits'", "must hold numbers"]),
+    "one dimension": (npz(logits=np.ones(60)), ["'logits'", "has shape (60,)", "two dimensions"]),
+    "three dimensions": (npz(logits=np.ones((60, 5, 2))), ["'logits'", "two dimensions"]),
+    "no rows": (npz(logits=np.ones((0, 5))), ["'logits'", "not empty"]),
+    "fewer rows": (npz(features=np.ones((59, 4))), ["'features'", "59 rows", "the logits have 60"]),
+    "NaN": (npz(logits=nan_at(37)), ["'logits'", "must be finite", "row 37, column 1 holds nan"]),
+    "infinity": (npz(logits=np.full((60, 5), np.inf)), ["'logits'", "row 0, column 0"]),
+    "other classes": (
+        npz(logits=np.ones((60, 3)), classes=None),
+        ["'logits'", "3 classes", "calibrated with 5"],
+    ),
+    "other names": (npz(classes=np.array(list("vwxyz"))), ["'classes'", "names other classes"]),
+    "no logits": (npz(logits=None), ["no array 'logits' or 'probabilities'", "features"]),
+    "no probabilities": (
+        npz(logits=None, probabilities=np.ones((60, 5))),
+        ["must sum to 1", "row 0"],
+    ),
+    "pickle in an npz": (pickled_npz, ["'logits'", "Python objects", "pickle can run code"]),
+    "pickle after a header": (disguised_pickle, ["'logits'", "claims shape (60, 5)", "damaged"]),
+    "pickle as a member": (bare_pickle, ["'logits'", "is no NumPy array"]),
+    "pickle called npz": (pickle_called_npz, ["not a readable .npz file"]),
+    "code in a header": (evil_header, ["'logits'", "is no NumPy array"]),
+    "zip bomb": (bomb, ["'logits'", "as a zip bomb does", "numpy.savez"]),
+    "claimed giant": (claimed_giant, ["'logits'", "claims shape (1000000000000, 5)"]),
+    "claimed giant npy": (giant_npy, ["'logits'", "claims shape (1000000000000, 5)"]),
+    "claimed giant tensor": (giant_tensor, ["not a readable safetensors file"]),
+    "ragged lists": (ragged_parquet, ["'logits'", "lists of different lengths"]),
+    "evenly ragged lists": (evenly_ragged_parquet, ["'logits'", "lists of 4 to 6 numbers"]),
+    "missing numbers": (parquet_with_holes, ["'logits'", "missing values"]),
+    "empty folder": (lambda f: (f / "bad").mkdir() or f / "bad", ["holds no .npy files"]),
+    "unknown kind": (lambda f: npz()(f).rename(f / "bad.pkl"), ["'.pkl' are not read", ".npz"]),
+    "no text": (npz(id=no_text()), ["'id'", "no text"]),
+    "bytes that are no text": (npz(id=np.array([b"\xff"] * 60)), ["'id'", "no text"]),
+}
+
+
+def check(done, words=(), path=""):
+    """One line that says which file and what, nothing else, and no code was run."""
+    assert done.code == 2, done
+    assert done.err.startswith("Error: ") and done.err.count("\n") == 1, done.err
+    for word in [*words, str(path)]:
+        assert word in done.err
+    assert done.out == ""
+    assert not MARK.exists()
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_predict_refuses(name, run, folder):
+    make, words = BAD[name]
+    path = make(folder)
+    before = sorted(folder.rglob("*"))
+    tracemalloc.start()
+    done = run("predict", "standard.trustsets", path, "-o", "sets.parquet")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    check(done, words, path.name)
+    assert peak < MEMORY
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["pickle in an npz", "zip bomb", "claimed giant", "NaN"])
+@pytest.mark.parametrize("command", ["calibrate", "train", "evaluate", "report"])
+def test_other_commands_refuse(name, command, run, folder):
+    path = BAD[name][0](folder)
+    arguments = {
+        "calibrate": ["calibrate", path, "-o", "m.trustsets", "--method", "standard"],
+        "train": ["calibrate", "calibration.npz", "--train", path, "-o", "m.trustsets"],
+        "evaluate": ["evaluate", path, "standard.trustsets"],
+        "report": ["report", path, "standard.trustsets"],
+    }[command]
+    if command == "train" and name == "NaN":
+        path = npz(features=np.full((60, 4), np.nan))(folder)
+    tracemalloc.start()
+    done = run(*arguments)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    check(done, path=path.name)
+    assert peak < MEMORY
+
+
+def test_arrays_beyond_memory_are_refused_before_they_are_read(run, folder):
+    """A hole of 8 TB in a file takes no disk; only its length is looked at."""
+    (folder / "huge").mkdir()
+    n = 2 * 10**11
+    for name, shape, descr in [("logits", (n, 5), "<f8"), ("labels", (n,), "<i8")]:
+        with (folder / "huge" / f"{name}.npy").open("wb") as file:
+            first = header(shape, descr)
+            file.write(first)
+            file.truncate(len(first) + 8 * int(np.prod(shape)))
+    done = run("calibrate", "huge", "-o", "m.trustsets", "--method", "standard")
+    check(done, ["huge", "TiB of memory", "are free"])
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_random_damage_never_escapes(kind, run, folder):
+    """A damaged file works or is refused; no other exception, whatever the damage."""
+    path = WRITERS[kind](folder / "fuzzed", simulated(40))
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    whole = {file: file.read_bytes() for file in files}
+    rng = np.random.default_rng(1)
+    refused = 0
+    for _ in range(40):
+        file = files[rng.integers(len(files))]
+        content = bytearray(whole[file])
+        if rng.random() < 0.3:
+            content = content[: rng.integers(len(content))]
+        else:
+            # Headers are where the danger is: half of the damage goes to both ends.
+            reach = len(content) if rng.random() < 0.5 else min(400, len(content))
+            for _ in range(rng.integers(1, 8)):
+                place = int(rng.integers(reach))
+                content[place if rng.random() < 0.5 else -1 - place] = rng.integers(256)
+        file.write_bytes(content)
+        done = run("predict", "standard.trustsets", path, "-o", "sets.csv")
+        if done.code:
+            check(done, path="fuzzed")
+            refused += 1
+        file.write_bytes(whole[file])
+    assert refused > 5
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
+def test_random_damage_to_predictions_never_escapes(suffix, run, folder):
+    run("predict", "standard.trustsets", "test.npz", "-o", f"sets{suffix}", "-q")
+    path = folder / f"sets{suffix}"
+    whole = path.read_bytes()
+    rng = np.random.default_rng(2)
+    for _ in range(25):
+        content = bytearray(whole)
+        for _ in range(rng.integers(1, 8)):
+            content[rng.integers(len(content))] = rng.integers(256)
+        path.write_bytes(content[: rng.integers(len(content))] if rng.random() < 0.3 else content)
+        done = run("evaluate", "test.npz", f"sets{suffix}", "--metric", "class")
+        if done.code:
+            check(done)

@@ -1,0 +1,74 @@
+"""The first thing a person sees: it teaches, fits, and comes at once."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from command_line import spawn
+
+from trustsets import __version__
+
+COMMANDS = ["demo", "extract", "calibrate", "predict", "evaluate", "report"]
+
+
+def test_version():
+    done = spawn("--version")
+    assert (done.returncode, done.stdout.strip()) == (0, f"trustsets {__version__}")
+
+
+def test_help_lists_the_commands_and_completion():
+    text = spawn("--help").stdout
+    for name in [*COMMANDS, "paper"]:
+        assert re.search(rf"^\W*{name}\s+\w", text, re.MULTILINE)
+    assert "--install-completion" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_teaches_with_an_example_and_fits_80_columns(command, run):
+    done = spawn(command, "--help")
+    assert done.returncode == 0
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "Example:" in done.stdout
+    # One line that can be copied, whose options exist.
+    (example,) = [
+        line.strip()
+        for line in done.stdout.splitlines()
+        if f"trustsets {command} " in line and "Usage" not in line
+    ]
+    for option in re.findall(r"--[\w-]+", example):
+        assert f"{option} " in done.stdout
+
+
+def test_help_imports_nothing_heavy():
+    heavy = "numpy scipy numba sklearn faiss pandas pyarrow matplotlib torch jinja2".split()
+    code = (
+        "import sys, trustsets.cli\n"
+        "try: trustsets.cli.main(['predict', '--help'])\n"
+        f"except SystemExit: print([m for m in {heavy} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_completion_script_is_there():
+    done = subprocess.run(
+        [sys.executable, "-c", "from trustsets.cli import main; main()"],
+        env={"_TRUSTSETS_COMPLETE": "source_bash", "PATH": ""} | _path(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "complete" in done.stdout and "trustsets" in done.stdout
+
+
+def _path():
+    import os
+
+    return {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+
+
+def test_wrong_usage_is_exit_code_2():
+    assert spawn("predict").returncode == 2
+    assert spawn("nonsense").returncode == 2
+    assert spawn("predict", "a", "b", "-o", "c", "--alpha", "many").returncode == 2

@@ -1,0 +1,107 @@
+"""The same outputs in files of every kind, for the tests of files and of the command line."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors.numpy import save_file
+
+from trustsets.extras.shards import BatchStore, OutputBatches
+
+CLASSES = np.array(["ant", "bee", "cat", "dog", "eel"])
+
+
+def simulated(n=300, seed=0, n_classes=5, n_features=4, dtype=np.float32):
+    """Overconfident logits, features that tell classes apart, labels as positions, groups."""
+    rng = np.random.default_rng(seed)
+    true = 1.5 * rng.normal(size=(n, n_classes))
+    labels = (true + rng.gumbel(size=true.shape)).argmax(axis=1)
+    features = rng.normal(size=(n, n_features)) + 2.0 * np.eye(n_classes, n_features)[labels]
+    return {
+        "logits": (1.7 * true).astype(dtype),
+        "features": features.astype(dtype),
+        "labels": labels,
+        "group_site": rng.choice(["north", "south"], size=n),
+        "id": np.array([f"s{i}" for i in range(n)]),
+        "classes": CLASSES[:n_classes],
+    }
+
+
+def write_npz(path, arrays):
+    np.savez(path.with_suffix(".npz"), **arrays)
+    return path.with_suffix(".npz")
+
+
+def write_compressed(path, arrays):
+    np.savez_compressed(path.with_suffix(".npz"), **arrays)
+    return path.with_suffix(".npz")
+
+
+def write_by_column(path, arrays):
+    return write_npz(path, {name: np.asfortranarray(own) for name, own in arrays.items()})
+
+
+def write_folder(path, arrays):
+    path.mkdir()
+    for name, own in arrays.items():
+        np.save(path / f"{name}.npy", own)
+    return path
+
+
+def arrow_table(arrays, fixed):
+    columns = {}
+    for name, own in arrays.items():
+        if name == "classes":
+            continue
+        if own.ndim == 1:
+            columns[name] = pa.array(own)
+        elif fixed:
+            flat = pa.array(np.ascontiguousarray(own).reshape(-1))
+            columns[name] = pa.FixedSizeListArray.from_arrays(flat, own.shape[1])
+        else:
+            columns[name] = pa.array(list(own))
+    metadata = {"classes": json.dumps(arrays["classes"].tolist())} if "classes" in arrays else {}
+    return pa.table(columns).replace_schema_metadata(metadata)
+
+
+def write_parquet(path, arrays):
+    table = arrow_table(arrays, fixed=False)
+    pq.write_table(table, path.with_suffix(".parquet"), row_group_size=70, data_page_size=500)
+    return path.with_suffix(".parquet")
+
+
+def write_fixed_parquet(path, arrays):
+    pq.write_table(arrow_table(arrays, fixed=True), path.with_suffix(".parquet"))
+    return path.with_suffix(".parquet")
+
+
+def write_tensors(path, arrays):
+    numbers = {name: own for name, own in arrays.items() if own.dtype.kind != "U"}
+    save_file(numbers, path.with_suffix(".safetensors"), {"classes": json.dumps(CLASSES.tolist())})
+    return path.with_suffix(".safetensors")
+
+
+def write_shards(path, arrays):
+    """As extraction writes them, with a shard for every second batch."""
+    store = BatchStore(path, {"model": "none"}, shard_rows=80)
+    for start in range(0, len(arrays["logits"]), 40):
+        part = slice(start, start + 40)
+        logits = arrays["logits"][part]
+        sizes = np.array([len(logits)])
+        store.add(OutputBatches(logits, arrays["features"][part], arrays["labels"][part], sizes))
+    store.finish()
+    (path / "classes.txt").write_text("\n".join(arrays["classes"]) + "\n")
+    return path
+
+
+WRITERS = {
+    "npz": write_npz,
+    "compressed npz": write_compressed,
+    "npz by column": write_by_column,
+    "folder of npy": write_folder,
+    "parquet": write_parquet,
+    "parquet of fixed lists": write_fixed_parquet,
+    "safetensors": write_tensors,
+    "shards": write_shards,
+}

@@ -1,0 +1,271 @@
+"""Listings of the five datasets in every form they come in, and what is said of bad ones."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from trees import draw_image, in_folders, write_lists, write_tree
+
+from trustsets import InputError
+from trustsets.paper.datasets import DATASETS, load_dataset
+
+
+def items(listing):
+    return [(listing.path(row), int(listing.labels[row])) for row in range(len(listing))]
+
+
+@pytest.mark.parametrize("dataset", [name for name in DATASETS if name != "fitzpatrick17k"])
+def test_listings_are_what_was_written(dataset, tmp_path):
+    tree = write_tree(dataset, tmp_path)
+    found = load_dataset(dataset, tmp_path)
+    assert found.classes == tuple(tree.classes)
+    assert found.seed is None
+    assert {part: items(listing) for part, listing in found.parts.items()} == tree.parts
+    assert all(listing.missing().size == 0 for listing in found.parts.values())
+
+
+def test_other_files_and_hidden_ones_are_no_images(tmp_path):
+    tree = write_tree("imagenet", tmp_path)
+    (tmp_path / "train" / tree.classes[0] / "notes.txt").write_text("x")
+    (tmp_path / "train" / tree.classes[0] / "._1.jpg").write_text("x")
+    (tmp_path / "train" / ".cache").mkdir()
+    assert items(load_dataset("imagenet", tmp_path).parts["train"]) == tree.parts["train"]
+
+
+def test_class_folders_must_agree(tmp_path):
+    write_tree("imagenet", tmp_path)
+    (tmp_path / "val" / "n9").mkdir()
+    with pytest.raises(InputError, match=r"1 are in one alone, such as \['n9'\]"):
+        load_dataset("imagenet", tmp_path)
+
+
+# --- ImageNet's validation images as they come out of the archive
+
+
+def flat_imagenet(root):
+    tree = write_tree("imagenet", root, n_classes=2, held=2)
+    solution = {}
+    for number, (path, label) in enumerate(tree.parts["pool"]):
+        name = f"ILSVRC2012_val_{number:08d}"
+        (root / path).rename(root / "val" / f"{name}.JPEG")
+        solution[name] = label
+    for name in tree.classes:
+        (root / "val" / name).rmdir()
+    return tree, solution
+
+
+def test_flat_validation_images_need_a_table(tmp_path):
+    root = tmp_path / "Data" / "CLS-LOC"
+    tree, solution = flat_imagenet(root)
+    with pytest.raises(InputError, match=r"without class folders.*devkit.*LOC_val_solution\.csv"):
+        load_dataset("imagenet", root)
+    table = pd.DataFrame(
+        {
+            "ImageId": list(solution)[::-1],
+            "PredictionString": [
+                f"{tree.classes[label]} 1 2 3 4 " for label in list(solution.values())[::-1]
+            ],
+        }
+    )
+    table.to_csv(tmp_path / "LOC_val_solution.csv", index=False)
+    pool = load_dataset("imagenet", root).parts["pool"]
+    assert items(pool) == [(f"val/{name}.JPEG", label) for name, label in solution.items()]
+    table.iloc[1:].to_csv(tmp_path / "LOC_val_solution.csv", index=False)
+    with pytest.raises(InputError, match="no class of the training folders for 1 images"):
+        load_dataset("imagenet", root)
+    table.rename(columns={"ImageId": "x"}).to_csv(root / "LOC_val_solution.csv", index=False)
+    with pytest.raises(InputError, match=r"\['ImageId'\] is not there"):
+        load_dataset("imagenet", root)
+
+
+def test_long_tail_lists_find_flat_images(tmp_path):
+    tree = write_tree("imagenet-lt", tmp_path)
+    for path, _ in tree.parts["test"]:
+        (tmp_path / path).rename(tmp_path / "val" / path.replace("/", "_"))
+    flat = [(path.replace("/", "_"), label) for path, label in tree.parts["test"]]
+    parts = dict(tree.parts)
+    parts["test"] = [(f"val/somewhere/{name}", label) for name, label in flat]
+    write_lists(tmp_path, "ImageNet_LT", parts)
+    found = load_dataset("imagenet-lt", tmp_path)
+    assert items(found.parts["test"]) == [(f"val/{name}", label) for name, label in flat]
+    assert items(found.parts["train"]) == tree.parts["train"]
+    assert found.parts["test"].missing().size == 0
+
+
+# --- lists
+
+
+@pytest.mark.parametrize("place", ["beside", "above", "folder", "given", "file"])
+def test_lists_are_found(place, tmp_path):
+    images = tmp_path / "data" / "images"
+    tree = write_tree("places365-lt", images)
+    folder = {
+        "beside": images,
+        "above": images.parent,
+        "folder": images / "Places_LT_v2",
+        "given": tmp_path / "elsewhere",
+        "file": tmp_path / "elsewhere",
+    }[place]
+    for path in list(images.glob("*.txt")):
+        folder.mkdir(exist_ok=True)
+        path.rename(folder / path.name)
+    given = {"given": folder, "file": folder / "Places_LT_train.txt"}.get(place)
+    found = load_dataset("places365-lt", images, lists=given)
+    assert {part: items(listing) for part, listing in found.parts.items()} == tree.parts
+
+
+def test_bad_lists_are_named(tmp_path):
+    write_tree("places365-lt", tmp_path)
+    path = tmp_path / "Places_LT_val.txt"
+    good = path.read_text()
+    for line, message in [
+        ("train/place_0/1.jpg", "line 13: must be 'path label'"),
+        ("train/place_0/1.jpg -1", "line 13: must be 'path label'"),
+        ("train/place_0/1.jpg x", "got 'train/place_0/1.jpg x'"),
+    ]:
+        path.write_text(good + line + "\n")
+        with pytest.raises(InputError, match=message):
+            load_dataset("places365-lt", tmp_path)
+    path.unlink()
+    with pytest.raises(InputError, match=r"Places_LT_val\.txt.*classifier-balancing"):
+        load_dataset("places365-lt", tmp_path)
+
+
+def test_lists_without_folders_number_their_classes(tmp_path):
+    parts = {part: [("a b.jpg", 0), ("c.jpg", 1)] for part in ("train", "val", "test")}
+    write_lists(tmp_path, "Places_LT", parts)
+    found = load_dataset("places365-lt", tmp_path)
+    assert found.classes == ("0", "1")
+    assert items(found.parts["train"]) == parts["train"]
+    assert found.parts["val"].missing().tolist() == [0, 1]
+
+
+# --- Places365 as its two archives
+
+
+def test_places365_by_its_own_lists(tmp_path):
+    classes = ["airfield", "apartment_building/outdoor", "zen_garden"]
+    folders = [(f"{name[0]}/{name}", code) for code, name in enumerate(classes)]
+    train = [(f"{folder}/{n:08d}.jpg", code) for folder, code in folders for n in (1, 2)]
+    val = [(f"Places365_val_{n:08d}.jpg", n % 3) for n in range(5)]
+    for path, _ in train:
+        draw_image(tmp_path / "data_256_standard" / path, 1)
+    for path, _ in val:
+        draw_image(tmp_path / "val_256" / path, 2)
+    lists = tmp_path / "filelist_places365-standard"
+    with pytest.raises(InputError, match="neither form of Places365"):
+        load_dataset("places365", tmp_path)
+    lists.mkdir()
+    for name, rows in [
+        ("places365_train_standard", [(f"/{path}", label) for path, label in train]),
+        ("places365_val", val),
+        # The order of the lines does not matter, the numbers do.
+        ("categories_places365", [(f"/{folder}", code) for folder, code in folders[::-1]]),
+    ]:
+        (lists / f"{name}.txt").write_text("".join(f"{path} {label}\n" for path, label in rows))
+    found = load_dataset("places365", tmp_path)
+    assert found.classes == tuple(classes)
+    assert items(found.parts["train"]) == [(f"data_256_standard/{p}", y) for p, y in train]
+    assert items(found.parts["pool"]) == [(f"val_256/{p}", y) for p, y in val]
+    assert all(listing.missing().size == 0 for listing in found.parts.values())
+    (lists / "categories_places365.txt").write_text("/a/airfield 0\n")
+    with pytest.raises(InputError, match="only 1 classes"):
+        load_dataset("places365", tmp_path)
+
+
+# --- Fitzpatrick 17k
+
+
+def test_skin_images_are_drawn_by_seed(tmp_path):
+    tree = write_tree("fitzpatrick17k", tmp_path, train=10, held=10)
+    known = dict(tree.parts["all"])
+    splits = {seed: load_dataset("fitzpatrick17k", tmp_path, seed=seed) for seed in (0, 1)}
+    for seed, found in splits.items():
+        assert found.classes == tuple(tree.classes)
+        assert found.seed == seed
+        train, pool = found.parts["train"], found.parts["pool"]
+        assert (len(train), len(pool)) == (42, 18)
+        assert sorted(items(train) + items(pool)) == sorted(known.items())
+        types = [tree.skin_types[path] for path, _ in items(pool)]
+        assert pool.groups["skin_type"].tolist() == types
+    again = load_dataset("fitzpatrick17k", tmp_path, seed=0)
+    assert items(again.parts["train"]) == items(splits[0].parts["train"])
+    assert items(splits[1].parts["train"]) != items(splits[0].parts["train"])
+
+
+def test_the_split_does_not_depend_on_which_images_are_missing(tmp_path):
+    tree = write_tree("fitzpatrick17k", tmp_path, train=10, held=10)
+    before = items(load_dataset("fitzpatrick17k", tmp_path).parts["train"])
+    for path, _ in tree.parts["all"][::2]:
+        (tmp_path / path).unlink()
+    found = load_dataset("fitzpatrick17k", tmp_path)
+    assert items(found.parts["train"]) == before
+    assert sum(len(listing.missing()) for listing in found.parts.values()) == 30
+
+
+def test_skin_files_with_other_endings_and_the_old_column(tmp_path):
+    tree = write_tree("fitzpatrick17k", tmp_path)
+    names = [path for path, _ in tree.parts["all"]]
+    (tmp_path / names[0]).rename(tmp_path / names[0].removesuffix(".jpg"))
+    (tmp_path / names[1]).rename((tmp_path / names[1]).with_suffix(".png"))
+    table = pd.read_csv(tmp_path / "fitzpatrick17k.csv")
+    table.rename(columns={"fitzpatrick_scale": "fitzpatrick"}).astype(
+        {"fitzpatrick": float}
+    ).to_csv(tmp_path / "fitzpatrick17k.csv", index=False)
+    found = load_dataset("fitzpatrick17k", tmp_path)
+    paths = {path for listing in found.parts.values() for path, _ in items(listing)}
+    assert {names[0].removesuffix(".jpg"), names[1].replace(".jpg", ".png")} < paths
+    types = np.concatenate([listing.groups["skin_type"] for listing in found.parts.values()])
+    assert set(types) == {"1", "2", "3", "4", "5", "6", "unknown"}
+
+
+def test_a_table_may_be_given_by_any_name(tmp_path):
+    tree = write_tree("fitzpatrick17k", tmp_path / "images")
+    (tmp_path / "images" / "fitzpatrick17k.csv").rename(tmp_path / "mine.csv")
+    found = load_dataset("fitzpatrick17k", tmp_path / "images", lists=tmp_path / "mine.csv")
+    assert found.classes == tuple(tree.classes)
+
+
+def test_bad_skin_tables_are_named(tmp_path):
+    write_tree("fitzpatrick17k", tmp_path)
+    path = tmp_path / "fitzpatrick17k.csv"
+    table = pd.read_csv(path)
+    for change, message in [
+        (table.drop(columns="label"), r"needs the columns .*\['label'\] is not there"),
+        (table.drop(columns="fitzpatrick_scale"), "needs a column fitzpatrick_scale or"),
+        (table.assign(fitzpatrick_scale=9), r"1 to 6, and -1 for unknown; got \['9'\]"),
+        (table.assign(label=[None, *table["label"][1:]]), "rows without md5hash or label"),
+    ]:
+        change.to_csv(path, index=False)
+        with pytest.raises(InputError, match=message):
+            load_dataset("fitzpatrick17k", tmp_path)
+    path.unlink()
+    with pytest.raises(InputError, match=r"fitzpatrick17k\.csv is neither"):
+        load_dataset("fitzpatrick17k", tmp_path)
+
+
+# --- bad input
+
+
+def test_bad_places_are_named(tmp_path):
+    for arguments, message in [
+        (("cifar10", tmp_path), "dataset must be one of imagenet, imagenet-lt"),
+        (("imagenet", tmp_path / "none"), "is no folder"),
+        (("imagenet", tmp_path), "train, val is not there"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            load_dataset(*arguments)
+    with pytest.raises(InputError, match=r"lists=.* does not exist"):
+        load_dataset("imagenet", tmp_path, lists=tmp_path / "none")
+    for part in ("train", "val"):
+        (tmp_path / part / "n1").mkdir(parents=True)
+    with pytest.raises(InputError, match="no images in its part 'train'"):
+        load_dataset("imagenet", tmp_path)
+
+
+def test_the_digest_sees_order_and_labels_and_not_the_place(tmp_path):
+    one = load_dataset("places365", write_tree("places365", tmp_path / "a").images).parts["train"]
+    two = load_dataset("places365", write_tree("places365", tmp_path / "b").images).parts["train"]
+    assert one.digest() == two.digest()
+    turned = one.take(np.arange(len(one))[::-1])
+    assert turned.digest() != one.digest()
+    assert in_folders("train", ["x"], 1, "jpg") == [("train/x/00000.jpg", 0)]

@@ -1,0 +1,363 @@
+"""Extraction by the command line, against plain forward passes with torchvision's own steps."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from trees import SIDE, make_body, save_checkpoint, write_tree
+
+from trustsets import InputError, StorageError
+from trustsets.paper.datasets import DATASETS
+from trustsets.paper.extraction import ExtractionOptions
+from trustsets.paper.layout import Description, is_extracted, read_extracted
+from trustsets.paper.progress import image_progress
+from trustsets.paper.vision import transforms
+
+BATCH = 4
+# The paper's pipeline for ImageNet resizes to the crop itself.
+RESIZE = dict.fromkeys(DATASETS, round(256 * SIDE / 224)) | {"imagenet": SIDE}
+
+
+def command(tree, weights, output, *more):
+    options = ["--image-size", SIDE, "--batch-size", BATCH, "--device", "cpu", "--workers", 0]
+    places = ["--images", tree.images, "--weights", weights, "--output", output]
+    return [str(word) for word in ("paper", "extract", tree.dataset, *places, *options, *more)]
+
+
+def direct(body, paths, resize):
+    """Logits and features by torchvision's own transforms, in batches of the same images."""
+    steps = transforms.Compose(
+        [
+            transforms.Resize(resize),
+            transforms.CenterCrop(SIDE),
+            transforms.ToTensor(),
+            transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+        ]
+    )
+    bottom = nn.Sequential(*list(body.children())[:-1]).eval()
+    logits, features = [], []
+    for start in range(0, len(paths), BATCH):
+        images = [Image.open(path).convert("RGB") for path in paths[start : start + BATCH]]
+        with torch.no_grad():
+            features.append(bottom(torch.stack([steps(image) for image in images])).flatten(1))
+            logits.append(body.fc.eval()(features[-1]))
+    return torch.cat(logits).numpy(), torch.cat(features).numpy()
+
+
+def listed(tree, folder, part):
+    """Images and labels of a part in order; the drawn split is read back from the result."""
+    if "all" not in tree.parts:
+        return tree.parts[part]
+    known = dict(tree.parts["all"])
+    return [
+        (path, known[path]) for path in pd.read_parquet(folder / part / "samples.parquet")["path"]
+    ]
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_outputs_are_those_of_a_forward_pass(dataset, prepared, cli, tmp_path):
+    tree, body, weights = prepared(dataset)
+    code, out, _ = cli(*command(tree, weights, tmp_path, "--json"))
+    assert code == 0
+    data = read_extracted(tmp_path)
+    assert data.name == dataset
+    assert data.classes.tolist() == tree.classes
+    assert data.fixed_split == dataset.endswith("-lt")
+    summary = {part["part"]: part for part in json.loads(out)["parts"]}
+    assert list(summary) == ["train", *data.parts]
+    for part in summary:
+        items = listed(tree, tmp_path, part)
+        labels = np.array([label for _, label in items])
+        logits, features = direct(body, [tree.images / path for path, _ in items], RESIZE[dataset])
+        predicted = logits.argmax(axis=1)
+        if part == "train":
+            np.testing.assert_array_equal(data.train_features, features)
+            np.testing.assert_array_equal(data.train_predicted, predicted)
+            np.testing.assert_array_equal(data.train_labels, labels)
+        else:
+            outputs = data.parts[part]
+            np.testing.assert_array_equal(outputs.logits, logits)
+            np.testing.assert_array_equal(outputs.features, features)
+            np.testing.assert_array_equal(outputs.codes, labels)
+            assert outputs.labels.tolist() == [tree.classes[label] for label in labels]
+        assert summary[part]["images"] == summary[part]["run"] == len(items)
+        assert summary[part]["unreadable"] == 0
+        assert summary[part]["accuracy"] == pytest.approx(np.mean(predicted == labels))
+    assert not (tmp_path / "unreadable.txt").exists()
+
+
+def test_the_split_is_fixed_or_stratified_by_seed(prepared, cli, tmp_path):
+    tree, _, weights = prepared("fitzpatrick17k")
+    assert cli(*command(tree, weights, tmp_path))[0] == 0
+    data = read_extracted(tmp_path)
+    pool = data.parts["pool"]
+    first, second = data.split(3)
+    assert sorted([*first.rows, *second.rows]) == list(range(len(pool)))
+    assert np.array_equal(data.split(3)[0].rows, first.rows)
+    assert any(not np.array_equal(data.split(seed)[0].rows, first.rows) for seed in range(4, 9))
+    # Skin types went with their images, and the training share is 70%.
+    paths = pd.read_parquet(tmp_path / "pool" / "samples.parquet")["path"].iloc[pool.rows]
+    assert pool.groups["skin_type"].tolist() == [tree.skin_types[path] for path in paths]
+    assert len(data.train_labels) == round(0.7 * len(tree.parts["all"]))
+
+
+# --- what a kill leaves
+
+KILLED = """
+import os, signal, sys
+import torch
+from trustsets.cli.main import main
+from trustsets.extras.shards import BatchStore
+
+torch.set_num_threads(1)
+flush, left = BatchStore.flush, [{flushes}]
+
+def dying(self):
+    flush(self)
+    left[0] -= bool(self._rows)
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+BatchStore.flush = dying
+main(sys.argv[1:])
+"""
+
+
+def arrays(folder):
+    data = read_extracted(folder)
+    named = {"train": data.train_features, "labels": data.train_labels}
+    for part, outputs in data.parts.items():
+        named |= {part: outputs.logits, f"{part} x": outputs.features, f"{part} y": outputs.codes}
+        named |= {f"{part} rows": outputs.rows}
+    return named
+
+
+@pytest.fixture(scope="module")
+def holed(prepared, tmp_path_factory):
+    """The smallest network, and a tree with damage at the ends of batches and beyond one."""
+    tree, _, weights = prepared("fitzpatrick17k")
+    images = tmp_path_factory.mktemp("holed") / "images"
+    shutil.copytree(tree.images, images)
+    for number in (3, 4, 5, 6, 7, 11):
+        path = images / f"{number:032x}.jpg"
+        path.write_bytes(path.read_bytes()[:200])
+    return replace(tree, images=images), weights
+
+
+@pytest.mark.parametrize("flushes", [1, 4])
+def test_a_killed_extraction_continues_bit_for_bit(flushes, holed, cli, tmp_path):
+    tree, weights = holed
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert cli(*command(tree, weights, whole))[0] == 0
+    arguments = command(tree, weights, killed, "--shard-rows", BATCH)
+    code = KILLED.format(flushes=flushes)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert is_extracted(killed)
+    with pytest.raises(StorageError, match="not finished"):
+        read_extracted(killed)
+    kept = {path: path.stat().st_mtime_ns for path in killed.rglob("shard-*")}
+    assert kept
+    status, out, _ = cli(*arguments, "--json")
+    assert status == 0
+    ours, theirs = arrays(killed), arrays(whole)
+    for name, array in ours.items():
+        np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+    # What was on disk was not made again, and what was unreadable then is still named.
+    assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
+    run = sum(part["run"] for part in json.loads(out)["parts"])
+    assert run < len(ours["labels"]) + len(ours["pool"])
+    assert (killed / "unreadable.txt").read_text() == (whole / "unreadable.txt").read_text()
+    assert read_extracted(killed).content_key != read_extracted(whole).content_key
+
+
+def test_a_finished_extraction_is_left_alone(holed, cli, tmp_path):
+    tree, weights = holed
+    assert cli(*command(tree, weights, tmp_path))[0] == 0
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("shard-*")}
+    key = read_extracted(tmp_path).content_key
+    code, out, _ = cli(*command(tree, weights, tmp_path))
+    assert code == 0
+    assert "done before" in out
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("shard-*")} == before
+    assert read_extracted(tmp_path).content_key == key
+    # Another setting is refused, and what is there stays whole.
+    for change, message in [
+        (["--batch-size", "5"], "batch_size was 4, is 5"),
+        (["--seed", "1"], "its seed is another"),
+    ]:
+        code, _, err = cli(*command(tree, weights, tmp_path), *change)
+        assert (code, message in err) == (2, True), err
+    assert read_extracted(tmp_path).content_key == key
+
+
+# --- unreadable images
+
+
+def test_missing_and_damaged_images_are_named_and_counted(prepared, cli, tmp_path):
+    tree, body, weights = prepared("fitzpatrick17k")
+    images = tmp_path / "images"
+    shutil.copytree(tree.images, images)
+    names = [path for path, _ in tree.parts["all"]]
+    (images / names[0]).unlink()
+    (images / names[1]).write_bytes(b"no image at all")
+    (images / names[2]).write_bytes((images / names[2]).read_bytes()[:300])
+    (images / names[3]).write_bytes(b"")
+    broken = replace(tree, images=images)
+    output = tmp_path / "out"
+    code, _, err = cli(*command(broken, weights, output))
+    assert code == 0
+    lines = [line.split("\t") for line in (output / "unreadable.txt").read_text().splitlines()]
+    assert sorted(path for _, path, _ in lines) == sorted(names[:4])
+    reasons = {path: reason for _, path, reason in lines}
+    assert reasons[names[0]] == "no such file"
+    assert reasons[names[1]] == reasons[names[3]] == "not an image"
+    assert "truncated" in reasons[names[2]]
+    assert "4 images could not be read" in err
+    assert all(name in err for name in names[:4])
+    # The others are all there, with their own outputs and groups.
+    data = read_extracted(output)
+    assert len(data.train_labels) + len(data.parts["pool"]) == len(names) - 4
+    pool = data.parts["pool"]
+    paths = pd.read_parquet(output / "pool" / "samples.parquet")["path"].iloc[pool.rows]
+    known = dict(tree.parts["all"])
+    assert pool.codes.tolist() == [known[path] for path in paths]
+    assert pool.groups["skin_type"].tolist() == [tree.skin_types[path] for path in paths]
+    logits, _ = direct(body, [images / path for path in paths], RESIZE["fitzpatrick17k"])
+    # Batches are cut differently here, which may change the last bits.
+    np.testing.assert_allclose(pool.logits, logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["missing", "damaged"])
+def test_too_many_unreadable_images_are_an_error(kind, prepared, cli, tmp_path):
+    tree, _, weights = prepared("fitzpatrick17k")
+    images = tmp_path / "images"
+    shutil.copytree(tree.images, images)
+    for path, _ in tree.parts["all"][:3]:
+        (images / path).unlink() if kind == "missing" else (images / path).write_bytes(b"?")
+    output = tmp_path / "out"
+    broken = replace(tree, images=images)
+    code, _, err = cli(*command(broken, weights, output, "--max-unreadable", 2))
+    assert code == 2
+    assert "3 images under" in err
+    assert "--max-unreadable allows 2" in err
+    assert len((output / "unreadable.txt").read_text().splitlines()) == 3
+    # Missing files are found before anything is run.
+    assert (output / "train").exists() == (kind == "damaged")
+    assert cli(*command(broken, weights, output, "--max-unreadable", 3))[0] == 0
+    (images / "fitzpatrick17k.csv").rename(tmp_path / "fitzpatrick17k.csv")
+    for path in images.iterdir():
+        path.write_bytes(b"?")
+    code, _, err = cli(*command(broken, weights, tmp_path / "none", "--max-unreadable", 999))
+    assert code == 2
+    assert "no image of part 'train'" in err
+
+
+# Forked workers are what torch uses on Linux; Python 3.12 and later warn of threads.
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_workers_change_nothing(prepared, cli, tmp_path):
+    tree, _, weights = prepared("fitzpatrick17k")
+    assert cli(*command(tree, weights, tmp_path / "0"))[0] == 0
+    assert cli(*command(tree, weights, tmp_path / "2"), "--workers", 2)[0] == 0
+    ours, theirs = arrays(tmp_path / "2"), arrays(tmp_path / "0")
+    for name, array in ours.items():
+        np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+
+
+def test_progress_is_shown_when_asked(capsys):
+    for wanted in (None, False):
+        with image_progress("pool", 10, wanted=wanted) as advance:
+            advance(10)
+    assert capsys.readouterr().err == ""
+    with image_progress("pool", 10, done=4, wanted=True) as advance:
+        for count in (2, 2, 2):
+            advance(count)
+            time.sleep(0.01)
+    shown = capsys.readouterr().err
+    assert "pool" in shown
+    assert "10/10" in shown
+    assert "images/s" in shown
+
+
+# --- bad input
+
+
+def test_weights_of_other_classes_or_another_split_are_refused(prepared, cli, tmp_path):
+    tree, body, _ = prepared("fitzpatrick17k")
+    other = save_checkpoint(tree.dataset, make_body(tree.dataset, 5), tmp_path / "five")
+    code, _, err = cli(*command(tree, other, tmp_path / "out"))
+    assert code == 2
+    assert "have 5 classes, and the images of fitzpatrick17k 3" in err
+    from safetensors.torch import save_file
+
+    for facts, message in [
+        ({"classes": ["a", "b", "c"]}, "were trained on other classes"),
+        ({"classes": tree.classes, "seed": 7}, "were trained with --seed 7"),
+    ]:
+        path = tmp_path / "facts.safetensors"
+        save_file(body.state_dict(), path, {"trustsets": json.dumps(facts)})
+        code, _, err = cli(*command(tree, path, tmp_path / "out"))
+        assert (code, message in err) == (2, True), err
+
+
+def test_devices_that_are_not_there_are_refused(prepared, cli, tmp_path):
+    tree, _, weights = prepared("fitzpatrick17k")
+    for name in ("cuda:99", "nonsense"):
+        code, _, err = cli(*command(tree, weights, tmp_path), "--device", name)
+        assert (code, "cannot be used here" in err) == (2, True)
+
+
+def test_options_are_checked():
+    for change, message in [
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"size": 0}, "size must be at least 1"),
+        ({"workers": -1}, "workers must not be negative"),
+        ({"shard_rows": 0}, "shard_rows must be at least 1"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            ExtractionOptions(**({"resize": 8, "size": 8} | change))
+
+
+def test_damaged_folders_are_named(prepared, cli, tmp_path):
+    tree, _, weights = prepared("fitzpatrick17k")
+    assert cli(*command(tree, weights, tmp_path))[0] == 0
+    whole = Description.read(tmp_path)
+    shard = tmp_path / "pool" / "shard-00000.safetensors"
+    data = shard.read_bytes()
+    shard.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(StorageError, match="was altered"):
+        read_extracted(tmp_path)
+    shard.write_bytes(data)
+    read_extracted(tmp_path)
+    (tmp_path / "pool" / "samples.parquet").write_bytes(b"")
+    with pytest.raises(StorageError, match=r"samples\.parquet: missing or damaged"):
+        read_extracted(tmp_path)
+    (tmp_path / "dataset.json").write_text("{")
+    with pytest.raises(StorageError, match="damaged"):
+        read_extracted(tmp_path)
+    replace(whole, parts=("train", "elsewhere")).write(tmp_path)
+    with pytest.raises(StorageError, match="no readable part"):
+        read_extracted(tmp_path)
+    with pytest.raises(StorageError, match=r"no dataset\.json"):
+        read_extracted(tmp_path / "pool")
+    assert not is_extracted(tmp_path / "pool")
+
+
+def test_a_tree_of_another_dataset_does_not_continue_this_one(prepared, cli, tmp_path):
+    tree, _, weights = prepared("fitzpatrick17k")
+    assert cli(*command(tree, weights, tmp_path / "out"))[0] == 0
+    smaller = write_tree("fitzpatrick17k", tmp_path / "images", train=1, held=1)
+    code, _, err = cli(*command(smaller, weights, tmp_path / "out"))
+    assert (code, "listing_sha256 was" in err) == (2, True)

@@ -1,0 +1,318 @@
+"""Fine-tuning: what is learned, and that a kill changes nothing of it."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from trees import make_body, write_tree
+
+from trustsets import InputError, TrustSetsError, storage
+from trustsets.paper import training
+from trustsets.paper.layout import read_extracted
+from trustsets.paper.listing import Listing
+from trustsets.paper.recipes import RECIPES
+from trustsets.paper.training import TrainingOptions, train_dataset
+
+EPOCHS = 2
+# Batch statistics of a single image need more than one place in the last layer.
+SIDE = 40
+
+
+def recipe(dataset, **changes):
+    return replace(RECIPES[dataset], **changes)
+
+
+@pytest.fixture(scope="module")
+def skin(tmp_path_factory):
+    """A tiny tree, and a start with the classes of another task."""
+    root = tmp_path_factory.mktemp("skin")
+    tree = write_tree("fitzpatrick17k", root / "images", train=5, held=3)
+    torch.save(make_body("fitzpatrick17k", 9).state_dict(), root / "start.pth")
+    return tree, root / "start.pth"
+
+
+def command(tree, start, output, *more):
+    places = ["--images", tree.images, "--weights", start, "--output", output]
+    sizes = ["--epochs", EPOCHS, "--batch-size", 4, "--image-size", SIDE, "--workers", 0]
+    words = ("paper", "train", tree.dataset, *places, *sizes, "--device", "cpu", *more)
+    return [str(word) for word in words]
+
+
+def read(path):
+    with safe_open(path, framework="pt") as file:
+        facts = json.loads(file.metadata()["trustsets"])
+        return {name: file.get_tensor(name) for name in file.keys()}, facts
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert torch.equal(value, other[name]), name
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(skin, tmp_path_factory):
+    tree, start = skin
+    output = tmp_path_factory.mktemp("whole")
+    path, history = train_dataset(
+        tree.dataset, tree.images, start, output, size=SIDE, epochs=EPOCHS, batch_size=4
+    )
+    return path, history
+
+
+KILLED = """
+import os, signal, sys
+import torch
+from trustsets.cli.main import main
+from trustsets.paper import training
+
+torch.set_num_threads(1)
+step, left = training._Training._make_step, [{steps}]
+
+def dying(self, images, labels):
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left[0] -= 1
+    step(self, images, labels)
+
+training._Training._make_step = dying
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("steps", [3, 7])
+def test_a_killed_training_gives_the_same_weights(steps, skin, uninterrupted, cli, tmp_path):
+    """24 x 0.7 = 17 images are 5 steps an epoch: killed in the first and in the second."""
+    tree, start = skin
+    arguments = command(tree, start, tmp_path, "--checkpoint-steps", 2)
+    child = [sys.executable, "-c", KILLED.format(steps=steps), *arguments]
+    done = subprocess.run(child, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert not (tmp_path / "weights.safetensors").exists()
+    state = storage.read(tmp_path / "checkpoint.trustsets")
+    assert (state.epoch, state.step) == (steps // 5, steps - 1)
+    code, out, _ = cli(*arguments, "--json")
+    assert code == 0
+    path, history = uninterrupted
+    assert_same(read(tmp_path / "weights.safetensors")[0], read(path)[0])
+    assert [each["loss"] for each in json.loads(out)["epochs"]] == [each.loss for each in history]
+
+
+def test_what_is_learned(skin, uninterrupted):
+    """The two new layers; of the rest only the statistics of the batches move."""
+    tree, start = skin
+    path, history = uninterrupted
+    tensors, facts = read(path)
+    before = torch.load(start, weights_only=True)
+    assert facts["classes"] == tree.classes
+    assert (facts["dataset"], facts["seed"]) == ("fitzpatrick17k", 0)
+    moved = {name for name in before if name not in tensors or not _equal(before, tensors, name)}
+    statistics = {name for name in before if "running_" in name or "num_batches" in name}
+    assert moved == statistics | {name for name in before if name.startswith("fc.")}
+    assert tensors["fc.3.weight"].shape == (3, 256)
+    assert [each.epoch for each in history] == [0, 1]
+    assert [each.images for each in history] == [17, 17]
+
+
+def _equal(one, other, name):
+    return one[name].shape == other[name].shape and torch.equal(one[name], other[name])
+
+
+def test_training_lowers_the_loss_and_leaves_the_generators(tmp_path):
+    """Classes of one colour each are learned in a few steps."""
+    from PIL import Image
+
+    images = tmp_path / "images"
+    tree = write_tree("fitzpatrick17k", images, train=6, held=4)
+    for path, label in tree.parts["all"]:
+        colour = tuple(255 if channel == label else 0 for channel in range(3))
+        Image.new("RGB", (SIDE, SIDE), colour).save(images / path, format="PNG")
+    torch.save(make_body("fitzpatrick17k", 3).state_dict(), tmp_path / "start.pth")
+    torch.manual_seed(11)
+    expected = torch.rand(3)
+    torch.manual_seed(11)
+    _, history = train_dataset(
+        "fitzpatrick17k",
+        images,
+        tmp_path / "start.pth",
+        tmp_path / "out",
+        size=SIDE,
+        epochs=3,
+        batch_size=7,
+        optimizer="sgd",
+        learning_rate=0.05,
+        head_only=False,
+    )
+    assert torch.equal(torch.rand(3), expected)
+    assert history[-1].loss < 0.7 * history[0].loss
+    assert history[-1].accuracy > history[0].accuracy
+
+
+# Forked workers are what torch uses on Linux; Python 3.12 and later warn of threads.
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_workers_change_nothing(skin, uninterrupted, tmp_path):
+    tree, start = skin
+    path, _ = train_dataset(
+        tree.dataset,
+        tree.images,
+        start,
+        tmp_path,
+        size=SIDE,
+        epochs=EPOCHS,
+        batch_size=4,
+        options=TrainingOptions(workers=2),
+    )
+    assert_same(read(path)[0], read(uninterrupted[0])[0])
+
+
+def test_extraction_takes_the_weights_of_this_split_only(skin, uninterrupted, cli, tmp_path):
+    tree, _ = skin
+    words = ["paper", "extract", tree.dataset, "--images", tree.images, "--output", tmp_path]
+    words += ["--weights", uninterrupted[0], "--image-size", SIDE, "--workers", 0]
+    code, _, err = cli(*words, "--seed", 5)
+    assert (code, "were trained with --seed 0" in err) == (2, True)
+    assert cli(*words)[0] == 0
+    assert len(read_extracted(tmp_path).train_labels) == 17
+
+
+def test_another_training_does_not_continue_this_one(skin, cli, tmp_path):
+    tree, start = skin
+    arguments = command(tree, start, tmp_path)
+    assert cli(*arguments)[0] == 0
+    weights = (tmp_path / "weights.safetensors").read_bytes()
+    code, out, _ = cli(*arguments)
+    assert code == 0
+    assert "epoch" in out
+    assert (tmp_path / "weights.safetensors").read_bytes() == weights
+    for change in (["--seed", 1], ["--epochs", 3], ["--learning-rate", 0.5], ["--batch-size", 5]):
+        code, _, err = cli(*arguments, *change)
+        assert (code, "is of a training with other images" in err) == (2, True)
+    assert (tmp_path / "weights.safetensors").read_bytes() == weights
+
+
+def test_unreadable_images_are_named(skin, cli, tmp_path):
+    tree, start = skin
+    images = tmp_path / "images"
+    shutil.copytree(tree.images, images)
+    names = [path for path, _ in tree.parts["all"]]
+    for name in names[:8]:
+        (images / name).unlink()
+    broken = replace(tree, images=images)
+    code, _, err = cli(*command(broken, start, tmp_path / "out"))
+    assert code == 0
+    lines = (tmp_path / "out" / "unreadable.txt").read_text().splitlines()
+    assert f"{len(lines)} images could not be read" in err
+    assert 0 < len(lines) <= 8
+    assert all(line.endswith("\tno such file") for line in lines)
+    code, _, err = cli(*command(broken, start, tmp_path / "none", "--max-unreadable", 0))
+    assert (code, "--max-unreadable allows 0" in err) == (2, True)
+
+
+def test_divergence_is_said(skin, tmp_path):
+    tree, start = skin
+    with pytest.raises(TrustSetsError, match=r"diverged in epoch .* lower the learning rate"):
+        train_dataset(
+            tree.dataset,
+            tree.images,
+            start,
+            tmp_path,
+            size=SIDE,
+            batch_size=4,
+            learning_rate=1e30,
+            optimizer="sgd",
+        )
+
+
+def test_bad_input_is_named(skin, tmp_path):
+    tree, _ = skin
+    with pytest.raises(InputError, match="dataset must be one of fitzpatrick17k, places365"):
+        train_dataset("imagenet", tree.images, tmp_path, tmp_path)
+    with pytest.raises(InputError, match=r"no such file.*resnet18-f37072fd\.pth"):
+        train_dataset("fitzpatrick17k", tree.images, tmp_path / "x.pth", tmp_path)
+    with pytest.raises(InputError, match="checkpoint_steps must be at least 1"):
+        TrainingOptions(checkpoint_steps=0)
+    for change in ({"epochs": 0}, {"batch_size": 0}, {"learning_rate": 0.0}):
+        with pytest.raises(InputError, match=f"{next(iter(change))} must be"):
+            recipe("places365", **change)
+
+
+# --- the recipe
+
+
+def test_orders_depend_on_seed_and_epoch_alone():
+    listing = Listing.of(None, map(str, range(10)), np.arange(10) % 2)
+    plan = recipe("places365", batch_size=4)
+
+    def batches(*place):
+        return list(training._epoch_batches(listing, plan, *place))
+
+    one = batches(0, 0)
+    assert one == batches(0, 0)
+    assert one[1:] == batches(0, 0, 1)
+    assert [len(batch) for batch in one] == [4, 4, 2]
+    assert sorted(row for batch in one for row, _ in batch) == list(range(10))
+    assert one != batches(0, 1)
+    assert one != batches(1, 0)
+    assert len({key for batch in one for _, key in batch}) == 10
+
+
+def test_balanced_epochs_draw_classes_equally():
+    labels = np.repeat([0, 1, 2], [900, 90, 10])
+    rows = training._balanced_rows(labels, np.random.default_rng(0))
+    counts = np.bincount(labels[rows])
+    # Binomial with n = 1000 and p = 1/3: four standard deviations are 60.
+    assert counts.sum() == 1000
+    assert np.abs(counts - 1000 / 3).max() < 60
+
+
+def test_rates_fall_as_the_recipes_say():
+    steps = recipe("fitzpatrick17k")
+    assert [steps.rate(epoch, 0.0) for epoch in (0, 6, 7, 14)] == pytest.approx(
+        [1e-3, 1e-3, 1e-4, 1e-5]
+    )
+    cosine = recipe("places365")
+    assert [cosine.rate(0, done) for done in (0.0, 0.5, 1.0)] == pytest.approx([0.01, 0.005, 0.0])
+
+
+@pytest.mark.parametrize("dataset", RECIPES)
+def test_augmentation_gives_images_of_the_size(dataset):
+    from PIL import Image
+
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8))
+    torch.manual_seed(0)
+    transform = recipe(dataset).transform(SIDE)
+    first, second = transform(picture), transform(picture)
+    assert first.shape == second.shape == (3, SIDE, SIDE)
+    assert first.dtype == torch.uint8
+    assert not torch.equal(first, second)
+
+
+def test_all_layers_of_the_places_network_are_trained(tmp_path, monkeypatch):
+    """One step of the places recipe on the skin network's body, which is small."""
+    from trustsets.paper import models
+
+    small = replace(models.ARCHITECTURES["places365"], name="resnet18")
+    monkeypatch.setitem(training.ARCHITECTURES, "places365", small)
+    tree = write_tree("places365", tmp_path / "images", train=2, held=1)
+    start = make_body("fitzpatrick17k", 9).state_dict()
+    torch.save(start, tmp_path / "start.pth")
+    path, _ = train_dataset(
+        "places365",
+        tree.images,
+        tmp_path / "start.pth",
+        tmp_path / "out",
+        size=SIDE,
+        epochs=1,
+        batch_size=3,
+    )
+    tensors, facts = read(path)
+    assert facts["seed"] is None
+    assert not torch.equal(tensors["conv1.weight"], start["conv1.weight"])
+    assert tensors["fc.weight"].shape == (3, 512)

@@ -1,0 +1,144 @@
+"""Tiny datasets laid out like the paper's five, and checkpoints in the forms they come in."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from PIL import Image
+from torch import nn
+
+from trustsets.paper.vision import models
+
+SIDE = 32
+LISTS = {"imagenet-lt": "ImageNet_LT", "places365-lt": "Places_LT"}
+
+
+@dataclass(frozen=True)
+class Tree:
+    """What was written: arguments for the command line, and the truth to compare with."""
+
+    dataset: str
+    images: Path
+    classes: list[str]
+    parts: dict[str, list[tuple[str, int]]]
+    skin_types: dict[str, str] | None = None
+
+
+def draw_image(path: Path, number: int) -> None:
+    """A random picture whose sides and colours depend on its number."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(number)
+    height, width = rng.integers(SIDE, SIDE + 16, size=2)
+    pixels = rng.integers(0, 256, size=(height, width, 3), dtype=np.uint8)
+    picture = Image.fromarray(pixels)
+    # Real archives have some grey images; they must come out with three channels.
+    (picture.convert("L") if number % 5 == 0 else picture).save(path, format="PNG")
+
+
+def draw_all(root: Path, parts: dict[str, list[tuple[str, int]]]) -> None:
+    number = 0
+    for items in parts.values():
+        for path, _ in items:
+            number += 1
+            draw_image(root / path, number)
+
+
+def in_folders(part: str, classes: list[str], count: int, suffix: str, start: int = 0):
+    return [
+        (f"{part}/{name}/{start + number:05d}.{suffix}", code)
+        for code, name in enumerate(classes)
+        for number in range(count)
+    ]
+
+
+def write_tree(dataset: str, root: Path, n_classes: int = 3, train: int = 3, held: int = 4) -> Tree:
+    """Write a dataset with so many classes, and images a class in training and held out."""
+    if dataset == "fitzpatrick17k":
+        return write_skin(root, n_classes, train + held)
+    suffix = "JPEG" if dataset.startswith("imagenet") else "jpg"
+    stem = "n0144" if dataset.startswith("imagenet") else "place_"
+    classes = [f"{stem}{code}" for code in range(n_classes)]
+    parts = {"train": in_folders("train", classes, train, suffix)}
+    if dataset.endswith("-lt"):
+        parts["val"] = in_folders("train", classes, held, suffix, start=train)
+        parts["test"] = in_folders("val", classes, held, suffix)
+        write_lists(root, LISTS[dataset], parts)
+    else:
+        parts["pool"] = in_folders("val", classes, held, suffix)
+    draw_all(root, parts)
+    return Tree(dataset, root, classes, parts)
+
+
+def write_lists(root: Path, stem: str, parts: dict[str, list[tuple[str, int]]]) -> None:
+    root.mkdir(parents=True, exist_ok=True)
+    for part, items in parts.items():
+        lines = "".join(f"{path} {label}\n" for path, label in items)
+        (root / f"{stem}_{part}.txt").write_text(lines)
+
+
+def write_skin(root: Path, n_classes: int, count: int) -> Tree:
+    """The CSV and the images of Fitzpatrick 17k; the parts depend on the seed."""
+    classes = [f"condition {code}" for code in range(n_classes)]
+    scale = [1, 2, 3, 4, 5, 6, -1]
+    table = pd.DataFrame(
+        {
+            "md5hash": [f"{number:032x}" for number in range(n_classes * count)],
+            "fitzpatrick_scale": [scale[n % 7] for n in range(n_classes * count)],
+            "label": [classes[n % n_classes] for n in range(n_classes * count)],
+            "url": "https://example.org",
+        }
+    )
+    root.mkdir(parents=True, exist_ok=True)
+    table.to_csv(root / "fitzpatrick17k.csv", index=False)
+    items = [(f"{own}.jpg", n % n_classes) for n, own in enumerate(table["md5hash"])]
+    draw_all(root, {"all": items})
+    types = [str(value) if value > 0 else "unknown" for value in table["fitzpatrick_scale"]]
+    skin_types = {path: own for (path, _), own in zip(items, types, strict=True)}
+    return Tree("fitzpatrick17k", root, classes, {"all": items}, skin_types)
+
+
+def make_body(dataset: str, n_classes: int) -> nn.Module:
+    """The network of a dataset with random weights, tamed so that its outputs stay moderate."""
+    name = {
+        "imagenet": "resnet50",
+        "imagenet-lt": "resnext50_32x4d",
+        "places365": "resnet152",
+        "places365-lt": "resnet152",
+        "fitzpatrick17k": "resnet18",
+    }[dataset]
+    torch.manual_seed(len(dataset))
+    body = getattr(models, name)(weights=None, num_classes=n_classes)
+    if dataset == "fitzpatrick17k":
+        body.fc = nn.Sequential(
+            nn.Linear(512, 256), nn.ReLU(), nn.Dropout(0.4), nn.Linear(256, n_classes)
+        )
+    for module in body.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.weight.data.fill_(0.5)
+            module.running_mean.normal_(0.0, 0.1)
+    return body
+
+
+def save_checkpoint(dataset: str, body: nn.Module, folder: Path) -> Path:
+    """Save a network in the form in which its weights are published."""
+    folder.mkdir(parents=True, exist_ok=True)
+    state = body.state_dict()
+    if dataset in ("places365", "fitzpatrick17k"):
+        from safetensors.torch import save_file
+
+        path = folder / "weights.safetensors"
+        save_file(state, path)
+        return path
+    path = folder / "weights.pth"
+    if dataset.endswith("-lt"):
+        parallel = {f"module.{name}": value for name, value in state.items()}
+        features = {key: value for key, value in parallel.items() if ".fc." not in key}
+        classifier = {key: value for key, value in parallel.items() if ".fc." in key}
+        best = {"feat_model": features, "classifier": classifier}
+        facts = {"epoch": 90, "best_acc": np.float64(0.444), "centroids": None}
+        torch.save({"state_dict_best": best, **facts}, path)
+    else:
+        torch.save(state, path)
+    return path
