@@ -109,7 +109,7 @@ def choose_basis(tuning: Observed, scores: Floats) -> BasisChoice:
 
 
 def _candidates(tuning: Observed) -> list[Polynomial]:
-    """Polynomials that the tuning samples can tell apart; linear ones if there are few."""
+    """Polynomials that the tuning samples can tell apart; constants if there are very few."""
     of: tuple[Statistic, ...] = (Confidence(transform="rank"),)
     if tuning.trust_score is not None:
         of = (*of, Trust(transform="rank"))
@@ -119,7 +119,7 @@ def _candidates(tuning: Observed) -> list[Polynomial]:
         for degree, penalty in CANDIDATES
         if comb(degree + len(of), degree) <= room
     ]
-    return fitting or [Polynomial(1, of)]
+    return fitting or [Polynomial(0, of)]
 
 
 def _held_out_losses(bases: list[Polynomial], tuning: Observed, scores: Floats) -> Floats:
@@ -159,6 +159,8 @@ def _is_grouping(tuning: Observed, name: str) -> bool:
 
 
 def _name(basis: Polynomial) -> str:
+    if basis.degree == 0:
+        return "constant functions"
     of = " and ".join(item.name for item in basis.of)
     price = f" with penalty {basis.penalty:g}" if basis.penalty else ""
     return f"polynomials of degree {basis.degree} in the ranks of {of}{price}"
