@@ -49,8 +49,9 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         Any scikit-learn classifier or pipeline with `predict_proba` or `decision_function`.
     method : {"conditional", "standard", "mondrian"} or Predictor
         ``"conditional"`` is `ConditionalConformal` with its defaults, which suit themselves
-        to the amount of calibration data; ``"mondrian"`` uses a grid of confidence and trust; ``"standard"`` is split conformal prediction. A predictor of your
-        own is used as given; its trust score, if it has none, is fitted here.
+        to the amount of calibration data; ``"mondrian"`` uses a grid of confidence and
+        trust; ``"standard"`` is split conformal prediction. A predictor of your own is used
+        as given; its trust score, if it has none, is fitted here.
     features : {"auto", "input", "pipeline"} or callable
         Where the trust score measures distances: the input, the output of a pipeline
         before its last step, or ``features(X)``. ``"auto"`` takes the second for a
