@@ -99,7 +99,7 @@ def _table(rows: list[Row], task: str, order: list[str]) -> str:
         cells = [row for row in own if row["recipe"] == recipe]
         if cells:
             numbers = [
-                _entry(np.array([get(r) for r in cells]), places) for get, places in used.values()
+                _entry([get(row) for row in cells], places) for get, places in used.values()
             ]
             lines.append("| " + " | ".join([recipe, *numbers]) + " |")
     return f"## {task}\n\n" + "\n".join(lines)
