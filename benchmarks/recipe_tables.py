@@ -74,11 +74,10 @@ def write_tables(rows: list[Row], stage: str, order: list[str], output: Path | N
         return
     command = "python benchmarks/recipes.py --bench DIR --output docs/results"
     command += " --stage screen" if stage == "screen" else ""
-    seeds = max((row["seed"] for row in rows), default=0)
     page = (
         f"# {TITLES[stage]}\n\n"
-        f"Made with `{command}`; alpha = 0.1, mean (standard error) over seeds 1 to {seeds} of\n"
-        f"half/half splits. CovGaps are in percent; *under* is the half of the CovGap before it\n"
+        f"Made with `{command}`; alpha = 0.1, mean (standard error) over seeds 1, 2, ... of\n"
+        f"half/half splits; seconds were taken on a busy machine. CovGaps are in percent; *under* is the half of the CovGap before it\n"
         f"that lies below 1 - alpha, *above floor* what noise alone does not explain, *balls* the\n"
         f"mean over radii. {NOTES[stage]}\n\n{text}\n"
     )
@@ -92,8 +91,8 @@ def _table(rows: list[Row], task: str, order: list[str]) -> str:
         name: kind for name, kind in COLUMNS.items() if any(np.isfinite(kind[0](r)) for r in own)
     }
     lines = [
-        "| " + " | ".join(["recipe", *(name.strip() for name in used)]) + " |",
-        "|---" + "|---:" * len(used) + "|",
+        "| " + " | ".join(["recipe", "seeds", *(name.strip() for name in used)]) + " |",
+        "|---|---:" + "|---:" * len(used) + "|",
     ]
     for recipe in order:
         cells = [row for row in own if row["recipe"] == recipe]
@@ -101,7 +100,7 @@ def _table(rows: list[Row], task: str, order: list[str]) -> str:
             numbers = [
                 _entry([get(row) for row in cells], places) for get, places in used.values()
             ]
-            lines.append("| " + " | ".join([recipe, *numbers]) + " |")
+            lines.append("| " + " | ".join([recipe, str(len(cells)), *numbers]) + " |")
     return f"## {task}\n\n" + "\n".join(lines)
 
 
