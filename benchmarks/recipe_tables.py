@@ -94,14 +94,22 @@ def _table(rows: list[Row], task: str, order: list[str]) -> str:
         "| " + " | ".join(["recipe", "seeds", *(name.strip() for name in used)]) + " |",
         "|---|---:" + "|---:" * len(used) + "|",
     ]
-    for recipe in order:
-        cells = [row for row in own if row["recipe"] == recipe]
+    for recipe, cells in _by_recipe(own, order).items():
         if cells:
-            numbers = [
-                _entry([get(row) for row in cells], places) for get, places in used.values()
-            ]
+            numbers = [_entry([get(row) for row in cells], places) for get, places in used.values()]
             lines.append("| " + " | ".join([recipe, str(len(cells)), *numbers]) + " |")
     return f"## {task}\n\n" + "\n".join(lines)
+
+
+def _by_recipe(own: list[Row], order: list[str]) -> dict[str, list[Row]]:
+    """Cells of each recipe; the first once more on the seeds that fewer-seed recipes have."""
+    found = {name: [row for row in own if row["recipe"] == name] for name in order}
+    first = found[order[0]]
+    fewest = min((len(cells) for cells in found.values() if cells), default=0)
+    if 0 < fewest < len(first):
+        again = {f"{order[0]}, seeds 1 to {fewest}": [r for r in first if r["seed"] <= fewest]}
+        return {order[0]: first} | again | found
+    return found
 
 
 def _entry(numbers: list[float], places: int) -> str:
