@@ -9,6 +9,7 @@ from typing import Any, Literal, final
 import numpy as np
 
 from trustsets import storage
+from trustsets.arrays import Array
 from trustsets.basis import Basis, Bins, Groups, Intercept, Polynomial, PrincipalComponents
 from trustsets.errors import InputError
 from trustsets.files.memory import check_fits
@@ -26,8 +27,17 @@ from trustsets.scores import APS, RAPS, Score, Softmax
 from trustsets.statistics import Confidence, Entropy, Margin, Statistic, Trust
 from trustsets.trust import TrustScore
 
-__all__ = ["BASES", "METHODS", "SCORES", "STATISTICS", "Recipe", "calibrate_file"]
+__all__ = [
+    "BASES",
+    "METHODS",
+    "SCORES",
+    "STATISTICS",
+    "Recipe",
+    "calibrate_file",
+    "load_labelled",
+]
 
+StrPath = str | os.PathLike[str]
 STATISTICS: dict[str, type[Statistic]] = {
     "confidence": Confidence,
     "trust": Trust,
@@ -186,13 +196,13 @@ class Recipe:
 
 
 def calibrate_file(
-    outputs: str | os.PathLike[str],
-    result: str | os.PathLike[str],
+    outputs: StrPath,
+    result: StrPath,
     recipe: Recipe,
     *,
-    train: str | os.PathLike[str] | None = None,
-    tuning: str | os.PathLike[str] | None = None,
-    classes: str | os.PathLike[str] | None = None,
+    train: StrPath | None = None,
+    tuning: StrPath | None = None,
+    classes: StrPath | None = None,
     neighbour: int = 1,
     groups: Sequence[str] = (),
     record: dict[str, Any] | None = None,
@@ -228,10 +238,7 @@ def calibrate_file(
     source = open_outputs(outputs, groups=wanted, classes=names)
     calibration = load_labelled(source, "calibration")
     trust = _trust(recipe, source, train, calibration, neighbour)
-    other = None
-    if tuning is not None:
-        other_source = open_outputs(tuning, groups=wanted, classes=calibration.classes)
-        other = load_labelled(other_source, "tuning")
+    other = None if tuning is None else _tuning(tuning, wanted, names, calibration)
     predictor = recipe.build(trust).calibrate(calibration, tuning=other)
     storage.write(target, predictor, record)
     return predictor
@@ -249,10 +256,26 @@ def load_labelled(source: OutputsFile, purpose: str) -> ModelOutputs:
     return source.read()
 
 
+def _tuning(
+    path: StrPath, groups: Sequence[str], names: Array | None, calibration: ModelOutputs
+) -> ModelOutputs:
+    """Tuning samples, which must be of the same classes in the same order."""
+    source = open_outputs(path, groups=groups, classes=names)
+    own = source.classes
+    if own is None:
+        source = open_outputs(path, groups=groups, classes=calibration.classes)
+    elif not np.array_equal(own, calibration.classes):
+        raise InputError(
+            f"{path}: its classes are not those of the calibration samples, or in another order. "
+            "Use outputs of the same classifier."
+        )
+    return load_labelled(source, "tuning")
+
+
 def _trust(
     recipe: Recipe,
     source: OutputsFile,
-    train: str | os.PathLike[str] | None,
+    train: StrPath | None,
     calibration: ModelOutputs,
     neighbour: int,
 ) -> TrustScore | None:
