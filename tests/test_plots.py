@@ -18,6 +18,7 @@ from trustsets import (
 )
 from trustsets.metrics import Balls, RankBins, label_ranks
 from trustsets.metrics.figure_data import (
+    ball_data,
     degree_data,
     group_data,
     heatmap_data,
@@ -96,6 +97,56 @@ def test_heatmaps_share_one_scale(case):
         second.images[0].norm.vmax,
     )
     assert bar.get_ylabel() == "Coverage"
+
+
+def test_heatmap_over_seeds_is_the_mean_with_its_standard_error(case):
+    test, _, result = case
+    other = evaluate(
+        StandardConformal().calibrate(test.take(slice(0, 225))).predict_set(test, alpha=0.1),
+        test,
+        FirstFeature(),
+        bins={"conf_trust": Bins(counts=(4, 3))},
+        metrics=["conf_trust"],
+    )
+    one, two = heatmap_data(result, "conf_trust"), heatmap_data(other, "conf_trust")
+    both = heatmap_data([result, other], "conf_trust")
+    assert np.isnan(one.error).all()
+    np.testing.assert_allclose(both.coverage, (one.coverage + two.coverage) / 2.0)
+    np.testing.assert_allclose(both.error, np.abs(one.coverage - two.coverage) / 2.0, atol=1e-15)
+    ax = plots.coverage_heatmap([result, other], "conf_trust", errors=True)
+    error = both.error[0, 0]
+    assert ax.texts[0].get_text() == f"{both.coverage[0, 0]:.2f}\n±{error:.2f}".replace("±0.", "±.")
+
+
+def test_heatmaps_can_be_stacked_and_show_several_tables(case):
+    _, _, result = case
+    figure = plots.coverage_heatmaps(
+        {"one": result, "two": result}, ("conf_trust", "conf_rank"), stacked=True
+    )
+    titles = [ax.get_title() for ax in figure.axes[:-1]]
+    assert titles == ["one", "two", "one", "two"]
+    assert {ax.get_subplotspec().colspan.start for ax in figure.axes[:-1]} == {0}
+    side = plots.coverage_heatmaps({"one": result, "two": result}, ("conf_trust", "conf_rank"))
+    assert [ax.get_subplotspec().colspan.start for ax in side.axes[:-1]] == [0, 1, 0, 1]
+
+
+def test_ball_curves_over_seeds_need_the_same_radii(case):
+    test, sets, result = case
+    radii = tuple(result.balls.radii.tolist())
+
+    def seed(number, **changes):
+        balls = Balls(n_trials=5, seed=number, **changes)
+        return evaluate(sets, test, metrics=["balls"], balls=balls)
+
+    runs = [seed(1, radii=radii), seed(2, radii=radii[1:])]
+    data = ball_data(runs)
+    np.testing.assert_array_equal(data.radii, radii[1:])
+    first, second = runs[0].balls.gap[1:], runs[1].balls.gap
+    np.testing.assert_allclose(data.gap, (first + second) / 2.0)
+    np.testing.assert_allclose(data.error, np.abs(first - second) / 2.0)
+    np.testing.assert_array_equal(ball_data(result).error, result.balls.standard_error)
+    with pytest.raises(InputError, match="share no radius"):
+        ball_data([seed(1, radii=(1.0,)), seed(2, radii=(1.1,))])
 
 
 def test_degree_curves_show_means_errors_and_the_floor(case):

@@ -172,6 +172,28 @@ def test_equal_probabilities_rank_by_column():
     )
 
 
+@pytest.mark.parametrize("smallest", [0, 1])
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("score", SCORES)
+def test_outcomes_are_those_of_the_sets(score, scale, smallest, make_outputs, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1 << 10)
+    rng = np.random.default_rng(4)
+    # Coarse logits make ties, also with the label.
+    outputs = make_outputs(n=300, n_classes=7)
+    outputs = outputs.with_logits(np.round(outputs.logits))
+    score, draws = with_scale(score, scale), rng.random(300)
+    options = {"temperature": 1.3, "draws": draws if score.randomized else None}
+    own = score.of_labels(outputs, **options)
+    thresholds = np.where(rng.random(300) < 0.5, own, rng.permutation(own))
+    thresholds[:2] = np.inf, -np.inf
+    mask = score.sets(outputs, thresholds, smallest=smallest, **options)
+    ranked = score.ranked(outputs, **options)
+    sizes, covered = ranked.outcomes(thresholds, smallest=smallest)
+    np.testing.assert_array_equal(sizes, mask.sum(axis=1))
+    np.testing.assert_array_equal(covered, mask[np.arange(300), outputs.codes])
+    np.testing.assert_array_equal(ranked.by_rank[np.arange(300), ranked.label_rank], own)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

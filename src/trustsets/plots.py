@@ -4,7 +4,7 @@ What a figure shows is prepared in `trustsets.metrics.figure_data`; the function
 put it on axes. They take and return Axes, or return the Figure where there are several panels.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from trustsets.metrics.binning import label_ranks
 from trustsets.metrics.figure_data import (
     HeatmapData,
     Runs,
+    ball_data,
     degree_data,
     group_data,
     heatmap_data,
@@ -49,15 +50,17 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _FULL_COLOUR = 0.3
 _LIGHT = 0.55
 _SHOWN_POINTS = 4000
+_FLOOR = "noise floor"
 _MOST_BARS = 40
 
 
 def coverage_heatmap(
-    evaluation: Evaluation,
+    evaluation: Runs,
     table: str = "conf_trust",
     ax: "Axes | None" = None,
     *,
     counts: bool = False,
+    errors: bool = False,
     colorblind: bool = False,
     deepest: float | None = None,
 ) -> "Axes":
@@ -65,14 +68,16 @@ def coverage_heatmap(
 
     Parameters
     ----------
-    evaluation : Evaluation
-        Holds the table.
+    evaluation : Evaluation, or list of them over seeds
+        Holds the table; over seeds the mean is shown.
     table : str
         A table over two axes, such as ``"conf_trust"`` or ``"conf_rank"``.
     ax : Axes, optional
         Where to draw; a new figure by default.
     counts : bool
         Write the number of samples under the coverage.
+    errors : bool
+        Write the standard error over seeds under the coverage.
     colorblind : bool
         Blue over, orange under.
     deepest : float, optional
@@ -83,7 +88,7 @@ def coverage_heatmap(
     ax = ax if ax is not None else _new_axes((0.72 * len(data.columns) + 1.2, 3.0))
     norm = _norm(data.target, deepest)
     ax.imshow(data.coverage, cmap=_colours(colorblind), norm=norm, origin="lower", aspect="auto")
-    _write_cells(ax, data, norm, counts)
+    _write_cells(ax, data, norm, counts, errors)
     ax.set_facecolor("#e6e6e6")
     ax.set_xticks(range(len(data.columns)), data.columns, rotation=45, ha="right", fontsize=8)
     ax.set_yticks(range(len(data.rows)), data.rows, fontsize=8)
@@ -94,41 +99,63 @@ def coverage_heatmap(
     return ax
 
 
-def _write_cells(ax: "Axes", data: HeatmapData, norm: "TwoSlopeNorm", counts: bool) -> None:
+def _write_cells(
+    ax: "Axes", data: HeatmapData, norm: "TwoSlopeNorm", counts: bool, errors: bool
+) -> None:
     for (row, column), value in np.ndenumerate(data.coverage):
         if np.isnan(value):
             continue
         text = f"{value:.2f}" + (f"\nn={data.count[row, column]}" if counts else "")
+        if errors and not np.isnan(data.error[row, column]):
+            text += f"\n±{data.error[row, column]:.2f}".replace("0.", ".")
         deep = abs(float(norm(value)) - 0.5) > _LIGHT / 2.0 + 0.05
         colour = "white" if deep else "black"
         ax.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
 
 
 def coverage_heatmaps(
-    evaluations: Mapping[str, Evaluation],
-    table: str = "conf_trust",
+    evaluations: Mapping[str, Runs],
+    table: str | Sequence[str] = "conf_trust",
     *,
     counts: bool = False,
+    errors: bool = False,
+    stacked: bool = False,
     colorblind: bool = False,
 ) -> "Figure":
-    """Heatmaps of several methods side by side, in one scale of colours."""
+    """Heatmaps of several methods and tables in one scale of colours.
+
+    Parameters
+    ----------
+    evaluations : mapping of str to Evaluation, or to a list of them over seeds
+        Methods, side by side.
+    table : str or sequence of str
+        Tables over two axes, one below the other.
+    counts, errors, colorblind
+        As in `coverage_heatmap`.
+    stacked : bool
+        Put all heatmaps into one column, for narrow pages.
+    """
     from matplotlib import pyplot as plt
     from matplotlib.cm import ScalarMappable
 
-    data = [heatmap_data(item, table) for item in evaluations.values()]
-    norm = _norm(data[0].target)
-    width = 0.55 * len(data[0].columns) + 0.6
+    tables = [table] if isinstance(table, str) else list(table)
+    panels = [(name, runs, item) for item in tables for name, runs in evaluations.items()]
+    first = heatmap_data(panels[0][1], tables[0])
+    norm, width = _norm(first.target), 0.55 * len(first.columns) + 0.6
+    n_rows, n_columns = (len(panels), 1) if stacked else (len(tables), len(panels) // len(tables))
+    size = (width * n_columns + 1.0, (3.4 if n_rows == 1 else 2.8) * n_rows)
     figure, axes = plt.subplots(
-        1, len(data), figsize=(width * len(data) + 1.0, 3.4), squeeze=False, layout="constrained"
+        n_rows, n_columns, figsize=size, squeeze=False, layout="constrained"
     )
-    for ax, (name, item) in zip(axes[0], evaluations.items(), strict=True):
-        coverage_heatmap(item, table, ax, counts=counts, colorblind=colorblind)
+    for ax, (name, runs, item) in zip(axes.flat, panels, strict=True):
+        coverage_heatmap(runs, item, ax, counts=counts, errors=errors, colorblind=colorblind)
         ax.set_title(name)
-    for ax in axes[0, 1:]:
+    for ax in axes[:, 1:].flat:
         ax.set_ylabel("")
     scale = ScalarMappable(norm, _colours(colorblind))
-    bar = figure.colorbar(scale, ax=axes[0].tolist(), extend="min", label="Coverage")
-    ticks = [float(norm.vmin or 0.0), data[0].target, 1.0]
+    aspect = 20 * n_rows
+    bar = figure.colorbar(scale, ax=axes, extend="min", label="Coverage", aspect=aspect)
+    ticks = [float(norm.vmin or 0.0), first.target, 1.0]
     bar.set_ticks(ticks, labels=[f"{tick:.2f}" for tick in ticks])
     return figure
 
@@ -173,7 +200,7 @@ def degree_curves(
         left.errorbar(data.degrees, data.gap, data.gap_error, label=name, **style)
         left.plot(data.degrees, data.floor, ls=":", lw=1, color=style["color"])
         right.errorbar(data.degrees, data.size, data.size_error, label=name, **style)
-    left.plot([], [], ls=":", lw=1, color="grey", label="noise floor")
+    left.plot([], [], ls=":", lw=1, color="grey", label=_FLOOR)
     left.set_ylabel("CovGap (%)")
     right.set_ylabel("Mean set size")
     for ax in (left, right):
@@ -181,39 +208,44 @@ def degree_curves(
         ax.set_ylim(bottom=0)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         _tidy(ax)
-    left.legend(frameon=False, fontsize=8)
+    _legend_floor_last(left)
     return figure
 
 
 def ball_curves(
-    evaluations: Mapping[str, Evaluation], ax: "Axes | None" = None, *, floor: bool = True
+    evaluations: Mapping[str, Runs], ax: "Axes | None" = None, *, floor: bool = True
 ) -> "Axes":
-    """CovGap over balls against their radius, with standard errors over trials.
+    """CovGap over balls against their radius, with standard errors over seeds or trials.
 
     `floor` draws the noise floor of a perfect method, which is the same for all methods.
     """
-    curves = {}
-    for name, item in evaluations.items():
-        if item.balls is None:
-            raise InputError(f"evaluations[{name!r}] has no balls; evaluate with features.")
-        curves[name] = item.balls
+    curves = {name: ball_data(runs) for name, runs in evaluations.items()}
     ax = ax if ax is not None else _new_axes((4.6, 3.2))
     for i, (name, curve) in enumerate(curves.items()):
-        ax.errorbar(curve.radii, curve.gap, curve.standard_error, label=name, **_style(i))
+        ax.errorbar(curve.radii, curve.gap, curve.error, label=name, **_style(i))
     if floor:
         first = next(iter(curves.values()))
-        ax.plot(first.radii, first.floor, ls=":", color="grey", label="noise floor")
+        ax.plot(first.radii, first.floor, ls=":", color="grey", label=_FLOOR)
     ax.set_xlabel("Radius of the ball")
     ax.set_ylabel("CovGap (%)")
     ax.set_ylim(bottom=0)
-    ax.legend(frameon=False, fontsize=8)
+    _legend_floor_last(ax)
     return _tidy(ax)
+
+
+def _legend_floor_last(ax: "Axes") -> None:
+    """Lines come before error bars in a legend; the floor belongs after the methods."""
+    handles, labels = ax.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda i: labels[i] == _FLOOR)
+    ax.legend([handles[i] for i in order], [labels[i] for i in order], frameon=False, fontsize=8)
 
 
 def trust_against_rank(
     outputs: ModelOutputs, trust: SupportsTrust, ax: "Axes | None" = None
 ) -> "Axes":
     """Trust against log Rank: samples, and median and quartiles by rank."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     values, ranks = Observed(outputs, trust).trust, label_ranks(outputs)
     data = trust_rank_data(values, ranks)
     ax = ax if ax is not None else _new_axes((4.6, 3.2))
@@ -225,7 +257,9 @@ def trust_against_rank(
     ax.fill_between(data.rank, data.lower, data.upper, color=_PALETTE[0], alpha=0.25, lw=0)
     ax.plot(data.rank, data.median, "o-", color=_PALETTE[0], ms=4, label="median and quartiles")
     ax.set_xscale("log")
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_formatter(NullFormatter())
     finite = values[np.isfinite(values)]
     ax.set_ylim(0.0, 1.05 * float(np.quantile(finite, 0.995)))
     ax.set_xlabel("Rank of the true class (log scale)")

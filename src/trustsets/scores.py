@@ -18,7 +18,7 @@ from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.storage import storable
 
-__all__ = ["APS", "RAPS", "Score", "Softmax", "ranks_of"]
+__all__ = ["APS", "RAPS", "RankedScores", "Score", "Softmax", "ranks_of"]
 
 Floats = NDArray[np.float64]
 
@@ -33,6 +33,38 @@ class _Block(NamedTuple):
     probabilities: Floats
     ranked: Floats
     by_rank: Floats
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RankedScores:
+    """Scores of n samples in increasing order; holds n x K float64 numbers.
+
+    Attributes
+    ----------
+    by_rank : array of shape (n, K)
+        Score of the label of rank 1, 2, ..., K.
+    label_rank : int array of shape (n,)
+        0-based rank of the true label.
+    """
+
+    by_rank: Floats
+    label_rank: NDArray[np.int64]
+
+    def outcomes(
+        self, thresholds: Floats, smallest: int = 0
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Sizes of the sets of these thresholds, and whether they hold the true label.
+
+        The same as the sizes and hits of `Score.sets`, without the sets.
+        """
+        sizes = np.empty(len(thresholds), dtype=np.int64)
+
+        def fill(rows: slice) -> None:
+            sizes[rows] = np.maximum(_count_up_to(self.by_rank[rows], thresholds[rows]), smallest)
+
+        for_each_block(fill, *self.by_rank.shape)
+        return sizes, self.label_rank < sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +148,35 @@ class Score(ABC):
 
         self._each_block(outputs, temperature, draws, fill)
         return result
+
+    def ranked(
+        self,
+        outputs: ModelOutputs,
+        *,
+        temperature: float = 1.0,
+        draws: Floats | None = None,
+    ) -> "RankedScores":
+        """Scores of the ranks of labelled samples: many thresholds can then be tried cheaply.
+
+        Examples
+        --------
+        >>> outputs = ModelOutputs(probabilities=[[0.25, 0.5, 0.25]], labels=[2])
+        >>> ranked = APS().ranked(outputs)
+        >>> ranked.by_rank, ranked.label_rank
+        (array([[0.  , 0.5 , 0.75]]), array([2]))
+        >>> ranked.outcomes(np.array([0.6]))
+        (array([2]), array([False]))
+        """
+        codes = outputs.require_labels("the outcome of prediction sets")
+        by_rank = np.empty((len(outputs), outputs.n_classes))
+        label_rank = np.empty(len(outputs), dtype=np.int64)
+
+        def fill(block: _Block) -> None:
+            by_rank[block.rows] = block.by_rank
+            label_rank[block.rows] = ranks_of(block.probabilities, codes[block.rows])
+
+        self._each_block(outputs, temperature, draws, fill)
+        return RankedScores(by_rank, label_rank)
 
     def sets(
         self,

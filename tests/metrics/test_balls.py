@@ -97,11 +97,29 @@ def test_a_planted_bad_region_shows_at_small_radii(planted):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"n_radii": 0}, "n_radii must be 1 or more"), ({"largest": 1.2}, r"largest must lie in")],
+    [
+        ({"n_radii": 0}, "n_radii must be 1 or more"),
+        ({"largest": 1.2}, r"largest must lie in"),
+        ({"radii": ()}, "radii must be"),
+        ({"radii": (2.0, 1.0)}, "radii must be"),
+    ],
 )
 def test_bad_arguments_are_named(change, message):
     with pytest.raises(InputError, match=message):
         Balls(**change)
+
+
+def test_radii_can_be_those_of_other_samples(planted):
+    features, _ = planted
+    plan = Balls(n_radii=5)
+    radii = plan.typical_radii(features)
+    drawn = plan.around(features)
+    np.testing.assert_array_equal(drawn.radii, radii)
+    # Giving the radii that would be drawn changes nothing, not even the centres.
+    given = Balls(n_radii=5, radii=radii).around(features)
+    np.testing.assert_array_equal(given.shell, drawn.shell)
+    half = Balls(radii=radii).around(features[::2])
+    np.testing.assert_array_equal(half.radii, radii)
 
 
 def test_too_few_samples_for_any_ball_give_an_empty_curve():

@@ -3,11 +3,12 @@
 import typer
 
 from trustsets.cli.paper_images import extract, train
+from trustsets.cli.paper_run import run
 
 __all__ = ["paper"]
 
 paper = typer.Typer(
     name="paper", no_args_is_help=True, help="The paper's experiments, from images to tables."
 )
-paper.command()(extract)
-paper.command()(train)
+for command in (extract, train, run):
+    paper.command()(command)

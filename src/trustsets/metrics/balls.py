@@ -46,6 +46,9 @@ class Balls:
         Quantile of the pair distances that is the largest radius.
     n_pairs : int
         Number of random pairs.
+    radii : tuple of float, optional
+        Radii to use instead, increasing; `typical_radii` of a whole dataset makes its
+        splits comparable.
     seed : int
         The same seed and features give the same balls, so that methods are compared on
         the same ones.
@@ -68,6 +71,7 @@ class Balls:
     n_pool: int = 1000
     largest: float = 0.9
     n_pairs: int = 10_000
+    radii: tuple[float, ...] | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -76,6 +80,8 @@ class Balls:
                 raise InputError(f"{name} must be 1 or more; got {getattr(self, name)}.")
         if not 0.0 < self.largest <= 1.0:
             raise InputError(f"largest must lie in (0, 1]; got {self.largest}.")
+        if self.radii is not None and not (self.radii and np.all(np.diff(self.radii) > 0.0)):
+            raise InputError(f"radii must be one or more increasing numbers; got {self.radii}.")
 
     def around(self, features: Array) -> "Neighbourhoods":
         """Draw centres and radii, and find which ball sizes hold which points.
@@ -90,7 +96,8 @@ class Balls:
         if n < 2:
             raise InputError("balls need at least two samples.")
         rng = np.random.default_rng(self.seed)
-        radii = self._radii(features, rng)
+        drawn = self._radii(features, rng)
+        radii = drawn if self.radii is None else np.array(self.radii, dtype=np.float64)
         centres = rng.choice(n, size=min(self.n_pool, n), replace=False)
         shell = np.zeros((centres.size, n), dtype=np.uint16)
 
@@ -102,6 +109,12 @@ class Balls:
 
         _squared_distances(features, centres, keep)
         return Neighbourhoods(self, radii, centres, shell)
+
+    def typical_radii(self, features: Array) -> tuple[float, ...]:
+        """Radii that `around` uses on these features, to be given to other samples too."""
+        if features.shape[0] < 2:
+            raise InputError("balls need at least two samples.")
+        return tuple(self._radii(features, np.random.default_rng(self.seed)).tolist())
 
     def _radii(self, features: Array, rng: np.random.Generator) -> Floats:
         n = features.shape[0]

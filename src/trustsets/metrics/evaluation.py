@@ -28,7 +28,7 @@ from trustsets.outputs import ModelOutputs
 from trustsets.sets import PredictionSets
 from trustsets.statistics import Observed, SupportsTrust
 
-__all__ = ["METRICS", "evaluate"]
+__all__ = ["METRICS", "evaluate", "evaluate_outcomes"]
 
 # What may be asked for by name; marginal coverage and sizes are always there.
 METRICS = (
@@ -114,12 +114,72 @@ def evaluate(
     >>> gap.lower <= gap.value <= gap.upper
     True
     """
-    _check(sets, outputs, level, n_bootstrap, class_divisor)
+    _check_sets(sets, outputs)
+    truth = None
+    if label_probabilities is not None and (metrics is None or "conditional" in metrics):
+        truth = conditional_coverage(sets, label_probabilities)
+    assert isinstance(sets.alpha, float)  # checked: one level
+    return evaluate_outcomes(
+        sets.covers(outputs.labels),
+        sets.sizes,
+        outputs,
+        Observed(outputs, trust),
+        alpha=sets.alpha,
+        metrics=metrics,
+        bins=bins,
+        class_divisor=class_divisor,
+        balls=balls,
+        slab=slab,
+        true_coverage=truth,
+        level=level,
+        n_bootstrap=n_bootstrap,
+        seed=seed,
+    )
+
+
+def evaluate_outcomes(
+    covered: NDArray[np.bool_],
+    sizes: Ints,
+    outputs: ModelOutputs,
+    observed: Observed,
+    *,
+    alpha: float,
+    metrics: Sequence[str] | None = None,
+    bins: Mapping[str, Partition] | None = None,
+    class_divisor: Literal["all", "present"] = "all",
+    balls: Balls | Neighbourhoods = Balls(),
+    slab: Slab = Slab(),
+    true_coverage: NDArray[np.float64] | None = None,
+    level: float = 0.95,
+    n_bootstrap: int = 1000,
+    seed: int = 0,
+) -> Evaluation:
+    """Do the work of `evaluate` where only hits and sizes of the sets are known.
+
+    Parameters
+    ----------
+    covered, sizes : arrays of shape (n,)
+        Whether each set holds its label, and its size.
+    outputs : ModelOutputs
+        The samples.
+    observed : Observed
+        The same samples with the trust score in use; shared among methods, it computes
+        each statistic once.
+    alpha : float
+        Allowed miscoverage of the sets.
+    true_coverage : array of shape (n,), optional
+        True conditional coverage of each set, where known.
+    metrics, bins, class_divisor, balls, slab, level, n_bootstrap, seed
+        As in `evaluate`.
+    """
+    _check(outputs, level, n_bootstrap, class_divisor)
     case = _Case(
-        sets=sets,
+        hits=covered,
+        sizes=sizes,
+        alpha=alpha,
         outputs=outputs,
-        observed=Observed(outputs, trust),
-        label_probabilities=label_probabilities,
+        observed=observed,
+        true_coverage=true_coverage,
         extra=_check_bins(bins),
         balls=balls,
         slab=slab,
@@ -136,10 +196,12 @@ def evaluate(
 class _Case:
     """One evaluation in the making: checked arguments, and a method per metric."""
 
-    sets: PredictionSets
+    hits: NDArray[np.bool_]
+    sizes: Ints
+    alpha: float
     outputs: ModelOutputs
     observed: Observed
-    label_probabilities: Any
+    true_coverage: NDArray[np.float64] | None
     extra: dict[str, Partition]
     balls: Balls | Neighbourhoods
     slab: Slab
@@ -149,23 +211,15 @@ class _Case:
     seed: int
 
     @property
-    def alpha(self) -> float:
-        assert isinstance(self.sets.alpha, float)  # checked: one level
-        return self.sets.alpha
-
-    @property
     def features(self) -> Array:
         assert self.outputs.features is not None  # checked by `_missing`
         return self.outputs.features
 
     def measure(self, chosen: set[str]) -> Evaluation:
         """Compute the chosen metrics."""
-        hits = self.sets.covers(self.outputs.labels)
-        sizes = self.sets.sizes
+        hits, sizes = self.hits, self.sizes
         lower, upper = binomial_interval(hits.sum(), hits.size, self.level)
-        known = None
-        if "conditional" in chosen:
-            known = conditional_coverage(self.sets, self.label_probabilities)
+        known = self.true_coverage if "conditional" in chosen else None
         return Evaluation(
             alpha=self.alpha,
             level=self.level,
@@ -173,7 +227,7 @@ class _Case:
             n_classes=self.outputs.n_classes,
             coverage=Estimate(float(hits.mean()), float(lower), float(upper), 1.0 - self.alpha),
             sizes=summarise_sizes(sizes, self.outputs.n_classes),
-            tables=self._tables(chosen, hits, sizes),
+            tables=self._tables(chosen),
             correlation=correlate(self.observed.trust, label_ranks(self.outputs))
             if "trust_rank" in chosen
             else None,
@@ -189,25 +243,23 @@ class _Case:
             rows=self.outputs.rows,
         )
 
-    def _tables(
-        self, chosen: set[str], hits: NDArray[np.bool_], sizes: Ints
-    ) -> dict[str, BinTable]:
+    def _tables(self, chosen: set[str]) -> dict[str, BinTable]:
         return {
             name: tabulate(
                 name,
                 make(),
-                hits,
-                sizes,
+                self.hits,
+                self.sizes,
                 self.alpha,
                 divisor=self.divisor if name == "class" else None,
                 level=self.level,
                 n_bootstrap=self.n_bootstrap,
                 seed=self.seed,
             )
-            for name, make in self._divisions(chosen, sizes).items()
+            for name, make in self._divisions(chosen).items()
         }
 
-    def _divisions(self, chosen: set[str], sizes: Ints) -> dict[str, Callable[[], Binned]]:
+    def _divisions(self, chosen: set[str]) -> dict[str, Callable[[], Binned]]:
         """What to bin by, in the order of the tables."""
 
         def by(name: str, partition: Partition) -> Callable[[], Binned]:
@@ -224,7 +276,7 @@ class _Case:
         if "groups" in chosen:
             found |= {f"group:{name}": by(name, Groups(name)) for name in self.outputs.groups}
         if "size_strata" in chosen:
-            found["size_strata"] = lambda: bin_by_size(sizes, self.outputs.n_classes)
+            found["size_strata"] = lambda: bin_by_size(self.sizes, self.outputs.n_classes)
         return found | {name: by(name, partition) for name, partition in extra.items()}
 
     def _neighbourhoods(self) -> Neighbourhoods:
@@ -267,14 +319,12 @@ def _missing(name: str, case: _Case) -> str:
         return f"at least {fewest} samples; there are {len(outputs)}"
     if name == "groups" and not outputs.groups:
         return "group columns; pass groups= to ModelOutputs"
-    if name == "conditional" and case.label_probabilities is None:
+    if name == "conditional" and case.true_coverage is None:
         return "known label probabilities; pass label_probabilities="
     return ""
 
 
-def _check(
-    sets: PredictionSets, outputs: ModelOutputs, level: float, n_bootstrap: int, divisor: str
-) -> None:
+def _check_sets(sets: PredictionSets, outputs: ModelOutputs) -> None:
     outputs.require_labels("evaluate")
     if not sets.is_single:
         raise InputError(
@@ -290,6 +340,10 @@ def _check(
             "sets and outputs name other classes, or the same in another order; pass the same "
             "classes= to both."
         )
+
+
+def _check(outputs: ModelOutputs, level: float, n_bootstrap: int, divisor: str) -> None:
+    outputs.require_labels("evaluate")
     if not 0.0 < level < 1.0:
         raise InputError(f"level must lie strictly between 0 and 1; got {level}.")
     if n_bootstrap < 1:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,14 @@ from trustsets.metrics.bins import BinTable
 from trustsets.metrics.result import Evaluation
 
 __all__ = [
+    "BallData",
     "DegreeData",
     "GroupData",
     "HeatmapData",
     "Runs",
     "SizeData",
     "TrustRankData",
+    "ball_data",
     "degree_data",
     "group_data",
     "heatmap_data",
@@ -40,10 +43,13 @@ _MOST_DIGITS = 6
 class HeatmapData:
     """Coverage on a grid: rows are the second axis from low to high, columns the first.
 
+    Over several seeds coverage and count are means over the seeds in which the bin holds
+    samples; `error` is the standard error of the coverage over seeds, NaN for one seed.
     Empty bins hold NaN coverage and zero count.
     """
 
     coverage: Floats
+    error: Floats
     count: Ints
     columns: tuple[str, ...]
     rows: tuple[str, ...]
@@ -51,26 +57,47 @@ class HeatmapData:
     target: float
 
 
-def heatmap_data(evaluation: Evaluation, table: str) -> HeatmapData:
-    """Put the bins of a table over two axes on their grid."""
-    found = _table(evaluation, table)
-    if len(found.axes) != 2:
+def heatmap_data(runs: Runs, table: str) -> HeatmapData:
+    """Put the bins of a table over two axes on their grid; the first seed names the bins."""
+    items = _as_list(runs)
+    tables = [_table(item, table) for item in items]
+    first = tables[0]
+    if len(first.axes) != 2:
         raise InputError(
-            f"a heatmap needs a table over two axes; {table!r} is over {found.axes}. "
+            f"a heatmap needs a table over two axes; {table!r} is over {first.axes}. "
             "Use coverage_by_group for it."
         )
-    width, height = found.shape
-    coverage, count = np.full((height, width), np.nan), np.zeros((height, width), dtype=np.int64)
-    at = (found.index[:, 1], found.index[:, 0])
-    coverage[at], count[at] = found.coverage, found.count
+    grids = [_on_grid(found) for found in tables]
+    coverage, error = _mean_and_error(np.stack([own for own, _ in grids]))
+    count = np.stack([number for _, number in grids]).mean(axis=0)
     return HeatmapData(
         coverage=coverage,
-        count=count,
-        columns=_axis_labels(found, 0),
-        rows=(rows := _axis_labels(found, 1)),
-        axes=(found.axes[0], _axis_title(found, rows)),
-        target=1.0 - evaluation.alpha,
+        error=error,
+        count=np.rint(count).astype(np.int64),
+        columns=_axis_labels(first, 0),
+        rows=(rows := _axis_labels(first, 1)),
+        axes=(first.axes[0], _axis_title(first, rows)),
+        target=1.0 - items[0].alpha,
     )
+
+
+def _on_grid(table: BinTable) -> tuple[Floats, Ints]:
+    """Coverage and count by place, rows from low to high."""
+    width, height = table.shape
+    coverage, count = np.full((height, width), np.nan), np.zeros((height, width), dtype=np.int64)
+    at = (table.index[:, 1], table.index[:, 0])
+    coverage[at], count[at] = table.coverage, table.count
+    return coverage, count
+
+
+def _mean_and_error(values: Floats) -> tuple[Floats, Floats]:
+    """Mean and standard error along the first axis; NaN counts as not there."""
+    there = ~np.isnan(values)
+    n = there.sum(axis=0)
+    mean = np.where(n > 0, np.where(there, values, 0.0).sum(axis=0) / np.maximum(n, 1), np.nan)
+    squares = np.where(there, (values - mean) ** 2, 0.0).sum(axis=0)
+    error = np.sqrt(squares / np.maximum(n - 1, 1) / np.maximum(n, 1))
+    return mean, np.where(n > 1, error, np.nan)
 
 
 def _axis_labels(table: BinTable, axis: int) -> tuple[str, ...]:
@@ -134,6 +161,39 @@ def degree_data(results: Mapping[Any, Runs], table: str = "conf_trust") -> Degre
         size=np.array([np.mean(own) for own in sizes]),
         size_error=np.array([_standard_error(own) for own in sizes]),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class BallData:
+    """CovGap over balls by radius.
+
+    `error` is the standard error over seeds, or over trials where there is one seed.
+    """
+
+    radii: Floats
+    gap: Floats
+    error: Floats
+    floor: Floats
+
+
+def ball_data(runs: Runs) -> BallData:
+    """Mean curve over seeds, at the radii that all seeds have."""
+    curves = [item.balls for item in _as_list(runs)]
+    known = [curve for curve in curves if curve is not None]
+    if len(known) < len(curves):
+        raise InputError("an evaluation has no balls; evaluate with features.")
+    if len(known) == 1:
+        only = known[0]
+        return BallData(only.radii, only.gap, only.standard_error, only.floor)
+    radii = reduce(np.intersect1d, [curve.radii for curve in known])
+    if not radii.size:
+        raise InputError(
+            "the seeds share no radius; draw all balls with the same Balls(radii=...)."
+        )
+    at = [np.searchsorted(curve.radii, radii) for curve in known]
+    gaps = np.stack([curve.gap[own] for curve, own in zip(known, at, strict=True)])
+    floors = np.stack([curve.floor[own] for curve, own in zip(known, at, strict=True)])
+    return BallData(radii, *_mean_and_error(gaps), floors.mean(axis=0))
 
 
 @dataclass(frozen=True, eq=False)

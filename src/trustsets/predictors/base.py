@@ -27,7 +27,7 @@ from trustsets.sets import PredictionSets
 from trustsets.statistics import Observed, SupportsTrust
 from trustsets.temperature import TemperatureScaling, check_temperature
 
-__all__ = ["Calibrated", "Limits", "Predictor", "Task", "load"]
+__all__ = ["Calibrated", "Limits", "Predictor", "Task", "limits_of", "load"]
 
 Floats = NDArray[np.float64]
 
@@ -291,6 +291,32 @@ class Predictor(BaseEstimator, ABC):
             stacklevel=3,
         )
         return outputs, outputs
+
+
+def limits_of(
+    predictor: Predictor, task: Task, observed: Observed, alphas: tuple[float, ...]
+) -> Limits:
+    """Thresholds alone, from scores and statistics that several methods share.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        Names the method; it is not changed.
+    task : Task
+        Calibration samples with the scores of their labels, at the temperature in use.
+    observed : Observed
+        New samples.
+    alphas : tuple of float
+        Levels.
+
+    Returns
+    -------
+    Limits
+        Those that ``calibrate`` and ``predict_set`` would use.
+    """
+    _check_parameters(predictor)
+    predictor._tuned_parts()
+    return predictor._limits(predictor._learn(task), observed, alphas)
 
 
 def load(path: str | os.PathLike[str]) -> Any:

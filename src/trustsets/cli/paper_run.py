@@ -1,0 +1,124 @@
+"""``trustsets paper run``: outputs of a dataset to the paper's tables and figures."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from trustsets.cli import console
+from trustsets.cli.options import Alpha, Config, Debug, Json, Quiet
+
+__all__ = ["run"]
+
+
+def run(
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATASET",
+            help="imagenet, imagenet-lt, places365, places365-lt, fitzpatrick17k; or any name.",
+        ),
+    ],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="What 'paper extract' wrote (default: extracted/DATASET), a folder with "
+            "DATASET_pool.npz and DATASET_train.npz, or a file of outputs.",
+        ),
+    ] = None,
+    train: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Features and labels of training points, for trust."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Default: results/DATASET."),
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="An array that is a group column; may be given again."),
+    ] = None,
+    alpha: Alpha = 0.1,
+    seeds: Annotated[str, typer.Option(metavar="LIST", help="Splits, such as 1-10 or 1,4.")] = (
+        "1-10"
+    ),
+    scores: Annotated[str, typer.Option(metavar="LIST", help="Scores.")] = "softmax,APS,RAPS",
+    degrees: Annotated[
+        str, typer.Option(metavar="LIST", help="Degrees of CONDITIONAL; the paper stops at 5.")
+    ] = "1-8",
+    degree: Annotated[int, typer.Option(metavar="N", min=1, help="Degree in the tables.")] = 5,
+    bins: Annotated[
+        Literal["auto", "text", "code"],
+        typer.Option(
+            help="Trust and Rank bins within each confidence bin (text), or the same for all "
+            "(code). auto: code for the paper's datasets, whose printed numbers were made so."
+        ),
+    ] = "auto",
+    neighbour: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Which neighbour stands for a class in Trust.")
+    ] = 2,
+    squared: Annotated[bool, typer.Option(help="Squared distances in Trust.")] = True,
+    device: Annotated[
+        str, typer.Option(metavar="NAME", help="Where trust is computed: cpu or cuda.")
+    ] = "cpu",
+    cache: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where stages are kept. Default: cache in the output."),
+    ] = None,
+    figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
+    force: Annotated[bool, typer.Option("--force", help="Use nothing from the cache.")] = False,
+    config: Config = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Run the paper's experiment and write its tables and figures.
+
+    Works on the outputs of any classifier, with the numbers that the paper
+    prints beside ours for its own five datasets. Every stage is kept by the
+    content of its inputs: after a change of an option only what depends on
+    it is worked on again, and an interrupted run continues.
+
+    Example:
+
+      trustsets paper run imagenet --data extracted/imagenet
+    """
+    from trustsets.paper.experiment import Experiment
+    from trustsets.paper.options import Options, choose_bins, parse_numbers
+    from trustsets.paper.page import write_run
+    from trustsets.paper.sources import read_source
+    from trustsets.paper.stages import StageCache
+
+    folder = output or Path("results") / dataset
+    options = Options(
+        alpha=alpha,
+        seeds=parse_numbers(seeds, "--seeds"),
+        scores=tuple(name.strip() for name in scores.split(",")),
+        degrees=parse_numbers(degrees, "--degrees"),
+        degree=degree,
+        bins=choose_bins(bins, dataset),
+        neighbour=neighbour,
+        squared=squared,
+        device=device,
+    )
+    kept = StageCache(cache or folder / "cache", force=force)
+    with kept.timed("read"):
+        source = read_source(dataset, data or Path("extracted") / dataset, train, group or ())
+    experiment = Experiment(source, options, kept)
+    with console.progress(dataset, experiment.n_cells) as advance:
+        found = experiment.run(advance=lambda: advance(1), say=console.say)
+    _show(write_run(found, folder, kept, figures=figures), kept, folder)
+
+
+def _show(written: Any, cache: Any, folder: Path) -> None:
+    """Print the tables and the time of each stage."""
+    from trustsets.paper.page import TIME_HEADER, time_rows
+
+    if console.settings.json:
+        console.print_json(written.results | {"output": str(folder)})
+        return
+    for title, table in written.tables:
+        console.print_lines([title, "", *table.rstrip().splitlines(), ""])
+    console.print_table(TIME_HEADER, time_rows(cache), title="Time by stage")
+    console.say(f"Written to {folder}.")

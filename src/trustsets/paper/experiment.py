@@ -1,0 +1,353 @@
+"""The experiment of one dataset, stage by stage. Imports stages, splits, methods.
+
+trust -> temperature -> sets -> metrics, balls; and trust -> correlation. A cell is one (seed,
+score, method, degree): which of its sets hit and how large they are is kept, and everything
+after follows from that.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets.errors import TrustSetsWarning
+from trustsets.metrics.balls import BallCurve, Balls
+from trustsets.metrics.binning import label_ranks
+from trustsets.metrics.coverage import Correlation, Ints, correlate
+from trustsets.metrics.evaluation import evaluate_outcomes
+from trustsets.metrics.plain import from_plain, to_plain
+from trustsets.metrics.result import Evaluation
+from trustsets.paper.methods import (
+    DEFAULT,
+    PCA,
+    SCORES,
+    Method,
+    RememberedTrust,
+    SharedBasis,
+    describe,
+    paper_methods,
+)
+from trustsets.paper.options import Options
+from trustsets.paper.sources import Source
+from trustsets.paper.splits import Split, TrustValues
+from trustsets.paper.stages import Stage, StageCache, Tally, digest
+from trustsets.predictors.base import Predictor, limits_of
+from trustsets.statistics import Floats
+from trustsets.temperature import TemperatureScaling
+from trustsets.trust import TrustScore
+
+__all__ = ["Cell", "Experiment", "Run"]
+
+TRUST = Stage("trust")
+TEMPERATURE = Stage("temperature")
+SETS = Stage("sets")
+METRICS = Stage("metrics")
+BALLS = Stage("balls")
+CORRELATION = Stage("correlation")
+# Resamples behind the intervals that stand in for standard errors where the split is fixed.
+_BOOTSTRAP = 200
+# The paper draws balls with this score only.
+_BALL_SCORE = "APS"
+
+
+@final
+@dataclass(frozen=True)
+class Cell:
+    """Name of a result over all seeds; `degree` is of CONDITIONAL only."""
+
+    score: str
+    method: str
+    degree: int | None = None
+
+
+@final
+@dataclass
+class Run:
+    """Everything an experiment found.
+
+    Attributes
+    ----------
+    source : Source
+        The samples.
+    options : Options
+        As asked for.
+    seeds : tuple of int
+        Seeds run: one where the split is fixed.
+    evaluations : dict of Cell to list of Evaluation
+        One for each seed, with the curve of balls where it was drawn.
+    correlations : list of Correlation
+        Of Trust and Rank on the test samples, by seed; empty without trust.
+    temperatures : list of float
+        By seed.
+    trust : array, optional
+        Trust scores of the part that test samples come from.
+    left_out : list of str
+        What the data did not allow, in words.
+    """
+
+    source: Source
+    options: Options
+    seeds: tuple[int, ...]
+    evaluations: dict[Cell, list[Evaluation]] = field(default_factory=dict)
+    correlations: list[Correlation] = field(default_factory=list)
+    temperatures: list[float] = field(default_factory=list)
+    trust: Floats | None = None
+    left_out: list[str] = field(default_factory=list)
+
+
+@final
+class Experiment:
+    """All methods, scores and seeds on one dataset.
+
+    Parameters
+    ----------
+    source : Source
+        The samples.
+    options : Options
+        What to run.
+    cache : StageCache
+        Where results of stages are kept.
+    """
+
+    def __init__(self, source: Source, options: Options, cache: StageCache | None = None) -> None:
+        self.source, self.options = source, options
+        self.cache = StageCache(None) if cache is None else cache
+        self.seeds = options.seeds[:1] if source.fixed_split else options.seeds
+        self._paper_trust: TrustValues | None = None
+        self._default_trust: TrustValues | None = None
+
+    def run(
+        self,
+        advance: Callable[[], None] = lambda: None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> Run:
+        """Run what is not in the cache.
+
+        Parameters
+        ----------
+        advance : callable
+            Called after every cell; there are `n_cells`.
+        say : callable
+            Told in a line what was done, seed by seed.
+        """
+        run = Run(self.source, self.options, self.seeds)
+        methods = self.methods(run.left_out)
+        with self.cache.timed("content of the inputs"):
+            _ = self.source.train_digest, self.source.outputs_digest, self.source.features_digest
+        if self.source.has_trust:
+            paper = TrustScore(neighbour=self.options.neighbour, squared=self.options.squared)
+            self._paper_trust = self._trust(paper)
+            self._default_trust = self._trust(TrustScore())
+            run.trust = self._paper_trust[self.source.test_part]
+            done = self.cache.tallies[TRUST.name]
+            say(f"Trust scores: {done.made} made in {done.seconds:.1f} s, {done.reused} reused.")
+        plan = self._ball_plan()
+        for seed in self.seeds:
+            before = self.cache.tallies.get(SETS.name, Tally())
+            self._run_seed(seed, methods, plan, run, advance)
+            done = self.cache.tallies[SETS.name]
+            made, reused = done.made - before.made, done.reused - before.reused
+            seconds = done.seconds - before.seconds
+            say(f"Seed {seed}: {made} methods run in {seconds:.1f} s, {reused} reused.")
+        return run
+
+    @property
+    def n_cells(self) -> int:
+        """Number of cells that `run` goes through."""
+        return len(self.seeds) * len(self.options.scores) * len(self.methods([]))
+
+    def methods(self, left_out: list[str]) -> list[Method]:
+        """Methods that the data allow; the others are named in `left_out`."""
+        source, n = self.source, self.source.n_calibration
+        features = source.parts[source.test_part].features
+        width = 0 if features is None else min(n, features.shape[1])
+        if not source.has_trust:
+            left_out.append("Everything that needs trust scores: there are no training points.")
+        found = paper_methods(
+            source.groups,
+            trust=source.has_trust,
+            features=width,
+            degrees=self.options.all_degrees,
+        )
+        for method in found:
+            if method.n_functions > n:
+                name = _title(method)
+                left_out.append(f"{name}: needs {method.n_functions} calibration samples of {n}.")
+        return [method for method in found if method.n_functions <= n]
+
+    def _run_seed(
+        self,
+        seed: int,
+        methods: list[Method],
+        plan: Balls | None,
+        run: Run,
+        advance: Callable[[], None],
+    ) -> None:
+        split = Split(self.source, seed, self._paper_trust)
+        split.temperature = self._temperature(split)
+        run.temperatures.append(split.temperature)
+        if self._paper_trust is not None:
+            run.correlations.append(self._correlation(split))
+        for score in self.options.scores:
+            for method in methods:
+                covered, sizes = self._sets(split, score, method)
+                found = self._metrics(split, covered, sizes)
+                if plan is not None and self._has_balls(score, method):
+                    found = replace(found, balls=self._balls(split, plan, covered))
+                cell = Cell(score, method.name, method.degree)
+                run.evaluations.setdefault(cell, []).append(found)
+                advance()
+
+    def _has_balls(self, score: str, method: Method) -> bool:
+        other_degree = method.degree not in (None, self.options.degree)
+        return score == _BALL_SCORE and not other_degree
+
+    def _trust(self, score: TrustScore) -> TrustValues:
+        """Trust scores of all parts; they do not depend on the device."""
+        options = {"normalize": True, "neighbour": score.neighbour, "squared": score.squared}
+        source = self.source
+        inputs = {
+            "train": source.train_digest,
+            "features": source.features_digest,
+            "predicted": source.predicted_digest,
+            "options": options,
+        }
+
+        def make() -> dict[str, Any]:
+            assert source.train is not None  # checked by `has_trust`
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", TrustSetsWarning)  # small classes of a long tail
+                fitted = score.set_params(device=self.options.device).fit(*source.train)
+            return {
+                part: fitted.score(own.features, own.predicted)
+                for part, own in source.parts.items()
+            }
+
+        return self.cache.get(TRUST, inputs, make)
+
+    def _trust_digest(self, values: TrustValues | None) -> str:
+        return "none" if values is None else digest(*values.values())
+
+    def _temperature(self, split: Split) -> float:
+        def make() -> dict[str, Any]:
+            return {"temperature": TemperatureScaling().fit(split.calibration).temperature_}
+
+        return float(self.cache.get(TEMPERATURE, split.key, make)["temperature"])
+
+    def _correlation(self, split: Split) -> Correlation:
+        def make() -> dict[str, Any]:
+            found = correlate(split.observed[1].trust, label_ranks(split.test))
+            return {"correlation": vars(found)}
+
+        inputs = split.key | {"trust": self._trust_digest(self._paper_trust)}
+        return Correlation(**self.cache.get(CORRELATION, inputs, make)["correlation"])
+
+    def _sets(self, split: Split, score: str, method: Method) -> tuple[NDArray[np.bool_], Ints]:
+        """Hits and sizes of the sets of one cell."""
+        predictor = method.predictor(SCORES[score])
+        inputs = split.key | {"alpha": self.options.alpha, "method": describe(predictor)}
+        if method.as_paper:
+            inputs["temperature"] = split.temperature
+        if method.uses_trust:
+            own = self._default_trust if method.name == DEFAULT else self._paper_trust
+            inputs["trust"] = self._trust_digest(own)
+        if method.uses_features:
+            inputs["features"] = self.source.features_digest
+        if method.group is not None:
+            inputs["group"] = self.source.groups_digest(method.group)
+
+        def make() -> dict[str, Any]:
+            with warnings.catch_warnings():
+                # Reusing calibration samples and small groups are part of the experiment.
+                warnings.simplefilter("ignore", TrustSetsWarning)
+                if method.as_paper:
+                    return self._shared_sets(split, score, method)
+                return self._own_sets(split, predictor)
+
+        found = self.cache.get(SETS, inputs, make, label=_title(method))
+        return found["covered"], found["sizes"].astype(np.int64)
+
+    def _shared_sets(self, split: Split, score: str, method: Method) -> dict[str, Any]:
+        """A method of the paper, from the scores and statistics that all of them share."""
+        basis = SharedBasis(split.components(method)) if method.name == PCA else None
+        predictor = method.predictor(SCORES[score], basis)
+        limits = limits_of(predictor, split.task(score), split.observed[1], (self.options.alpha,))
+        sizes, covered = split.ranked(score).outcomes(limits.thresholds[:, 0])
+        return {"covered": covered, "sizes": sizes.astype(np.int32)}
+
+    def _own_sets(self, split: Split, predictor: Predictor) -> dict[str, Any]:
+        """The package's default, which sets tuning samples aside: as anyone would run it."""
+        predictor.set_params(trust=self._remembered)
+        sets = predictor.calibrate(split.calibration).predict_set(split.test, self.options.alpha)
+        return {"covered": sets.covers(split.test.labels), "sizes": sets.sizes.astype(np.int32)}
+
+    @cached_property
+    def _remembered(self) -> RememberedTrust:
+        """The package's own trust scores of all samples."""
+        assert self._default_trust is not None  # the method is run with trust scores only
+        parts = self.source.parts
+        features = np.concatenate([np.asarray(own.features) for own in parts.values()])
+        return RememberedTrust(
+            features, np.concatenate([self._default_trust[part] for part in parts])
+        )
+
+    def _metrics(self, split: Split, covered: NDArray[np.bool_], sizes: Ints) -> Evaluation:
+        bins = self.options.partitions(self.source.name)
+        if not self.source.has_trust:
+            del bins["conf_trust"]
+        metrics = [*bins, "class"] + (["groups"] if self.source.groups else [])
+        inputs = split.key | {
+            "alpha": self.options.alpha,
+            "covered": digest(covered),
+            "sizes": digest(sizes),
+            "bins": {name: repr(item) for name, item in bins.items()},
+            "trust": self._trust_digest(self._paper_trust),
+            "groups": {name: self.source.groups_digest(name) for name in self.source.groups},
+            "n_bootstrap": _BOOTSTRAP,
+        }
+
+        def make() -> dict[str, Any]:
+            found = evaluate_outcomes(
+                covered,
+                sizes,
+                split.test,
+                split.observed[1],
+                alpha=self.options.alpha,
+                metrics=metrics,
+                bins=bins,
+                n_bootstrap=_BOOTSTRAP,
+            )
+            return {"json": found.to_json()}
+
+        return Evaluation.from_json(self.cache.get(METRICS, inputs, make)["json"])
+
+    def _ball_plan(self) -> Balls | None:
+        """Balls whose radii are typical of the whole dataset; None without features."""
+        features = self.source.parts[self.source.test_part].features
+        if features is None or len(features) < 2:
+            return None
+        with self.cache.timed("radii of the balls"):
+            return Balls(radii=Balls().typical_radii(features))
+
+    def _balls(self, split: Split, plan: Balls, covered: NDArray[np.bool_]) -> BallCurve:
+        inputs = split.key | {
+            "alpha": self.options.alpha,
+            "features": self.source.features_digest,
+            "covered": digest(covered),
+            "plan": repr(plan),
+        }
+
+        def make() -> dict[str, Any]:
+            found = split.neighbourhoods(plan).curve(covered, self.options.alpha)
+            return {"curve": to_plain(found)}
+
+        curve: BallCurve = from_plain(BallCurve, self.cache.get(BALLS, inputs, make)["curve"])
+        return curve
+
+
+def _title(method: Method) -> str:
+    return method.name if method.degree is None else f"{method.name} of degree {method.degree}"

@@ -1,0 +1,127 @@
+"""The paper's figures from a run. Imports plots and experiment; matplotlib when drawing.
+
+1: STANDARD by Conf x Rank and Conf x Trust. 2: balls. 3, 4: STANDARD and CONDITIONAL by Conf x
+Trust and Conf x Rank. 5: degree. 6: Trust against Rank. 7: balls with principal components.
+"""
+
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trustsets import plots, storage
+from trustsets.metrics.result import Evaluation
+from trustsets.paper.experiment import Cell, Run
+from trustsets.paper.methods import CONDITIONAL, DEFAULT, NAIVE, PCA, STANDARD, KnownTrust
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_figures"]
+
+_SCORE = "APS"
+_DPI = 90
+_COLOURS = 240
+
+CAPTIONS = {
+    "figure1": "Coverage of STANDARD by confidence and rank (top), confidence and trust (bottom)",
+    "figure2": "CovGap over balls in feature space against their radius",
+    "figure3": "Coverage by confidence and trust",
+    "figure4": "Coverage by confidence and rank",
+    "figure5": "CovGap over Conf x Trust and mean set size of CONDITIONAL against the degree",
+    "figure6": "Trust against the rank of the true class",
+    "figure7": "CovGap over balls, principal components of the features included",
+}
+"""What the figures show, by the name of their file."""
+
+
+def draw_figures(run: Run, folder: Path) -> dict[str, Path]:
+    """Draw what the run allows as PNG files, each written whole or not at all."""
+    import matplotlib as mpl
+
+    makers: dict[str, Callable[[Run], Figure | None]] = {
+        "figure1": _standard,
+        "figure2": lambda own: _balls(own, (STANDARD, NAIVE, CONDITIONAL, DEFAULT)),
+        "figure3": lambda own: _heatmaps(own, "conf_trust"),
+        "figure4": lambda own: _heatmaps(own, "conf_rank"),
+        "figure5": _degrees,
+        "figure6": _trust_rank,
+        "figure7": lambda own: _balls(own, (STANDARD, NAIVE, CONDITIONAL, PCA)),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {}
+    with mpl.rc_context({"backend": "agg", "font.size": 9}):
+        for name, make in makers.items():
+            figure = make(run)
+            if figure is not None:
+                written[name] = folder / f"{name}.png"
+                _save(figure, written[name])
+    return written
+
+
+def _save(figure: "Figure", path: Path) -> None:
+    """Write a small PNG: few colours are in use, so a palette loses nothing that shows."""
+    from matplotlib import pyplot as plt
+    from PIL import Image
+
+    drawn = BytesIO()
+    figure.savefig(drawn, format="png", dpi=_DPI)
+    plt.close(figure)
+    with storage.atomic_path(path) as temporary, Image.open(drawn) as image:
+        image.convert("RGB").quantize(_COLOURS).save(temporary, format="PNG", optimize=True)
+
+
+def _runs(run: Run, method: str) -> list[Evaluation]:
+    degree = run.options.degree if method == CONDITIONAL else None
+    return run.evaluations.get(Cell(_SCORE, method, degree), [])
+
+
+def _standard(run: Run) -> "Figure | None":
+    own = _runs(run, STANDARD)
+    if not own:
+        return None
+    tables = [name for name in ("conf_rank", "conf_trust") if name in own[0].tables]
+    return plots.coverage_heatmaps({STANDARD: own}, tables, errors=len(own) > 1)
+
+
+def _heatmaps(run: Run, table: str) -> "Figure | None":
+    found = {name: _runs(run, name) for name in (STANDARD, CONDITIONAL, DEFAULT)}
+    shown = {name: own for name, own in found.items() if own and table in own[0].tables}
+    if len(shown) < 2:
+        return None
+    return plots.coverage_heatmaps(shown, table, errors=len(run.seeds) > 1, stacked=True)
+
+
+def _balls(run: Run, methods: tuple[str, ...]) -> "Figure | None":
+    found = {name: _runs(run, name) for name in methods}
+    shown = {name: own for name, own in found.items() if own and _has_curve(own)}
+    if not shown:
+        return None
+    ax = plots.ball_curves(shown)
+    return ax.figure  # type: ignore[return-value]
+
+
+def _has_curve(runs: list[Evaluation]) -> bool:
+    """Whether all seeds drew balls of some radius."""
+    return all(item.balls is not None and item.balls.radii.size for item in runs)
+
+
+def _degrees(run: Run) -> "Figure | None":
+    curves = {
+        score: {
+            degree: run.evaluations[cell]
+            for degree in run.options.degrees
+            if (cell := Cell(score, CONDITIONAL, degree)) in run.evaluations
+        }
+        for score in run.options.scores
+    }
+    shown = {score: own for score, own in curves.items() if len(own) > 1}
+    return plots.degree_curves(shown) if shown else None
+
+
+def _trust_rank(run: Run) -> "Figure | None":
+    if run.trust is None:
+        return None
+    outputs = run.source.parts[run.source.test_part]
+    ax = plots.trust_against_rank(outputs, KnownTrust(run.trust))
+    return ax.figure  # type: ignore[return-value]

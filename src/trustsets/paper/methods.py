@@ -1,0 +1,227 @@
+"""The methods that the paper compares, as the authors ran them. Imports predictors.
+
+Each is a predictor of this package; here are their names in the tables, what they look at
+(so that only what depends on a change is worked on again), and the package's own default.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from trustsets.arrays import Array
+from trustsets.basis import Basis, FittedBasis, Groups, Polynomial, PrincipalComponents
+from trustsets.errors import InputError
+from trustsets.predictors.base import Predictor
+from trustsets.predictors.conditional import ConditionalConformal
+from trustsets.predictors.mondrian import MondrianConformal
+from trustsets.predictors.standard import StandardConformal
+from trustsets.scores import APS, RAPS, Score, Softmax
+from trustsets.statistics import Floats, Observed
+
+__all__ = [
+    "CONDITIONAL",
+    "DEFAULT",
+    "GROUPWISE",
+    "NAIVE",
+    "PAPER_DEGREE",
+    "PCA",
+    "SCORES",
+    "STANDARD",
+    "KnownTrust",
+    "Method",
+    "RememberedTrust",
+    "SharedBasis",
+    "conditional",
+    "describe",
+    "groupwise",
+    "paper_methods",
+]
+
+STANDARD, NAIVE, CONDITIONAL = "STANDARD", "CONDITIONAL (NAIVE)", "CONDITIONAL"
+GROUPWISE, PCA, DEFAULT = "GROUPWISE", "PCA FEATURES", "package default"
+SCORES: dict[str, Score] = {"softmax": Softmax(), "APS": APS(), "RAPS": RAPS()}
+"""Scores by their names in table 5."""
+PAPER_DEGREE = 5
+"""Degree of all tables of the paper."""
+_COMPONENTS = 20
+# The authors fit the temperature on the calibration samples and let sets be empty.
+_AS_PAPER: dict[str, Any] = {"temperature": 1.0, "tuning_fraction": 0.0, "allow_empty": True}
+
+
+@final
+class KnownTrust:
+    """Trust scores of particular samples, measured before."""
+
+    def __init__(self, values: Floats) -> None:
+        self.values = values
+
+    def score(self, features: Any, predicted: Any) -> Floats:
+        """Return the values, for the samples they belong to."""
+        if len(predicted) != len(self.values):
+            raise InputError("these trust scores are known for their own samples only.")
+        return self.values
+
+
+@final
+class RememberedTrust:
+    """Trust scores measured before, looked up by the features: any of the samples, in any order.
+
+    It holds 16 bytes and a number for each sample.
+    """
+
+    def __init__(self, features: Array, values: Floats) -> None:
+        self._known = dict(zip(_row_keys(features), values.tolist(), strict=True))
+
+    def score(self, features: Any, predicted: Any) -> Floats:
+        """Return the values; predictions are those they were measured with."""
+        try:
+            return np.array([self._known[key] for key in _row_keys(features)])
+        except KeyError:
+            raise InputError("features holds a sample whose trust was not measured.") from None
+
+
+def _row_keys(features: Array) -> Iterator[bytes]:
+    for row in np.ascontiguousarray(features):
+        yield hashlib.blake2b(row.data, digest_size=16).digest()
+
+
+@final
+@dataclass(frozen=True)
+class SharedBasis(Basis):
+    """A function class that was fitted before, so that several scores share the work."""
+
+    fitted: FittedBasis
+
+    @property
+    def learns(self) -> bool:
+        """No more."""
+        return False
+
+    def fit(self, observed: Observed) -> FittedBasis:
+        """Return what was fitted."""
+        return self.fitted
+
+
+@final
+@dataclass(frozen=True)
+class Method:
+    """One row of a table.
+
+    Attributes
+    ----------
+    name : str
+        As the paper prints it.
+    degree : int or None
+        Of the polynomials, for CONDITIONAL.
+    group : str or None
+        Column that GROUPWISE looks at.
+    n_components : int
+        Principal components, for PCA FEATURES.
+    n_functions : int
+        Calibration samples needed at the very least.
+    """
+
+    name: str
+    degree: int | None = None
+    group: str | None = None
+    n_components: int = _COMPONENTS
+    n_functions: int = 1
+
+    @property
+    def uses_trust(self) -> bool:
+        """Whether sets depend on trust scores."""
+        return self.name in {NAIVE, CONDITIONAL, DEFAULT}
+
+    @property
+    def uses_features(self) -> bool:
+        """Whether sets depend on features besides by trust scores."""
+        return self.name == PCA
+
+    @property
+    def as_paper(self) -> bool:
+        """Whether it is one of the paper's, which share temperature and scores."""
+        return self.name != DEFAULT
+
+    @property
+    def basis(self) -> Basis:
+        """Function class of CONDITIONAL and PCA FEATURES."""
+        if self.name == PCA:
+            return PrincipalComponents(self.n_components)
+        return Polynomial(degree=self.degree or PAPER_DEGREE)
+
+    def predictor(self, score: Score, basis: Basis | None = None) -> Predictor:
+        """Return the predictor; one of the paper's takes the temperature from the task.
+
+        `basis`, if given, takes the place of the method's own function class.
+        """
+        if self.name == DEFAULT:
+            return ConditionalConformal(type(score)(scale="tail"), temperature="tuning")
+        if self.name == STANDARD:
+            return StandardConformal(score, **_AS_PAPER)
+        if self.group is not None:
+            return MondrianConformal(Groups(self.group), score=score, **_AS_PAPER)
+        if self.name == NAIVE:
+            return MondrianConformal.paper(score=score, **_AS_PAPER)
+        return ConditionalConformal.paper(score=score, basis=basis or self.basis, **_AS_PAPER)
+
+
+def conditional(degree: int) -> Method:
+    """CONDITIONAL with polynomials of this degree."""
+    if degree < 1:
+        raise InputError(f"degree must be 1 or more; got {degree}.")
+    return Method(CONDITIONAL, degree=degree, n_functions=(degree + 1) * (degree + 2) // 2)
+
+
+def groupwise(columns: Sequence[str]) -> list[Method]:
+    """GROUPWISE for each group column; the paper has one."""
+    if len(columns) == 1:
+        return [Method(GROUPWISE, group=columns[0])]
+    return [Method(f"{GROUPWISE} by {column}", group=column) for column in columns]
+
+
+def paper_methods(
+    groups: Sequence[str], *, trust: bool, features: int, degrees: Sequence[int]
+) -> list[Method]:
+    """All methods that the data allow, in the order of the tables, the package's default last.
+
+    Parameters
+    ----------
+    groups : sequence of str
+        Group columns.
+    trust : bool
+        Whether there are trust scores.
+    features : int
+        Most principal components that the features can have; 0 for none.
+    degrees : sequence of int
+        Degrees of CONDITIONAL.
+    """
+    found = [Method(STANDARD), *groupwise(groups)]
+    if trust:
+        found += [Method(NAIVE), *(conditional(degree) for degree in degrees)]
+    if features:
+        n_components = min(features, _COMPONENTS)
+        found.append(Method(PCA, n_components=n_components, n_functions=n_components + 1))
+    if trust:
+        wanted = conditional(PAPER_DEGREE).n_functions
+        # A fifth of the calibration samples is set aside for tuning.
+        found.append(Method(DEFAULT, n_functions=int(np.ceil(wanted / 0.8)) + 1))
+    return found
+
+
+def describe(predictor: Predictor) -> str:
+    """All options of a method as one text; equal texts mean equal methods.
+
+    Examples
+    --------
+    >>> describe(StandardConformal(APS())) == describe(StandardConformal(APS()))
+    True
+    >>> describe(StandardConformal(APS())) == describe(StandardConformal(RAPS()))
+    False
+    """
+    options = predictor.get_params(deep=False)
+    options.pop("trust", None)
+    own = ", ".join(f"{name}={value!r}" for name, value in sorted(options.items()))
+    return f"{type(predictor).__name__}({own})"

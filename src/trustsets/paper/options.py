@@ -1,0 +1,115 @@
+"""What an experiment may vary. Imports methods and the metrics' bins."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal, final
+
+from trustsets.basis import Bins, Partition
+from trustsets.errors import InputError
+from trustsets.metrics.binning import RankBins
+from trustsets.paper.methods import PAPER_DEGREE, SCORES
+from trustsets.paper.printed import DATASETS
+
+__all__ = ["Options", "choose_bins", "parse_numbers"]
+
+_LARGEST = 10_000
+
+# The authors' edges of Rank on ImageNet, three quarters of whose samples have rank 1.
+_RANK_EDGES = {"imagenet": (0.0, 1.0, 2.0, 4.0, 1000.0)}
+
+
+@final
+@dataclass(frozen=True)
+class Options:
+    """What an experiment may vary.
+
+    Attributes
+    ----------
+    alpha : float
+        Allowed miscoverage.
+    seeds : tuple of int
+        Splits of the pool; a fixed split is run once.
+    scores : tuple of str
+        Among ``softmax``, ``APS`` and ``RAPS``.
+    degrees : tuple of int
+        Degrees of CONDITIONAL.
+    degree : int
+        The one in the tables.
+    bins : {"text", "code"}
+        Trust and Rank divided within each confidence bin, as the paper's text says, or by
+        the same quantiles everywhere, as the authors' code does.
+    neighbour, squared
+        Of the trust score; the authors used the second neighbour and squared distances.
+    device : str
+        Where trust scores are computed; results do not depend on it.
+    """
+
+    alpha: float = 0.1
+    seeds: tuple[int, ...] = tuple(range(1, 11))
+    scores: tuple[str, ...] = tuple(SCORES)
+    degrees: tuple[int, ...] = tuple(range(1, 9))
+    degree: int = PAPER_DEGREE
+    bins: Literal["text", "code"] = "text"
+    neighbour: int = 2
+    squared: bool = True
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.alpha < 1.0:
+            raise InputError(f"alpha must lie strictly between 0 and 1; got {self.alpha}.")
+        if not self.seeds or not self.scores:
+            raise InputError("an experiment needs at least one seed and one score.")
+        for name in self.scores:
+            if name not in SCORES:
+                raise InputError(f"scores holds {name!r}, which is none of {', '.join(SCORES)}.")
+        if self.bins not in {"text", "code"}:
+            raise InputError(f'bins must be "text" or "code"; got {self.bins!r}.')
+
+    @property
+    def all_degrees(self) -> tuple[int, ...]:
+        """Degrees to run: those of the curve and the one of the tables."""
+        return tuple(sorted({*self.degrees, self.degree}))
+
+    def partitions(self, dataset: str) -> dict[str, Partition]:
+        """Evaluation bins."""
+        nested = self.bins == "text"
+        edges = _RANK_EDGES.get(dataset)
+        ties: Literal["split", "together"] = "split" if nested else "together"
+        return {
+            "conf_trust": Bins(nested=nested),
+            "conf_rank": RankBins(nested=nested, ties=ties, edges=edges),
+        }
+
+
+def choose_bins(asked: Literal["auto", "text", "code"], dataset: str) -> Literal["text", "code"]:
+    """Return the bins that "auto" stands for: those behind the printed numbers, if there are any.
+
+    Examples
+    --------
+    >>> choose_bins("auto", "imagenet"), choose_bins("auto", "mine"), choose_bins("text", "mine")
+    ('code', 'text', 'text')
+    """
+    if asked != "auto":
+        return asked
+    return "code" if dataset in DATASETS else "text"
+
+
+def parse_numbers(text: str, name: str) -> tuple[int, ...]:
+    """Whole numbers of 1 or more from a list of numbers and ranges, each once, in order.
+
+    Examples
+    --------
+    >>> parse_numbers("1-3,8", "--degrees")
+    (1, 2, 3, 8)
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if not 1 <= first <= last <= _LARGEST:
+            raise InputError(
+                f"{name} must be a list such as 1-5,8 of whole numbers, 1 to {_LARGEST}; "
+                f"got {text!r}."
+            )
+        found += range(first, last + 1)
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,297 @@
+import dataclasses
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_runs import QUICK, small_outputs, small_source, small_train
+
+from trustsets import (
+    APS,
+    ConditionalConformal,
+    Groups,
+    MondrianConformal,
+    Polynomial,
+    PrincipalComponents,
+    Softmax,
+    StandardConformal,
+    TrustScore,
+    evaluate,
+)
+from trustsets.errors import InputError
+from trustsets.metrics import Balls, label_ranks
+from trustsets.metrics.coverage import correlate
+from trustsets.paper.experiment import Cell, Experiment
+from trustsets.paper.methods import (
+    CONDITIONAL,
+    DEFAULT,
+    GROUPWISE,
+    NAIVE,
+    PCA,
+    STANDARD,
+    RememberedTrust,
+)
+from trustsets.paper.options import Options, parse_numbers
+from trustsets.paper.sources import Source
+from trustsets.paper.stages import StageCache
+
+SCORES = {"softmax": Softmax(), "APS": APS()}
+WORDS = {"temperature": "tuning", "tuning_fraction": 0.0, "allow_empty": True}
+# STANDARD, GROUPWISE, NAIVE, CONDITIONAL of two degrees, PCA FEATURES and the default.
+METHODS = 7
+
+
+def run(source, options=QUICK, folder=None, **changes):
+    cache = StageCache(folder)
+    return Experiment(source, replace(options, **changes), cache).run(), cache.tallies
+
+
+def counts(tallies, *names):
+    return {name: (tallies[name].made, tallies[name].reused) for name in names}
+
+
+def numbers(found):
+    """Everything of a run as plain data, to be compared for equality."""
+    return {
+        "cells": {
+            cell: [item.to_dict() for item in own] for cell, own in found.evaluations.items()
+        },
+        "correlations": [dataclasses.asdict(item) for item in found.correlations],
+        "temperatures": found.temperatures,
+    }
+
+
+@pytest.fixture(scope="module")
+def source():
+    return small_source()
+
+
+@pytest.fixture(scope="module")
+def plain(source):
+    """A run that nothing was kept of."""
+    return run(source)[0]
+
+
+def direct(method, score, trust, default_trust):
+    """The same method through the public predictors."""
+    name, degree = method
+    if name == DEFAULT:
+        tail = type(score)(scale="tail")
+        return ConditionalConformal(tail, trust=default_trust, temperature="tuning")
+    if name == STANDARD:
+        return StandardConformal(score, **WORDS)
+    if name == GROUPWISE:
+        return MondrianConformal(Groups("site"), score=score, **WORDS)
+    if name == NAIVE:
+        return MondrianConformal.paper(trust, score=score)
+    basis = PrincipalComponents(6) if name == PCA else Polynomial(degree=degree)
+    return ConditionalConformal.paper(trust, score=score, basis=basis)
+
+
+@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+@pytest.mark.parametrize("fixed", [False, True])
+def test_every_cell_is_what_the_predictors_give(fixed, source, plain):
+    """The shared scores, statistics and bins change nothing: all metrics are equal."""
+    used = small_source(fixed=True) if fixed else source
+    found = run(used)[0] if fixed else plain
+    train, labels = small_train()
+    trust = TrustScore(neighbour=2, squared=True).fit(train, labels)
+    default_trust = TrustScore().fit(train, labels)
+    for place, seed in enumerate(found.seeds):
+        calibration, test = used.split(seed)
+        for cell, runs in found.evaluations.items():
+            method = (cell.method, cell.degree)
+            predictor = direct(method, SCORES[cell.score], trust, default_trust)
+            sets = predictor.calibrate(calibration).predict_set(test, alpha=0.1)
+            names = ["conf_trust", "conf_rank", "class", "groups"]
+            wanted = evaluate(sets, test, trust, metrics=names, n_bootstrap=200)
+            for name, value in wanted.metrics.items():
+                got = runs[place].metrics[name]
+                assert (got.value, got.lower) == pytest.approx(
+                    (value.value, value.lower), nan_ok=True
+                ), cell
+    assert len(found.evaluations) == METHODS * 2
+
+
+def test_balls_and_correlation_are_what_the_metrics_give(source, plain):
+    train, labels = small_train()
+    trust = TrustScore(neighbour=2, squared=True).fit(train, labels)
+    radii = Balls().typical_radii(source.parts["pool"].features)
+    for place, seed in enumerate(plain.seeds):
+        calibration, test = source.split(seed)
+        values = trust.score(test.features, test.predicted)
+        wanted = correlate(values, label_ranks(test))
+        assert vars(plain.correlations[place]) == pytest.approx(vars(wanted))
+        with pytest.warns(UserWarning, match="approximately"):
+            predictor = StandardConformal(APS(), **WORDS).calibrate(calibration)
+        covered = predictor.predict_set(test).covers(test.labels)
+        curve = Balls(radii=radii).around(test.features).curve(covered, alpha=0.1)
+        own = plain.evaluations[Cell("APS", STANDARD)][place].balls
+        assert np.array_equal(own.gap, curve.gap)
+    assert plain.evaluations[Cell("APS", CONDITIONAL, 1)][0].balls is None
+    assert plain.evaluations[Cell("softmax", STANDARD)][0].balls is None
+
+
+def test_a_kept_run_is_the_same_and_is_not_repeated(tmp_path, source, plain):
+    first, made = run(source, folder=tmp_path)
+    again, reused = run(source, folder=tmp_path)
+    assert numbers(first) == numbers(plain) == numbers(again)
+    cells = METHODS * 2 * 2
+    stages = ("trust", "temperature", "sets", "metrics", "correlation")
+    assert counts(made, *stages)["sets"] == (cells, 0)
+    assert counts(reused, *stages) == {
+        "trust": (0, 2),
+        "temperature": (0, 2),
+        "sets": (0, cells),
+        "metrics": (0, cells),
+        "correlation": (0, 2),
+    }
+
+
+def test_an_interrupted_run_continues(tmp_path, source, plain):
+    stop_after, seen = 9, []
+
+    def advance():
+        seen.append(1)
+        if len(seen) == stop_after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Experiment(source, QUICK, StageCache(tmp_path)).run(advance)
+    found, tallies = run(source, folder=tmp_path)
+    assert numbers(found) == numbers(plain)
+    cells = METHODS * 2 * 2
+    assert counts(tallies, "sets") == {"sets": (cells - stop_after, stop_after)}
+
+
+# Cells over two seeds and two scores.
+ALL = METHODS * 4
+CHANGES = {
+    "alpha": ({"alpha": 0.2}, {"trust": 0, "temperature": 0, "correlation": 0, "sets": ALL}),
+    "bins": ({"bins": "code"}, {"trust": 0, "temperature": 0, "sets": 0, "metrics": ALL}),
+    "one more degree": ({"degrees": (1, 2, 3)}, {"trust": 0, "sets": 4, "metrics": 4, "balls": 0}),
+    "fewer seeds": ({"seeds": (2,)}, {"temperature": 0, "sets": 0, "metrics": 0}),
+    "one more seed": (
+        {"seeds": (1, 2, 3)},
+        {"trust": 0, "temperature": 1, "sets": ALL // 2, "metrics": ALL // 2, "correlation": 1},
+    ),
+    "one more score": (
+        {"scores": ("softmax", "APS", "RAPS")},
+        {"trust": 0, "temperature": 0, "sets": ALL // 2, "balls": 0},
+    ),
+    # The default has a trust score of its own; NAIVE and CONDITIONAL twice depend on it.
+    "neighbour": (
+        {"neighbour": 1},
+        {"trust": 1, "temperature": 0, "correlation": 2, "sets": 3 * 4, "metrics": ALL},
+    ),
+    "device": ({"device": "torch:cpu"}, {"trust": 0, "sets": 0, "metrics": 0, "balls": 0}),
+}
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory, source):
+    """A folder with a whole run."""
+    folder = tmp_path_factory.mktemp("stages")
+    run(source, folder=folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_option_reaches_exactly_what_depends_on_it(tmp_path, source, kept, name):
+    changes, wanted = CHANGES[name]
+    shutil.copytree(kept, tmp_path / "own")
+    tallies = run(source, folder=tmp_path / "own", **changes)[1]
+    assert {stage: tallies[stage].made for stage in wanted} == wanted
+
+
+def test_changed_data_reach_exactly_what_depends_on_them(tmp_path, source, kept):
+    shutil.copytree(kept, tmp_path / "own")
+    site = source.parts["pool"].groups["site"].copy()
+    site[0] = "east"
+    other = small_source(groups={"site": site})
+    tallies = run(other, folder=tmp_path / "own")[1]
+    made = {name: item.made for name, item in tallies.items()}
+    # GROUPWISE looks at the column, and so do all metrics by group; nothing else does.
+    assert (made["trust"], made["temperature"], made["sets"]) == (0, 0, 4)
+    assert made["metrics"] == ALL
+    assert made["balls"] <= 2
+
+
+def test_other_logits_with_the_same_predictions_keep_the_trust_scores(tmp_path, source, kept):
+    shutil.copytree(kept, tmp_path / "own")
+    other = small_source(logits=1.5 * source.parts["pool"].logits)
+    made = {name: item.made for name, item in run(other, folder=tmp_path / "own")[1].items()}
+    assert (made["trust"], made["temperature"], made["sets"]) == (0, 2, ALL)
+
+
+def test_remembered_trust_knows_its_samples_in_any_order():
+    features, values = np.random.default_rng(0).normal(size=(9, 4)), np.arange(9.0)
+    known = RememberedTrust(features, values)
+    order = [4, 4, 0, 8]
+    assert known.score(features[order], None).tolist() == order
+    with pytest.raises(InputError, match="not measured"):
+        known.score(features + 1.0, None)
+
+
+def test_a_fixed_split_is_run_once():
+    found, _ = run(small_source(fixed=True), scores=("APS",))
+    assert found.seeds == (1,)
+    assert all(len(own) == 1 for own in found.evaluations.values())
+
+
+def test_without_training_points_what_needs_trust_is_left_out():
+    found, tallies = run(Source("small", {"pool": small_outputs()}))
+    assert {cell.method for cell in found.evaluations} == {STANDARD, GROUPWISE, PCA}
+    assert "trust" not in tallies
+    assert found.correlations == []
+    assert "no training points" in found.left_out[0]
+    assert "conf_trust" not in next(iter(found.evaluations.values()))[0].tables
+
+
+def test_degrees_beyond_the_calibration_samples_are_left_out_by_name():
+    found, _ = run(small_source(n=30), degrees=(1, 6), degree=1, seeds=(1,), scores=("APS",))
+    assert [text.split(":")[0] for text in found.left_out] == [
+        "CONDITIONAL of degree 6",
+        DEFAULT,
+    ]
+    assert Cell("APS", CONDITIONAL, 1) in found.evaluations
+
+
+def test_rows_may_have_gaps(source):
+    """Row numbers of extracted outputs skip unreadable images; trust must not shift."""
+    outputs = small_outputs()
+    rows = np.arange(len(outputs)) * 3 + 5
+    spaced = small_outputs(rows=rows)
+    one = run(Source("small", {"pool": outputs}, small_train()), seeds=(1,))[0]
+    other = run(Source("small", {"pool": spaced}, small_train()), seeds=(1,))[0]
+    assert vars(one.correlations[0]) == vars(other.correlations[0])
+    with pytest.raises(InputError, match="increasing"):
+        Source("small", {"pool": small_outputs(rows=rows[::-1])})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"alpha": 0.0}, {"seeds": ()}, {"scores": ("LAC",)}, {"bins": "other"}, {"degrees": (0,)}],
+)
+def test_bad_options_say_so(source, changes):
+    with pytest.raises(InputError):
+        run(source, **changes)
+
+
+@pytest.mark.parametrize(("text", "found"), [("1-3", (1, 2, 3)), ("4", (4,)), ("2,1-2", (2, 1))])
+def test_lists_of_numbers(text, found):
+    assert parse_numbers(text, "--seeds") == found
+
+
+@pytest.mark.parametrize("text", ["", "0", "3-1", "a", "1-", "-2", "1,,2"])
+def test_bad_lists_of_numbers(text):
+    with pytest.raises(InputError, match="--seeds"):
+        parse_numbers(text, "--seeds")
+
+
+def test_the_default_options_are_the_papers():
+    options = Options()
+    assert options.seeds == tuple(range(1, 11))
+    assert (options.alpha, options.degree, options.neighbour, options.squared) == (0.1, 5, 2, True)
+    edges = options.partitions("imagenet")["conf_rank"].edges
+    assert edges == (0.0, 1.0, 2.0, 4.0, 1000.0)

@@ -1,0 +1,148 @@
+"""The command line from outputs, and from images, to tables."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from small_runs import CLASSES, draw, write_extracted
+from trees import SIDE
+
+from trustsets.paper.printed import DATASETS
+
+QUICK = ["--seeds", "1-2", "--scores", "APS", "--degrees", "1,2", "--degree", "2", "--no-figures"]
+
+
+def tables(text):
+    return {table["number"]: table for table in json.loads(text)["tables"]}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A pool and training points as two .npz files, with a group column."""
+    folder = tmp_path_factory.mktemp("files")
+    features, logits, labels, rng = draw(240, 0)
+    site = rng.choice(["north", "south"], size=240)
+    pool = {"features": features, "logits": logits, "labels": labels.astype(np.int16)}
+    np.savez(folder / "mine_pool.npz", site=site, **pool)
+    features, _, labels, _ = draw(300, 1)
+    np.savez(folder / "mine_train.npz", features=features, labels=labels.astype(np.int16))
+    return folder
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_extracted_outputs_become_tables(dataset, cli, tmp_path):
+    write_extracted(tmp_path / dataset, dataset, fixed=dataset.endswith("-lt"))
+    places = ["--data", tmp_path / dataset, "-o", tmp_path / "out"]
+    code, out, _ = cli("paper", "run", dataset, *places, *QUICK, "--json")
+    assert code == 0
+    results = json.loads(out)
+    assert results["classes"] == CLASSES
+    assert results["seeds"] == ([1] if dataset.endswith("-lt") else [1, 2])
+    assert results["options"]["bins"] == "code"
+    found = tables(out)
+    assert (2 in found) == (dataset == "fitzpatrick17k")
+    printed = {(item["table"], item["method"]) for item in results["comparison"]}
+    if dataset == "fitzpatrick17k":
+        assert printed == {(2, name) for name in ("STANDARD", "GROUPWISE", "CONDITIONAL")}
+    else:
+        assert {table for table, _ in printed} == {1, 4, 5}
+    assert (tmp_path / "out" / "README.md").is_file()
+
+
+@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # random weights know nothing
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_images_become_tables(dataset, prepared, cli, tmp_path):
+    tree, _, weights = prepared(dataset)
+    places = ["--images", tree.images, "--weights", weights, "--output", tmp_path / "extracted"]
+    small = ["--image-size", SIDE, "--batch-size", 4, "--device", "cpu", "--workers", 0]
+    assert cli("paper", "extract", dataset, *places, *small)[0] == 0
+    places = ["--data", tmp_path / "extracted", "-o", tmp_path / "out"]
+    small = ["--seeds", "1-2", "--degrees", "1", "--degree", "1", "--no-figures", "--json"]
+    code, out, _ = cli("paper", "run", dataset, *places, *small)
+    assert code == 0
+    number = 2 if dataset == "fitzpatrick17k" else 1
+    rows = {row["method"]: row["metrics"] for row in tables(out)[number]["rows"]}
+    assert {"STANDARD", "CONDITIONAL"} <= rows.keys()
+    assert 0.0 <= rows["CONDITIONAL"]["coverage"]["mean"] <= 1.0
+
+
+def test_pairs_of_files_are_found_and_stages_reused(files, cli, tmp_path):
+    command = ["paper", "run", "mine", "--data", files, "--group", "site", *QUICK]
+    code, out, err = cli(*command, "-o", tmp_path / "one", "--cache", tmp_path / "cache")
+    assert code == 0
+    assert "Seed 2: 7 methods run" in err
+    assert "Table 2: methods by group" in out and "everything" in out
+    code, _, err = cli(*command, "-o", tmp_path / "two", "--cache", tmp_path / "cache")
+    assert code == 0
+    assert "Seed 2: 0 methods run in 0.0 s, 7 reused" in err
+    code, _, err = cli(*command, "-o", tmp_path / "three", "--cache", tmp_path / "cache", "--force")
+    assert "Seed 2: 7 methods run" in err
+    texts = [(tmp_path / name / "results.json").read_text() for name in ("one", "two", "three")]
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_a_single_file_without_training_points(files, cli, tmp_path):
+    pool = files / "mine_pool.npz"
+    code, out, _ = cli("paper", "run", "x", "--data", pool, "-o", tmp_path, *QUICK, "--json")
+    assert code == 0
+    assert list(tables(out)) == [4, 5]
+    assert json.loads(out)["training_points"] == 0
+    code, out, _ = cli(
+        *["paper", "run", "x", "--data", pool, "--train", files / "mine_train.npz"],
+        *["-o", tmp_path, *QUICK, "--json"],
+    )
+    assert list(tables(out)) == [1, 4, 5, None]
+
+
+def test_a_killed_run_continues_to_the_same_results(files, cli, tmp_path):
+    """SIGKILL at whatever moment: a second run reuses what is whole, and ends the same."""
+    command = ["paper", "run", "mine", "--data", str(files), *QUICK]
+    places = ["--cache", str(tmp_path / "cache"), "-o", str(tmp_path / "again")]
+    program = [sys.executable, "-m", "trustsets.cli", *command, *places]
+    killed = subprocess.Popen(program, stderr=subprocess.PIPE)
+    kept = tmp_path / "cache" / "sets"
+    deadline = time.monotonic() + 120.0
+    while time.monotonic() < deadline and killed.poll() is None:
+        if kept.is_dir() and len(list(kept.glob("*.safetensors"))) >= 2:
+            killed.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.005)
+    killed.communicate()
+    before = len(list(kept.glob("*.safetensors")))
+    assert 2 <= before <= 12
+    code, _, err = cli(*command, *places)
+    assert code == 0
+    seeds = [line for line in err.splitlines() if line.startswith("Seed")]
+    assert sum(int(line.rsplit(", ", 1)[1].split()[0]) for line in seeds) == before
+    assert cli(*command, "-o", tmp_path / "fresh")[0] == 0
+    texts = [(tmp_path / name / "results.json").read_text() for name in ("again", "fresh")]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "nowhere"], "no such file"),
+        (["--degrees", "0"], "--degrees must be a list"),
+        (["--scores", "LAC"], "none of softmax, APS, RAPS"),
+        (["--alpha", "1.5"], "alpha must lie"),
+        (["--group", "colour"], "no group column 'colour'"),
+    ],
+)
+def test_bad_input_ends_with_one_line(files, cli, tmp_path, arguments, message):
+    places = ["--data", files, "-o", tmp_path / "out"]
+    code, _, err = cli("paper", "run", "mine", *places, *arguments)
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_folder_of_another_dataset_is_refused(cli, tmp_path):
+    write_extracted(tmp_path / "data", "places365", fixed=False)
+    code, _, err = cli("paper", "run", "imagenet", "--data", tmp_path / "data", "-o", tmp_path)
+    assert code == 2
+    assert "holds the outputs of places365" in err

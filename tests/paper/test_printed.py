@@ -1,0 +1,70 @@
+from collections import Counter
+
+import pytest
+
+from trustsets.paper.printed import (
+    DATASETS,
+    printed_correlation,
+    printed_source,
+    printed_value,
+    printed_values,
+)
+
+MAIN = ["coverage", "size", "conf_trust.gap", "conf_rank.gap", "class.gap"]
+
+
+def test_the_tables_have_the_shapes_of_the_paper():
+    cells = Counter(item.table for item in printed_values())
+    assert cells == {1: 4 * 3 * 5, 2: 3 * 5, 4: 4 * 4 * 5, 5: 4 * 3 * 3 * 5}
+    assert {item.dataset for item in printed_values()} == set(DATASETS)
+    assert {item.score for item in printed_values()} == {"softmax", "APS", "RAPS"}
+    assert "Trust Scores" in printed_source()
+
+
+@pytest.mark.parametrize(
+    ("place", "mean", "error"),
+    [
+        ((1, "imagenet", "APS", "CONDITIONAL", "size"), 22.36, 0.83),
+        ((1, "places365", "APS", "CONDITIONAL (NAIVE)", "conf_trust.gap"), 2.40, 0.16),
+        ((2, "fitzpatrick17k", "APS", "GROUPWISE", "group:skin_type.gap"), 1.76, 0.18),
+        ((2, "fitzpatrick17k", "APS", "CONDITIONAL", "group:skin_type.worst"), 0.87, 0.01),
+        ((4, "places365-lt", "APS", "PCA FEATURES", "size"), 45.03, 0.13),
+        ((5, "imagenet-lt", "softmax", "CONDITIONAL", "size"), 228.82, 1.44),
+        ((5, "places365-lt", "RAPS", "CONDITIONAL", "class.gap"), 6.37, 0.01),
+    ],
+)
+def test_single_numbers(place, mean, error):
+    found = printed_value(*place)
+    assert (found.mean, found.standard_error) == (mean, error)
+
+
+def test_what_tables_repeat_agrees():
+    """Tables 4 and 5 print the rows of table 1 again."""
+    for item in printed_values():
+        if item.table == 1:
+            for table in (4, 5):
+                other = printed_value(table, item.dataset, item.score, item.method, item.column)
+                assert (other.mean, other.standard_error) == (item.mean, item.standard_error)
+
+
+def test_numbers_are_possible():
+    for item in printed_values():
+        assert item.standard_error >= 0.0
+        if item.column == "coverage" or item.column.endswith("worst"):
+            assert 0.8 < item.mean < 1.0
+        else:
+            assert 1.0 < item.mean < 300.0
+        assert round(item.mean, 2) == item.mean
+
+
+def test_correlations():
+    found = {name: printed_correlation(name) for name in DATASETS}
+    assert found.pop("fitzpatrick17k") is None
+    assert [item.spearman for item in found.values()] == [-0.53, -0.47, -0.43, -0.29]
+    assert [item.pearson for item in found.values()] == [-0.09, -0.13, -0.02, -0.14]
+    assert found["places365"].pearson_p == "0.004"
+
+
+def test_other_datasets_have_no_printed_numbers():
+    assert all(printed_value(1, "cifar100", "APS", "STANDARD", name) is None for name in MAIN)
+    assert printed_correlation("cifar100") is None

@@ -1,0 +1,147 @@
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_runs import QUICK, small_source
+
+from trustsets import compare
+from trustsets.paper.experiment import Cell, Experiment
+from trustsets.paper.methods import CONDITIONAL, DEFAULT, NAIVE, STANDARD
+from trustsets.paper.page import differences, write_run
+from trustsets.paper.printed import Printed, printed_value
+from trustsets.paper.stages import StageCache
+from trustsets.paper.tables import MARK, Number, correlation_table, paper_tables
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """Runs under a name that the paper knows, under another, and with a fixed split."""
+    sources = {
+        "paper": small_source("places365"),
+        "other": small_source("small"),
+        "fixed": small_source("places365-lt", fixed=True),
+    }
+    return {key: Experiment(own, QUICK).run() for key, own in sources.items()}
+
+
+def number(mean, error, printed, printed_error):
+    known = Printed(1, "imagenet", "APS", STANDARD, "size", printed, printed_error)
+    return Number(mean, error, printed=known)
+
+
+@pytest.mark.parametrize(
+    ("found", "differs"),
+    [
+        (number(4.32, 0.0, 4.32, 0.0), False),
+        (number(4.3249, 0.0, 4.32, 0.0), False),  # rounding of print
+        (number(4.3251, 0.0, 4.32, 0.0), True),
+        (number(5.0, 0.3, 4.0, 0.4), False),  # the error of the difference is 0.5
+        (number(5.01, 0.3, 4.0, 0.4), True),
+        (number(2.98, 0.3, 4.0, 0.4), True),
+        (number(4.1, math.nan, 4.0, 0.05), False),
+        (Number(9.0, 0.0), False),
+    ],
+)
+def test_difference_from_print(found, differs):
+    assert found.differs is differs
+
+
+def test_tables_hold_means_and_standard_errors_over_seeds(runs):
+    run = runs["other"]
+    tables = {table.number: table for table in paper_tables(run)}
+    assert list(tables) == [1, 2, 4, 5, None]
+    row = next(row for row in tables[5].rows if (row.block, row.name) == ("softmax", CONDITIONAL))
+    values = [item.sizes.mean for item in run.evaluations[Cell("softmax", CONDITIONAL, 2)]]
+    size = row.numbers[tables[5].columns.index("size")]
+    assert size.mean == pytest.approx(np.mean(values))
+    assert size.standard_error == pytest.approx(np.std(values, ddof=1) / np.sqrt(len(values)))
+
+
+def test_bold_and_floor_are_those_of_compare(runs):
+    run = runs["other"]
+    table = paper_tables(run)[0]
+    methods = [(STANDARD, None), (NAIVE, None), (CONDITIONAL, 2), (DEFAULT, None)]
+    own = {name: run.evaluations[Cell("APS", name, degree)] for name, degree in methods}
+    wanted = compare(own, columns=table.columns)
+    assert [row.name for row in table.rows] == list(own)
+    for row, entries in zip(table.rows, wanted.entries, strict=True):
+        assert [n.best for n in row.numbers] == [entry.best for entry in entries]
+        floors = [entry.floor for entry in entries]
+        assert [n.floor for n in row.numbers] == pytest.approx(floors, nan_ok=True)
+
+
+def test_degrees_have_a_table_of_their_own(runs):
+    table = paper_tables(runs["other"])[-1]
+    assert table.number is None
+    assert [(row.block, row.name) for row in table.rows] == [
+        (score, degree) for score in ("softmax", "APS") for degree in ("1", "2")
+    ]
+
+
+def test_printed_numbers_stand_beside_ours_where_the_paper_has_them(runs):
+    tables = paper_tables(runs["paper"])
+    compared = differences(tables)
+    # Table 1: 3 methods; 4: 3 and PCA; 5: 3 for each of the two scores; table 2 is another set's.
+    assert len(compared) == 5 * (3 + 4 + 6)
+    for item in compared:
+        place = (item["table"], "places365", item["score"], item["method"], item["column"])
+        assert item["printed"] == printed_value(*place).mean
+        assert item["difference"] == pytest.approx(item["mean"] - item["printed"])
+    text = tables[0].to_markdown()
+    assert "14.17 (0.07)" in text and "printed" in text and MARK in text
+    assert r"$^\dagger$" in tables[0].to_latex()
+
+
+def test_other_datasets_have_no_printed_rows(runs):
+    tables = paper_tables(runs["other"])
+    assert differences(tables) == []
+    assert "printed" not in "".join(table.to_markdown() for table in tables)
+    assert "printed" not in correlation_table(runs["other"])
+
+
+def test_a_fixed_split_has_errors_of_sampling(runs):
+    table = paper_tables(runs["fixed"])[0]
+    size = table.rows[0].numbers[table.columns.index("size")]
+    sizes = runs["fixed"].evaluations[Cell("APS", STANDARD)][0].sizes
+    assert size.standard_error == pytest.approx(sizes.standard_error)
+    assert all(n.standard_error > 0.0 for row in table.rows for n in row.numbers)
+
+
+def test_correlations_are_printed_with_the_papers(runs):
+    text = correlation_table(runs["paper"])
+    assert "| printed" in text and "-0.43" in text and "0.004" in text
+    values = [item.spearman for item in runs["paper"].correlations]
+    assert f"{np.mean(values):.3f}" in text
+
+
+def test_a_run_leaves_results_tables_figures_and_a_page(runs, tmp_path):
+    write_run(runs["paper"], tmp_path, StageCache(None))
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["dataset"] == "places365"
+    assert len(results["comparison"]) == 65
+    assert [table["number"] for table in results["tables"]] == [1, 2, 4, 5, None]
+    assert {path.name for path in (tmp_path / "tables").iterdir()} == {
+        *(
+            f"{name}.{kind}"
+            for name in ("table1", "table2", "table4", "table5", "degrees")
+            for kind in ("md", "tex")
+        ),
+        "table3.md",
+    }
+    pictures = sorted(path.name for path in (tmp_path / "figures").iterdir())
+    assert pictures == [f"figure{i}.png" for i in range(1, 8)]
+    page = (tmp_path / "README.md").read_text()
+    for name in pictures:
+        assert f"(figures/{name})" in page
+    for title in ("Table 1", "Table 2", "Table 3", "Table 4", "Table 5", "by degree", "Time by"):
+        assert title in page
+    assert "within 0.1" in page and "Conformal Prediction Sets" in page
+
+
+def test_pictures_are_left_out_where_there_is_nothing_to_show(tmp_path):
+    options = replace(QUICK, scores=("softmax",), degrees=(2,), seeds=(1,))
+    run = Experiment(small_source(n=60), options).run()
+    write_run(run, tmp_path, StageCache(None))
+    assert [path.name for path in (tmp_path / "figures").iterdir()] == ["figure6.png"]
