@@ -34,6 +34,8 @@ def test_calibrate_is_the_library(folder):
         ("--method bins --statistic confidence --statistic entropy", "Entropy"),
         ("--statistic confidence --degree 2 --transform log", "degree=2"),
         ("--basis groups --basis intercept", "Intercept"),
+        ("--degree 2 --train train.npz", "Polynomial(degree=2, of=(Confidence(transform='rank'), "),
+        ("--paper --degree 3 --train train.npz", "degree=3"),
         ("--basis components --components 2 --randomized", "'randomized': True"),
         ("--train train.npz --neighbour 2 --own-mass random", "own_mass='random'"),
         ("--method plugin --statistic margin", "PluginConformal"),
