@@ -1,6 +1,7 @@
 """Laws of TrustScore: the definition, its odd cases, its state, and its errors."""
 
 import os
+import pickle
 from fractions import Fraction
 from pathlib import Path
 
@@ -321,3 +322,28 @@ def test_bad_labels_are_named():
         TrustScore().fit([[1.0], [2.0]], [0.0, np.nan])
     with pytest.raises(InputError, match="fit in storage"):
         TrustScore(storage="float16").fit([[1e6], [2.0]], [0, 1])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_points_that_must_not_be_written_give_the_same_bits(dtype):
+    """As in the shared memory of several processes: the arrays of a copy are read-only."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 300)
+    trust = TrustScore(neighbour=2).fit(rng.normal(size=(300, 12)).astype(dtype), labels)
+    buffers: list[pickle.PickleBuffer] = []
+    kept = pickle.dumps(trust, protocol=5, buffer_callback=buffers.append)
+    shared = pickle.loads(kept, buffers=[bytes(buffer) for buffer in buffers])
+    assert not shared._points.features.flags.writeable
+    queries = rng.normal(size=(40, 12)).astype(dtype)
+    predicted = rng.integers(0, 4, 40)
+    np.testing.assert_array_equal(shared.score(queries, predicted), trust.score(queries, predicted))
+
+
+def test_the_order_of_the_training_points_does_not_matter():
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(5000, 7)) + 3.0, rng.integers(0, 4, 5000)
+    queries, predicted = features[:20], labels[:20]  # at distance 0: the score is all scale
+    order = rng.permutation(5000)
+    one = TrustScore(normalize=False).fit(features, labels)
+    other = TrustScore(normalize=False).fit(features[order], labels[order])
+    np.testing.assert_array_equal(one.score(queries, predicted), other.score(queries, predicted))

@@ -1,4 +1,4 @@
-"""Row-wise work in cache-sized blocks on all cores. Imports nothing of the package.
+"""Row-wise work in cache-sized blocks, and how many threads may do it. Imports nothing.
 
 Every result depends on its own row alone, so neither the block size nor the
 number of threads can change it.
@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-__all__ = ["for_each_block", "row_blocks"]
+__all__ = ["available_cores", "for_each_block", "row_blocks"]
 
 # Bytes of float64 in one block. Sorting and exponentials of blocks this size stay
 # in the second-level cache, and NumPy releases the GIL in both.
@@ -28,13 +28,20 @@ def for_each_block(function: Callable[[slice], None], n_rows: int, width: int) -
     if len(blocks) == 1:
         function(blocks[0])
         return
-    with ThreadPoolExecutor(max_workers=min(len(blocks), _available_cores())) as pool:
+    with ThreadPoolExecutor(max_workers=min(len(blocks), available_cores())) as pool:
         for _ in pool.map(function, blocks):
             pass
 
 
-def _available_cores() -> int:
-    try:
+def available_cores() -> int:
+    """Threads that this process should use: `OMP_NUM_THREADS` if set, else one for each core.
+
+    Ray, Dask and Spark set that variable in their workers to the cores a task has; every worker
+    of a machine would use all of its cores otherwise.
+    """
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if asked.isdecimal() and int(asked) > 0:
+        return int(asked)
+    if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on Linux
-        return os.cpu_count() or 1
+    return os.cpu_count() or 1

@@ -20,7 +20,7 @@ import numpy as np
 
 from trustsets.errors import InputError, StorageError
 
-__all__ = ["atomic_path", "checksum", "read", "read_note", "storable", "write"]
+__all__ = ["atomic_path", "checksum", "digest", "read", "read_note", "storable", "write"]
 
 FORMAT = "trustsets"
 VERSION = 1
@@ -141,6 +141,12 @@ def _check_header(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
             "Upgrade trustsets."
         )
     return header
+
+
+def digest(value: Any) -> str:
+    """Digest of a storable object: equal for objects that would be stored alike."""
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    return _digest(json.dumps(_encode(value, arrays), allow_nan=False), arrays)
 
 
 def _digest(tree: str, arrays: dict[str, np.ndarray[Any, Any]]) -> str:

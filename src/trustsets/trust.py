@@ -22,16 +22,19 @@ from trustsets.neighbours.inputs import (
     half_type,
 )
 from trustsets.neighbours.points import (
-    BLOCK_ROWS,
     ClassDistances,
     ClassPoints,
     FloatArray,
     IndexArray,
     row_scales,
+    search_points,
+    sort_by_class,
+    spread,
+    squares_about,
 )
 from trustsets.storage import storable
 
-__all__ = ["TrustScore"]
+__all__ = ["TrustScore", "trust_ratio", "warn_small_classes"]
 
 # Added to both distances (relative to the scale of the features): x/0 and 0/0 become numbers.
 DISTANCE_FLOOR = 1e-12
@@ -125,7 +128,7 @@ class TrustScore(BaseEstimator):
         rightly: 1 when exact.
     scale_ : float
         Length in units of which :math:`\epsilon` is `1e-12`: 1 for normalised rows, else the root
-        mean square distance of the training points from their mean.
+        mean square distance of the training points from their mean, to six digits.
 
     Notes
     -----
@@ -194,15 +197,14 @@ class TrustScore(BaseEstimator):
         self._check_parameters()
         matrix = as_matrix(features, "features")
         classes, codes = class_codes(labels, len(matrix))
-        order = np.argsort(codes, kind="stable")
-        starts = np.searchsorted(codes[order], np.arange(len(classes) + 1)).astype(np.int64)
+        order, starts = sort_by_class(codes, len(classes))
         stored = as_stored(matrix[order], self.storage or half_type(features))
-        points = _points(stored, starts, self.normalize)
+        points = search_points(stored, starts, self.normalize)
         keep = self._dense(points)
         if not keep.all():
             points, stored = points.keep(keep), stored[keep]
-        self._warn_small_classes(classes, points)
-        self._set_up(classes, stored, points, _spread(points, self.normalize))
+        warn_small_classes(classes, points.sizes, self.neighbour)
+        self._set_up(classes, stored, points, 1.0 if self.normalize else _spread(points))
         return self
 
     def distances(
@@ -235,9 +237,7 @@ class TrustScore(BaseEstimator):
     def score(self, features: ArrayLike, predicted: ArrayLike) -> NDArray[np.float64]:
         """Trust scores, (n,) float64; see the class for the formula and its odd cases."""
         own, other, _ = self.distances(features, predicted)
-        floor = DISTANCE_FLOOR * (self.scale_**2 if self.squared else self.scale_)
-        # A single class has an infinite other distance; an infinite own distance gives 0.
-        return np.minimum((other + floor) / (own + floor), LARGEST_SCORE)
+        return trust_ratio(own, other, self.scale_**2 if self.squared else self.scale_)
 
     def to_state(self) -> dict[str, Any]:
         """Everything needed to rebuild the object, for `storage`."""
@@ -260,7 +260,7 @@ class TrustScore(BaseEstimator):
         reduction = state["reduction"]
         stored = np.ascontiguousarray(state["features"])
         normalize = self.normalize and reduction is None
-        points = _points(stored, state["starts"].astype(np.int64), normalize)
+        points = search_points(stored, state["starts"].astype(np.int64), normalize)
         self._finish(state["classes"], stored, points, float(state["scale"]), reduction)
         self.recall_ = float(state["recall"])
         return self
@@ -276,7 +276,7 @@ class TrustScore(BaseEstimator):
             reduction = principal_reduction(points, self.components)
             exact = points
             stored = as_stored(reduce_rows(points.features, points.scale, *reduction), self.storage)
-            points = _points(stored, points.starts, normalize=False)
+            points = search_points(stored, points.starts, normalize=False)
         else:
             exact = points
         self._finish(classes, stored, points, scale, reduction)
@@ -395,16 +395,18 @@ class TrustScore(BaseEstimator):
                 'Use "cpu", or a torch device such as "cuda".'
             )
 
-    def _warn_small_classes(self, classes: NDArray[Any], points: ClassPoints) -> None:
-        small = np.flatnonzero(points.sizes < self.neighbour)
-        if len(small):
-            warnings.warn(
-                f"{len(small)} classes have fewer than neighbour={self.neighbour} training points "
-                f"(first: {classes[small[0]]!r} with {points.sizes[small[0]]}); their farthest "
-                "point is used instead. Lower neighbour, or add training points.",
-                TrustSetsWarning,
-                stacklevel=3,
-            )
+
+def warn_small_classes(classes: NDArray[Any], sizes: IndexArray, neighbour: int) -> None:
+    """Say which classes cannot be represented by the neighbour asked for."""
+    small = np.flatnonzero(sizes < neighbour)
+    if len(small):
+        warnings.warn(
+            f"{len(small)} classes have fewer than neighbour={neighbour} training points "
+            f"(first: {classes[small[0]]!r} with {sizes[small[0]]}); their farthest point is used "
+            "instead. Lower neighbour, or add training points.",
+            TrustSetsWarning,
+            stacklevel=3,
+        )
 
 
 def _torch_search(points: ClassPoints, neighbour: int, device: str, memory: int | None) -> _Search:
@@ -423,22 +425,18 @@ def _torch_search(points: ClassPoints, neighbour: int, device: str, memory: int 
         ) from error
 
 
-def _points(stored: FloatArray, starts: IndexArray, normalize: bool) -> ClassPoints:
-    """Points ready to search: float16 is widened, which is exact."""
-    wide = stored.astype(np.float32) if stored.dtype == np.float16 else stored
-    return ClassPoints(wide, row_scales(wide, normalize), starts)
+def trust_ratio(
+    own: NDArray[np.float64], other: NDArray[np.float64], scale: float
+) -> NDArray[np.float64]:
+    """Scores from distances; `scale` is their unit, squared where they are."""
+    floor = DISTANCE_FLOOR * scale
+    # A single class has an infinite other distance; an infinite own distance gives 0.
+    return np.minimum((other + floor) / (own + floor), LARGEST_SCORE)
 
 
-def _spread(points: ClassPoints, normalize: bool) -> float:
-    """Root mean square distance from the mean, or 1 where that says nothing."""
-    if normalize:
-        return 1.0
+def _spread(points: ClassPoints) -> float:
     mean = points.features.mean(axis=0, dtype=np.float64)
-    total = 0.0
-    for start in range(0, len(points.features), BLOCK_ROWS):
-        centred = points.features[start : start + BLOCK_ROWS] - mean
-        total += float(np.einsum("ij,ij->", centred, centred))
-    return float(np.sqrt(total / len(points.features))) or 1.0
+    return spread(squares_about(points.features, mean), len(points.features))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
-from trustsets.extras import torch as bridge
+from trustsets.extras.forward import Runner
 from trustsets.files import open_outputs
 from trustsets.files.options import read_record
 
@@ -129,7 +129,7 @@ def test_an_interrupted_extraction_continues(run, work, monkeypatch):
     arguments = ["extract", "own_model:build", "inputs.npz", "--batch-size", "10", "-o"]
     assert run(*arguments, "whole.npz").code == 0
     seen = []
-    once = bridge._Runner.run
+    once = Runner.run
 
     def stop(runner, batch):
         seen.append(len(batch.inputs))
@@ -137,7 +137,7 @@ def test_an_interrupted_extraction_continues(run, work, monkeypatch):
             raise KeyboardInterrupt
         return once(runner, batch)
 
-    monkeypatch.setattr(bridge._Runner, "run", stop)
+    monkeypatch.setattr(Runner, "run", stop)
     assert run(*arguments, "o.npz").code == 130
     assert not (work / "o.npz").exists()
     assert run(*arguments, "o.npz").code == 0

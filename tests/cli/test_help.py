@@ -9,7 +9,7 @@ from command_line import spawn
 
 from trustsets import __version__
 
-COMMANDS = ["extract", "calibrate", "predict", "evaluate", "report"]
+COMMANDS = ["demo", "extract", "calibrate", "predict", "evaluate", "report"]
 
 
 def test_version():
@@ -19,7 +19,8 @@ def test_version():
 
 def test_help_lists_the_commands_and_completion():
     text = spawn("--help").stdout
-    assert all(re.search(rf"^\W*{name}\s+\w", text, re.MULTILINE) for name in COMMANDS)
+    for name in [*COMMANDS, "paper"]:
+        assert re.search(rf"^\W*{name}\s+\w", text, re.MULTILINE)
     assert "--install-completion" in text
 
 

@@ -84,14 +84,12 @@ def write_tensors(path, arrays):
 
 def write_shards(path, arrays):
     """As extraction writes them, with a shard for every second batch."""
-    store = BatchStore(path, {"model": "none"})
+    store = BatchStore(path, {"model": "none"}, shard_rows=80)
     for start in range(0, len(arrays["logits"]), 40):
         part = slice(start, start + 40)
         logits = arrays["logits"][part]
         sizes = np.array([len(logits)])
         store.add(OutputBatches(logits, arrays["features"][part], arrays["labels"][part], sizes))
-        if start % 80:
-            store._flush()
     store.finish()
     (path / "classes.txt").write_text("\n".join(arrays["classes"]) + "\n")
     return path

@@ -139,3 +139,21 @@ def test_errors_name_the_column(change, message, table):
     changed = change(table)
     with pytest.raises(InputError, match=message):
         predict_table(predictor, changed, ids=["size"] if "size" in changed.column_names else [])
+
+
+def test_engines_that_map_record_batches_get_the_same_sets():
+    """What Spark's mapInArrow and a Dask partition call: an iterator of record batches."""
+    predictor = PREDICTORS["conditional"].calibrate(outputs_of(simulated(seed=1)))
+    arrays = simulated(seed=2)
+    table = pa.table(
+        {name: pa.array(list(arrays[name])) for name in ("logits", "features")}
+    ).append_column("row", pa.array(np.arange(len(arrays["logits"]))))
+
+    def predict_batches(batches):
+        for batch in batches:
+            yield from predict_table(predictor, pa.Table.from_batches([batch])).to_batches()
+
+    expected = predict_table(predictor, table)
+    for rows in (1, 7, 64):
+        found = pa.Table.from_batches(predict_batches(table.to_batches(max_chunksize=rows)))
+        assert found.combine_chunks().equals(expected.combine_chunks())

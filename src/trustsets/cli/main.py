@@ -12,6 +12,7 @@ from trustsets.cli.calibrate import calibrate
 from trustsets.cli.demo import demo
 from trustsets.cli.evaluate import evaluate
 from trustsets.cli.extract import extract
+from trustsets.cli.options import Command
 from trustsets.cli.paper import paper
 from trustsets.cli.predict import predict
 from trustsets.cli.report import report
@@ -48,7 +49,7 @@ def root(
 
 
 for command in (demo, extract, calibrate, predict, evaluate, report):
-    app.command()(command)
+    app.command(cls=Command)(command)
 app.add_typer(paper)
 
 

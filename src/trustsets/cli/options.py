@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from trustsets.cli import console
 
@@ -11,6 +12,7 @@ __all__ = [
     "Alpha",
     "AnyAlpha",
     "Classes",
+    "Command",
     "Config",
     "Debug",
     "Groups",
@@ -19,6 +21,7 @@ __all__ = [
     "Methods",
     "Metrics",
     "Quiet",
+    "Ray",
     "Seed",
     "TestOutputs",
     "Train",
@@ -26,8 +29,22 @@ __all__ = [
 ]
 
 _PANEL = "Common options"
-# They say how a command talks, not what it computes.
-_NOT_STORED = {"config", "json", "quiet", "debug"}
+# They say how a command talks or where it runs, not what it computes.
+_NOT_STORED = {"config", "json", "quiet", "debug", "ray"}
+_RAY, _LOCAL = "--ray", "local"
+
+
+class Command(TyperCommand):
+    """A command whose option --ray may stand without its value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put in the value that is left out."""
+        given: list[str] = []
+        for place, word in enumerate(args):
+            given.append(word)
+            if word == _RAY and (place + 1 == len(args) or args[place + 1].startswith("-")):
+                given.append(_LOCAL)
+        return super().parse_args(ctx, given)
 
 
 def _set_json(value: bool) -> bool:
@@ -155,6 +172,14 @@ Debug = Annotated[
         callback=_set_debug,
         rich_help_panel=_PANEL,
         help="Show the traceback of an error.",
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        _RAY,
+        metavar="[ADDRESS]",
+        help="Run on the Ray cluster at this address, or on one started here.",
     ),
 ]
 Seed = Annotated[

@@ -1,6 +1,5 @@
 """The two public calls: fit once, then thresholds of any number of test points."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from trustsets.blocks import available_cores
 from trustsets.engine.descent import OPTIMAL, UNBOUNDED
 from trustsets.engine.fit import Certificate, Vertex, fit_pulled, fit_vertex
 from trustsets.engine.kernels import snap
@@ -193,7 +193,7 @@ def _in_threads(run: Callable[[T], None], tasks: Sequence[T]) -> None:
         for task in tasks:
             run(task)
         return
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
+    with ThreadPoolExecutor(min(len(tasks), available_cores())) as threads:
         list(threads.map(run, tasks))
 
 

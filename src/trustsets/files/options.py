@@ -15,6 +15,7 @@ from typing import Any
 
 from trustsets import storage
 from trustsets.errors import InputError
+from trustsets.files.parts import part_files
 
 __all__ = ["OPTIONS", "OPTIONS_FACT", "read_options", "read_record", "sidecar"]
 
@@ -98,7 +99,8 @@ def _parquet_metadata(path: Path) -> str:
     import pyarrow.parquet as pq
 
     try:
-        metadata = pq.read_schema(path).metadata or {}
+        first = next(iter(part_files(path)), path)
+        metadata = pq.read_schema(first).metadata or {}
     except (pa.ArrowException, OSError) as error:
         raise ValueError(str(error)) from error
     return str(metadata[OPTIONS.encode()].decode())

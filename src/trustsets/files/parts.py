@@ -9,6 +9,7 @@ under its own name it is whole or absent.
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,9 +20,10 @@ from typing import IO, Any, Self, final
 from trustsets._version import __version__
 from trustsets.errors import InputError
 
-__all__ = ["PartStore", "file_identity", "part_key"]
+__all__ = ["PartStore", "file_identity", "lock_folder", "part_files", "part_key", "parts_folder"]
 
 _DIGITS = 16
+_PARQUET_PART = re.compile(r"part-\d{6,}\.parquet")
 
 
 def part_key(setting: dict[str, Any]) -> str:
@@ -38,6 +40,19 @@ def file_identity(path: str | os.PathLike[str]) -> list[Any]:
     files = sorted(target.rglob("*")) if target.is_dir() else [target]
     facts = [(str(file.resolve()), file.stat()) for file in files]
     return [[name, fact.st_size, fact.st_mtime_ns] for name, fact in facts]
+
+
+def parts_folder(output: Path, key: str) -> Path:
+    """Hidden folder beside an output for the parts with this key."""
+    return output.parent / f".{output.name}.{key[:_DIGITS]}.parts"
+
+
+def part_files(output: Path) -> list[Path]:
+    """Parquet files of a finished output in the order of their rows: its parts, or itself."""
+    if not output.is_dir():
+        return [output]
+    found = [path for path in output.iterdir() if _PARQUET_PART.fullmatch(path.name)]
+    return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
 @final
@@ -58,13 +73,13 @@ class PartStore:
             raise InputError(f"{self.output}: its folder does not exist; make it first.")
         if self.output.is_dir():
             raise InputError(f"{self.output}: this is a folder; give the name of a file.")
-        self._folder = self.output.parent / f".{self.output.name}.{key[:_DIGITS]}.parts"
+        self._folder = parts_folder(self.output, key)
         self._lock: IO[bytes] | None = None
         self._finished: dict[int, Path] = {}
 
     def __enter__(self) -> Self:
         self._folder.mkdir(exist_ok=True)
-        self._lock = _lock(self._folder)
+        self._lock = lock_folder(self._folder)
         if self._lock is None:
             raise InputError(
                 f"{self.output}: another process is making this file; wait until it is done."
@@ -114,7 +129,7 @@ class PartStore:
         _remove(self._folder)
         # What other options left behind for the same output is of no more use either.
         for folder in self.output.parent.glob(f".{escape(self.output.name)}.*.parts"):
-            lock = _lock(folder)
+            lock = lock_folder(folder)
             if lock is not None:
                 _remove(folder)
                 lock.close()
@@ -149,7 +164,7 @@ def _checked_number(path: Path) -> int | None:
     return int(pieces[1]) if digest == pieces[2] else None
 
 
-def _lock(folder: Path) -> IO[bytes] | None:
+def lock_folder(folder: Path) -> IO[bytes] | None:
     """Lock a folder for this process; None if another has it. The system lets go after a kill."""
     file = (folder / "lock").open("wb")
     try:

@@ -26,7 +26,7 @@ from trustsets.status import Status
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PredictionSummary", "predict_file"]
+__all__ = ["PredictionSummary", "open_for_prediction", "predict_file", "predict_rows"]
 
 DEFAULT_MEMORY = 1 << 30
 
@@ -126,7 +126,8 @@ def predict_file(
     advance : callable
         Called with the number of samples done.
     """
-    predictor, source = _open(model, outputs, groups, ids)
+    predictor: Predictor = load(model)
+    source = open_for_prediction(predictor, outputs, groups=groups, ids=ids, name=str(model))
     target = Path(result)
     check_alphas(alpha)
     rows = rows_that_fit(source.row_bytes, source.n_classes, memory)
@@ -168,17 +169,10 @@ class _Job:
             if number in store:
                 summary.continued += stop - start
             else:
-                store.write(number, _to_bytes(self.predict(start, stop)))
+                table = predict_rows(self.predictor, self.source, start, stop, self.alpha)
+                store.write(number, _to_bytes(table))
             advance(stop - start)
         return summary
-
-    def predict(self, start: int, stop: int) -> "pa.Table":
-        """Sets of a block of rows."""
-        table = self.source.table(start, stop, features=uses_features(self.predictor))
-        try:
-            return predict_table(self.predictor, table, self.alpha, ids=self.source.roles.ids)
-        except InputError as error:
-            raise in_file(self.source.path, error, start) from error
 
     def assemble(
         self,
@@ -199,35 +193,53 @@ class _Job:
         write_tables(file, check_suffix(target), tables(), record)
 
 
-def _open(
-    model: str | os.PathLike[str],
+def predict_rows(
+    predictor: Predictor,
+    source: OutputsFile,
+    start: int,
+    stop: int,
+    alpha: float,
+    first_row: int = 0,
+) -> "pa.Table":
+    """Sets of the rows `start` up to `stop` of a file; errors name the file and the row."""
+    features = uses_features(predictor)
+    table = source.table(start, stop, features=features, first_row=first_row)
+    try:
+        return predict_table(predictor, table, alpha, ids=source.roles.ids)
+    except InputError as error:
+        raise in_file(source.path, error, start) from error
+
+
+def open_for_prediction(
+    predictor: Predictor,
     outputs: str | os.PathLike[str],
-    groups: Sequence[str],
-    ids: Sequence[str],
-) -> tuple[Predictor, OutputsFile]:
-    """Load the predictor, open the outputs, and see that they fit together."""
-    predictor: Predictor = load(model)
+    *,
+    groups: Sequence[str] = (),
+    ids: Sequence[str] = (),
+    name: str = "the predictor",
+) -> OutputsFile:
+    """Open outputs, and see that they fit a predictor, which errors call `name`."""
     if reason := dependence(predictor):
-        raise InputError(f"{model}: {reason}.")
+        raise InputError(f"{name}: {reason}.")
     source = open_outputs(outputs, groups=[*groups, *needed_groups(predictor)], ids=ids)
     n_classes = predictor.classes_.size
     if source.n_classes != n_classes:
         raise InputError(
             f"{outputs}: array {source.roles.values!r} has {source.n_classes} classes, and "
-            f"{model} was calibrated with {n_classes}. Use outputs of the same classifier."
+            f"{name} was calibrated with {n_classes}. Use outputs of the same classifier."
         )
     named = source.roles.classes is not None
     if named and not np.array_equal(read_classes(source.path, n_classes), predictor.classes_):
         raise InputError(
             f"{outputs}: array {source.roles.classes!r} names other classes, or the same in "
-            f"another order, than {model} was calibrated with. Use outputs of the same classifier."
+            f"another order, than {name} was calibrated with. Use outputs of the same classifier."
         )
     if predictor._trust is not None and not source.has_features:
         raise InputError(
-            f"{outputs}: there is no array 'features', which {model} needs for its trust score. "
+            f"{outputs}: there is no array 'features', which {name} needs for its trust score. "
             "Save the embeddings of the samples with their logits."
         )
-    return predictor, source
+    return source
 
 
 def _to_bytes(table: "pa.Table") -> memoryview:

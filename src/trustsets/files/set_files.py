@@ -5,6 +5,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, final
 
@@ -13,6 +14,7 @@ import numpy as np
 from trustsets.arrays import Array
 from trustsets.errors import InputError
 from trustsets.files.options import OPTIONS, read_record
+from trustsets.files.parts import part_files
 from trustsets.sets import PredictionSets
 from trustsets.status import Status
 
@@ -56,13 +58,13 @@ def _write_parquet(file: IO[bytes], tables: Iterable["pa.Table"], record: dict[s
     import pyarrow.parquet as pq
 
     writer = None
-    for table in tables:
-        if writer is None:
-            schema = table.schema.with_metadata({OPTIONS: json.dumps(record)})
-            writer = pq.ParquetWriter(file, schema, compression="zstd")
-        writer.write_table(table.cast(schema), row_group_size=len(table))
-    if writer is not None:
-        writer.close()
+    with ExitStack() as closing:
+        for table in tables:
+            if writer is None:
+                schema = table.schema.with_metadata({OPTIONS: json.dumps(record)})
+                writer = pq.ParquetWriter(file, schema, compression="zstd")
+                closing.enter_context(writer)
+            writer.write_table(table.cast(schema), row_group_size=len(table))
 
 
 def _write_csv(file: IO[bytes], tables: Iterable["pa.Table"], record: dict[str, Any]) -> None:
@@ -104,7 +106,7 @@ def read_predictions(path: Path, classes: Array) -> PredictionSets:
     Parameters
     ----------
     path : path
-        Parquet, CSV or JSON lines.
+        Parquet (a file or a folder of parts), CSV or JSON lines.
     classes : array of shape (K,)
         All class names, in the order of the columns of the outputs.
     """
@@ -176,10 +178,11 @@ def _read_parquet(path: Path) -> Iterator[_Batch]:
 
     names = ["set", "threshold", "status"]
     try:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(_LINES, columns=names):
-                columns = [batch.column(name).to_pylist() for name in names]
-                yield _batch(path, list(zip(*columns, strict=True)))
+        for part in part_files(path):
+            with pq.ParquetFile(part) as file:
+                for batch in file.iter_batches(_LINES, columns=names):
+                    columns = [batch.column(name).to_pylist() for name in names]
+                    yield _batch(part, list(zip(*columns, strict=True)))
     except (pa.ArrowException, KeyError, OSError) as error:
         raise _damaged(path, error) from error
 

@@ -30,6 +30,7 @@ __all__ = [
     "open_outputs",
     "read_classes",
     "read_training",
+    "training_columns",
 ]
 
 SUFFIXES = (".npz", ".parquet", ".safetensors")
@@ -172,12 +173,17 @@ class OutputsFile:
         except InputError as error:
             raise in_file(self.path, error, start) from error
 
-    def table(self, start: int, stop: int, *, features: bool = True) -> "pa.Table":
-        """Samples `start` up to `stop` as an Arrow table for `predict_table`, without labels."""
+    def table(
+        self, start: int, stop: int, *, features: bool = True, first_row: int = 0
+    ) -> "pa.Table":
+        """Samples `start` up to `stop` as an Arrow table for `predict_table`, without labels.
+
+        `first_row` is the number of the file's first sample where there are files before it.
+        """
         import pyarrow as pa
 
         roles = self.roles
-        fields: dict[str, Any] = {ROW: pa.array(np.arange(start, stop))}
+        fields: dict[str, Any] = {ROW: pa.array(np.arange(first_row + start, first_row + stop))}
         fields[roles.kind] = list_array(self._numbers(str(roles.values), start, stop))
         if features and roles.features is not None:
             fields["features"] = list_array(self._numbers(roles.features, start, stop))
@@ -263,6 +269,15 @@ def read_training(
     path: str | os.PathLike[str], classes: Array | None = None
 ) -> tuple[Array, Array]:
     """Features and labels of training samples, for the trust score; logits are not needed."""
+    features, labels = training_columns(path)
+    n = features.shape[0]
+    matrix = features.read(0, n)
+    check_finite(matrix, f"{features.path}: array {features.name!r}")
+    return matrix, named_labels(labels, check_texts(labels, labels.read(0, n)), classes)
+
+
+def training_columns(path: str | os.PathLike[str]) -> tuple[Column, Column]:
+    """Features and labels of training samples, checked but not read."""
     target = Path(path)
     columns = open_columns(target)
     roles = find_roles(columns)
@@ -275,10 +290,7 @@ def read_training(
     features, labels = columns[str(roles.features)], columns[str(roles.labels)]
     _check_column(features, features.shape[0] if features.shape else 0, matrix=True)
     _check_column(labels, features.shape[0], matrix=False)
-    n = features.shape[0]
-    matrix = features.read(0, n)
-    check_finite(matrix, f"{target}: array {features.name!r}")
-    return matrix, named_labels(labels, check_texts(labels, labels.read(0, n)), classes)
+    return features, labels
 
 
 def _values_column(path: Path, columns: dict[str, Column], roles: Roles) -> Column:

@@ -55,6 +55,8 @@ def shard_columns(path: Path) -> dict[str, Column]:
         )
     shards = [path / f"shard-{number:05d}.safetensors" for number in range(manifest["shards"])]
     pieces = [_shard_fields(shard) for shard in shards]
+    if any(piece.keys() != pieces[0].keys() for piece in pieces):
+        raise InputError(f"{path}: its shards hold different arrays; extract again.")
     found: dict[str, Column] = {
         name: _JoinedColumn(path, name, [piece[name] for piece in pieces])
         for name in pieces[0]

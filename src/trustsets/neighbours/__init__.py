@@ -4,6 +4,7 @@
 - `points`: the reference points, grouped by class, and what a search returns;
 - `sketch`: lower bounds by projection, with the proof of their rounding;
 - `kernels`, `exact`: the search on the CPU (numba);
+- `partial`: the same search where the points lie in several places;
 - `torch_search`: the same search in torch, on a GPU or not;
 - `approximate`: a faster search that may miss the nearest class.
 

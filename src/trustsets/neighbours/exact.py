@@ -6,7 +6,6 @@ its tile of products is small enough to stay in cache, where the compiled scan r
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,13 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from trustsets.neighbours.kernels import collect, examine, seed
+from trustsets.blocks import available_cores
+from trustsets.neighbours.kernels import collect, examine, gather, seed
 from trustsets.neighbours.points import (
     BLOCK_ROWS,
     ClassDistances,
     ClassPoints,
     FloatArray,
     IndexArray,
+    NearestSquares,
+    Pairs,
 )
 from trustsets.neighbours.sketch import FAR, Sketch, build_sketch
 
@@ -82,8 +84,11 @@ class ExactSearch:
         Chosen from the points when not given.
     memory : int, optional
         Bytes of working memory, `WORKING_MEMORY` by default.
+    needed : (K,) int64, optional
+        Points that each class needs, where these points are a part of all; a class that has fewer
+        here is at infinite distance. Without it, a class needs at most the points it has.
     threads : int, optional
-        All the cores this process may use by default.
+        `available_cores` by default, asked again where the search has been sent to another process.
     """
 
     def __init__(
@@ -93,15 +98,21 @@ class ExactSearch:
         sketch: Sketch | None = None,
         memory: int | None = None,
         threads: int | None = None,
+        needed: IndexArray | None = None,
     ) -> None:
         self.points = points
         self.neighbour = neighbour
         self.sketch = build_sketch(points, neighbour=neighbour) if sketch is None else sketch
         self.memory = WORKING_MEMORY if memory is None else memory
-        self.threads = threads or _available_cores()
-        self.needed = np.minimum(points.sizes, neighbour)
+        self._threads = threads
+        self.needed = np.minimum(points.sizes, neighbour) if needed is None else needed
         self._project_points()
         self.counts = Counts()
+
+    @property
+    def threads(self) -> int:
+        """Threads of the next search."""
+        return self._threads or available_cores()
 
     def _project_points(self) -> None:
         total = len(self.points.features)
@@ -151,13 +162,54 @@ class ExactSearch:
 
         def work(chosen: IndexArray) -> int:
             block = self._block(features, scale, own, chosen)
-            result.own[chosen] = self._own(block)
-            result.other[chosen], result.other_class[chosen] = self._other(block)
+            result.own[chosen] = np.sqrt(self._own(block)[0])
+            squares, result.other_class[chosen] = self._other(block)
+            result.other[chosen] = np.sqrt(squares)
             self.counts.add(len(chosen) * len(self._codes), block.counts)
             return len(chosen)
 
         self._run(work, self._blocks(own), advance)
         return result
+
+    def nearest_squares(
+        self, features: FloatArray, scale: NDArray[np.float64], own: IndexArray
+    ) -> NearestSquares:
+        """What a merge with the results of other points needs; arguments as in `distances`."""
+        total, width = len(features), int(self.needed.max())
+        result = NearestSquares(
+            np.empty((total, width)), np.empty(total), np.empty(total, np.int64)
+        )
+
+        def work(chosen: IndexArray) -> int:
+            block = self._block(features, scale, own, chosen)
+            result.own[chosen] = self._own(block)[1]
+            result.other[chosen], result.other_class[chosen] = self._other(block)
+            return len(chosen)
+
+        self._run(work, self._blocks(own), None)
+        return result
+
+    def within(
+        self,
+        features: FloatArray,
+        scale: NDArray[np.float64],
+        own: IndexArray,
+        bound: NDArray[np.float64],
+    ) -> Pairs:
+        """Points of other classes at squared distance up to `bound`: of each class the nearest.
+
+        No more of a class than it needs, in no particular order.
+        """
+        lists = len(self.needed) * int(self.needed.max())
+        parts: list[Pairs] = []
+
+        def work(chosen: IndexArray) -> int:
+            block = self._block(features, scale, own, chosen)
+            parts.append(self._within(block, chosen, bound[chosen]))
+            return len(chosen)
+
+        self._run(work, self._blocks(own, 8 * lists), None)
+        return Pairs(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
     def own_distances(
         self, features: FloatArray, scale: NDArray[np.float64], own: IndexArray
@@ -166,7 +218,8 @@ class ExactSearch:
         result = np.empty(len(features))
 
         def work(chosen: IndexArray) -> int:
-            result[chosen] = self._own(self._block(features, scale, own, chosen))
+            squares, _ = self._own(self._block(features, scale, own, chosen))
+            result[chosen] = np.sqrt(squares)
             return len(chosen)
 
         self._run(work, self._blocks(own), None)
@@ -184,11 +237,14 @@ class ExactSearch:
                 if advance is not None:
                     advance(done)
 
-    def _blocks(self, own: IndexArray) -> Iterator[IndexArray]:
-        """Yield queries in blocks of similar own class, within the memory budget."""
-        dimension = self.points.features.shape[1]
+    def _blocks(self, own: IndexArray, extra: int = 0) -> Iterator[IndexArray]:
+        """Yield queries in blocks of similar own class, within the memory budget.
+
+        `extra` are the bytes that a query needs besides its copies.
+        """
+        each = 8 * COPIES_PER_QUERY * self.points.features.shape[1] + extra
         fixed = 8 * TILE_QUERIES * TILE_POINTS
-        room = max(self.memory // self.threads - fixed, 0) // (8 * COPIES_PER_QUERY * dimension)
+        room = max(self.memory // self.threads - fixed, 0) // each
         # Each thread should get a few blocks, or the last one would work alone.
         share = max(len(own) // (4 * self.threads), TILE_QUERIES)
         size = int(min(max(room, 1), BLOCK_QUERIES, share))
@@ -221,14 +277,14 @@ class ExactSearch:
             np.full(size, -1, np.int64),
         )
 
-    def _own(self, block: _Block) -> NDArray[np.float64]:
-        """Distance to the own class; infinite without one."""
+    def _own(self, block: _Block) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Squared distances to the own class and to its nearest points; infinite without one."""
         state = self._state(len(block.own))
         self._read_classes(block, block.own, state)
-        return np.sqrt(state[0])
+        return state[0], state[2]
 
     def _other(self, block: _Block) -> tuple[NDArray[np.float64], IndexArray]:
-        """Distance to the nearest class but the own one, and that class.
+        """Squared distance to the nearest class but the own one, and that class.
 
         A near class, guessed by its centre, is read first: its distance then rejects almost
         everything in the pass over all the points.
@@ -244,7 +300,26 @@ class ExactSearch:
             for start in range(0, len(self._codes), TILE_POINTS):
                 self._read(block, rows, start, start + TILE_POINTS, skipped, state, False)
         found = state[1] < len(self.needed)
-        return np.sqrt(state[0]), np.where(found, state[1], -1)
+        return state[0], np.where(found, state[1], -1)
+
+    def _within(self, block: _Block, chosen: IndexArray, bound: NDArray[np.float64]) -> Pairs:
+        """Pairs of a block of queries; `chosen` are their numbers."""
+        classes = len(self.needed)
+        nearest = np.full((len(chosen) * classes, int(self.needed.max())), np.inf)
+        skipped = np.column_stack([self._ranges(block.own), np.zeros((len(chosen), 2), np.int64)])
+        everyone, unit = np.arange(len(chosen)), self.sketch.unit
+        full, sketches, allowance = block.queries
+        for first in range(0, len(chosen), TILE_QUERIES):
+            rows = everyone[first : first + TILE_QUERIES]
+            for start in range(0, len(self._codes), TILE_POINTS):
+                products = self._products(block, rows, start, start + TILE_POINTS)
+                count = collect(products, start, rows, skipped, allowance, bound, unit, block.found)
+                gather(
+                    block.found[:count], products, start, rows, full, sketches, allowance,
+                    self._reference, bound, nearest, unit,
+                )  # fmt: skip
+        place, rank = np.nonzero(np.isfinite(nearest))
+        return Pairs(chosen[place // classes], place % classes, nearest[place, rank])
 
     def _guess(self, block: _Block) -> IndexArray:
         """Class of nearest centre other than the own one; -1 if there is none."""
@@ -274,6 +349,14 @@ class ExactSearch:
                     last = min(first + TILE_POINTS, stop)
                     self._read(block, rows, first, last, nothing, state, True)
 
+    def _products(
+        self, block: _Block, rows: IndexArray, start: int, stop: int
+    ) -> NDArray[np.float32]:
+        """Products of some queries with a range of points, in the block's own space."""
+        points = self._head[start:stop]
+        products = block.products[: len(rows) * len(points)].reshape(len(rows), len(points))
+        return _multiply(block.head[rows], points, products)
+
     def _read(
         self,
         block: _Block,
@@ -285,10 +368,7 @@ class ExactSearch:
         one_class: bool,
     ) -> None:
         """One tile: the products of some queries with a range of points, then the scan."""
-        points = self._head[start:stop]
-        head = block.head[rows]
-        products = block.products[: len(rows) * len(points)].reshape(len(rows), len(points))
-        _multiply(head, points, products)
+        products = self._products(block, rows, start, stop)
         full, sketches, allowance = block.queries
         if one_class:
             seed(products, start, rows, full, self._reference, state[0])
@@ -312,10 +392,3 @@ def _multiply(
     """
     with np.errstate(invalid="ignore"):
         return np.matmul(left, right.T, out=out)
-
-
-def _available_cores() -> int:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

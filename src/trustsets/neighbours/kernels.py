@@ -15,7 +15,7 @@ import numpy as np
 from numba import float32, float64, int32, int64, njit, types, void
 from numpy.typing import NDArray
 
-__all__ = ["collect", "examine", "seed"]
+__all__ = ["collect", "examine", "gather", "seed"]
 
 REASSOCIATE = {"reassoc", "nsz"}
 # Columns whose bounds are tested together before any of them is looked at alone.
@@ -26,11 +26,15 @@ STRIDE = 32
 ROUND_UP = 2.0**-22
 UNIT32 = 2.0**-24
 
-_FEATURES = (float32[:, ::1], float64[:, ::1])
+# The points may lie in memory that processes share and none may write to.
+_POINTS32 = types.Array(float32, 2, "C", readonly=True)
+_FEATURES = (_POINTS32, types.Array(float64, 2, "C", readonly=True))
+_FACTORS = types.Array(float64, 1, "C", readonly=True)
+_CODES = types.Array(int64, 1, "C", readonly=True)
 
 
 @njit(
-    [float64(float64[:, ::1], int64, kind, int64, float64[::1]) for kind in _FEATURES],
+    [float64(float64[:, ::1], int64, kind, int64, _FACTORS) for kind in _FEATURES],
     cache=True,
     nogil=True,
     fastmath=REASSOCIATE,
@@ -48,7 +52,7 @@ def squared_distance(
 
 
 @njit(
-    types.boolean(float32[:, ::1], int64, float32[:, ::1], int64, float64, float64),
+    types.boolean(float32[:, ::1], int64, _POINTS32, int64, float64, float64),
     cache=True,
     nogil=True,
     fastmath=REASSOCIATE,
@@ -164,9 +168,7 @@ def collect(
 
 _tuple: Any = types.Tuple
 _STATE = _tuple([float64[::1], int64[::1], float64[:, ::1], int64[::1]])
-_REFERENCES = [
-    _tuple([kind, float64[::1], float32[:, ::1], int64[::1], int64[::1]]) for kind in _FEATURES
-]
+_REFERENCES = [_tuple([kind, _FACTORS, _POINTS32, _CODES, _CODES]) for kind in _FEATURES]
 
 
 @njit(
@@ -291,3 +293,46 @@ def examine(
             best[q] = last
             best_class[q] = code
     return computed
+
+
+@njit(
+    [
+        void(
+            int32[::1], float32[:, ::1], int64, int64[::1], float64[:, ::1], float32[:, ::1],
+            float64[:, ::1], reference, float64[::1], float64[:, ::1], float64,
+        )
+        for reference in _REFERENCES
+    ],
+    cache=True,
+    nogil=True,
+)  # fmt: skip
+def gather(
+    found: NDArray[Any],
+    products: NDArray[Any],
+    first: int,
+    rows: NDArray[Any],
+    full: NDArray[Any],
+    sketches: NDArray[Any],
+    allowance: NDArray[Any],
+    reference: Any,
+    bound: NDArray[Any],
+    nearest: NDArray[Any],
+    unit: float,
+) -> None:
+    """Put the pairs `found` that are within `bound` into the list of their query and class.
+
+    As `examine`, but the bound stays and every class has a list, the row
+    ``query * classes + class`` of `nearest`.
+    """
+    features, scale, points, codes, needed = reference
+    for position in found:
+        i, j = divmod(position, products.shape[1])
+        q, point = rows[i], first + j
+        low = float64(products[i, j]) + allowance[q, 0]
+        reach = np.sqrt(bound[q]) * unit + allowance[q, 1]
+        if ruled_out(sketches, q, points, point, low, reach * reach + allowance[q, 2]):
+            continue
+        distance = squared_distance(full, q, features, point, scale)
+        if distance <= bound[q]:
+            code = codes[point]
+            _insert(nearest, q * len(needed) + code, needed[code], distance)

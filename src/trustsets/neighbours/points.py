@@ -15,7 +15,13 @@ __all__ = [
     "ClassPoints",
     "FloatArray",
     "IndexArray",
+    "NearestSquares",
+    "Pairs",
     "row_scales",
+    "search_points",
+    "sort_by_class",
+    "spread",
+    "squares_about",
 ]
 
 FloatArray = NDArray[np.floating[Any]]
@@ -43,6 +49,32 @@ class ClassDistances(NamedTuple):
     own: NDArray[np.float64]
     other: NDArray[np.float64]
     other_class: IndexArray
+
+
+class NearestSquares(NamedTuple):
+    """Squared distances of `n` queries to some of the points, before they are merged with others.
+
+    Attributes
+    ----------
+    own : (n, k) float64
+        The nearest points of the query's own class in increasing order, infinite past the last.
+    other : (n,) float64
+        Distance to the nearest other class that has the points it needs here; else infinite.
+    other_class : (n,) int64
+        Position of that class, the first one among equals; -1 where there is none.
+    """
+
+    own: NDArray[np.float64]
+    other: NDArray[np.float64]
+    other_class: IndexArray
+
+
+class Pairs(NamedTuple):
+    """Squared distances from queries to points: number of the query, class of the point."""
+
+    query: IndexArray
+    code: IndexArray
+    square: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -107,3 +139,34 @@ def row_scales(features: FloatArray, normalize: bool) -> NDArray[np.float64]:
         squares[start : start + BLOCK_ROWS] = np.einsum("ij,ij->i", wide, wide)
     norms = np.sqrt(squares)
     return np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > ZERO_NORM)
+
+
+def sort_by_class(codes: IndexArray, n_classes: int) -> tuple[IndexArray, IndexArray]:
+    """Order that puts points class by class, and where each class then starts."""
+    order = np.argsort(codes, kind="stable")
+    starts = np.searchsorted(codes[order], np.arange(n_classes + 1)).astype(np.int64)
+    return order, starts
+
+
+def search_points(stored: FloatArray, starts: IndexArray, normalize: bool) -> ClassPoints:
+    """Points ready to search: float16 is widened, which is exact."""
+    wide = stored.astype(np.float32) if stored.dtype == np.float16 else stored
+    return ClassPoints(wide, row_scales(wide, normalize), starts)
+
+
+def spread(total: float, count: int) -> float:
+    """Root mean square distance from the mean, or 1 where that says nothing.
+
+    `total` is the sum of the squared distances. Six digits are kept: the others depend on the
+    order of the sum, and the score should not depend on the order of the training points.
+    """
+    return float(f"{np.sqrt(total / count):.6g}") or 1.0
+
+
+def squares_about(features: FloatArray, mean: NDArray[np.float64]) -> float:
+    """Sum of the squared distances of the rows from `mean`, in blocks."""
+    total = 0.0
+    for start in range(0, len(features), BLOCK_ROWS):
+        centred = features[start : start + BLOCK_ROWS] - mean
+        total += float(np.einsum("ij,ij->", centred, centred))
+    return total

@@ -1,0 +1,289 @@
+"""Prediction on Ray: datasets of Arrow batches, and files of any number and size.
+
+Imports Ray when it is used. Ray schedules the work, moves it and repeats what was lost with a
+worker or a machine; here stands only what one piece of work is. The predictor goes into Ray's
+object store once, and all workers of a machine read its training points from there.
+"""
+
+import json
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from trustsets import storage
+from trustsets.errors import InputError, StorageError
+from trustsets.extras.ray_trust import ShardedTrustScore
+from trustsets.extras.ray_work import (
+    Paths,
+    Piece,
+    Work,
+    cut,
+    import_ray,
+    input_files,
+    predict_batch,
+    read_piece,
+    share,
+    write_piece,
+)
+from trustsets.files.part_folder import PartFolder
+from trustsets.files.parts import file_identity, part_key
+from trustsets.files.prediction import DEFAULT_MEMORY, PredictionSummary, open_for_prediction
+from trustsets.files.source import open_outputs
+from trustsets.predictors import Predictor
+from trustsets.quantiles import check_alphas
+
+__all__ = [
+    "ShardedTrustScore",
+    "connected",
+    "count_rows",
+    "predict_dataset",
+    "predict_files",
+    "read_outputs",
+]
+
+PART_ROWS = 1 << 16
+"""Rows of one piece of work, and of one part of the result."""
+BATCH_ROWS = 1 << 13
+"""Rows of a batch of a dataset."""
+# More pieces than this share tasks; a task that is repeated skips the parts that it had made.
+_MOST_TASKS = 1 << 12
+
+
+def predict_dataset(
+    predictor: Predictor,
+    dataset: Any,
+    alpha: float = 0.1,
+    *,
+    ids: Sequence[str] = (),
+    batch_rows: int = BATCH_ROWS,
+    cpus: float = 1,
+) -> Any:
+    """Prediction sets of a Ray dataset, as another one; nothing runs before it is consumed.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        Calibrated.
+    dataset : ray.data.Dataset
+        Columns as in `trustsets.files.predict_table`. Where sets are drawn at random there must
+        be a column ``row``; `read_outputs` makes one.
+    alpha : float
+        Allowed miscoverage.
+    ids : sequence of str
+        Columns to copy to the result; ``row`` and ``id`` are copied where they are.
+    batch_rows : int
+        Rows predicted at a time: a worker needs memory for these only.
+    cpus : float
+        Cores of a task, which uses as many threads.
+
+    Returns
+    -------
+    ray.data.Dataset
+        As `predict_table`; write it with `write_parquet`, or map it further.
+
+    Examples
+    --------
+    >>> predictor = ...                                        # doctest: +SKIP
+    >>> sets = predict_dataset(predictor, ray.data.read_parquet("new/"))  # doctest: +SKIP
+    >>> sets.write_parquet("sets/")                            # doctest: +SKIP
+    """
+    check_alphas(alpha)
+    work = Work(share(predictor, alpha), float(alpha), tuple(ids))
+    return dataset.map_batches(
+        predict_batch,
+        batch_size=batch_rows,
+        batch_format="pyarrow",
+        fn_kwargs={"work": work},
+        num_cpus=cpus,
+    )
+
+
+def read_outputs(
+    outputs: Paths,
+    *,
+    groups: Sequence[str] = (),
+    ids: Sequence[str] = (),
+    part_rows: int = PART_ROWS,
+) -> Any:
+    """Ray dataset of model outputs in files, with the number of each sample in a column ``row``.
+
+    Unlike `ray.data.read_parquet` it numbers the rows (over all files, in their order), checks
+    them, and names the file and the row of a value that is not finite (in the text of Ray's own
+    error, which wraps it).
+
+    Parameters
+    ----------
+    outputs : path or sequence of paths
+        Files that `trustsets.files.open_outputs` reads, or a folder of Parquet files.
+    groups, ids : sequence of str
+        Further group columns, and arrays to keep for the result.
+    part_rows : int
+        Rows that are read at a time.
+    """
+    files = input_files(outputs)
+    work = Work(None, 0.0, tuple(ids), tuple(groups))
+    opened = (open_outputs(file, groups=groups, ids=ids) for file in files)
+    return _dataset(cut(opened, part_rows)).map_batches(
+        read_piece, batch_size=1, batch_format="pyarrow", fn_kwargs={"work": work}
+    )
+
+
+def predict_files(
+    predictor: Predictor,
+    outputs: Paths,
+    result: str | os.PathLike[str],
+    *,
+    alpha: float = 0.1,
+    memory: int = DEFAULT_MEMORY,
+    groups: Sequence[str] = (),
+    ids: Sequence[str] = (),
+    part_rows: int = PART_ROWS,
+    cpus: float = 1,
+    record: dict[str, Any] | None = None,
+    advance: Callable[[int], None] = lambda done: None,
+) -> PredictionSummary:
+    """Predict sets for files of model outputs on Ray.
+
+    The result is a folder of Parquet parts, which readers of Parquet take for one table: the sets
+    of all samples in the order of the files, the same bits as in one process whatever the number
+    of workers and however often some died. It appears when it is whole. A run that was
+    interrupted, by a bad input for example, goes on where it stopped when it is called again.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        Calibrated.
+    outputs : path or sequence of paths
+        Files that `trustsets.files.open_outputs` reads, or a folder of Parquet files. Row groups
+        of at most `part_rows` rows read best.
+    result : path
+        Name of the folder to be, ending in ``.parquet``, like `outputs` on a file system that all
+        machines share.
+    alpha : float
+        Allowed miscoverage.
+    memory : int
+        Bytes that a worker may use for samples and sets, besides the program and the predictor.
+    groups, ids : sequence of str
+        Further group columns, and arrays to copy; see `open_outputs`.
+    part_rows : int
+        Rows of a part, which is also what is made again when a worker dies.
+    cpus : float
+        Cores of a task, which uses as many threads.
+    record : dict, optional
+        Options to store with the result.
+    advance : callable
+        Called with the number of samples done.
+    """
+    import_ray()
+    check_alphas(alpha)
+    files = input_files(outputs)
+    opened = (open_for_prediction(predictor, file, groups=groups, ids=ids) for file in files)
+    pieces = list(cut(opened, part_rows))
+    record = record or {"command": "predict", "options": {"alpha": alpha}}
+    setting = {
+        "predictor": _identity(predictor),
+        "outputs": [file_identity(file) for file in files],
+        "columns": [list(groups), list(ids)],
+        "alpha": alpha,
+        "rows": part_rows,
+        "record": record,
+    }
+    shared = share(predictor, alpha)
+    with PartFolder(Path(result), part_key(setting), record) as folder:
+        work = Work(shared, float(alpha), tuple(ids), tuple(groups), memory, folder.writer)
+        made = _dataset(pieces).map_batches(
+            write_piece, batch_size=1, batch_format="pyarrow", fn_kwargs={"work": work},
+            num_cpus=cpus,
+        )  # fmt: skip
+        summary = _summarise(made, pieces, predictor.classes_.size, advance)
+        folder.finish([piece.stop - piece.start for piece in pieces])
+    return summary
+
+
+@contextmanager
+def connected(address: str = "local") -> Iterator[None]:
+    """Connect to the Ray cluster at an address, or start one on this machine, for a while.
+
+    Parameters
+    ----------
+    address : str
+        As ``ray.init`` takes it, such as ``"10.0.0.1:6379"`` or ``"auto"``; ``"local"`` starts a
+        Ray on this machine, and stops it at the end.
+    """
+    ray = import_ray()
+    if ray.is_initialized():
+        yield
+        return
+    check_answers(address)
+    log = logging.getLogger("ray.data")
+    level = log.level
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="warning")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise _no_cluster(address, error) from error
+    log.setLevel("ERROR")
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        ray.shutdown()
+
+
+def _identity(predictor: Predictor) -> str:
+    """Digest of a predictor; one that cannot be stored equals no other."""
+    try:
+        return storage.digest(predictor)
+    except StorageError:
+        return uuid.uuid4().hex
+
+
+def check_answers(address: str) -> None:
+    """Knock at an address of the form host:port, for which Ray would wait ten minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal() and "/" not in host:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        except (OSError, OverflowError) as error:
+            raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str, error: Exception) -> InputError:
+    return InputError(
+        f"{address}: no Ray cluster answers there ({error}). Start one with 'ray start --head' and "
+        "give the address that it prints, or give none to start one here."
+    )
+
+
+def count_rows(outputs: Paths) -> int:
+    """Samples in files of model outputs; only the headers of the files are read."""
+    return sum(len(open_outputs(file)) for file in input_files(outputs))
+
+
+def _dataset(pieces: Any) -> Any:
+    items = [asdict(piece) for piece in pieces]
+    dataset = import_ray().data.from_items(items, override_num_blocks=min(len(items), _MOST_TASKS))
+    dataset.context.enable_progress_bars = False
+    return dataset
+
+
+def _summarise(
+    made: Any, pieces: Sequence[Piece], n_classes: int, advance: Callable[[int], None]
+) -> PredictionSummary:
+    """Let the work run, and add up what the parts report."""
+    summary = PredictionSummary(sum(piece.stop - piece.start for piece in pieces), n_classes)
+    for part in made.iter_rows():
+        piece, report = pieces[part["number"]], json.loads(part["report"])
+        if "error" in report:
+            name, text = report["error"]
+            raise StorageError(text) if name == StorageError.__name__ else InputError(text)
+        summary.continued += report["continued"]
+        summary.sizes.update(dict(report["sizes"]))
+        summary.status.update(report["status"])
+        advance(piece.stop - piece.start)
+    return summary

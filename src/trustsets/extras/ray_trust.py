@@ -1,0 +1,320 @@
+"""Trust scores whose training points are spread over a Ray cluster. Imports Ray when used.
+
+One actor holds one shard of the points. Each answers with the little that `neighbours.partial`
+needs to merge exactly; Ray starts an actor that was lost anew, which reads its shard again.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+
+from trustsets.arrays import Array
+from trustsets.errors import InputError, NotCalibratedError, TrustSetsError
+from trustsets.extras.ray_work import Paths, import_ray, input_files
+from trustsets.files.source import read_training, training_columns
+from trustsets.neighbours.inputs import (
+    as_labels,
+    as_matrix,
+    as_stored,
+    class_codes,
+    class_positions,
+)
+from trustsets.neighbours.partial import ShardSearch, merged_distances
+from trustsets.neighbours.points import (
+    ClassDistances,
+    FloatArray,
+    IndexArray,
+    NearestSquares,
+    Pairs,
+    row_scales,
+    search_points,
+    sort_by_class,
+    spread,
+    squares_about,
+)
+from trustsets.trust import TrustScore, trust_ratio, warn_small_classes
+
+__all__ = ["ShardedTrustScore"]
+
+Floats = NDArray[np.float64]
+
+# Bytes of queries that travel to the shards at a time, and how many such blocks are on their way.
+_BLOCK_BYTES = 32 << 20
+_BLOCK_ROWS = 1 << 13
+_AHEAD = 2
+
+
+class _Contents(NamedTuple):
+    """What the labels and the header of a shard say: counts by class, columns and dtype."""
+
+    classes: Array
+    counts: IndexArray
+    width: int
+    dtype: str
+
+
+@final
+@dataclass(frozen=True)
+class _Setting:
+    """What every shard must know to answer in the terms of all."""
+
+    parameters: dict[str, Any]
+    dtype: str
+    classes: Array
+    needed: IndexArray
+
+
+@final
+class ShardedTrustScore(BaseEstimator):
+    """`TrustScore` with its training points on the machines of a Ray cluster.
+
+    For training sets that do not fit one machine. Scores and distances equal those of
+    `TrustScore`, fitted on all the points in one process, bit for bit on the same kind of
+    processor. A predictor takes it as its `trust`, and `predict_dataset` and `predict_files` send
+    it along; it lives as long as the Ray session and is not saved with the predictor.
+
+    Parameters
+    ----------
+    normalize, neighbour, squared, storage, working_memory
+        As in `TrustScore`. Filtering by density needs all the points of a class in one place: do
+        it before the points are sharded.
+
+    Attributes
+    ----------
+    classes_, scale_, n_features_in_
+        As in `TrustScore`.
+    sizes_ : (K,) array
+        Training points of each class.
+
+    Examples
+    --------
+    >>> trust = ShardedTrustScore().fit("train/", workers=16)             # doctest: +SKIP
+    >>> predictor = ConditionalConformal(trust=trust).calibrate(outputs)  # doctest: +SKIP
+    >>> predict_files(predictor, "new/", "sets.parquet")                  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        normalize: bool = True,
+        neighbour: int = 1,
+        squared: bool = False,
+        *,
+        storage: str | None = None,
+        working_memory: int | None = None,
+    ) -> None:
+        self.normalize = normalize
+        self.neighbour = neighbour
+        self.squared = squared
+        self.storage = storage
+        self.working_memory = working_memory
+
+    def fit(
+        self,
+        shards: Paths,
+        *,
+        workers: int | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> Self:
+        """Let actors read the training points, and keep them there.
+
+        Parameters
+        ----------
+        shards : path or sequence of paths
+            Files with ``features`` and ``labels``, as `trustsets.files.read_training` reads them,
+            or a folder of Parquet files, on a file system that all machines share.
+        workers : int, optional
+            Actors among which the files are dealt; by default each file has its own.
+        options : dict, optional
+            Options of the actors in Ray's words, such as ``{"num_cpus": 4, "memory": 60e9}``.
+        """
+        TrustScore(**self.get_params(deep=False))._check_parameters()
+        ray = import_ray()
+        files = [str(path) for path in input_files(shards)]
+        look = ray.remote(_look_into)
+        contents = list(_answers(ray, [look.remote(path) for path in files]))
+        setting, sizes, width = self._setting(files, contents)
+        warn_small_classes(setting.classes, sizes, self.neighbour)
+        dealt = np.array_split(np.array(files), min(workers or len(files), len(files)))
+        actor = ray.remote(_Shard).options(
+            **{"scheduling_strategy": "SPREAD", **(options or {})},
+            max_restarts=-1,
+            max_task_retries=-1,
+        )
+        # In a list, so that the actor opens it: one that is started anew needs it again, and it
+        # lives as long as this object.
+        shared = [ray.put(setting)]
+        actors = [actor.remote([str(path) for path in part], shared) for part in dealt]
+        list(_answers(ray, [each.ready.remote() for each in actors]))
+        scale = 1.0 if self.normalize else _common_spread(ray, actors, int(sizes.sum()))
+        self._actors, self._shared, self._needed = actors, shared, setting.needed
+        self.classes_, self.sizes_ = setting.classes, sizes
+        self.n_features_in_, self.scale_ = width, scale
+        return self
+
+    def distances(
+        self, features: ArrayLike, predicted: ArrayLike
+    ) -> tuple[Floats, Floats, NDArray[Any]]:
+        """Distances to the predicted class and to the nearest other one, as in `TrustScore`."""
+        found = self._measure(features, predicted)
+        own, other = found.own, found.other
+        if self.squared:
+            own, other = own**2, other**2
+        return own, other, self.classes_[np.maximum(found.other_class, 0)]
+
+    def score(self, features: ArrayLike, predicted: ArrayLike) -> Floats:
+        """Trust scores, (n,) float64, as in `TrustScore`."""
+        own, other, _ = self.distances(features, predicted)
+        return trust_ratio(own, other, self.scale_**2 if self.squared else self.scale_)
+
+    def _setting(
+        self, files: Sequence[str], contents: Sequence[_Contents]
+    ) -> tuple[_Setting, IndexArray, int]:
+        """Classes over all shards, with the number of their points; shards must be alike."""
+        first = contents[0]
+        for path, content in zip(files, contents, strict=True):
+            if content.width != first.width:
+                raise InputError(
+                    f"{path}: features have {content.width} columns, and those of {files[0]} have "
+                    f"{first.width}. Use features of the same layer of the same model."
+                )
+            if (content.classes.dtype.kind == "U") != (first.classes.dtype.kind == "U"):
+                raise InputError(
+                    f"{path}: labels are {content.classes.dtype}, and those of {files[0]} are "
+                    f"{first.classes.dtype}. Write them alike."
+                )
+        classes = np.unique(np.concatenate([content.classes for content in contents]))
+        sizes = np.zeros(len(classes), np.int64)
+        for content in contents:
+            sizes[np.searchsorted(classes, content.classes)] += content.counts
+        needed = np.minimum(sizes, self.neighbour)
+        # One type for all, as in one process: compiled sums of other types round differently.
+        dtype = str(np.result_type(*(content.dtype for content in contents)))
+        return _Setting(self.get_params(deep=False), dtype, classes, needed), sizes, first.width
+
+    def _measure(self, features: ArrayLike, predicted: ArrayLike) -> ClassDistances:
+        if not hasattr(self, "classes_"):
+            raise NotCalibratedError(
+                "ShardedTrustScore has no training points yet. Call fit(shards) first."
+            )
+        matrix = as_matrix(features, "features")
+        if matrix.shape[1] != self.n_features_in_:
+            raise InputError(
+                f"features must have the {self.n_features_in_} columns of the training points, got "
+                f"{matrix.shape[1]}. Pass features of the same layer of the same model."
+            )
+        own = class_positions(predicted, self.classes_, len(matrix))
+        scale = row_scales(matrix, self.normalize)
+        rows = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (8 * matrix.shape[1])))
+        blocks = (slice(start, start + rows) for start in range(0, len(matrix), rows))
+        asked = (self._ask(matrix[block], scale[block], own[block]) for block in blocks)
+        parts = [finish() for finish in _ahead(asked, _AHEAD)]
+        return ClassDistances(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+    def _ask(
+        self, features: FloatArray, scale: Floats, own: IndexArray
+    ) -> Callable[[], ClassDistances]:
+        """Send a block of queries to every shard; the function returned waits for the answers."""
+        ray = import_ray()
+        queries = ray.put((features, scale, own))
+        first = [actor.nearest.remote(queries) for actor in self._actors]
+
+        def second(bound: Floats) -> Iterator[Pairs]:
+            placed = ray.put(bound)
+            return _answers(ray, [actor.within.remote(queries, placed) for actor in self._actors])
+
+        return lambda: merged_distances(_answers(ray, first), second, own, self._needed)
+
+
+class _Shard:
+    """One shard of the training points; an actor."""
+
+    def __init__(self, paths: Sequence[str], shared: Sequence[Any]) -> None:
+        setting: _Setting = import_ray().get(shared[0])
+        parameters = setting.parameters
+        matrix, labels, half = _read(paths, setting.dtype)
+        classes, codes = class_codes(labels, len(matrix))
+        order, starts = sort_by_class(codes, len(classes))
+        stored = as_stored(matrix[order], parameters["storage"] or half)
+        self._points = search_points(stored, starts, parameters["normalize"])
+        memory = parameters["working_memory"]
+        self._search = ShardSearch(
+            self._points,
+            np.searchsorted(setting.classes, classes).astype(np.int64),
+            setting.needed,
+            None if memory is None else memory * 2**20,
+        )
+
+    def ready(self) -> None:
+        """Answer once the shard is read."""
+
+    def sums(self) -> Floats:
+        """Sum of each column."""
+        total: Floats = self._points.features.sum(axis=0, dtype=np.float64)
+        return total
+
+    def squares(self, mean: Floats) -> float:
+        """Sum of the squared distances from `mean`."""
+        return squares_about(self._points.features, mean)
+
+    def nearest(self, queries: tuple[FloatArray, Floats, IndexArray]) -> NearestSquares:
+        """See `ShardSearch.nearest`."""
+        return self._search.nearest(*queries)
+
+    def within(self, queries: tuple[FloatArray, Floats, IndexArray], bound: Floats) -> Pairs:
+        """See `ShardSearch.within`."""
+        return self._search.within(*queries, bound)
+
+
+def _look_into(path: str) -> _Contents:
+    """Count the labels of a file; its features are not read."""
+    features, labels = training_columns(path)
+    values = as_labels(labels.read(0, labels.shape[0]), labels.shape[0], f"{path}: labels")
+    classes, counts = np.unique(values, return_counts=True)
+    dtype = np.dtype(features.dtype)
+    wide = dtype if dtype in (np.float16, np.float32) else np.dtype(np.float64)
+    return _Contents(classes, counts.astype(np.int64), int(features.shape[1]), str(wide))
+
+
+def _read(paths: Sequence[str], dtype: str) -> tuple[FloatArray, Array, str | None]:
+    """Points of some files in the type of all, and what they are kept as if that is float16."""
+    read = [read_training(path) for path in paths]
+    features = np.concatenate([as_matrix(part, "features") for part, _ in read])
+    labels = np.concatenate([labels for _, labels in read])
+    half = dtype if dtype == "float16" else None
+    wide = np.dtype(np.float32) if half else np.dtype(dtype)
+    return features.astype(wide, copy=False), labels, half
+
+
+def _common_spread(ray: Any, actors: Sequence[Any], total: int) -> float:
+    """Spread of the points of all shards about their common mean."""
+    sums = list(_answers(ray, [actor.sums.remote() for actor in actors]))
+    mean = ray.put(np.sum(sums, axis=0) / total)
+    squares = _answers(ray, [actor.squares.remote(mean) for actor in actors])
+    return spread(float(sum(squares)), total)
+
+
+def _answers(ray: Any, references: Sequence[Any]) -> Iterator[Any]:
+    """Results in order; an error of this package comes as itself, not in Ray's wrapping."""
+    for reference in references:
+        try:
+            answer = ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, TrustSetsError):
+                raise error.cause from None
+            raise
+        yield answer
+
+
+def _ahead(items: Iterable[Any], count: int) -> Iterator[Any]:
+    """The same items, each made `count` items before it is used."""
+    waiting: deque[Any] = deque()
+    for item in items:
+        waiting.append(item)
+        if len(waiting) > count:
+            yield waiting.popleft()
+    yield from waiting

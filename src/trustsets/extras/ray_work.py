@@ -1,0 +1,204 @@
+"""What one worker does of a prediction on Ray: a batch, or a range of rows of a file.
+
+Imports Ray when it is used. The driver prepares it: `input_files`, `cut`, `share`.
+"""
+
+import copy
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from trustsets.errors import InputError, NotCalibratedError, TrustSetsError
+from trustsets.files.memory import rows_that_fit
+from trustsets.files.needs import needed_groups
+from trustsets.files.part_folder import PartWriter
+from trustsets.files.prediction import DEFAULT_MEMORY, PredictionSummary, predict_rows
+from trustsets.files.source import OutputsFile, open_outputs
+from trustsets.files.tables import predict_table
+from trustsets.predictors import Predictor
+from trustsets.predictors.conditional import ConditionalLearned
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "Paths",
+    "Piece",
+    "Work",
+    "cut",
+    "import_ray",
+    "input_files",
+    "predict_batch",
+    "read_piece",
+    "share",
+    "write_piece",
+]
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+@final
+@dataclass(frozen=True)
+class Piece:
+    """A range of rows of one file: a piece of work.
+
+    Attributes
+    ----------
+    number : int
+        Of the part of the result.
+    path : str
+    start, stop : int
+        Rows of the file.
+    first_row : int
+        Number of the file's first sample over all files.
+    """
+
+    number: int
+    path: str
+    start: int
+    stop: int
+    first_row: int
+
+
+@final
+@dataclass(frozen=True)
+class Work:
+    """What all pieces have in common. The reference is inside, so Ray hands it on unopened."""
+
+    predictor: Any
+    alpha: float
+    ids: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    memory: int = DEFAULT_MEMORY
+    writer: PartWriter | None = None
+
+
+def import_ray() -> Any:
+    """Return the module `ray`, or say how to install it."""
+    try:
+        import ray
+        import ray.data  # the dataset library has dependencies of its own
+    except ImportError as error:
+        raise InputError(
+            'Ray is not installed. Install it with: pip install "trustsets[ray]"'
+        ) from error
+    return ray
+
+
+def share(predictor: Predictor, alpha: float) -> Any:
+    """Put a predictor into the object store, with the fit of this alpha made."""
+    if not hasattr(predictor, "state_"):
+        raise NotCalibratedError("predictor is not calibrated; call calibrate first.")
+    learned = predictor.state_.learned
+    if isinstance(learned, ConditionalLearned):
+        learned.fit(float(alpha))
+    return import_ray().put(predictor)
+
+
+@lru_cache(maxsize=1)
+def _fetch(reference: Any) -> Predictor:
+    """Return the predictor in a worker.
+
+    Training points stay in the memory that the workers of a machine share. The calibrated state is
+    small and is copied: the engine's compiled functions are made for arrays that can be written.
+    """
+    predictor: Predictor = import_ray().get(reference)
+    predictor.state_ = copy.deepcopy(predictor.state_)
+    return predictor
+
+
+def input_files(outputs: Paths) -> list[Path]:
+    """Files to read, absolute: a folder stands for the Parquet files in it, in order of name."""
+    given = [outputs] if isinstance(outputs, str | os.PathLike) else list(outputs)
+    files: list[Path] = []
+    for path in map(Path, given):
+        inside = sorted(path.glob("*.parquet")) if path.is_dir() else []
+        files += [file.absolute() for file in inside or [path]]
+    if not files:
+        raise InputError("outputs must name at least one file.")
+    return files
+
+
+def cut(opened: Iterator[OutputsFile], part_rows: int) -> Iterator[Piece]:
+    """Cut files into ranges of rows; only the headers of the files are read."""
+    if part_rows < 1:
+        raise InputError(f"part_rows must be at least 1; got {part_rows}.")
+    number, first_row = 0, 0
+    for source in opened:
+        for start in range(0, len(source), part_rows):
+            stop = min(start + part_rows, len(source))
+            yield Piece(number, str(source.path), start, stop, first_row)
+            number += 1
+        first_row += len(source)
+
+
+def _only_piece(batch: "pa.Table") -> Piece:
+    return Piece(**batch.to_pylist()[0])
+
+
+def predict_batch(batch: "pa.Table", work: Work) -> "pa.Table":
+    """Sets of a batch of a dataset."""
+    return predict_table(_fetch(work.predictor), batch, work.alpha, ids=work.ids)
+
+
+def read_piece(batch: "pa.Table", work: Work) -> "pa.Table":
+    """Outputs of a range of rows, numbered over all files."""
+    piece = _only_piece(batch)
+    source = open_outputs(piece.path, groups=work.groups, ids=work.ids)
+    return source.table(piece.start, piece.stop, first_row=piece.first_row)
+
+
+def write_piece(batch: "pa.Table", work: Work) -> "pa.Table":
+    """Make one part, unless it is there; report what is in it, or what is wrong with its input.
+
+    An error of the input is a result, not a failure of the task: Ray would wrap it in its own and
+    print both, and there is nothing to repeat.
+    """
+    import pyarrow as pa
+
+    piece = _only_piece(batch)
+    try:
+        report = _report(_make_part(piece, work))
+    except TrustSetsError as error:
+        report = {"error": [type(error).__name__, str(error)]}
+    return pa.table({"number": [piece.number], "report": [json.dumps(report)]})
+
+
+def _make_part(piece: Piece, work: Work) -> PredictionSummary:
+    import pyarrow.parquet as pq
+
+    assert work.writer is not None
+    path = work.writer.path(piece.number)
+    summary = PredictionSummary(piece.stop - piece.start, 0)
+    if path.exists():
+        summary.continued = summary.n
+        summary.add(pq.read_table(path, columns=["size", "status"]))
+    else:
+        work.writer.write(piece.number, _predicted(piece, work, summary))
+    return summary
+
+
+def _report(summary: PredictionSummary) -> dict[str, Any]:
+    return {
+        "continued": summary.continued,
+        "sizes": list(summary.sizes.items()),
+        "status": dict(summary.status),
+    }
+
+
+def _predicted(piece: Piece, work: Work, summary: PredictionSummary) -> Iterator["pa.Table"]:
+    """Sets of a piece, as many rows at a time as fit into memory."""
+    predictor = _fetch(work.predictor)
+    source = open_outputs(
+        piece.path, groups=[*work.groups, *needed_groups(predictor)], ids=work.ids
+    )
+    rows = rows_that_fit(source.row_bytes, source.n_classes, work.memory)
+    for start in range(piece.start, piece.stop, rows):
+        stop = min(start + rows, piece.stop)
+        table = predict_rows(predictor, source, start, stop, work.alpha, piece.first_row)
+        summary.add(table)
+        yield table

@@ -1,0 +1,126 @@
+"""An output that is a folder of Parquet parts, made by many processes. Imports its siblings.
+
+Parts are written under names that follow from their numbers alone, each whole or not at all, so
+making one twice changes nothing. The folder gets its own name when every part is there.
+"""
+
+import shutil
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from glob import escape
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self, final
+
+from trustsets.errors import InputError, StorageError
+from trustsets.files.parts import lock_folder, part_files, parts_folder
+from trustsets.files.set_files import write_tables
+from trustsets.storage import atomic_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["PartFolder", "PartWriter"]
+
+_SUFFIX = ".parquet"
+
+
+@final
+@dataclass(frozen=True)
+class PartWriter:
+    """Where parts go; a small value that can be sent to other processes.
+
+    Attributes
+    ----------
+    folder : path
+        On a file system that all processes share.
+    record : dict
+        Options, stored in every part.
+    """
+
+    folder: Path
+    record: dict[str, Any]
+
+    @property
+    def parts(self) -> Path:
+        """Folder of the finished parts, and of nothing else."""
+        return self.folder / "parts"
+
+    def path(self, number: int) -> Path:
+        """Place of a finished part."""
+        return self.parts / f"part-{number:06d}{_SUFFIX}"
+
+    def write(self, number: int, tables: Iterable["pa.Table"]) -> None:
+        """Put a part in its place, all of it or nothing.
+
+        Until then it has a name of its own outside the folder of parts: two processes may make
+        the same part at once, and one that was taken for dead may come too late.
+        """
+        whole = self.folder / f"{number}-{uuid.uuid4().hex}"
+        with atomic_path(whole) as temporary, temporary.open("wb") as file:
+            write_tables(file, _SUFFIX, tables, self.record)
+        whole.replace(self.path(number))
+
+
+@final
+class PartFolder:
+    """A folder to be; use it as a context around the work of the writers.
+
+    Parameters
+    ----------
+    output : path
+        The folder must not exist yet, and the one it will be in must.
+    key : str
+        See `part_key`: parts of an earlier, interrupted run with the same key are kept.
+    record : dict
+        Options to store in every part.
+    """
+
+    def __init__(self, output: Path, key: str, record: dict[str, Any]) -> None:
+        self.output = output
+        if output.suffix.lower() != _SUFFIX:
+            raise InputError(
+                f"{output}: a folder of Parquet parts is written; give it a name that ends in "
+                f"{_SUFFIX}."
+            )
+        if output.exists():
+            raise InputError(f"{output}: it exists already; remove it, or choose another name.")
+        if not output.absolute().parent.is_dir():
+            raise InputError(f"{output}: its folder does not exist; make it first.")
+        self.writer = PartWriter(parts_folder(output.absolute(), key), record)
+        self._lock: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.writer.parts.mkdir(parents=True, exist_ok=True)
+        self._lock = lock_folder(self.writer.folder)
+        if self._lock is None:
+            raise InputError(
+                f"{self.output}: another process is making this folder; wait until it is done."
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            if self.writer.parts.is_dir() and not any(self.writer.parts.iterdir()):
+                shutil.rmtree(self.writer.folder, ignore_errors=True)
+            self._lock.close()
+
+    def finish(self, rows: Sequence[int]) -> None:
+        """Give the folder its name, once it holds the parts with these numbers of rows."""
+        import pyarrow.parquet as pq
+
+        found = part_files(self.writer.parts)
+        wanted = [self.writer.path(number) for number in range(len(rows))]
+        if found != wanted or [pq.read_metadata(path).num_rows for path in found] != list(rows):
+            raise StorageError(
+                f"{self.writer.parts}: the parts do not add up to the rows of the inputs. Is it on "
+                "a file system that all machines share? Remove the folder and run again."
+            )
+        self.writer.parts.rename(self.output)
+        # What interrupted runs with other options left is of no more use either.
+        left = f".{escape(self.output.name)}.*.parts"
+        for folder in self.output.absolute().parent.glob(left):
+            lock = self._lock if folder == self.writer.folder else lock_folder(folder)
+            if lock is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                lock.close()

@@ -1,0 +1,337 @@
+"""Prediction and trust scores on two real nodes: the bits of one process, whatever dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from trustsets import APS, ConditionalConformal, InputError, ModelOutputs, TrustScore
+from trustsets.extras.ray import (
+    ShardedTrustScore,
+    check_answers,
+    connected,
+    predict_dataset,
+    predict_files,
+    read_outputs,
+)
+from trustsets.files import predict_table
+
+pytest.importorskip("ray.data")
+# Ray sets fields of its own that it deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
+
+CLASSES, WIDTH = 4, 6
+ROWS = (300, 41, 500, 159)
+
+
+def lists(matrix):
+    return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), matrix.shape[1])
+
+
+def make_table(rng, n):
+    return pa.table(
+        {
+            "id": [f"{value:x}" for value in rng.integers(0, 1 << 40, n)],
+            "logits": lists(rng.normal(size=(n, CLASSES))),
+            "features": lists(rng.normal(size=(n, WIDTH)).astype(np.float32)),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def training():
+    rng = np.random.default_rng(0)
+    labels = np.append(np.arange(CLASSES), rng.integers(0, CLASSES, 596))
+    return rng.normal(size=(600, WIDTH)).astype(np.float32), labels
+
+
+@pytest.fixture(scope="module")
+def predictor(training):
+    """A predictor that draws at random twice for each row, and looks at all training points."""
+    return calibrated(TrustScore().fit(*training))
+
+
+def calibrated(trust):
+    rng = np.random.default_rng(1)
+    outputs = ModelOutputs(
+        logits=rng.normal(size=(800, CLASSES)),
+        features=rng.normal(size=(800, WIDTH)).astype(np.float32),
+        labels=rng.integers(0, CLASSES, 800),
+    )
+    method = ConditionalConformal(score=APS(own_mass="random"), trust=trust, randomized=True)
+    return method.calibrate(outputs)
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    """Parquet files with row groups of uneven sizes."""
+    rng = np.random.default_rng(2)
+    folder = tmp_path / "new"
+    folder.mkdir()
+    for place, rows in enumerate(ROWS):
+        path = folder / f"{place}.parquet"
+        pq.write_table(make_table(rng, rows), path, row_group_size=70 + 60 * place)
+    return folder
+
+
+def in_one_process(predictor, folder):
+    """The law: all rows at once, here."""
+    table = pa.concat_tables(pq.read_table(path) for path in sorted(folder.glob("*.parquet")))
+    numbered = table.append_column("row", pa.array(np.arange(len(table))))
+    return predict_table(predictor, numbered)
+
+
+def written(result):
+    """A result as any reader of Parquet sees it, without the options in its schema."""
+    return pq.read_table(result).replace_schema_metadata()
+
+
+def assert_same(found, expected):
+    assert found.select(expected.column_names).equals(expected.combine_chunks())
+
+
+def hidden(folder):
+    return [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+class Background:
+    """A job in a thread; `parts` are those it has finished so far."""
+
+    def __init__(self, folder, work):
+        self._folder, self.error = folder, None
+        self._thread = threading.Thread(target=self._run, args=(work,))
+        self._thread.start()
+
+    def _run(self, work):
+        try:
+            work()
+        except Exception as error:
+            self.error = error
+
+    @property
+    def parts(self):
+        return len(list(self._folder.glob(".*.parts/parts/*.parquet")))
+
+    def join(self):
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
+
+
+def slow(trust, seconds):
+    """The same scores, but so slowly that there is time to kill something."""
+
+    class Slow:
+        def score(self, features, predicted):
+            time.sleep(seconds)
+            return trust.score(features, predicted)
+
+    return Slow()
+
+
+def wait_until(condition, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("part_rows", [97, 1000])
+def test_files_give_the_bits_of_one_process(cluster, predictor, inputs, tmp_path, part_rows):
+    result, done = tmp_path / "sets.parquet", []
+    summary = predict_files(
+        predictor, inputs, result, part_rows=part_rows, memory=200_000, advance=done.append
+    )
+    expected = in_one_process(predictor, inputs)
+    assert_same(written(result), expected)
+    assert sum(done) == summary.n == len(expected)
+    assert summary.mean_size == pytest.approx(np.mean(expected["size"].to_numpy()))
+    assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize("batch_rows", [33, 4096])
+def test_dataset_gives_the_bits_of_one_process(cluster, predictor, inputs, batch_rows):
+    dataset = predict_dataset(predictor, read_outputs(inputs, part_rows=111), batch_rows=batch_rows)
+    found = pa.concat_tables(dataset.iter_batches(batch_format="pyarrow", batch_size=None))
+    assert_same(found.sort_by("row"), in_one_process(predictor, inputs))
+
+
+def test_a_killed_worker_and_a_killed_node_change_nothing(cluster, training, inputs, tmp_path):
+    trust = TrustScore().fit(*training)
+    predictor = calibrated(trust)
+    expected = in_one_process(predictor, inputs)
+    predictor.trust = slow(trust, 0.5)
+    result = tmp_path / "sets.parquet"
+    job = Background(tmp_path, lambda: predict_files(predictor, inputs, result, part_rows=40))
+    wait_until(lambda: job.parts >= 2 and cluster.working("MapBatches"))
+    os.kill(cluster.working("MapBatches")[-1], signal.SIGKILL)
+    reached = job.parts + 3
+    wait_until(lambda: job.parts >= reached)
+    assert not result.exists()
+    cluster.kill_node()
+    wait_until(lambda: job.parts > reached)
+    assert not result.exists()
+    job.join()
+    assert_same(written(result), expected)
+    assert written(result)["row"].to_pylist() == list(range(sum(ROWS)))
+    assert hidden(tmp_path) == []
+
+
+def test_bad_input_names_file_and_row_and_leaves_nothing(cluster, predictor, inputs, tmp_path):
+    path, result = inputs / "2.parquet", tmp_path / "sets.parquet"
+    good = path.read_bytes()
+    table = pq.read_table(path)
+    logits = np.stack(table["logits"].to_numpy())
+    logits[345, 2] = np.nan
+    pq.write_table(table.set_column(1, "logits", lists(logits)), path)
+    with pytest.raises(InputError, match=r"2\.parquet.*'logits' must be finite; row 345, column 2"):
+        predict_files(predictor, inputs, result, part_rows=100)
+    assert not result.exists()
+    path.write_bytes(good)
+    predict_files(predictor, inputs, result, part_rows=100)
+    assert_same(written(result), in_one_process(predictor, inputs))
+    assert hidden(tmp_path) == []
+
+
+def test_an_interrupted_run_goes_on(cluster, predictor, inputs, tmp_path):
+    result, steps = tmp_path / "sets.parquet", []
+
+    class Stop(Exception):
+        pass
+
+    def stop_after_two(done):
+        steps.append(done)
+        if len(steps) == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        predict_files(predictor, inputs, result, part_rows=100, advance=stop_after_two)
+    assert not result.exists()
+    summary = predict_files(predictor, inputs, result, part_rows=100)
+    assert summary.continued >= sum(steps)
+    assert_same(written(result), in_one_process(predictor, inputs))
+
+
+def test_what_cannot_be_written_is_said_before_work(cluster, predictor, inputs, tmp_path):
+    with pytest.raises(InputError, match=r"ends in \.parquet"):
+        predict_files(predictor, inputs, tmp_path / "sets.csv")
+    (tmp_path / "there.parquet").mkdir()
+    with pytest.raises(InputError, match="exists already"):
+        predict_files(predictor, inputs, tmp_path / "there.parquet")
+    with pytest.raises(InputError, match="no such file"):
+        predict_files(predictor, [tmp_path / "none.parquet"], tmp_path / "sets.parquet")
+
+
+@pytest.fixture
+def shards(training, tmp_path):
+    """Training points in three files: random ones, and one class kept away from the first."""
+    features, labels = training
+    rng = np.random.default_rng(3)
+    dealt = np.where(labels == 1, rng.integers(1, 3, 600), rng.integers(0, 3, 600))
+    folder = tmp_path / "train"
+    folder.mkdir()
+    for place in range(3):
+        own = dealt == place
+        table = pa.table({"features": lists(features[own]), "labels": labels[own]})
+        pq.write_table(table, folder / f"{place}.parquet")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"neighbour": 3, "squared": True},
+        {"neighbour": 2, "normalize": False, "storage": "float16"},
+    ],
+)
+def test_sharded_trust_has_the_bits_of_one_process(cluster, training, shards, parameters):
+    rng = np.random.default_rng(4)
+    queries = np.concatenate([training[0][:50], rng.normal(size=(150, WIDTH)).astype(np.float32)])
+    predicted = rng.integers(0, CLASSES + 1, 200)  # one class more than there is
+    alone = TrustScore(**parameters).fit(*training)
+    trust = ShardedTrustScore(**parameters).fit(shards, workers=2)
+    for own, expected in zip(
+        (*trust.distances(queries, predicted), trust.score(queries, predicted), trust.scale_),
+        (*alone.distances(queries, predicted), alone.score(queries, predicted), alone.scale_),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(own, expected)
+
+
+def test_prediction_with_sharded_trust_survives_a_lost_shard(
+    cluster, predictor, shards, inputs, tmp_path
+):
+    trust = ShardedTrustScore().fit(shards, workers=2)
+    spread_out = calibrated(trust)
+    (victim, *_) = cluster.working("_Shard")
+    os.kill(victim, signal.SIGKILL)
+    result = tmp_path / "sets.parquet"
+    predict_files(spread_out, inputs, result, part_rows=300)
+    assert_same(written(result), in_one_process(predictor, inputs))
+
+
+def test_bad_shards_are_named(cluster, shards, tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        ShardedTrustScore().fit([shards / "none.parquet"])
+    table = pa.table({"features": lists(np.zeros((2, 3))), "labels": [0, 1]})
+    pq.write_table(table, shards / "9.parquet")
+    with pytest.raises(InputError, match=r"9\.parquet: features have 3 columns"):
+        ShardedTrustScore().fit(shards)
+
+
+def test_command_line_on_the_cluster(cluster, predictor, inputs, tmp_path):
+    model, result = tmp_path / "model.trustsets", tmp_path / "sets.parquet"
+    predictor.save(model)
+    words = ["predict", model, inputs, "-o", result, "--json", "--ray", cluster.address]
+    done = subprocess.run(
+        [sys.executable, "-m", "trustsets.cli", *map(str, words)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["n"] == sum(ROWS)
+    assert_same(written(result), in_one_process(predictor, inputs))
+    options = json.loads(pq.read_table(result).schema.metadata[b"options"])
+    assert "ray" not in options["options"]
+
+
+def test_the_predictor_is_shared_and_the_threads_are_few(cluster, predictor):
+    """Workers read the training points where they are, and a task of one core has one thread."""
+    import ray
+
+    from trustsets.extras.ray_work import share
+
+    @ray.remote
+    def look(held):
+        from trustsets.blocks import available_cores
+        from trustsets.extras.ray_work import _fetch
+
+        points = _fetch(held[0]).trust._points
+        return points.features.flags.owndata, points.features.flags.writeable, available_cores()
+
+    assert ray.get(look.remote([share(predictor, 0.1)])) == (False, False, 1)
+
+
+def test_without_ray_the_error_says_how_to_install_it(monkeypatch, predictor, inputs, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"pip install .trustsets\[ray\]"):
+        predict_files(predictor, inputs, tmp_path / "sets.parquet")
+    with pytest.raises(InputError, match=r"pip install .trustsets\[ray\]"), connected():
+        pass
+
+
+def test_an_address_without_a_cluster_is_said_at_once():
+    pytest.importorskip("ray")
+    started = time.monotonic()
+    with pytest.raises(InputError, match="no Ray cluster answers"):
+        check_answers("127.0.0.1:9")
+    assert time.monotonic() - started < 30
