@@ -304,6 +304,25 @@ def test_command_line_on_the_cluster(cluster, predictor, inputs, tmp_path):
     assert "ray" not in options["options"]
 
 
+@pytest.mark.parametrize(
+    ("words", "address"),
+    [
+        (["--ray"], "local"),
+        (["--ray", "--alpha", "0.2"], "local"),
+        (["--ray", "10.0.0.1:6379"], "10.0.0.1:6379"),
+        (["--ray=auto"], "auto"),
+    ],
+)
+def test_the_address_may_be_left_out(monkeypatch, tmp_path, words, address):
+    from trustsets.cli import main, predict
+
+    asked = []
+    monkeypatch.setattr(predict, "_predict_on_ray", lambda *given: asked.append(given[0]) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["predict", "model", "outputs", "-o", "sets.parquet", *words])
+    assert asked == [address]
+
+
 def test_the_predictor_is_shared_and_the_threads_are_few(cluster, predictor):
     """Workers read the training points where they are, and a task of one core has one thread."""
     import ray
