@@ -118,6 +118,8 @@ class Background:
 
     @property
     def parts(self):
+        if self.error is not None:
+            raise self.error
         return len(list(self._folder.glob(".*.parts/parts/*.parquet")))
 
     def join(self):
