@@ -91,11 +91,13 @@ class ShardedTrustScore(BaseEstimator):
     sizes_ : (K,) array
         Training points of each class.
 
-    Examples
-    --------
-    >>> trust = ShardedTrustScore().fit("train/", workers=16)             # doctest: +SKIP
-    >>> predictor = ConditionalConformal(trust=trust).calibrate(outputs)  # doctest: +SKIP
-    >>> predict_files(predictor, "new/", "sets.parquet")                  # doctest: +SKIP
+    Notes
+    -----
+    For example::
+
+        trust = ShardedTrustScore().fit("train/", workers=16)
+        predictor = ConditionalConformal(trust=trust).calibrate(outputs)
+        predict_files(predictor, "new/", "sets.parquet")
     """
 
     def __init__(
