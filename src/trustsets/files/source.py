@@ -32,6 +32,7 @@ __all__ = [
     "read_classes",
     "read_training",
     "training_columns",
+    "training_labels",
 ]
 
 SUFFIXES = (".npz", ".parquet", ".safetensors")
@@ -279,14 +280,21 @@ def read_training(
     Integer labels are positions in the array ``classes`` of the file if it has one, and else
     in `classes`.
     """
-    features, labels = training_columns(path)
+    features, _ = training_columns(path)
     n = features.shape[0]
     check_fits(features.path, 2 * n * features.row_bytes)
     matrix = features.read(0, n)
     check_finite(matrix, f"{features.path}: array {features.name!r}")
+    return matrix, training_labels(path, classes)
+
+
+def training_labels(path: str | os.PathLike[str], classes: Array | None = None) -> Array:
+    """All labels of training samples, named as `read_training` says."""
+    _, column = training_columns(path)
     if find_roles(open_columns(path)).classes is not None:
         classes = read_classes(path)
-    return matrix, named_labels(labels, check_texts(labels, labels.read(0, n)), classes)
+    labels = check_texts(column, column.read(0, column.shape[0]))
+    return named_labels(column, labels, classes)
 
 
 def training_columns(path: str | os.PathLike[str]) -> tuple[Column, Column]:
