@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike
 from trustsets.engine.descent import OPTIMAL, UNBOUNDED
 from trustsets.engine.fit import Certificate, Vertex, fit_pulled, fit_vertex
 from trustsets.engine.kernels import snap
+from trustsets.engine.landmarks import Landmarks, nearest_landmarks
 from trustsets.engine.oracle import solve_reduced
-from trustsets.engine.path import LEVEL_TOL, follow_all
+from trustsets.engine.path import LEVEL_TOL, follow_all, make_landmarks
 from trustsets.engine.problem import FloatArray, IntArray, Problem, build_problem, read_matrix
 from trustsets.engine.result import Thresholds
 from trustsets.engine.scan import Base, prepare
@@ -50,6 +51,7 @@ class QuantileModel:
     _problem: Problem
     _vertex: Vertex
     _base: Base
+    _marks: Landmarks
 
     @property
     def rank(self) -> int:
@@ -140,20 +142,28 @@ class QuantileModel:
             np.empty(len(phi)), np.empty(len(phi), np.int8), np.empty(len(phi), np.int64)
         )
 
-        def run(part: slice) -> None:
+        rows, starts = np.empty((len(phi), self.rank)), np.empty(len(phi), np.int64)
+
+        def locate(part: slice) -> None:
+            rows[part] = self._problem.whitening.apply(phi[part])
+            nearest_landmarks(rows[part], levels[part], self._marks, starts[part])
+
+        def run(part: IntArray) -> None:
             follow_all(
-                phi[part],
-                levels[part],
-                self._problem.whitening.scale,
-                self._problem.whitening.independent,
-                self._problem.whitening.transform,
+                rows,
+                levels,
+                starts,
+                part,
                 self._base,
-                out.values[part],
-                out.status[part],
-                out.pivots[part],
+                self._marks,
+                out.values,
+                out.status,
+                out.pivots,
             )
 
-        _in_threads(run, list(_chunks(len(phi))))
+        _in_threads(locate, list(_chunks(len(phi))))
+        order = np.argsort(starts, kind="stable")
+        _in_threads(run, [order[part] for part in _chunks(len(phi))])
         return out
 
     def _finish_long(self, phi: FloatArray, levels: FloatArray, result: Thresholds) -> None:
@@ -240,11 +250,13 @@ def fit_quantiles(
     """
     problem = build_problem(phi_calib, scores_calib, alpha)
     vertex = fit_vertex(problem, None if start is None else np.asarray(start))
+    base = prepare(problem, vertex)
     return QuantileModel(
         alpha=problem.alpha,
         basis=vertex.basis,
         certificate=vertex.certificate,
         _problem=problem,
         _vertex=vertex,
-        _base=prepare(problem, vertex),
+        _base=base,
+        _marks=make_landmarks(problem, base),
     )

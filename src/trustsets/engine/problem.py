@@ -126,6 +126,7 @@ class Problem:
     scores: FloatArray
     centred: FloatArray
     nudges: FloatArray
+    copies: FloatArray
     alpha: float
     score_scale: float
     whitening: Whitening
@@ -149,7 +150,7 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: float) -> Problem:
     nudges = _break_ties(target, scale)
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     centred = _centre(target, rows)
-    return Problem(rows, norms, target, centred, nudges, level, scale, whitening)
+    return Problem(rows, norms, target, centred, nudges, np.ones(len(rows)), level, scale, whitening)
 
 
 def read_matrix(phi: ArrayLike, name: str) -> FloatArray:
