@@ -113,8 +113,8 @@ def _set_floors(
     for lane in range(WIDTH):
         block = chapter * WIDTH + lane
         around = spread[block] * far
-        slack = FLOOR_SLACK * (least[block] + abs(middle[lane]) + around)
-        floor[block] = least[block] - middle[lane] - around - slack
+        slack = FLOOR_SLACK * (abs(middle[lane]) + around)
+        floor[block] = (1.0 - FLOOR_SLACK) * least[block] - (middle[lane] + around + slack)
 
 
 @njit(cache=True, nogil=True)
@@ -142,7 +142,7 @@ def _least(residual: FloatArray, block: int) -> float:
     least = np.inf
     for i in range(block * WIDTH, (block + 1) * WIDTH):
         least = min(least, residual[i])
-    return least - FLOOR_SLACK * abs(least) if least < np.inf else np.inf
+    return least * (1.0 - FLOOR_SLACK if least > 0.0 else 1.0 + FLOOR_SLACK)
 
 
 @njit(cache=True, nogil=True)

@@ -36,8 +36,7 @@ class Landmarks(NamedTuple):
         Half the squared length of each goal; infinite where there is no landmark.
     goal, shift, corner, eta, pull, slot : arrays
         Of the vertex, as in `Work`.
-    count : (L,) array
-        Number of members.
+    n_members : (L,) array
     position, row, side, residual, copies : arrays (L, MEMBER_FACTOR * rank, ...)
         Of the members, as in `Work`.
     """
@@ -50,7 +49,7 @@ class Landmarks(NamedTuple):
     eta: FloatArray
     pull: FloatArray
     slot: IntArray
-    count: IntArray
+    n_members: IntArray
     position: IntArray
     row: FloatArray
     side: FloatArray
@@ -70,7 +69,7 @@ def empty_landmarks(size: int, rank: int) -> Landmarks:
         eta=np.zeros((size, rank)),
         pull=np.zeros((size, rank)),
         slot=np.zeros((size, rank), np.int64),
-        count=np.zeros(size, np.int64),
+        n_members=np.zeros(size, np.int64),
         position=np.zeros((size, members), np.int64),
         row=np.zeros((size, members, rank)),
         side=np.zeros((size, members)),
@@ -90,7 +89,7 @@ def candidate_rows(problem: Problem) -> FloatArray:
         return np.empty((0, rank))
     share = problem.norms / problem.norms.sum()
     chosen = np.random.default_rng(0).choice(n_points, size, p=share)
-    return problem.rows[np.unique(chosen)]
+    return np.asarray(problem.rows[np.unique(chosen)])
 
 
 @njit(cache=True, nogil=True)

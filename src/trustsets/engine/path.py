@@ -29,7 +29,7 @@ WEIGHT_TOL = 1e-11
 """Basic points with a smaller share than this in the direction do not move."""
 CHECK_TOL = 1e-9
 """Accuracy asked of weights and dual values at the end of a path."""
-CAP_FACTOR, CAP_BASE = 8, 50
+CAP_FACTOR, CAP_BASE = 2, 20
 """A path may take `CAP_FACTOR * rank + CAP_BASE` pivots; longer ones are for the descent."""
 REFRESH = 50
 """Pivots between two computations of the vertex from scratch."""

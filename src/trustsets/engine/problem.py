@@ -113,6 +113,10 @@ class Problem:
     nudges : (n,) array
         What is added to the scores to bring them in general position: ties broken, order kept.
         Kept apart from the scores, beside which most digits of a nudge would be lost.
+    copies : (n,) array
+        How many equal calibration points (basis row and score) each point stands for.
+    first : (n,) array
+        Row number of the first of them in the calibration data.
     alpha : float
         Miscoverage.
     score_scale : float
@@ -127,13 +131,14 @@ class Problem:
     centred: FloatArray
     nudges: FloatArray
     copies: FloatArray
+    first: IntArray
     alpha: float
     score_scale: float
     whitening: Whitening
 
 
 def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: float) -> Problem:
-    """Validate, whiten and put in general position.
+    """Validate, collapse equal points, whiten and put in general position.
 
     Parameters
     ----------
@@ -144,13 +149,16 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: float) -> Problem:
     matrix = read_matrix(phi, "phi_calib")
     target = _read_scores(scores, len(matrix))
     level = _read_alpha(alpha)
+    first, copies = distinct_points(matrix, target)
+    if len(first) < len(target):
+        matrix, target = matrix[first], target[first]
     whitening = _whitening(matrix)
     rows = whitening.apply(matrix)
     scale = _score_scale(target)
     nudges = _break_ties(target, scale)
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     centred = _centre(target, rows)
-    return Problem(rows, norms, target, centred, nudges, np.ones(len(rows)), level, scale, whitening)
+    return Problem(rows, norms, target, centred, nudges, copies, first, level, scale, whitening)
 
 
 def read_matrix(phi: ArrayLike, name: str) -> FloatArray:
@@ -178,6 +186,39 @@ def _read_scores(scores: ArrayLike, n_rows: int) -> FloatArray:
         )
     _require_finite(target, "scores_calib")
     return target
+
+
+def distinct_points(phi: FloatArray, scores: FloatArray) -> tuple[IntArray, FloatArray]:
+    """First row number and number of copies of every different point, in order of the first.
+
+    Equal points have equal keys, so they are neighbours when sorted by key. Different points
+    with one key may come between them; then some copies stay apart, which costs time only.
+    """
+    key = np.empty(len(scores))
+    largest = np.abs(phi).max(axis=0, initial=0.0)
+    factors = np.sqrt(2.0 + np.arange(phi.shape[1])) / np.where(largest > 0.0, largest, 1.0)
+    point_keys(phi, scores, factors, key)
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+    again = 1 + np.flatnonzero(ordered[1:] == ordered[:-1])
+    here, before = order[again], order[again - 1]
+    again = again[(scores[here] == scores[before]) & (phi[here] == phi[before]).all(axis=1)]
+    is_new = np.ones(len(scores), np.bool_)
+    is_new[again] = False
+    first = order[is_new]
+    copies = np.bincount(np.cumsum(is_new) - 1).astype(np.float64)
+    sorting = np.argsort(first)
+    return first[sorting], copies[sorting]
+
+
+@njit(cache=True, nogil=True)
+def point_keys(phi: FloatArray, scores: FloatArray, factors: FloatArray, out: FloatArray) -> None:
+    """Store one number per point, the same for equal points: all are summed in one order."""
+    for i in range(len(scores)):
+        total = scores[i]
+        for j in range(len(factors)):
+            total += factors[j] * phi[i, j]
+        out[i] = total
 
 
 def _read_alpha(alpha: float) -> float:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from trustsets.engine.fit import Vertex
+from trustsets.engine.fit import Vertex, heaviest
 from trustsets.engine.kernels import WIDTH, three_way
 from trustsets.engine.problem import FloatArray, IntArray, Problem, scan_keys
 
@@ -55,6 +55,10 @@ class Base(NamedTuple):
     spread, least, first_key : (n_chapters * WIDTH,) arrays
         Of each block: the largest distance to its centre, the smallest absolute residual, and
         the smallest key of its group (infinite for padding).
+    order : (n,) array
+        Row number in the problem of each position.
+    heavy : array
+        Row numbers of the points of largest leverage.
     side : (n,) array
         Sign of the residual, +1 for basic points.
     scores, copies : (n,) arrays
@@ -71,6 +75,8 @@ class Base(NamedTuple):
     spread: FloatArray
     least: FloatArray
     first_key: FloatArray
+    order: IntArray
+    heavy: IntArray
     side: FloatArray
     scores: FloatArray
     copies: FloatArray
@@ -101,6 +107,8 @@ def prepare(problem: Problem, vertex: Vertex) -> Base:
         distance,
         *_summarise(signed, distance.reshape(n_blocks, WIDTH)),
         first_key=first_key,
+        order=order,
+        heavy=heaviest(problem.norms, rank),
         side=side[order],
         scores=problem.scores[order],
         copies=problem.copies[order],

@@ -120,7 +120,7 @@ def begin(mark: int, marks: Landmarks, work: Work) -> int:
     rank = len(work.eta)
     work.clock[0] += 1
     work.mark[0] = mark + 1
-    members = marks.count[mark]
+    members = int(marks.n_members[mark])
     work.home_members[0] = members
     for m in range(members):
         work.member_position[m] = marks.position[mark, m]
@@ -187,7 +187,7 @@ def keep(mark: int, members: int, base: Base, marks: Landmarks, work: Work) -> b
         marks.copies[mark, count] = work.member_copies[m]
         marks.row[mark, count] = work.member_row[m]
         count += 1
-    marks.count[mark] = count
+    marks.n_members[mark] = count
     marks.goal[mark] = work.goal
     marks.shift[mark] = work.shift
     marks.corner[mark] = work.corner
