@@ -28,8 +28,7 @@ UNREACHED = 1e150
 def first_crossing(members: int, base: Base, work: Work) -> tuple[float, int, int]:
     """First zero of a residual along the edge: step, entering point, number of blocks seen.
 
-    The entering point is a member's number, or the number of members plus its position; it is
-    -1 when the edge is a ray.
+    The entering point is a member's number or the number of members plus its position; -1: a ray.
     """
     long = dot(work.edge, work.edge)
     tiny = EDGE_TOL * np.sqrt(long)
@@ -41,31 +40,25 @@ def first_crossing(members: int, base: Base, work: Work) -> tuple[float, int, in
     for chapter in range(len(base.centres)):
         if base.first_key[chapter * WIDTH] > radius:
             break
-        if work.opened[chapter] != work.mark[0]:
-            work.opened[chapter] = work.mark[0]
-            block_products(base.centres, chapter, work.home_shift, work.centre_here, 0)
-            _set_floors(chapter, work.centre_here, base.spread, base.least, work.far[0], work.floor)
-        block_products(base.centres, chapter, work.way, work.centre_here, 0)
-        block_products(base.centres, chapter, work.edge, work.centre_speed, 0)
+        _open(chapter, base, work)
         for lane in range(WIDTH):
             block = chapter * WIDTH + lane
-            if base.first_key[block] > radius:
-                break
             # At the end of the step the signed products of the block stay below this.
             end = work.centre_here[lane] + length * work.centre_speed[lane]
             bound = end + base.spread[block] * reach
-            if bound < work.floor[block]:
+            if base.first_key[block] > radius or bound < work.floor[block]:
                 continue
+            known = work.home_members[0]
             if work.read[block] != work.mark[0]:
                 work.read[block] = work.mark[0]
                 _read(block, base.blocks, base.distance, work.home_shift, work.home)
-                _hide(block, work.member_position, 0, work.home_members[0], work.home)
+                _hide(block, work.member_position, 0, known, work.home)
                 work.floor[block] = _least(work.home, block)
                 if bound < work.floor[block]:
                     continue
             if work.stamp[block] != work.clock[0]:
                 _read(block, base.blocks, work.home, work.way, work.near)
-                _hide(block, work.member_position, work.home_members[0], members, work.near)
+                _hide(block, work.member_position, known, members, work.near)
             work.seen[seen] = block
             seen += 1
             block_products(base.blocks, block, work.edge, work.speed, block * WIDTH)
@@ -74,6 +67,17 @@ def first_crossing(members: int, base: Base, work: Work) -> tuple[float, int, in
                 length, entering = shorter, members + position
                 radius, reach = _after(here, along, long, length), _after(gone, ahead, long, length)
     return length, entering, seen
+
+
+@njit(cache=True, nogil=True)
+def _open(chapter: int, base: Base, work: Work) -> None:
+    """Products of a chapter's centres with way and edge; its floors if they are not known yet."""
+    if work.opened[chapter] != work.mark[0]:
+        work.opened[chapter] = work.mark[0]
+        block_products(base.centres, chapter, work.home_shift, work.centre_here, 0)
+        _set_floors(chapter, work.centre_here, base.spread, base.least, work.far[0], work.floor)
+    block_products(base.centres, chapter, work.way, work.centre_here, 0)
+    block_products(base.centres, chapter, work.edge, work.centre_speed, 0)
 
 
 @njit(cache=True, nogil=True)

@@ -7,13 +7,15 @@ equal ones, its `copies`: its loss and its box are that many times as large. Imp
 and `problem`.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
 from trustsets.engine.kernels import dot, exchange, nudged_residuals, products, row_dot, three_way
 from trustsets.engine.problem import BoolArray, FloatArray, IntArray
 
-__all__ = ["CAPPED", "OPTIMAL", "UNBOUNDED", "descend"]
+__all__ = ["CAPPED", "OPTIMAL", "UNBOUNDED", "Data", "descend"]
 
 OPTIMAL, UNBOUNDED, CAPPED = 0, 1, 2
 
@@ -27,60 +29,66 @@ CAP_FACTOR = 60
 """Pivots allowed per basic point (and at least this many times ten)."""
 
 
+class Data(NamedTuple):
+    """What the descent needs of a problem or of a part of it."""
+
+    rows: FloatArray
+    norms: FloatArray
+    scores: FloatArray
+    nudges: FloatArray
+    copies: FloatArray
+    scale: float
+
+    def take(self, chosen: IntArray) -> "Data":
+        """Return the part of these points."""
+        return Data(
+            self.rows[chosen],
+            self.norms[chosen],
+            self.scores[chosen],
+            self.nudges[chosen],
+            self.copies[chosen],
+            self.scale,
+        )
+
+
 @njit(cache=True, nogil=True)
 def descend(
-    rows: FloatArray,
-    scores: FloatArray,
-    nudges: FloatArray,
-    copies: FloatArray,
-    zero: float,
-    pull: FloatArray,
-    alpha: float,
-    basis: IntArray,
-    corner: FloatArray,
-    edge: FloatArray,
+    data: Data, zero: float, pull: FloatArray, alpha: float, basis: IntArray, edge: FloatArray
 ) -> tuple[int, int]:
-    """Walk down to an optimal vertex; `basis`, `corner` and `edge` are changed in place.
+    """Walk down to an optimal vertex, changing `basis` and `edge`: status and number of pivots.
 
     Each step leaves the vertex along the edge whose dual value is furthest outside its box
-    relative to the edge's length (steepest descent) and goes on through
-    other residuals' zeros until the slope turns (Barrodale and Roberts 1973). Scores in general
-    position make every step strictly downhill, so no vertex comes twice. `edge` is the last one:
-    the ray along which the value falls for ever when the problem is `UNBOUNDED`.
-
-    Returns
-    -------
-    status, pivots : int
+    relative to the edge's length (steepest descent) and goes on through other residuals' zeros
+    until the slope turns (Barrodale and Roberts 1973). Scores in general position make every step
+    strictly downhill, so no vertex comes twice. The last edge of an `UNBOUNDED` problem is a ray.
     """
-    n_points, rank = rows.shape
+    rows, copies, (n_points, rank) = data.rows, data.copies, data.rows.shape
     residual, speed = np.empty(n_points), np.empty(n_points)
     step, weight, index = np.empty(n_points), np.empty(n_points), np.empty(n_points, np.int64)
-    total, ratio = np.empty(rank), np.empty(rank)
+    total, ratio, corner = np.empty(rank), np.empty(rank), np.empty((rank, rank))
     is_basic = np.zeros(n_points, np.bool_)
     is_basic[basis] = True
     cap = CAP_FACTOR * max(rank, 10)
     for pivot in range(cap):
         if pivot % REFRESH == 0:
             corner[:] = np.linalg.inv(rows[basis]).T
-            nudged_residuals(rows, scores, nudges, basis, corner, zero, residual)
+            nudged_residuals(rows, data.scores, data.nudges, basis, corner, zero, residual)
             _total_pull(rows, copies, residual, is_basic, pull, alpha, total)
         leaving, excess, sign = _steepest_edge(corner, total, alpha, copies, basis)
         if leaving < 0:
             return OPTIMAL, pivot
-        for j in range(rank):
-            edge[j] = -sign * corner[leaving, j]
+        edge[:] = -sign * corner[leaving]
         products(rows, edge, speed)
         tiny = EDGE_TOL * np.sqrt(dot(edge, edge))
         count = _crossings(residual, speed, copies, is_basic, tiny, step, weight, index)
         chosen = _weighted_select(step, weight, index, count, excess)
         if chosen < 0:
             return UNBOUNDED, pivot
-        length, entering = step[chosen], index[chosen]
+        length, entering, out = step[chosen], index[chosen], basis[leaving]
         _pass_points(rows, copies, residual, speed, length, entering, is_basic, total)
-        out, side = basis[leaving], sign * max(length, np.finfo(np.float64).tiny)
-        _swap(rows, copies, alpha, residual, out, side, entering, total)
-        basis[leaving] = entering
-        is_basic[out], is_basic[entering] = False, True
+        beyond = sign * max(length, np.finfo(np.float64).tiny)
+        _swap(rows, copies, alpha, residual, out, beyond, entering, total)
+        basis[leaving], is_basic[out], is_basic[entering] = entering, False, True
         exchange(corner, leaving, rows, entering, ratio)
     return CAPPED, cap
 

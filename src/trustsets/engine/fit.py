@@ -7,12 +7,11 @@ Koenker 1997). Imports `descent`, `kernels`, `oracle` and `problem`.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import qr
 
-from trustsets.engine.descent import CAPPED, OPTIMAL, descend
+from trustsets.engine.descent import CAPPED, OPTIMAL, Data, descend
 from trustsets.engine.kernels import compensated_pull, nudged_residuals
 from trustsets.engine.oracle import solve_base
 from trustsets.engine.problem import FloatArray, IntArray, Problem, scan_keys
@@ -21,7 +20,6 @@ from trustsets.errors import InputError, TrustSetsError
 __all__ = [
     "MAX_ROUNDS",
     "Certificate",
-    "Data",
     "Vertex",
     "certify",
     "fit_vertex",
@@ -133,7 +131,7 @@ def fit_vertex(problem: Problem, start: IntArray | None = None) -> Vertex:
     return vertex
 
 
-def _prove(problem: Problem, data: "Data", basis: IntArray, pivots: int) -> tuple[bool, Vertex]:
+def _prove(problem: Problem, data: Data, basis: IntArray, pivots: int) -> tuple[bool, Vertex]:
     """Whether an optimal vertex was found from `basis` and holds its certificate, and it."""
     no_pull = np.zeros(problem.whitening.rank)
     status, basis, more = _close_in(data, problem.alpha, basis)
@@ -141,7 +139,7 @@ def _prove(problem: Problem, data: "Data", basis: IntArray, pivots: int) -> tupl
     return status == OPTIMAL and vertex.certificate.holds, vertex
 
 
-def _independent_near(data: "Data", optimum: FloatArray) -> IntArray:
+def _independent_near(data: Data, optimum: FloatArray) -> IntArray:
     """Independent rows whose points lie as near to a solution as can be: almost its basis."""
     key = scan_keys(data.scores + data.nudges - data.rows @ optimum, data.norms)
     order = np.argsort(key)
@@ -167,33 +165,6 @@ def _read_start(start: IntArray, problem: Problem) -> IntArray:
         f"start must hold {rank} different row numbers of phi_calib whose rows are independent, "
         f"got {start!r}; pass the `basis` of a model fitted on the same data, or None."
     )
-
-
-class Data(NamedTuple):
-    """What the descent needs of a problem or of a part of it."""
-
-    rows: FloatArray
-    norms: FloatArray
-    scores: FloatArray
-    nudges: FloatArray
-    copies: FloatArray
-    scale: float
-
-    @property
-    def zero(self) -> float:
-        """Size of a residual that is rounding."""
-        return ZERO_TOL * self.scale
-
-    def take(self, chosen: IntArray) -> "Data":
-        """Return the part of these points."""
-        return Data(
-            self.rows[chosen],
-            self.norms[chosen],
-            self.scores[chosen],
-            self.nudges[chosen],
-            self.copies[chosen],
-            self.scale,
-        )
 
 
 def problem_data(problem: Problem) -> Data:
@@ -292,8 +263,8 @@ def heaviest(norms: FloatArray, rank: int) -> IntArray:
 def _residuals(data: Data, basis: IntArray) -> FloatArray:
     """Residuals of the vertex of `basis`, exactly zero on it."""
     corner = np.ascontiguousarray(np.linalg.inv(data.rows[basis]).T)
-    out = np.empty(len(data.rows))
-    nudged_residuals(data.rows, data.scores, data.nudges, basis, corner, data.zero, out)
+    out, zero = np.empty(len(data.rows)), ZERO_TOL * data.scale
+    nudged_residuals(data.rows, data.scores, data.nudges, basis, corner, zero, out)
     return out
 
 
@@ -330,10 +301,8 @@ def run_descent(
     data: Data, pull: FloatArray, alpha: float, basis: IntArray
 ) -> tuple[int, int, FloatArray]:
     """Descend from `basis`, which is changed in place: status, pivots and the last edge."""
-    rank = len(basis)
-    corner, edge = np.zeros((rank, rank)), np.zeros(rank)
-    arrays = (data.rows, data.scores, data.nudges, data.copies)
-    status, pivots = descend(*arrays, data.zero, pull, alpha, basis, corner, edge)
+    edge = np.zeros(len(basis))
+    status, pivots = descend(data, ZERO_TOL * data.scale, pull, alpha, basis, edge)
     return status, pivots, edge
 
 

@@ -1,6 +1,6 @@
 """The calibration problem: a whitened basis, scores in general position, the rank; frozen.
 
-Imports NumPy, SciPy, numba and `trustsets.errors` only.
+Imports `copies` and `trustsets.errors` of the package.
 """
 
 from dataclasses import dataclass, replace
@@ -10,6 +10,7 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import qr
 
+from trustsets.engine.copies import distinct_points
 from trustsets.errors import InputError
 
 __all__ = [
@@ -186,39 +187,6 @@ def _read_scores(scores: ArrayLike, n_rows: int) -> FloatArray:
         )
     _require_finite(target, "scores_calib")
     return target
-
-
-def distinct_points(phi: FloatArray, scores: FloatArray) -> tuple[IntArray, FloatArray]:
-    """First row number and number of copies of every different point, in order of the first.
-
-    Equal points have equal keys, so they are neighbours when sorted by key. Different points
-    with one key may come between them; then some copies stay apart, which costs time only.
-    """
-    key = np.empty(len(scores))
-    largest = np.abs(phi).max(axis=0, initial=0.0)
-    factors = np.sqrt(2.0 + np.arange(phi.shape[1])) / np.where(largest > 0.0, largest, 1.0)
-    point_keys(phi, scores, factors, key)
-    order = np.argsort(key, kind="stable")
-    ordered = key[order]
-    again = 1 + np.flatnonzero(ordered[1:] == ordered[:-1])
-    here, before = order[again], order[again - 1]
-    again = again[(scores[here] == scores[before]) & (phi[here] == phi[before]).all(axis=1)]
-    is_new = np.ones(len(scores), np.bool_)
-    is_new[again] = False
-    first = order[is_new]
-    copies = np.bincount(np.cumsum(is_new) - 1).astype(np.float64)
-    sorting = np.argsort(first)
-    return first[sorting], copies[sorting]
-
-
-@njit(cache=True, nogil=True)
-def point_keys(phi: FloatArray, scores: FloatArray, factors: FloatArray, out: FloatArray) -> None:
-    """Store one number per point, the same for equal points: all are summed in one order."""
-    for i in range(len(scores)):
-        total = scores[i]
-        for j in range(len(factors)):
-            total += factors[j] * phi[i, j]
-        out[i] = total
 
 
 def _read_alpha(alpha: float) -> float:

@@ -10,14 +10,14 @@ import numpy as np
 from numba import njit
 
 from trustsets.engine.descent import CAPPED, OPTIMAL, UNBOUNDED
-from trustsets.engine.fit import MAX_ROUNDS, Data, Vertex, certify, problem_data, run_descent
-from trustsets.engine.kernels import WIDTH, block_products, dot
+from trustsets.engine.fit import MAX_ROUNDS, Vertex, certify, problem_data, run_descent
+from trustsets.engine.kernels import WIDTH, block_products, dot, row_dot
 from trustsets.engine.problem import BoolArray, FloatArray, IntArray, Problem
 from trustsets.engine.scan import Base
 
 __all__ = ["fit_pulled"]
 
-FIRST_ACTIVE = 2048
+FIRST_ACTIVE = 1024
 """Points of the first round, those with the smallest keys."""
 RAY_TOL = 1e-9
 """A slope along a ray must be below zero by this share of its terms to count as negative."""
@@ -42,7 +42,8 @@ def fit_pulled(
     for _ in range(MAX_ROUNDS):
         active = np.flatnonzero(is_active)
         part = data.take(active)
-        pull = goal + _held_pull(part, active, vertex, alpha)
+        held = _held_pull(part.rows, part.copies, vertex.residuals[active], alpha, vertex.pull)
+        pull = goal + held
         local = np.searchsorted(active, basis)
         status, pivots, edge = run_descent(part, pull, alpha, local)
         basis, total = np.sort(active[local]), total + pivots
@@ -52,7 +53,8 @@ def fit_pulled(
             local = np.searchsorted(active, basis)
             return OPTIMAL, basis, certify(part, alpha, local, pull, total)
         if status == UNBOUNDED:
-            if len(active) == len(data.rows) or _is_ray(data, edge, goal, alpha):
+            loss = _loss_along(data.rows, data.copies, edge, alpha)
+            if len(active) == len(data.rows) or goal @ edge > (1.0 + RAY_TOL) * loss:
                 return UNBOUNDED, basis, None
             if len(crossed) == 0:
                 crossed = _crossed(base, FAR / np.sqrt(edge @ edge) * edge, is_active)
@@ -60,21 +62,36 @@ def fit_pulled(
     return CAPPED, basis, None
 
 
-def _held_pull(part: Data, active: IntArray, vertex: Vertex, alpha: float) -> FloatArray:
-    """Pull of the points that are not active, on their side of the base vertex."""
-    eta = part.copies * np.where(vertex.residuals[active] > 0.0, 1.0 - alpha, -alpha)
-    eta[np.searchsorted(active, vertex.basis)] = 0.0
-    return vertex.pull - eta @ part.rows
+@njit(cache=True, nogil=True)
+def _held_pull(
+    rows: FloatArray, copies: FloatArray, residuals: FloatArray, alpha: float, pull: FloatArray
+) -> FloatArray:
+    """Pull of all points but these, from the pull of all; a residual of zero is a basic point.
+
+    Written out: the threads of a matrix library would get in the way of those that solve rows.
+    """
+    out = pull.copy()
+    for i in range(len(rows)):
+        if residuals[i] != 0.0:
+            eta = copies[i] * (1.0 - alpha if residuals[i] > 0.0 else -alpha)
+            for j in range(len(out)):
+                out[j] -= eta * rows[i, j]
+    return out
 
 
-def _is_ray(data: Data, edge: FloatArray, goal: FloatArray, alpha: float) -> bool:
-    """Whether the value falls for ever along an edge: a proof that the dual is infeasible.
+@njit(cache=True, nogil=True)
+def _loss_along(rows: FloatArray, copies: FloatArray, edge: FloatArray, alpha: float) -> float:
+    """Growth of the loss far along an edge, if no more residual changes its sign.
 
     In the end a point with ``Q_i edge > 0`` is below the fit and one with ``Q_i edge < 0`` above.
+    If this is less than the product of edge and goal, the value falls for ever: a proof that the
+    dual is infeasible.
     """
-    speed = data.rows @ edge
-    loss = float(data.copies @ np.maximum(alpha * speed, (alpha - 1.0) * speed))
-    return loss - float(goal @ edge) < -RAY_TOL * loss
+    total = 0.0
+    for i in range(len(rows)):
+        speed = row_dot(rows, i, edge)
+        total += copies[i] * max(alpha * speed, (alpha - 1.0) * speed)
+    return total
 
 
 def _crossed(base: Base, shift: FloatArray, is_active: BoolArray) -> IntArray:
