@@ -95,9 +95,9 @@ def test_a_breakpoint_on_the_level_gives_the_smallest_value(n: int, level: float
 def test_copies_of_points_count_one_by_one(features: str, scores: str) -> None:
     """Every point several times, in any order: the definition over all of them."""
     for seed in SEEDS:
-        case = random_case(seed, features, scores, n=20)
+        case = random_case(seed, features, scores, n=40)
         rng = np.random.default_rng(seed)
-        drawn = np.concatenate([np.arange(20), rng.integers(20, size=90)])
+        drawn = np.concatenate([np.arange(40), rng.integers(40, size=90)])
         copied = Case(case.phi[drawn], case.scores[drawn], case.tests, case.alpha)
         levels = rng.uniform(-case.alpha + 1e-6, 1.0 - case.alpha, len(case.tests))
         levels[[0, -1]] = 1.0 - case.alpha

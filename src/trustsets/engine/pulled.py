@@ -9,9 +9,9 @@ vertex, checked with the bounds of `scan`, and taken in if they changed it. Impo
 import numpy as np
 from numba import njit
 
-from trustsets.engine.descent import CAPPED, OPTIMAL, UNBOUNDED
+from trustsets.engine.descent import CAPPED, OPTIMAL, UNBOUNDED, Data
 from trustsets.engine.fit import MAX_ROUNDS, Vertex, certify, problem_data, run_descent
-from trustsets.engine.kernels import WIDTH, block_products, dot, row_dot
+from trustsets.engine.kernels import WIDTH, block_products, compensated_pull, dot, row_dot
 from trustsets.engine.problem import BoolArray, FloatArray, IntArray, Problem
 from trustsets.engine.scan import Base
 
@@ -37,13 +37,12 @@ def fit_pulled(
     """
     data, alpha, basis, total = problem_data(problem), problem.alpha, vertex.basis, 0
     is_active = np.zeros(len(data.rows), np.bool_)
-    is_active[base.order[:FIRST_ACTIVE]] = True
-    is_active[base.heavy] = True
+    for chosen in (basis, base.order[:FIRST_ACTIVE], base.heavy):
+        is_active[chosen] = True
     for _ in range(MAX_ROUNDS):
         active = np.flatnonzero(is_active)
         part = data.take(active)
-        held = _held_pull(part.rows, part.copies, vertex.residuals[active], alpha, vertex.pull)
-        pull = goal + held
+        pull = goal + _held_pull(part, active, vertex, alpha)
         local = np.searchsorted(active, basis)
         status, pivots, edge = run_descent(part, pull, alpha, local)
         basis, total = np.sort(active[local]), total + pivots
@@ -58,25 +57,15 @@ def fit_pulled(
                 return UNBOUNDED, basis, None
             if len(crossed) == 0:
                 crossed = _crossed(base, FAR / np.sqrt(edge @ edge) * edge, is_active)
-        is_active[crossed] = True
+        is_active[crossed if len(crossed) > 0 else slice(None)] = True
     return CAPPED, basis, None
 
 
-@njit(cache=True, nogil=True)
-def _held_pull(
-    rows: FloatArray, copies: FloatArray, residuals: FloatArray, alpha: float, pull: FloatArray
-) -> FloatArray:
-    """Pull of all points but these, from the pull of all; a residual of zero is a basic point.
-
-    Written out: the threads of a matrix library would get in the way of those that solve rows.
-    """
-    out = pull.copy()
-    for i in range(len(rows)):
-        if residuals[i] != 0.0:
-            eta = copies[i] * (1.0 - alpha if residuals[i] > 0.0 else -alpha)
-            for j in range(len(out)):
-                out[j] -= eta * rows[i, j]
-    return out
+def _held_pull(part: Data, active: IntArray, vertex: Vertex, alpha: float) -> FloatArray:
+    """Pull of the points that are not active, on their side of the base vertex."""
+    eta = part.copies * np.where(vertex.residuals[active] > 0.0, 1.0 - alpha, -alpha)
+    eta[np.searchsorted(active, vertex.basis)] = 0.0
+    return vertex.pull - compensated_pull(part.rows, eta)
 
 
 @njit(cache=True, nogil=True)
@@ -85,7 +74,8 @@ def _loss_along(rows: FloatArray, copies: FloatArray, edge: FloatArray, alpha: f
 
     In the end a point with ``Q_i edge > 0`` is below the fit and one with ``Q_i edge < 0`` above.
     If this is less than the product of edge and goal, the value falls for ever: a proof that the
-    dual is infeasible.
+    dual is infeasible. Written out, because the threads of a matrix library would get in the way
+    of those that solve the rows.
     """
     total = 0.0
     for i in range(len(rows)):

@@ -16,6 +16,10 @@ Both tests hold for a longer step as well as for a shorter one, so a crossing fo
 only makes the rest of the scan shorter. Residual gaps shrink like 1 / n while their density grows
 like n: the number of points looked at does not depend on n.
 
+A path that began at a landmark, at x0, has a short way y = x - x0. The bound of a block then reads
+``Q_i y <= c y + |Q_i - c| |y|`` and is compared with the smallest residual of the block at x0,
+its floor: first a lower bound of that, later the value itself.
+
 Imports `fit`, `kernels` and `problem`.
 """
 
