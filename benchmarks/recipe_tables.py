@@ -76,10 +76,11 @@ def write_tables(rows: list[Row], stage: str, order: list[str], output: Path | N
     command += " --stage screen" if stage == "screen" else ""
     page = (
         f"# {TITLES[stage]}\n\n"
-        f"Made with `{command}`; alpha = 0.1, mean (standard error) over seeds 1, 2, ... of\n"
-        f"half/half splits; seconds were taken on a busy machine. CovGaps are in percent; *under* is the half of the CovGap before it\n"
-        f"that lies below 1 - alpha, *above floor* what noise alone does not explain, *balls* the\n"
-        f"mean over radii. {NOTES[stage]}\n\n{text}\n"
+        f"Made with `{command}`; alpha = 0.1,\n"
+        "mean (standard error) over seeds 1, 2, ... of half/half splits; seconds were taken on a\n"
+        "busy machine. CovGaps are in percent; *under* is the half of the CovGap before it that\n"
+        "lies below 1 - alpha, *above floor* what noise alone does not explain, *balls* the mean\n"
+        f"over radii. {NOTES[stage]}\n\n{text}\n"
     )
     output.mkdir(parents=True, exist_ok=True)
     (output / f"{stage}.md").write_text(page)

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from methods import GROUP_COLUMNS, HERE, PAPER_WORDS, Remembered, load
 from numpy.typing import NDArray
 from recipe_bases import RANKS, Agreement, Kernel, Splines
 from recipe_tables import write_tables
@@ -54,11 +53,32 @@ from trustsets.demo import TASKS
 from trustsets.metrics.balls import Balls, Neighbourhoods
 from trustsets.predictors import Predictor
 
+HERE = Path(__file__).resolve().parents[1]
 ALPHA = 0.1
+GROUP_COLUMNS = ("sex", "age_band", "site")
+PAPER_WORDS: dict[str, Any] = {
+    "temperature": "tuning",
+    "tuning_fraction": 0.0,
+    "allow_empty": True,
+}
 PENALTY = 10.0
 STANDARD_BASIS = Polynomial(5, RANKS, penalty=PENALTY)
 # Every recipe is also counted as the paper counts, from the same thresholds.
 EMPTY = ", empty sets allowed"
+
+
+class Remembered:
+    """A trust score that measures every sample once: splits of one pool share the answers."""
+
+    def __init__(self, trust: TrustScore, outputs: ModelOutputs) -> None:
+        features = np.ascontiguousarray(outputs.features)
+        values = trust.score(features, outputs.predicted)
+        keys = [row.tobytes() for row in features]
+        self.known = dict(zip(keys, values.tolist(), strict=True))
+
+    def score(self, features: Any, predicted: Any) -> NDArray[np.float64]:
+        """Look the samples up; `predicted` is a function of them."""
+        return np.array([self.known[row.tobytes()] for row in np.ascontiguousarray(features)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +97,19 @@ class Task:
     def counts(self) -> tuple[int, ...]:
         """Training samples of each class."""
         return tuple(np.bincount(self.codes, minlength=self.pool.n_classes).tolist())
+
+
+def load(bench: Path, name: str) -> tuple[Any, ModelOutputs]:
+    """Training points, and the pool as model outputs."""
+    with np.load(bench / f"{name}_pool.npz") as pool:
+        groups = {key: pool[key] for key in GROUP_COLUMNS if key in pool.files}
+        outputs = ModelOutputs(
+            logits=pool["logits"],
+            features=pool["features"],
+            labels=pool["labels"].astype(np.int64),
+            groups=groups or None,
+        )
+    return np.load(bench / f"{name}_train.npz"), outputs
 
 
 def make_task(name: str, bench: Path | None) -> Task:
