@@ -34,7 +34,7 @@ CALIBRATION = 20_000
 MEBIBYTE = 2**20
 RUNS = {
     "one process, 1 thread": ("alone", 1),
-    "one process, 2 threads": ("alone", 2),
+    "one process, 2 threads": ("threads", 2),
     "Ray, 2 workers of 1 thread": ("ray", 2),
     "trust scores, one process, 1 thread": ("trust", 1),
     "trust scores, Ray, 2 shards of 1 thread": ("shards", 2),
@@ -223,10 +223,18 @@ def read_queries(folder: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     return outputs.features, outputs.predicted
 
 
+MEASUREMENTS = {
+    "alone": run_alone,
+    "threads": run_alone,
+    "ray": run_ray,
+    "trust": run_trust,
+    "shards": run_shards,
+}
+
+
 def one_run(kind: str, folder: Path) -> None:
     """Do one measurement in this process, and print it as JSON."""
-    runs = {"alone": run_alone, "ray": run_ray, "trust": run_trust, "shards": run_shards}
-    print(json.dumps(runs[kind](folder)))
+    print(json.dumps(MEASUREMENTS[kind](folder)))
 
 
 def measure(kind: str, threads: int, folder: Path) -> dict[str, float]:
@@ -290,7 +298,7 @@ def main() -> None:
     parser.add_argument("--classes", type=int, nargs="+", default=[10, 100])
     parser.add_argument("--points", type=int, default=5_000, help="training points")
     parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument("--only", nargs="+", default=["alone", "ray", "trust", "shards"])
+    parser.add_argument("--only", nargs="+", choices=MEASUREMENTS, default=list(MEASUREMENTS))
     parser.add_argument("--run", nargs=2, metavar=("KIND", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:

@@ -22,7 +22,6 @@ SETTINGS = {
     "RAY_health_check_failure_threshold": "4",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",  # it listens to this machine alone
-    "OMP_NUM_THREADS": "1",
     "PYTHONPATH": os.pathsep.join(
         [str(Path(trustsets.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     ),
@@ -78,12 +77,17 @@ class Cluster:
         self._nodes.append(
             subprocess.Popen(
                 [*command, *common, *options],
-                env=os.environ | SETTINGS,
+                env=_environment(),
                 stdout=self._log,
                 stderr=self._log,
                 stdin=subprocess.DEVNULL,
             )
         )
+
+
+def _environment() -> dict[str, str]:
+    """Without a number of threads: Ray sets one for each task."""
+    return {name: text for name, text in os.environ.items() if name != "OMP_NUM_THREADS"}
 
 
 def _free_port() -> int:
@@ -124,10 +128,12 @@ def _kill_tree(node: subprocess.Popen) -> None:
     node.wait()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def running_cluster():
     """The cluster, with this process connected to it."""
     ray = pytest.importorskip("ray")
+    if not sys.platform.startswith("linux"):
+        pytest.skip("two nodes need two loopback addresses, and killing them /proc")
     # Paths of sockets may not be longer than about 100 characters: pytest's own are too long.
     folder = tempfile.mkdtemp(prefix="r", dir="/tmp")
     before = dict(os.environ)

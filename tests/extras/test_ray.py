@@ -118,6 +118,8 @@ class Background:
 
     @property
     def parts(self):
+        if self.error is not None:
+            raise self.error
         return len(list(self._folder.glob(".*.parts/parts/*.parquet")))
 
     def join(self):
@@ -302,6 +304,25 @@ def test_command_line_on_the_cluster(cluster, predictor, inputs, tmp_path):
     assert_same(written(result), in_one_process(predictor, inputs))
     options = json.loads(pq.read_table(result).schema.metadata[b"options"])
     assert "ray" not in options["options"]
+
+
+@pytest.mark.parametrize(
+    ("words", "address"),
+    [
+        (["--ray"], "local"),
+        (["--ray", "--alpha", "0.2"], "local"),
+        (["--ray", "10.0.0.1:6379"], "10.0.0.1:6379"),
+        (["--ray=auto"], "auto"),
+    ],
+)
+def test_the_address_may_be_left_out(monkeypatch, tmp_path, words, address):
+    from trustsets.cli import main, predict
+
+    asked = []
+    monkeypatch.setattr(predict, "_predict_on_ray", lambda *given: asked.append(given[0]) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["predict", "model", "outputs", "-o", "sets.parquet", *words])
+    assert asked == [address]
 
 
 def test_the_predictor_is_shared_and_the_threads_are_few(cluster, predictor):

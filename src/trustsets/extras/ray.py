@@ -87,11 +87,9 @@ def predict_dataset(
     ray.data.Dataset
         As `predict_table`; write it with `write_parquet`, or map it further.
 
-    Examples
-    --------
-    >>> predictor = ...                                        # doctest: +SKIP
-    >>> sets = predict_dataset(predictor, ray.data.read_parquet("new/"))  # doctest: +SKIP
-    >>> sets.write_parquet("sets/")                            # doctest: +SKIP
+    Notes
+    -----
+    For example ``predict_dataset(predictor, ray.data.read_parquet("new")).write_parquet("sets")``.
     """
     check_alphas(alpha)
     work = Work(share(predictor, alpha), float(alpha), tuple(ids))

@@ -169,10 +169,13 @@ class _Job:
             if number in store:
                 summary.continued += stop - start
             else:
-                table = predict_rows(self.predictor, self.source, start, stop, self.alpha)
-                store.write(number, _to_bytes(table))
+                store.write(number, _to_bytes(self.predict(start, stop)))
             advance(stop - start)
         return summary
+
+    def predict(self, start: int, stop: int) -> "pa.Table":
+        """Sets of a block of rows."""
+        return predict_rows(self.predictor, self.source, start, stop, self.alpha)
 
     def assemble(
         self,
