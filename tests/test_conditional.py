@@ -243,10 +243,13 @@ def test_the_paper_rules_of_naive(trust, halves):
 
 def test_a_summary_says_what_is_guaranteed(halves, trust):
     calibration, test = halves
-    predictor = ConditionalConformal(trust=trust).calibrate(calibration)
+    ranks = (Confidence(transform="rank"), Trust(transform="rank"))
+    basis = Polynomial(degree=5, of=ranks, penalty=5.0)
+    predictor = ConditionalConformal(basis=basis, trust=trust).calibrate(calibration)
     text = predictor.summary(predictor.predict_set(test))
     assert "every non-negative polynomial of degree 5 in Conf and Trust" in text
     assert "is at least 1 - alpha (21 basis functions)" in text
+    assert "at most 0.0104 times the sum" in text
     assert "479 samples (120 others were used for tuning)" in text
     assert "Of 599 sets at alpha=0.1" in text
     exact = clone(predictor).set_params(randomized=True).calibrate(calibration).summary()
@@ -285,9 +288,10 @@ def test_bad_use_is_named_and_leaves_the_calibration_whole(make_outputs, trust):
     wrong = [
         ({}, make_outputs(300, features=None), "Trust needs features"),
         ({}, make_outputs(300, labels=None), "calibrate needs labels"),
-        ({}, make_outputs(25), "20 calibration samples cannot determine 21 basis functions"),
-        ({"trust": None}, outputs, "no trust score was given"),
-        ({"basis": "auto"}, outputs, "basis must be a function class"),
+        ({"basis": "best"}, outputs, 'basis must be "auto" or a function class'),
+        ({"basis": Polynomial()}, make_outputs(20), "20 calibration samples cannot determine 21"),
+        ({"basis": Polynomial(), "trust": None}, outputs, "no trust score was given"),
+        ({"class_bias": "none"}, outputs, "class_bias must be None"),
         ({"basis": PrincipalComponents(4)}, outputs, "n_components=4 exceeds"),
         ({"basis": Custom(lambda o: np.ones((2, 1)))}, outputs, "one row per sample; got 2"),
         ({"basis": Custom(lambda o: np.full((len(o), 1), np.nan))}, outputs, "must be finite"),

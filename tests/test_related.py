@@ -93,7 +93,7 @@ def test_plug_in_names_what_is_wrong_and_keeps_its_calibration(make_outputs):
     predictor = PluginConformal(basis=Intercept()).calibrate(make_outputs(300))
     before = predictor.predict_set(make_outputs())
     for change, message in [
-        ({"basis": "poly"}, r"basis must be a function class such as Polynomial\(\); got 'poly'"),
+        ({"basis": "poly"}, r"or a function class such as Polynomial\(\); got 'poly'"),
         ({"basis": Polynomial()}, "no trust score was given; pass trust="),
     ]:
         with pytest.raises(InputError, match=message):

@@ -134,6 +134,11 @@ def test_any_container_and_float_type(data):
     for wrap in (np.float32, np.float64, pd.DataFrame, torch.from_numpy, np.ndarray.tolist):
         trust = TrustScore().fit(wrap(half), pd.Series(labels))
         np.testing.assert_allclose(trust.score(wrap(asked), list(predicted)), expected, 1e-12)
+    # The torch search keeps half precision as it came; distances are those of the same numbers.
+    for approximate in (None, "pca"):
+        ways = [TrustScore(device=name, approximate=approximate) for name in ("cpu", "torch:cpu")]
+        one, other = (way.fit(half, labels).score(asked, predicted) for way in ways)
+        np.testing.assert_allclose(one, other, 1e-12)
 
 
 def test_integer_labels_come_back_as_they_went_in(data):

@@ -12,6 +12,7 @@ from trustsets._version import __version__
 if TYPE_CHECKING:
     from trustsets.atypicality import Atypicality
     from trustsets.basis import Bins, Custom, Groups, Intercept, Polynomial, PrincipalComponents
+    from trustsets.class_bias import ClassBias
     from trustsets.classifier import SetScorer, TrustSetClassifier
     from trustsets.errors import (
         InputError,
@@ -43,6 +44,7 @@ _HOME = {
     "APS": "scores",
     "Atypicality": "atypicality",
     "Bins": "basis",
+    "ClassBias": "class_bias",
     "ClassFrequency": "statistics",
     "ClusteredConformal": "predictors",
     "ConditionalConformal": "predictors",
@@ -84,6 +86,7 @@ __all__ = [
     "RAPS",
     "Atypicality",
     "Bins",
+    "ClassBias",
     "ClassFrequency",
     "ClusteredConformal",
     "ConditionalConformal",

@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _num_samples, check_is_fitted, column_or_1d
 
 from trustsets.arrays import Array
-from trustsets.basis import Bins, Polynomial
+from trustsets.basis import Bins
 from trustsets.errors import InputError, NotCalibratedError
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import (
@@ -24,18 +24,15 @@ from trustsets.predictors import (
     StandardConformal,
 )
 from trustsets.sets import PredictionSets
-from trustsets.statistics import Confidence, Trust
 from trustsets.trust import TrustScore
 
 __all__ = ["SetScorer", "TrustSetClassifier"]
 
 Features = Literal["auto", "input", "pipeline"] | Callable[[Any], Any]
 
-# The function class grows with the calibration data: this many samples for each column,
-# up to the paper's degree 5.
-_SAMPLES_PER_COLUMN = 20
+# The grid of "mondrian" grows with the calibration data: this many samples for each cell.
 _SAMPLES_PER_CELL = 50
-_LARGEST_DEGREE = 5
+_LARGEST_SIDE = 5
 
 
 @final
@@ -51,10 +48,10 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     estimator : classifier
         Any scikit-learn classifier or pipeline with `predict_proba` or `decision_function`.
     method : {"conditional", "standard", "mondrian"} or Predictor
-        ``"conditional"`` conditions on confidence and trust with polynomials whose degree
-        suits the amount of calibration data (5 from 420 samples on); ``"mondrian"`` uses
-        a grid of both; ``"standard"`` is split conformal prediction. A predictor of your
-        own is used as given; its trust score, if it has none, is fitted here.
+        ``"conditional"`` is `ConditionalConformal` with its defaults, which suit themselves
+        to the amount of calibration data; ``"mondrian"`` uses a grid of confidence and
+        trust; ``"standard"`` is split conformal prediction. A predictor of your own is used
+        as given; its trust score, if it has none, is fitted here.
     features : {"auto", "input", "pipeline"} or callable
         Where the trust score measures distances: the input, the output of a pipeline
         before its last step, or ``features(X)``. ``"auto"`` takes the second for a
@@ -195,15 +192,11 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if self.method == "standard":
             return StandardConformal(random_state=self.random_state)
         if self.method == "mondrian":
-            side = min(_LARGEST_DEGREE, max(1, int(np.sqrt(n / _SAMPLES_PER_CELL))))
+            side = min(_LARGEST_SIDE, max(1, int(np.sqrt(n / _SAMPLES_PER_CELL))))
             bins = Bins(counts=(side, side), spacing=("quantile", "quantile"))
             return MondrianConformal(bins, trust=self.reference_, random_state=self.random_state)
         if self.method == "conditional":
-            of = (Confidence(transform="rank"), Trust(transform="rank"))
-            basis = Polynomial(_degree(n), of=of)
-            return ConditionalConformal(
-                basis=basis, trust=self.reference_, random_state=self.random_state
-            )
+            return ConditionalConformal(trust=self.reference_, random_state=self.random_state)
         raise InputError(
             'method must be "conditional", "standard", "mondrian" or a predictor; '
             f"got {self.method!r}."
@@ -273,14 +266,6 @@ class SetScorer:
         covered = sets.covers(y)[np.argsort(outputs.confidence, kind="stable")]
         shares = [part.mean() for part in np.array_split(covered, self.n_bins) if part.size]
         return -100.0 * float(np.mean(np.abs(np.array(shares) - (1.0 - self.alpha))))
-
-
-def _degree(n: int) -> int:
-    """Largest degree whose (d + 1)(d + 2) / 2 columns have enough samples each."""
-    degree = 0
-    while degree < _LARGEST_DEGREE and (degree + 2) * (degree + 3) // 2 * _SAMPLES_PER_COLUMN <= n:
-        degree += 1
-    return degree
 
 
 def _check_data(X: Any, y: Any) -> tuple[Any, Array]:

@@ -24,6 +24,8 @@ class Stream(IntEnum):
     PREDICTION_LEVEL = 3
     RANK_TIES = 4
     TUNING_SCORE = 5
+    CLASS_BIAS_FOLDS = 6
+    BASIS_FOLDS = 7
 
 
 def row_uniforms(seed: int, stream: Stream, rows: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -91,6 +91,7 @@ class ModelOutputs:
         self._codes = None if labels is None else read_only(encode_labels(labels, self._classes))
         self._groups = check_groups(groups, n)
         self._rows = check_rows(rows, n)
+        self._shift: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return int(self._values.shape[0])
@@ -140,7 +141,15 @@ class ModelOutputs:
     @cached_property
     def predicted_codes(self) -> NDArray[np.int64]:
         """Column of the most likely class; the first of equals, shape (n,)."""
-        return read_only(np.argmax(self._values, axis=1))
+        if self._shift is None:
+            return read_only(np.argmax(self._values, axis=1))
+        result = np.empty(len(self), dtype=np.int64)
+
+        def fill(block: slice) -> None:
+            result[block] = self._shifted_block(block).argmax(axis=1)
+
+        for_each_block(fill, len(self), self.n_classes)
+        return read_only(result)
 
     @property
     def predicted(self) -> Array:
@@ -151,7 +160,7 @@ class ModelOutputs:
     def logits(self) -> Array:
         """Logits as given, or the logarithm of the given probabilities, shape (n, K)."""
         if self._kind == "logits":
-            return self._values
+            return self._values if self._shift is None else self._values + self._shift
         return np.log(np.maximum(self.probabilities, _SMALLEST_PROBABILITY))
 
     @property
@@ -167,7 +176,7 @@ class ModelOutputs:
 
     def block_probabilities(self, block: slice, temperature: float = 1.0) -> NDArray[np.float64]:
         """Float64 probabilities of a block of rows, at a temperature, without the rest."""
-        values = self._values[block].astype(np.float64)
+        values = self._shifted_block(block)
         if self._kind == "logits":
             values -= values.max(axis=1, keepdims=True)
             if temperature != 1.0:
@@ -177,6 +186,17 @@ class ModelOutputs:
             values /= values.max(axis=1, keepdims=True)
             values **= 1.0 / temperature
         values /= values.sum(axis=1, keepdims=True)
+        return values
+
+    def _shifted_block(self, block: slice) -> NDArray[np.float64]:
+        """Float64 values of a block of rows, with the shift, in their own kind."""
+        values = self._values[block].astype(np.float64)
+        if self._shift is None:
+            return values
+        if self._kind == "logits":
+            values += self._shift
+        else:
+            values *= np.exp(self._shift - self._shift.max())
         return values
 
     @cached_property
@@ -264,6 +284,7 @@ class ModelOutputs:
                 for name in parts[0]._groups
             },
             rows=rows if np.unique(rows).size == rows.size else np.arange(rows.size),
+            shift=parts[0]._shift,
         )
 
     def _strata(self, stratify: Any) -> Array:
@@ -289,6 +310,7 @@ class ModelOutputs:
             codes=None if self._codes is None else self._codes[index],
             groups={name: column[index] for name, column in self._groups.items()},
             rows=self._rows[index],
+            shift=self._shift,
         )
 
     @classmethod
@@ -302,6 +324,7 @@ class ModelOutputs:
         codes: NDArray[np.int64] | None,
         groups: Mapping[str, Array],
         rows: NDArray[np.int64],
+        shift: NDArray[np.float64] | None = None,
     ) -> Self:
         """Build from parts that were checked before."""
         new = cls.__new__(cls)
@@ -312,7 +335,33 @@ class ModelOutputs:
         new._codes = None if codes is None else read_only(codes)
         new._groups = {name: read_only(column) for name, column in groups.items()}
         new._rows = read_only(rows)
+        new._shift = shift
         return new
+
+    def shifted(self, shift: Any) -> Self:
+        """Return the same samples with a constant added to the logits of each class.
+
+        The sum is taken block by block when it is needed; no second copy of the logits is
+        kept.
+
+        Examples
+        --------
+        >>> outputs = ModelOutputs(probabilities=[[0.6, 0.4]])
+        >>> outputs.shifted([0.0, np.log(3.0)]).probabilities.round(3)
+        array([[0.333, 0.667]])
+        """
+        amounts = column(shift, "shift", self.n_classes).astype(np.float64)
+        before = np.zeros(self.n_classes) if self._shift is None else self._shift
+        return self._trusted(
+            kind=self._kind,
+            values=self._values,
+            features=self._features,
+            classes=self._classes,
+            codes=self._codes,
+            groups=self._groups,
+            rows=self._rows,
+            shift=read_only(before + amounts),
+        )
 
     def with_logits(self, logits: Array) -> Self:
         """Return the same samples with other logits (for example temperature-scaled)."""
@@ -333,6 +382,7 @@ def _check_alike(parts: Sequence[ModelOutputs]) -> None:
         same = {
             "logits or probabilities": part._kind == first._kind,
             "classes": np.array_equal(part.classes, first.classes),
+            "shift": np.array_equal(_shift_of(part), _shift_of(first)),
             "features": _width(part) == _width(first),
             "labels": (part.codes is None) == (first.codes is None),
             "group columns": list(part.groups) == list(first.groups),
@@ -340,6 +390,10 @@ def _check_alike(parts: Sequence[ModelOutputs]) -> None:
         for what, agrees in same.items():
             if not agrees:
                 raise InputError(f"parts[{number}] differs from parts[0] in its {what}.")
+
+
+def _shift_of(outputs: ModelOutputs) -> NDArray[np.float64]:
+    return np.zeros(outputs.n_classes) if outputs._shift is None else outputs._shift
 
 
 def _width(outputs: ModelOutputs) -> int | None:

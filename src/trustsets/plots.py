@@ -208,7 +208,7 @@ def degree_curves(
         ax.set_ylim(bottom=0)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         _tidy(ax)
-    _legend_floor_last(left)
+    _legend_floor_last(left, figure)
     return figure
 
 
@@ -233,11 +233,20 @@ def ball_curves(
     return _tidy(ax)
 
 
-def _legend_floor_last(ax: "Axes") -> None:
-    """Lines come before error bars in a legend; the floor belongs after the methods."""
+def _legend_floor_last(ax: "Axes", figure: "Figure | None" = None) -> None:
+    """Name the methods, then the floor, on the axes or below all axes of a figure.
+
+    (By itself a legend puts lines, such as the floor, before error bars.)
+    """
     handles, labels = ax.get_legend_handles_labels()
     order = sorted(range(len(labels)), key=lambda i: labels[i] == _FLOOR)
-    ax.legend([handles[i] for i in order], [labels[i] for i in order], frameon=False, fontsize=8)
+    named = [handles[i] for i in order], [labels[i] for i in order]
+    if figure is None:
+        ax.legend(*named, frameon=False, fontsize=8)
+    else:
+        figure.legend(
+            *named, loc="outside lower center", ncols=len(order), frameon=False, fontsize=8
+        )
 
 
 def trust_against_rank(

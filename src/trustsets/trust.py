@@ -14,13 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
-from trustsets.neighbours.inputs import (
-    as_matrix,
-    as_stored,
-    class_codes,
-    class_positions,
-    half_type,
-)
+from trustsets.neighbours.inputs import as_matrix, as_stored, class_codes, class_positions
 from trustsets.neighbours.points import (
     ClassDistances,
     ClassPoints,
@@ -31,6 +25,7 @@ from trustsets.neighbours.points import (
     sort_by_class,
     spread,
     squares_about,
+    take_rows,
 )
 from trustsets.storage import storable
 
@@ -195,11 +190,11 @@ class TrustScore(BaseEstimator):
             The object itself.
         """
         self._check_parameters()
-        matrix = as_matrix(features, "features")
+        matrix = as_matrix(features, "features", half=True)
         classes, codes = class_codes(labels, len(matrix))
         order, starts = sort_by_class(codes, len(classes))
-        stored = as_stored(matrix[order], self.storage or half_type(features))
-        points = search_points(stored, starts, self.normalize)
+        stored = as_stored(take_rows(matrix, order), self.storage)
+        points = search_points(stored, starts, self.normalize, self._widen)
         keep = self._dense(points)
         if not keep.all():
             points, stored = points.keep(keep), stored[keep]
@@ -260,10 +255,16 @@ class TrustScore(BaseEstimator):
         reduction = state["reduction"]
         stored = np.ascontiguousarray(state["features"])
         normalize = self.normalize and reduction is None
-        points = search_points(stored, state["starts"].astype(np.int64), normalize)
+        starts = state["starts"].astype(np.int64)
+        points = search_points(stored, starts, normalize, self._widen)
         self._finish(state["classes"], stored, points, float(state["scale"]), reduction)
         self.recall_ = float(state["recall"])
         return self
+
+    @property
+    def _widen(self) -> bool:
+        """Whether the search needs float32: a card takes float16, half to keep and to move."""
+        return self.device == "cpu" or self.approximate == "ivf"
 
     def _set_up(
         self, classes: NDArray[Any], stored: FloatArray, points: ClassPoints, scale: float
@@ -276,7 +277,7 @@ class TrustScore(BaseEstimator):
             reduction = principal_reduction(points, self.components)
             exact = points
             stored = as_stored(reduce_rows(points.features, points.scale, *reduction), self.storage)
-            points = search_points(stored, points.starts, normalize=False)
+            points = search_points(stored, points.starts, False, self._widen)
         else:
             exact = points
         self._finish(classes, stored, points, scale, reduction)

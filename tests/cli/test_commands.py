@@ -34,6 +34,8 @@ def test_calibrate_is_the_library(folder):
         ("--method bins --statistic confidence --statistic entropy", "Entropy"),
         ("--statistic confidence --degree 2 --transform log", "degree=2"),
         ("--basis groups --basis intercept", "Intercept"),
+        ("--degree 2 --train train.npz", "Polynomial(degree=2, of=(Confidence(transform='rank'), "),
+        ("--paper --degree 3 --train train.npz", "degree=3"),
         ("--basis components --components 2 --randomized", "'randomized': True"),
         ("--train train.npz --neighbour 2 --own-mass random", "own_mass='random'"),
         ("--method plugin --statistic margin", "PluginConformal"),
@@ -314,3 +316,19 @@ def test_too_little_memory_is_one_line(run, folder, monkeypatch):
     monkeypatch.setattr(_Job, "predict", fail)
     done = run("predict", "standard.trustsets", "new.npz", "-o", "s.csv")
     assert done.code == 2 and "not enough memory (Unable to allocate 7 PiB)" in done.err
+
+
+def test_tuning_samples_have_the_same_classes(run, folder):
+    arrays = dict(np.load("test.npz"))
+    arguments = ["calibrate", "calibration.npz", "-o", "m.trustsets", "--method", "standard"]
+    arguments += ["--temperature", "tuning", "--tuning"]
+    np.savez("turned.npz", **(arrays | {"classes": arrays["classes"][::-1]}))
+    done = run(*arguments, "turned.npz")
+    assert done.code == 2 and "turned.npz: its classes are not those" in done.err
+    del arrays["classes"]
+    np.savez("nameless.npz", **arrays)
+    temperatures = []
+    for name in ("test.npz", "nameless.npz"):
+        assert run(*arguments, name).code == 0
+        temperatures.append(trustsets.load("m.trustsets").temperature_)
+    assert temperatures[0] == temperatures[1] != 1.0

@@ -22,6 +22,7 @@ def test_help_lists_the_commands_and_completion():
     for name in [*COMMANDS, "paper"]:
         assert re.search(rf"^\W*{name}\s+\w", text, re.MULTILINE)
     assert "--install-completion" in text
+    assert "trustsets demo" in text and max(map(len, text.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -11,6 +11,7 @@ PINNED = {
     "APS",
     "Atypicality",
     "Bins",
+    "ClassBias",
     "ClassFrequency",
     "ClusteredConformal",
     "ConditionalConformal",

@@ -5,6 +5,7 @@ import pytest
 from problems import COMPILED, Array, Case, random_case, reference
 
 from trustsets.engine import fit_quantiles
+from trustsets.engine import landmarks as landmarks_module
 from trustsets.status import Status
 
 FEATURES = [
@@ -87,3 +88,53 @@ def test_a_breakpoint_on_the_level_gives_the_smallest_value(n: int, level: float
     value = model.thresholds(case.tests, level).values[0]
     assert value == reference(case, np.array([level]))[0]
     assert value < model.thresholds(case.tests, level + 1e-3).values[0]
+
+
+@pytest.mark.parametrize("scores", SCORES)
+@pytest.mark.parametrize("features", ["normal", "bins", "polynomial3", "heavy_polynomial5"])
+def test_copies_of_points_count_one_by_one(features: str, scores: str) -> None:
+    """Every point several times, in any order: the definition over all of them."""
+    for seed in SEEDS:
+        case = random_case(seed, features, scores, n=40)
+        rng = np.random.default_rng(seed)
+        drawn = np.concatenate([np.arange(40), rng.integers(40, size=90)])
+        copied = Case(case.phi[drawn], case.scores[drawn], case.tests, case.alpha)
+        levels = rng.uniform(-case.alpha + 1e-6, 1.0 - case.alpha, len(case.tests))
+        levels[[0, -1]] = 1.0 - case.alpha
+        assert_exact(copied, levels)
+
+
+@pytest.mark.parametrize("copies", [2, 7])
+def test_copies_of_a_problem_share_its_weight(copies: int) -> None:
+    """All points k times and the test point with weight k u: the same linear program."""
+    rng = np.random.default_rng(copies)
+    phi = np.stack([np.ones(60), rng.random(60)], axis=1)
+    values = rng.gamma(2.0, size=60)
+    many = fit_quantiles(np.repeat(phi, copies, axis=0), np.repeat(values, copies), 0.1)
+    once = fit_quantiles(phi, values, 0.1)
+    assert many.n_points == 60 * copies
+    found = many.thresholds(phi[:9], level=0.8).values
+    np.testing.assert_allclose(
+        found, once.thresholds(phi[:9], level=0.8 / copies).values, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("scores", ["continuous", "mostly_zero"])
+@pytest.mark.parametrize("features", ["polynomial3", "heavy_polynomial5", "bins"])
+def test_every_landmark_leads_to_the_same_vertex(
+    monkeypatch: pytest.MonkeyPatch, features: str, scores: str
+) -> None:
+    """Paths from near, far and no landmarks end in one place, whatever their level."""
+    monkeypatch.setattr(landmarks_module, "POINTS_EACH", 8)
+    case = random_case(3, features, scores, n=1200 if COMPILED else 400, m=40 if COMPILED else 6)
+    levels = np.random.default_rng(0).uniform(-0.199, 0.8, len(case.tests))
+    model = fit_quantiles(case.phi, case.scores, 0.2)
+    marks = model._marks
+    expected = model.thresholds(case.tests, levels).values
+    assert np.isfinite(marks.half_square).sum() > 1
+    for keep in range(min(4, len(marks.goal))):
+        only = np.full(len(marks.half_square), np.inf)
+        only[keep] = marks.half_square[keep]
+        object.__setattr__(model, "_marks", marks._replace(half_square=only))
+        found = model.thresholds(case.tests, levels).values
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)

@@ -7,10 +7,13 @@ from scipy.optimize import linprog
 
 from trustsets.engine import fit as fit_module
 from trustsets.engine import fit_quantiles, solve_oracle
+from trustsets.engine import pulled as pulled_module
+from trustsets.engine.descent import CAPPED
 from trustsets.engine.fit import Certificate, fit_vertex
 from trustsets.engine.model import QuantileModel
 from trustsets.engine.oracle import solve_reduced
 from trustsets.engine.problem import build_problem
+from trustsets.errors import TrustSetsError
 from trustsets.status import Status
 
 N = 6000 if COMPILED else 150
@@ -32,10 +35,11 @@ def test_reduced_fits_reach_the_optimum_of_the_whole(features: str, scores: str)
     vertex = fit_vertex(problem)
     assert vertex.certificate.holds
     slope = np.where(vertex.residuals > 0, 1 - case.alpha, -case.alpha)
-    loss = float(slope @ vertex.residuals)
+    loss = float((problem.copies * slope) @ vertex.residuals)
     bounds = (-case.alpha, 1.0 - case.alpha)
-    rank = problem.rows.shape[1]
-    dual = linprog(-problem.scores, A_eq=problem.rows.T, b_eq=np.zeros(rank), bounds=bounds)
+    rows = problem.whitening.apply(case.phi)  # all points, copies apart
+    zero = np.zeros(rows.shape[1])
+    dual = linprog(-case.scores, A_eq=rows.T, b_eq=zero, bounds=bounds)
     assert loss == pytest.approx(-dual.fun, abs=1e-7 * N)
 
 
@@ -63,7 +67,14 @@ def test_descent_and_program_agree_with_the_path() -> None:
     for row, value in zip(problem.whitening.apply(tests), expected.values, strict=True):
         assert model._solve_alone(row, 0.9)[0] == pytest.approx(value, abs=1e-9)
         program = solve_reduced(
-            problem.rows, problem.scores, vertex.residuals, problem.norms, 0.1, row, 0.9
+            problem.rows,
+            problem.scores,
+            problem.copies,
+            vertex.residuals,
+            problem.norms,
+            0.1,
+            row,
+            0.9,
         )
         assert program == pytest.approx(value, abs=1e-9)
         assert program == pytest.approx(
@@ -92,3 +103,59 @@ def test_a_slope_that_turns_exactly_at_a_breakpoint_is_no_ray() -> None:
         x = rng.random(60)
         phi = np.stack([np.ones(60), x, x > 0.5], axis=1)
         assert fit_quantiles(phi, rng.gamma(1.0, 0.2 + x), 0.2).certificate.holds, seed
+
+
+def heavy_model() -> tuple[QuantileModel, np.ndarray]:
+    """Heavy tails, and test rows far out in them: some have no finite threshold."""
+    rng = np.random.default_rng(5)
+    x = np.exp(1.2 * rng.standard_normal(N))
+    phi = np.stack([x**k for k in range(5)], axis=1)
+    far = np.quantile(x, [0.5, 0.9, 0.99, 0.999, 1.0]) * [1.0, 1.0, 1.0, 1.0, 1.1]
+    far = np.append(far, x.max() * np.array([1.3, 2.0, 10.0]))
+    return fit_quantiles(phi, rng.gamma(2.0, size=N), 0.1), far[:, None] ** np.arange(5)
+
+
+@pytest.mark.parametrize("first", [1, 8, 64, N])
+def test_few_active_points_lead_to_the_optimum_of_all(
+    monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    """The descent of extreme rows takes in what it passed, and proves what is infinite."""
+    model, tests = heavy_model()
+    problem = model._problem
+    monkeypatch.setattr(pulled_module, "FIRST_ACTIVE", first)
+    kinds = set()
+    for row in problem.whitening.apply(tests):
+        value, status = model._solve_alone(row, 0.9)
+        kinds.add(status)
+        expected = solve_oracle(problem.rows, problem.scores, 0.1, row, 0.9)
+        assert value == pytest.approx(expected, rel=1e-9)
+    assert kinds == {Status.EXACT, Status.HIGH_LEVERAGE}
+
+
+def test_a_base_fit_without_proof_starts_again_from_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(1)
+    phi = np.stack([np.ones(200), rng.random(200), rng.random(200)], axis=1)
+    scores = np.round(rng.gamma(2.0, size=200), 1)
+    expected = fit_quantiles(phi, scores).thresholds(phi[:9]).values
+    honest, calls = fit_module._close_in, []
+
+    def failing_once(*arguments: object) -> tuple[int, np.ndarray, int]:
+        calls.append(arguments)
+        if len(calls) == 1:
+            return CAPPED, arguments[2], 0  # type: ignore[return-value]
+        return honest(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fit_module, "_close_in", failing_once)
+    model = fit_quantiles(phi, scores)
+    assert len(calls) == 2
+    assert model.certificate.holds
+    assert model.certificate.pivots < 10  # the program's solution is as good as optimal
+    np.testing.assert_allclose(model.thresholds(phi[:9]).values, expected, atol=1e-9)
+
+
+def test_a_base_fit_that_stays_without_proof_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit_module, "CERTIFICATE_TOL", -1.0)
+    with pytest.raises(TrustSetsError, match="base fit lost its accuracy"):
+        fit_quantiles(np.ones((30, 1)), np.arange(30.0))

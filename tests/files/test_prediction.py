@@ -104,6 +104,22 @@ def test_every_form_reads_back(suffix, model, new, tmp_path):
     assert sum(summary.status.values()) == 500
 
 
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
+@pytest.mark.parametrize(
+    "names", [["a,b", 'c"d', "e\nf", "ü", "[]"], [10, 20, 30, 40, 50], [0.5, 1.5, 2.5, 3.5, 4.5]]
+)
+def test_class_names_of_any_kind_come_back(suffix, names, new, tmp_path):
+    arrays = simulated(500, seed=5)
+    names = np.array(names)
+    outputs = ModelOutputs(logits=arrays["logits"], labels=names[arrays["labels"]], classes=names)
+    predictor = StandardConformal().calibrate(outputs)
+    predictor.save(tmp_path / "m.trustsets")
+    np.savez(new, logits=arrays["logits"])
+    predict_file(tmp_path / "m.trustsets", new, tmp_path / f"sets{suffix}")
+    found = read_predictions(tmp_path / f"sets{suffix}", names)
+    np.testing.assert_array_equal(found.mask, predictor.predict_set(outputs).mask)
+
+
 def test_infinite_thresholds_are_valid_json(plain_model, new, tmp_path):
     predict_file(plain_model, new, tmp_path / "sets.jsonl", alpha=1e-4)
     lines = [json.loads(line) for line in (tmp_path / "sets.jsonl").read_text().splitlines()]

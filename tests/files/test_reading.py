@@ -108,6 +108,9 @@ def test_training_samples_need_no_logits(tmp_path):
     features, labels = read_training(path, CLASSES)
     np.testing.assert_array_equal(features, arrays["features"])
     np.testing.assert_array_equal(labels, CLASSES[arrays["labels"]])
+    # Names of its own, in another order, say what its positions mean.
+    write_npz(path.with_suffix(""), dict(np.load(path)) | {"classes": CLASSES[::-1]})
+    np.testing.assert_array_equal(read_training(path, CLASSES)[1], CLASSES[::-1][arrays["labels"]])
     with pytest.raises(InputError, match="there is no array 'features'"):
         read_training(write_npz(tmp_path / "b", {"labels": arrays["labels"]}))
 

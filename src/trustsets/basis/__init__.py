@@ -1,21 +1,32 @@
 """Function classes: over what coverage is asked to hold. Imports statistics and below."""
 
-from trustsets.basis.base import Basis, FittedBasis, FittedPartition, Partition, Sum
+from trustsets.basis.auto import BasisChoice, choose_basis
+from trustsets.basis.base import (
+    Basis,
+    FittedBasis,
+    FittedPartition,
+    FittedSum,
+    Partition,
+    Sum,
+)
 from trustsets.basis.functions import Custom, Intercept, Polynomial, PrincipalComponents
 from trustsets.basis.partitions import Bins, FittedBins, FittedGroups, Groups
 
 __all__ = [
     "Basis",
+    "BasisChoice",
     "Bins",
     "Custom",
     "FittedBasis",
     "FittedBins",
     "FittedGroups",
     "FittedPartition",
+    "FittedSum",
     "Groups",
     "Intercept",
     "Partition",
     "Polynomial",
     "PrincipalComponents",
     "Sum",
+    "choose_basis",
 ]

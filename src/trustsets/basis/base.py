@@ -11,6 +11,7 @@ from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import block_diag
 
 from trustsets.errors import InputError
 from trustsets.statistics import Observed
@@ -33,6 +34,14 @@ class FittedBasis(ABC):
     @abstractmethod
     def description(self) -> str:
         """The functions it spans, in words that continue "every ..."."""
+
+    def penalty(self, observed: Observed) -> Floats:
+        """Return rows w of shape (q, p); a fit adds ``sum_j |w_j' beta|`` to its loss.
+
+        Most function classes have none. Coverage over a function ``phi' gamma`` can then be
+        off by ``sum_j |w_j' gamma| / (n + 1)`` at most, n being the calibration samples.
+        """
+        return np.zeros((0, self.design(observed).shape[1]))
 
 
 class FittedPartition(FittedBasis):
@@ -111,6 +120,10 @@ class FittedSum(FittedBasis):
     def design(self, observed: Observed) -> Floats:
         """Return the columns of all parts."""
         return np.hstack([part.design(observed) for part in self.parts])
+
+    def penalty(self, observed: Observed) -> Floats:
+        """Return the rows of all parts, each in the columns of its part."""
+        return np.asarray(block_diag(*[part.penalty(observed) for part in self.parts]))
 
     @property
     def description(self) -> str:

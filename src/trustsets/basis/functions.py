@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from trustsets.arrays import floating_matrix
 from trustsets.basis.base import Basis, FittedBasis, Floats
+from trustsets.blocks import for_each_block
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Confidence, FittedStatistic, Observed, Statistic, Trust
@@ -68,6 +69,13 @@ class Polynomial(Basis):
         Largest total degree; with two statistics there are (d + 1)(d + 2) / 2 columns.
     of : tuple of Statistic
         What the polynomials are of.
+    penalty : float
+        Price of one unit of each coefficient of a product of Chebyshev polynomials whose
+        degree is 2 or more, in units of calibration samples: the fit minimises
+        ``sum of losses + penalty * sum |coefficient|`` (the lasso of quantile regression).
+        Curvature that few samples ask for is then left out, and with it thresholds that
+        run away where samples are rare. Linear functions stay free: their guarantee is
+        exact, that of others holds up to ``penalty * sum |coefficient| / (n + 1)``.
 
     Examples
     --------
@@ -79,8 +87,11 @@ class Polynomial(Basis):
 
     degree: int = 5
     of: tuple[Statistic, ...] = (Confidence(), Trust())
+    penalty: float = 0.0
 
     def __post_init__(self) -> None:
+        if not (np.isfinite(self.penalty) and self.penalty >= 0.0):
+            raise InputError(f"penalty must be finite and not negative; got {self.penalty}.")
         if self.degree != int(self.degree) or self.degree < 0:
             raise InputError(f"degree must be a whole number, 0 or more; got {self.degree}.")
         if not self.of or not all(isinstance(item, Statistic) for item in self.of):
@@ -97,7 +108,8 @@ class Polynomial(Basis):
         values = [item.values(observed) for item in fitted]
         low = np.array([each.min() for each in values])
         high = np.array([each.max() for each in values])
-        return FittedPolynomial(self.degree, fitted, low, np.where(high > low, high, low + 1.0))
+        high = np.where(high > low, high, low + 1.0)
+        return FittedPolynomial(self.degree, fitted, low, high, self.penalty)
 
 
 @final
@@ -110,6 +122,7 @@ class FittedPolynomial(FittedBasis):
     of: tuple[FittedStatistic, ...]
     low: Floats
     high: Floats
+    price: float = 0.0
 
     def design(self, observed: Observed) -> Floats:
         """Return one column for each combination of degrees."""
@@ -118,11 +131,20 @@ class FittedPolynomial(FittedBasis):
             for place, item in enumerate(self.of)
         ]
         columns = []
-        for degrees in product(range(self.degree + 1), repeat=len(tables)):
-            if sum(degrees) <= self.degree:
-                factors = [table[:, d] for table, d in zip(tables, degrees, strict=True)]
-                columns.append(np.prod(factors, axis=0))
+        for degrees in self._degrees():
+            factors = [table[:, d] for table, d in zip(tables, degrees, strict=True)]
+            columns.append(np.prod(factors, axis=0))
         return np.column_stack(columns)
+
+    def penalty(self, observed: Observed) -> Floats:
+        """Return the price of each coefficient above the linear ones."""
+        total = np.array([sum(degrees) for degrees in self._degrees()])
+        rows = self.price * np.eye(total.size)
+        return rows[total > 1] if self.price > 0.0 else rows[:0]
+
+    def _degrees(self) -> list[tuple[int, ...]]:
+        every = product(range(self.degree + 1), repeat=len(self.of))
+        return [degrees for degrees in every if sum(degrees) <= self.degree]
 
     def _scaled(self, values: Floats, place: int) -> NDArray[np.float64]:
         low, high = self.low[place], self.high[place]
@@ -170,8 +192,11 @@ class PrincipalComponents(Basis):
                 f"n_components={self.n_components} exceeds what {features.shape[0]} samples of "
                 f"dimension {features.shape[1]} can give; ask for fewer."
             )
-        pca = PCA(self.n_components, svd_solver="full").fit(features.astype(np.float64))
-        return FittedComponents(pca.mean_, pca.components_)
+        # Leading directions need no more digits than the covariance has, and it is ten times
+        # faster to come by than the singular vectors of many samples.
+        solver = "covariance_eigh" if features.shape[0] > features.shape[1] else "full"
+        pca = PCA(self.n_components, svd_solver=solver).fit(features.astype(np.float64))
+        return FittedComponents(pca.mean_, np.ascontiguousarray(pca.components_))
 
 
 @final
@@ -190,8 +215,15 @@ class FittedComponents(FittedBasis):
             raise InputError(
                 f"features have dimension {features.shape[1]}, but {self.mean.size} when fitted."
             )
-        scores = (features.astype(np.float64) - self.mean) @ self.directions.T
-        return np.column_stack([np.ones(len(scores)), scores])
+        columns = np.ones((len(features), 1 + len(self.directions)))
+
+        def project(rows: slice) -> None:
+            centred = features[rows] - self.mean
+            # Not a matrix product: the last digits of one depend on the other rows of its batch.
+            np.einsum("ij,kj->ik", centred, self.directions, out=columns[rows, 1:])
+
+        for_each_block(project, *features.shape)
+        return columns
 
     @property
     def description(self) -> str:

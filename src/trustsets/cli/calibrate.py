@@ -141,9 +141,14 @@ def calibrate(
         ),
     ] = None,
     degree: Annotated[
-        int,
-        typer.Option(min=0, metavar="N", rich_help_panel=_METHOD, help="Degree of the polynomial."),
-    ] = 5,
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            rich_help_panel=_METHOD,
+            help="Degree of the polynomial. Default: 5.",
+        ),
+    ] = None,
     components: Annotated[
         int,
         typer.Option(
@@ -160,13 +165,13 @@ def calibrate(
         ),
     ] = None,
     transform: Annotated[
-        Transform,
+        Transform | None,
         typer.Option(
             metavar="NAME",
             rich_help_panel=_METHOD,
-            help="How the polynomial takes a statistic: rank, log or raw.",
+            help="How the polynomial takes a statistic: rank (default), log or raw.",
         ),
-    ] = Transform.RANK,
+    ] = None,
     neighbour: Annotated[
         int,
         typer.Option(
@@ -258,13 +263,11 @@ def calibrate(
         score=None if score is None else score.value,
         scale=None if scale is None else scale.value,
         own_mass=None if own_mass is None else own_mass.value,
-        basis=tuple(name.value for name in basis or [BasisName.POLYNOMIAL]),
+        basis=tuple(name.value for name in basis or ()),
         degree=degree,
         components=components,
-        statistics=tuple(
-            name.value for name in statistic or [StatisticName.CONFIDENCE, StatisticName.TRUST]
-        ),
-        transform=transform.value,
+        statistics=tuple(name.value for name in statistic or ()),
+        transform=None if transform is None else transform.value,
         groups=tuple(group or ()),
         temperature=_temperature(temperature),
         tuning_fraction=tuning_fraction,

@@ -44,7 +44,14 @@ def root(
         typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Prediction sets that keep their coverage where the classifier is overconfident."""
+    """Prediction sets that keep their coverage where the classifier is overconfident.
+
+    New here? Run 'trustsets demo'. From arrays on disk to sets:
+
+      trustsets calibrate held_out.npz --train train.npz -o model.trustsets
+
+      trustsets predict model.trustsets new.npz --alpha 0.1 -o sets.parquet
+    """
     console.reset()
 
 

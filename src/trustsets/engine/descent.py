@@ -2,8 +2,12 @@
 
 The problem is to minimise ``sum_i loss(s_i - Q_i b) - pull @ b``. The linear part stands for
 points that are known to stay on one side: they enter only through their `pull`, the sum of
-``eta_i Q_i`` with ``eta_i`` the slope of the loss on that side. Imports `kernels` and `problem`.
+``eta_i Q_i`` with ``eta_i`` the slope of the loss on that side. A point may stand for several
+equal ones, its `copies`: its loss and its box are that many times as large. Imports `kernels`
+and `problem`.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -11,7 +15,7 @@ from numba import njit
 from trustsets.engine.kernels import dot, exchange, nudged_residuals, products, row_dot, three_way
 from trustsets.engine.problem import BoolArray, FloatArray, IntArray
 
-__all__ = ["CAPPED", "OPTIMAL", "UNBOUNDED", "descend"]
+__all__ = ["CAPPED", "OPTIMAL", "UNBOUNDED", "Data", "descend"]
 
 OPTIMAL, UNBOUNDED, CAPPED = 0, 1, 2
 
@@ -25,53 +29,66 @@ CAP_FACTOR = 60
 """Pivots allowed per basic point (and at least this many times ten)."""
 
 
+class Data(NamedTuple):
+    """What the descent needs of a problem or of a part of it."""
+
+    rows: FloatArray
+    norms: FloatArray
+    scores: FloatArray
+    nudges: FloatArray
+    copies: FloatArray
+    scale: float
+
+    def take(self, chosen: IntArray) -> "Data":
+        """Return the part of these points."""
+        return Data(
+            self.rows[chosen],
+            self.norms[chosen],
+            self.scores[chosen],
+            self.nudges[chosen],
+            self.copies[chosen],
+            self.scale,
+        )
+
+
 @njit(cache=True, nogil=True)
 def descend(
-    rows: FloatArray,
-    scores: FloatArray,
-    nudges: FloatArray,
-    zero: float,
-    pull: FloatArray,
-    alpha: float,
-    basis: IntArray,
-    corner: FloatArray,
+    data: Data, zero: float, pull: FloatArray, alpha: float, basis: IntArray, edge: FloatArray
 ) -> tuple[int, int]:
-    """Walk down to an optimal vertex; `basis` and `corner` are changed in place.
+    """Walk down to an optimal vertex, changing `basis` and `edge`: status and number of pivots.
 
-    Each step leaves the vertex along the edge whose dual value is furthest outside
-    ``[-alpha, 1 - alpha]`` relative to the edge's length (steepest descent) and goes on through
-    other residuals' zeros until the slope turns (Barrodale and Roberts 1973). Scores in general
-    position make every step strictly downhill, so no vertex comes twice.
-
-    Returns
-    -------
-    status, pivots : int
+    Each step leaves the vertex along the edge whose dual value is furthest outside its box
+    relative to the edge's length (steepest descent) and goes on through other residuals' zeros
+    until the slope turns (Barrodale and Roberts 1973). Scores in general position make every step
+    strictly downhill, so no vertex comes twice. The last edge of an `UNBOUNDED` problem is a ray.
     """
-    n_points, rank = rows.shape
+    rows, copies, (n_points, rank) = data.rows, data.copies, data.rows.shape
     residual, speed = np.empty(n_points), np.empty(n_points)
     step, weight, index = np.empty(n_points), np.empty(n_points), np.empty(n_points, np.int64)
-    total, ratio, edge = np.empty(rank), np.empty(rank), np.empty(rank)
+    total, ratio, corner = np.empty(rank), np.empty(rank), np.empty((rank, rank))
     is_basic = np.zeros(n_points, np.bool_)
     is_basic[basis] = True
     cap = CAP_FACTOR * max(rank, 10)
     for pivot in range(cap):
         if pivot % REFRESH == 0:
             corner[:] = np.linalg.inv(rows[basis]).T
-            nudged_residuals(rows, scores, nudges, basis, corner, zero, residual)
-            _total_pull(rows, residual, is_basic, pull, alpha, total)
-        leaving, excess, sign = _steepest_edge(corner, total, alpha)
+            nudged_residuals(rows, data.scores, data.nudges, basis, corner, zero, residual)
+            _total_pull(rows, copies, residual, is_basic, pull, alpha, total)
+        leaving, excess, sign = _steepest_edge(corner, total, alpha, copies, basis)
         if leaving < 0:
             return OPTIMAL, pivot
-        for j in range(rank):
-            edge[j] = -sign * corner[leaving, j]
+        edge[:] = -sign * corner[leaving]
         products(rows, edge, speed)
-        count = _crossings(residual, speed, is_basic, np.sqrt(dot(edge, edge)), step, weight, index)
+        tiny = EDGE_TOL * np.sqrt(dot(edge, edge))
+        count = _crossings(residual, speed, copies, is_basic, tiny, step, weight, index)
         chosen = _weighted_select(step, weight, index, count, excess)
         if chosen < 0:
             return UNBOUNDED, pivot
-        length, entering = step[chosen], index[chosen]
-        _pass_points(rows, residual, speed, length, entering, is_basic, total)
-        _swap(rows, alpha, basis, is_basic, residual, leaving, entering, sign, length, total)
+        length, entering, out = step[chosen], index[chosen], basis[leaving]
+        _pass_points(rows, copies, residual, speed, length, entering, is_basic, total)
+        beyond = sign * max(length, np.finfo(np.float64).tiny)
+        _swap(rows, copies, alpha, residual, out, beyond, entering, total)
+        basis[leaving], is_basic[out], is_basic[entering] = entering, False, True
         exchange(corner, leaving, rows, entering, ratio)
     return CAPPED, cap
 
@@ -79,6 +96,7 @@ def descend(
 @njit(cache=True, nogil=True)
 def _total_pull(
     rows: FloatArray,
+    copies: FloatArray,
     residual: FloatArray,
     is_basic: BoolArray,
     pull: FloatArray,
@@ -89,18 +107,21 @@ def _total_pull(
     total[:] = pull
     for i in range(len(rows)):
         if not is_basic[i]:
-            eta = 1.0 - alpha if residual[i] > 0.0 else -alpha
+            eta = copies[i] * (1.0 - alpha if residual[i] > 0.0 else -alpha)
             for j in range(len(total)):
                 total[j] += eta * rows[i, j]
 
 
 @njit(cache=True, nogil=True)
-def _steepest_edge(corner: FloatArray, total: FloatArray, alpha: float) -> tuple[int, float, float]:
+def _steepest_edge(
+    corner: FloatArray, total: FloatArray, alpha: float, copies: FloatArray, basis: IntArray
+) -> tuple[int, float, float]:
     """Find the basic point whose dual value breaks its box most steeply: number, excess, side."""
     leaving, best, excess, sign = -1, 0.0, 0.0, 0.0
     for k in range(len(corner)):
         eta = -row_dot(corner, k, total)
-        above, below = eta - (1.0 - alpha), -alpha - eta
+        size = copies[basis[k]]
+        above, below = eta - size * (1.0 - alpha), -alpha * size - eta
         violation = max(above, below)
         if violation <= DUAL_TOL:
             continue
@@ -115,8 +136,9 @@ def _steepest_edge(corner: FloatArray, total: FloatArray, alpha: float) -> tuple
 def _crossings(
     residual: FloatArray,
     speed: FloatArray,
+    copies: FloatArray,
     is_basic: BoolArray,
-    length: float,
+    tiny: float,
     step: FloatArray,
     weight: FloatArray,
     index: IntArray,
@@ -125,9 +147,9 @@ def _crossings(
     count = 0
     for i in range(len(residual)):
         rate = speed[i] if residual[i] > 0.0 else -speed[i]
-        if rate > EDGE_TOL * length and not is_basic[i]:
+        if rate > tiny and not is_basic[i]:
             step[count] = abs(residual[i]) / rate
-            weight[count] = rate
+            weight[count] = copies[i] * rate
             index[count] = i
             count += 1
     return count
@@ -165,6 +187,7 @@ def _weighted_select(
 @njit(cache=True, nogil=True)
 def _pass_points(
     rows: FloatArray,
+    copies: FloatArray,
     residual: FloatArray,
     speed: FloatArray,
     length: float,
@@ -172,14 +195,14 @@ def _pass_points(
     is_basic: BoolArray,
     total: FloatArray,
 ) -> None:
-    """Go `length` along the edge; points that changed side change their pull by one row."""
+    """Go `length` along the edge; points that changed side change their pull by their row."""
     for i in range(len(residual)):
         if is_basic[i] or i == entering:
             continue
         old = residual[i]
         residual[i] = old - length * speed[i]
         if (old > 0.0) != (residual[i] > 0.0):
-            change = 1.0 if old <= 0.0 else -1.0
+            change = copies[i] if old <= 0.0 else -copies[i]
             for j in range(len(total)):
                 total[j] += change * rows[i, j]
 
@@ -187,24 +210,21 @@ def _pass_points(
 @njit(cache=True, nogil=True)
 def _swap(
     rows: FloatArray,
+    copies: FloatArray,
     alpha: float,
-    basis: IntArray,
-    is_basic: BoolArray,
     residual: FloatArray,
     leaving: int,
+    new: float,
     entering: int,
-    sign: float,
-    length: float,
     total: FloatArray,
 ) -> None:
-    """Exchange the two points in the basis, in the residuals and in the total pull."""
-    out = basis[leaving]
-    left_at = 1.0 - alpha if sign > 0.0 else -alpha
-    came_from = 1.0 - alpha if residual[entering] > 0.0 else -alpha
+    """Exchange two points in the residuals and in the total pull.
+
+    The leaving point gets the residual `new`; a step of length zero still has a side, so it is
+    never zero.
+    """
+    left_at = copies[leaving] * (1.0 - alpha if new > 0.0 else -alpha)
+    came_from = copies[entering] * (1.0 - alpha if residual[entering] > 0.0 else -alpha)
     for j in range(len(total)):
-        total[j] += left_at * rows[out, j] - came_from * rows[entering, j]
-    # A step of length zero still has a side: the sign of the residual carries it.
-    residual[out] = sign * max(length, np.finfo(np.float64).tiny)
-    residual[entering] = 0.0
-    basis[leaving] = entering
-    is_basic[out], is_basic[entering] = False, True
+        total[j] += left_at * rows[leaving, j] - came_from * rows[entering, j]
+    residual[leaving], residual[entering] = new, 0.0

@@ -3,21 +3,30 @@
 A big problem is never solved whole. A sample is solved (recursively), points far from its
 solution are taken to stay on their side, the few others are solved exactly, and every point is
 checked; if one changed side, the circle closes again around the better solution (Portnoy and
-Koenker 1997). Imports `descent`, `kernels` and `problem`.
+Koenker 1997). Imports `descent`, `kernels`, `oracle` and `problem`.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import qr
 
-from trustsets.engine.descent import CAPPED, OPTIMAL, descend
+from trustsets.engine.descent import CAPPED, OPTIMAL, Data, descend
 from trustsets.engine.kernels import compensated_pull, nudged_residuals
+from trustsets.engine.oracle import solve_base
 from trustsets.engine.problem import FloatArray, IntArray, Problem, scan_keys
 from trustsets.errors import InputError, TrustSetsError
 
-__all__ = ["Certificate", "Vertex", "fit_pulled", "fit_vertex"]
+__all__ = [
+    "MAX_ROUNDS",
+    "Certificate",
+    "Vertex",
+    "certify",
+    "fit_vertex",
+    "heaviest",
+    "problem_data",
+    "run_descent",
+]
 
 CORE_SIZE = 3000
 """Problems up to this many points are solved whole."""
@@ -33,6 +42,8 @@ INDEPENDENT_TOL = 1e-8
 """A row whose part outside the rows chosen so far is shorter than this is no basis row."""
 ZERO_TOL = 1e-13
 """Residuals below this share of the score scale are rounding: the point is tied."""
+PROGRAM_SIZE = 200_000
+"""Largest problem given to HiGHS as a whole when all else failed; it takes about a minute."""
 CERTIFICATE_TOL = 1e-8
 """Largest accepted violation in a certificate."""
 
@@ -48,7 +59,7 @@ class Certificate:
     Attributes
     ----------
     dual_violation : float
-        How far a basic ``eta`` leaves ``[-alpha, 1 - alpha]``.
+        How far a basic ``eta`` leaves ``[-alpha, 1 - alpha]``, times its copies.
     sign_violation : float
         Largest residual of a basic point, as a share of the score scale.
     equality_residual : float
@@ -76,7 +87,7 @@ class Vertex:
     Attributes
     ----------
     basis : (rank,) array
-        Basic points, by row number of the calibration data, in increasing order.
+        Basic points, by row number of the problem, in increasing order.
     corner : (rank, rank) array
         Transposed inverse of the basic rows (see `kernels`).
     residuals : (n,) array
@@ -97,15 +108,22 @@ class Vertex:
 
 
 def fit_vertex(problem: Problem, start: IntArray | None = None) -> Vertex:
-    """Solve the base problem, from the vertex `start` when one is given."""
+    """Solve the base problem, from the vertex `start` when one is given.
+
+    Should the rounds end without a proof, they begin again at the solution that HiGHS finds for
+    the whole problem as one linear program.
+    """
+    data = problem_data(problem)
     if start is None:
-        basis, pivots = _starting_basis(_data(problem), problem.alpha)
+        basis, pivots = _starting_basis(data, problem.alpha)
     else:
         basis, pivots = _read_start(start, problem), 0
-    no_pull = np.zeros(problem.whitening.rank)
-    status, basis, more = _close_in(_data(problem), problem.alpha, basis, no_pull)
-    vertex = _certified(problem, np.sort(basis), no_pull, pivots + more)
-    if status != OPTIMAL or not vertex.certificate.holds:
+    proven, vertex = _prove(problem, data, basis, pivots)
+    if not proven and len(data.rows) <= PROGRAM_SIZE:
+        optimum = solve_base(data.rows, data.scores + data.nudges, data.copies, problem.alpha)
+        basis = _independent_near(data, optimum)
+        proven, vertex = _prove(problem, data, basis, vertex.certificate.pivots)
+    if not proven:
         raise TrustSetsError(
             f"the base fit lost its accuracy ({vertex.certificate}); the columns of phi_calib "
             "are too close to dependent: rescale them or drop the highest powers."
@@ -113,52 +131,49 @@ def fit_vertex(problem: Problem, start: IntArray | None = None) -> Vertex:
     return vertex
 
 
-def fit_pulled(problem: Problem, basis: IntArray, pull: FloatArray) -> tuple[int, Vertex]:
-    """Solve the problem with `pull` added, starting at `basis`: status and last vertex.
+def _prove(problem: Problem, data: Data, basis: IntArray, pivots: int) -> tuple[bool, Vertex]:
+    """Whether an optimal vertex was found from `basis` and holds its certificate, and it."""
+    no_pull = np.zeros(problem.whitening.rank)
+    status, basis, more = _close_in(data, problem.alpha, basis)
+    vertex = certify(data, problem.alpha, np.sort(basis), no_pull, pivots + more)
+    return status == OPTIMAL and vertex.certificate.holds, vertex
 
-    For test rows so extreme that their path would pass hundreds of vertices: a step of the
-    descent passes many points at once. `UNBOUNDED` means that no vertex is optimal: the dual
-    has no feasible point.
-    """
-    status, found, pivots = _close_in(_data(problem), problem.alpha, basis, pull)
-    return status, _certified(problem, np.sort(found), pull, pivots)
+
+def _independent_near(data: Data, optimum: FloatArray) -> IntArray:
+    """Independent rows whose points lie as near to a solution as can be: almost its basis."""
+    key = scan_keys(data.scores + data.nudges - data.rows @ optimum, data.norms)
+    order = np.argsort(key)
+    chosen: list[int] = []
+    for i in order:
+        if len(_greedy_rows(data.rows[[*chosen, i]])) > len(chosen):
+            chosen.append(int(i))
+        if len(chosen) == data.rows.shape[1]:
+            break
+    return np.array(chosen, dtype=np.int64)
 
 
 def _read_start(start: IntArray, problem: Problem) -> IntArray:
     """Check a given basis: `rank` different row numbers whose rows are independent."""
-    n_points, rank = problem.rows.shape
-    basis = np.unique(np.asarray(start, dtype=np.int64))
-    inside = len(basis) == 0 or (basis[0] >= 0 and basis[-1] < n_points)
-    if len(basis) == rank and inside:
+    numbers = np.unique(np.asarray(start, dtype=np.int64))
+    basis = np.flatnonzero(np.isin(problem.first, numbers))
+    if len(basis) == len(numbers) == problem.whitening.rank:
         values = np.linalg.svd(problem.rows[basis], compute_uv=False)
         if values.min(initial=np.inf) > INDEPENDENT_TOL * values.max(initial=0.0):
             return basis
+    rank = problem.whitening.rank
     raise InputError(
         f"start must hold {rank} different row numbers of phi_calib whose rows are independent, "
         f"got {start!r}; pass the `basis` of a model fitted on the same data, or None."
     )
 
 
-class _Data(NamedTuple):
-    """What the descent needs of a problem or of a sample of it."""
-
-    rows: FloatArray
-    norms: FloatArray
-    scores: FloatArray
-    nudges: FloatArray
-    zero: float
-
-    def take(self, chosen: IntArray) -> "_Data":
-        rows, norms = self.rows[chosen], self.norms[chosen]
-        return _Data(rows, norms, self.scores[chosen], self.nudges[chosen], self.zero)
+def problem_data(problem: Problem) -> Data:
+    """Return all points of a problem."""
+    arrays = (problem.rows, problem.norms, problem.centred, problem.nudges, problem.copies)
+    return Data(*arrays, problem.score_scale)
 
 
-def _data(problem: Problem) -> _Data:
-    zero = ZERO_TOL * problem.score_scale
-    return _Data(problem.rows, problem.norms, problem.centred, problem.nudges, zero)
-
-
-def _starting_basis(data: _Data, alpha: float) -> tuple[IntArray, int]:
+def _starting_basis(data: Data, alpha: float) -> tuple[IntArray, int]:
     """Basis of an almost optimal vertex by recursion over samples, and the pivots taken."""
     n_points, rank = data.rows.shape
     if n_points <= max(CORE_SIZE, 4 * rank):
@@ -166,7 +181,7 @@ def _starting_basis(data: _Data, alpha: float) -> tuple[IntArray, int]:
     sample = _sample(data.rows, min(n_points // 3, _reduced_size(n_points, rank)))
     part = data.take(sample)
     basis, pivots = _starting_basis(part, alpha)
-    _, basis, more = _close_in(part, alpha, basis, np.zeros(rank))
+    _, basis, more = _close_in(part, alpha, basis)
     return sample[basis], pivots + more
 
 
@@ -207,9 +222,7 @@ def _greedy_rows(rows: FloatArray) -> IntArray:
     return np.asarray(order[:count], dtype=np.int64)
 
 
-def _close_in(
-    data: _Data, alpha: float, basis: IntArray, pull: FloatArray
-) -> tuple[int, IntArray, int]:
+def _close_in(data: Data, alpha: float, basis: IntArray) -> tuple[int, IntArray, int]:
     """Reduce, solve, check, repeat, until no point outside the active set changes side.
 
     At the end the reduced optimum is optimal for all points: its dual values, together with
@@ -219,12 +232,12 @@ def _close_in(
     """
     n_points, rank = data.rows.shape
     size = n_points if n_points <= CORE_SIZE else _reduced_size(n_points, rank)
-    always = _heaviest(data.norms, LEVERAGE_FACTOR * rank)
+    always = heaviest(data.norms, rank)
     total = 0
     residual = _residuals(data, basis)
     for _ in range(MAX_ROUNDS):
         active, fixed = _split(residual, data.norms, np.union1d(basis, always), size)
-        status, found, pivots = _solve_active(data, alpha, residual, active, pull, basis)
+        status, found, pivots = _solve_active(data, alpha, residual, active, basis)
         total += pivots
         new = _residuals(data, found) if pivots else residual
         changed = fixed[(new[fixed] > 0.0) != (residual[fixed] > 0.0)]
@@ -239,18 +252,19 @@ def _close_in(
     return CAPPED, basis, total
 
 
-def _heaviest(norms: FloatArray, count: int) -> IntArray:
+def heaviest(norms: FloatArray, rank: int) -> IntArray:
     """Points of largest leverage: without them a reduced problem may have no optimum."""
+    count = LEVERAGE_FACTOR * rank
     if count == 0 or count >= len(norms):
         return np.arange(min(count, len(norms)))
     return np.argpartition(norms, -count)[-count:]
 
 
-def _residuals(data: _Data, basis: IntArray) -> FloatArray:
+def _residuals(data: Data, basis: IntArray) -> FloatArray:
     """Residuals of the vertex of `basis`, exactly zero on it."""
     corner = np.ascontiguousarray(np.linalg.inv(data.rows[basis]).T)
-    out = np.empty(len(data.rows))
-    nudged_residuals(data.rows, data.scores, data.nudges, basis, corner, data.zero, out)
+    out, zero = np.empty(len(data.rows)), ZERO_TOL * data.scale
+    nudged_residuals(data.rows, data.scores, data.nudges, basis, corner, zero, out)
     return out
 
 
@@ -268,41 +282,45 @@ def _split(
 
 
 def _solve_active(
-    data: _Data,
+    data: Data,
     alpha: float,
     residual: FloatArray,
     active: IntArray,
-    pull: FloatArray,
     basis: IntArray,
 ) -> tuple[int, IntArray, int]:
     """Exact solution over the active points, the others held on their side."""
-    eta = np.where(residual > 0.0, 1.0 - alpha, -alpha)
+    eta = data.copies * np.where(residual > 0.0, 1.0 - alpha, -alpha)
     eta[active] = 0.0
     local = np.searchsorted(active, np.sort(basis))
     part = data.take(active)
-    corner = np.zeros((len(basis), len(basis)))
-    fixed_pull = pull + data.rows.T @ eta
-    status, pivots = descend(
-        part.rows, part.scores, part.nudges, data.zero, fixed_pull, alpha, local, corner
-    )
+    status, pivots, _ = run_descent(part, data.rows.T @ eta, alpha, local)
     return status, active[local], pivots
 
 
-def _certified(problem: Problem, basis: IntArray, pull: FloatArray, pivots: int) -> Vertex:
+def run_descent(
+    data: Data, pull: FloatArray, alpha: float, basis: IntArray
+) -> tuple[int, int, FloatArray]:
+    """Descend from `basis`, which is changed in place: status, pivots and the last edge."""
+    edge = np.zeros(len(basis))
+    status, pivots = descend(data, ZERO_TOL * data.scale, pull, alpha, basis, edge)
+    return status, pivots, edge
+
+
+def certify(data: Data, alpha: float, basis: IntArray, pull: FloatArray, pivots: int) -> Vertex:
     """Compute everything about a vertex afresh, with the numbers that prove it optimal."""
-    low, high = -problem.alpha, 1.0 - problem.alpha
-    block, data = problem.rows[basis], _data(problem)
+    low, high = -alpha * data.copies, (1.0 - alpha) * data.copies
+    block = data.rows[basis]
     corner = np.ascontiguousarray(np.linalg.inv(block).T)
     residuals = _residuals(data, basis)
     beta = corner.T @ data.scores[basis]
-    off = float(np.abs(data.scores[basis] - block @ beta).max(initial=0.0)) / problem.score_scale
+    off = float(np.abs(data.scores[basis] - block @ beta).max(initial=0.0)) / data.scale
     weights = np.where(residuals > 0.0, high, low)
     weights[basis] = 0.0
-    pull = pull + compensated_pull(problem.rows, weights)
+    pull = pull + compensated_pull(data.rows, weights)
     eta = -corner @ pull
     eta -= corner @ (block.T @ eta + pull)
     certificate = Certificate(
-        dual_violation=float(np.maximum(eta - high, low - eta).max(initial=0.0)),
+        dual_violation=float(np.maximum(eta - high[basis], low[basis] - eta).max(initial=0.0)),
         sign_violation=off,
         equality_residual=float(np.abs(block.T @ eta + pull).max(initial=0.0)),
         pivots=pivots,

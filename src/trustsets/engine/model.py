@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trustsets.blocks import available_cores
-from trustsets.engine.descent import OPTIMAL, UNBOUNDED
-from trustsets.engine.fit import Certificate, Vertex, fit_pulled, fit_vertex
+from trustsets.engine.descent import UNBOUNDED
+from trustsets.engine.fit import Certificate, Vertex, fit_vertex
 from trustsets.engine.kernels import snap
+from trustsets.engine.landmarks import Landmarks, nearest_landmarks
 from trustsets.engine.oracle import solve_reduced
-from trustsets.engine.path import LEVEL_TOL, follow_all
+from trustsets.engine.path import LEVEL_TOL, follow_all, make_landmarks
 from trustsets.engine.problem import FloatArray, IntArray, Problem, build_problem, read_matrix
+from trustsets.engine.pulled import fit_pulled
 from trustsets.engine.result import Thresholds
 from trustsets.engine.scan import Base, prepare
 from trustsets.errors import InputError
@@ -50,6 +52,7 @@ class QuantileModel:
     _problem: Problem
     _vertex: Vertex
     _base: Base
+    _marks: Landmarks
 
     @property
     def rank(self) -> int:
@@ -64,7 +67,7 @@ class QuantileModel:
     @property
     def n_points(self) -> int:
         """Number of calibration points n."""
-        return len(self._problem.scores)
+        return int(self._problem.copies.sum())
 
     def thresholds(self, phi_test: ArrayLike, level: ArrayLike | None = None) -> Thresholds:
         r"""Threshold :math:`S^*` of every test row.
@@ -140,20 +143,28 @@ class QuantileModel:
             np.empty(len(phi)), np.empty(len(phi), np.int8), np.empty(len(phi), np.int64)
         )
 
-        def run(part: slice) -> None:
+        rows, starts = np.empty((len(phi), self.rank)), np.empty(len(phi), np.int64)
+
+        def locate(part: slice) -> None:
+            rows[part] = self._problem.whitening.apply(phi[part])
+            nearest_landmarks(rows[part], levels[part], self._marks, starts[part])
+
+        def run(part: IntArray) -> None:
             follow_all(
-                phi[part],
-                levels[part],
-                self._problem.whitening.scale,
-                self._problem.whitening.independent,
-                self._problem.whitening.transform,
+                rows,
+                levels,
+                starts,
+                part,
                 self._base,
-                out.values[part],
-                out.status[part],
-                out.pivots[part],
+                self._marks,
+                out.values,
+                out.status,
+                out.pivots,
             )
 
-        _in_threads(run, list(_chunks(len(phi))))
+        _in_threads(locate, list(_chunks(len(phi))))
+        order = np.argsort(starts, kind="stable")
+        _in_threads(run, [order[part] for part in _chunks(len(phi))])
         return out
 
     def _finish_long(self, phi: FloatArray, levels: FloatArray, result: Thresholds) -> None:
@@ -168,21 +179,31 @@ class QuantileModel:
             i = left[k]
             result.values[i], result.status[i] = self._solve_alone(rows[k], float(levels[i]))
 
-        _in_threads(run, list(range(len(left))))
+        # The longest rows take longest: started first, they do not leave a thread waiting.
+        lengths = np.einsum("ij,ij->i", rows, rows)
+        _in_threads(run, np.argsort(-lengths).tolist())
 
     def _solve_alone(self, row: FloatArray, level: float) -> tuple[float, Status]:
         """One whitened row by descent from the base vertex; by linear program if that fails."""
         problem, infinity = self._problem, float(np.copysign(np.inf, level))
         # Just below the level the optimum is unique, and it is the smallest one at the level.
-        status, vertex = fit_pulled(problem, self.basis, (level - LEVEL_TOL) * row)
+        goal = (level - LEVEL_TOL) * row
+        status, basis, vertex = fit_pulled(problem, self._vertex, self._base, goal)
         if status == UNBOUNDED:
             return infinity, Status.HIGH_LEVERAGE
-        if status == OPTIMAL and vertex.certificate.holds:
+        if vertex is not None and vertex.certificate.holds:
             weights = np.array([snap(weight) for weight in vertex.corner @ row])
-            return float(weights @ problem.scores[vertex.basis]), Status.EXACT
-        scale, residuals = problem.score_scale, self._vertex.residuals
+            return float(weights @ problem.scores[basis]), Status.EXACT
+        scale = problem.score_scale
         value = solve_reduced(
-            problem.rows, problem.scores / scale, residuals, problem.norms, self.alpha, row, level
+            problem.rows,
+            problem.scores / scale,
+            problem.copies,
+            self._vertex.residuals,
+            problem.norms,
+            self.alpha,
+            row,
+            level,
         )
         return scale * value, Status.FALLBACK if np.isfinite(value) else Status.HIGH_LEVERAGE
 
@@ -240,11 +261,13 @@ def fit_quantiles(
     """
     problem = build_problem(phi_calib, scores_calib, alpha)
     vertex = fit_vertex(problem, None if start is None else np.asarray(start))
+    base = prepare(problem, vertex)
     return QuantileModel(
         alpha=problem.alpha,
-        basis=vertex.basis,
+        basis=problem.first[vertex.basis],
         certificate=vertex.certificate,
         _problem=problem,
         _vertex=vertex,
-        _base=prepare(problem, vertex),
+        _base=base,
+        _marks=make_landmarks(problem, base),
     )

@@ -18,7 +18,7 @@ from scipy.optimize import OptimizeResult, linprog
 from trustsets.engine.problem import FloatArray, scan_keys
 from trustsets.errors import TrustSetsError
 
-__all__ = ["solve_oracle", "solve_reduced"]
+__all__ = ["solve_base", "solve_oracle", "solve_reduced"]
 
 BOUND_TOL = 1e-9
 """Dual values this close to a bound are at it, as on the path."""
@@ -60,13 +60,15 @@ def solve_oracle(
     >>> solve_oracle(np.ones((8, 1)), np.arange(8.0), 0.1, np.ones(1), 0.9)
     inf
     """
-    value, _ = _solve(rows, scores, alpha, row, level, np.zeros(len(row)))
+    none = np.zeros(len(row))
+    value, _ = _solve(rows, scores, np.ones(len(rows)), alpha, row, level, none)
     return float(np.copysign(np.inf, level)) if np.isnan(value) else value
 
 
 def solve_reduced(
     rows: FloatArray,
     scores: FloatArray,
+    copies: FloatArray,
     residuals: FloatArray,
     norms: FloatArray,
     alpha: float,
@@ -78,31 +80,45 @@ def solve_reduced(
     Points whose residual is large for the length of their row are held on their side. If the
     solution leaves all of them there, it is complementary to a feasible dual of the whole
     problem, so it solves that too; otherwise, or when the small problem has no solution, more
-    points take part, in the end all.
+    points take part, in the end all. A point may stand for several `copies`.
     """
     order = np.argsort(scan_keys(residuals, norms))
     size = FIRST_ACTIVE
-    while size < len(rows):
+    while True:
         near, far = order[:size], order[size:]
-        eta = np.where(residuals[far] > 0.0, 1.0 - alpha, -alpha)
-        value, beta = _solve(rows[near], scores[near], alpha, row, level, eta @ rows[far])
+        eta = copies[far] * np.where(residuals[far] > 0.0, 1.0 - alpha, -alpha)
+        pull = eta @ rows[far]
+        value, beta = _solve(rows[near], scores[near], copies[near], alpha, row, level, pull)
+        if len(far) == 0:
+            return float(np.copysign(np.inf, level)) if np.isnan(value) else value
         if np.isfinite(value) and np.all((scores[far] - rows[far] @ beta) * eta >= 0.0):
             return value
         size *= 4
-    return solve_oracle(rows, scores, alpha, row, level)
+
+
+def solve_base(
+    rows: FloatArray, scores: FloatArray, copies: FloatArray, alpha: float
+) -> FloatArray:
+    """Return a b that minimises the quantile loss, by one program over all points."""
+    bounds = np.column_stack([-alpha * copies, (1.0 - alpha) * copies])
+    dual = _linprog(-scores, A_eq=rows.T, b_eq=np.zeros(rows.shape[1]), bounds=bounds)
+    _outcome(dual, INFEASIBLE)
+    return -np.asarray(dual.eqlin.marginals)
 
 
 def _solve(
     rows: FloatArray,
     scores: FloatArray,
+    copies: FloatArray,
     alpha: float,
     row: FloatArray,
     level: float,
     pull: FloatArray,
 ) -> tuple[float, FloatArray]:
     """Smallest optimal value and its b; (nan, empty) without a dual point, -inf when unbounded."""
-    low, high = -alpha, 1.0 - alpha
-    dual = _linprog(-scores, A_eq=rows.T, b_eq=-level * row - pull, bounds=(low, high))
+    low, high = -alpha * copies, (1.0 - alpha) * copies
+    bounds = np.column_stack([low, high])
+    dual = _linprog(-scores, A_eq=rows.T, b_eq=-level * row - pull, bounds=bounds)
     if _outcome(dual, INFEASIBLE):
         return np.nan, np.empty(0)
     at_high, at_low = dual.x > high - BOUND_TOL, dual.x < low + BOUND_TOL

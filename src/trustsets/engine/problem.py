@@ -1,6 +1,6 @@
 """The calibration problem: a whitened basis, scores in general position, the rank; frozen.
 
-Imports NumPy, SciPy, numba and `trustsets.errors` only.
+Imports `copies` and `trustsets.errors` of the package.
 """
 
 from dataclasses import dataclass, replace
@@ -10,6 +10,7 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import qr
 
+from trustsets.engine.copies import distinct_points
 from trustsets.errors import InputError
 
 __all__ = [
@@ -113,6 +114,10 @@ class Problem:
     nudges : (n,) array
         What is added to the scores to bring them in general position: ties broken, order kept.
         Kept apart from the scores, beside which most digits of a nudge would be lost.
+    copies : (n,) array
+        How many equal calibration points (basis row and score) each point stands for.
+    first : (n,) array
+        Row number of the first of them in the calibration data.
     alpha : float
         Miscoverage.
     score_scale : float
@@ -126,13 +131,15 @@ class Problem:
     scores: FloatArray
     centred: FloatArray
     nudges: FloatArray
+    copies: FloatArray
+    first: IntArray
     alpha: float
     score_scale: float
     whitening: Whitening
 
 
 def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: float) -> Problem:
-    """Validate, whiten and put in general position.
+    """Validate, collapse equal points, whiten and put in general position.
 
     Parameters
     ----------
@@ -143,13 +150,16 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: float) -> Problem:
     matrix = read_matrix(phi, "phi_calib")
     target = _read_scores(scores, len(matrix))
     level = _read_alpha(alpha)
+    first, copies = distinct_points(matrix, target)
+    if len(first) < len(target):
+        matrix, target = matrix[first], target[first]
     whitening = _whitening(matrix)
     rows = whitening.apply(matrix)
     scale = _score_scale(target)
     nudges = _break_ties(target, scale)
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     centred = _centre(target, rows)
-    return Problem(rows, norms, target, centred, nudges, level, scale, whitening)
+    return Problem(rows, norms, target, centred, nudges, copies, first, level, scale, whitening)
 
 
 def read_matrix(phi: ArrayLike, name: str) -> FloatArray:

@@ -16,6 +16,10 @@ Both tests hold for a longer step as well as for a shorter one, so a crossing fo
 only makes the rest of the scan shorter. Residual gaps shrink like 1 / n while their density grows
 like n: the number of points looked at does not depend on n.
 
+A path that began at a landmark, at x0, has a short way y = x - x0. The bound of a block then reads
+``Q_i y <= c y + |Q_i - c| |y|`` and is compared with the smallest residual of the block at x0,
+its floor: first a lower bound of that, later the value itself.
+
 Imports `fit`, `kernels` and `problem`.
 """
 
@@ -24,14 +28,12 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from trustsets.engine.fit import Vertex
-from trustsets.engine.kernels import three_way
+from trustsets.engine.fit import Vertex, heaviest
+from trustsets.engine.kernels import WIDTH, three_way
 from trustsets.engine.problem import FloatArray, IntArray, Problem, scan_keys
 
-__all__ = ["WIDTH", "Base", "block_products", "prepare"]
+__all__ = ["Base", "prepare"]
 
-WIDTH = 16
-"""Points per block and blocks per chapter: a few vector registers."""
 FIRST_BLOCKS = 4
 """Blocks of the first group, which is kept in the order of keys; groups then double."""
 SAMPLED = 64
@@ -57,10 +59,14 @@ class Base(NamedTuple):
     spread, least, first_key : (n_chapters * WIDTH,) arrays
         Of each block: the largest distance to its centre, the smallest absolute residual, and
         the smallest key of its group (infinite for padding).
+    order : (n,) array
+        Row number in the problem of each position.
+    heavy : array
+        Row numbers of the points of largest leverage.
     side : (n,) array
         Sign of the residual, +1 for basic points.
-    scores : (n,) array
-        Scores as given.
+    scores, copies : (n,) arrays
+        Scores as given, and how many equal calibration points each point stands for.
     rows, corner, eta, pull : arrays
         Of the vertex. Its basic points come first in scan order, in the order of `corner`.
     alpha, reach, tolerance : float
@@ -73,8 +79,11 @@ class Base(NamedTuple):
     spread: FloatArray
     least: FloatArray
     first_key: FloatArray
+    order: IntArray
+    heavy: IntArray
     side: FloatArray
     scores: FloatArray
+    copies: FloatArray
     rows: FloatArray
     corner: FloatArray
     eta: FloatArray
@@ -102,14 +111,17 @@ def prepare(problem: Problem, vertex: Vertex) -> Base:
         distance,
         *_summarise(signed, distance.reshape(n_blocks, WIDTH)),
         first_key=first_key,
+        order=order,
+        heavy=heaviest(problem.norms, rank),
         side=side[order],
         scores=problem.scores[order],
+        copies=problem.copies[order],
         rows=problem.rows[vertex.basis],
         corner=vertex.corner,
         eta=vertex.eta,
         pull=vertex.pull,
         alpha=problem.alpha,
-        reach=max(problem.alpha, 1.0 - problem.alpha) * float(problem.norms.sum()),
+        reach=max(problem.alpha, 1.0 - problem.alpha) * float(problem.norms @ problem.copies),
         tolerance=DRIFT_TOL * problem.score_scale,
     )
 
@@ -218,26 +230,3 @@ def _part_at(
             low = more
         else:
             return
-
-
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-def block_products(
-    blocks: FloatArray, block: int, vector: FloatArray, out: FloatArray, low: int
-) -> None:
-    """Products of the points of one block with a vector, into `out` from `low` on.
-
-    Four coordinates at a time: sums then live in registers instead of memory.
-    """
-    rank = len(vector)
-    for lane in range(WIDTH):
-        out[low + lane] = 0.0
-    for j in range(0, rank - 3, 4):
-        a, b, c, d = vector[j], vector[j + 1], vector[j + 2], vector[j + 3]
-        for lane in range(WIDTH):
-            out[low + lane] += (blocks[block, j, lane] * a + blocks[block, j + 1, lane] * b) + (
-                blocks[block, j + 2, lane] * c + blocks[block, j + 3, lane] * d
-            )
-    for j in range(rank - rank % 4, rank):
-        a = vector[j]
-        for lane in range(WIDTH):
-            out[low + lane] += blocks[block, j, lane] * a

@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator
 from trustsets.arrays import Array
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsError
 from trustsets.extras.ray_work import Paths, import_ray, input_files
-from trustsets.files.source import read_training, training_columns
+from trustsets.files.source import read_training, training_columns, training_labels
 from trustsets.neighbours.inputs import (
     as_labels,
     as_matrix,
@@ -288,8 +288,8 @@ def _load(paths: Sequence[str], setting: _Setting) -> tuple[ClassPoints, ShardSe
 
 def _look_into(path: str) -> _Contents:
     """Count the labels of a file; its features are not read."""
-    features, labels = training_columns(path)
-    values = as_labels(labels.read(0, labels.shape[0]), labels.shape[0], f"{path}: labels")
+    features, _ = training_columns(path)
+    values = as_labels(training_labels(path), features.shape[0], f"{path}: labels")
     classes, counts = np.unique(values, return_counts=True)
     dtype = np.dtype(features.dtype)
     wide = dtype if dtype in (np.float16, np.float32) else np.dtype(np.float64)

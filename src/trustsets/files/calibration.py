@@ -9,6 +9,7 @@ from typing import Any, Literal, final
 import numpy as np
 
 from trustsets import storage
+from trustsets.arrays import Array
 from trustsets.basis import Basis, Bins, Groups, Intercept, Polynomial, PrincipalComponents
 from trustsets.errors import InputError
 from trustsets.files.memory import check_fits
@@ -26,8 +27,17 @@ from trustsets.scores import APS, RAPS, Score, Softmax
 from trustsets.statistics import Confidence, Entropy, Margin, Statistic, Trust
 from trustsets.trust import TrustScore
 
-__all__ = ["BASES", "METHODS", "SCORES", "STATISTICS", "Recipe", "calibrate_file"]
+__all__ = [
+    "BASES",
+    "METHODS",
+    "SCORES",
+    "STATISTICS",
+    "Recipe",
+    "calibrate_file",
+    "load_labelled",
+]
 
+StrPath = str | os.PathLike[str]
 STATISTICS: dict[str, type[Statistic]] = {
     "confidence": Confidence,
     "trust": Trust,
@@ -56,13 +66,14 @@ class Recipe:
         Score by name, its scale (``raw`` or ``tail``), and for APS and RAPS the share of the
         label's own mass (``exclude``, ``include``, ``random``).
     basis : tuple of str
-        Function classes of the conditional methods, by name; they are added up.
+        Function classes of the conditional methods, by name; they are added up. If neither
+        this nor `degree`, `statistics` or `transform` is chosen, the method's own default.
     degree, components : int
-        Of the polynomial, and how many principal components.
+        Of the polynomial (5 if not chosen), and how many principal components.
     statistics : tuple of str
-        What polynomial and bins look at, by name.
+        What polynomial and bins look at, by name; confidence and trust if not chosen.
     transform : str
-        ``rank``, ``log`` or ``raw``: how the polynomial takes a statistic.
+        ``rank`` (if not chosen), ``log`` or ``raw``: how the polynomial takes a statistic.
     groups : tuple of str
         Group columns to condition on; none means all there are.
     temperature : float, "tuning" or None
@@ -75,11 +86,11 @@ class Recipe:
     score: str | None = None
     scale: str | None = None
     own_mass: str | None = None
-    basis: tuple[str, ...] = ("polynomial",)
-    degree: int = 5
+    basis: tuple[str, ...] = ()
+    degree: int | None = None
     components: int = 20
-    statistics: tuple[str, ...] = ("confidence", "trust")
-    transform: str = "rank"
+    statistics: tuple[str, ...] = ()
+    transform: str | None = None
     groups: tuple[str, ...] = ()
     temperature: float | str | None = None
     tuning_fraction: float | None = None
@@ -104,10 +115,11 @@ class Recipe:
     @property
     def uses_trust(self) -> bool:
         """Whether the method looks at the trust score."""
+        looks = not self.statistics or "trust" in self.statistics
         if self.method == "bins":
-            return "trust" in self.statistics
+            return looks
         if self.method in ("conditional", "plugin"):
-            return "trust" in self.statistics and bool({"polynomial", "bins"} & {*self.basis})
+            return looks and (not self.basis or bool({"polynomial", "bins"} & {*self.basis}))
         return False
 
     def build(self, trust: TrustScore | None) -> Predictor:
@@ -128,13 +140,14 @@ class Recipe:
 
     def _regression(self, trust: TrustScore | None, common: dict[str, Any]) -> Predictor:
         if self.paper:
-            changes = common | ({"basis": Polynomial(self.degree)} if self.degree != 5 else {})
-            return ConditionalConformal.paper(trust, randomized=self.randomized, **changes)
+            if self.degree is not None:
+                common["basis"] = Polynomial(self.degree)
+            return ConditionalConformal.paper(trust, randomized=self.randomized, **common)
+        if self.basis or self.statistics or self.degree is not None or self.transform is not None:
+            common["basis"] = self._basis()
         if self.method == "plugin":
-            return PluginConformal(basis=self._basis(), trust=trust, **common)
-        return ConditionalConformal(
-            basis=self._basis(), trust=trust, randomized=self.randomized, **common
-        )
+            return PluginConformal(trust=trust, **common)
+        return ConditionalConformal(trust=trust, randomized=self.randomized, **common)
 
     def _common(self) -> dict[str, Any]:
         """Arguments of every predictor; what is not chosen is left to its default."""
@@ -160,11 +173,12 @@ class Recipe:
         return SCORES[name](scale=scale, own_mass=self.own_mass or "exclude")
 
     def _statistics(self, transform: str) -> tuple[Statistic, ...]:
-        return tuple(STATISTICS[name](transform=transform) for name in self.statistics)  # type: ignore[arg-type]
+        names = self.statistics or ("confidence", "trust")
+        return tuple(STATISTICS[name](transform=transform) for name in names)  # type: ignore[arg-type]
 
     def _bins(self) -> Bins:
         of = self._statistics("raw")
-        if self.statistics == ("confidence", "trust"):
+        if self.statistics in ((), ("confidence", "trust")):
             return Bins()
         spacing: list[Literal["uniform", "quantile"]] = ["quantile"] * len(of)
         counts = [10] + [4] * (len(of) - 1)
@@ -172,13 +186,16 @@ class Recipe:
 
     def _basis(self) -> Basis:
         makers: dict[str, Callable[[], Basis]] = {
-            "polynomial": lambda: Polynomial(self.degree, of=self._statistics(self.transform)),
+            "polynomial": lambda: Polynomial(
+                5 if self.degree is None else self.degree,
+                of=self._statistics(self.transform or "rank"),
+            ),
             "bins": self._bins,
             "groups": lambda: Groups(*self.groups),
             "components": lambda: PrincipalComponents(self.components),
             "intercept": Intercept,
         }
-        parts = [makers[name]() for name in dict.fromkeys(self.basis)]
+        parts = [makers[name]() for name in dict.fromkeys(self.basis or ("polynomial",))]
         whole = parts[0]
         for part in parts[1:]:
             whole = whole + part
@@ -186,13 +203,13 @@ class Recipe:
 
 
 def calibrate_file(
-    outputs: str | os.PathLike[str],
-    result: str | os.PathLike[str],
+    outputs: StrPath,
+    result: StrPath,
     recipe: Recipe,
     *,
-    train: str | os.PathLike[str] | None = None,
-    tuning: str | os.PathLike[str] | None = None,
-    classes: str | os.PathLike[str] | None = None,
+    train: StrPath | None = None,
+    tuning: StrPath | None = None,
+    classes: StrPath | None = None,
     neighbour: int = 1,
     groups: Sequence[str] = (),
     record: dict[str, Any] | None = None,
@@ -228,10 +245,7 @@ def calibrate_file(
     source = open_outputs(outputs, groups=wanted, classes=names)
     calibration = load_labelled(source, "calibration")
     trust = _trust(recipe, source, train, calibration, neighbour)
-    other = None
-    if tuning is not None:
-        other_source = open_outputs(tuning, groups=wanted, classes=calibration.classes)
-        other = load_labelled(other_source, "tuning")
+    other = None if tuning is None else _tuning(tuning, wanted, names, calibration)
     predictor = recipe.build(trust).calibrate(calibration, tuning=other)
     storage.write(target, predictor, record)
     return predictor
@@ -249,10 +263,26 @@ def load_labelled(source: OutputsFile, purpose: str) -> ModelOutputs:
     return source.read()
 
 
+def _tuning(
+    path: StrPath, groups: Sequence[str], names: Array | None, calibration: ModelOutputs
+) -> ModelOutputs:
+    """Tuning samples, which must be of the same classes in the same order."""
+    source = open_outputs(path, groups=groups, classes=names)
+    own = source.classes
+    if own is None:
+        source = open_outputs(path, groups=groups, classes=calibration.classes)
+    elif not np.array_equal(own, calibration.classes):
+        raise InputError(
+            f"{path}: its classes are not those of the calibration samples, or in another order. "
+            "Use outputs of the same classifier."
+        )
+    return load_labelled(source, "tuning")
+
+
 def _trust(
     recipe: Recipe,
     source: OutputsFile,
-    train: str | os.PathLike[str] | None,
+    train: StrPath | None,
     calibration: ModelOutputs,
     neighbour: int,
 ) -> TrustScore | None:

@@ -8,7 +8,7 @@ from trustsets.errors import InputError
 
 __all__ = ["check_fits", "format_bytes", "parse_memory", "rows_that_fit"]
 
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt])i?b?\s*", re.IGNORECASE)
 _NAMES = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 # Reading, checking and converting a block hold its arrays up to this many times at once.

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from trustsets.arrays import Array, check_finite
 from trustsets.errors import InputError
 from trustsets.files.columns import Column, check_texts, file_error, read_lines
+from trustsets.files.memory import check_fits
 from trustsets.files.naming import GROUP_PREFIX, ROW, Roles, find_roles
 from trustsets.outputs import ModelOutputs
 
@@ -31,6 +32,7 @@ __all__ = [
     "read_classes",
     "read_training",
     "training_columns",
+    "training_labels",
 ]
 
 SUFFIXES = (".npz", ".parquet", ".safetensors")
@@ -149,7 +151,8 @@ class OutputsFile:
     def classes(self) -> Array | None:
         """Class names: as given, as in the file, or the distinct labels where these are texts."""
         if self._given_classes is not None:
-            return _check_count(self.path, self._given_classes, self.n_classes)
+            _check_count(self.path, self._given_classes, self.n_classes)
+            return self._given_classes
         if self.roles.classes is not None:
             return read_classes(self.path, self.n_classes)
         if self.roles.labels is None or self._columns[self.roles.labels].dtype.kind in "iub":
@@ -259,21 +262,39 @@ def read_classes(path: str | os.PathLike[str], n_classes: int | None = None) -> 
                 f"{target}: there is no array 'classes'; there are {', '.join(sorted(columns))}."
             )
         column = columns[name]
-        if len(column.shape) != 1 or (n_classes is not None and column.shape[0] != n_classes):
-            return _check_count(target, column, n_classes)
+        if len(column.shape) != 1:
+            raise column.error(f"has shape {column.shape}; it must be a list of names.")
+        if n_classes is not None:
+            _check_count(target, column, n_classes)
         names = check_texts(column, column.read_all())
-    return names if n_classes is None else _check_count(target, names, n_classes)
+    if n_classes is not None:
+        _check_count(target, names, n_classes)
+    return names
 
 
 def read_training(
     path: str | os.PathLike[str], classes: Array | None = None
 ) -> tuple[Array, Array]:
-    """Features and labels of training samples, for the trust score; logits are not needed."""
-    features, labels = training_columns(path)
+    """Features and labels of training samples, for the trust score; logits are not needed.
+
+    Integer labels are positions in the array ``classes`` of the file if it has one, and else
+    in `classes`.
+    """
+    features, _ = training_columns(path)
     n = features.shape[0]
+    check_fits(features.path, 2 * n * features.row_bytes)
     matrix = features.read(0, n)
     check_finite(matrix, f"{features.path}: array {features.name!r}")
-    return matrix, named_labels(labels, check_texts(labels, labels.read(0, n)), classes)
+    return matrix, training_labels(path, classes)
+
+
+def training_labels(path: str | os.PathLike[str], classes: Array | None = None) -> Array:
+    """All labels of training samples, named as `read_training` says."""
+    _, column = training_columns(path)
+    if find_roles(open_columns(path)).classes is not None:
+        classes = read_classes(path)
+    labels = check_texts(column, column.read(0, column.shape[0]))
+    return named_labels(column, labels, classes)
 
 
 def training_columns(path: str | os.PathLike[str]) -> tuple[Column, Column]:
@@ -322,7 +343,7 @@ def _check_column(column: Column, n: int, matrix: bool) -> None:
         )
 
 
-def _check_count(path: Path, names: Any, n_classes: int | None) -> Array:
+def _check_count(path: Path, names: Array | Column, n_classes: int) -> None:
     if names.shape != (n_classes,):
         raise file_error(
             path,
@@ -330,7 +351,6 @@ def _check_count(path: Path, names: Any, n_classes: int | None) -> Array:
             f"has shape {names.shape}, and there are {n_classes} classes. Give one name for each "
             "column of the logits.",
         )
-    return np.asarray(names)
 
 
 def list_array(matrix: Array) -> Any:

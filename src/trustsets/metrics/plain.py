@@ -9,10 +9,14 @@ import types
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trustsets.errors import InputError
 
 __all__ = ["from_plain", "to_plain"]
+
+# Where a hint ``NDArray[...]`` leads: to the class, or from NumPy 2.5 on to the alias.
+_ARRAYS: tuple[Any, ...] = (np.ndarray, NDArray)
 
 
 def to_plain(value: Any) -> Any:
@@ -42,8 +46,9 @@ def from_plain(hint: Any, data: Any) -> Any:
         return {name: from_plain(inner[1], item) for name, item in data.items()}
     if origin is tuple:
         return tuple(from_plain(inner[0], item) for item in data)
-    if origin is np.ndarray:
-        (kind,) = get_args(inner[1])
+    if origin in _ARRAYS:
+        # The type is an argument of the alias itself, or of the dtype in what it stands for.
+        kind = inner[0] if origin is not np.ndarray else get_args(inner[1])[0]
         return np.array(data, dtype=kind)
     return float("nan") if hint is float and data is None else hint(data)
 

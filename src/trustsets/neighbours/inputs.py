@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trustsets.arrays import to_numpy
 from trustsets.errors import InputError
-from trustsets.neighbours.points import FloatArray, IndexArray
+from trustsets.neighbours.points import FloatArray, IndexArray, row_squares
 
 __all__ = [
     "as_labels",
@@ -17,16 +17,20 @@ __all__ = [
     "as_stored",
     "class_codes",
     "class_positions",
-    "half_type",
 ]
 
 
-def as_matrix(value: Any, name: str) -> FloatArray:
-    """Check a matrix of features; float16 becomes float32 and other numbers float64, exactly."""
+def as_matrix(value: Any, name: str, half: bool = False) -> FloatArray:
+    """Check a matrix of features; other numbers than floats become float64, exactly.
+
+    float16 becomes float32, unless `half` lets it stay.
+    """
     try:
         matrix = to_numpy(value, name)
-        if matrix.dtype != np.float32:
-            matrix = matrix.astype(np.float32 if matrix.dtype == np.float16 else np.float64)
+        if matrix.dtype == np.float16:
+            matrix = matrix if half else matrix.astype(np.float32)
+        elif matrix.dtype != np.float32:
+            matrix = matrix.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} must be a matrix of numbers: {error}.") from error
     if matrix.ndim != 2 or 0 in matrix.shape:
@@ -34,22 +38,14 @@ def as_matrix(value: Any, name: str) -> FloatArray:
             f"{name} must be a matrix with at least one row and one column, got shape "
             f"{matrix.shape}. Pass one row per sample."
         )
-    # One pass, no copy: any NaN, infinity or value too large to square makes the sum not finite.
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = np.einsum("ij,ij->i", matrix, matrix, dtype=np.float64)
-    bad = np.flatnonzero(~np.isfinite(squares))
+    # One pass: any NaN, infinity or value too large to square makes the sum not finite.
+    bad = np.flatnonzero(~np.isfinite(row_squares(matrix)))
     if len(bad):
         raise InputError(
             f"{name} must be finite with finite squared norms, but {len(bad)} rows are not (first: "
             f"row {bad[0]}). Remove or impute them, or scale the features down."
         )
     return np.ascontiguousarray(matrix)
-
-
-def half_type(features: Any) -> str | None:
-    """`"float16"` for features that came so: storing them widened would waste half the file."""
-    name = str(getattr(features, "dtype", "")).removeprefix("torch.")
-    return name if name == "float16" else None
 
 
 def as_labels(value: Any, length: int, name: str) -> NDArray[Any]:
@@ -90,7 +86,7 @@ def class_positions(predicted: Any, classes: NDArray[Any], length: int) -> Index
 
 def as_stored(matrix: FloatArray, storage: str | None) -> FloatArray:
     """Round features to the type they are kept in."""
-    if storage is None:
+    if storage is None or matrix.dtype == storage:
         return matrix
     with np.errstate(over="ignore"):
         stored = matrix.astype(storage)

@@ -1,4 +1,4 @@
-"""The reference points, grouped by class. Imports NumPy alone."""
+"""The reference points, grouped by class. Imports NumPy and `blocks` alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from trustsets.blocks import for_each_block
 
 __all__ = [
     "BLOCK_ROWS",
@@ -18,10 +20,12 @@ __all__ = [
     "NearestSquares",
     "Pairs",
     "row_scales",
+    "row_squares",
     "search_points",
     "sort_by_class",
     "spread",
     "squares_about",
+    "take_rows",
 ]
 
 FloatArray = NDArray[np.floating[Any]]
@@ -86,7 +90,7 @@ class ClassPoints:
 
     Attributes
     ----------
-    features : (m, d) float32 or float64
+    features : (m, d) float32 or float64, or float16 for the torch search
     scale : (m,) float64
         `1 / norm` under normalisation (0 for a zero row), otherwise 1.
     starts : (K + 1,) int64
@@ -125,6 +129,30 @@ class ClassPoints:
         return ClassPoints(self.features[mask], self.scale[mask], starts)
 
 
+def row_squares(features: FloatArray) -> NDArray[np.float64]:
+    """Squared norm of each row, not finite where a number is not or its square is too large."""
+    squares = np.empty(len(features))
+
+    def square(rows: slice) -> None:
+        wide = features[rows].astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares[rows] = np.einsum("ij,ij->i", wide, wide)
+
+    for_each_block(square, *features.shape)
+    return squares
+
+
+def take_rows(features: FloatArray, order: IndexArray) -> FloatArray:
+    """``features[order]``, copied by all cores."""
+    taken = np.empty_like(features, order="C")
+
+    def copy(rows: slice) -> None:
+        taken[rows] = features[order[rows]]
+
+    for_each_block(copy, *features.shape)
+    return taken
+
+
 def row_scales(features: FloatArray, normalize: bool) -> NDArray[np.float64]:
     """Factor of each row: `1 / norm` in float64, 0 for a zero row, 1 without `normalize`.
 
@@ -133,11 +161,7 @@ def row_scales(features: FloatArray, normalize: bool) -> NDArray[np.float64]:
     """
     if not normalize:
         return np.ones(len(features))
-    squares = np.empty(len(features))
-    for start in range(0, len(features), BLOCK_ROWS):
-        wide = features[start : start + BLOCK_ROWS].astype(np.float64)
-        squares[start : start + BLOCK_ROWS] = np.einsum("ij,ij->i", wide, wide)
-    norms = np.sqrt(squares)
+    norms = np.sqrt(row_squares(features))
     return np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > ZERO_NORM)
 
 
@@ -148,9 +172,12 @@ def sort_by_class(codes: IndexArray, n_classes: int) -> tuple[IndexArray, IndexA
     return order, starts
 
 
-def search_points(stored: FloatArray, starts: IndexArray, normalize: bool) -> ClassPoints:
-    """Points ready to search: float16 is widened, which is exact."""
-    wide = stored.astype(np.float32) if stored.dtype == np.float16 else stored
+def search_points(
+    stored: FloatArray, starts: IndexArray, normalize: bool, widen: bool = True
+) -> ClassPoints:
+    """Points ready to search; `widen` makes float32 of float16, as the CPU's kernels need."""
+    half = stored.dtype == np.float16
+    wide = stored.astype(np.float32) if half and widen else stored
     return ClassPoints(wide, row_scales(wide, normalize), starts)
 
 

@@ -21,7 +21,7 @@ __all__ = ["draw_figures"]
 
 _SCORE = "APS"
 _DPI = 90
-_COLOURS = 240
+_COLOURS = 256
 
 CAPTIONS = {
     "figure1": "Coverage of STANDARD by confidence and rank (top), confidence and trust (bottom)",
@@ -68,7 +68,10 @@ def _save(figure: "Figure", path: Path) -> None:
     figure.savefig(drawn, format="png", dpi=_DPI)
     plt.close(figure)
     with storage.atomic_path(path) as temporary, Image.open(drawn) as image:
-        image.convert("RGB").quantize(_COLOURS).save(temporary, format="PNG", optimize=True)
+        few = image.convert("RGB").quantize(
+            _COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+        )
+        few.save(temporary, format="PNG", optimize=True)
 
 
 def _runs(run: Run, method: str) -> list[Evaluation]:

@@ -43,7 +43,7 @@ def digest(*arrays: Array | None) -> str:
         if array.dtype.kind == "O":
             array = array.astype(str)
         found.update(f"{array.dtype.str} {array.shape} ".encode())
-        found.update(np.ascontiguousarray(array).tobytes() if array.size else b"")
+        found.update(np.ascontiguousarray(array).data if array.size else b"")
     return found.hexdigest()
 
 

@@ -18,6 +18,7 @@ from sklearn.base import BaseEstimator
 
 from trustsets import storage
 from trustsets.arrays import Array
+from trustsets.class_bias import ClassBias
 from trustsets.draws import Stream, row_uniforms
 from trustsets.errors import InputError, NotCalibratedError, StorageError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
@@ -46,6 +47,11 @@ class Calibrated:
     temperature: float
     seed: int
     learned: Any
+    class_bias: ClassBias | None = None
+
+    def scored(self, outputs: ModelOutputs) -> ModelOutputs:
+        """Outputs as the score sees them."""
+        return outputs if self.class_bias is None else self.class_bias.transform(outputs)
 
 
 @final
@@ -118,6 +124,11 @@ class Predictor(BaseEstimator, ABC):
         return None
 
     @property
+    def _class_bias(self) -> ClassBias | str | None:
+        """Correction of the classes in use: None, ``"tuning"`` or a fitted `ClassBias`."""
+        return None
+
+    @property
     def classes_(self) -> Array:
         """Names of the classes, in the order of the columns."""
         return self._state().classes
@@ -145,12 +156,16 @@ class Predictor(BaseEstimator, ABC):
         tuned = self._all_tuned_parts()
         calibration, tuning = self._tuning_split(outputs, tuning, fraction, seed, tuned)
         reused = tuning is calibration
-        temperature = _resolve_temperature(self.temperature, tuning)
+        bias = _resolve_class_bias(self._class_bias, tuning)
+        temperature = _resolve_temperature(
+            self.temperature, tuning if bias is None else bias.transform(tuning)
+        )
         trust = self._trust
 
         def scores(part: ModelOutputs, stream: Stream) -> Floats:
             draws = self._draws(seed, stream, part)
-            return self.score.of_labels(part, temperature=temperature, draws=draws)
+            scored = part if bias is None else bias.transform(part)
+            return self.score.of_labels(scored, temperature=temperature, draws=draws)
 
         task = Task(
             calibration=Observed(calibration, trust),
@@ -168,6 +183,7 @@ class Predictor(BaseEstimator, ABC):
             temperature=temperature,
             seed=seed,
             learned=self._learn(task),
+            class_bias=bias,
         )
         return self
 
@@ -186,7 +202,7 @@ class Predictor(BaseEstimator, ABC):
         _check_same_kind(state, outputs)
         limits = self._limits(state.learned, Observed(outputs, self._trust), alphas)
         draws = self._draws(state.seed, Stream.PREDICTION_SCORE, outputs)
-        mask, thresholds = self._apply(limits, outputs, state.temperature, draws)
+        mask, thresholds = self._apply(limits, state.scored(outputs), state.temperature, draws)
         return PredictionSets(
             mask=mask[..., 0] if single else mask,
             thresholds=thresholds[..., 0] if single else thresholds,
@@ -265,8 +281,9 @@ class Predictor(BaseEstimator, ABC):
         return self.state_
 
     def _all_tuned_parts(self) -> list[str]:
-        temperature = isinstance(self.temperature, str) and self.temperature == "tuning"
-        return (["the temperature"] if temperature else []) + self._tuned_parts()
+        words = {"the temperature": self.temperature, "the class biases": self._class_bias}
+        tuned = [name for name, word in words.items() if isinstance(word, str)]
+        return tuned + self._tuned_parts()
 
     def _tuning_split(
         self,
@@ -371,6 +388,15 @@ def _resolve_temperature(
             )
         return TemperatureScaling().fit(tuning).temperature_
     return check_temperature(value)
+
+
+def _resolve_class_bias(value: ClassBias | str | None, tuning: ModelOutputs) -> ClassBias | None:
+    """The fitted correction, or None where nothing is to be corrected."""
+    if isinstance(value, str) and value == "tuning":
+        return ClassBias().fit(tuning)
+    if value is None or (isinstance(value, ClassBias) and hasattr(value, "bias_")):
+        return value
+    raise InputError(f'class_bias must be None, "tuning" or a fitted ClassBias; got {value!r}.')
 
 
 def _seed(random_state: Any) -> int:

@@ -1,0 +1,166 @@
+"""``basis="auto"``: the function class that predicts held-out tuning scores best.
+
+Imports functions, partitions and the engine. Only tuning samples are looked at, so the
+calibration samples stay exchangeable with new ones whatever is chosen.
+"""
+
+from dataclasses import dataclass
+from math import comb
+from typing import final
+
+import numpy as np
+
+from trustsets.basis.base import Basis, Floats
+from trustsets.basis.functions import Polynomial
+from trustsets.basis.partitions import Groups
+from trustsets.draws import Stream, row_uniforms
+from trustsets.engine import fit_quantiles
+from trustsets.statistics import Confidence, Observed, Statistic, Trust
+from trustsets.storage import storable
+
+__all__ = ["BasisChoice", "choose_basis"]
+
+# (degree, penalty), the one that did best over all data sets measured first.
+CANDIDATES = ((5, 10.0), (3, 10.0), (1, 0.0), (5, 2.0), (5, 40.0))
+# A candidate takes part if there are this many tuning samples for each of its columns.
+SAMPLES_PER_COLUMN = 4
+# Another candidate must beat the first by this many standard errors: with few tuning
+# samples the losses differ by chance alone, and then the first is the safer choice.
+NEEDED_ERRORS = 2.0
+# The level whose pinball loss is compared.
+ALPHA = 0.1
+FOLDS = 3
+# Tuning samples that are compared on; more would make the choice slow, not better.
+MOST_SAMPLES = 1000
+# A group column takes part if its values have this many tuning samples on average: names
+# of patients, say, would make every new sample a stranger.
+FEWEST_PER_GROUP = 10
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class BasisChoice:
+    """What ``basis="auto"`` compared, and what it chose.
+
+    Attributes
+    ----------
+    basis : Basis
+        The chosen function class, groups included.
+    candidates : tuple of str
+        The smooth parts that were compared, in words.
+    losses : array of shape (C,)
+        Their mean pinball loss on held-out tuning samples, in units of the score.
+    errors : array of shape (C,)
+        Standard errors of the differences to the first.
+    chosen : int
+        Which one was taken.
+    groups : tuple of str
+        Group columns whose indicators were added.
+    """
+
+    basis: Basis
+    candidates: tuple[str, ...]
+    losses: Floats
+    errors: Floats
+    chosen: int
+    groups: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """What was chosen and why, in words."""
+        what = self.candidates[self.chosen]
+        if len(self.candidates) == 1:
+            why = "the tuning samples are too few to compare function classes"
+        elif self.chosen:
+            gain = self.losses[0] - self.losses[self.chosen]
+            why = (
+                f"its pinball loss on held-out tuning samples, {self.losses[self.chosen]:.4g}, is "
+                f"lower than that of {self.candidates[0]} by {gain:.2g} "
+                f"(standard error {self.errors[self.chosen]:.2g})"
+            )
+        else:
+            why = "no other had a clearly lower pinball loss on held-out tuning samples"
+        groups = (
+            f", and indicators of the groups by {', '.join(self.groups)}" if self.groups else ""
+        )
+        return f"basis='auto' took {what}{groups}: {why}."
+
+
+def choose_basis(tuning: Observed, scores: Floats) -> BasisChoice:
+    """Compare function classes by cross-validation within the tuning samples.
+
+    Parameters
+    ----------
+    tuning : Observed
+        m tuning samples; Trust takes part if there is a trust score and features.
+    scores : array of shape (m,)
+        Scores of their true labels.
+    """
+    bases = _candidates(tuning)
+    names = tuple(_name(basis) for basis in bases)
+    losses = _held_out_losses(bases, tuning, scores)
+    chosen, means, errors = _best(losses)
+    columns = tuple(name for name in tuning.outputs.groups if _is_grouping(tuning, name))
+    basis: Basis = bases[chosen]
+    if columns:
+        basis = basis + Groups(*columns)
+    return BasisChoice(basis, names, means, errors, chosen, columns)
+
+
+def _candidates(tuning: Observed) -> list[Polynomial]:
+    """Polynomials that the tuning samples can tell apart; constants if there are very few."""
+    of: tuple[Statistic, ...] = (Confidence(transform="rank"),)
+    if tuning.trust_score is not None:
+        of = (*of, Trust(transform="rank"))
+    room = len(tuning.outputs) // SAMPLES_PER_COLUMN
+    fitting = [
+        Polynomial(degree, of, penalty)
+        for degree, penalty in CANDIDATES
+        if comb(degree + len(of), degree) <= room
+    ]
+    return fitting or [Polynomial(0, of)]
+
+
+def _held_out_losses(bases: list[Polynomial], tuning: Observed, scores: Floats) -> Floats:
+    """Pinball loss of each tuning sample (rows) under fits without its fold (columns)."""
+    if len(bases) == 1:
+        return np.zeros((scores.size, 1))
+    draws = row_uniforms(0, Stream.BASIS_FOLDS, tuning.outputs.rows)
+    used = np.argsort(draws, kind="stable")[:MOST_SAMPLES]
+    scores, fold = scores[used], np.arange(used.size) % FOLDS
+    losses = np.empty((scores.size, len(bases)))
+    for place, basis in enumerate(bases):
+        fitted = basis.fit(tuning)
+        phi, penalty = fitted.design(tuning)[used], fitted.penalty(tuning)
+        for k in range(FOLDS):
+            rows = np.vstack([phi[fold != k], penalty, -penalty])
+            targets = np.concatenate([scores[fold != k], np.zeros(2 * len(penalty))])
+            model = fit_quantiles(rows, targets, alpha=ALPHA)
+            residual = scores[fold == k] - model.thresholds(phi[fold == k], level=0.0).values
+            losses[fold == k, place] = np.maximum((1.0 - ALPHA) * residual, -ALPHA * residual)
+    return losses
+
+
+def _best(losses: Floats) -> tuple[int, Floats, Floats]:
+    """Number, mean losses, and standard errors of the differences to the first."""
+    means = losses.mean(axis=0)
+    differences = losses - losses[:, :1]
+    errors = differences.std(axis=0) / np.sqrt(len(losses))
+    clear = means[0] - means > NEEDED_ERRORS * errors
+    clear[0] = False
+    chosen = int(np.where(clear, means, np.inf).argmin()) if clear.any() else 0
+    return chosen, means, errors
+
+
+def _is_grouping(tuning: Observed, name: str) -> bool:
+    levels = np.unique(tuning.outputs.groups[name].astype(str))
+    return levels.size > 1 and len(tuning.outputs) >= FEWEST_PER_GROUP * levels.size
+
+
+def _name(basis: Polynomial) -> str:
+    if basis.degree == 0:
+        return "constant functions"
+    of = " and ".join(item.name for item in basis.of)
+    price = f" with penalty {basis.penalty:g}" if basis.penalty else ""
+    return f"polynomials of degree {basis.degree} in the ranks of {of}{price}"

@@ -1,0 +1,211 @@
+"""A constant for each class, added to its logit. Imports outputs, blocks, draws, errors.
+
+A classifier trained where some classes are rare, or common, ranks them too low, or too
+high, wherever their shares are different. Labelled samples show by how much.
+"""
+
+from typing import Any, Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+
+from trustsets.arrays import read_only
+from trustsets.blocks import for_each_block, row_blocks
+from trustsets.draws import Stream, row_uniforms
+from trustsets.errors import InputError, NotCalibratedError
+from trustsets.outputs import ModelOutputs
+from trustsets.storage import storable
+
+__all__ = ["ClassBias"]
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
+
+# Ridge penalties that are tried, from the strongest; 100 leaves almost nothing of a bias.
+STRENGTHS = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
+_FOLDS = 3
+_MAX_STEPS = 60
+# Inverse temperatures beyond these make the softmax constant, or 0 and 1.
+_INVERSE_TEMPERATURES = (0.01, 100.0)
+
+
+@final
+@storable
+class ClassBias(BaseEstimator):
+    r"""Add a constant to the logits of each class, by penalised maximum likelihood.
+
+    With logits z, inverse temperature a and biases b, P(y | x) is the softmax of ``a z + b``
+    and (a, b) minimise
+
+    .. math:: -\sum_i \log P(y_i \mid x_i) + \tfrac{\lambda}{2} \|b\|^2 .
+
+    Lambda is the one of a short list, or infinity (no bias), that gives held-out samples of
+    the same data the largest likelihood in three folds: where nothing is gained, nothing is
+    changed. ``b / a`` is what logits get; their temperature stays as it was.
+
+    Attributes
+    ----------
+    bias_ : array of shape (K,)
+        What is added to the logits; all zero if no bias helps.
+    strength_ : float
+        The chosen lambda.
+    gain_ : float
+        By how much the bias lowers the mean negative log-likelihood of held-out samples.
+
+    References
+    ----------
+    A. Alexandari, A. Kundaje and A. Shrikumar. Maximum likelihood with bias-corrected
+    calibration is hard-to-beat at label shift adaptation. ICML 2020.
+
+    Examples
+    --------
+    A classifier that has seen class 1 nine times too rarely is corrected by about log 9:
+
+    >>> rng = np.random.default_rng(0)
+    >>> truth = rng.normal(size=(5000, 2))
+    >>> labels = (truth + rng.gumbel(size=(5000, 2))).argmax(axis=1)
+    >>> logits = truth - [0.0, np.log(9)]
+    >>> bias = ClassBias().fit(ModelOutputs(logits=logits, labels=labels)).bias_
+    >>> round(float(bias[1] - bias[0]), 1), round(float(np.log(9)), 1)
+    (2.2, 2.2)
+    """
+
+    bias_: Floats
+    strength_: float
+    gain_: float
+
+    def fit(self, outputs: ModelOutputs) -> Self:
+        """Learn the biases from the labels of `outputs`."""
+        codes = outputs.require_labels("ClassBias.fit")
+        strength, gain = _choose_strength(outputs, codes)
+        bias = np.zeros(outputs.n_classes)
+        if np.isfinite(strength):
+            found = _minimise(_Likelihood(outputs.logits, codes), strength)
+            bias = found[1:] / found[0]
+        self.bias_, self.strength_, self.gain_ = read_only(bias), strength, gain
+        return self
+
+    def transform(self, outputs: ModelOutputs) -> ModelOutputs:
+        """Return the outputs with the biases added to their logits."""
+        if not hasattr(self, "bias_"):
+            raise NotCalibratedError("this ClassBias is not fitted; call fit first.")
+        if outputs.n_classes != self.bias_.size:
+            raise InputError(
+                f"outputs have {outputs.n_classes} classes, but the biases are for "
+                f"{self.bias_.size}."
+            )
+        return outputs.shifted(self.bias_) if self.bias_.any() else outputs
+
+    def to_state(self) -> dict[str, Any]:
+        """What `from_state` needs to rebuild this object."""
+        if not hasattr(self, "bias_"):
+            return {"bias": None}
+        # JSON has no infinity; "no bias" says the same.
+        strength = self.strength_ if np.isfinite(self.strength_) else None
+        return {"bias": self.bias_, "strength": strength, "gain": self.gain_}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Rebuild from `to_state`."""
+        new = cls()
+        if state["bias"] is not None:
+            new.bias_ = read_only(np.asarray(state["bias"]))
+            new.strength_ = np.inf if state["strength"] is None else float(state["strength"])
+            new.gain_ = float(state["gain"])
+        return new
+
+
+def _choose_strength(outputs: ModelOutputs, codes: Codes) -> tuple[float, float]:
+    """Best penalty by held-out likelihood, and what it gains over none; weaker ones come last."""
+    draws = row_uniforms(0, Stream.CLASS_BIAS_FOLDS, outputs.rows)
+    fold = np.argsort(np.argsort(draws, kind="stable"), kind="stable") % _FOLDS
+    logits = outputs.logits
+    parts = [
+        (
+            _Likelihood(logits[fold != k], codes[fold != k]),
+            _Likelihood(logits[fold == k], codes[fold == k]),
+        )
+        for k in range(_FOLDS)
+        if 0 < np.count_nonzero(fold == k) < fold.size
+    ]
+    starts = [_minimise(train, np.inf) for train, _ in parts]
+    none = best = sum(
+        held_out(start)[0] for (_, held_out), start in zip(parts, starts, strict=True)
+    )
+    chosen = np.inf
+    for strength in STRENGTHS:
+        starts = [
+            _minimise(train, strength, start)
+            for (train, _), start in zip(parts, starts, strict=True)
+        ]
+        loss = sum(held_out(start)[0] for (_, held_out), start in zip(parts, starts, strict=True))
+        if loss >= best:
+            break
+        chosen, best = strength, loss
+    return chosen, float(none - best) / len(outputs)
+
+
+class _Likelihood:
+    """Negative log-likelihood of (a, b) and its gradient, summed in blocks of rows."""
+
+    def __init__(self, logits: NDArray[Any], codes: Codes) -> None:
+        self.logits, self.codes = logits, codes
+        self.own = np.bincount(codes, minlength=logits.shape[1]).astype(np.float64)
+
+    def __call__(self, theta: Floats) -> tuple[float, Floats]:
+        n, width = self.logits.shape
+        parts: dict[int, tuple[float, Floats]] = {}
+
+        def add(block: slice) -> None:
+            parts[block.start] = self._block(block, theta)
+
+        for_each_block(add, n, width)
+        # In the order of the rows: the sum must not depend on which thread came first.
+        ordered = [parts[block.start] for block in row_blocks(n, width)]
+        value = sum(part[0] for part in ordered)
+        gradient = np.sum([part[1] for part in ordered], axis=0)
+        gradient[1:] -= self.own
+        return float(value), gradient
+
+    def _block(self, block: slice, theta: Floats) -> tuple[float, Floats]:
+        z = self.logits[block].astype(np.float64)
+        z -= z.max(axis=1, keepdims=True)
+        scaled = theta[0] * z + theta[1:]
+        scaled -= scaled.max(axis=1, keepdims=True)
+        rows, codes = np.arange(len(z)), self.codes[block]
+        own = scaled[rows, codes]
+        weights = np.exp(scaled, out=scaled)
+        total = weights.sum(axis=1, keepdims=True)
+        weights /= total
+        slope = float((weights * z).sum() - z[rows, codes].sum())
+        value = float(np.log(total).sum() - own.sum())
+        return value, np.concatenate([[slope], weights.sum(axis=0)])
+
+
+def _minimise(likelihood: _Likelihood, strength: float, start: Floats | None = None) -> Floats:
+    """(a, b) of largest penalised likelihood; b = 0 where the penalty is infinite."""
+    from scipy.optimize import minimize
+
+    width = likelihood.logits.shape[1]
+    first = np.concatenate([[1.0], np.zeros(width)]) if start is None else start
+    free = width + 1 if np.isfinite(strength) else 1
+
+    def objective(part: Floats) -> tuple[float, Floats]:
+        theta = np.concatenate([part, first[free:]])
+        value, gradient = likelihood(theta)
+        if free == 1:
+            return value, gradient[:1]
+        gradient[1:] += strength * theta[1:]
+        return value + 0.5 * strength * float(theta[1:] @ theta[1:]), gradient
+
+    bounds = [_INVERSE_TEMPERATURES] + [(None, None)] * (free - 1)
+    found = minimize(
+        objective,
+        first[:free],
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": _MAX_STEPS},
+    )
+    return np.concatenate([found.x, first[free:]])

@@ -1,0 +1,136 @@
+import numpy as np
+import pytest
+
+from trustsets import (
+    ClassBias,
+    ConditionalConformal,
+    Confidence,
+    Groups,
+    ModelOutputs,
+    Polynomial,
+    TrustScore,
+    load,
+)
+from trustsets.basis import choose_basis
+from trustsets.basis.auto import CANDIDATES
+from trustsets.statistics import Observed
+
+
+@pytest.fixture
+def trust(make_outputs):
+    train = make_outputs(300, seed=9)
+    return TrustScore().fit(train.features, train.labels)
+
+
+def test_the_choice_looks_at_tuning_samples_only(make_outputs, trust):
+    calibration, tuning = make_outputs(400), make_outputs(300, seed=2)
+    rng = np.random.default_rng(0)
+    shuffled = ModelOutputs(
+        logits=calibration.logits,
+        labels=rng.permutation(calibration.labels),
+        features=calibration.features,
+        groups=calibration.groups,
+    )
+    first, second = (
+        ConditionalConformal(trust=trust).calibrate(given, tuning=tuning)
+        for given in (calibration, shuffled)
+    )
+    assert first.choice_.basis == second.choice_.basis
+    np.testing.assert_array_equal(first.choice_.losses, second.choice_.losses)
+    np.testing.assert_array_equal(first.state_.class_bias.bias_, second.state_.class_bias.bias_)
+    assert np.any(first.state_.learned.scores != second.state_.learned.scores)
+
+
+def test_order_of_the_tuning_samples_does_not_matter(make_outputs):
+    tuning = make_outputs(300)
+    scores = np.random.default_rng(0).exponential(size=300)
+    order = np.random.default_rng(1).permutation(300)
+    first = choose_basis(Observed(tuning), scores)
+    second = choose_basis(Observed(tuning.take(order)), scores[order])
+    np.testing.assert_allclose(first.losses, second.losses, rtol=1e-9)
+    assert first.basis == second.basis
+
+
+def test_what_clearly_predicts_better_is_taken(make_outputs):
+    tuning = make_outputs(600, groups=None)
+    rank = np.argsort(np.argsort(tuning.confidence)) / 600
+    noise = np.random.default_rng(0).exponential(size=600)
+    wavy = choose_basis(Observed(tuning), np.cos(12.0 * rank) + 0.01 * noise)
+    assert wavy.basis == Polynomial(5, (Confidence(transform="rank"),), penalty=2.0)
+    assert wavy.losses[wavy.chosen] == wavy.losses.min()
+    assert "is lower than that of" in wavy.sentence
+    flat = choose_basis(Observed(tuning), noise)
+    assert flat.losses[0] - flat.losses[flat.chosen] >= 0.0
+
+
+def test_few_tuning_samples_give_few_columns(make_outputs):
+    sizes = {}
+    for n in (10, 60, 200):
+        choice = choose_basis(Observed(make_outputs(n)), np.arange(float(n)))
+        sizes[n] = max(part.count("degree 5") for part in choice.candidates)
+    assert sizes == {10: 0, 60: 1, 200: 1}
+    few = choose_basis(Observed(make_outputs(5, groups=None)), np.arange(5.0))
+    assert few.basis.degree == 0
+    assert "constant functions: the tuning samples are too few to compare" in few.sentence
+
+
+def test_groups_take_part_unless_they_name_samples(make_outputs):
+    site = np.tile(["a", "b"], 200)
+    groups = {"site": site, "patient": np.arange(400), "constant": np.zeros(400)}
+    tuning = make_outputs(400, groups=groups)
+    choice = choose_basis(Observed(tuning), np.random.default_rng(0).exponential(size=400))
+    assert choice.groups == ("site",)
+    assert choice.basis.parts[1] == Groups("site")
+    assert "indicators of the groups by site" in choice.sentence
+
+
+def test_every_group_seen_in_calibration_has_its_own_threshold(make_outputs, trust):
+    """Group names come from the calibration samples, not from the few used for tuning."""
+    tuning = make_outputs(200, groups={"site": np.tile(["a", "b"], 100)})
+    calibration = make_outputs(300, groups={"site": np.repeat(["a", "b", "c"], 100)})
+    predictor = ConditionalConformal(trust=trust).calibrate(calibration, tuning=tuning)
+    assert predictor.state_.learned.basis.parts[1].levels == (("a", "b", "c"),)
+    sets = predictor.predict_set(make_outputs(30, groups={"site": np.full(30, "c")}))
+    assert np.isfinite(sets.thresholds).any()
+
+
+def test_without_trust_the_default_conditions_on_confidence(make_outputs):
+    predictor = ConditionalConformal().calibrate(make_outputs(600, features=None))
+    assert "ranks of Conf" in predictor.summary()
+    assert "Trust" not in predictor.summary()
+
+
+def test_default_says_what_it_chose_and_survives_storage(make_outputs, trust, tmp_path):
+    predictor = ConditionalConformal(trust=trust).calibrate(make_outputs(800))
+    test = make_outputs(100, seed=4)
+    assert predictor.choice_.sentence in predictor.summary()
+    assert len(predictor.choice_.candidates) == len(CANDIDATES)
+    predictor.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert again.choice_.sentence == predictor.choice_.sentence
+    np.testing.assert_array_equal(
+        again.predict_set(test).thresholds, predictor.predict_set(test).thresholds
+    )
+
+
+def test_a_given_basis_is_taken_as_it_is(make_outputs):
+    basis = Polynomial(1, (Confidence(),))
+    predictor = ConditionalConformal(basis=basis).calibrate(make_outputs(300))
+    assert predictor.choice_ is None
+    assert predictor.state_.class_bias is None
+    assert predictor.state_.n_tuning == 0
+    corrected = ConditionalConformal(basis=basis, class_bias="tuning").calibrate(make_outputs(300))
+    assert corrected.state_.class_bias is not None
+    assert corrected.state_.n_tuning == 60
+
+
+def test_class_bias_moves_the_scores_and_not_the_statistics(make_outputs):
+    """A bias given by hand equals calibrating on shifted logits, Conf apart."""
+    calibration, test = make_outputs(400), make_outputs(80, seed=3)
+    bias = ClassBias().fit(calibration)
+    bias.bias_ = np.array([2.0, 0.0, 0.0, 0.0, -2.0])
+    basis = Groups()
+    ours = ConditionalConformal(basis=basis, class_bias=bias).calibrate(calibration)
+    shifted = [each.with_logits(each.logits + bias.bias_) for each in (calibration, test)]
+    theirs = ConditionalConformal(basis=basis).calibrate(shifted[0])
+    np.testing.assert_array_equal(ours.predict_set(test).mask, theirs.predict_set(shifted[1]).mask)
