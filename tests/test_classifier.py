@@ -153,11 +153,13 @@ def test_scorers_measure_what_they_say(digits):
 
 def test_the_function_class_grows_with_the_data(digits):
     X, y = digits
-    degrees = []
+    first = []
     for n in (60, 300, 1797):
         model = TrustSetClassifier(GaussianNB()).fit(X[:n], y[:n])
-        degrees.append(model.predictor_.basis.degree)
-    assert degrees == [0, 1, 5]
+        first.append(model.predictor_.choice_.candidates[0])
+    assert first[0] == "constant functions"
+    assert first[1].startswith("polynomials of degree 1 in the ranks of Conf and Trust")
+    assert first[2].startswith("polynomials of degree 5 in the ranks of Conf and Trust")
 
 
 def test_your_own_predictor_is_used(digits):

@@ -150,20 +150,36 @@ class ConditionalConformal(QuantileRegressionPredictor):
     non-negative f = phi' beta: with indicators in the basis, coverage within each group;
     with polynomials of confidence and trust, coverage that does not drift with them.
 
+    The defaults are the recipe that kept coverage most even with the smallest sets on all
+    data measured; ``docs/defaults.md`` says what each part of it does.
+
     Parameters
     ----------
     score : Score
-        Default ``APS(scale="tail")``; see `Score` for the scale.
-    basis : Basis
-        Function class. Default: polynomials of degree 5 in the ranks of Conf and Trust.
+        Default ``APS(scale="tail")``; see `Score` for the scale. ``Softmax(scale="tail")``
+        gives smaller sets whose coverage falls off faster with the rank of the label.
+    basis : Basis or "auto"
+        Function class. ``"auto"`` (default): polynomials in the ranks of Conf and, with a
+        trust score, Trust, whose curvature is penalised; degree and penalty are chosen by
+        held-out loss within the tuning part. Indicators of all groups that the outputs
+        carry are added. `choice_` and `summary` say what was chosen and why.
     trust : TrustScore, optional
         Fitted trust score; needed where the basis looks at Trust.
-    temperature, allow_empty, tuning_fraction, random_state
+    temperature, allow_empty, random_state
         As in `StandardConformal`. Rank transforms, bin edges and principal components are
         learned from the tuning part.
+    class_bias : "auto", "tuning", ClassBias or None
+        Constants added to the logits of the classes before scores are computed, for
+        classifiers trained on other shares of the classes than they meet. ``"tuning"``
+        learns them from the tuning part, where they may turn out to be zero; ``"auto"``
+        (default) does so with ``basis="auto"`` and adds nothing to a basis of your own.
+        Conf and Trust stay those of the outputs as given.
     randomized : bool
         Draw the weight of the new sample at random (Theorem 2 of the paper): coverage over
         the function class is then exactly 1 - alpha, with ties or without.
+    tuning_fraction : float or "auto"
+        As in `StandardConformal`; ``"auto"`` (default) takes 200 samples, or 20 a class if
+        that is more, but never more than a fifth.
 
     Examples
     --------
