@@ -243,8 +243,8 @@ def _reading(run: Run) -> str:
         f"calibration samples, sets may be empty. *{DEFAULT}* is `ConditionalConformal` as this "
         "package sets it up, with the score in the tail scale and a temperature from tuning "
         "samples; it knows the group columns, if there are any. Its sets are never empty, so that "
-        "it covers too much where the classifier is right more often than asked for. Bold: best or within 0.1 of it. *Perfect* "
-        "is what noise alone gives with these bins."
+        "it covers too much where the classifier is right more often than asked for. Bold: best "
+        "or within 0.1 of it. *Perfect* is what noise alone gives with these bins."
     )
     if run.source.name in DATASETS:
         text += (
