@@ -9,11 +9,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 import trustsets
+
+T = TypeVar("T")
 
 # Short waits: a dead node should be noticed in seconds, not in half a minute.
 SETTINGS = {
@@ -48,7 +52,7 @@ class Cluster:
 
     def wait(self) -> None:
         """Wait until the first node answers."""
-        wait_until(lambda: self._nodes[0].poll() is not None or _answers(self._port))
+        self.wait_until(lambda: self._nodes[0].poll() is not None or _answers(self._port))
         if self._nodes[0].poll() is not None:
             self._log.seek(0)
             pytest.fail(f"Ray did not start: {self._log.read().decode()[-2000:]}")
@@ -61,6 +65,14 @@ class Cluster:
         """Processes that are at work on a task or are an actor of this name."""
         found = [process for node in self._nodes for process in _tree(node.pid)]
         return [pid for pid in found if _title(pid).startswith(f"ray::{name}")]
+
+    def wait_until(self, condition: Callable[[], T], seconds: float = 60.0) -> T:
+        """Wait for something to become true, and return it."""
+        deadline = time.monotonic() + seconds
+        while not (found := condition()):
+            assert time.monotonic() < deadline, "it did not happen in time"
+            time.sleep(0.02)
+        return found
 
     def stop(self) -> None:
         """End what was started here, and nothing else."""
@@ -162,13 +174,5 @@ def cluster(running_cluster):
     import ray
 
     running_cluster.add_node()
-    wait_until(lambda: sum(node["Alive"] for node in ray.nodes()) == 2)
+    running_cluster.wait_until(lambda: sum(node["Alive"] for node in ray.nodes()) == 2)
     return running_cluster
-
-
-def wait_until(condition, seconds: float = 60.0) -> None:
-    """Wait for something to become true."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)

@@ -140,13 +140,6 @@ def slow(trust, seconds):
     return Slow()
 
 
-def wait_until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("part_rows", [97, 1000])
 def test_files_give_the_bits_of_one_process(cluster, predictor, inputs, tmp_path, part_rows):
     result, done = tmp_path / "sets.parquet", []
@@ -174,13 +167,13 @@ def test_a_killed_worker_and_a_killed_node_change_nothing(cluster, training, inp
     predictor.trust = slow(trust, 0.5)
     result = tmp_path / "sets.parquet"
     job = Background(tmp_path, lambda: predict_files(predictor, inputs, result, part_rows=40))
-    wait_until(lambda: job.parts >= 2 and cluster.working("MapBatches"))
-    os.kill(cluster.working("MapBatches")[-1], signal.SIGKILL)
+    at_work = cluster.wait_until(lambda: job.parts >= 2 and cluster.working("MapBatches"))
+    os.kill(at_work[-1], signal.SIGKILL)
     reached = job.parts + 3
-    wait_until(lambda: job.parts >= reached)
+    cluster.wait_until(lambda: job.parts >= reached)
     assert not result.exists()
     cluster.kill_node()
-    wait_until(lambda: job.parts > reached)
+    cluster.wait_until(lambda: job.parts > reached)
     assert not result.exists()
     job.join()
     assert_same(written(result), expected)

@@ -211,10 +211,10 @@ def test_changed_data_reach_exactly_what_depends_on_them(tmp_path, source, kept)
     other = small_source(groups={"site": site})
     tallies = run(other, folder=tmp_path / "own")[1]
     made = {name: item.made for name, item in tallies.items()}
-    # GROUPWISE looks at the column, and so do all metrics by group; nothing else does.
-    assert (made["trust"], made["temperature"], made["sets"]) == (0, 0, 4)
+    # GROUPWISE and the default look at the column, and so do all metrics; nothing else does.
+    assert (made["trust"], made["temperature"], made["sets"]) == (0, 0, 8)
     assert made["metrics"] == ALL
-    assert made["balls"] <= 2
+    assert made["balls"] <= 4
 
 
 def test_other_logits_with_the_same_predictions_keep_the_trust_scores(tmp_path, source, kept):

@@ -27,6 +27,7 @@ from trustsets.neighbours.inputs import (
 from trustsets.neighbours.partial import ShardSearch, merged_distances
 from trustsets.neighbours.points import (
     ClassDistances,
+    ClassPoints,
     FloatArray,
     IndexArray,
     NearestSquares,
@@ -42,6 +43,7 @@ from trustsets.trust import TrustScore, trust_ratio, warn_small_classes
 __all__ = ["ShardedTrustScore"]
 
 Floats = NDArray[np.float64]
+_Queries = tuple[FloatArray, Floats, IndexArray]
 
 # Bytes of queries that travel to the shards at a time, and how many such blocks are on their way.
 _BLOCK_BYTES = 32 << 20
@@ -147,12 +149,11 @@ class ShardedTrustScore(BaseEstimator):
             max_restarts=-1,
             max_task_retries=-1,
         )
-        # In a list, so that the actor opens it: one that is started anew needs it again, and it
-        # lives as long as this object.
-        shared = [ray.put(setting)]
-        actors = [actor.remote([str(path) for path in part], shared) for part in dealt]
-        list(_answers(ray, [each.ready.remote() for each in actors]))
-        scale = 1.0 if self.normalize else _common_spread(ray, actors, int(sizes.sum()))
+        shared = ray.put(setting)
+        actors = [actor.remote([str(path) for path in part]) for part in dealt]
+        list(_answers(ray, [each.ready.remote(shared) for each in actors]))
+        total = int(sizes.sum())
+        scale = 1.0 if self.normalize else _common_spread(ray, actors, shared, total)
         self._actors, self._shared, self._needed = actors, shared, setting.needed
         self.classes_, self.sizes_ = setting.classes, sizes
         self.n_features_in_, self.scale_ = width, scale
@@ -222,54 +223,67 @@ class ShardedTrustScore(BaseEstimator):
     ) -> Callable[[], ClassDistances]:
         """Send a block of queries to every shard; the function returned waits for the answers."""
         ray = import_ray()
-        queries = ray.put((features, scale, own))
-        first = [actor.nearest.remote(queries) for actor in self._actors]
+        common = (self._shared, ray.put((features, scale, own)))
+        first = [actor.nearest.remote(*common) for actor in self._actors]
 
         def second(bound: Floats) -> Iterator[Pairs]:
             placed = ray.put(bound)
-            return _answers(ray, [actor.within.remote(queries, placed) for actor in self._actors])
+            return _answers(ray, [actor.within.remote(*common, placed) for actor in self._actors])
 
         return lambda: merged_distances(_answers(ray, first), second, own, self._needed)
 
 
 class _Shard:
-    """One shard of the training points; an actor."""
+    """One shard of the training points; an actor.
 
-    def __init__(self, paths: Sequence[str], shared: Sequence[Any]) -> None:
-        setting: _Setting = import_ray().get(shared[0])
-        parameters = setting.parameters
-        matrix, labels, half = _read(paths, setting.dtype)
-        classes, codes = class_codes(labels, len(matrix))
-        order, starts = sort_by_class(codes, len(classes))
-        stored = as_stored(matrix[order], parameters["storage"] or half)
-        self._points = search_points(stored, starts, parameters["normalize"])
-        memory = parameters["working_memory"]
-        self._search = ShardSearch(
-            self._points,
-            np.searchsorted(setting.classes, classes).astype(np.int64),
-            setting.needed,
-            None if memory is None else memory * 2**20,
-        )
+    Every call brings the setting, since Ray may have started the actor anew: it then knows its
+    files alone.
+    """
 
-    def ready(self) -> None:
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+        self._held: tuple[ClassPoints, ShardSearch] | None = None
+
+    def _points_and_search(self, setting: _Setting) -> tuple[ClassPoints, ShardSearch]:
+        if self._held is None:
+            self._held = _load(self._paths, setting)
+        return self._held
+
+    def ready(self, setting: _Setting) -> None:
         """Answer once the shard is read."""
+        self._points_and_search(setting)
 
-    def sums(self) -> Floats:
+    def sums(self, setting: _Setting) -> Floats:
         """Sum of each column."""
-        total: Floats = self._points.features.sum(axis=0, dtype=np.float64)
+        points, _ = self._points_and_search(setting)
+        total: Floats = points.features.sum(axis=0, dtype=np.float64)
         return total
 
-    def squares(self, mean: Floats) -> float:
+    def squares(self, setting: _Setting, mean: Floats) -> float:
         """Sum of the squared distances from `mean`."""
-        return squares_about(self._points.features, mean)
+        return squares_about(self._points_and_search(setting)[0].features, mean)
 
-    def nearest(self, queries: tuple[FloatArray, Floats, IndexArray]) -> NearestSquares:
+    def nearest(self, setting: _Setting, queries: _Queries) -> NearestSquares:
         """See `ShardSearch.nearest`."""
-        return self._search.nearest(*queries)
+        return self._points_and_search(setting)[1].nearest(*queries)
 
-    def within(self, queries: tuple[FloatArray, Floats, IndexArray], bound: Floats) -> Pairs:
+    def within(self, setting: _Setting, queries: _Queries, bound: Floats) -> Pairs:
         """See `ShardSearch.within`."""
-        return self._search.within(*queries, bound)
+        return self._points_and_search(setting)[1].within(*queries, bound)
+
+
+def _load(paths: Sequence[str], setting: _Setting) -> tuple[ClassPoints, ShardSearch]:
+    """Read the points of a shard, and prepare their search."""
+    parameters = setting.parameters
+    matrix, labels, half = _read(paths, setting.dtype)
+    classes, codes = class_codes(labels, len(matrix))
+    order, starts = sort_by_class(codes, len(classes))
+    stored = as_stored(matrix[order], parameters["storage"] or half)
+    points = search_points(stored, starts, parameters["normalize"])
+    places = np.searchsorted(setting.classes, classes).astype(np.int64)
+    memory = parameters["working_memory"]
+    memory = None if memory is None else memory * 2**20
+    return points, ShardSearch(points, places, setting.needed, memory)
 
 
 def _look_into(path: str) -> _Contents:
@@ -292,11 +306,11 @@ def _read(paths: Sequence[str], dtype: str) -> tuple[FloatArray, Array, str | No
     return features.astype(wide, copy=False), labels, half
 
 
-def _common_spread(ray: Any, actors: Sequence[Any], total: int) -> float:
+def _common_spread(ray: Any, actors: Sequence[Any], shared: Any, total: int) -> float:
     """Spread of the points of all shards about their common mean."""
-    sums = list(_answers(ray, [actor.sums.remote() for actor in actors]))
+    sums = list(_answers(ray, [actor.sums.remote(shared) for actor in actors]))
     mean = ray.put(np.sum(sums, axis=0) / total)
-    squares = _answers(ray, [actor.squares.remote(mean) for actor in actors])
+    squares = _answers(ray, [actor.squares.remote(shared, mean) for actor in actors])
     return spread(float(sum(squares)), total)
 
 

@@ -259,6 +259,8 @@ class Experiment:
             inputs["features"] = self.source.features_digest
         if method.group is not None:
             inputs["group"] = self.source.groups_digest(method.group)
+        if method.name == DEFAULT:  # it conditions on whatever groups there are
+            inputs["groups"] = [self.source.groups_digest(name) for name in self.source.groups]
 
         def make() -> dict[str, Any]:
             with warnings.catch_warnings():

@@ -240,11 +240,11 @@ def _setting(run: Run) -> str:
 def _reading(run: Run) -> str:
     text = (
         f"All methods but the last are run as the authors ran them: temperature fitted on the "
-        f"calibration samples, sets may be empty. *{DEFAULT}* is this package's default for the "
-        "score: tail scale, ranks of Conf and Trust, a fifth of the calibration samples set aside "
-        "for tuning, and sets that are never empty, so that it covers too much where the "
-        "classifier is right more often than asked for. Bold: best or within 0.1 of it. *Perfect* "
-        "is what noise alone gives with these bins."
+        f"calibration samples, sets may be empty. *{DEFAULT}* is `ConditionalConformal` as this "
+        "package sets it up, with the score in the tail scale and a temperature from tuning "
+        "samples; it knows the group columns, if there are any. Its sets are never empty, so that "
+        "it covers too much where the classifier is right more often than asked for. Bold: best "
+        "or within 0.1 of it. *Perfect* is what noise alone gives with these bins."
     )
     if run.source.name in DATASETS:
         text += (
