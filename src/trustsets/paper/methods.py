@@ -214,6 +214,8 @@ def paper_methods(
 def describe(predictor: Predictor) -> str:
     """All options of a method as one text; equal texts mean equal methods.
 
+    Options that are None are left out, so that a new one which is off changes no text.
+
     Examples
     --------
     >>> describe(StandardConformal(APS())) == describe(StandardConformal(APS()))
@@ -223,5 +225,6 @@ def describe(predictor: Predictor) -> str:
     """
     options = predictor.get_params(deep=False)
     options.pop("trust", None)
-    own = ", ".join(f"{name}={value!r}" for name, value in sorted(options.items()))
+    used = [(name, value) for name, value in sorted(options.items()) if value is not None]
+    own = ", ".join(f"{name}={value!r}" for name, value in used)
     return f"{type(predictor).__name__}({own})"
