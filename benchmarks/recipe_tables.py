@@ -108,7 +108,7 @@ def _by_recipe(own: list[Row], order: list[str]) -> dict[str, list[Row]]:
     first = found[order[0]]
     fewest = min((len(cells) for cells in found.values() if cells), default=0)
     if 0 < fewest < len(first):
-        again = {f"{order[0]}, seeds 1 to {fewest}": [r for r in first if r["seed"] <= fewest]}
+        again = {f"{order[0]}, fewer seeds": [row for row in first if row["seed"] <= fewest]}
         return {order[0]: first} | again | found
     return found
 

@@ -198,9 +198,21 @@ def test_a_group_that_calibration_never_saw_gets_every_class(make_outputs):
     predictor = ConditionalConformal(basis=Groups() + Intercept()).calibrate(make_outputs(200))
     new = make_outputs(3, seed=1, groups={"site": ["a", "b", "new"]})
     sets = predictor.predict_set(new)
-    assert sets.status.tolist() == [Status.EXACT, Status.EXACT, Status.UNSEEN_DIRECTION]
+    assert [Status(value).is_infinite for value in sets.status] == [False, False, True]
+    assert sets.status[2] == Status.UNSEEN_DIRECTION
     assert sets.mask[2].all()
     assert "no calibration point has" in predictor.summary(sets)
+
+
+def test_the_status_of_a_full_set_says_why_it_is_full(make_outputs):
+    predictor = ConditionalConformal(basis=Intercept()).calibrate(make_outputs(200))
+    sets = predictor.predict_set(make_outputs(300, seed=1), alpha=[0.01, 0.1, 0.4])
+    full = sets.mask.all(axis=1)
+    assert full.any() and not full.all()
+    assert (np.isfinite(sets.thresholds)).all()
+    np.testing.assert_array_equal(sets.status == Status.ABOVE_ALL_SCORES, full)
+    np.testing.assert_array_equal(sets.status == Status.EXACT, ~full)
+    assert not Status.ABOVE_ALL_SCORES.is_infinite
 
 
 def test_an_extreme_point_gets_every_class(make_outputs):

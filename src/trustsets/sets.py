@@ -144,9 +144,6 @@ class PredictionSets:
             count = int(np.count_nonzero(self.status == status))
             if count and status is not Status.EXACT:
                 lines.append(f"{_sets(count)}: {status.sentence}.")
-        bounded = int(np.count_nonzero(full & (self.status <= Status.FALLBACK)))
-        if bounded:
-            lines.append(f"{_sets(bounded)}: the threshold is above the score of every class.")
         return lines
 
     def to_frame(self) -> "pd.DataFrame":

@@ -23,6 +23,7 @@ class Status(IntEnum):
     UNSEEN_DIRECTION = 3
     TOO_FEW_POINTS = 4
     UNSEEN_GROUP = 5
+    ABOVE_ALL_SCORES = 6
 
     @property
     def sentence(self) -> str:
@@ -32,7 +33,7 @@ class Status(IntEnum):
     @property
     def is_infinite(self) -> bool:
         """Whether the threshold is infinite."""
-        return self >= Status.HIGH_LEVERAGE
+        return Status.HIGH_LEVERAGE <= self <= Status.UNSEEN_GROUP
 
 
 _SENTENCES = {
@@ -50,5 +51,8 @@ _SENTENCES = {
     ),
     Status.UNSEEN_GROUP: (
         "no calibration point shares the group of this point, so its set holds every class"
+    ),
+    Status.ABOVE_ALL_SCORES: (
+        "the threshold is exact and above the score of every class, so the set holds them all"
     ),
 }

@@ -26,6 +26,7 @@ from trustsets.quantiles import check_alphas
 from trustsets.scores import Score
 from trustsets.sets import PredictionSets
 from trustsets.statistics import Observed, SupportsTrust
+from trustsets.status import Status
 from trustsets.temperature import TemperatureScaling, check_temperature
 
 __all__ = ["Calibrated", "Limits", "Predictor", "Task", "limits_of", "load"]
@@ -203,10 +204,13 @@ class Predictor(BaseEstimator, ABC):
         limits = self._limits(state.learned, Observed(outputs, self._trust), alphas)
         draws = self._draws(state.seed, Stream.PREDICTION_SCORE, outputs)
         mask, thresholds = self._apply(limits, state.scored(outputs), state.temperature, draws)
+        # A full set always says why it is full.
+        bounded = mask.all(axis=1) & (limits.status <= Status.FALLBACK)
+        status = np.where(bounded, np.int8(Status.ABOVE_ALL_SCORES), limits.status)
         return PredictionSets(
             mask=mask[..., 0] if single else mask,
             thresholds=thresholds[..., 0] if single else thresholds,
-            status=limits.status[:, 0] if single else limits.status,
+            status=status[:, 0] if single else status,
             alpha=alphas[0] if single else alphas,
             classes=state.classes,
         )
