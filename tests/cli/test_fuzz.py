@@ -287,6 +287,7 @@ def test_random_damage_to_predictions_never_escapes(suffix, run, folder):
     path = folder / f"sets{suffix}"
     whole = path.read_bytes()
     rng = np.random.default_rng(2)
+    refused = 0
     for _ in range(25):
         content = bytearray(whole)
         for _ in range(rng.integers(1, 8)):
@@ -295,3 +296,5 @@ def test_random_damage_to_predictions_never_escapes(suffix, run, folder):
         done = run("evaluate", "test.npz", f"sets{suffix}", "--metric", "class")
         if done.code:
             check(done)
+            refused += 1
+    assert refused > 5

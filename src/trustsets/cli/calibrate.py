@@ -2,12 +2,12 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Config, Debug, Json, Quiet, Seed, resolved
+from trustsets.cli.options import Config, Debug, Json, LabelledOutputs, Quiet, Seed, resolved
 
 __all__ = ["calibrate"]
 
@@ -77,168 +77,183 @@ class Transform(StrEnum):
 _DATA, _METHOD, _SCORE = "Data", "Method", "Score"
 
 
+Output = Annotated[
+    Path,
+    typer.Option("--output", "-o", metavar="MODEL", help="Where to save it (.trustsets)."),
+]
+Train = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        rich_help_panel=_DATA,
+        help="Features and labels of the training data, for the trust score.",
+    ),
+]
+Tuning = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        rich_help_panel=_DATA,
+        help="Other labelled outputs to tune on, instead of a part of OUTPUTS.",
+    ),
+]
+Classes = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        rich_help_panel=_DATA,
+        help="Class names: a text file, or a file with an array 'classes'.",
+    ),
+]
+Group = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        rich_help_panel=_DATA,
+        help="An array that holds groups; may be given again.",
+    ),
+]
+MethodChoice = Annotated[
+    Method,
+    typer.Option(
+        metavar="METHOD",
+        rich_help_panel=_METHOD,
+        help="How thresholds are set: conditional, standard, bins, groups, class, plugin or "
+        "clustered.",
+    ),
+]
+Basis = Annotated[
+    list[BasisName] | None,
+    typer.Option(
+        metavar="BASIS",
+        rich_help_panel=_METHOD,
+        help="Function class of 'conditional' and 'plugin': polynomial, bins, groups, components "
+        "or intercept; given again, they add up. Default: for 'conditional', chosen on the tuning "
+        "part.",
+    ),
+]
+Degree = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="N",
+        rich_help_panel=_METHOD,
+        help="Degree of a polynomial of your own; 5 if its basis or statistic is given alone.",
+    ),
+]
+Components = Annotated[
+    int,
+    typer.Option(
+        min=1, metavar="N", rich_help_panel=_METHOD, help="Number of principal components."
+    ),
+]
+Statistic = Annotated[
+    list[StatisticName] | None,
+    typer.Option(
+        metavar="NAME",
+        rich_help_panel=_METHOD,
+        help="What polynomial and bins look at: confidence, trust, entropy or margin; may be "
+        "given again. Default: confidence and trust.",
+    ),
+]
+TransformChoice = Annotated[
+    Transform | None,
+    typer.Option(
+        metavar="NAME",
+        rich_help_panel=_METHOD,
+        help="How a polynomial of your own takes a statistic: rank (default), log or raw.",
+    ),
+]
+Neighbour = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        metavar="N",
+        rich_help_panel=_METHOD,
+        help="Which nearest neighbour the trust score looks at.",
+    ),
+]
+Randomized = Annotated[
+    bool,
+    typer.Option(
+        "--randomized", rich_help_panel=_METHOD, help="'conditional' with exact coverage."
+    ),
+]
+Paper = Annotated[
+    bool,
+    typer.Option(
+        "--paper",
+        rich_help_panel=_METHOD,
+        help="The paper's own setting of 'conditional' or 'bins' (there NAIVE).",
+    ),
+]
+Score = Annotated[
+    ScoreName | None,
+    typer.Option(metavar="SCORE", rich_help_panel=_SCORE, help="aps (default), raps or softmax."),
+]
+ScaleChoice = Annotated[
+    Scale | None,
+    typer.Option(
+        metavar="SCALE",
+        rich_help_panel=_SCORE,
+        help="raw or tail. Default: tail for 'conditional' and 'plugin', else raw.",
+    ),
+]
+OwnMassChoice = Annotated[
+    OwnMass | None,
+    typer.Option(
+        metavar="HOW",
+        rich_help_panel=_SCORE,
+        help="Mass of the label itself in aps and raps: exclude (default), include or random.",
+    ),
+]
+Temperature = Annotated[
+    str | None,
+    typer.Option(
+        metavar="T",
+        rich_help_panel=_SCORE,
+        help="Divide the logits by a number, or by the best one for the 'tuning' part.",
+    ),
+]
+AllowEmpty = Annotated[
+    bool,
+    typer.Option(
+        "--allow-empty", rich_help_panel=_SCORE, help="Sets may lack the most likely class."
+    ),
+]
+TuningFraction = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        rich_help_panel=_DATA,
+        help="Share of OUTPUTS to tune on, if there is anything to tune.",
+    ),
+]
+
+
 def calibrate(
     context: typer.Context,
-    outputs: Annotated[
-        Path,
-        typer.Argument(
-            metavar="OUTPUTS",
-            help="Labelled outputs: .npz, .parquet, .safetensors or a folder of .npy.",
-        ),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="MODEL", help="Where to save it (.trustsets)."),
-    ],
-    train: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            rich_help_panel=_DATA,
-            help="Features and labels of the training data, for the trust score.",
-        ),
-    ] = None,
-    tuning: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            rich_help_panel=_DATA,
-            help="Other labelled outputs to tune on, instead of a part of OUTPUTS.",
-        ),
-    ] = None,
-    classes: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            rich_help_panel=_DATA,
-            help="Class names: a text file, or a file with an array 'classes'.",
-        ),
-    ] = None,
-    group: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            rich_help_panel=_DATA,
-            help="An array that holds groups; may be given again.",
-        ),
-    ] = None,
-    method: Annotated[
-        Method,
-        typer.Option(
-            metavar="METHOD",
-            rich_help_panel=_METHOD,
-            help="How thresholds are set: conditional, standard, bins, groups, class, plugin or "
-            "clustered.",
-        ),
-    ] = Method.CONDITIONAL,
-    basis: Annotated[
-        list[BasisName] | None,
-        typer.Option(
-            metavar="BASIS",
-            rich_help_panel=_METHOD,
-            help="Function class of 'conditional' and 'plugin': polynomial (default), bins, "
-            "groups, components or intercept; given again, they add up.",
-        ),
-    ] = None,
-    degree: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="N",
-            rich_help_panel=_METHOD,
-            help="Degree of the polynomial. Default: 5.",
-        ),
-    ] = None,
-    components: Annotated[
-        int,
-        typer.Option(
-            min=1, metavar="N", rich_help_panel=_METHOD, help="Number of principal components."
-        ),
-    ] = 20,
-    statistic: Annotated[
-        list[StatisticName] | None,
-        typer.Option(
-            metavar="NAME",
-            rich_help_panel=_METHOD,
-            help="What polynomial and bins look at: confidence, trust, entropy or margin; may be "
-            "given again. Default: confidence and trust.",
-        ),
-    ] = None,
-    transform: Annotated[
-        Transform | None,
-        typer.Option(
-            metavar="NAME",
-            rich_help_panel=_METHOD,
-            help="How the polynomial takes a statistic: rank (default), log or raw.",
-        ),
-    ] = None,
-    neighbour: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            metavar="N",
-            rich_help_panel=_METHOD,
-            help="Which nearest neighbour the trust score looks at.",
-        ),
-    ] = 1,
-    randomized: Annotated[
-        bool,
-        typer.Option(
-            "--randomized", rich_help_panel=_METHOD, help="'conditional' with exact coverage."
-        ),
-    ] = False,
-    paper: Annotated[
-        bool,
-        typer.Option(
-            "--paper",
-            rich_help_panel=_METHOD,
-            help="The paper's own setting of 'conditional' or 'bins' (there NAIVE).",
-        ),
-    ] = False,
-    score: Annotated[
-        ScoreName | None,
-        typer.Option(
-            metavar="SCORE", rich_help_panel=_SCORE, help="aps (default), raps or softmax."
-        ),
-    ] = None,
-    scale: Annotated[
-        Scale | None,
-        typer.Option(
-            metavar="SCALE",
-            rich_help_panel=_SCORE,
-            help="raw or tail. Default: tail for 'conditional' and 'plugin', else raw.",
-        ),
-    ] = None,
-    own_mass: Annotated[
-        OwnMass | None,
-        typer.Option(
-            metavar="HOW",
-            rich_help_panel=_SCORE,
-            help="Mass of the label itself in aps and raps: exclude (default), include or random.",
-        ),
-    ] = None,
-    temperature: Annotated[
-        str | None,
-        typer.Option(
-            metavar="T",
-            rich_help_panel=_SCORE,
-            help="Divide the logits by a number, or by the best one for the 'tuning' part.",
-        ),
-    ] = None,
-    allow_empty: Annotated[
-        bool,
-        typer.Option(
-            "--allow-empty", rich_help_panel=_SCORE, help="Sets may lack the most likely class."
-        ),
-    ] = False,
-    tuning_fraction: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SHARE",
-            rich_help_panel=_DATA,
-            help="Share of OUTPUTS to tune on, if there is anything to tune.",
-        ),
-    ] = None,
+    outputs: LabelledOutputs,
+    output: Output,
+    train: Train = None,
+    tuning: Tuning = None,
+    classes: Classes = None,
+    group: Group = None,
+    method: MethodChoice = Method.CONDITIONAL,
+    basis: Basis = None,
+    degree: Degree = None,
+    components: Components = 20,
+    statistic: Statistic = None,
+    transform: TransformChoice = None,
+    neighbour: Neighbour = 1,
+    randomized: Randomized = False,
+    paper: Paper = False,
+    score: Score = None,
+    scale: ScaleChoice = None,
+    own_mass: OwnMassChoice = None,
+    temperature: Temperature = None,
+    allow_empty: AllowEmpty = False,
+    tuning_fraction: TuningFraction = None,
     seed: Seed = 0,
     config: Config = None,
     json: Json = False,
@@ -287,6 +302,11 @@ def calibrate(
         neighbour=neighbour,
         record=record,
     )
+    _show(predictor, record, output)
+
+
+def _show(predictor: Any, record: dict[str, Any], output: Path) -> None:
+    """Say what was learned and where it is."""
     if console.settings.json:
         state = predictor.state_
         console.print_json(

@@ -14,12 +14,12 @@ from trustsets.cli.options import (
     Debug,
     Groups,
     Json,
+    LabelledOutputs,
     Level,
     Methods,
     Metrics,
     Quiet,
     Seed,
-    TestOutputs,
     Train,
     resolved,
 )
@@ -32,7 +32,7 @@ __all__ = ["evaluate", "print_evaluations"]
 
 def evaluate(
     context: typer.Context,
-    outputs: TestOutputs,
+    outputs: LabelledOutputs,
     methods: Methods,
     output: Annotated[
         Path | None,

@@ -11,57 +11,64 @@ from trustsets.cli.options import Classes, Config, Debug, Json, Quiet, resolved
 __all__ = ["extract"]
 
 
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="MODULE:FUNCTION that returns the torch model; the module may lie in the "
+        "current folder.",
+    ),
+]
+Inputs = Annotated[
+    Path,
+    typer.Argument(
+        metavar="INPUTS",
+        help="A folder of images, one subfolder a class; or a file with the arrays "
+        "'inputs' and, if known, 'labels'.",
+    ),
+]
+Output = Annotated[
+    Path,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Where to write: .npz, .parquet, .safetensors, or a folder of shards.",
+    ),
+]
+Weights = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Weights of the model, as .safetensors."),
+]
+Layer = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Module whose output are the features. Default: the input of the last linear layer.",
+    ),
+]
+Transform = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:FUNCTION",
+        help="Turns a PIL image into a tensor. Default: colours between 0 and 1.",
+    ),
+]
+BatchSize = Annotated[int, typer.Option(metavar="N", min=1, help="Samples at a time.")]
+Device = Annotated[str | None, typer.Option(metavar="NAME", help="Where to run, such as cuda.")]
+
+
 def extract(
     context: typer.Context,
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="MODULE:FUNCTION that returns the torch model; the module may lie in the "
-            "current folder.",
-        ),
-    ],
-    inputs: Annotated[
-        Path,
-        typer.Argument(
-            metavar="INPUTS",
-            help="A folder of images, one subfolder a class; or a file with the arrays "
-            "'inputs' and, if known, 'labels'.",
-        ),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Where to write: .npz, .parquet, .safetensors, or a folder of shards.",
-        ),
-    ],
-    weights: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Weights of the model, as .safetensors."),
-    ] = None,
-    layer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Module whose output are the features. Default: the input of the last linear "
-            "layer.",
-        ),
-    ] = None,
-    transform: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:FUNCTION",
-            help="Turns a PIL image into a tensor. Default: colours between 0 and 1.",
-        ),
-    ] = None,
+    model: Model,
+    inputs: Inputs,
+    output: Output,
+    weights: Weights = None,
+    layer: Layer = None,
+    transform: Transform = None,
     classes: Classes = None,
-    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Samples at a time.")] = 64,
-    device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Where to run, such as cuda.")
-    ] = None,
+    batch_size: BatchSize = 64,
+    device: Device = None,
     config: Config = None,
     json: Json = False,
     quiet: Quiet = False,

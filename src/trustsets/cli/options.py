@@ -17,13 +17,13 @@ __all__ = [
     "Debug",
     "Groups",
     "Json",
+    "LabelledOutputs",
     "Level",
     "Methods",
     "Metrics",
     "Quiet",
     "Ray",
     "Seed",
-    "TestOutputs",
     "Train",
     "resolved",
 ]
@@ -90,7 +90,7 @@ AnyAlpha = Annotated[
         "or else 0.1.",
     ),
 ]
-TestOutputs = Annotated[
+LabelledOutputs = Annotated[
     Path,
     typer.Argument(
         metavar="OUTPUTS",

@@ -79,57 +79,69 @@ Unreadable = Annotated[
 ]
 
 
+ExtractDataset = Annotated[
+    Dataset, typer.Argument(metavar="DATASET", help="One of the paper's five.")
+]
+ExtractWeights = Annotated[
+    Path, typer.Option("--weights", metavar="FILE", help="Checkpoint of the network.")
+]
+ExtractOutput = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="DIR", help="Where to write; default: extracted/DATASET."
+    ),
+]
+ExtractSeed = Annotated[
+    int,
+    typer.Option("--seed", metavar="N", min=0, help="Of the training split of fitzpatrick17k."),
+]
+Resize = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", min=1, help="Shorter side before the crop; default: as in the paper."
+    ),
+]
+MixedPrecision = Annotated[
+    bool | None,
+    typer.Option(
+        "--mixed-precision/--single-precision",
+        rich_help_panel=_MACHINE,
+        help="Half precision, or not; default: on a GPU.",
+    ),
+]
+ExtractBatchSize = Annotated[
+    int,
+    typer.Option(
+        metavar="N", min=1, rich_help_panel=_MACHINE, help="Images that are run together."
+    ),
+]
+ShardRows = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=1,
+        rich_help_panel=_MACHINE,
+        help="Images a file; what a kill can cost.",
+    ),
+]
+
+
 def extract(
     context: typer.Context,
-    dataset: Annotated[Dataset, typer.Argument(metavar="DATASET", help="One of the paper's five.")],
+    dataset: ExtractDataset,
     images: Images,
-    weights: Annotated[
-        Path, typer.Option("--weights", metavar="FILE", help="Checkpoint of the network.")
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="Where to write; default: extracted/DATASET."
-        ),
-    ] = None,
+    weights: ExtractWeights,
+    output: ExtractOutput = None,
     lists: Lists = None,
-    seed: Annotated[
-        int,
-        typer.Option("--seed", metavar="N", min=0, help="Of the training split of fitzpatrick17k."),
-    ] = 0,
+    seed: ExtractSeed = 0,
     image_size: Size = 224,
-    resize: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Shorter side before the crop; default: as in the paper."
-        ),
-    ] = None,
+    resize: Resize = None,
     max_unreadable: Unreadable = 100,
     device: Device = "auto",
-    mixed_precision: Annotated[
-        bool | None,
-        typer.Option(
-            "--mixed-precision/--single-precision",
-            rich_help_panel=_MACHINE,
-            help="Half precision, or not; default: on a GPU.",
-        ),
-    ] = None,
-    batch_size: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=1, rich_help_panel=_MACHINE, help="Images that are run together."
-        ),
-    ] = 256,
+    mixed_precision: MixedPrecision = None,
+    batch_size: ExtractBatchSize = 256,
     workers: Workers = None,
-    shard_rows: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            rich_help_panel=_MACHINE,
-            help="Images a file; what a kill can cost.",
-        ),
-    ] = 16384,
+    shard_rows: ShardRows = 16384,
     config: Config = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -184,46 +196,54 @@ def extract(
     console.say(f"Written to {folder}.")
 
 
+TrainDataset = Annotated[Trained, typer.Argument(metavar="DATASET", help="Whose network to make.")]
+TrainWeights = Annotated[
+    Path,
+    typer.Option("--weights", metavar="FILE", help="Checkpoint to start from, of ImageNet."),
+]
+TrainOutput = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="DIR", help="Where to write; default: trained/DATASET."),
+]
+TrainSeed = Annotated[
+    int, typer.Option("--seed", metavar="N", min=0, help="Of everything that is drawn.")
+]
+Epochs = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Default: 50 for fitzpatrick17k, 10 for places365."),
+]
+TrainBatchSize = Annotated[int, typer.Option(metavar="N", min=1, help="Images a step.")]
+LearningRate = Annotated[
+    float | None,
+    typer.Option(metavar="RATE", help="Default: 0.001 for fitzpatrick17k, 0.01 for places365."),
+]
+CheckpointSteps = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=1,
+        rich_help_panel=_MACHINE,
+        help="Steps between checkpoints; there is one after each epoch too.",
+    ),
+]
+
+
 def train(
     context: typer.Context,
-    dataset: Annotated[Trained, typer.Argument(metavar="DATASET", help="Whose network to make.")],
+    dataset: TrainDataset,
     images: Images,
-    weights: Annotated[
-        Path,
-        typer.Option("--weights", metavar="FILE", help="Checkpoint to start from, of ImageNet."),
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="Where to write; default: trained/DATASET."
-        ),
-    ] = None,
+    weights: TrainWeights,
+    output: TrainOutput = None,
     lists: Lists = None,
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", min=0, help="Of everything that is drawn.")
-    ] = 0,
-    epochs: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Default: 50 for fitzpatrick17k, 10 for places365."),
-    ] = None,
-    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Images a step.")] = 256,
-    learning_rate: Annotated[
-        float | None,
-        typer.Option(metavar="RATE", help="Default: 0.001 for fitzpatrick17k, 0.01 for places365."),
-    ] = None,
+    seed: TrainSeed = 0,
+    epochs: Epochs = None,
+    batch_size: TrainBatchSize = 256,
+    learning_rate: LearningRate = None,
     image_size: Size = 224,
     max_unreadable: Unreadable = 100,
     device: Device = "auto",
     workers: Workers = None,
-    checkpoint_steps: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            rich_help_panel=_MACHINE,
-            help="Steps between checkpoints; there is one after each epoch too.",
-        ),
-    ] = 1000,
+    checkpoint_steps: CheckpointSteps = 1000,
     config: Config = None,
     json: Json = False,
     quiet: Quiet = False,

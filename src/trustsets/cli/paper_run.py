@@ -11,63 +11,77 @@ from trustsets.cli.options import Alpha, Config, Debug, Json, Quiet
 __all__ = ["run"]
 
 
-def run(
-    dataset: Annotated[
-        str,
-        typer.Argument(
-            metavar="DATASET",
-            help="imagenet, imagenet-lt, places365, places365-lt, fitzpatrick17k; or any name.",
-        ),
-    ],
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="What 'paper extract' wrote (default: extracted/DATASET), a folder with "
-            "DATASET_pool.npz and DATASET_train.npz, or a file of outputs.",
-        ),
-    ] = None,
-    train: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Features and labels of training points, for trust."),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Default: results/DATASET."),
-    ] = None,
-    group: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="An array that is a group column; may be given again."),
-    ] = None,
-    alpha: Alpha = 0.1,
-    seeds: Annotated[str, typer.Option(metavar="LIST", help="Splits, such as 1-10 or 1,4.")] = (
-        "1-10"
+Dataset = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATASET",
+        help="imagenet, imagenet-lt, places365, places365-lt, fitzpatrick17k; or any name.",
     ),
-    scores: Annotated[str, typer.Option(metavar="LIST", help="Scores.")] = "softmax,APS,RAPS",
-    degrees: Annotated[
-        str, typer.Option(metavar="LIST", help="Degrees of CONDITIONAL; the paper stops at 5.")
-    ] = "1-8",
-    degree: Annotated[int, typer.Option(metavar="N", min=1, help="Degree in the tables.")] = 5,
-    bins: Annotated[
-        Literal["auto", "text", "code"],
-        typer.Option(
-            help="Trust and Rank bins within each confidence bin (text), or the same for all "
-            "(code). auto: code for the paper's datasets, whose printed numbers were made so."
-        ),
-    ] = "auto",
-    neighbour: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Which neighbour stands for a class in Trust.")
-    ] = 2,
-    squared: Annotated[bool, typer.Option(help="Squared distances in Trust.")] = True,
-    device: Annotated[
-        str, typer.Option(metavar="NAME", help="Where trust is computed: cpu or cuda.")
-    ] = "cpu",
-    cache: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Where stages are kept. Default: cache in the output."),
-    ] = None,
-    figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
-    force: Annotated[bool, typer.Option("--force", help="Use nothing from the cache.")] = False,
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PATH",
+        help="What 'paper extract' wrote (default: extracted/DATASET), a folder with "
+        "DATASET_pool.npz and DATASET_train.npz, or a file of outputs.",
+    ),
+]
+Train = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Features and labels of training points, for trust."),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="DIR", help="Default: results/DATASET."),
+]
+Group = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="An array that is a group column; may be given again."),
+]
+Seeds = Annotated[str, typer.Option(metavar="LIST", help="Splits, such as 1-10 or 1,4.")]
+Scores = Annotated[str, typer.Option(metavar="LIST", help="Scores.")]
+Degrees = Annotated[
+    str, typer.Option(metavar="LIST", help="Degrees of CONDITIONAL; the paper stops at 5.")
+]
+Degree = Annotated[int, typer.Option(metavar="N", min=1, help="Degree in the tables.")]
+Bins = Annotated[
+    Literal["auto", "text", "code"],
+    typer.Option(
+        help="Trust and Rank bins within each confidence bin (text), or the same for all "
+        "(code). auto: code for the paper's datasets, whose printed numbers were made so."
+    ),
+]
+Neighbour = Annotated[
+    int, typer.Option(metavar="N", min=1, help="Which neighbour stands for a class in Trust.")
+]
+Squared = Annotated[bool, typer.Option(help="Squared distances in Trust.")]
+Device = Annotated[str, typer.Option(metavar="NAME", help="Where trust is computed: cpu or cuda.")]
+Cache = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Where stages are kept. Default: cache in the output."),
+]
+Figures = Annotated[bool, typer.Option(help="Draw the figures.")]
+Force = Annotated[bool, typer.Option("--force", help="Use nothing from the cache.")]
+
+
+def run(
+    dataset: Dataset,
+    data: Data = None,
+    train: Train = None,
+    output: Output = None,
+    group: Group = None,
+    alpha: Alpha = 0.1,
+    seeds: Seeds = ("1-10"),
+    scores: Scores = "softmax,APS,RAPS",
+    degrees: Degrees = "1-8",
+    degree: Degree = 5,
+    bins: Bins = "auto",
+    neighbour: Neighbour = 2,
+    squared: Squared = True,
+    device: Device = "cpu",
+    cache: Cache = None,
+    figures: Figures = True,
+    force: Force = False,
     config: Config = None,
     json: Json = False,
     quiet: Quiet = False,

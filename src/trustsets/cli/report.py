@@ -13,12 +13,12 @@ from trustsets.cli.options import (
     Debug,
     Groups,
     Json,
+    LabelledOutputs,
     Level,
     Methods,
     Metrics,
     Quiet,
     Seed,
-    TestOutputs,
     Train,
     resolved,
 )
@@ -28,7 +28,7 @@ __all__ = ["report"]
 
 def report(
     context: typer.Context,
-    outputs: TestOutputs,
+    outputs: LabelledOutputs,
     methods: Methods,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the page.")
