@@ -7,7 +7,6 @@ from scipy.optimize import linprog
 
 from trustsets.engine import fit as fit_module
 from trustsets.engine import fit_quantiles, solve_oracle
-from trustsets.engine import pulled as pulled_module
 from trustsets.engine.descent import CAPPED
 from trustsets.engine.fit import Certificate, fit_vertex
 from trustsets.engine.model import QuantileModel
@@ -65,7 +64,7 @@ def test_descent_and_program_agree_with_the_path() -> None:
     expected = model.thresholds(tests)
     assert expected.status[-1] == Status.HIGH_LEVERAGE
     for row, value in zip(problem.whitening.apply(tests), expected.values, strict=True):
-        assert model._solve_alone(row, 0.9)[0] == pytest.approx(value, abs=1e-9)
+        assert model._solve_alone(row, 0.9, [])[0] == pytest.approx(value, abs=1e-9)
         program = solve_reduced(
             problem.rows,
             problem.scores,
@@ -103,33 +102,6 @@ def test_a_slope_that_turns_exactly_at_a_breakpoint_is_no_ray() -> None:
         x = rng.random(60)
         phi = np.stack([np.ones(60), x, x > 0.5], axis=1)
         assert fit_quantiles(phi, rng.gamma(1.0, 0.2 + x), 0.2).certificate.holds, seed
-
-
-def heavy_model() -> tuple[QuantileModel, np.ndarray]:
-    """Heavy tails, and test rows far out in them: some have no finite threshold."""
-    rng = np.random.default_rng(5)
-    x = np.exp(1.2 * rng.standard_normal(N))
-    phi = np.stack([x**k for k in range(5)], axis=1)
-    far = np.quantile(x, [0.5, 0.9, 0.99, 0.999, 1.0]) * [1.0, 1.0, 1.0, 1.0, 1.1]
-    far = np.append(far, x.max() * np.array([1.3, 2.0, 10.0]))
-    return fit_quantiles(phi, rng.gamma(2.0, size=N), 0.1), far[:, None] ** np.arange(5)
-
-
-@pytest.mark.parametrize("first", [1, 8, 64, N])
-def test_few_active_points_lead_to_the_optimum_of_all(
-    monkeypatch: pytest.MonkeyPatch, first: int
-) -> None:
-    """The descent of extreme rows takes in what it passed, and proves what is infinite."""
-    model, tests = heavy_model()
-    problem = model._problem
-    monkeypatch.setattr(pulled_module, "FIRST_ACTIVE", first)
-    kinds = set()
-    for row in problem.whitening.apply(tests):
-        value, status = model._solve_alone(row, 0.9)
-        kinds.add(status)
-        expected = solve_oracle(problem.rows, problem.scores, 0.1, row, 0.9)
-        assert value == pytest.approx(expected, rel=1e-9)
-    assert kinds == {Status.EXACT, Status.HIGH_LEVERAGE}
 
 
 def test_a_base_fit_without_proof_starts_again_from_the_program(

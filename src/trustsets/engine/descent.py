@@ -12,7 +12,14 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from trustsets.engine.kernels import dot, exchange, nudged_residuals, products, row_dot, three_way
+from trustsets.engine.kernels import (
+    WIDTH,
+    dot,
+    exchange,
+    nudged_residuals,
+    row_dot,
+    three_way,
+)
 from trustsets.engine.problem import BoolArray, FloatArray, IntArray
 
 __all__ = ["CAPPED", "OPTIMAL", "UNBOUNDED", "Data", "descend"]
@@ -27,6 +34,8 @@ REFRESH = 100
 """Pivots between two computations of residuals and pull from scratch."""
 CAP_FACTOR = 60
 """Pivots allowed per basic point (and at least this many times ten)."""
+BEYOND = 1e200
+"""A step longer than all; finite, so that its products are numbers."""
 
 
 class Data(NamedTuple):
@@ -63,34 +72,43 @@ def descend(
     strictly downhill, so no vertex comes twice. The last edge of an `UNBOUNDED` problem is a ray.
     """
     rows, copies, (n_points, rank) = data.rows, data.copies, data.rows.shape
-    residual, speed = np.empty(n_points), np.empty(n_points)
+    padded = -(-n_points // WIDTH) * WIDTH
+    residual, speed = np.zeros(padded), np.zeros(padded)
     step, weight, index = np.empty(n_points), np.empty(n_points), np.empty(n_points, np.int64)
     total, ratio, corner = np.empty(rank), np.empty(rank), np.empty((rank, rank))
     is_basic = np.zeros(n_points, np.bool_)
     is_basic[basis] = True
-    cap = CAP_FACTOR * max(rank, 10)
+    cap, length = CAP_FACTOR * max(rank, 10), BEYOND
     for pivot in range(cap):
         if pivot % REFRESH == 0:
             corner[:] = np.linalg.inv(rows[basis]).T
-            nudged_residuals(rows, data.scores, data.nudges, basis, corner, zero, residual)
-            _total_pull(rows, copies, residual, is_basic, pull, alpha, total)
+            here = residual[:n_points]
+            nudged_residuals(rows, data.scores, data.nudges, basis, corner, zero, here)
+            _total_pull(rows, copies, here, is_basic, pull, alpha, total)
         leaving, excess, sign = _steepest_edge(corner, total, alpha, copies, basis)
         if leaving < 0:
             return OPTIMAL, pivot
         edge[:] = -sign * corner[leaving]
-        products(rows, edge, speed)
-        tiny = EDGE_TOL * np.sqrt(dot(edge, edge))
-        count = _crossings(residual, speed, copies, is_basic, tiny, step, weight, index)
-        chosen = _weighted_select(step, weight, index, count, excess)
+        _speeds(rows, edge, basis, speed)
+        chosen = _turn(residual, speed, copies, edge, excess, length, step, weight, index)
         if chosen < 0:
             return UNBOUNDED, pivot
         length, entering, out = step[chosen], index[chosen], basis[leaving]
-        _pass_points(rows, copies, residual, speed, length, entering, is_basic, total)
+        _pass_points(rows, copies, residual, speed, length, entering, total)
         beyond = sign * max(length, np.finfo(np.float64).tiny)
         _swap(rows, copies, alpha, residual, out, beyond, entering, total)
         basis[leaving], is_basic[out], is_basic[entering] = entering, False, True
         exchange(corner, leaving, rows, entering, ratio)
     return CAPPED, cap
+
+
+@njit(cache=True, nogil=True)
+def _speeds(rows: FloatArray, edge: FloatArray, basis: IntArray, speed: FloatArray) -> None:
+    """Rates at which residuals fall along the edge; those of basic points count as zero."""
+    for i in range(len(rows)):
+        speed[i] = row_dot(rows, i, edge)
+    for k in range(len(basis)):
+        speed[basis[k]] = 0.0
 
 
 @njit(cache=True, nogil=True)
@@ -133,25 +151,61 @@ def _steepest_edge(
 
 
 @njit(cache=True, nogil=True)
-def _crossings(
+def _turn(
     residual: FloatArray,
     speed: FloatArray,
     copies: FloatArray,
-    is_basic: BoolArray,
-    tiny: float,
+    edge: FloatArray,
+    excess: float,
+    last: float,
     step: FloatArray,
     weight: FloatArray,
     index: IntArray,
 ) -> int:
-    """Collect where residuals `residual - t * speed` reach zero for t > 0."""
+    """Place in `step` and `index` of the crossing at which the slope turns, or -1.
+
+    Steps are mostly about as long as the one before, the `last`. So crossings are looked for up to
+    a horizon near that, further off only if the slope has not turned there, and then without one.
+    """
+    tiny = EDGE_TOL * np.sqrt(dot(edge, edge))
+    for horizon in (4.0 * last, 64.0 * last, BEYOND):
+        count = _crossings(residual, speed, copies, tiny, horizon, step, weight, index)
+        chosen = _weighted_select(step, weight, index, count, excess)
+        if chosen >= 0:
+            return chosen
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _crossings(
+    residual: FloatArray,
+    speed: FloatArray,
+    copies: FloatArray,
+    tiny: float,
+    horizon: float,
+    step: FloatArray,
+    weight: FloatArray,
+    index: IntArray,
+) -> int:
+    """Collect where residuals `residual - t * speed` reach zero for t up to the horizon.
+
+    Points are first counted, by blocks and without branches: such a loop vectorises.
+    """
     count = 0
-    for i in range(len(residual)):
-        rate = speed[i] if residual[i] > 0.0 else -speed[i]
-        if rate > tiny and not is_basic[i]:
-            step[count] = abs(residual[i]) / rate
-            weight[count] = copies[i] * rate
-            index[count] = i
-            count += 1
+    for low in range(0, len(residual), WIDTH):
+        n_here = 0
+        for i in range(low, low + WIDTH):
+            rate = speed[i] if residual[i] > 0.0 else -speed[i]
+            n_here += (rate > tiny) & (abs(residual[i]) <= horizon * rate)
+        if n_here == 0:
+            continue
+        for i in range(low, low + WIDTH):
+            rate = speed[i] if residual[i] > 0.0 else -speed[i]
+            if rate > tiny and abs(residual[i]) <= horizon * rate:
+                step[count] = abs(residual[i]) / rate
+                weight[count] = copies[i] * rate
+                index[count] = i
+                count += 1
     return count
 
 
@@ -192,19 +246,26 @@ def _pass_points(
     speed: FloatArray,
     length: float,
     entering: int,
-    is_basic: BoolArray,
     total: FloatArray,
 ) -> None:
-    """Go `length` along the edge; points that changed side change their pull by their row."""
-    for i in range(len(residual)):
-        if is_basic[i] or i == entering:
+    """Go `length` along the edge; points that changed side change their pull by their row.
+
+    The speeds are of no more use: their place keeps the old residuals.
+    """
+    speed[entering] = 0.0  # its side is still needed, and `_swap` does the rest
+    for low in range(0, len(residual), WIDTH):
+        passed = 0
+        for i in range(low, low + WIDTH):
+            new = residual[i] - length * speed[i]
+            passed += (residual[i] > 0.0) != (new > 0.0)
+            speed[i], residual[i] = residual[i], new
+        if passed == 0:
             continue
-        old = residual[i]
-        residual[i] = old - length * speed[i]
-        if (old > 0.0) != (residual[i] > 0.0):
-            change = copies[i] if old <= 0.0 else -copies[i]
-            for j in range(len(total)):
-                total[j] += change * rows[i, j]
+        for i in range(low, low + WIDTH):
+            if (speed[i] > 0.0) != (residual[i] > 0.0):
+                change = copies[i] if residual[i] > 0.0 else -copies[i]
+                for j in range(len(total)):
+                    total[j] += change * rows[i, j]
 
 
 @njit(cache=True, nogil=True)

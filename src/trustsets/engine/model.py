@@ -16,7 +16,7 @@ from trustsets.engine.landmarks import Landmarks, nearest_landmarks
 from trustsets.engine.oracle import solve_reduced
 from trustsets.engine.path import LEVEL_TOL, follow_all, make_landmarks
 from trustsets.engine.problem import FloatArray, IntArray, Problem, build_problem, read_matrix
-from trustsets.engine.pulled import fit_pulled
+from trustsets.engine.pulled import Guards, Solved, choose_guards, fit_pulled
 from trustsets.engine.result import Thresholds
 from trustsets.engine.scan import Base, prepare
 from trustsets.errors import InputError
@@ -53,6 +53,7 @@ class QuantileModel:
     _vertex: Vertex
     _base: Base
     _marks: Landmarks
+    _guards: Guards
 
     @property
     def rank(self) -> int:
@@ -174,24 +175,32 @@ class QuantileModel:
         """
         left = np.flatnonzero(result.status == Status.FALLBACK)
         rows = self._problem.whitening.apply(phi[left])
+        solved: list[Solved] = []
 
         def run(k: int) -> None:
             i = left[k]
-            result.values[i], result.status[i] = self._solve_alone(rows[k], float(levels[i]))
+            result.values[i], result.status[i] = self._solve_alone(
+                rows[k], float(levels[i]), solved
+            )
 
         # The longest rows take longest: started first, they do not leave a thread waiting.
         lengths = np.einsum("ij,ij->i", rows, rows)
         _in_threads(run, np.argsort(-lengths).tolist())
 
-    def _solve_alone(self, row: FloatArray, level: float) -> tuple[float, Status]:
-        """One whitened row by descent from the base vertex; by linear program if that fails."""
+    def _solve_alone(
+        self, row: FloatArray, level: float, solved: list[Solved]
+    ) -> tuple[float, Status]:
+        """One whitened row by descent; by linear program if that fails."""
         problem, infinity = self._problem, float(np.copysign(np.inf, level))
         # Just below the level the optimum is unique, and it is the smallest one at the level.
         goal = (level - LEVEL_TOL) * row
-        status, basis, vertex = fit_pulled(problem, self._vertex, self._base, goal)
+        status, basis, vertex = fit_pulled(
+            problem, self._vertex, self._base, self._guards, goal, solved
+        )
         if status == UNBOUNDED:
             return infinity, Status.HIGH_LEVERAGE
         if vertex is not None and vertex.certificate.holds:
+            solved.append((goal, basis))
             weights = np.array([snap(weight) for weight in vertex.corner @ row])
             return float(weights @ problem.scores[basis]), Status.EXACT
         scale = problem.score_scale
@@ -270,4 +279,5 @@ def fit_quantiles(
         _vertex=vertex,
         _base=base,
         _marks=make_landmarks(problem, base),
+        _guards=choose_guards(problem, base),
     )
