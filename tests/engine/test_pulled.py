@@ -63,7 +63,7 @@ def test_what_was_solved_before_changes_the_way_and_not_the_result(
         return honest(*arguments)
 
     monkeypatch.setattr(pulled_module, "_look_around", noting)
-    similar = np.stack([tests[2] * scale for scale in (1.0, 0.9, 0.95)])
+    similar = np.stack([tests[1] * scale for scale in (1.0, 0.9, 0.95)])
     rows = model._problem.whitening.apply(similar)
     alone = [model._solve_alone(row, 0.9, []) for row in rows]
     n_alone = len(looks)
