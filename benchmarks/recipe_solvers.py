@@ -73,12 +73,13 @@ class SolvedConformal(QuantileRegressionPredictor):
         return ConditionalConformal()._auto_fraction(outputs)
 
     def _guarantee(self, state: Calibrated) -> str:
-        return "see the solver."
+        return f"the one that the docstring of {type(self.solver).__name__} derives."
 
     def _level(self, observed: Observed, alpha: float) -> None:
         return None
 
     def _learn(self, task: Task) -> ConditionalLearned:
+        # All but the fit is the package's; it keeps fits by alpha, and this one is there already.
         learned = super()._learn(task)
         fits: dict[float, Any] = learned._fits
         fits[self.alpha] = self.solver.fit(learned, self.alpha)
