@@ -272,7 +272,8 @@ class KernelModel:
         status = np.where(codes == ENDLESS, Status.HIGH_LEVERAGE, Status.EXACT).astype(np.int8)
         unseen = self.whitening.leaves(phi)
         status[unseen] = Status.UNSEEN_DIRECTION
-        values[status > Status.FALLBACK] = np.inf
+        endless = status > Status.FALLBACK
+        values[endless] = np.copysign(np.inf, levels[endless])
         failed = (status == Status.EXACT) & ((codes == CAPPED) | (violations > KKT_TOL))
         if failed.any():
             raise ArithmeticError(f"{failed.sum()} paths failed: {violations[failed]}")
