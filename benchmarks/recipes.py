@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from recipe_bases import RANKS, Agreement, Kernel, Splines
+from recipe_solvers import Falling, GaussianKernel, SolvedConformal, Solver
 from recipe_tables import write_tables
 
 from trustsets import (
@@ -166,6 +167,13 @@ def groupwise(column: str) -> Make:
     return lambda task: MondrianConformal(Groups(column), **PAPER_WORDS)
 
 
+def solved(solver: Solver) -> Make:
+    """The default's scores and statistics with the thresholds of another solver."""
+    return lambda task: SolvedConformal(
+        solver, with_groups(solver.smooth)(task), task.trust, alpha=ALPHA
+    )
+
+
 ABLATION: dict[str, Make] = {
     "default": conditional(),
     "- choice: degree 5, penalty 10": fixed(STANDARD_BASIS),
@@ -213,6 +221,15 @@ SCREEN: dict[str, Make] = {
     "+ predicted class": also(lambda task: Custom(lambda outputs: _predicted(outputs))),
     "score: APS with own mass": fixed(STANDARD_BASIS, score=APS(scale="tail", own_mass="include")),
     "score: APS, random": fixed(STANDARD_BASIS, score=APS(scale="tail", own_mass="random")),
+}
+SCREEN |= {
+    f"RKHS: width {width}, lambda {price}": solved(GaussianKernel(width, price))
+    for width in (0.2, 0.5)
+    for price in (0.1, 1.0, 10.0)
+}
+SCREEN |= {
+    "never rising with Trust": solved(Falling(axis=1)),
+    "never rising with Conf": solved(Falling(axis=0)),
 }
 
 
