@@ -32,9 +32,9 @@ ALPHA = 0.1
 FOLDS = 3
 # Tuning samples that are compared on; more would make the choice slow, not better.
 MOST_SAMPLES = 1000
-# Price of the coefficients of groups in the restrained fits, that of curvature in the first
-# candidate: groups of fewer samples than about ten times this are treated like all samples there.
-RESTRAINT = 10.0
+# Price of the coefficients of groups in the restrained fits: a group of 100 calibration samples may
+# be 5 points below 1 - alpha at most.
+RESTRAINT = 5.0
 # A group column takes part if its values have this many tuning samples on average: names
 # of patients, say, would make every new sample a stranger.
 FEWEST_PER_GROUP = 10

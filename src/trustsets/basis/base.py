@@ -47,8 +47,8 @@ class FittedBasis(ABC):
         """Return more such rows, for the fits that thresholds are held between.
 
         Where a class has any, `ConditionalConformal` also fits with these rows among the
-        penalties, and keeps its thresholds between those of the restrained fits at alpha
-        and at a quarter of it.
+        penalties, and keeps its thresholds between those of such a fit at alpha and of one at
+        a quarter of alpha and twice the price.
         """
         return np.zeros((0, self.design(observed).shape[1]))
 

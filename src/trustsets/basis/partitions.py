@@ -34,10 +34,11 @@ class Groups(Partition):
         calibration samples for one an infinite threshold. Otherwise `ConditionalConformal`
         also makes fits that pay this price, in calibration samples, for one unit of the
         coefficient of each value, and holds the thresholds between those that they give at
-        alpha and at alpha / 4. Thresholds are then finite whatever the size of a group, and
-        the coverage of a value with m calibration samples may fall short of 1 - alpha by
-        ``restraint / m``, m being the number to be expected. Add a class that has the
-        constants, such as `Intercept()`, to keep coverage on average. Partitions ignore it.
+        alpha and, at twice the price, at alpha / 4. Thresholds are then finite whatever the
+        size of a group, and the coverage of a value with m calibration samples may fall short
+        of 1 - alpha by ``restraint / m``, m being the number to be expected. Add a class that
+        has the constants, such as `Intercept()`, to keep coverage on average. Partitions
+        ignore it.
 
     Examples
     --------

@@ -39,9 +39,11 @@ __all__ = ["ConditionalConformal", "QuantileRegressionPredictor", "nested"]
 _TUNING_SAMPLES = 200
 _TUNING_PER_CLASS = 20
 _LARGEST_TUNING_SHARE = 0.2
-# Restrained fits are made at alpha and at this share of it. A smaller share lets more sets of all
-# classes through, a larger one leaves small groups that are hard with less coverage.
-_RESTRAINED_SHARE = 0.25
+# The fit that bounds thresholds of groups from above: its share of alpha, and its price of groups
+# in units of the restraint. A smaller share or price lets more sets of all classes through, larger
+# ones leave small groups that are hard with less coverage.
+_CEILING_SHARE = 0.25
+_CEILING_PRICE = 2.0
 # The randomised level must lie strictly inside (-alpha, 1 - alpha).
 _SMALLEST_DRAW = 2.0**-40
 
@@ -58,29 +60,29 @@ class ConditionalLearned:
     penalty: NDArray[np.float64]
     choice: BasisChoice | None = None
     restraint: NDArray[np.float64] | None = None
-    _fits: dict[tuple[float, bool], QuantileModel] = field(
+    _fits: dict[tuple[float, float], QuantileModel] = field(
         default_factory=dict, repr=False, compare=False
     )
 
-    def fit(self, alpha: float, *, restrained: bool = False) -> QuantileModel:
-        """Quantile fit at level 1 - alpha, made once; `restrained` adds those penalties."""
-        if (alpha, restrained) not in self._fits:
+    def fit(self, alpha: float, price: float = 0.0) -> QuantileModel:
+        """Quantile fit at level 1 - alpha, made once; `price` is that of the restraint."""
+        if (alpha, price) not in self._fits:
             # |w'beta| is the loss of two points of score 0 and rows w and -w: the losses of a
             # residual r and of -r add up to |r|. A penalised fit is a fit with more points.
             penalty = self.penalty
-            if restrained and self.restraint is not None:
-                penalty = np.vstack([penalty, self.restraint])
+            if price and self.restraint is not None:
+                penalty = np.vstack([penalty, price * self.restraint])
             rows = np.vstack([self.phi, penalty, -penalty])
             scores = np.concatenate([self.scores, np.zeros(2 * len(penalty))])
-            self._fits[alpha, restrained] = fit_quantiles(rows, scores, alpha=alpha)
-        return self._fits[alpha, restrained]
+            self._fits[alpha, price] = fit_quantiles(rows, scores, alpha=alpha)
+        return self._fits[alpha, price]
 
     def prepare(self, alpha: float) -> None:
         """Make all fits that thresholds at this alpha need."""
         self.fit(alpha)
         if self.restraint is not None:
-            self.fit(alpha, restrained=True)
-            self.fit(alpha * _RESTRAINED_SHARE, restrained=True)
+            self.fit(alpha, 1.0)
+            self.fit(alpha * _CEILING_SHARE, _CEILING_PRICE)
 
     def held_thresholds(
         self, phi: NDArray[np.float64], alpha: float
@@ -92,8 +94,8 @@ class ConditionalLearned:
         own = self.fit(alpha).thresholds(phi)
         if self.restraint is None:
             return own.values, own.status
-        low = self.fit(alpha, restrained=True).thresholds(phi)
-        high = self.fit(alpha * _RESTRAINED_SHARE, restrained=True).thresholds(phi)
+        low = self.fit(alpha, 1.0).thresholds(phi)
+        high = self.fit(alpha * _CEILING_SHARE, _CEILING_PRICE).thresholds(phi)
         # Fits at two levels may cross where data is thin; the guarantee is that of `low`.
         top = np.maximum(low.values, high.values)
         status = np.where(own.values < low.values, low.status, own.status)
