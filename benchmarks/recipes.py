@@ -50,6 +50,7 @@ from trustsets import (
     evaluate,
 )
 from trustsets.basis import Basis
+from trustsets.basis.auto import RESTRAINT
 from trustsets.demo import TASKS
 from trustsets.metrics.balls import Balls, Neighbourhoods
 from trustsets.predictors import Predictor
@@ -140,9 +141,9 @@ def conditional(basis: Any = "auto", **words: Any) -> Make:
     )
 
 
-def with_groups(basis: Basis) -> Callable[[Task], Basis]:
+def with_groups(basis: Basis, restraint: float = RESTRAINT) -> Callable[[Task], Basis]:
     """Add the groups that ``basis="auto"`` would add."""
-    return lambda task: basis + Groups() if task.pool.groups else basis
+    return lambda task: basis + Groups(restraint=restraint) if task.pool.groups else basis
 
 
 def fixed(basis: Basis, **words: Any) -> Make:
@@ -181,6 +182,7 @@ ABLATION: dict[str, Make] = {
     "- rank transforms": fixed(Polynomial(5, penalty=PENALTY)),
     "- class biases": conditional(class_bias=None),
     "- groups": conditional(STANDARD_BASIS, class_bias="tuning"),
+    "- restraint of groups": conditional(with_groups(STANDARD_BASIS, 0.0), class_bias="tuning"),
     "- Trust": fixed(Polynomial(5, RANKS[:1], penalty=PENALTY)),
     "- tail scale": conditional(score=APS()),
     "- tuning share: 0.2": conditional(tuning_fraction=0.2),
@@ -193,6 +195,7 @@ ABLATION: dict[str, Make] = {
 GROUPWISE: dict[str, Make] = {
     f"GROUPWISE by {column}": groupwise(column) for column in GROUP_COLUMNS
 }
+OF_GROUPS = {"- groups", "- restraint of groups", *GROUPWISE}
 SCREEN: dict[str, Make] = {
     "default's basis": fixed(STANDARD_BASIS),
     "temperature": fixed(STANDARD_BASIS, temperature="tuning"),
@@ -295,7 +298,7 @@ def cells(options: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
     for seed in range(1, options.seeds + 1):
         for name in options.names:
             for recipe in makes:
-                if recipe in {"- groups", *GROUPWISE} and name != "ham10000":
+                if recipe in OF_GROUPS and name != "ham10000":
                     continue  # the other tasks have no groups
                 if not options.only or recipe in options.only:
                     yield name, recipe, seed

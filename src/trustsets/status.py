@@ -24,6 +24,7 @@ class Status(IntEnum):
     TOO_FEW_POINTS = 4
     UNSEEN_GROUP = 5
     ABOVE_ALL_SCORES = 6
+    RESTRAINED = 7
 
     @property
     def sentence(self) -> str:
@@ -54,5 +55,9 @@ _SENTENCES = {
     ),
     Status.ABOVE_ALL_SCORES: (
         "the threshold is exact and above the score of every class, so the set holds them all"
+    ),
+    Status.RESTRAINED: (
+        "the groups of this point ask for a higher threshold than all points together need at a "
+        "quarter of alpha, so it has the latter"
     ),
 }

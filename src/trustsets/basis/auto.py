@@ -32,6 +32,9 @@ ALPHA = 0.1
 FOLDS = 3
 # Tuning samples that are compared on; more would make the choice slow, not better.
 MOST_SAMPLES = 1000
+# Price of the coefficients of groups in the restrained fits: a group of 100 calibration samples may
+# be 5 points below 1 - alpha at most.
+RESTRAINT = 5.0
 # A group column takes part if its values have this many tuning samples on average: names
 # of patients, say, would make every new sample a stranger.
 FEWEST_PER_GROUP = 10
@@ -81,10 +84,14 @@ class BasisChoice:
             )
         else:
             why = "no other had a clearly lower pinball loss on held-out tuning samples"
-        groups = (
-            f", and indicators of the groups by {', '.join(self.groups)}" if self.groups else ""
-        )
-        return f"basis='auto' took {what}{groups}: {why}."
+        groups = held = ""
+        if self.groups:
+            groups = f", and indicators of the groups by {', '.join(self.groups)}"
+            held = (
+                " A group with few or no calibration samples cannot raise a threshold above the "
+                "one that all samples need at alpha / 4."
+            )
+        return f"basis='auto' took {what}{groups}: {why}.{held}"
 
 
 def choose_basis(tuning: Observed, scores: Floats) -> BasisChoice:
@@ -104,7 +111,7 @@ def choose_basis(tuning: Observed, scores: Floats) -> BasisChoice:
     columns = tuple(name for name in tuning.outputs.groups if _is_grouping(tuning, name))
     basis: Basis = bases[chosen]
     if columns:
-        basis = basis + Groups(*columns)
+        basis = basis + Groups(*columns, restraint=RESTRAINT)
     return BasisChoice(basis, names, means, errors, chosen, columns)
 
 

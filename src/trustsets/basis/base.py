@@ -43,6 +43,15 @@ class FittedBasis(ABC):
         """
         return np.zeros((0, self.design(observed).shape[1]))
 
+    def restraint(self, observed: Observed) -> Floats:
+        """Return more such rows, for the fits that thresholds are held between.
+
+        Where a class has any, `ConditionalConformal` also fits with these rows among the
+        penalties, and keeps its thresholds between those of such a fit at alpha and of one at
+        a quarter of alpha and twice the price.
+        """
+        return np.zeros((0, self.design(observed).shape[1]))
+
 
 class FittedPartition(FittedBasis):
     """A basis that also puts every sample into at most one of finitely many cells."""
@@ -124,6 +133,10 @@ class FittedSum(FittedBasis):
     def penalty(self, observed: Observed) -> Floats:
         """Return the rows of all parts, each in the columns of its part."""
         return np.asarray(block_diag(*[part.penalty(observed) for part in self.parts]))
+
+    def restraint(self, observed: Observed) -> Floats:
+        """Return the rows of all parts, each in the columns of its part."""
+        return np.asarray(block_diag(*[part.restraint(observed) for part in self.parts]))
 
     @property
     def description(self) -> str:

@@ -29,6 +29,16 @@ class Groups(Partition):
     ----------
     *columns : str
         Names of group columns of the outputs; none means all of them.
+    restraint : float
+        0 (default): every value has its own exact guarantee, and a value with too few
+        calibration samples for one an infinite threshold. Otherwise `ConditionalConformal`
+        also makes fits that pay this price, in calibration samples, for one unit of the
+        coefficient of each value, and holds the thresholds between those that they give at
+        alpha and, at twice the price, at alpha / 4. Thresholds are then finite whatever the
+        size of a group, and the coverage of a value with m calibration samples may fall short
+        of 1 - alpha by ``restraint / m``, m being the number to be expected. Add a class that
+        has the constants, such as `Intercept()`, to keep coverage on average. Partitions
+        ignore it.
 
     Examples
     --------
@@ -39,20 +49,25 @@ class Groups(Partition):
     """
 
     columns: tuple[str, ...]
+    restraint: float
 
-    def __init__(self, *columns: str) -> None:
+    def __init__(self, *columns: str, restraint: float = 0.0) -> None:
         if any(not isinstance(column, str) for column in columns):
             raise InputError(f"Groups takes names of group columns; got {columns!r}.")
+        if not (np.isfinite(restraint) and (restraint == 0.0 or restraint >= 1.0)):
+            # Less than one sample's price cannot balance a new sample: infinite again.
+            raise InputError(f"restraint must be 0, or finite and 1 or more; got {restraint}.")
         object.__setattr__(self, "columns", columns)
+        object.__setattr__(self, "restraint", float(restraint))
 
     def to_state(self) -> dict[str, Any]:
         """What `from_state` needs."""
-        return {"columns": self.columns}
+        return {"columns": self.columns, "restraint": self.restraint}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "Groups":
         """Rebuild from `to_state`."""
-        return cls(*state["columns"])
+        return cls(*state["columns"], restraint=state.get("restraint", 0.0))
 
     @property
     def learns(self) -> bool:
@@ -66,7 +81,7 @@ class Groups(Partition):
             raise InputError("Groups needs group columns; pass groups= to ModelOutputs.")
         table = _group_table(observed, columns)
         levels = tuple(tuple(sorted({row[i] for row in table})) for i in range(len(columns)))
-        return FittedGroups(columns, levels, tuple(sorted(set(table))))
+        return FittedGroups(columns, levels, tuple(sorted(set(table))), self.restraint)
 
 
 @final
@@ -78,6 +93,7 @@ class FittedGroups(FittedPartition):
     columns: tuple[str, ...]
     levels: tuple[tuple[str, ...], ...]
     combinations: tuple[tuple[str, ...], ...]
+    price: float = 0.0
 
     def cells(self, observed: Observed) -> Codes:
         """Cell of each sample; -1 for a combination that was not seen."""
@@ -104,6 +120,11 @@ class FittedGroups(FittedPartition):
                 _one_hot([place.get(text, len(levels)) for text in texts], len(levels) + 1)
             )
         return np.hstack(parts)
+
+    def restraint(self, observed: Observed) -> Floats:
+        """Return the price of each coefficient, those of values never seen included."""
+        width = sum(len(levels) + 1 for levels in self.levels)
+        return self.price * np.eye(width) if self.price else np.zeros((0, width))
 
     @property
     def description(self) -> str:

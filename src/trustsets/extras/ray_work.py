@@ -95,7 +95,7 @@ def share(predictor: Predictor, alpha: float) -> Any:
         raise NotCalibratedError("predictor is not calibrated; call calibrate first.")
     learned = predictor.state_.learned
     if isinstance(learned, ConditionalLearned):
-        learned.fit(float(alpha))
+        learned.prepare(float(alpha))
     return import_ray().put(predictor)
 
 

@@ -33,6 +33,8 @@ __all__ = ["Calibrated", "Limits", "Predictor", "Task", "limits_of", "load"]
 
 Floats = NDArray[np.float64]
 
+_FINITE = tuple(status for status in Status if not status.is_infinite)
+
 
 @final
 @storage.storable
@@ -205,7 +207,7 @@ class Predictor(BaseEstimator, ABC):
         draws = self._draws(state.seed, Stream.PREDICTION_SCORE, outputs)
         mask, thresholds = self._apply(limits, state.scored(outputs), state.temperature, draws)
         # A full set always says why it is full.
-        bounded = mask.all(axis=1) & (limits.status <= Status.FALLBACK)
+        bounded = mask.all(axis=1) & np.isin(limits.status, _FINITE)
         status = np.where(bounded, np.int8(Status.ABOVE_ALL_SCORES), limits.status)
         return PredictionSets(
             mask=mask[..., 0] if single else mask,

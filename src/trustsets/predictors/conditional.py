@@ -28,6 +28,7 @@ from trustsets.outputs import ModelOutputs
 from trustsets.predictors.base import Calibrated, Limits, Predictor, Task
 from trustsets.scores import APS, Score
 from trustsets.statistics import Observed, SupportsTrust
+from trustsets.status import Status
 from trustsets.storage import storable
 from trustsets.temperature import TemperatureScaling
 
@@ -38,6 +39,11 @@ __all__ = ["ConditionalConformal", "QuantileRegressionPredictor", "nested"]
 _TUNING_SAMPLES = 200
 _TUNING_PER_CLASS = 20
 _LARGEST_TUNING_SHARE = 0.2
+# The fit that bounds thresholds of groups from above: its share of alpha, and its price of groups
+# in units of the restraint. A smaller share or price lets more sets of all classes through, larger
+# ones leave small groups that are hard with less coverage.
+_CEILING_SHARE = 0.25
+_CEILING_PRICE = 2.0
 # The randomised level must lie strictly inside (-alpha, 1 - alpha).
 _SMALLEST_DRAW = 2.0**-40
 
@@ -53,17 +59,48 @@ class ConditionalLearned:
     scores: NDArray[np.float64]
     penalty: NDArray[np.float64]
     choice: BasisChoice | None = None
-    _fits: dict[float, QuantileModel] = field(default_factory=dict, repr=False, compare=False)
+    restraint: NDArray[np.float64] | None = None
+    _fits: dict[tuple[float, float], QuantileModel] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
-    def fit(self, alpha: float) -> QuantileModel:
-        """Quantile fit at level 1 - alpha, made once."""
-        if alpha not in self._fits:
+    def fit(self, alpha: float, price: float = 0.0) -> QuantileModel:
+        """Quantile fit at level 1 - alpha, made once; `price` is that of the restraint."""
+        if (alpha, price) not in self._fits:
             # |w'beta| is the loss of two points of score 0 and rows w and -w: the losses of a
             # residual r and of -r add up to |r|. A penalised fit is a fit with more points.
-            rows = np.vstack([self.phi, self.penalty, -self.penalty])
-            scores = np.concatenate([self.scores, np.zeros(2 * len(self.penalty))])
-            self._fits[alpha] = fit_quantiles(rows, scores, alpha=alpha)
-        return self._fits[alpha]
+            penalty = self.penalty
+            if price and self.restraint is not None:
+                penalty = np.vstack([penalty, price * self.restraint])
+            rows = np.vstack([self.phi, penalty, -penalty])
+            scores = np.concatenate([self.scores, np.zeros(2 * len(penalty))])
+            self._fits[alpha, price] = fit_quantiles(rows, scores, alpha=alpha)
+        return self._fits[alpha, price]
+
+    def prepare(self, alpha: float) -> None:
+        """Make all fits that thresholds at this alpha need."""
+        self.fit(alpha)
+        if self.restraint is not None:
+            self.fit(alpha, 1.0)
+            self.fit(alpha * _CEILING_SHARE, _CEILING_PRICE)
+
+    def held_thresholds(
+        self, phi: NDArray[np.float64], alpha: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+        """Thresholds and statuses, held between those of the restrained fits.
+
+        They are never below those of the restrained fit at alpha, so its guarantee is theirs.
+        """
+        own = self.fit(alpha).thresholds(phi)
+        if self.restraint is None:
+            return own.values, own.status
+        low = self.fit(alpha, 1.0).thresholds(phi)
+        high = self.fit(alpha * _CEILING_SHARE, _CEILING_PRICE).thresholds(phi)
+        # Fits at two levels may cross where data is thin; the guarantee is that of `low`.
+        top = np.maximum(low.values, high.values)
+        status = np.where(own.values < low.values, low.status, own.status)
+        held = np.where(np.isfinite(top), np.int8(Status.RESTRAINED), high.status)
+        return np.clip(own.values, low.values, top), np.where(own.values > top, held, status)
 
     def to_state(self) -> dict[str, Any]:
         """The problem alone: fits are made again, to the same bits, when first needed."""
@@ -73,6 +110,7 @@ class ConditionalLearned:
             "scores": self.scores,
             "penalty": self.penalty,
             "choice": self.choice,
+            "restraint": self.restraint,
         }
 
     @classmethod
@@ -125,7 +163,10 @@ class QuantileRegressionPredictor(Predictor):
         # One order for the same samples in any order: the fit cannot depend on it then.
         order = np.lexsort((*phi.T, task.scores))
         penalty = basis.penalty(task.calibration)
-        return ConditionalLearned(basis, phi[order], task.scores[order], penalty, choice)
+        rows = basis.restraint(task.calibration)
+        restraint = rows if len(rows) else None
+        scores = task.scores[order]
+        return ConditionalLearned(basis, phi[order], scores, penalty, choice, restraint)
 
     def _limits(
         self, learned: ConditionalLearned, observed: Observed, alphas: tuple[float, ...]
@@ -134,8 +175,14 @@ class QuantileRegressionPredictor(Predictor):
         shape = (len(phi), len(alphas))
         thresholds, status = np.empty(shape), np.empty(shape, dtype=np.int8)
         for place, alpha in enumerate(alphas):
-            found = learned.fit(alpha).thresholds(phi, level=self._level(observed, alpha))
-            thresholds[:, place], status[:, place] = found.values, found.status
+            level = self._level(observed, alpha)
+            if level is None:
+                values, codes = learned.held_thresholds(phi, alpha)
+            else:
+                # Held thresholds would cover more than the level that was asked for.
+                found = learned.fit(alpha).thresholds(phi, level=level)
+                values, codes = found.values, found.status
+            thresholds[:, place], status[:, place] = values, codes
         return Limits(nested(thresholds, alphas), status)
 
 
@@ -162,7 +209,8 @@ class ConditionalConformal(QuantileRegressionPredictor):
         Function class. ``"auto"`` (default): polynomials in the ranks of Conf and, with a
         trust score, Trust, whose curvature is penalised; degree and penalty are chosen by
         held-out loss within the tuning part. Indicators of all groups that the outputs
-        carry are added. `choice_` and `summary` say what was chosen and why.
+        carry are added, with the restraint of `Groups`: those of few samples, or of none,
+        have finite thresholds too. `choice_` and `summary` say what was chosen and why.
     trust : TrustScore, optional
         Fitted trust score; needed where the basis looks at Trust.
     temperature, allow_empty, random_state
@@ -176,7 +224,8 @@ class ConditionalConformal(QuantileRegressionPredictor):
         Conf and Trust stay those of the outputs as given.
     randomized : bool
         Draw the weight of the new sample at random (Theorem 2 of the paper): coverage over
-        the function class is then exactly 1 - alpha, with ties or without.
+        the function class is then exactly 1 - alpha, with ties or without. Groups are not
+        restrained then.
     tuning_fraction : float or "auto"
         As in `StandardConformal`; ``"auto"`` (default) takes 200 samples, or 20 a class if
         that is more, but never more than a fifth.
@@ -270,6 +319,12 @@ class ConditionalConformal(QuantileRegressionPredictor):
             text += (
                 f" Functions whose coefficients the fit pays for may be off by at most {price:.3g} "
                 "times the sum of the absolute values of those coefficients."
+            )
+        if learned.restraint is not None and not self.randomized:
+            text += (
+                " The coverage of a group may fall short by at most "
+                f"{np.abs(learned.restraint).max():.3g} / m, m being the number of calibration "
+                "samples to be expected in it."
             )
         return text if learned.choice is None else f"{text}\n{learned.choice.sentence}"
 

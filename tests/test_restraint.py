@@ -1,0 +1,149 @@
+"""Restrained groups stay between what all samples need at alpha and at alpha / 4."""
+
+import numpy as np
+import pytest
+
+from trustsets import (
+    ConditionalConformal,
+    Confidence,
+    Groups,
+    InputError,
+    Intercept,
+    ModelOutputs,
+    Polynomial,
+    Softmax,
+    Status,
+    load,
+)
+
+ALPHA = 0.1
+SMOOTH = Polynomial(1, of=(Confidence(),))
+# A price that no group can pay: restrained fits know nothing of groups then.
+PROHIBITIVE = 1e6
+
+
+def skewed(outputs: ModelOutputs, seed: int = 0) -> ModelOutputs:
+    """The same outputs in groups of very different sizes, by two columns."""
+    rng = np.random.default_rng(seed)
+    site = rng.choice(
+        ["back", "face", "ear", "toe"], p=[0.7, 0.27, 0.025, 0.005], size=len(outputs)
+    )
+    sex = rng.choice(["f", "m", "unknown"], p=[0.5, 0.49, 0.01], size=len(outputs))
+    return ModelOutputs(
+        logits=outputs.logits, labels=outputs.labels, groups={"site": site, "sex": sex}
+    )
+
+
+def thresholds(basis, calibration, test, alpha=ALPHA):
+    return ConditionalConformal(basis=basis).calibrate(calibration).predict_set(test, alpha)
+
+
+@pytest.fixture
+def parts(make_outputs):
+    return skewed(make_outputs(600)), skewed(make_outputs(300, seed=5), seed=6)
+
+
+def test_thresholds_are_those_of_the_groups_held_between_two_others(parts):
+    calibration, test = parts
+    own = thresholds(SMOOTH + Groups(), calibration, test)
+    low, high = (thresholds(SMOOTH, calibration, test, alpha) for alpha in (ALPHA, ALPHA / 4))
+    held = thresholds(SMOOTH + Groups(restraint=PROHIBITIVE), calibration, test)
+    expected = np.clip(own.thresholds, low.thresholds, high.thresholds)
+    np.testing.assert_allclose(held.thresholds, expected, atol=1e-6)
+    # All three cases occur, or this test would say little.
+    assert (own.thresholds < low.thresholds).any()
+    assert (own.thresholds > high.thresholds).any()
+    assert (own.thresholds == held.thresholds).any()
+
+
+def test_few_samples_or_none_give_a_finite_threshold_that_says_so(parts):
+    calibration, test = parts
+    stranger = ModelOutputs(
+        logits=test.logits, labels=test.labels, groups={**test.groups, "site": ["new"] * len(test)}
+    )
+    for new in (test, stranger):
+        own = thresholds(SMOOTH + Groups(), calibration, new)
+        held = thresholds(SMOOTH + Groups(restraint=10.0), calibration, new)
+        without = np.isinf(own.thresholds)
+        assert without.any()
+        assert np.isfinite(held.thresholds).all()
+        said = {Status.RESTRAINED, Status.ABOVE_ALL_SCORES}
+        assert set(held.status[without].tolist()) <= said
+        full = held.mask.all(axis=1)
+        np.testing.assert_array_equal(held.status == Status.ABOVE_ALL_SCORES, full)
+
+
+def test_smaller_alphas_give_larger_sets(parts):
+    calibration, test = parts
+    held = thresholds(SMOOTH + Groups(restraint=10.0), calibration, test, (0.05, 0.1, 0.3))
+    assert (np.diff(held.mask.astype(int), axis=2) <= 0).all()
+
+
+def test_order_of_the_samples_does_not_matter(parts):
+    calibration, test = parts
+    order = np.random.default_rng(1).permutation(len(calibration))
+    basis = SMOOTH + Groups(restraint=10.0)
+    first = thresholds(basis, calibration, test)
+    second = thresholds(basis, calibration.take(order), test)
+    np.testing.assert_array_equal(first.thresholds, second.thresholds)
+    np.testing.assert_array_equal(first.status, second.status)
+
+
+def test_storage_keeps_the_restraint(parts, tmp_path):
+    calibration, test = parts
+    basis = SMOOTH + Groups("sex", restraint=10.0)
+    predictor = ConditionalConformal(basis=basis).calibrate(calibration)
+    predictor.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert again.basis == basis != SMOOTH + Groups("sex")
+    first, second = (each.predict_set(test) for each in (predictor, again))
+    np.testing.assert_array_equal(first.thresholds, second.thresholds)
+    assert "10 / m" in again.summary()
+
+
+def test_randomised_sets_are_not_held(parts):
+    """They promise coverage of exactly 1 - alpha, which wider sets would exceed."""
+    calibration, test = parts
+    found = []
+    for restraint in (0.0, 10.0):
+        basis = SMOOTH + Groups(restraint=restraint)
+        predictor = ConditionalConformal(basis=basis, randomized=True).calibrate(calibration)
+        found.append(predictor.predict_set(test).thresholds)
+        assert "/ m" not in predictor.summary()
+    np.testing.assert_array_equal(*found)
+
+
+def hard_group(n: int, rng: np.random.Generator) -> ModelOutputs:
+    """Two classes; a fifth of the samples, one group, have labels that the logits do not tell."""
+    hard = rng.random(n) < 0.2
+    score = rng.normal(size=n) * 2.0
+    chance = np.where(hard, 0.5, 1.0 / (1.0 + np.exp(-score)))
+    labels = (rng.random(n) < chance).astype(int)
+    return ModelOutputs(
+        logits=np.column_stack([np.zeros(n), score]),
+        labels=labels,
+        groups={"kind": np.where(hard, "hard", "easy")},
+    )
+
+
+def test_coverage_on_average_is_kept_and_that_of_groups_up_to_the_price():
+    """The law of the docstring, over 150 calibrations of 150 samples, 30 of them hard."""
+    restraint, n = 2.0, 150
+    rng = np.random.default_rng(0)
+    hits, hard_hits = [], []
+    basis = Intercept() + Groups(restraint=restraint)
+    for _ in range(150):
+        calibration, test = hard_group(n, rng), hard_group(400, rng)
+        predictor = ConditionalConformal(Softmax(), basis, allow_empty=True).calibrate(calibration)
+        covered = predictor.predict_set(test).covers(test.labels)
+        hits.append(covered.mean())
+        hard_hits.append(covered[test.groups["kind"] == "hard"].mean())
+    error = 3.0 * np.std(hard_hits) / np.sqrt(len(hard_hits))
+    assert np.mean(hits) >= 1 - ALPHA - 3.0 * np.std(hits) / np.sqrt(len(hits))
+    assert np.mean(hard_hits) >= 1 - ALPHA - restraint / (0.2 * (n + 1)) - error
+
+
+@pytest.mark.parametrize("restraint", [-1.0, 0.5, np.inf, np.nan])
+def test_a_price_that_could_not_do_its_work_is_refused(restraint):
+    with pytest.raises(InputError, match="restraint must be 0, or finite and 1 or more"):
+        Groups("site", restraint=restraint)
