@@ -54,7 +54,7 @@ _SENTENCES = {
         "no calibration point shares the group of this point, so its set holds every class"
     ),
     Status.ABOVE_ALL_SCORES: (
-        "the threshold is exact and above the score of every class, so the set holds them all"
+        "the threshold is finite and above the score of every class, so the set holds them all"
     ),
     Status.RESTRAINED: (
         "the groups of this point ask for a higher threshold than all points together need at a "
