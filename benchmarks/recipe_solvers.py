@@ -79,10 +79,11 @@ class SolvedConformal(QuantileRegressionPredictor):
         return None
 
     def _learn(self, task: Task) -> ConditionalLearned:
-        # All but the fit is the package's; it keeps fits by alpha, and this one is there already.
+        # All but the fit is the package's; it keeps fits by alpha and by the price of a restraint,
+        # and this one, without any, is there already.
         learned = super()._learn(task)
-        fits: dict[float, Any] = learned._fits
-        fits[self.alpha] = self.solver.fit(learned, self.alpha)
+        fits: dict[tuple[float, float], Any] = learned._fits
+        fits[self.alpha, 0.0] = self.solver.fit(learned, self.alpha)
         return learned
 
 

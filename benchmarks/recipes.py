@@ -151,10 +151,15 @@ def fixed(basis: Basis, **words: Any) -> Make:
     return conditional(with_groups(basis), class_bias="tuning", **words)
 
 
+def tried(basis: Basis, **words: Any) -> Make:
+    """The same for the screen, where groups are not restrained: all solvers can do that."""
+    return conditional(with_groups(basis, 0.0), class_bias="tuning", **words)
+
+
 def also(part: Callable[[Task], Basis]) -> Make:
     """The default's smooth part, joined by another function class."""
     return conditional(
-        lambda task: with_groups(STANDARD_BASIS + part(task))(task), class_bias="tuning"
+        lambda task: with_groups(STANDARD_BASIS + part(task), 0.0)(task), class_bias="tuning"
     )
 
 
@@ -171,7 +176,7 @@ def groupwise(column: str) -> Make:
 def solved(solver: Solver) -> Make:
     """The default's scores and statistics with the thresholds of another solver."""
     return lambda task: SolvedConformal(
-        solver, with_groups(solver.smooth)(task), task.trust, alpha=ALPHA
+        solver, with_groups(solver.smooth, 0.0)(task), task.trust, alpha=ALPHA
     )
 
 
@@ -197,18 +202,18 @@ GROUPWISE: dict[str, Make] = {
 }
 OF_GROUPS = {"- groups", "- restraint of groups", *GROUPWISE}
 SCREEN: dict[str, Make] = {
-    "default's basis": fixed(STANDARD_BASIS),
-    "temperature": fixed(STANDARD_BASIS, temperature="tuning"),
-    "degree 3": fixed(Polynomial(3, RANKS, penalty=PENALTY)),
-    "degree 7": fixed(Polynomial(7, RANKS, penalty=PENALTY)),
-    "penalty 2": fixed(Polynomial(5, RANKS, penalty=2.0)),
-    "penalty 40": fixed(Polynomial(5, RANKS, penalty=40.0)),
-    "log Trust": fixed(
+    "default's basis": tried(STANDARD_BASIS),
+    "temperature": tried(STANDARD_BASIS, temperature="tuning"),
+    "degree 3": tried(Polynomial(3, RANKS, penalty=PENALTY)),
+    "degree 7": tried(Polynomial(7, RANKS, penalty=PENALTY)),
+    "penalty 2": tried(Polynomial(5, RANKS, penalty=2.0)),
+    "penalty 40": tried(Polynomial(5, RANKS, penalty=40.0)),
+    "log Trust": tried(
         Polynomial(5, (Confidence(), type(RANKS[1])(transform="log")), penalty=PENALTY)
     ),
-    "splines, added": fixed(Splines()),
-    "splines, tensor": fixed(Splines(knots=4, tensor=True)),
-    "kernel features": fixed(Kernel()),
+    "splines, added": tried(Splines()),
+    "splines, tensor": tried(Splines(knots=4, tensor=True)),
+    "kernel features": tried(Kernel()),
     "+ entropy": also(of(Entropy(transform="rank"))),
     "+ margin": also(of(Margin(transform="rank"))),
     "+ neighbours' agreement": also(
@@ -222,8 +227,8 @@ SCREEN: dict[str, Make] = {
     "+ class frequency": also(lambda task: of(ClassFrequency(counts=task.counts))(task)),
     "+ 10 principal components": also(lambda task: PrincipalComponents(10)),
     "+ predicted class": also(lambda task: Custom(lambda outputs: _predicted(outputs))),
-    "score: APS with own mass": fixed(STANDARD_BASIS, score=APS(scale="tail", own_mass="include")),
-    "score: APS, random": fixed(STANDARD_BASIS, score=APS(scale="tail", own_mass="random")),
+    "score: APS with own mass": tried(STANDARD_BASIS, score=APS(scale="tail", own_mass="include")),
+    "score: APS, random": tried(STANDARD_BASIS, score=APS(scale="tail", own_mass="random")),
 }
 SCREEN |= {
     f"RKHS: width {width}, lambda {price}": solved(GaussianKernel(width, price))

@@ -12,6 +12,7 @@ from trustsets.engine.problem import FloatArray, IntArray
 
 __all__ = [
     "WIDTH",
+    "add_term",
     "block_products",
     "compensated_pull",
     "dot",
@@ -95,12 +96,17 @@ def compensated_pull(rows: FloatArray, weights: FloatArray) -> FloatArray:
     lost = np.zeros(rows.shape[1])
     for i in range(len(rows)):
         for j in range(len(total)):
-            term = weights[i] * rows[i, j]
-            new = total[j] + term
-            part = new - total[j]
-            lost[j] += (total[j] - (new - part)) + (term - part)
-            total[j] = new
+            add_term(weights[i] * rows[i, j], j, total, lost)
     return total + lost
+
+
+@njit(cache=True, nogil=True)
+def add_term(term: float, j: int, total: FloatArray, lost: FloatArray) -> None:
+    """Add to entry j of a sum; what rounding takes away goes into `lost` (Neumaier 1974)."""
+    new = total[j] + term
+    part = new - total[j]
+    lost[j] += (total[j] - (new - part)) + (term - part)
+    total[j] = new
 
 
 @njit(cache=True, nogil=True)

@@ -19,7 +19,7 @@ from numba import njit
 
 from trustsets.engine.descent import CAPPED, OPTIMAL, UNBOUNDED, Data
 from trustsets.engine.fit import MAX_ROUNDS, Vertex, certify, problem_data, run_descent
-from trustsets.engine.kernels import WIDTH, block_products, compensated_pull, dot, row_dot
+from trustsets.engine.kernels import WIDTH, add_term, block_products, compensated_pull, dot, row_dot
 from trustsets.engine.problem import BoolArray, FloatArray, IntArray, Problem
 from trustsets.engine.scan import Base
 
@@ -154,23 +154,20 @@ def _look_around(data: Data, vertex: Vertex, base: Base, basis: IntArray) -> Cen
     """Find the points that the vertex of `basis` has put on the other side, or almost."""
     shift = np.asarray(np.linalg.solve(data.rows[basis], vertex.residuals[basis]), np.float64)
     found, gap = np.empty(len(base.distance), np.int64), np.empty(len(base.distance))
-    flipped = np.zeros(len(basis))
-    count = _find_near(base, shift, found, gap, flipped)
-    near, gap = base.order[found[:count]], gap[:count].copy()
-    is_over = np.zeros(len(base.order), np.bool_)
+    count = _find_near(base, shift, found, gap)
+    found, gap = found[:count], gap[:count].copy()
+    near, is_over = base.order[found], np.zeros(len(base.order), np.bool_)
     is_over[near[gap < 0.0]] = True
-    return Centre(basis, near, gap, is_over, flipped)
+    return Centre(basis, near, gap, is_over, _pull_of(base, found[gap < 0.0]))
 
 
 @njit(cache=True, nogil=True)
-def _find_near(
-    base: Base, shift: FloatArray, found: IntArray, gap: FloatArray, flipped: FloatArray
-) -> int:
-    """Store positions and gaps of near points and the pull of those over; return their number.
+def _find_near(base: Base, shift: FloatArray, found: IntArray, gap: FloatArray) -> int:
+    """Store positions and gaps of near points; return their number.
 
     Blocks are passed over by the bounds of `scan`, with all points `NEAR` times as far away.
     """
-    middle, gone, lost = np.empty(WIDTH), np.empty(WIDTH), np.zeros(len(shift))
+    middle, gone = np.empty(WIDTH), np.empty(WIDTH)
     radius = np.sqrt(dot(shift, shift))
     count = 0
     for chapter in range(len(base.centres)):
@@ -186,24 +183,19 @@ def _find_near(
                 position = block * WIDTH + i
                 if gone[i] > NEAR * base.distance[position]:
                     found[count], gap[count] = position, base.distance[position] - gone[i]
-                    if gap[count] < 0.0:
-                        _add_row(base, block, i, base.copies[position], flipped, lost)
                     count += 1
-    flipped += lost
     return count
 
 
 @njit(cache=True, nogil=True)
-def _add_row(
-    base: Base, block: int, lane: int, weight: float, total: FloatArray, lost: FloatArray
-) -> None:
-    """Add a weighted row to a sum; what rounding takes from it goes into `lost` (Neumaier)."""
-    for j in range(len(total)):
-        term = weight * base.blocks[block, j, lane]
-        new = total[j] + term
-        part = new - total[j]
-        lost[j] += (total[j] - (new - part)) + (term - part)
-        total[j] = new
+def _pull_of(base: Base, positions: IntArray) -> FloatArray:
+    """Sum of the rows of points, times the sign of their residuals and their copies."""
+    total, lost = np.zeros(len(base.eta)), np.zeros(len(base.eta))
+    for position in positions:
+        block, lane = position // WIDTH, position % WIDTH
+        for j in range(len(total)):
+            add_term(base.copies[position] * base.blocks[block, j, lane], j, total, lost)
+    return total + lost
 
 
 def _band(
