@@ -1,5 +1,7 @@
 """Restrained groups stay between what all samples need at alpha and at alpha / 4."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from trustsets import (
     Status,
     load,
 )
+from trustsets.engine import Thresholds
 
 ALPHA = 0.1
 SMOOTH = Polynomial(1, of=(Confidence(),))
@@ -54,6 +57,26 @@ def test_thresholds_are_those_of_the_groups_held_between_two_others(parts):
     assert (own.thresholds < low.thresholds).any()
     assert (own.thresholds > high.thresholds).any()
     assert (own.thresholds == held.thresholds).any()
+
+
+def test_the_lower_fit_decides_where_the_two_cross(parts):
+    """Fits at two levels may cross; the guarantee is that of the lower one."""
+    calibration, _ = parts
+    predictor = ConditionalConformal(basis=SMOOTH + Groups(restraint=10.0)).calibrate(calibration)
+    learned = predictor.state_.learned
+    learned.prepare(ALPHA)
+    (own, low, high), exact = learned._fits, np.zeros(4, np.int8)
+    for key, values in (
+        (own, [0.0, 3.0, 9.0, 4.0]),
+        (low, [2.0] * 4),
+        (high, [1.0, 1.0, 1.0, 5.0]),
+    ):
+        found = Thresholds(np.array(values), exact, exact.astype(np.int64))
+        learned._fits[key] = SimpleNamespace(thresholds=lambda _, found=found: found)
+    values, status = learned.held_thresholds(np.zeros((4, 1)), ALPHA)
+    np.testing.assert_array_equal(values, [2.0, 2.0, 2.0, 4.0])
+    held = Status.RESTRAINED
+    np.testing.assert_array_equal(status, [Status.EXACT, held, held, Status.EXACT])
 
 
 def test_few_samples_or_none_give_a_finite_threshold_that_says_so(parts):

@@ -23,6 +23,7 @@ def small_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make problems of test size go through samples, reduction and checks."""
     monkeypatch.setattr(fit_module, "CORE_SIZE", 40)
     monkeypatch.setattr(fit_module, "ACTIVE_FACTOR", 0.25)
+    monkeypatch.setattr(fit_module, "solve_base", None)  # no help from the linear program
 
 
 @pytest.mark.usefixtures("small_core")

@@ -51,6 +51,39 @@ def test_few_points_lead_to_the_optimum_of_all(
     assert kinds == {Status.EXACT, Status.HIGH_LEVERAGE}
 
 
+def test_a_row_that_can_just_be_balanced_is_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over few points it runs away; only a ray that all points confirm is a proof."""
+    model, tests = heavy_model()
+    problem = model._problem
+    row = problem.whitening.apply(tests[-1:])[0]
+    finite, infinite = 0.0, 1.0
+    while infinite - finite > 1e-3 * infinite:
+        middle = 0.5 * (finite + infinite)
+        is_finite = np.isfinite(solve_oracle(problem.rows, problem.scores, 0.1, middle * row, 0.9))
+        finite, infinite = (middle, infinite) if is_finite else (finite, middle)
+    monkeypatch.setattr(pulled_module, "FIRST_BAND", 8)
+    monkeypatch.setattr(pulled_module, "BAND", 8)
+    for guards in (0, 20):
+        object.__setattr__(model, "_guards", choose_guards(problem, model._base, guards))
+        for share in (0.7, 0.95, 1.0):
+            near = share * finite * row
+            value, status = model._solve_alone(near, 0.9, [])
+            expected = solve_oracle(problem.rows, problem.scores, 0.1, near, 0.9)
+            assert value == pytest.approx(expected, rel=1e-7)
+            assert status == Status.EXACT
+        assert model._solve_alone(infinite * row, 0.9, [])[1] == Status.HIGH_LEVERAGE
+
+
+def test_a_guard_that_became_basic_was_not_held_rightly() -> None:
+    nowhere = np.zeros(9, np.bool_)
+    old, new = (
+        pulled_module.Centre(np.array(basis), np.empty(0, np.int64), np.empty(0), nowhere, nowhere)
+        for basis in ([1, 2], [2, 5])
+    )
+    changed = pulled_module._changed_outside(old, new, np.array([1, 2, 7]))
+    np.testing.assert_array_equal(changed, [5])
+
+
 def test_what_was_solved_before_changes_the_way_and_not_the_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -94,7 +94,7 @@ def descend(
         if chosen < 0:
             return UNBOUNDED, pivot
         length, entering, out = step[chosen], index[chosen], basis[leaving]
-        _pass_points(rows, copies, residual, speed, length, entering, total)
+        _pass_points(rows, copies, residual, speed, length, total)
         beyond = sign * max(length, np.finfo(np.float64).tiny)
         _swap(rows, copies, alpha, residual, out, beyond, entering, total)
         basis[leaving], is_basic[out], is_basic[entering] = entering, False, True
@@ -245,14 +245,12 @@ def _pass_points(
     residual: FloatArray,
     speed: FloatArray,
     length: float,
-    entering: int,
     total: FloatArray,
 ) -> None:
     """Go `length` along the edge; points that changed side change their pull by their row.
 
     The speeds are of no more use: their place keeps the old residuals.
     """
-    speed[entering] = 0.0  # its side is still needed, and `_swap` does the rest
     for low in range(0, len(residual), WIDTH):
         passed = 0
         for i in range(low, low + WIDTH):

@@ -98,9 +98,8 @@ class ConditionalLearned:
         high = self.fit(alpha * _CEILING_SHARE, _CEILING_PRICE).thresholds(phi)
         # Fits at two levels may cross where data is thin; the guarantee is that of `low`.
         top = np.maximum(low.values, high.values)
-        status = np.where(own.values < low.values, low.status, own.status)
         held = np.where(np.isfinite(top), np.int8(Status.RESTRAINED), high.status)
-        return np.clip(own.values, low.values, top), np.where(own.values > top, held, status)
+        return np.clip(own.values, low.values, top), np.where(own.values > top, held, own.status)
 
     def to_state(self) -> dict[str, Any]:
         """The problem alone: fits are made again, to the same bits, when first needed."""
