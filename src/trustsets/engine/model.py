@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 CHUNK = 256
 """Test points a thread takes at a time."""
+MOST_SOLVED = 256
+"""Extreme rows that others may start from; with more the search for the nearest takes longer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,7 +202,8 @@ class QuantileModel:
         if status == UNBOUNDED:
             return infinity, Status.HIGH_LEVERAGE
         if vertex is not None and vertex.certificate.holds:
-            solved.append((goal, basis))
+            if len(solved) < MOST_SOLVED:
+                solved.append((goal, basis))
             weights = np.array([snap(weight) for weight in vertex.corner @ row])
             return float(weights @ problem.scores[basis]), Status.EXACT
         scale = problem.score_scale

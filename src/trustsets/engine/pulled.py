@@ -34,14 +34,13 @@ GUARD_POWER = 1.5
 FEW = 200
 """When no more points than this were held on the wrong side, the guards may go."""
 GROWTH, BIG_GROWTH = 1.5, 8
-"""Growth of the band when a round helped little, and when the solution ran away."""
+"""Growth of the band when a round helped little, and of the guards when one ran away."""
 NEAR = 0.5
 """Points that have gone this share of their way to the other side are found by a look around."""
 SIMILAR = 0.5
 """A goal is similar to another if they differ by less than this share of it."""
 RAY_TOL = 1e-9
 """A slope along a ray must be below zero by this share of its terms to count as negative."""
-
 
 Solved = tuple[FloatArray, IntArray]
 """A goal, and the basic points of its optimal vertex."""
@@ -122,7 +121,8 @@ def fit_pulled(
         if status != OPTIMAL:
             if active == len(data.rows):
                 return status, basis, None
-            watch = choose_guards(problem, base, BIG_GROWTH * max(active, GUARDS))
+            more = BIG_GROWTH * max(active, GUARDS)
+            watch = guards if watch is NO_GUARDS else choose_guards(problem, base, more)
             continue
         new = _look_around(data, vertex, base, basis)
         wrong = _changed_outside(centre, new, band)
