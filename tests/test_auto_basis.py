@@ -52,6 +52,17 @@ def test_order_of_the_tuning_samples_does_not_matter(make_outputs):
     assert first.basis == second.basis
 
 
+def test_a_direction_that_one_sample_alone_has_does_not_spoil_the_choice():
+    """Folds without it cannot fit it; the losses stay numbers, and nothing warns."""
+    logits = np.zeros((200, 3))
+    logits[0, 0] = 5.0
+    tuning = ModelOutputs(logits=logits, labels=np.zeros(200, dtype=int))
+    choice = choose_basis(Observed(tuning), np.random.default_rng(0).exponential(size=200))
+    assert len(choice.candidates) > 1
+    assert np.isfinite(choice.losses).all()
+    assert np.isfinite(choice.errors).all()
+
+
 def test_what_clearly_predicts_better_is_taken(make_outputs):
     tuning = make_outputs(600, groups=None)
     rank = np.argsort(np.argsort(tuning.confidence)) / 600

@@ -144,7 +144,10 @@ def _held_out_losses(bases: list[Polynomial], tuning: Observed, scores: Floats) 
             rows = np.vstack([phi[fold != k], penalty, -penalty])
             targets = np.concatenate([scores[fold != k], np.zeros(2 * len(penalty))])
             model = fit_quantiles(rows, targets, alpha=ALPHA)
-            residual = scores[fold == k] - model.thresholds(phi[fold == k], level=0.0).values
+            fit = model.thresholds(phi[fold == k], level=0.0).values
+            # A direction that the other folds lack has no fit; its sets would hold every class,
+            # as with a threshold at the largest score.
+            residual = scores[fold == k] - np.where(np.isfinite(fit), fit, scores.max())
             losses[fold == k, place] = np.maximum((1.0 - ALPHA) * residual, -ALPHA * residual)
     return losses
 
