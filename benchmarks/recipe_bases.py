@@ -83,60 +83,6 @@ class FittedSplines(FittedBasis):
 
 
 @dataclass(frozen=True)
-class Kernel(Basis):
-    """Linear functions of the ranks, and random Fourier features of a Gaussian kernel.
-
-    A low-rank stand-in for the RKHS of Gibbs, Cherian and Candès (2023) that stays a linear
-    program: the coefficients of the features are paid for by their absolute values.
-    """
-
-    n_features: int = 60
-    width: float = 0.3
-    price: float = 5.0
-    of: tuple[Statistic, ...] = RANKS
-
-    @property
-    def learns(self) -> bool:
-        """Ranks are learned."""
-        return True
-
-    def fit(self, observed: Observed) -> "FittedKernel":
-        """Draw the frequencies."""
-        rng = np.random.default_rng(0)
-        frequencies = rng.normal(size=(len(self.of), self.n_features)) / self.width
-        phases = rng.uniform(0.0, 2.0 * np.pi, size=self.n_features)
-        return FittedKernel(
-            self, tuple(item.fit(observed) for item in self.of), frequencies, phases
-        )
-
-
-@dataclass(frozen=True)
-class FittedKernel(FittedBasis):
-    """Columns 1, ranks, cosines."""
-
-    kernel: Kernel
-    of: tuple[FittedStatistic, ...]
-    frequencies: Floats
-    phases: Floats
-
-    def design(self, observed: Observed) -> Floats:
-        """Return the columns."""
-        values = np.column_stack([item.values(observed) for item in self.of])
-        waves = np.cos(values @ self.frequencies + self.phases)
-        return np.column_stack([np.ones(len(values)), values, waves])
-
-    def penalty(self, observed: Observed) -> Floats:
-        """Return the price of the cosines."""
-        rows = self.kernel.price * np.eye(1 + len(self.of) + self.kernel.n_features)
-        return rows[1 + len(self.of) :]
-
-    @property
-    def description(self) -> str:
-        """In words."""
-        return "function of a Gaussian kernel"
-
-
-@dataclass(frozen=True)
 class Agreement(Statistic):
     """Share of the 50 training samples nearest in angle whose label is the predicted one."""
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from recipe_bases import RANKS, Agreement, Kernel, Splines
+from recipe_bases import RANKS, Agreement, Splines
 from recipe_solvers import Falling, GaussianKernel, SolvedConformal, Solver
 from recipe_tables import write_tables
 
@@ -213,7 +213,6 @@ SCREEN: dict[str, Make] = {
     ),
     "splines, added": tried(Splines()),
     "splines, tensor": tried(Splines(knots=4, tensor=True)),
-    "kernel features": tried(Kernel()),
     "+ entropy": also(of(Entropy(transform="rank"))),
     "+ margin": also(of(Margin(transform="rank"))),
     "+ neighbours' agreement": also(
