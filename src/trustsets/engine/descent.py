@@ -62,7 +62,7 @@ class Data(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def descend(
-    data: Data, zero: float, pull: FloatArray, alpha: float, basis: IntArray, edge: FloatArray
+    data: Data, pull: FloatArray, alpha: float, basis: IntArray, edge: FloatArray
 ) -> tuple[int, int]:
     """Walk down to an optimal vertex, changing `basis` and `edge`: status and number of pivots.
 
@@ -78,16 +78,19 @@ def descend(
     total, ratio, corner = np.empty(rank), np.empty(rank), np.empty((rank, rank))
     is_basic = np.zeros(n_points, np.bool_)
     is_basic[basis] = True
-    cap, length = CAP_FACTOR * max(rank, 10), BEYOND
+    cap, length, stale = CAP_FACTOR * max(rank, 10), BEYOND, REFRESH
     for pivot in range(cap):
-        if pivot % REFRESH == 0:
-            corner[:] = np.linalg.inv(rows[basis]).T
-            here = residual[:n_points]
-            nudged_residuals(rows, data.scores, data.nudges, basis, corner, zero, here)
-            _total_pull(rows, copies, here, is_basic, pull, alpha, total)
-        leaving, excess, sign = _steepest_edge(corner, total, alpha, copies, basis)
+        leaving, excess, sign = -1, 0.0, 0.0
+        if stale < REFRESH:
+            leaving, excess, sign = _steepest_edge(corner, total, alpha, copies, basis)
+        # Whether a vertex is optimal is decided by numbers without the drift of updates.
+        if leaving < 0:
+            _refresh(data, pull, alpha, basis, is_basic, corner, residual[:n_points], total)
+            leaving, excess, sign = _steepest_edge(corner, total, alpha, copies, basis)
+            stale = 0
         if leaving < 0:
             return OPTIMAL, pivot
+        stale += 1
         edge[:] = -sign * corner[leaving]
         _speeds(rows, edge, basis, speed)
         chosen = _turn(residual, speed, copies, edge, excess, length, step, weight, index)
@@ -100,6 +103,23 @@ def descend(
         basis[leaving], is_basic[out], is_basic[entering] = entering, False, True
         exchange(corner, leaving, rows, entering, ratio)
     return CAPPED, cap
+
+
+@njit(cache=True, nogil=True)
+def _refresh(
+    data: Data,
+    pull: FloatArray,
+    alpha: float,
+    basis: IntArray,
+    is_basic: BoolArray,
+    corner: FloatArray,
+    residual: FloatArray,
+    total: FloatArray,
+) -> None:
+    """Compute inverse, residuals and total pull of a vertex from scratch."""
+    corner[:] = np.linalg.inv(data.rows[basis]).T
+    nudged_residuals(data.rows, data.norms, data.scores, data.nudges, basis, corner, residual)
+    _total_pull(data.rows, data.copies, residual, is_basic, pull, alpha, total)
 
 
 @njit(cache=True, nogil=True)

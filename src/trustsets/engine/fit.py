@@ -40,8 +40,6 @@ LEVERAGE_FACTOR = 20
 """Points of largest leverage that are always active, in units of the rank."""
 INDEPENDENT_TOL = 1e-8
 """A row whose part outside the rows chosen so far is shorter than this is no basis row."""
-ZERO_TOL = 1e-13
-"""Residuals below this share of the score scale are rounding: the point is tied."""
 PROGRAM_SIZE = 200_000
 """Largest problem given to HiGHS as a whole when all else failed; it takes about a minute."""
 CERTIFICATE_TOL = 1e-8
@@ -263,8 +261,8 @@ def heaviest(norms: FloatArray, rank: int) -> IntArray:
 def _residuals(data: Data, basis: IntArray) -> FloatArray:
     """Residuals of the vertex of `basis`, exactly zero on it."""
     corner = np.ascontiguousarray(np.linalg.inv(data.rows[basis]).T)
-    out, zero = np.empty(len(data.rows)), ZERO_TOL * data.scale
-    nudged_residuals(data.rows, data.scores, data.nudges, basis, corner, zero, out)
+    out = np.empty(len(data.rows))
+    nudged_residuals(data.rows, data.norms, data.scores, data.nudges, basis, corner, out)
     return out
 
 
@@ -302,7 +300,7 @@ def run_descent(
 ) -> tuple[int, int, FloatArray]:
     """Descend from `basis`, which is changed in place: status, pivots and the last edge."""
     edge = np.zeros(len(basis))
-    status, pivots = descend(data, ZERO_TOL * data.scale, pull, alpha, basis, edge)
+    status, pivots = descend(data, pull, alpha, basis, edge)
     return status, pivots, edge
 
 

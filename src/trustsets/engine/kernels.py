@@ -8,7 +8,7 @@ alone gets a residual.
 import numpy as np
 from numba import njit
 
-from trustsets.engine.problem import FloatArray, IntArray
+from trustsets.engine.problem import SPLITTER, FloatArray, IntArray
 
 __all__ = [
     "WIDTH",
@@ -24,6 +24,8 @@ __all__ = [
     "three_way",
 ]
 
+ROUNDING = 2.0**-46
+"""Rounding of a residual is below this share of the terms it is the sum of."""
 WIDTH = 16
 """Points per block: a few vector registers."""
 SNAP_TOL = 1e-11
@@ -112,28 +114,68 @@ def add_term(term: float, j: int, total: FloatArray, lost: FloatArray) -> None:
 @njit(cache=True, nogil=True)
 def nudged_residuals(
     rows: FloatArray,
+    norms: FloatArray,
     scores: FloatArray,
     nudges: FloatArray,
     basis: IntArray,
     corner: FloatArray,
-    zero: float,
     out: FloatArray,
 ) -> None:
     """Residuals of nudged scores at the vertex of `basis`, exactly zero on it.
 
-    Scores and nudges have each their own vertex, and residuals of scores up to `zero` are zero:
-    where many points are tied, what is left is the residuals of the nudges with all their digits.
+    Scores and nudges have each their own vertex. A residual of the scores that rounding alone
+    could explain is zero: the point is tied, and the residual of its nudge, which has all its
+    digits, decides its side. So the side of a point depends on the basis, never on the way there.
     """
     beta, small = np.zeros(len(basis)), np.zeros(len(basis))
-    for k in range(len(basis)):
-        beta += scores[basis[k]] * corner[k]
-        small += nudges[basis[k]] * corner[k]
+    solve_vertex(rows, scores, basis, corner, beta)
+    solve_vertex(rows, nudges, basis, corner, small)
+    size = np.sqrt(dot(beta, beta))
     for i in range(len(rows)):
         plain = scores[i] - row_dot(rows, i, beta)
         out[i] = nudges[i] - row_dot(rows, i, small)
-        if abs(plain) > zero:
+        if abs(plain) > ROUNDING * (abs(scores[i]) + norms[i] * size):
             out[i] += plain
     out[basis] = 0.0
+
+
+@njit(cache=True, nogil=True)
+def solve_vertex(
+    rows: FloatArray, values: FloatArray, basis: IntArray, corner: FloatArray, out: FloatArray
+) -> None:
+    """Solve ``rows[basis] @ out = values[basis]``, refined with residuals in twice the precision.
+
+    Basic rows may be close to dependent. Refinement makes the error that of rounding `out` itself.
+    """
+    rank = len(basis)
+    out[:] = 0.0
+    for _ in range(3):
+        for k in range(rank):
+            left = _gap(rows, basis[k], out, values[basis[k]])
+            for j in range(rank):
+                out[j] += left * corner[k, j]
+
+
+@njit(cache=True, nogil=True)
+def _gap(rows: FloatArray, i: int, vector: FloatArray, value: float) -> float:
+    """``value - rows[i] @ vector`` with the rounding of every product and sum made good.
+
+    Two-product and two-sum (Dekker, Knuth), as in `problem`.
+    """
+    total, lost = value, 0.0
+    for j in range(len(vector)):
+        x, y = rows[i, j], -vector[j]
+        x_high = SPLITTER * x
+        x_high = x_high - (x_high - x)
+        y_high = SPLITTER * y
+        y_high = y_high - (y_high - y)
+        x_low, y_low, product = x - x_high, y - y_high, x * y
+        lost += x_low * y_low - (((product - x_high * y_high) - x_low * y_high) - x_high * y_low)
+        new = total + product
+        part = new - total
+        lost += (total - (new - part)) + (product - part)
+        total = new
+    return total + lost
 
 
 @njit(cache=True, nogil=True)

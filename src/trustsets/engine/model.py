@@ -114,6 +114,7 @@ class QuantileModel:
         result.values[unseen] = np.copysign(np.inf, levels[unseen])
         result.status[unseen] = Status.UNSEEN_DIRECTION
         self._finish_long(phi, levels, result)
+        np.ldexp(result.values, self._problem.exponent, out=result.values)
         for array in (result.values, result.status, result.pivots):
             array.flags.writeable = False
         return result

@@ -33,8 +33,13 @@ RANK_TOL = 1e-12
 """A column whose part outside the others is smaller than this share of the largest is dependent."""
 UNSEEN_TOL = 1e-9
 """A test row whose part outside the calibration row space exceeds this share of it is unseen."""
-PERTURBATION = 2.0**-35
-"""Largest change of a score that breaks ties, as a share of the score scale (about 3e-11)."""
+RESOLUTION = 2.0**-38
+"""Scores closer than this share of the score scale (about 4e-12) count as equal: residuals carry
+rounding errors of up to 1e-14, which a difference that decides a sign must exceed clearly."""
+PERTURBATION = 2.0**-37
+"""Largest change of a score that breaks ties, as a share of the score scale."""
+WIDEST_RANGE = 2.0**20
+"""Scores beyond this many times the typical size have no say in the score scale."""
 CONSTANT_TOL = 1e-11
 """How well the class must reproduce the constant 1 to hold it."""
 SHORTEST = 1e-200
@@ -107,7 +112,8 @@ class Problem:
     norms : (n,) array
         Their lengths.
     scores : (n,) array
-        Scores as given: thresholds are sums of these.
+        Scores over ``2 ** exponent``, with scores that are too close to tell apart made equal to
+        the largest of them: thresholds are sums of these, times ``2 ** exponent``.
     centred : (n,) array
         Scores less their most frequent value where the class holds constants, else the scores.
         Solvers use these: the residuals of the many points at that value are then exact.
@@ -121,7 +127,10 @@ class Problem:
     alpha : float
         Miscoverage.
     score_scale : float
-        The size of a typical score difference, to which tolerances refer.
+        The size of the largest scores that matter, to which tolerances refer.
+    exponent : int
+        The largest score lies between ``2 ** (exponent - 1)`` and ``2 ** exponent``. Powers of two
+        change no digit of a score, so thresholds scale with scores bit for bit.
     whitening : Whitening
         The map that made `rows`.
     """
@@ -135,6 +144,7 @@ class Problem:
     first: IntArray
     alpha: float
     score_scale: float
+    exponent: int
     whitening: Whitening
 
 
@@ -150,16 +160,28 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: float) -> Problem:
     matrix = read_matrix(phi, "phi_calib")
     target = _read_scores(scores, len(matrix))
     level = _read_alpha(alpha)
+    exponent = int(np.frexp(np.abs(target).max())[1])
+    target = np.ldexp(target, -exponent)
+    scale = _score_scale(target, level)
+    target = _merge_close(target, RESOLUTION * scale)
     first, copies = distinct_points(matrix, target)
     if len(first) < len(target):
         matrix, target = matrix[first], target[first]
     whitening = _whitening(matrix)
     rows = whitening.apply(matrix)
-    scale = _score_scale(target)
-    nudges = _break_ties(target, scale)
-    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    centred = _centre(target, rows)
-    return Problem(rows, norms, target, centred, nudges, copies, first, level, scale, whitening)
+    return Problem(
+        rows=rows,
+        norms=np.sqrt(np.einsum("ij,ij->i", rows, rows)),
+        scores=target,
+        centred=_centre(target, rows),
+        nudges=_break_ties(target, scale),
+        copies=copies,
+        first=first,
+        alpha=level,
+        score_scale=scale,
+        exponent=exponent,
+        whitening=whitening,
+    )
 
 
 def read_matrix(phi: ArrayLike, name: str) -> FloatArray:
@@ -269,14 +291,24 @@ def _centre(scores: FloatArray, rows: FloatArray) -> FloatArray:
     return np.asarray(scores - values[np.argmax(counts)])
 
 
-def _score_scale(scores: FloatArray) -> float:
-    """Spread of the bulk of the scores; an outlier must not coarsen the tie-breaking."""
-    low, high = np.quantile(scores, [0.05, 0.95])
-    centre = np.abs(scores - np.median(scores)).mean()
-    for candidate in (high - low, centre, np.abs(scores).max()):
-        if candidate > 0.0:
-            return float(candidate)
-    return 1.0
+def _score_scale(scores: FloatArray, alpha: float) -> float:
+    """Distance of the largest scores from the most frequent one; few outliers do not count."""
+    values, counts = np.unique(scores, return_counts=True)
+    size = np.abs(scores - values[np.argmax(counts)])
+    largest = float(size.max())
+    typical = float(np.quantile(size, 1.0 - 0.25 * alpha))
+    return min(largest, WIDEST_RANGE * typical or largest) or 1.0
+
+
+def _merge_close(scores: FloatArray, resolution: float) -> FloatArray:
+    """Make scores that follow each other more closely than `resolution` equal to their largest.
+
+    No score gets smaller, so thresholds can only grow: coverage is kept.
+    """
+    values, group = np.unique(scores, return_inverse=True)
+    ends = np.append(np.diff(values) > resolution, True)
+    last = np.flatnonzero(ends)
+    return np.asarray(values[last[np.searchsorted(last, np.arange(len(values)))]][group])
 
 
 def _break_ties(scores: FloatArray, scale: float) -> FloatArray:
