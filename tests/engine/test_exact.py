@@ -131,7 +131,7 @@ def test_every_landmark_leads_to_the_same_vertex(
     model = fit_quantiles(case.phi, case.scores, 0.2)
     marks = model._marks
     expected = model.thresholds(case.tests, levels).values
-    assert np.isfinite(marks.half_square).sum() > 1
+    assert features == "bins" or np.isfinite(marks.half_square).sum() > 1  # bins are one step apart
     for keep in range(min(4, len(marks.goal))):
         only = np.full(len(marks.half_square), np.inf)
         only[keep] = marks.half_square[keep]

@@ -5,8 +5,9 @@ of one each.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from trustsets.engine.compiled import entry
 
 __all__ = ["distinct_points"]
 
@@ -39,7 +40,7 @@ def distinct_points(
     return first[sorting], copies[sorting]
 
 
-@njit(cache=True, nogil=True)
+@entry()
 def point_keys(
     phi: NDArray[np.float64],
     scores: NDArray[np.float64],

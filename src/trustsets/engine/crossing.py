@@ -5,8 +5,8 @@ Which points a step must look at, and why that is exact, is told in `scan`. Impo
 """
 
 import numpy as np
-from numba import njit
 
+from trustsets.engine.compiled import inner
 from trustsets.engine.kernels import WIDTH, block_products, dot, row_dot
 from trustsets.engine.problem import FloatArray, IntArray
 from trustsets.engine.scan import Base
@@ -24,7 +24,7 @@ UNREACHED = 1e150
 """The length of a step that nothing ends; finite, so that its products are numbers."""
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def first_crossing(members: int, base: Base, work: Work) -> tuple[float, int, int]:
     """First zero of a residual along the edge: step, entering point, number of blocks seen.
 
@@ -69,7 +69,7 @@ def first_crossing(members: int, base: Base, work: Work) -> tuple[float, int, in
     return length, entering, seen
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _open(chapter: int, base: Base, work: Work) -> None:
     """Products of a chapter's centres with way and edge; its floors if they are not known yet."""
     if work.opened[chapter] != work.mark[0]:
@@ -80,7 +80,7 @@ def _open(chapter: int, base: Base, work: Work) -> None:
     block_products(base.centres, chapter, work.edge, work.centre_speed, 0)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _after(square: float, along: float, long: float, length: float) -> float:
     """Distance after a step of `length` along the edge from a point at a squared distance."""
     if length >= UNREACHED:
@@ -88,7 +88,7 @@ def _after(square: float, along: float, long: float, length: float) -> float:
     return float(RADIUS_SLACK * np.sqrt(max(square + length * (2.0 * along + length * long), 0.0)))
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _member_crossing(members: int, tiny: float, work: Work) -> tuple[float, int]:
     """First zero among members that are not basic."""
     length, entering = UNREACHED, -1
@@ -104,7 +104,7 @@ def _member_crossing(members: int, tiny: float, work: Work) -> tuple[float, int]
     return length, entering
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _set_floors(
     chapter: int,
     middle: FloatArray,
@@ -121,7 +121,7 @@ def _set_floors(
         floor[block] = (1.0 - FLOOR_SLACK) * least[block] - (middle[lane] + around + slack)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _read(
     block: int, blocks: FloatArray, start: FloatArray, way: FloatArray, out: FloatArray
 ) -> None:
@@ -132,7 +132,7 @@ def _read(
         out[i] = start[i] - out[i]
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _hide(block: int, positions: IntArray, first: int, last: int, residual: FloatArray) -> None:
     """Make the residuals of members of a block infinite: the scan then passes over them."""
     for m in range(first, last):
@@ -140,7 +140,7 @@ def _hide(block: int, positions: IntArray, first: int, last: int, residual: Floa
             residual[positions[m]] = np.inf
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _least(residual: FloatArray, block: int) -> float:
     """Smallest residual of a block, less some room for rounding."""
     least = np.inf
@@ -149,7 +149,7 @@ def _least(residual: FloatArray, block: int) -> float:
     return least * (1.0 - FLOOR_SLACK if least > 0.0 else 1.0 + FLOOR_SLACK)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _block_crossing(
     near: FloatArray, speed: FloatArray, low: int, tiny: float, length: float
 ) -> tuple[float, int]:
@@ -168,7 +168,7 @@ def _block_crossing(
     return length, found
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def advance(length: float, members: int, seen: int, work: Work) -> None:
     """Move the vertex and all residuals in view by `length` along the edge."""
     work.clock[0] += 1

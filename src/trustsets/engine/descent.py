@@ -10,12 +10,13 @@ and `problem`.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from trustsets.engine.compiled import entry, inner
 from trustsets.engine.kernels import (
     WIDTH,
     dot,
     exchange,
+    invert,
     nudged_residuals,
     row_dot,
     three_way,
@@ -60,7 +61,7 @@ class Data(NamedTuple):
         )
 
 
-@njit(cache=True, nogil=True)
+@entry()
 def descend(
     data: Data, pull: FloatArray, alpha: float, basis: IntArray, edge: FloatArray
 ) -> tuple[int, int]:
@@ -77,7 +78,8 @@ def descend(
     step, weight, index = np.empty(n_points), np.empty(n_points), np.empty(n_points, np.int64)
     total, ratio, corner = np.empty(rank), np.empty(rank), np.empty((rank, rank))
     is_basic = np.zeros(n_points, np.bool_)
-    is_basic[basis] = True
+    for k in range(rank):
+        is_basic[basis[k]] = True
     cap, length, stale = CAP_FACTOR * max(rank, 10), BEYOND, REFRESH
     for pivot in range(cap):
         leaving, excess, sign = -1, 0.0, 0.0
@@ -85,13 +87,15 @@ def descend(
             leaving, excess, sign = _steepest_edge(corner, total, alpha, copies, basis)
         # Whether a vertex is optimal is decided by numbers without the drift of updates.
         if leaving < 0:
-            _refresh(data, pull, alpha, basis, is_basic, corner, residual[:n_points], total)
+            if not _refresh(data, pull, alpha, basis, is_basic, corner, residual, total):
+                return CAPPED, pivot
             leaving, excess, sign = _steepest_edge(corner, total, alpha, copies, basis)
             stale = 0
         if leaving < 0:
             return OPTIMAL, pivot
         stale += 1
-        edge[:] = -sign * corner[leaving]
+        for j in range(rank):
+            edge[j] = -sign * corner[leaving, j]
         _speeds(rows, edge, basis, speed)
         chosen = _turn(residual, speed, copies, edge, excess, length, step, weight, index)
         if chosen < 0:
@@ -105,7 +109,7 @@ def descend(
     return CAPPED, cap
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _refresh(
     data: Data,
     pull: FloatArray,
@@ -115,14 +119,16 @@ def _refresh(
     corner: FloatArray,
     residual: FloatArray,
     total: FloatArray,
-) -> None:
-    """Compute inverse, residuals and total pull of a vertex from scratch."""
-    corner[:] = np.linalg.inv(data.rows[basis]).T
+) -> bool:
+    """Compute inverse, residuals and total pull of a vertex from scratch; false if singular."""
+    if not invert(data.rows, basis, corner):
+        return False
     nudged_residuals(data.rows, data.norms, data.scores, data.nudges, basis, corner, residual)
     _total_pull(data.rows, data.copies, residual, is_basic, pull, alpha, total)
+    return True
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _speeds(rows: FloatArray, edge: FloatArray, basis: IntArray, speed: FloatArray) -> None:
     """Rates at which residuals fall along the edge; those of basic points count as zero."""
     for i in range(len(rows)):
@@ -131,7 +137,7 @@ def _speeds(rows: FloatArray, edge: FloatArray, basis: IntArray, speed: FloatArr
         speed[basis[k]] = 0.0
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _total_pull(
     rows: FloatArray,
     copies: FloatArray,
@@ -142,7 +148,8 @@ def _total_pull(
     total: FloatArray,
 ) -> None:
     """Sum of ``eta_i Q_i`` over nonbasic points, and the pull of the fixed ones."""
-    total[:] = pull
+    for j in range(len(total)):
+        total[j] = pull[j]
     for i in range(len(rows)):
         if not is_basic[i]:
             eta = copies[i] * (1.0 - alpha if residual[i] > 0.0 else -alpha)
@@ -150,7 +157,7 @@ def _total_pull(
                 total[j] += eta * rows[i, j]
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _steepest_edge(
     corner: FloatArray, total: FloatArray, alpha: float, copies: FloatArray, basis: IntArray
 ) -> tuple[int, float, float]:
@@ -163,14 +170,22 @@ def _steepest_edge(
         violation = max(above, below)
         if violation <= DUAL_TOL:
             continue
-        slope = violation / np.sqrt(dot(corner[k], corner[k]))
+        slope = violation / np.sqrt(_square(corner, k))
         if slope > best:
             leaving, best, excess = k, slope, violation
             sign = 1.0 if above > below else -1.0
     return leaving, excess, sign
 
 
-@njit(cache=True, nogil=True)
+@inner()
+def _square(matrix: FloatArray, i: int) -> float:
+    total = 0.0
+    for j in range(matrix.shape[1]):
+        total += matrix[i, j] * matrix[i, j]
+    return total
+
+
+@inner()
 def _turn(
     residual: FloatArray,
     speed: FloatArray,
@@ -188,7 +203,8 @@ def _turn(
     a horizon near that, further off only if the slope has not turned there, and then without one.
     """
     tiny = EDGE_TOL * np.sqrt(dot(edge, edge))
-    for horizon in (4.0 * last, 64.0 * last, BEYOND):
+    for look in range(3):
+        horizon = BEYOND if look == 2 else (64.0 if look else 4.0) * last
         count = _crossings(residual, speed, copies, tiny, horizon, step, weight, index)
         chosen = _weighted_select(step, weight, index, count, excess)
         if chosen >= 0:
@@ -196,7 +212,7 @@ def _turn(
     return -1
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _crossings(
     residual: FloatArray,
     speed: FloatArray,
@@ -229,7 +245,7 @@ def _crossings(
     return count
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _weighted_select(
     step: FloatArray, weight: FloatArray, index: IntArray, count: int, need: float
 ) -> int:
@@ -258,7 +274,7 @@ def _weighted_select(
     return after
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _pass_points(
     rows: FloatArray,
     copies: FloatArray,
@@ -286,7 +302,7 @@ def _pass_points(
                     total[j] += change * rows[i, j]
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _swap(
     rows: FloatArray,
     copies: FloatArray,

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.linalg import qr
 
 from trustsets.engine.descent import CAPPED, OPTIMAL, Data, descend
-from trustsets.engine.kernels import compensated_pull, nudged_residuals
+from trustsets.engine.kernels import compensated_pull, invert, nudged_residuals
 from trustsets.engine.oracle import solve_base
 from trustsets.engine.problem import FloatArray, IntArray, Problem, scan_keys
 from trustsets.errors import InputError, TrustSetsError
@@ -74,8 +74,8 @@ class Certificate:
     @property
     def holds(self) -> bool:
         """Whether all three are zero up to rounding."""
-        worst = max(self.dual_violation, self.sign_violation, self.equality_residual)
-        return worst <= CERTIFICATE_TOL
+        parts = (self.dual_violation, self.sign_violation, self.equality_residual)
+        return all(part <= CERTIFICATE_TOL for part in parts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -260,10 +260,18 @@ def heaviest(norms: FloatArray, rank: int) -> IntArray:
 
 def _residuals(data: Data, basis: IntArray) -> FloatArray:
     """Residuals of the vertex of `basis`, exactly zero on it."""
-    corner = np.ascontiguousarray(np.linalg.inv(data.rows[basis]).T)
     out = np.empty(len(data.rows))
+    corner = inverse_rows(data.rows, basis)
     nudged_residuals(data.rows, data.norms, data.scores, data.nudges, basis, corner, out)
     return out
+
+
+def inverse_rows(rows: FloatArray, basis: IntArray) -> FloatArray:
+    """Transposed inverse of the basic rows; not a number where they are dependent."""
+    corner = np.empty((len(basis), len(basis)))
+    if not invert(rows, basis, corner):
+        corner[:] = np.nan
+    return corner
 
 
 def _split(
@@ -308,7 +316,7 @@ def certify(data: Data, alpha: float, basis: IntArray, pull: FloatArray, pivots:
     """Compute everything about a vertex afresh, with the numbers that prove it optimal."""
     low, high = -alpha * data.copies, (1.0 - alpha) * data.copies
     block = data.rows[basis]
-    corner = np.ascontiguousarray(np.linalg.inv(block).T)
+    corner = inverse_rows(data.rows, basis)
     residuals = _residuals(data, basis)
     beta = corner.T @ data.scores[basis]
     off = float(np.abs(data.scores[basis] - block @ beta).max(initial=0.0)) / data.scale

@@ -6,8 +6,8 @@ alone gets a residual.
 """
 
 import numpy as np
-from numba import njit
 
+from trustsets.engine.compiled import REASSOCIATE, entry, inner
 from trustsets.engine.problem import SPLITTER, FloatArray, IntArray
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "compensated_pull",
     "dot",
     "exchange",
+    "invert",
     "nudged_residuals",
     "products",
     "row_dot",
@@ -32,7 +33,7 @@ SNAP_TOL = 1e-11
 """Weights this close to an integer are that integer: sums of scores then carry no rounding."""
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+@inner(fastmath=REASSOCIATE)
 def dot(left: FloatArray, right: FloatArray) -> float:
     """Inner product; the sum may be reordered, which lets it vectorise."""
     total = 0.0
@@ -41,7 +42,7 @@ def dot(left: FloatArray, right: FloatArray) -> float:
     return total
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+@inner(fastmath=REASSOCIATE)
 def row_dot(matrix: FloatArray, i: int, vector: FloatArray) -> float:
     """Inner product of row i and a vector.
 
@@ -54,14 +55,57 @@ def row_dot(matrix: FloatArray, i: int, vector: FloatArray) -> float:
     return total
 
 
-@njit(cache=True, nogil=True)
+@entry()
+def invert(rows: FloatArray, basis: IntArray, corner: FloatArray) -> bool:
+    """Store the transposed inverse of ``rows[basis]`` in `corner`; false if there is none.
+
+    Gauss and Jordan with partial pivoting. Written out because a library's version brings its
+    error messages along, which take longer to compile than all the rest.
+    """
+    rank = len(basis)
+    left, right = np.empty((rank, rank)), np.zeros((rank, rank))
+    for k in range(rank):
+        right[k, k] = 1.0
+        for j in range(rank):
+            left[k, j] = rows[basis[k], j]
+    for j in range(rank):
+        best = j
+        for k in range(j + 1, rank):
+            if abs(left[k, j]) > abs(left[best, j]):
+                best = k
+        if not abs(left[best, j]) > 0.0:
+            return False
+        _eliminate(left, right, j, best)
+    for k in range(rank):
+        for j in range(rank):
+            corner[k, j] = right[j, k]
+    return True
+
+
+@inner()
+def _eliminate(left: FloatArray, right: FloatArray, j: int, best: int) -> None:
+    """Bring row `best` to place j, scale it and clear column j of all other rows."""
+    rank, inverse = len(left), 1.0 / left[best, j]
+    for i in range(rank):
+        above, beside = left[best, i] * inverse, right[best, i] * inverse
+        left[best, i], right[best, i] = left[j, i], right[j, i]
+        left[j, i], right[j, i] = above, beside
+    for k in range(rank):
+        factor = left[k, j]
+        if k != j and factor != 0.0:
+            for i in range(rank):
+                left[k, i] -= factor * left[j, i]
+                right[k, i] -= factor * right[j, i]
+
+
+@inner()
 def products(matrix: FloatArray, vector: FloatArray, out: FloatArray) -> None:
     """Store `matrix @ vector` in `out`."""
     for i in range(len(out)):
         out[i] = row_dot(matrix, i, vector)
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+@inner(fastmath=REASSOCIATE)
 def exchange(
     corner: FloatArray, leaving: int, rows: FloatArray, entering: int, ratio: FloatArray
 ) -> None:
@@ -87,7 +131,7 @@ def exchange(
         corner[leaving, j] *= inverse
 
 
-@njit(cache=True, nogil=True)
+@entry()
 def compensated_pull(rows: FloatArray, weights: FloatArray) -> FloatArray:
     """Sum `weights[i] * rows[i]` over points, with Neumaier's correction.
 
@@ -99,10 +143,12 @@ def compensated_pull(rows: FloatArray, weights: FloatArray) -> FloatArray:
     for i in range(len(rows)):
         for j in range(len(total)):
             add_term(weights[i] * rows[i, j], j, total, lost)
-    return total + lost
+    for j in range(len(total)):
+        total[j] += lost[j]
+    return total
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def add_term(term: float, j: int, total: FloatArray, lost: FloatArray) -> None:
     """Add to entry j of a sum; what rounding takes away goes into `lost` (Neumaier 1974)."""
     new = total[j] + term
@@ -111,7 +157,7 @@ def add_term(term: float, j: int, total: FloatArray, lost: FloatArray) -> None:
     total[j] = new
 
 
-@njit(cache=True, nogil=True)
+@entry()
 def nudged_residuals(
     rows: FloatArray,
     norms: FloatArray,
@@ -127,7 +173,7 @@ def nudged_residuals(
     could explain is zero: the point is tied, and the residual of its nudge, which has all its
     digits, decides its side. So the side of a point depends on the basis, never on the way there.
     """
-    beta, small = np.zeros(len(basis)), np.zeros(len(basis))
+    beta, small = np.empty(len(basis)), np.empty(len(basis))
     solve_vertex(rows, scores, basis, corner, beta)
     solve_vertex(rows, nudges, basis, corner, small)
     size = np.sqrt(dot(beta, beta))
@@ -136,10 +182,11 @@ def nudged_residuals(
         out[i] = nudges[i] - row_dot(rows, i, small)
         if abs(plain) > ROUNDING * (abs(scores[i]) + norms[i] * size):
             out[i] += plain
-    out[basis] = 0.0
+    for k in range(len(basis)):
+        out[basis[k]] = 0.0
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def solve_vertex(
     rows: FloatArray, values: FloatArray, basis: IntArray, corner: FloatArray, out: FloatArray
 ) -> None:
@@ -148,7 +195,8 @@ def solve_vertex(
     Basic rows may be close to dependent. Refinement makes the error that of rounding `out` itself.
     """
     rank = len(basis)
-    out[:] = 0.0
+    for j in range(rank):
+        out[j] = 0.0
     for _ in range(3):
         for k in range(rank):
             left = _gap(rows, basis[k], out, values[basis[k]])
@@ -156,7 +204,7 @@ def solve_vertex(
                 out[j] += left * corner[k, j]
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _gap(rows: FloatArray, i: int, vector: FloatArray, value: float) -> float:
     """``value - rows[i] @ vector`` with the rounding of every product and sum made good.
 
@@ -178,7 +226,7 @@ def _gap(rows: FloatArray, i: int, vector: FloatArray, value: float) -> float:
     return total + lost
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def snap(weight: float) -> float:
     """Replace a weight by the nearest integer where that is within `SNAP_TOL`.
 
@@ -189,7 +237,7 @@ def snap(weight: float) -> float:
     return whole if abs(weight - whole) <= SNAP_TOL else weight
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def three_way(
     key: FloatArray, weight: FloatArray, index: IntArray, low: int, high: int, pivot: float
 ) -> tuple[int, int]:
@@ -208,14 +256,14 @@ def three_way(
     return low, high
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _swap_entries(key: FloatArray, weight: FloatArray, index: IntArray, i: int, j: int) -> None:
     key[i], key[j] = key[j], key[i]
     weight[i], weight[j] = weight[j], weight[i]
     index[i], index[j] = index[j], index[i]
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+@inner(fastmath=REASSOCIATE)
 def block_products(
     blocks: FloatArray, block: int, vector: FloatArray, out: FloatArray, low: int
 ) -> None:

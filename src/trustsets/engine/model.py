@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike
 from trustsets.blocks import available_cores
 from trustsets.engine.descent import UNBOUNDED
 from trustsets.engine.fit import Certificate, Vertex, fit_vertex
-from trustsets.engine.kernels import snap
+from trustsets.engine.kernels import SNAP_TOL
 from trustsets.engine.landmarks import Landmarks, nearest_landmarks
 from trustsets.engine.oracle import solve_reduced
 from trustsets.engine.path import LEVEL_TOL, follow_all, make_landmarks
@@ -32,7 +33,7 @@ MOST_SOLVED = 256
 """Extreme rows that others may start from; with more the search for the nearest takes longer."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class QuantileModel:
     """A fitted base problem, ready to give thresholds; made by `fit_quantiles`.
 
@@ -54,8 +55,20 @@ class QuantileModel:
     _problem: Problem
     _vertex: Vertex
     _base: Base
-    _marks: Landmarks
-    _guards: Guards
+
+    @cached_property
+    def _marks(self) -> Landmarks:
+        """Made when thresholds are first asked for: a fit alone does not need them."""
+        return make_landmarks(self._problem, self._base)
+
+    @property
+    def _no_marks(self) -> Landmarks:
+        """The base vertex alone, which is the whole path of rows without weight."""
+        return make_landmarks(self._problem, self._base, most=0)
+
+    @cached_property
+    def _guards(self) -> Guards:
+        return choose_guards(self._problem, self._base)
 
     @property
     def rank(self) -> int:
@@ -148,10 +161,11 @@ class QuantileModel:
         )
 
         rows, starts = np.empty((len(phi), self.rank)), np.empty(len(phi), np.int64)
+        marks = self._marks if np.any(levels != 0.0) else self._no_marks
 
         def locate(part: slice) -> None:
             rows[part] = self._problem.whitening.apply(phi[part])
-            nearest_landmarks(rows[part], levels[part], self._marks, starts[part])
+            nearest_landmarks(rows[part], levels[part], marks, starts[part])
 
         def run(part: IntArray) -> None:
             follow_all(
@@ -160,7 +174,8 @@ class QuantileModel:
                 starts,
                 part,
                 self._base,
-                self._marks,
+                marks,
+                False,
                 out.values,
                 out.status,
                 out.pivots,
@@ -205,8 +220,7 @@ class QuantileModel:
         if vertex is not None and vertex.certificate.holds:
             if len(solved) < MOST_SOLVED:
                 solved.append((goal, basis))
-            weights = np.array([snap(weight) for weight in vertex.corner @ row])
-            return float(weights @ problem.scores[basis]), Status.EXACT
+            return _value(vertex.corner @ row, problem.scores[basis]), Status.EXACT
         scale = problem.score_scale
         value = solve_reduced(
             problem.rows,
@@ -219,6 +233,12 @@ class QuantileModel:
             level,
         )
         return scale * value, Status.FALLBACK if np.isfinite(value) else Status.HIGH_LEVERAGE
+
+
+def _value(weights: FloatArray, scores: FloatArray) -> float:
+    """Weighted sum of scores; weights that are integers up to rounding are integers (`snap`)."""
+    whole = np.round(weights)
+    return float(np.where(np.abs(weights - whole) <= SNAP_TOL, whole, weights) @ scores)
 
 
 def _in_threads(run: Callable[[T], None], tasks: Sequence[T]) -> None:
@@ -274,14 +294,11 @@ def fit_quantiles(
     """
     problem = build_problem(phi_calib, scores_calib, alpha)
     vertex = fit_vertex(problem, None if start is None else np.asarray(start))
-    base = prepare(problem, vertex)
     return QuantileModel(
         alpha=problem.alpha,
         basis=problem.first[vertex.basis],
         certificate=vertex.certificate,
         _problem=problem,
         _vertex=vertex,
-        _base=base,
-        _marks=make_landmarks(problem, base),
-        _guards=choose_guards(problem, base),
+        _base=prepare(problem, vertex),
     )

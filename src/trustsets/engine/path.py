@@ -10,12 +10,20 @@ Imports `crossing`, `kernels`, `landmarks`, `problem`, `scan`, `work` and `trust
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from trustsets.engine.compiled import entry, inner
 from trustsets.engine.crossing import advance, first_crossing
-from trustsets.engine.kernels import WIDTH, dot, exchange, products, row_dot, snap
-from trustsets.engine.landmarks import Landmarks, candidate_rows, empty_landmarks
+from trustsets.engine.kernels import WIDTH, dot, exchange, invert, products, row_dot, snap
+from trustsets.engine.landmarks import (
+    MOST,
+    MOST_MEMBERS,
+    ROUND,
+    Landmarks,
+    candidate_rows,
+    empty_landmarks,
+    nearest_landmark,
+)
 from trustsets.engine.problem import FloatArray, IntArray, Problem
 from trustsets.engine.scan import Base
 from trustsets.engine.work import Work, allocate, begin, begin_at_base, keep
@@ -29,39 +37,35 @@ WEIGHT_TOL = 1e-11
 """Basic points with a smaller share than this in the direction do not move."""
 CHECK_TOL = 1e-9
 """Accuracy asked of weights and dual values at the end of a path."""
-CAP_FACTOR, CAP_BASE = 2, 20
+CAP_FACTOR, CAP_BASE = 5, 20
 """A path may take `CAP_FACTOR * rank + CAP_BASE` pivots; longer ones are for the descent."""
+LANDMARK_CAP_FACTOR = 20
+"""The same for landmarks: those found first are far from all others."""
 REFRESH = 50
 """Pivots between two computations of the vertex from scratch."""
+WORTH_KEEPING = 2
+"""Pivots from the nearest landmark from which on a row becomes a landmark itself."""
+ENOUGH = 4
+"""Pivots that candidates take on average when there are landmarks enough."""
+LANDMARK_BUDGET = 20_000_000
+"""Most work on landmarks, about, in pivots times the squared rank: some tenths of a second."""
 
 EXACT = int(Status.EXACT)
 FALLBACK = int(Status.FALLBACK)
 INFINITE = int(Status.HIGH_LEVERAGE)
 
 
-def make_landmarks(problem: Problem, base: Base) -> Landmarks:
+def make_landmarks(problem: Problem, base: Base, most: int = MOST) -> Landmarks:
     """Solve some calibration rows, as if they were test rows at the highest level."""
-    rows = candidate_rows(problem)
+    rows = candidate_rows(problem, most)
     marks = empty_landmarks(1 + len(rows), rows.shape[1])
-    _fill(rows, 1.0 - problem.alpha, base, marks)
+    levels, starts = np.full(len(rows), 1.0 - problem.alpha), np.zeros(len(rows), np.int64)
+    ignored = np.empty(len(rows)), np.empty(len(rows), np.int8), np.empty(len(rows), np.int64)
+    follow_all(rows, levels, starts, np.arange(len(rows)), base, marks, True, *ignored)
     return marks
 
 
-@njit(cache=True, nogil=True)
-def _fill(rows: FloatArray, level: float, base: Base, marks: Landmarks) -> None:
-    """Write landmarks: the base vertex first; each path starts from it."""
-    work = allocate(base, _cap(rows.shape[1]))
-    keep(0, begin_at_base(base, work), base, marks, work)
-    found = 1
-    for i in range(len(rows)):
-        _, status, _, members = _follow(rows[i], level, 0, base, marks, work)
-        if status == EXACT and members > 0:
-            _refresh(members, base, work)
-            if keep(found, members, base, marks, work):
-                found += 1
-
-
-@njit(cache=True, nogil=True)
+@entry()
 def follow_all(
     rows: FloatArray,
     levels: FloatArray,
@@ -69,6 +73,7 @@ def follow_all(
     order: IntArray,
     base: Base,
     marks: Landmarks,
+    fill: bool,
     values: FloatArray,
     status: NDArray[np.int8],
     pivots: IntArray,
@@ -76,23 +81,61 @@ def follow_all(
     """Thresholds of the whitened rows numbered in `order`, from the landmarks `starts`.
 
     Writes `values`, `status` and `pivots` in place. Rows with the same landmark should be
-    neighbours in `order`: they share what is known about its surroundings.
+    neighbours in `order`: they share what is known about its surroundings. With `fill` there are no
+    landmarks yet: the rows are to become them. (A function of its own would take as long to
+    compile again.)
     """
-    work = allocate(base, _cap(rows.shape[1]))
+    rank = rows.shape[1]
+    work, cap = allocate(base, _most(rank)), _cap(rank)
+    if fill:
+        found = begin_at_base(base, work)
+        keep(0 * found, found, base, marks, work)
+        found, cap = found // max(rank, 1), _landmark_cap(rank)
+    taken = before = 0
     for i in order:
-        values[i], status[i], pivots[i], _ = _follow(
-            rows[i], levels[i], starts[i], base, marks, work
+        start = starts[i]
+        if fill:
+            if i % ROUND == 0 and i > 0:
+                if taken - before < ENOUGH * ROUND:
+                    return
+                before = taken
+            if taken * rank * rank > LANDMARK_BUDGET:
+                return
+            start = nearest_landmark(rows, i, levels[i], marks, found, work.centre_here)
+        values[i], status[i], pivots[i], members = _follow(
+            rows[i], levels[i], start, cap, base, marks, work
         )
+        if fill:
+            taken += pivots[i]
+            if status[i] == EXACT and pivots[i] >= WORTH_KEEPING and _refresh(members, base, work):
+                found += keep(found, members, base, marks, work)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _cap(rank: int) -> int:
     return CAP_FACTOR * rank + CAP_BASE
 
 
-@njit(cache=True, nogil=True)
+@inner()
+def _landmark_cap(rank: int) -> int:
+    return LANDMARK_CAP_FACTOR * rank + CAP_BASE
+
+
+@inner()
+def _most(rank: int) -> int:
+    """Members that a path can have: every pivot adds one to those of the landmark."""
+    return MOST_MEMBERS * rank + _landmark_cap(rank)
+
+
+@inner()
 def _follow(
-    row: FloatArray, level: float, start: int, base: Base, marks: Landmarks, work: Work
+    row: FloatArray,
+    level: float,
+    start: int,
+    cap: int,
+    base: Base,
+    marks: Landmarks,
+    work: Work,
 ) -> tuple[float, int, int, int]:
     """Value, status and number of pivots of one test row; and of members where it is exact."""
     infinity = np.inf if level > 0.0 else -np.inf
@@ -103,10 +146,11 @@ def _follow(
     # Just below the level the optimum is unique, and it is the smallest one at the level.
     for j in range(len(row)):
         work.goal[j] = (level - LEVEL_TOL) * row[j]
-    members, done, cap = begin(start, marks, work), 0.0, _cap(len(row))
+    members, done = begin(start, marks, work), 0.0
     for pivot in range(cap):
         if pivot > 0 and pivot % REFRESH == 0:
-            _refresh(members, base, work)
+            if not _refresh(members, base, work):
+                return np.nan, FALLBACK, pivot, 0
         leaving, room = _price(work.eta, work.weight, work.slot_copies, base.alpha)
         if leaving < 0 or done + room > 1.0:
             value, accurate = _finish(row, base, work)
@@ -121,13 +165,13 @@ def _follow(
     return np.nan, FALLBACK, cap, 0
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _bound(alpha: float, upper: bool, copies: float) -> float:
     """Bound of a dual value; equal calibration points act as one with a larger box."""
     return copies * (1.0 - alpha if upper else -alpha)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _price(
     eta: FloatArray, weight: FloatArray, copies: FloatArray, alpha: float
 ) -> tuple[int, float]:
@@ -148,7 +192,7 @@ def _price(
     return leaving, best
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _leave(leaving: int, room: float, alpha: float, work: Work) -> None:
     """Move the dual values, take the leaving point out of the basis and set the edge."""
     for k in range(len(work.eta)):
@@ -164,7 +208,7 @@ def _leave(leaving: int, room: float, alpha: float, work: Work) -> None:
         work.pull[j] += bound * work.member_row[member, j]
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _enter(leaving: int, entering: int, members: int, base: Base, work: Work) -> int:
     """Make the entering point basic in place of the leaving one; the new number of members."""
     member = entering
@@ -187,7 +231,7 @@ def _enter(leaving: int, entering: int, members: int, base: Base, work: Work) ->
     return members
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _join(member: int, position: int, base: Base, work: Work) -> None:
     """Make a point a member: its row is copied out of its block, and the scan skips it."""
     block, lane, side = position // WIDTH, position % WIDTH, base.side[position]
@@ -199,17 +243,16 @@ def _join(member: int, position: int, base: Base, work: Work) -> None:
         work.member_row[member, j] = side * base.blocks[block, j, lane]
 
 
-@njit(cache=True, nogil=True)
-def _refresh(members: int, base: Base, work: Work) -> None:
+@inner()
+def _refresh(members: int, base: Base, work: Work) -> bool:
     """Compute inverse, weights, vertex and residuals without the drift of updates."""
     work.clock[0] += 1
     rank = len(work.eta)
-    block = np.empty((rank, rank))
-    for k in range(rank):
-        block[k] = work.member_row[work.slot[k]]
-    work.corner[:] = np.linalg.inv(block).T
+    if not invert(work.member_row, work.slot, work.corner):
+        return False
     products(work.corner, work.direction, work.weight)
-    work.shift[:] = 0.0
+    for j in range(rank):
+        work.shift[j] = 0.0
     for k in range(rank):
         start = _base_residual(work.member_position[work.slot[k]], base)
         for j in range(rank):
@@ -220,9 +263,10 @@ def _refresh(members: int, base: Base, work: Work) -> None:
         if work.member_side[m] != 0.0:
             start = _base_residual(work.member_position[m], base)
             work.member_residual[m] = start - row_dot(work.member_row, m, work.shift)
+    return True
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _base_residual(position: int, base: Base) -> float:
     """Residual of a point at the base vertex."""
     if position < len(base.eta):
@@ -230,7 +274,7 @@ def _base_residual(position: int, base: Base) -> float:
     return float(base.side[position] * base.distance[position])
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _finish(row: FloatArray, base: Base, work: Work) -> tuple[float, bool]:
     """Threshold of the last vertex, and whether the vertex passes its check.
 
@@ -260,7 +304,7 @@ def _finish(row: FloatArray, base: Base, work: Work) -> tuple[float, bool]:
     return value, accurate and outside <= 10.0 * CHECK_TOL * size and drift <= base.tolerance
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _refine(target: FloatArray, solution: FloatArray, work: Work) -> float:
     """One step of refinement of ``Q_B' solution = target``; the largest error before it."""
     for j in range(len(target)):

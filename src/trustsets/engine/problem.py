@@ -6,10 +6,10 @@ Imports `copies` and `trustsets.errors` of the package.
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import qr
 
+from trustsets.engine.compiled import entry, inner
 from trustsets.engine.copies import distinct_points
 from trustsets.errors import InputError
 
@@ -263,7 +263,7 @@ def _pivoted_triangle(matrix: FloatArray) -> tuple[FloatArray, IntArray]:
     return np.asarray(pivoted, dtype=np.float64), np.asarray(order, dtype=np.int64)
 
 
-@njit(cache=True, nogil=True)
+@entry()
 def _solve_upper(triangle: FloatArray, right: FloatArray) -> FloatArray:
     """Back substitution; far faster than a library call at this size."""
     out = right.copy()
@@ -332,7 +332,7 @@ def _uniform_hash(count: int) -> FloatArray:
     return ((state >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _add_product(x: float, row: FloatArray, first: int, total: FloatArray, low: FloatArray) -> None:
     """Add `x * row` to the double-double sums `total + low`, from column `first` on.
 
@@ -355,7 +355,7 @@ def _add_product(x: float, row: FloatArray, first: int, total: FloatArray, low: 
         total[k] = new
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def whiten_row(
     phi: FloatArray,
     scale: FloatArray,
@@ -365,8 +365,8 @@ def whiten_row(
     low: FloatArray,
 ) -> None:
     """One whitened row, correct to the last bits; equal rows give equal bits in any batch."""
-    out[:] = 0.0
-    low[:] = 0.0
+    for k in range(len(out)):
+        out[k] = low[k] = 0.0
     for j in range(len(independent)):
         column = independent[j]
         _add_product(phi[column] * scale[column], transform[j], j, out, low)
@@ -374,7 +374,7 @@ def whiten_row(
         out[k] += low[k]
 
 
-@njit(cache=True, nogil=True)
+@entry()
 def whiten_rows(
     phi: FloatArray,
     scale: FloatArray,
@@ -388,7 +388,7 @@ def whiten_rows(
         whiten_row(phi[i], scale, independent, transform, out[i], low)
 
 
-@njit(cache=True, nogil=True)
+@entry()
 def relation_gaps(
     phi: FloatArray,
     scale: FloatArray,

@@ -15,8 +15,8 @@ exact. Imports `descent`, `fit`, `kernels`, `problem` and `scan`.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from trustsets.engine.compiled import entry
 from trustsets.engine.descent import CAPPED, OPTIMAL, UNBOUNDED, Data
 from trustsets.engine.fit import MAX_ROUNDS, Vertex, certify, problem_data, run_descent
 from trustsets.engine.kernels import WIDTH, add_term, block_products, compensated_pull, dot, row_dot
@@ -161,7 +161,7 @@ def _look_around(data: Data, vertex: Vertex, base: Base, basis: IntArray) -> Cen
     return Centre(basis, near, gap, is_over, _pull_of(base, found[gap < 0.0]))
 
 
-@njit(cache=True, nogil=True)
+@entry()
 def _find_near(base: Base, shift: FloatArray, found: IntArray, gap: FloatArray) -> int:
     """Store positions and gaps of near points; return their number.
 
@@ -187,7 +187,7 @@ def _find_near(base: Base, shift: FloatArray, found: IntArray, gap: FloatArray) 
     return count
 
 
-@njit(cache=True, nogil=True)
+@entry()
 def _pull_of(base: Base, positions: IntArray) -> FloatArray:
     """Sum of the rows of points, times the sign of their residuals and their copies."""
     total, lost = np.zeros(len(base.eta)), np.zeros(len(base.eta))
@@ -195,7 +195,9 @@ def _pull_of(base: Base, positions: IntArray) -> FloatArray:
         block, lane = position // WIDTH, position % WIDTH
         for j in range(len(total)):
             add_term(base.copies[position] * base.blocks[block, j, lane], j, total, lost)
-    return total + lost
+    for j in range(len(total)):
+        total[j] += lost[j]
+    return total
 
 
 def _band(
@@ -261,7 +263,7 @@ def _changed_outside(centre: Centre, new: Centre, band: IntArray) -> IntArray:
     return np.flatnonzero(is_wrong)
 
 
-@njit(cache=True, nogil=True)
+@entry()
 def _loss_along(rows: FloatArray, copies: FloatArray, edge: FloatArray, alpha: float) -> float:
     """Growth of the loss far along an edge, if no more residual changes its sign.
 

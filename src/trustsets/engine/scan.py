@@ -26,8 +26,8 @@ Imports `fit`, `kernels` and `problem`.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from trustsets.engine.compiled import entry, inner
 from trustsets.engine.fit import Vertex, heaviest
 from trustsets.engine.kernels import WIDTH, three_way
 from trustsets.engine.problem import FloatArray, IntArray, Problem, scan_keys
@@ -156,7 +156,7 @@ def _summarise(
     return np.ascontiguousarray(centres), spread, least
 
 
-@njit(cache=True, nogil=True)
+@entry()
 def _spreads(
     signed: FloatArray,
     distance: FloatArray,
@@ -176,7 +176,7 @@ def _spreads(
             least[block] = min(least[block], distance[block, lane])
 
 
-@njit(cache=True, nogil=True)
+@entry()
 def _split_into_blocks(rows: FloatArray, side: FloatArray, group: IntArray) -> None:
     """Reorder a group so that every `WIDTH` consecutive points are neighbours.
 
@@ -198,7 +198,7 @@ def _split_into_blocks(rows: FloatArray, side: FloatArray, group: IntArray) -> N
         stack.append((middle, high))
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _widest(rows: FloatArray, side: FloatArray, group: IntArray) -> int:
     """Find the coordinate of largest variance among some of the points."""
     step = max(1, len(group) // SAMPLED)
@@ -216,7 +216,7 @@ def _widest(rows: FloatArray, side: FloatArray, group: IntArray) -> int:
     return widest
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _part_at(
     values: FloatArray, spare: FloatArray, group: IntArray, low: int, high: int, middle: int
 ) -> None:

@@ -6,10 +6,10 @@ Imports `kernels`, `landmarks`, `problem` and `scan`.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from trustsets.engine.compiled import inner
 from trustsets.engine.kernels import WIDTH, dot, products
-from trustsets.engine.landmarks import MEMBER_FACTOR, Landmarks
+from trustsets.engine.landmarks import MOST_MEMBERS, Landmarks
 from trustsets.engine.problem import FloatArray, IntArray
 from trustsets.engine.scan import Base
 
@@ -70,12 +70,11 @@ class Work(NamedTuple):
     member_copies: FloatArray
 
 
-@njit(cache=True, nogil=True)
-def allocate(base: Base, cap: int) -> Work:
-    """Scratch space for paths of `cap` pivots; pages of long arrays are free until touched."""
+@inner()
+def allocate(base: Base, most: int) -> Work:
+    """Scratch space for paths of at most `most` members; untouched pages cost nothing."""
     n_padded, rank = len(base.distance), len(base.eta)
     n_blocks, n_chapters = n_padded // WIDTH, len(base.centres)
-    capacity = MEMBER_FACTOR * rank + cap
     return Work(
         near=np.empty(n_padded),
         speed=np.empty(n_padded),
@@ -105,30 +104,31 @@ def allocate(base: Base, cap: int) -> Work:
         direction=np.empty(rank),
         slot=np.empty(rank, np.int64),
         slot_copies=np.empty(rank),
-        member_position=np.empty(capacity, np.int64),
-        member_row=np.empty((capacity, rank)),
-        member_side=np.empty(capacity),
-        member_residual=np.empty(capacity),
-        member_speed=np.empty(capacity),
-        member_copies=np.empty(capacity),
+        member_position=np.empty(most, np.int64),
+        member_row=np.empty((most, rank)),
+        member_side=np.empty(most),
+        member_residual=np.empty(most),
+        member_speed=np.empty(most),
+        member_copies=np.empty(most),
     )
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def begin(mark: int, marks: Landmarks, work: Work) -> int:
     """Go to the vertex of a landmark, with `goal` ahead; the number of members."""
     rank = len(work.eta)
     work.clock[0] += 1
     work.mark[0] = mark + 1
-    members = int(marks.n_members[mark])
+    low = marks.first[mark]
+    members = int(marks.first[mark + 1] - low)
     work.home_members[0] = members
     for m in range(members):
-        work.member_position[m] = marks.position[mark, m]
-        work.member_side[m] = marks.side[mark, m]
-        work.member_residual[m] = marks.residual[mark, m]
-        work.member_copies[m] = marks.copies[mark, m]
+        work.member_position[m] = marks.position[low + m]
+        work.member_side[m] = marks.side[low + m]
+        work.member_residual[m] = marks.residual[low + m]
+        work.member_copies[m] = marks.copies[low + m]
         for j in range(rank):
-            work.member_row[m, j] = marks.row[mark, m, j]
+            work.member_row[m, j] = marks.row[low + m, j]
     for k in range(rank):
         work.eta[k] = marks.eta[mark, k]
         work.pull[k] = marks.pull[mark, k]
@@ -145,54 +145,58 @@ def begin(mark: int, marks: Landmarks, work: Work) -> int:
     return members
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def begin_at_base(base: Base, work: Work) -> int:
     """Go to the base vertex, whose goal is zero; the number of members."""
     rank = len(work.eta)
-    work.corner[:] = base.corner
-    work.eta[:] = base.eta
-    work.pull[:] = base.pull
-    work.shift[:] = 0.0
-    work.goal[:] = 0.0
     for k in range(rank):
+        work.eta[k] = base.eta[k]
+        work.pull[k] = base.pull[k]
+        work.shift[k] = 0.0
+        work.goal[k] = 0.0
         work.slot[k] = k
         work.member_position[k] = k
         work.member_side[k] = 0.0
         work.member_residual[k] = 0.0
         work.member_copies[k] = base.copies[k]
         for j in range(rank):
+            work.corner[k, j] = base.corner[k, j]
             work.member_row[k, j] = base.rows[k, j]
     return rank
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def keep(mark: int, members: int, base: Base, marks: Landmarks, work: Work) -> bool:
-    """Write the present vertex as a landmark; false, and nothing kept, if it has many members.
+    """Write the present vertex as a landmark; false, and nothing kept, if there is no room.
 
     A point that entered and left again to the side it came from is a member no more.
     """
-    rank, count = len(work.eta), 0
+    rank, low = len(work.eta), marks.first[mark]
+    end = low
     for m in range(members):
         position, side = work.member_position[m], work.member_side[m]
         if position >= rank and side == base.side[position]:
             continue
-        if count == marks.position.shape[1]:
+        if end == len(marks.position) or end - low == MOST_MEMBERS * rank:
             return False
         for k in range(rank):
             if side == 0.0 and work.slot[k] == m:
-                marks.slot[mark, k] = count
-        marks.position[mark, count] = position
-        marks.side[mark, count] = side
-        marks.residual[mark, count] = work.member_residual[m]
-        marks.copies[mark, count] = work.member_copies[m]
-        marks.row[mark, count] = work.member_row[m]
-        count += 1
-    marks.n_members[mark] = count
-    marks.goal[mark] = work.goal
-    marks.shift[mark] = work.shift
-    marks.corner[mark] = work.corner
-    marks.eta[mark] = work.eta
-    marks.pull[mark] = work.pull
-    marks.blocks[mark // WIDTH, :, mark % WIDTH] = work.goal
+                marks.slot[mark, k] = end - low
+        marks.position[end] = position
+        marks.side[end] = side
+        marks.residual[end] = work.member_residual[m]
+        marks.copies[end] = work.member_copies[m]
+        for j in range(rank):
+            marks.row[end, j] = work.member_row[m, j]
+        end += 1
+    marks.first[mark + 1] = end
+    for k in range(rank):
+        marks.goal[mark, k] = work.goal[k]
+        marks.shift[mark, k] = work.shift[k]
+        marks.eta[mark, k] = work.eta[k]
+        marks.pull[mark, k] = work.pull[k]
+        marks.blocks[mark // WIDTH, k, mark % WIDTH] = work.goal[k]
+        for j in range(rank):
+            marks.corner[mark, k, j] = work.corner[k, j]
     marks.half_square[mark] = 0.5 * dot(work.goal, work.goal)
     return True
