@@ -25,6 +25,8 @@ class Status(IntEnum):
     UNSEEN_GROUP = 5
     ABOVE_ALL_SCORES = 6
     RESTRAINED = 7
+    ROUNDED_UP = 8
+    UNCERTIFIED = 9
 
     @property
     def sentence(self) -> str:
@@ -34,7 +36,7 @@ class Status(IntEnum):
     @property
     def is_infinite(self) -> bool:
         """Whether the threshold is infinite."""
-        return Status.HIGH_LEVERAGE <= self <= Status.UNSEEN_GROUP
+        return Status.HIGH_LEVERAGE <= self <= Status.UNSEEN_GROUP or self == Status.UNCERTIFIED
 
 
 _SENTENCES = {
@@ -59,5 +61,13 @@ _SENTENCES = {
     Status.RESTRAINED: (
         "the groups of this point ask for a higher threshold than all points together need at a "
         "quarter of alpha, so it has the latter"
+    ),
+    Status.ROUNDED_UP: (
+        "rounding errors kept the exact threshold from being certified, so calibration scores were "
+        "rounded up until one could be: coverage is kept, and the set may be larger"
+    ),
+    Status.UNCERTIFIED: (
+        "rounding errors kept any finite threshold from being certified, so it is infinite: "
+        "coverage is kept"
     ),
 }

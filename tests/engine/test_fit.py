@@ -1,18 +1,20 @@
 """The base fit: optimal, at every size, with a certificate that can fail."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from problems import COMPILED, random_case
+from problems import COMPILED, Case, random_case, reference
 from scipy.optimize import linprog
 
 from trustsets.engine import fit as fit_module
 from trustsets.engine import fit_quantiles, solve_oracle
+from trustsets.engine import model as model_module
 from trustsets.engine.descent import CAPPED
-from trustsets.engine.fit import Certificate, fit_vertex
+from trustsets.engine.fit import Certificate, Vertex, fit_vertex
 from trustsets.engine.model import QuantileModel
 from trustsets.engine.oracle import solve_reduced
-from trustsets.engine.problem import build_problem
-from trustsets.errors import TrustSetsError
+from trustsets.engine.problem import Problem, build_problem
 from trustsets.status import Status
 
 N = 6000 if COMPILED else 150
@@ -35,7 +37,7 @@ def test_reduced_fits_reach_the_optimum_of_the_whole(features: str, scores: str)
     vertex = fit_vertex(problem)
     assert vertex.certificate.holds
     slope = np.where(vertex.residuals > 0, 1 - case.alpha, -case.alpha)
-    loss = float((problem.copies * slope) @ vertex.residuals)
+    loss = float(np.ldexp((problem.copies * slope) @ vertex.residuals, problem.exponent))
     bounds = (-case.alpha, 1.0 - case.alpha)
     rows = problem.whitening.apply(case.phi)  # all points, copies apart
     zero = np.zeros(rows.shape[1])
@@ -128,7 +130,91 @@ def test_a_base_fit_without_proof_starts_again_from_the_program(
     np.testing.assert_allclose(model.thresholds(phi[:9]).values, expected, atol=1e-9)
 
 
-def test_a_base_fit_that_stays_without_proof_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit_module, "CERTIFICATE_TOL", -1.0)
-    with pytest.raises(TrustSetsError, match="base fit lost its accuracy"):
-        fit_quantiles(np.ones((30, 1)), np.arange(30.0))
+def test_scores_are_rounded_up_until_a_fit_can_be_certified(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a certificate for fine scores: larger thresholds that say so, never an error."""
+    rng = np.random.default_rng(0)
+    phi, scores = np.column_stack([np.ones(60), rng.random(60)]), rng.random(60)
+    expected = fit_quantiles(phi, scores, 0.1).thresholds(phi[:5]).values
+    real, calls = model_module.fit_vertex, []
+
+    def fails_at_first(problem: Problem, start: object) -> Vertex:
+        vertex = real(problem, None)
+        calls.append(len(np.unique(problem.scores)))
+        wrong = replace(vertex.certificate, dual_violation=1.0)
+        return replace(vertex, certificate=wrong) if len(calls) <= failures else vertex
+
+    monkeypatch.setattr(model_module, "fit_vertex", fails_at_first)
+    failures = 3
+    found = fit_quantiles(phi, scores, 0.1).thresholds(phi[:5])
+    assert calls[0] == 60 and calls[-1] == 1
+    assert set(found.counts()) == {Status.ROUNDED_UP}
+    assert np.all(found.values >= expected - 1e-12)
+    calls.clear()
+    failures = 4
+    found = fit_quantiles(phi, scores, 0.1).thresholds(phi[:5])
+    assert set(found.counts()) == {Status.UNCERTIFIED}
+    assert np.all(found.values == np.inf)
+
+
+def test_a_row_that_no_solver_settles_is_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tests = extreme_model()
+    expected = model.thresholds(tests)
+    object.__setattr__(model, "_base", model._base._replace(tolerance=-1.0))
+    monkeypatch.setattr(model_module, "solve_reduced", lambda *_: None)
+    nothing = (CAPPED, model._vertex.basis, None)
+    own = model_module.fit_pulled
+
+    def fails(problem: Problem, *rest: object) -> object:
+        return nothing if problem is model._problem else own(problem, *rest)
+
+    monkeypatch.setattr(model_module, "fit_pulled", fails)
+    found = model.thresholds(tests)
+    assert list(found.status[:2]) == [Status.ROUNDED_UP] * 2
+    np.testing.assert_allclose(found.values[:2], expected.values[:2], rtol=0, atol=1e-3)
+    assert np.all(found.values[:2] >= expected.values[:2] - 1e-9)
+    monkeypatch.setattr(model_module, "fit_pulled", lambda *_: nothing)
+    found = model.thresholds(tests)
+    assert list(found.status[:2]) == [Status.UNCERTIFIED] * 2
+    assert np.all(found.values == np.inf)
+
+
+@pytest.mark.skipif(not COMPILED, reason="thousands of points take too long without compilation")
+@pytest.mark.parametrize("copies", [1, 3])
+def test_ties_and_copies_in_a_reduced_fit_equal_the_linear_program(copies: int) -> None:
+    """More than 3,000 different points, most scores equal: samples and active sets take part."""
+    rng = np.random.default_rng(copies)
+    phi = np.column_stack([np.ones(4000), rng.random((4000, 3))])
+    scores = np.where(rng.random(4000) < 0.85, 0.0, np.round(rng.gamma(2.0, size=4000), 1))
+    phi, scores = np.repeat(phi, copies, axis=0), np.repeat(scores, copies)
+    model = fit_quantiles(phi, scores, 0.1)
+    assert len(model._problem.rows) == 4000
+    tests = np.vstack([phi[:1], [[1.0, 0.5, 0.5, 3.0]]])
+    expected = reference(Case(phi, scores, tests, 0.1), np.full(2, 0.9))
+    np.testing.assert_allclose(model.thresholds(tests).values, expected, rtol=0, atol=1e-9)
+
+
+def test_few_different_points_and_an_extrapolated_row() -> None:
+    """Six different points, many times each, and a row outside their range."""
+    rng = np.random.default_rng(5)
+    phi = np.column_stack([np.ones(6), np.arange(6.0)])
+    drawn = rng.integers(6, size=300)
+    case = Case(phi[drawn], drawn % 3 / 2.0, np.array([[1.0, 5.5], [1.0, 9.0]]), 0.2)
+    found = fit_quantiles(case.phi, case.scores, case.alpha).thresholds(case.tests).values
+    expected = reference(case, np.full(2, 0.8))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("level", [-0.2, -0.1, 0.0, 0.2, 0.3, 0.5, 0.7])
+def test_descent_equals_path_at_a_level_on_a_breakpoint(level: float) -> None:
+    """With alpha 0.3 and groups of equal points every multiple of 0.1 is a breakpoint."""
+    rng = np.random.default_rng(1)
+    phi = np.eye(3)[np.arange(93) % 3]
+    model = fit_quantiles(phi, rng.permutation(93).astype(float), 0.3)
+    rows = model._problem.whitening.apply(phi[:3])
+    values = model.thresholds(phi[:3], level).values
+    for row, value in zip(rows, values, strict=True):
+        alone, status = model._solve_alone(row, level, [])
+        assert status == Status.EXACT
+        assert np.ldexp(alone, model._problem.exponent) == value

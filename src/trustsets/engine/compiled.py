@@ -27,7 +27,7 @@ _NOTICE = (
 )
 
 
-class _Announcer(event.Listener):  # type: ignore[misc]
+class _Announcer(event.Listener):
     """Says once that kernels are being compiled; code that comes from the cache is no event."""
 
     def on_start(self, event: Any) -> None:

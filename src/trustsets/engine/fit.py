@@ -15,7 +15,7 @@ from trustsets.engine.descent import CAPPED, OPTIMAL, Data, descend
 from trustsets.engine.kernels import compensated_pull, invert, nudged_residuals
 from trustsets.engine.oracle import solve_base
 from trustsets.engine.problem import FloatArray, IntArray, Problem, scan_keys
-from trustsets.errors import InputError, TrustSetsError
+from trustsets.errors import InputError
 
 __all__ = [
     "MAX_ROUNDS",
@@ -109,7 +109,7 @@ def fit_vertex(problem: Problem, start: IntArray | None = None) -> Vertex:
     """Solve the base problem, from the vertex `start` when one is given.
 
     Should the rounds end without a proof, they begin again at the solution that HiGHS finds for
-    the whole problem as one linear program.
+    the whole problem as one linear program. Whether there is a proof then, its certificate says.
     """
     data = problem_data(problem)
     if start is None:
@@ -119,22 +119,18 @@ def fit_vertex(problem: Problem, start: IntArray | None = None) -> Vertex:
     proven, vertex = _prove(problem, data, basis, pivots)
     if not proven and len(data.rows) <= PROGRAM_SIZE:
         optimum = solve_base(data.rows, data.scores + data.nudges, data.copies, problem.alpha)
-        basis = _independent_near(data, optimum)
-        proven, vertex = _prove(problem, data, basis, vertex.certificate.pivots)
-    if not proven:
-        raise TrustSetsError(
-            f"the base fit lost its accuracy ({vertex.certificate}); the columns of phi_calib "
-            "are too close to dependent: rescale them or drop the highest powers."
-        )
+        if optimum is not None:
+            basis = _independent_near(data, optimum)
+            _, vertex = _prove(problem, data, basis, vertex.certificate.pivots)
     return vertex
 
 
 def _prove(problem: Problem, data: Data, basis: IntArray, pivots: int) -> tuple[bool, Vertex]:
     """Whether an optimal vertex was found from `basis` and holds its certificate, and it."""
     no_pull = np.zeros(problem.whitening.rank)
-    status, basis, more = _close_in(data, problem.alpha, basis)
+    _, basis, more = _close_in(data, problem.alpha, basis)
     vertex = certify(data, problem.alpha, np.sort(basis), no_pull, pivots + more)
-    return status == OPTIMAL and vertex.certificate.holds, vertex
+    return vertex.certificate.holds, vertex
 
 
 def _independent_near(data: Data, optimum: FloatArray) -> IntArray:
@@ -200,24 +196,23 @@ def _sample(rows: FloatArray, size: int) -> IntArray:
 
 
 def _independent_rows(rows: FloatArray) -> IntArray:
-    """Numbers of `rank` well-conditioned independent rows."""
-    found = _greedy_rows(rows)
-    if len(found) < rows.shape[1]:
-        raise TrustSetsError(
-            "the whitened basis lost its rank; the columns of phi_calib are too close to "
-            "dependent: rescale them or drop the highest powers."
-        )
-    return found
+    """Numbers of `rank` independent rows, as well-conditioned as can be."""
+    return _pivoted_rows(rows)[1][: rows.shape[1]]
 
 
 def _greedy_rows(rows: FloatArray) -> IntArray:
     """Rows picked by pivoted QR of the transpose, as many as are independent."""
+    diagonal, order = _pivoted_rows(rows)
+    count = int(np.sum(diagonal > INDEPENDENT_TOL * diagonal.max(initial=0.0)))
+    return order[:count]
+
+
+def _pivoted_rows(rows: FloatArray) -> tuple[FloatArray, IntArray]:
+    """Lengths beyond the rows before, and row numbers, in the order of a pivoted QR."""
     if rows.shape[1] == 0:
-        return np.empty(0, np.int64)
+        return np.empty(0), np.empty(0, np.int64)
     triangle, order = qr(rows.T, mode="r", pivoting=True, check_finite=False)
-    diagonal = np.abs(np.diagonal(triangle))
-    count = int(np.sum(diagonal > INDEPENDENT_TOL * diagonal[0]))
-    return np.asarray(order[:count], dtype=np.int64)
+    return np.abs(np.diagonal(triangle)), np.asarray(order, dtype=np.int64)
 
 
 def _close_in(data: Data, alpha: float, basis: IntArray) -> tuple[int, IntArray, int]:

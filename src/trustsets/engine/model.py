@@ -10,13 +10,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trustsets.blocks import available_cores
-from trustsets.engine.descent import UNBOUNDED
+from trustsets.engine.descent import CAPPED, UNBOUNDED
 from trustsets.engine.fit import Certificate, Vertex, fit_vertex
 from trustsets.engine.kernels import SNAP_TOL
 from trustsets.engine.landmarks import Landmarks, nearest_landmarks
 from trustsets.engine.oracle import solve_reduced
 from trustsets.engine.path import LEVEL_TOL, follow_all, make_landmarks
-from trustsets.engine.problem import FloatArray, IntArray, Problem, build_problem, read_matrix
+from trustsets.engine.problem import (
+    RESOLUTION,
+    FloatArray,
+    IntArray,
+    Problem,
+    build_problem,
+    coarsen,
+    read_matrix,
+)
 from trustsets.engine.pulled import Guards, Solved, choose_guards, fit_pulled
 from trustsets.engine.result import Thresholds
 from trustsets.engine.scan import Base, prepare
@@ -27,6 +35,9 @@ __all__ = ["QuantileModel", "fit_quantiles"]
 
 T = TypeVar("T")
 
+RESOLUTIONS = (RESOLUTION, 2.0**-24, 2.0**-12, 4.0)
+"""How closely scores are told apart, as shares of their scale. Where rounding keeps a solution
+from being certified, the next one rounds scores up more coarsely; with the last all are equal."""
 CHUNK = 256
 """Test points a thread takes at a time."""
 MOST_SOLVED = 256
@@ -55,6 +66,8 @@ class QuantileModel:
     _problem: Problem
     _vertex: Vertex
     _base: Base
+    _resolution: float
+    _certified: bool
 
     @cached_property
     def _marks(self) -> Landmarks:
@@ -122,15 +135,24 @@ class QuantileModel:
         """
         phi = self._read_rows(phi_test)
         levels = self._read_levels(level, len(phi))
+        if not self._certified:
+            return self._all_uncertified(len(phi))
         result = self._follow(phi, levels)
         unseen = self._problem.whitening.leaves_row_space(phi)
         result.values[unseen] = np.copysign(np.inf, levels[unseen])
         result.status[unseen] = Status.UNSEEN_DIRECTION
         self._finish_long(phi, levels, result)
         np.ldexp(result.values, self._problem.exponent, out=result.values)
+        if self._resolution > RESOLUTIONS[0]:
+            result.status[np.isfinite(result.values)] = Status.ROUNDED_UP
         for array in (result.values, result.status, result.pivots):
             array.flags.writeable = False
         return result
+
+    def _all_uncertified(self, count: int) -> Thresholds:
+        """Infinite thresholds: the answer where even the coarsest base fit has no proof."""
+        status = np.full(count, Status.UNCERTIFIED, np.int8)
+        return Thresholds(np.full(count, np.inf), status, np.zeros(count, np.int64))
 
     def _read_rows(self, phi_test: ArrayLike) -> FloatArray:
         phi = read_matrix(phi_test, "phi_test")
@@ -212,9 +234,12 @@ class QuantileModel:
         problem, infinity = self._problem, float(np.copysign(np.inf, level))
         # Just below the level the optimum is unique, and it is the smallest one at the level.
         goal = (level - LEVEL_TOL) * row
-        status, basis, vertex = fit_pulled(
-            problem, self._vertex, self._base, self._guards, goal, solved
-        )
+        try:
+            status, basis, vertex = fit_pulled(
+                problem, self._vertex, self._base, self._guards, goal, solved
+            )
+        except np.linalg.LinAlgError:  # basic rows on the way became dependent
+            status, basis, vertex = CAPPED, self._vertex.basis, None
         if status == UNBOUNDED:
             return infinity, Status.HIGH_LEVERAGE
         if vertex is not None and vertex.certificate.holds:
@@ -232,7 +257,23 @@ class QuantileModel:
             row,
             level,
         )
+        if value is None:
+            return self._solve_rounded(row, level)
         return scale * value, Status.FALLBACK if np.isfinite(value) else Status.HIGH_LEVERAGE
+
+    def _solve_rounded(self, row: FloatArray, level: float) -> tuple[float, Status]:
+        """One row that no solver could settle: by the same problem with scores rounded up."""
+        coarser = self._coarser
+        if coarser is None:
+            return np.inf, Status.UNCERTIFIED
+        value, status = coarser._solve_alone(row, level, [])
+        return value, Status.ROUNDED_UP if np.isfinite(value) else status
+
+    @cached_property
+    def _coarser(self) -> "QuantileModel | None":
+        """The model of coarser scores, the next in `RESOLUTIONS`."""
+        left = [step for step in RESOLUTIONS if step > self._resolution]
+        return _fit(coarsen(self._problem, left[0]), None, left[0]) if left else None
 
 
 def _value(weights: FloatArray, scores: FloatArray) -> float:
@@ -293,7 +334,14 @@ def fit_quantiles(
     True
     """
     problem = build_problem(phi_calib, scores_calib, alpha)
-    vertex = fit_vertex(problem, None if start is None else np.asarray(start))
+    model = _fit(problem, None if start is None else np.asarray(start), RESOLUTIONS[0])
+    while not model._certified and model._coarser is not None:
+        model = model._coarser
+    return model
+
+
+def _fit(problem: Problem, start: IntArray | None, resolution: float) -> QuantileModel:
+    vertex = fit_vertex(problem, start)
     return QuantileModel(
         alpha=problem.alpha,
         basis=problem.first[vertex.basis],
@@ -301,4 +349,6 @@ def fit_quantiles(
         _problem=problem,
         _vertex=vertex,
         _base=prepare(problem, vertex),
+        _resolution=resolution,
+        _certified=vertex.certificate.holds,
     )

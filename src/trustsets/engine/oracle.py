@@ -24,7 +24,7 @@ BOUND_TOL = 1e-9
 """Dual values this close to a bound are at it, as on the path."""
 SOLVER_TOL = 1e-10
 """Feasibility tolerances of HiGHS, the smallest it takes."""
-INFEASIBLE, UNBOUNDED = 2, 3
+SOLVED, INFEASIBLE, UNBOUNDED = 0, 2, 3
 """Outcomes in the words of `scipy.optimize.linprog`."""
 FIRST_ACTIVE = 2000
 """Points in the first reduced program; each failure takes four times as many."""
@@ -60,9 +60,12 @@ def solve_oracle(
     >>> solve_oracle(np.ones((8, 1)), np.arange(8.0), 0.1, np.ones(1), 0.9)
     inf
     """
-    none = np.zeros(len(row))
-    value, _ = _solve(rows, scores, np.ones(len(rows)), alpha, row, level, none)
-    return float(np.copysign(np.inf, level)) if np.isnan(value) else value
+    found = _solve(rows, scores, np.ones(len(rows)), alpha, row, level, np.zeros(len(row)))
+    if found is None:
+        raise TrustSetsError(
+            "HiGHS could not solve this linear program; scale rows and scores to sizes near one."
+        )
+    return float(np.copysign(np.inf, level)) if np.isnan(found[0]) else found[0]
 
 
 def solve_reduced(
@@ -74,8 +77,8 @@ def solve_reduced(
     alpha: float,
     row: FloatArray,
     level: float,
-) -> float:
-    """Solve for the same threshold, given the residuals of a nearby solution.
+) -> float | None:
+    """Solve for the same threshold, given the residuals of a nearby solution; None on failure.
 
     Points whose residual is large for the length of their row are held on their side. If the
     solution leaves all of them there, it is complementary to a feasible dual of the whole
@@ -88,22 +91,25 @@ def solve_reduced(
         near, far = order[:size], order[size:]
         eta = copies[far] * np.where(residuals[far] > 0.0, 1.0 - alpha, -alpha)
         pull = eta @ rows[far]
-        value, beta = _solve(rows[near], scores[near], copies[near], alpha, row, level, pull)
+        found = _solve(rows[near], scores[near], copies[near], alpha, row, level, pull)
         if len(far) == 0:
-            return float(np.copysign(np.inf, level)) if np.isnan(value) else value
-        if np.isfinite(value) and np.all((scores[far] - rows[far] @ beta) * eta >= 0.0):
-            return value
+            if found is None:
+                return None
+            return float(np.copysign(np.inf, level)) if np.isnan(found[0]) else found[0]
+        if found is not None and np.isfinite(found[0]):
+            value, beta = found
+            if np.all((scores[far] - rows[far] @ beta) * eta >= 0.0):
+                return value
         size *= 4
 
 
 def solve_base(
     rows: FloatArray, scores: FloatArray, copies: FloatArray, alpha: float
-) -> FloatArray:
-    """Return a b that minimises the quantile loss, by one program over all points."""
+) -> FloatArray | None:
+    """Return a b that minimises the quantile loss, by one program over all points, or None."""
     bounds = np.column_stack([-alpha * copies, (1.0 - alpha) * copies])
     dual = _linprog(-scores, A_eq=rows.T, b_eq=np.zeros(rows.shape[1]), bounds=bounds)
-    _outcome(dual, INFEASIBLE)
-    return -np.asarray(dual.eqlin.marginals)
+    return -np.asarray(dual.eqlin.marginals) if dual.status == SOLVED else None
 
 
 def _solve(
@@ -114,13 +120,13 @@ def _solve(
     row: FloatArray,
     level: float,
     pull: FloatArray,
-) -> tuple[float, FloatArray]:
-    """Smallest optimal value and its b; (nan, empty) without a dual point, -inf when unbounded."""
+) -> tuple[float, FloatArray] | None:
+    """Smallest optimal value and its b; nan without a dual point, -inf if unbounded, or None."""
     low, high = -alpha * copies, (1.0 - alpha) * copies
     bounds = np.column_stack([low, high])
     dual = _linprog(-scores, A_eq=rows.T, b_eq=-level * row - pull, bounds=bounds)
-    if _outcome(dual, INFEASIBLE):
-        return np.nan, np.empty(0)
+    if dual.status != SOLVED:
+        return (np.nan, np.empty(0)) if _ended_as(dual, INFEASIBLE) else None
     at_high, at_low = dual.x > high - BOUND_TOL, dual.x < low + BOUND_TOL
     inside = ~(at_high | at_low)
     face = _linprog(
@@ -131,8 +137,8 @@ def _solve(
         b_eq=scores[inside],
         bounds=(None, None),
     )
-    if _outcome(face, UNBOUNDED):
-        return -np.inf, np.empty(0)
+    if face.status != SOLVED:
+        return (-np.inf, np.empty(0)) if _ended_as(face, UNBOUNDED) else None
     return float(face.fun), face.x
 
 
@@ -145,13 +151,6 @@ def _linprog(cost: FloatArray, **constraints: Any) -> OptimizeResult:
     return linprog(cost, method="highs", options=tolerances, **constraints)
 
 
-def _outcome(result: OptimizeResult, expected: int) -> bool:
-    """Whether the program ended as `expected` instead of solved; anything else is an error."""
-    if result.status == 0:
-        return False
-    if result.status == expected or "unbounded or infeasible" in result.message:
-        return True
-    raise TrustSetsError(
-        f"the linear program of a threshold failed: {result.message}; "
-        "rescale the columns of phi_calib or drop the highest powers."
-    )
+def _ended_as(result: OptimizeResult, outcome: int) -> bool:
+    """Whether a program ended in an outcome that is an answer; others are failures of HiGHS."""
+    return result.status == outcome or "unbounded or infeasible" in result.message

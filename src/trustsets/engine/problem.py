@@ -20,6 +20,7 @@ __all__ = [
     "Problem",
     "Whitening",
     "build_problem",
+    "coarsen",
     "read_matrix",
     "scan_keys",
     "whiten_row",
@@ -162,13 +163,13 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: float) -> Problem:
     level = _read_alpha(alpha)
     exponent = int(np.frexp(np.abs(target).max())[1])
     target = np.ldexp(target, -exponent)
-    scale = _score_scale(target, level)
-    target = _merge_close(target, RESOLUTION * scale)
     first, copies = distinct_points(matrix, target)
     if len(first) < len(target):
         matrix, target = matrix[first], target[first]
     whitening = _whitening(matrix)
     rows = whitening.apply(matrix)
+    scale = _score_scale(_centre(target, rows), copies, level)
+    target = _merge_close(target, RESOLUTION * scale)
     return Problem(
         rows=rows,
         norms=np.sqrt(np.einsum("ij,ij->i", rows, rows)),
@@ -181,6 +182,17 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: float) -> Problem:
         score_scale=scale,
         exponent=exponent,
         whitening=whitening,
+    )
+
+
+def coarsen(problem: Problem, resolution: float) -> Problem:
+    """Return the problem with scores closer than `resolution` (of the scale) rounded up."""
+    scores = _merge_close(problem.scores, resolution * problem.score_scale)
+    return replace(
+        problem,
+        scores=scores,
+        centred=_centre(scores, problem.rows),
+        nudges=_break_ties(scores, problem.score_scale),
     )
 
 
@@ -291,13 +303,17 @@ def _centre(scores: FloatArray, rows: FloatArray) -> FloatArray:
     return np.asarray(scores - values[np.argmax(counts)])
 
 
-def _score_scale(scores: FloatArray, alpha: float) -> float:
-    """Distance of the largest scores from the most frequent one; few outliers do not count."""
-    values, counts = np.unique(scores, return_counts=True)
-    size = np.abs(scores - values[np.argmax(counts)])
-    largest = float(size.max())
-    typical = float(np.quantile(size, 1.0 - 0.25 * alpha))
-    return min(largest, WIDEST_RANGE * typical or largest) or 1.0
+def _score_scale(centred: FloatArray, copies: FloatArray, alpha: float) -> float:
+    """Size of the largest centred scores; few outliers do not count.
+
+    Rounding of residuals is relative to this size, whatever the typical score is: where a
+    classifier is nearly always right, the fit lies among the few large scores.
+    """
+    size = np.abs(centred)
+    order = np.argsort(size)
+    passed = np.cumsum(copies[order])
+    typical = size[order[np.searchsorted(passed, (1.0 - 0.25 * alpha) * passed[-1])]]
+    return float(min(size.max(), WIDEST_RANGE * typical or np.inf)) or 1.0
 
 
 def _merge_close(scores: FloatArray, resolution: float) -> FloatArray:
