@@ -92,8 +92,6 @@ def test_prefit_calibrates_without_training_data(digits):
     assert wrapped.predict_set(X[1200:]).covers(y[1200:]).mean() > 0.8
     state = wrapped.predictor_.state_
     assert state.n + state.n_tuning == 420  # 30% are training points of the trust score
-    wrapped.calibrate(X[600:1200], y[600:1200])
-    assert wrapped.predictor_.state_.n + wrapped.predictor_.state_.n_tuning == 600
 
 
 def test_frames_and_pipelines_work_together(digits):
