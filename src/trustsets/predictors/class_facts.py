@@ -103,10 +103,10 @@ class ClassFacts:
         if seen[top] < _UNEVEN * seen[low]:
             return ""
         return (
-            f"Classes are uneven ({class_names(classes[[top]])}: {seen[top]:,} calibration samples, "
-            f"{class_names(classes[[low]])}: {seen[low]:,}), and a guarantee that is not for each "
-            'class allows rare ones to be missed often; MondrianConformal(by="class") has one for '
-            "each class."
+            f"There are {seen[top]:,} calibration samples of class {class_names(classes[[top]])} "
+            f"and {seen[low]:,} of class {class_names(classes[[low]])}: without a guarantee for "
+            "each class, which only "
+            'MondrianConformal(by="class") has, rare classes may be missed often.'
         )
 
     def warn(self, classes: Array, *, each_class: bool) -> None:
