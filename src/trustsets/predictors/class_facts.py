@@ -105,8 +105,8 @@ class ClassFacts:
         return (
             f"There are {seen[top]:,} calibration samples of class {class_names(classes[[top]])} "
             f"and {seen[low]:,} of class {class_names(classes[[low]])}: without a guarantee for "
-            "each class, which only "
-            'MondrianConformal(by="class") has, rare classes may be missed often.'
+            'each class, such as that of MondrianConformal(by="class"), rare ones may be missed '
+            "often."
         )
 
     def warn(self, classes: Array, *, each_class: bool) -> None:

@@ -1,4 +1,4 @@
-"""The result of an evaluation in one sentence. Imports metrics and text."""
+"""The result of an evaluation in words. Imports metrics and text."""
 
 from collections.abc import Mapping
 
@@ -21,7 +21,7 @@ _MANY = 4
 
 
 def verdict(evaluations: Mapping[str, Evaluation]) -> str:
-    """Say in one sentence whether coverage holds on average and in places.
+    """Say in words whether coverage holds on average and in places.
 
     It names, for each method, whether the average is within error of 1 - alpha, how many
     bins under-cover significantly (Holm's correction within a table, at one minus the level
