@@ -4,7 +4,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 from trustsets import ClassBias, InputError, ModelOutputs, NotCalibratedError
-from trustsets.class_bias import _Likelihood, _minimise
+from trustsets.class_bias import _Likelihood, _minimise, _without_harm
 from trustsets.storage import read, write
 
 
@@ -53,6 +53,27 @@ def test_where_nothing_is_gained_nothing_is_changed():
     for fitted, same in zip(chosen, unchanged, strict=True):
         assert fitted.bias_.any() != same
         assert np.abs(fitted.bias_).max() < 0.5
+
+
+def test_rare_classes_are_not_lowered_against_the_average_sample():
+    codes = np.repeat([0, 1, 2, 3], [60, 30, 6, 4])  # rare: fewer than 12.5
+    bias = np.array([1.0, 0.0, -2.0, 3.0])
+    mean = bias[codes].mean()
+    np.testing.assert_array_equal(_without_harm(bias, codes), [1.0, 0.0, mean, 3.0])
+
+
+def test_a_bias_that_gains_on_average_alone_is_not_taken():
+    """Even shares were learned, and one sample in 20 is of class 1: likelihood would drop it."""
+    rng = np.random.default_rng(0)
+    labels = (rng.random(2000) < 0.05).astype(int)
+    x = rng.normal(size=2000) + 1.5 * labels
+    logits = np.column_stack([np.zeros(2000), 1.5 * x - 1.125])
+    fitted = ClassBias().fit(ModelOutputs(logits=logits, labels=labels))
+    assert fitted.strength_ == np.inf and not fitted.bias_.any()
+
+
+def test_a_single_sample_gives_no_bias():
+    assert ClassBias().fit(rare_classes(1)).strength_ == np.inf
 
 
 def test_order_of_samples_and_kind_of_outputs_do_not_matter():

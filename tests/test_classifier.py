@@ -22,6 +22,7 @@ from trustsets import (
     StandardConformal,
     TrustScore,
     TrustSetClassifier,
+    TrustSetsWarning,
 )
 
 METHODS = ["conditional", "standard", "mondrian"]
@@ -92,8 +93,59 @@ def test_prefit_calibrates_without_training_data(digits):
     assert wrapped.predict_set(X[1200:]).covers(y[1200:]).mean() > 0.8
     state = wrapped.predictor_.state_
     assert state.n + state.n_tuning == 420  # 30% are training points of the trust score
-    wrapped.calibrate(X[600:1200], y[600:1200])
-    assert wrapped.predictor_.state_.n + wrapped.predictor_.state_.n_tuning == 600
+
+
+def test_calibrating_again_is_calibrating_once(digits):
+    X, y = digits
+    model = GaussianNB().fit(X[:600], y[:600])
+    wrapped = TrustSetClassifier(model, prefit=True).calibrate(X[600:1200], y[600:1200])
+    once = wrapped.predict_set(X[1200:])
+    state = wrapped.calibrate(X[600:1200], y[600:1200]).predictor_.state_
+    assert state.n + state.n_tuning == 420
+    np.testing.assert_array_equal(wrapped.predict_set(X[1200:]).mask, once.mask)
+    np.testing.assert_array_equal(wrapped.predict_set(X[1200:]).thresholds, once.thresholds)
+    # With training data of its own the trust score needs none of the calibration samples.
+    state = wrapped.fit(X[:600], y[:600]).calibrate(X[600:1200], y[600:1200]).predictor_.state_
+    assert state.n + state.n_tuning == 600
+
+
+def test_a_class_that_training_lacks_is_named(digits):
+    X, y = digits
+    part = np.flatnonzero(y != "nine")[:600]
+    rng = np.random.default_rng(0)
+    while True:  # a seed that puts the only sample of a class into calibration
+        seed = int(rng.integers(1000))
+        rest = np.random.default_rng(seed).permutation(601)[round(0.7 * 601) :]
+        if 600 in rest:
+            break
+    rows = np.append(part, np.flatnonzero(y == "nine")[0])
+    model = TrustSetClassifier(GaussianNB(), "standard", random_state=seed)
+    with pytest.warns(TrustSetsWarning, match="training had no sample of 'nine'"):
+        model.fit(X[rows], y[rows])
+    assert "nine" not in model.classes_ and model.predictor_.state_.n == 179
+
+
+def test_labels_that_the_classifier_does_not_know_are_refused(digits):
+    X, y = digits
+    model = GaussianNB().fit(X[:600], y[:600])
+    strange = np.where(np.arange(600) == 7, "ten", y[600:1200])
+    prefit = TrustSetClassifier(model, prefit=True)
+    for call in (prefit.calibrate, prefit.fit):
+        with pytest.raises(InputError, match="y must hold classes of the classifier; got 'ten'"):
+            call(X[600:1200], strange)
+    trained = TrustSetClassifier(GaussianNB(), "standard").fit(X[:600], y[:600])
+    with pytest.raises(InputError, match="got 'ten', which is not among its 10 classes"):
+        trained.calibrate(X[600:1200], strange)
+
+
+def test_a_class_that_calibration_lacks_is_named(digits):
+    X, y = digits
+    model = GaussianNB().fit(X[:600], y[:600])
+    without = 600 + np.flatnonzero(y[600:1200] != "two")
+    wrapped = TrustSetClassifier(model, "standard", prefit=True)
+    with pytest.warns(TrustSetsWarning, match="no calibration sample of class 'two'"):
+        wrapped.calibrate(X[without], y[without])
+    assert "nothing is promised for it" in wrapped.predictor_.summary()
 
 
 def test_frames_and_pipelines_work_together(digits):

@@ -264,7 +264,9 @@ def test_a_summary_says_what_is_guaranteed(halves, trust):
     assert "at most 0.0104 times the sum" in text
     assert "479 samples (120 others were used for tuning)" in text
     assert "Of 599 sets at alpha=0.1" in text
-    exact = clone(predictor).set_params(randomized=True).calibrate(calibration).summary()
+    random = clone(predictor).set_params(randomized=True).calibrate(calibration)
+    assert "is at least 1 - alpha" in random.summary()  # the most likely class is kept
+    exact = random.set_params(allow_empty=True).calibrate(calibration).summary()
     assert "equals 1 - alpha" in exact
 
 

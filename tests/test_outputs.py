@@ -199,3 +199,24 @@ def test_take_refuses_and_leaves_the_outputs_whole(make_outputs, index, message)
 def test_concat_refuses_unlike_parts(make_outputs, change, what):
     with pytest.raises(InputError, match=rf"parts\[1\] differs from parts\[0\] in its {what}"):
         ModelOutputs.concat([make_outputs(4), make_outputs(4, **change)])
+
+
+def test_draws_are_keyed_on_given_rows_and_otherwise_on_content(make_outputs):
+    outputs = make_outputs(40)
+    keys = outputs.draw_keys
+    assert np.unique(keys).size == 40
+    np.testing.assert_array_equal(outputs.take([7, 3]).draw_keys, keys[[7, 3]])
+    first, rest = outputs.split(0.5)
+    joined = ModelOutputs.concat([first, rest])
+    np.testing.assert_array_equal(joined.draw_keys[np.argsort(joined.rows)], keys)
+    alone = ModelOutputs(logits=outputs.logits[3:4], features=outputs.features[3:4])
+    assert alone.draw_keys[0] == keys[3]
+    assert ModelOutputs(logits=outputs.logits).draw_keys[3] != keys[3]  # features count
+    numbered = make_outputs(40, rows=np.arange(100, 140))
+    np.testing.assert_array_equal(numbered.take([5]).draw_keys, [105])
+    np.testing.assert_array_equal(
+        ModelOutputs.concat([numbered.take([5]), numbered.take([2])]).draw_keys, [105, 102]
+    )
+    # Numbers that collide identify nothing: content does.
+    collided = ModelOutputs.concat([numbered.take([5]), numbered.take([5])])
+    np.testing.assert_array_equal(collided.draw_keys, keys[[5, 5]])

@@ -112,7 +112,7 @@ def test_permuting_rows_permutes_the_sets(predictor, halves, make_outputs):
     np.testing.assert_array_equal(mixed.thresholds, plain.thresholds[order])
 
 
-def test_permuting_classes_permutes_the_sets(predictor, halves):
+def test_permuting_classes_permutes_the_sets(predictor, make_outputs):
     order = np.array([3, 0, 4, 1, 2])
 
     def permuted(outputs):
@@ -124,7 +124,8 @@ def test_permuting_classes_permutes_the_sets(predictor, halves):
             rows=outputs.rows,
         )
 
-    calibration, test = halves
+    # Random draws are keyed on the rows given here; permuted logits are other content.
+    calibration, test = make_outputs(1000, rows=np.arange(1000)).split(0.5)
     plain = predictor.calibrate(calibration).predict_set(test)
     mixed = predictor.calibrate(permuted(calibration)).predict_set(permuted(test))
     np.testing.assert_array_equal(mixed.mask, plain.mask[:, order])
@@ -148,9 +149,7 @@ def test_single_and_double_precision_agree(predictor, make_outputs):
 
 def test_labels_of_test_points_are_never_used(predictor, halves):
     calibration, test = halves
-    blind = ModelOutputs(
-        logits=test.logits, features=test.features, groups=test.groups, rows=test.rows
-    )
+    blind = ModelOutputs(logits=test.logits, features=test.features, groups=test.groups)
     predictor.calibrate(calibration)
     np.testing.assert_array_equal(
         predictor.predict_set(blind).mask, predictor.predict_set(test).mask

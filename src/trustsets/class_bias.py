@@ -25,6 +25,8 @@ Codes = NDArray[np.int64]
 # Ridge penalties that are tried, from the strongest; 100 leaves almost nothing of a bias.
 STRENGTHS = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
 _FOLDS = 3
+# A class is rare with fewer tuning samples than this, or than half of the average class.
+_FEWEST = 5
 _MAX_STEPS = 60
 # Inverse temperatures beyond these make the softmax constant, or 0 and 1.
 _INVERSE_TEMPERATURES = (0.01, 100.0)
@@ -43,6 +45,12 @@ class ClassBias(BaseEstimator):
     Lambda is the one of a short list, or infinity (no bias), that gives held-out samples of
     the same data the largest likelihood in three folds: where nothing is gained, nothing is
     changed. ``b / a`` is what logits get; their temperature stays as it was.
+
+    Likelihood alone would give up rare classes where they are rarer than the classifier
+    expects: that is right for most samples and wrong for all samples of these classes. So a
+    bias must also raise the held-out likelihood when every class counts the same, and a rare
+    class (fewer than 5 samples, or than half of the average class) is never lowered against
+    the average sample: its bias is at least the mean bias of the labels.
 
     Attributes
     ----------
@@ -82,7 +90,7 @@ class ClassBias(BaseEstimator):
         bias = np.zeros(outputs.n_classes)
         if np.isfinite(strength):
             found = _minimise(_Likelihood(outputs.logits, codes), strength)
-            bias = found[1:] / found[0]
+            bias = _without_harm(found[1:] / found[0], codes)
         self.bias_, self.strength_, self.gain_ = read_only(bias), strength, gain
         return self
 
@@ -118,32 +126,47 @@ class ClassBias(BaseEstimator):
 
 def _choose_strength(outputs: ModelOutputs, codes: Codes) -> tuple[float, float]:
     """Best penalty by held-out likelihood, and what it gains over none; weaker ones come last."""
-    draws = row_uniforms(0, Stream.CLASS_BIAS_FOLDS, outputs.rows)
-    fold = np.argsort(np.argsort(draws, kind="stable"), kind="stable") % _FOLDS
-    logits = outputs.logits
-    parts = [
-        (
-            _Likelihood(logits[fold != k], codes[fold != k]),
-            _Likelihood(logits[fold == k], codes[fold == k]),
-        )
-        for k in range(_FOLDS)
-        if 0 < np.count_nonzero(fold == k) < fold.size
-    ]
-    starts = [_minimise(train, np.inf) for train, _ in parts]
-    none = best = sum(
-        held_out(start)[0] for (_, held_out), start in zip(parts, starts, strict=True)
-    )
+    logits, held_out = outputs.logits, _folds(outputs.rows)
+    if not held_out:
+        return np.inf, 0.0
+    parts = [(np.setdiff1d(np.arange(codes.size), rows), rows) for rows in held_out]
+    train = [_Likelihood(logits[rows], codes[rows]) for rows, _ in parts]
+    test = [_Likelihood(logits[rows], codes[rows]) for _, rows in parts]
+    # One row counts every sample the same, the other every class.
+    counts = np.bincount(codes, minlength=outputs.n_classes)
+    weights = np.stack([np.ones(codes.size), codes.size / counts[codes] / np.sum(counts > 0)])
+    weights = weights[:, np.concatenate(held_out)]
+
+    def losses(starts: list[Floats]) -> Floats:
+        found = [part.losses(theta) for part, theta in zip(test, starts, strict=True)]
+        total: Floats = weights @ np.concatenate(found)
+        return total
+
+    starts = [_minimise(part, np.inf) for part in train]
+    none = best = losses(starts)
     chosen = np.inf
     for strength in STRENGTHS:
-        starts = [
-            _minimise(train, strength, start)
-            for (train, _), start in zip(parts, starts, strict=True)
-        ]
-        loss = sum(held_out(start)[0] for (_, held_out), start in zip(parts, starts, strict=True))
-        if loss >= best:
+        starts = [_minimise(p, strength, start) for p, start in zip(train, starts, strict=True)]
+        loss = losses(starts)
+        if loss[0] >= best[0] or loss[1] >= none[1]:
             break
         chosen, best = strength, loss
-    return chosen, float(none - best) / len(outputs)
+    return chosen, float(none[0] - best[0]) / len(outputs)
+
+
+def _folds(rows: Codes) -> list[Codes]:
+    """Positions of the held-out samples of each fold; none where a fold would be everything."""
+    draws = row_uniforms(0, Stream.CLASS_BIAS_FOLDS, rows)
+    order = np.argsort(draws, kind="stable")
+    found = [np.sort(order[k::_FOLDS]) for k in range(_FOLDS)]
+    return [part for part in found if 0 < part.size < rows.size]
+
+
+def _without_harm(bias: Floats, codes: Codes) -> Floats:
+    """Raise the biases of rare classes to the mean bias of the labels, where they are below it."""
+    counts = np.bincount(codes, minlength=bias.size)
+    rare = counts < max(_FEWEST, 0.5 * codes.size / bias.size)
+    return np.where(rare, np.maximum(bias, bias[codes].mean()), bias)
 
 
 class _Likelihood:
@@ -167,6 +190,20 @@ class _Likelihood:
         gradient = np.sum([part[1] for part in ordered], axis=0)
         gradient[1:] -= self.own
         return float(value), gradient
+
+    def losses(self, theta: Floats) -> Floats:
+        """Negative log-likelihood of each sample."""
+        result = np.empty(len(self.logits))
+
+        def fill(block: slice) -> None:
+            z = self.logits[block].astype(np.float64)
+            scaled = theta[0] * (z - z.max(axis=1, keepdims=True)) + theta[1:]
+            scaled -= scaled.max(axis=1, keepdims=True)
+            own = scaled[np.arange(len(z)), self.codes[block]]
+            result[block] = np.log(np.exp(scaled).sum(axis=1)) - own
+
+        for_each_block(fill, *self.logits.shape)
+        return result
 
     def _block(self, block: slice, theta: Floats) -> tuple[float, Floats]:
         z = self.logits[block].astype(np.float64)

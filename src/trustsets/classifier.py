@@ -1,5 +1,6 @@
 """A scikit-learn classifier that also predicts sets. Imports predictors and below."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Self, final
@@ -15,7 +16,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted, column_or_1d
 
 from trustsets.arrays import Array
 from trustsets.basis import Bins
-from trustsets.errors import InputError, NotCalibratedError
+from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import (
     ConditionalConformal,
@@ -23,6 +24,7 @@ from trustsets.predictors import (
     Predictor,
     StandardConformal,
 )
+from trustsets.predictors.class_facts import class_names
 from trustsets.sets import PredictionSets
 from trustsets.trust import TrustScore
 
@@ -43,6 +45,10 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     ``prefit=True`` the classifier is used as it is: `calibrate` needs data that it was
     not trained on.
 
+    Coverage is promised for new samples of the classes that training saw, the `classes_`. A
+    class that training or calibration lacks is named in a warning; a label that the
+    classifier does not know is refused by `calibrate`.
+
     Parameters
     ----------
     estimator : classifier
@@ -62,7 +68,8 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         Do not train the classifier.
     reference_fraction : float
         With ``prefit=True`` and no earlier `fit`, the share of the calibration data that
-        serves as training points of the trust score instead.
+        serves as training points of the trust score instead. Every call of `calibrate` sets
+        this share of its own data aside; these samples take no part in calibration.
     random_state : int
         Seed of the splits.
 
@@ -116,22 +123,30 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         X, y = _check_data(X, y)
         if self.prefit:
             check_is_fitted(self.estimator)
-            self._adopt(self.estimator, X, y)
+            self._adopt(self.estimator)
+            self._refer_to(X, y)
+            self.reference_is_training_ = True
             return self
         train, rest = _part(y, 1.0 - _fraction(self, "calibration_fraction"), self.random_state)
         estimator = clone(self.estimator)
         estimator.fit(_safe_indexing(X, train), y[train])
-        self._adopt(estimator, _safe_indexing(X, train), y[train])
+        self._adopt(estimator)
+        self._refer_to(_safe_indexing(X, train), y[train])
+        self.reference_is_training_ = True
+        rest = rest[self._seen_in_training(y[rest])]
         return self._calibrate(_safe_indexing(X, rest), y[rest])
 
     def calibrate(self, X: Any, y: Any) -> Self:
         """Calibrate on data that the classifier was not trained on; can be called again."""
         X, y = _check_data(X, y)
-        if self.prefit and not hasattr(self, "reference_"):
+        if self.prefit and not getattr(self, "reference_is_training_", False):
             check_is_fitted(self.estimator)
             share = _fraction(self, "reference_fraction")
+            self._adopt(self.estimator)
+            _check_known(y, self.classes_)
+            # Anew at every call: a sample must never be calibrated with itself as the reference.
             reference, rest = _part(y, share, self.random_state)
-            self._adopt(self.estimator, _safe_indexing(X, reference), y[reference])
+            self._refer_to(_safe_indexing(X, reference), y[reference])
             X, y = _safe_indexing(X, rest), y[rest]
         elif not hasattr(self, "estimator_"):
             raise NotCalibratedError("there is no trained classifier; call fit, or set prefit.")
@@ -162,19 +177,42 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             margins = np.column_stack([-margins, margins]) / 2.0
         return ModelOutputs(logits=margins, **arguments)
 
-    def _adopt(self, estimator: Any, X: Any, y: Array) -> None:
-        """Take a trained classifier, and its training data for the trust score."""
+    def _adopt(self, estimator: Any) -> None:
+        """Take a trained classifier."""
         self.estimator_ = estimator
         self.classes_ = np.asarray(estimator.classes_)
         if hasattr(estimator, "n_features_in_"):
             self.n_features_in_ = estimator.n_features_in_
         if hasattr(estimator, "feature_names_in_"):
             self.feature_names_in_ = estimator.feature_names_in_
+
+    def _refer_to(self, X: Any, y: Array) -> None:
+        """Fit the trust score to samples that take no part in calibration."""
+        _check_known(y, self.classes_)
         raw = self._raw_features(X)
         self.scaler_ = StandardScaler().fit(raw)
         self.reference_ = TrustScore(normalize=False).fit(self.scaler_.transform(raw), y)
 
+    def _seen_in_training(self, y: Array) -> NDArray[np.bool_]:
+        """Which samples are of a class that the classifier knows; the others are named."""
+        known = np.isin(y, self.classes_)
+        if not known.any():
+            raise InputError(
+                "no sample is left for calibration, because training saw none of their classes; "
+                "give more samples of each class."
+            )
+        if not known.all():
+            warnings.warn(
+                f"training had no sample of {class_names(np.unique(y[~known]))}, so no set can "
+                "hold it and coverage is promised for the other classes only; give more samples "
+                "of each class.",
+                TrustSetsWarning,
+                stacklevel=3,
+            )
+        return known
+
     def _calibrate(self, X: Any, y: Array) -> Self:
+        _check_known(y, self.classes_)
         outputs = self.outputs(X, y)
         self.predictor_ = self._predictor(len(outputs)).calibrate(outputs)
         return self
@@ -288,16 +326,28 @@ def _fraction(model: TrustSetClassifier, name: str) -> float:
     return value
 
 
+def _check_known(y: Array, classes: Array) -> None:
+    """Every label must be one of the classes that the classifier was trained on."""
+    unknown = ~np.isin(y, classes)
+    if unknown.any():
+        raise InputError(
+            f"y must hold classes of the classifier; got {class_names(np.unique(y[unknown]))}, "
+            f"which is not among its {classes.size} classes ({class_names(classes)}). Leave these "
+            "samples out, or train with them."
+        )
+
+
 def _part(y: Array, share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Random first part with about `share` of the samples and one of every class, and the rest."""
+    """Random first part with about `share` of the samples, and the rest.
+
+    Not stratified, and no class has a place of its own in either part: the calibration
+    samples must stay exchangeable with new ones.
+    """
     if _num_samples(y) < 2:
         raise InputError("training and calibration need 2 samples or more; got 1 sample.")
     order = np.random.default_rng(seed).permutation(y.shape[0])
-    _, first_of_class = np.unique(y[order], return_index=True)
-    others = np.setdiff1d(np.arange(order.size), first_of_class)
-    ranked = np.concatenate([first_of_class, others])
-    size = min(max(round(share * y.shape[0]), first_of_class.size), y.shape[0] - 1)
-    return np.sort(order[ranked[:size]]), np.sort(order[ranked[size:]])
+    size = min(max(round(share * y.shape[0]), 1), y.shape[0] - 1)
+    return np.sort(order[:size]), np.sort(order[size:])
 
 
 def _dense_numbers(values: Any) -> NDArray[np.float64]:

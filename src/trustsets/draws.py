@@ -1,8 +1,9 @@
-"""One uniform number per sample, a pure function of (seed, stream, row). Imports nothing.
+"""One uniform number per sample, a pure function of (seed, stream, key). Imports nothing.
 
-Because nothing but these three enters, the draw of a sample is the same whatever the
-batch, the order or the number of threads, and calibration and prediction (two streams)
-are independent even for rows with equal numbers.
+The key is the row number of a sample or a number made of its content. Because nothing but
+these three enters, the draw of a sample is the same whatever the batch, the order or the
+number of threads, and calibration and prediction (two streams) are independent even for
+samples with equal keys.
 """
 
 from enum import IntEnum
@@ -10,7 +11,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Stream", "row_uniforms"]
+__all__ = ["Stream", "content_keys", "row_uniforms"]
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -26,6 +27,8 @@ class Stream(IntEnum):
     TUNING_SCORE = 5
     CLASS_BIAS_FOLDS = 6
     BASIS_FOLDS = 7
+    CALIBRATION_TIES = 8
+    PREDICTION_TIES = 9
 
 
 def row_uniforms(seed: int, stream: Stream, rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -45,6 +48,24 @@ def row_uniforms(seed: int, stream: Stream, rows: NDArray[np.int64]) -> NDArray[
     key = _mix(_mix(start) + np.uint64(_GOLDEN))
     bits = _mix(_mix(rows.astype(np.uint64) * np.uint64(_GOLDEN) + key) ^ key)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def content_keys(numbers: NDArray[np.floating]) -> NDArray[np.int64]:
+    """One 64-bit number for each row of an (n, d) array, made of the values in the row.
+
+    Every value is mixed with the number of its column, and the results are added up. Equal
+    rows have equal keys, whatever rows are around them and whatever their floating type.
+
+    Examples
+    --------
+    >>> keys = content_keys(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]))
+    >>> bool(keys[0] == keys[2] != keys[1])
+    True
+    """
+    # + 0.0 turns -0.0, which equals 0.0, into it.
+    bits = np.ascontiguousarray(numbers.astype(np.float64) + 0.0).view(np.uint64)
+    column = _mix(np.arange(1, bits.shape[1] + 1, dtype=np.uint64) * np.uint64(_GOLDEN))
+    return _mix(_mix(bits + column).sum(axis=1, dtype=np.uint64)).view(np.int64)
 
 
 def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from trustsets.arrays import Array, column, floating_matrix, read_only
 from trustsets.blocks import for_each_block
+from trustsets.draws import content_keys
 from trustsets.errors import InputError
 from trustsets.validation import (
     check_classes,
@@ -50,9 +51,10 @@ class ModelOutputs:
         Class names in the order of the columns. Default: ``0..K-1`` where the labels are
         such integers, otherwise the sorted distinct labels if there are exactly K.
     rows : array of shape (n,), optional
-        Non-negative integers that identify the samples; default ``0..n-1``. Randomised
-        methods key their draws on them, and `take` keeps them, so that the order and
-        batching of samples never matter.
+        Non-negative integers that identify the samples; default ``0..n-1``. `take` keeps
+        them. Randomised predictions draw one number for each of the rows given here, or,
+        where none are given, for the content of the sample (`draw_keys`): either way the
+        order and batching of samples never matter.
 
     Examples
     --------
@@ -91,6 +93,7 @@ class ModelOutputs:
         self._codes = None if labels is None else read_only(encode_labels(labels, self._classes))
         self._groups = check_groups(groups, n)
         self._rows = check_rows(rows, n)
+        self._rows_given = rows is not None
         self._shift: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
@@ -127,6 +130,23 @@ class ModelOutputs:
     def rows(self) -> NDArray[np.int64]:
         """Identities of the samples, shape (n,)."""
         return self._rows
+
+    @cached_property
+    def draw_keys(self) -> NDArray[np.int64]:
+        """What random draws of a prediction are keyed on, shape (n,).
+
+        The rows, where they were given. Otherwise a number made of the logits or
+        probabilities and the features of the sample: samples predicted one by one have draws
+        of their own, and the same as in any batch. Samples that agree in all these values
+        share a draw; give `rows` where a classifier says the very same of many samples.
+        """
+        if self._rows_given:
+            return self._rows
+        keys = _keys_of(self._values)
+        if self._features is not None:
+            # Times 3, so that equal logits and features do not cancel out.
+            keys = 3 * keys + _keys_of(self._features)
+        return read_only(keys)
 
     @property
     def codes(self) -> NDArray[np.int64] | None:
@@ -273,6 +293,7 @@ class ModelOutputs:
             raise InputError("parts must hold at least one ModelOutputs.")
         _check_alike(parts)
         rows = np.concatenate([part.rows for part in parts])
+        distinct = np.unique(rows).size == rows.size
         return cls._trusted(
             kind=parts[0]._kind,
             values=np.concatenate([part._values for part in parts]),
@@ -283,7 +304,8 @@ class ModelOutputs:
                 name: np.concatenate([part._groups[name] for part in parts])
                 for name in parts[0]._groups
             },
-            rows=rows if np.unique(rows).size == rows.size else np.arange(rows.size),
+            rows=rows if distinct else np.arange(rows.size),
+            rows_given=distinct and all(part._rows_given for part in parts),
             shift=parts[0]._shift,
         )
 
@@ -310,6 +332,7 @@ class ModelOutputs:
             codes=None if self._codes is None else self._codes[index],
             groups={name: column[index] for name, column in self._groups.items()},
             rows=self._rows[index],
+            rows_given=self._rows_given,
             shift=self._shift,
         )
 
@@ -324,6 +347,7 @@ class ModelOutputs:
         codes: NDArray[np.int64] | None,
         groups: Mapping[str, Array],
         rows: NDArray[np.int64],
+        rows_given: bool,
         shift: NDArray[np.float64] | None = None,
     ) -> Self:
         """Build from parts that were checked before."""
@@ -335,6 +359,7 @@ class ModelOutputs:
         new._codes = None if codes is None else read_only(codes)
         new._groups = {name: read_only(column) for name, column in groups.items()}
         new._rows = read_only(rows)
+        new._rows_given = rows_given
         new._shift = shift
         return new
 
@@ -360,6 +385,7 @@ class ModelOutputs:
             codes=self._codes,
             groups=self._groups,
             rows=self._rows,
+            rows_given=self._rows_given,
             shift=read_only(before + amounts),
         )
 
@@ -373,7 +399,19 @@ class ModelOutputs:
             codes=self._codes,
             groups=self._groups,
             rows=self._rows,
+            rows_given=self._rows_given,
         )
+
+
+def _keys_of(values: Array) -> NDArray[np.int64]:
+    """A number made of the content of each row."""
+    keys = np.empty(len(values), dtype=np.int64)
+
+    def fill(block: slice) -> None:
+        keys[block] = content_keys(values[block])
+
+    for_each_block(fill, *values.shape)
+    return keys
 
 
 def _check_alike(parts: Sequence[ModelOutputs]) -> None:

@@ -36,6 +36,7 @@ def outputs_of(arrays):
         labels=CLASSES[arrays["labels"]],
         groups={"site": arrays["group_site"]},
         classes=CLASSES,
+        rows=np.arange(len(arrays["logits"])),  # as in the table
     )
 
 

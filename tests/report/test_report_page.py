@@ -189,6 +189,36 @@ def test_verdict_of_perfect_methods(case):
     assert "of 3 groups by site" in verdict({"all": above})
 
 
+def test_verdict_speaks_of_all_tables(case):
+    """Classes covered too rarely, spread evenly over Conf x Trust, which has few samples a cell."""
+    rng = np.random.default_rng(5)
+    low = np.isin(case.outputs.codes, [0, 1])
+    hits = rng.random(len(case.outputs)) < np.where(low, 0.75, 0.99)
+    bins = {"conf_trust": Bins(counts=(2, 2), spacing=("quantile", "quantile"))}
+    sets = sets_that_cover(hits, case.outputs)
+    result = evaluate(sets, case.outputs, case.trust, bins=bins, **FAST)
+    assert not (result.tables["conf_trust"].holm <= 0.05).any()
+    table = result.tables["class"]
+    assert (table.holm <= 0.05).sum() == 2
+    said = verdict({"m": result})
+    assert "in none of 4 Conf × Trust cells" in said
+    lowest = 100 * table.coverage.min()
+    assert f"of {table.count.size} classes, it is too low in 2 (lowest {lowest:.1f}%)" in said
+    for name in ("group:site", "conf_rank", "size_strata"):
+        assert f"{result.tables[name].count.size} {WORDS[name]}" in said
+    assert 'MondrianConformal(by="class")' in said
+    both = verdict({"m": result, "sound": case.results["standard"]})
+    assert "it is too low in 2 for “m”" in both and "and none for “sound”" in both
+    assert "For “m”: coverage is far below 0.9 for 2 of" in both
+
+
+WORDS = {
+    "group:site": "groups by site",
+    "conf_rank": "Conf × Rank cells",
+    "size_strata": "Set size bins",
+}
+
+
 def test_verdict_of_many_methods_names_the_extremes(case):
     planted, standard = case.results["planted"], case.results["standard"]
     said = verdict({"a": standard, "b": planted, "c": standard, "d": standard})

@@ -176,7 +176,9 @@ Neighbour = Annotated[
 Randomized = Annotated[
     bool,
     typer.Option(
-        "--randomized", rich_help_panel=_METHOD, help="'conditional' with exact coverage."
+        "--randomized",
+        rich_help_panel=_METHOD,
+        help="'conditional' with random thresholds: exact coverage, with --allow-empty.",
     ),
 ]
 Paper = Annotated[

@@ -85,6 +85,9 @@ def evaluate(
         console.print_json(results_record(found, record))
         return
     print_evaluations(found)
+    for name, item in found.items():
+        if item.advice:
+            console.say(f"{name}: {item.advice}")
     if output is not None:
         console.say(f"All numbers are in {output}.")
 

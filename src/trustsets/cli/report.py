@@ -50,8 +50,8 @@ def report(
 ) -> None:
     """Write one self-contained HTML page to click through and to print.
 
-    It takes what 'trustsets evaluate' takes, and shows a verdict in one
-    sentence, heatmaps of coverage, the worst classes, groups and samples.
+    It takes what 'trustsets evaluate' takes, and shows a verdict in
+    words, heatmaps of coverage, the worst classes, groups and samples.
 
     Example:
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["ConditionalSummary", "Evaluation"]
 
 _ROUNDING = 1e-9
+# Coverage of a class that is lower than the target by this much is worth another method.
+_FAR_BELOW = 0.1
 _CONDITIONAL_QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 _CONDITIONAL_PARTS = ("mean", "gap", "shortfall", "excess", "below")
 _TABLE_PARTS = ("gap", "shortfall", "excess", "worst")
@@ -152,6 +154,29 @@ class Evaluation:
             found["spearman"] = Estimate(self.correlation.spearman)
         return found
 
+    @property
+    def advice(self) -> str:
+        """What to do where classes are far below 1 - alpha; empty if none is.
+
+        Far below means by 10 points or more, and surely below (Holm's correction, at one
+        minus the level of the intervals).
+        """
+        table = self.tables.get("class")
+        if table is None:
+            return ""
+        target = 1.0 - self.alpha
+        far = (table.holm <= 1.0 - self.level) & (table.coverage <= target - _FAR_BELOW)
+        if not far.any():
+            return ""
+        low = int(np.argmin(np.where(far, table.coverage, np.inf)))
+        return (
+            f"Coverage is far below {target:.4g} for {np.count_nonzero(far):,} of "
+            f"{table.count.size:,} classes (lowest: {table.labels[low]}, "
+            f"{table.coverage[low]:.3f} of {table.count[low]:,} samples); "
+            'MondrianConformal(by="class"), on the command line --method class, guarantees each '
+            "class."
+        )
+
     def _size_metrics(self) -> dict[str, Estimate]:
         sizes = self.sizes
         half = float(stats.norm.ppf(0.5 + self.level / 2.0)) * sizes.standard_error
@@ -180,8 +205,9 @@ class Evaluation:
         return pd.DataFrame(rows).set_index("metric")
 
     def to_markdown(self) -> str:
-        """Pipe table of the metrics."""
-        return render.markdown_table(self._header("%"), self._lines())
+        """Pipe table of the metrics, and the advice if there is any."""
+        table = render.markdown_table(self._header("%"), self._lines())
+        return f"{table}\n\n{self.advice}" if self.advice else table
 
     def to_latex(self) -> str:
         """Booktabs table of the metrics."""

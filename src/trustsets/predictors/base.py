@@ -22,6 +22,7 @@ from trustsets.class_bias import ClassBias
 from trustsets.draws import Stream, row_uniforms
 from trustsets.errors import InputError, NotCalibratedError, StorageError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
+from trustsets.predictors.class_facts import ClassFacts
 from trustsets.quantiles import check_alphas
 from trustsets.scores import Score
 from trustsets.sets import PredictionSets
@@ -51,6 +52,7 @@ class Calibrated:
     seed: int
     learned: Any
     class_bias: ClassBias | None = None
+    class_facts: ClassFacts | None = None
 
     def scored(self, outputs: ModelOutputs) -> ModelOutputs:
         """Outputs as the score sees them."""
@@ -122,6 +124,11 @@ class Predictor(BaseEstimator, ABC):
         # temperature is data to a predictor, which an unfitted copy could not stand in for.
         return type(self)(**self.get_params(deep=False))
 
+    @property
+    def _covers_each_class(self) -> bool:
+        """Whether the guarantee is for each class, those without calibration samples included."""
+        return False
+
     def _auto_fraction(self, outputs: ModelOutputs) -> float | None:
         """Share that ``tuning_fraction="auto"`` stands for; None where there is no such rule."""
         return None
@@ -166,7 +173,7 @@ class Predictor(BaseEstimator, ABC):
         trust = self._trust
 
         def scores(part: ModelOutputs, stream: Stream) -> Floats:
-            draws = self._draws(seed, stream, part)
+            draws = self._draws(seed, stream, part.rows)
             scored = part if bias is None else bias.transform(part)
             return self.score.of_labels(scored, temperature=temperature, draws=draws)
 
@@ -177,7 +184,8 @@ class Predictor(BaseEstimator, ABC):
             tuning_scores=partial(scores, tuning, Stream.TUNING_SCORE),
             seed=seed,
         )
-        self.state_ = Calibrated(
+        facts = ClassFacts.of(calibration)
+        state = Calibrated(
             classes=outputs.classes,
             n_features=None if outputs.features is None else outputs.features.shape[1],
             n=len(calibration),
@@ -187,7 +195,10 @@ class Predictor(BaseEstimator, ABC):
             seed=seed,
             learned=self._learn(task),
             class_bias=bias,
+            class_facts=facts,
         )
+        facts.warn(state.classes, each_class=self._covers_each_class)
+        self.state_ = state
         return self
 
     def predict_set(self, outputs: ModelOutputs, alpha: Any = 0.1) -> PredictionSets:
@@ -204,7 +215,7 @@ class Predictor(BaseEstimator, ABC):
         alphas, single = check_alphas(alpha)
         _check_same_kind(state, outputs)
         limits = self._limits(state.learned, Observed(outputs, self._trust), alphas)
-        draws = self._draws(state.seed, Stream.PREDICTION_SCORE, outputs)
+        draws = self._draws(state.seed, Stream.PREDICTION_SCORE, outputs.draw_keys)
         mask, thresholds = self._apply(limits, state.scored(outputs), state.temperature, draws)
         # A full set always says why it is full.
         bounded = mask.all(axis=1) & np.isin(limits.status, _FINITE)
@@ -231,6 +242,9 @@ class Predictor(BaseEstimator, ABC):
             lines.append(
                 f"It holds only approximately here: {what} came from the calibration samples."
             )
+        if state.class_facts is not None:
+            each = self._covers_each_class
+            lines += state.class_facts.sentences(state.classes, each_class=each)
         if sets is not None:
             lines += sets.describe()
         return "\n".join(lines)
@@ -276,8 +290,8 @@ class Predictor(BaseEstimator, ABC):
             mask[np.arange(len(outputs)), outputs.predicted_codes] |= empty
         return mask, np.broadcast_to(limits.per_class, mask.shape)
 
-    def _draws(self, seed: int, stream: Stream, outputs: ModelOutputs) -> Floats | None:
-        return row_uniforms(seed, stream, outputs.rows) if self.score.randomized else None
+    def _draws(self, seed: int, stream: Stream, keys: NDArray[np.int64]) -> Floats | None:
+        return row_uniforms(seed, stream, keys) if self.score.randomized else None
 
     def _state(self) -> Calibrated:
         if not hasattr(self, "state_"):

@@ -50,12 +50,13 @@ class ClusteredLearned:
     totals: Codes
     n_clusters: int | Literal["auto"]
     seed: int
+    null_cluster: Literal["standard", "own"] = "standard"
     _clusters: dict[float, Codes] = field(default_factory=dict, repr=False, compare=False)
 
     def to_state(self) -> dict[str, Any]:
         """All but the clusterings, which are made again when first needed."""
-        names = ("scores", "codes", "tuning_scores", "tuning_codes", "totals", "n_clusters", "seed")
-        return {name: getattr(self, name) for name in names}
+        names = "scores codes tuning_scores tuning_codes totals n_clusters seed null_cluster"
+        return {name: getattr(self, name) for name in names.split()}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
@@ -74,7 +75,8 @@ class ClusteredLearned:
         cluster_of = clusters[self.codes]
         values, status = np.empty(clusters.size), np.empty(clusters.size, dtype=np.int8)
         for cluster in np.unique(clusters):
-            own = self.scores if cluster == NULL else self.scores[cluster_of == cluster]
+            all_samples = cluster == NULL and self.null_cluster == "standard"
+            own = self.scores if all_samples else self.scores[cluster_of == cluster]
             limit = conformal_quantile(np.sort(own), alpha)
             values[clusters == cluster] = limit
             too_few = Status.TOO_FEW_POINTS if own.size else Status.UNSEEN_GROUP
@@ -118,8 +120,10 @@ class ClusteredConformal(Predictor):
     cluster. Coverage is at least 1 - alpha *given that the true class is in a cluster*, and
     close to it given the class, as far as the classes of a cluster are alike.
 
-    A class with fewer than ``1 / alpha - 1`` tuning samples goes to the null cluster, which
-    uses the standard threshold of all calibration samples (and has no guarantee of its own).
+    A class with fewer than ``1 / alpha - 1`` tuning samples goes to the null cluster. As
+    published, the null cluster uses the standard threshold of all calibration samples, which
+    guarantees nothing for its classes: with many rare classes coverage falls below 1 - alpha
+    even on average. ``null_cluster="own"`` treats it as a cluster like the others.
 
     Parameters
     ----------
@@ -136,6 +140,11 @@ class ClusteredConformal(Predictor):
                   M = \lfloor \lfloor \gamma \tilde n \rfloor / 2 \rfloor.
 
         If M < 2 nothing is clustered: all classes are in the null cluster.
+    null_cluster : {"standard", "own"}
+        ``"standard"`` is the published rule. ``"own"`` takes the finite-sample quantile of the
+        calibration scores of the null cluster's classes, so that coverage is at least
+        1 - alpha given that the class is in it, and hence on average; with too few such
+        samples its classes are in every set.
     tuning_fraction : float or "auto"
         Share of the samples set aside for clustering (if none are given); ``"auto"`` is the
         published :math:`\gamma` at alpha = 0.1. 0 reuses the calibration samples and warns.
@@ -172,6 +181,7 @@ class ClusteredConformal(Predictor):
         score: Score = APS(),
         n_clusters: int | Literal["auto"] = "auto",
         *,
+        null_cluster: Literal["standard", "own"] = "standard",
         temperature: float | TemperatureScaling | str | None = None,
         allow_empty: bool = False,
         tuning_fraction: float | str = "auto",
@@ -179,6 +189,7 @@ class ClusteredConformal(Predictor):
     ) -> None:
         self.score = score
         self.n_clusters = n_clusters
+        self.null_cluster = null_cluster
         self.temperature = temperature
         self.allow_empty = allow_empty
         self.tuning_fraction = tuning_fraction
@@ -199,12 +210,23 @@ class ClusteredConformal(Predictor):
                 'n_clusters must be a whole number of at least 1, or "auto"; '
                 f"got {self.n_clusters!r}."
             )
+        if self.null_cluster not in ("standard", "own"):
+            raise InputError(
+                f'null_cluster must be "standard" or "own"; got {self.null_cluster!r}.'
+            )
         return ["the clusters of classes"]
 
     def _guarantee(self, state: Calibrated) -> str:
-        return (
+        text = (
             "the sets hold the true class with probability at least 1 - alpha within every "
-            "cluster of classes, and hence on average."
+            "cluster of classes"
+        )
+        if self.null_cluster == "own":
+            return f"{text}, the null cluster of rare classes included, and hence on average."
+        return (
+            f"{text} but the null cluster. Rare classes are in that one and have the threshold of "
+            "all samples, which promises nothing for them; where there are any, nothing is "
+            'promised on average either (null_cluster="own" promises both).'
         )
 
     def _auto_fraction(self, outputs: ModelOutputs) -> float:
@@ -229,6 +251,7 @@ class ClusteredConformal(Predictor):
             totals=np.bincount(both, minlength=calibration.n_classes),
             n_clusters=self.n_clusters if self.n_clusters == "auto" else int(self.n_clusters),
             seed=task.seed,
+            null_cluster=self.null_cluster,
         )
 
     def _limits(

@@ -46,6 +46,9 @@ _CEILING_SHARE = 0.25
 _CEILING_PRICE = 2.0
 # The randomised level must lie strictly inside (-alpha, 1 - alpha).
 _SMALLEST_DRAW = 2.0**-40
+# Randomised thresholds are exact for scores without ties. Adding a uniform draw times this number
+# to the score of every sample leaves none; it changes no score by more than rounding to 5 digits.
+_TIE_SPREAD = 1e-5
 
 
 @final
@@ -60,6 +63,7 @@ class ConditionalLearned:
     penalty: NDArray[np.float64]
     choice: BasisChoice | None = None
     restraint: NDArray[np.float64] | None = None
+    tie_spread: float = 0.0
     _fits: dict[tuple[float, float], QuantileModel] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -110,6 +114,7 @@ class ConditionalLearned:
             "penalty": self.penalty,
             "choice": self.choice,
             "restraint": self.restraint,
+            "tie_spread": self.tie_spread,
         }
 
     @classmethod
@@ -131,6 +136,11 @@ class QuantileRegressionPredictor(Predictor):
     @abstractmethod
     def _level(self, observed: Observed, alpha: float) -> NDArray[np.float64] | float | None:
         """Weight u of each new sample; None means ``1 - alpha``."""
+
+    @property
+    def _tie_spread(self) -> float:
+        """How far apart random draws move equal scores; 0 leaves them as they are."""
+        return 0.0
 
     @property
     def _trust(self) -> SupportsTrust | None:
@@ -159,13 +169,18 @@ class QuantileRegressionPredictor(Predictor):
                 f"{phi.shape[0]} calibration samples cannot determine {phi.shape[1]} basis "
                 "functions; use a smaller basis or more samples."
             )
+        scores, spread = task.scores, self._tie_spread
+        if spread:
+            rows = task.calibration.outputs.rows
+            scores = scores + spread * row_uniforms(task.seed, Stream.CALIBRATION_TIES, rows)
         # One order for the same samples in any order: the fit cannot depend on it then.
-        order = np.lexsort((*phi.T, task.scores))
+        order = np.lexsort((*phi.T, scores))
         penalty = basis.penalty(task.calibration)
-        rows = basis.restraint(task.calibration)
-        restraint = rows if len(rows) else None
-        scores = task.scores[order]
-        return ConditionalLearned(basis, phi[order], scores, penalty, choice, restraint)
+        held = basis.restraint(task.calibration)
+        restraint = held if len(held) else None
+        return ConditionalLearned(
+            basis, phi[order], scores[order], penalty, choice, restraint, spread
+        )
 
     def _limits(
         self, learned: ConditionalLearned, observed: Observed, alphas: tuple[float, ...]
@@ -182,6 +197,11 @@ class QuantileRegressionPredictor(Predictor):
                 found = learned.fit(alpha).thresholds(phi, level=level)
                 values, codes = found.values, found.status
             thresholds[:, place], status[:, place] = values, codes
+        if learned.tie_spread:
+            # s + draw <= threshold, as in calibration, with the draw on the other side.
+            keys, seed = observed.outputs.draw_keys, self._state().seed
+            ties = row_uniforms(seed, Stream.PREDICTION_TIES, keys)
+            thresholds -= learned.tie_spread * ties[:, None]
         return Limits(nested(thresholds, alphas), status)
 
 
@@ -222,8 +242,11 @@ class ConditionalConformal(QuantileRegressionPredictor):
         (default) does so with ``basis="auto"`` and adds nothing to a basis of your own.
         Conf and Trust stay those of the outputs as given.
     randomized : bool
-        Draw the weight of the new sample at random (Theorem 2 of the paper): coverage over
-        the function class is then exactly 1 - alpha, with ties or without. Groups are not
+        Draw the weight of the new sample at random (Theorem 2 of the paper), and break ties
+        among scores by draws too small to matter otherwise. With ``allow_empty=True`` and one
+        alpha at a time, coverage over the function class is then exactly 1 - alpha, with ties
+        or without. Without `allow_empty` it is at least that: the most likely class is kept,
+        and a classifier that is right for 98% of samples covers at least 98%. Groups are not
         restrained then.
     tuning_fraction : float or "auto"
         As in `StandardConformal`; ``"auto"`` (default) takes 200 samples, or 20 a class if
@@ -308,7 +331,7 @@ class ConditionalConformal(QuantileRegressionPredictor):
 
     def _guarantee(self, state: Calibrated) -> str:
         learned: ConditionalLearned = state.learned
-        exact = "equals" if self.randomized else "is at least"
+        exact = "equals" if learned.tie_spread and self.allow_empty else "is at least"
         text = (
             f"for every non-negative {learned.basis.description}, the coverage of the sets "
             f"weighted by it {exact} 1 - alpha ({learned.phi.shape[1]} basis functions)."
@@ -327,11 +350,15 @@ class ConditionalConformal(QuantileRegressionPredictor):
             )
         return text if learned.choice is None else f"{text}\n{learned.choice.sentence}"
 
+    @property
+    def _tie_spread(self) -> float:
+        return _TIE_SPREAD if self.randomized else 0.0
+
     def _level(self, observed: Observed, alpha: float) -> NDArray[np.float64] | None:
         if not self.randomized:
             return None
-        rows = observed.outputs.rows
-        draws = row_uniforms(self._state().seed, Stream.PREDICTION_LEVEL, rows)
+        keys = observed.outputs.draw_keys
+        draws = row_uniforms(self._state().seed, Stream.PREDICTION_LEVEL, keys)
         return np.clip(draws, _SMALLEST_DRAW, 1.0 - _SMALLEST_DRAW) - alpha
 
 

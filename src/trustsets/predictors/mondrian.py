@@ -132,6 +132,10 @@ class MondrianConformal(Predictor):
     def _trust(self) -> SupportsTrust | None:
         return self.trust
 
+    @property
+    def _covers_each_class(self) -> bool:
+        return not isinstance(self.by, Partition) and not self.paper_rules
+
     def _tuned_parts(self) -> list[str]:
         if isinstance(self.by, Partition):
             return ["the bin edges"] if self.by.learns else []

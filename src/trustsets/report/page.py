@@ -53,7 +53,7 @@ def write_report(
 ) -> Path:
     """Write evaluations as one HTML page that needs no network.
 
-    The page shows what was run, a verdict in one sentence, a table of the methods,
+    The page shows what was run, a verdict in words, a table of the methods,
     heatmaps that answer to mouse and keyboard, coverage gaps against chance, set sizes,
     tables by class and group that sort and filter, and offers the numbers as JSON and CSV.
     The same arguments give the same bytes.

@@ -1,4 +1,4 @@
-"""The result of an evaluation in one sentence. Imports metrics and text."""
+"""The result of an evaluation in words. Imports metrics and text."""
 
 from collections.abc import Mapping
 
@@ -21,11 +21,13 @@ _MANY = 4
 
 
 def verdict(evaluations: Mapping[str, Evaluation]) -> str:
-    """Say in one sentence whether coverage holds on average and in places.
+    """Say in words whether coverage holds on average and in places.
 
     It names, for each method, whether the average is within error of 1 - alpha, how many
-    bins under-cover significantly (Holm's correction, at one minus the level of the
-    intervals), and how much of the coverage gap chance does not explain.
+    bins under-cover significantly (Holm's correction within a table, at one minus the level
+    of the intervals), and how much of the coverage gap chance does not explain. The table
+    that `judged_by` picks comes first and all others that the methods share follow. Where
+    classes are far below the target, it points to the method that covers each class.
 
     Parameters
     ----------
@@ -49,16 +51,22 @@ def verdict(evaluations: Mapping[str, Evaluation]) -> str:
         tables = {method: item.tables[name] for method, item in evaluations.items()}
         level = 1.0 - next(iter(evaluations.values())).level
         clauses += [_in_places(tables, name, level), _beyond_chance(tables)]
-    return "; ".join(clauses) + "."
+        clauses += _elsewhere(evaluations, name, level)
+    return " ".join(["; ".join(clauses) + ".", *_advice(evaluations)])
 
 
 def judged_by(evaluations: Mapping[str, Evaluation]) -> str | None:
     """Division of the samples that the verdict speaks of: the first that all methods have."""
+    return next(iter(_in_order(evaluations)), None)
+
+
+def _in_order(evaluations: Mapping[str, Evaluation]) -> list[str]:
+    """Tables that all methods have, those that a verdict should speak of first in front."""
     first, *others = evaluations.values()
     shared = [name for name in first.tables if all(name in item.tables for item in others)]
     groups = [name for name in shared if name.startswith("group:")]
     wanted = ["conf_trust", *groups, "class", *(name for name in shared if name not in _LAST)]
-    return next((name for name in [*wanted, *_LAST] if name in shared), None)
+    return [name for name in dict.fromkeys([*wanted, *_LAST]) if name in shared]
 
 
 def is_grid(table: BinTable) -> bool:
@@ -102,17 +110,45 @@ def _all_or_named(methods: list[str], evaluations: Mapping[str, Evaluation]) -> 
 def _in_places(tables: Mapping[str, BinTable], name: str, level: float) -> str:
     """How many bins of each method under-cover significantly."""
     low = f"coverage is significantly too low (Holm, {100.0 * level:.3g}%) in "
-    first = next(iter(tables.values()))
-    bins = f"{first.count.size:,} {_bins_in_words(name, first)}"
+    bins, found = _bins_in_words(name, tables), _found(tables, level)
+    return f"of {bins}, {low}{found}" if found else f"{low}none of {bins}"
+
+
+def _advice(evaluations: Mapping[str, Evaluation]) -> list[str]:
+    """What each method's classes ask for, and whose they are if there can be doubt."""
+    found = {method: item.advice for method, item in evaluations.items() if item.advice}
+    if len(evaluations) == 1:
+        return list(found.values())
+    return [f"For {_named(method)}: {text[0].lower()}{text[1:]}" for method, text in found.items()]
+
+
+def _elsewhere(evaluations: Mapping[str, Evaluation], judged: str, level: float) -> list[str]:
+    """The same for every other table: those with bins too low, then those without."""
+    low, fine = [], []
+    for name in _in_order(evaluations):
+        tables = {method: item.tables[name] for method, item in evaluations.items()}
+        bins, found = _bins_in_words(name, tables), _found(tables, level)
+        if name != judged and found:
+            # Rank needs the label and size is the method's own choice.
+            why = ", where no method can reach the target in each" if name in _LAST else ""
+            low.append(f"of {bins}{why}, it is too low in {found}")
+        elif name != judged:
+            fine.append(bins)
+    return low + ([f"it is too low in none of {joined(fine)}"] if fine else [])
+
+
+def _found(tables: Mapping[str, BinTable], level: float) -> str:
+    """How many bins of each method are surely too low; empty if there are none."""
     found = {method: under_covered(table, level) for method, table in tables.items()}
     if not any(found.values()):
-        return f"{low}none of {bins}"
-    parts = [
-        f"{number or 'none'}{_of(method, tables)}"
-        + (f" (lowest {percent(_lowest(tables[method], level))})" if number else "")
-        for method, number in found.items()
-    ]
-    return f"of {bins}, {low}{joined(parts)}"
+        return ""
+    return joined(
+        [
+            f"{number or 'none'}{_of(method, tables)}"
+            + (f" (lowest {percent(_lowest(tables[method], level))})" if number else "")
+            for method, number in found.items()
+        ]
+    )
 
 
 def _beyond_chance(tables: Mapping[str, BinTable]) -> str:
@@ -133,12 +169,15 @@ def _of(method: str, tables: Mapping[str, BinTable]) -> str:
     return f" for {_named(method)}" if len(tables) > 1 else ""
 
 
-def _bins_in_words(name: str, table: BinTable) -> str:
+def _bins_in_words(name: str, tables: Mapping[str, BinTable]) -> str:
+    """How many bins of which kind there are."""
+    table = next(iter(tables.values()))
+    kind = f"{division_title(name)} {'cells' if is_grid(table) else 'bins'}"
     if name == "class":
-        return "classes"
-    if name.startswith("group:"):
-        return f"groups by {division_title(name)}"
-    return f"{division_title(name)} {'cells' if is_grid(table) else 'bins'}"
+        kind = "classes"
+    elif name.startswith("group:"):
+        kind = f"groups by {division_title(name)}"
+    return f"{table.count.size:,} {kind}"
 
 
 def _lowest(table: BinTable, level: float) -> float:

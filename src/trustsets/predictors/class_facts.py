@@ -1,0 +1,166 @@
+"""What calibration labels say about the classes and the classifier. Imports outputs, storage.
+
+A guarantee on average is true and yet no help to a class that calibration lacks, to one that
+is rare, or to a user whose columns are in another order than the class names.
+"""
+
+import warnings
+from dataclasses import dataclass
+from typing import Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets.arrays import Array
+from trustsets.errors import TrustSetsWarning
+from trustsets.outputs import ModelOutputs
+from trustsets.storage import storable
+
+__all__ = ["ClassFacts", "class_names"]
+
+Codes = NDArray[np.int64]
+
+# Names that a sentence lists before it only counts.
+_MOST_NAMES = 5
+# A warning about the classifier needs evidence of this p-value and a difference of this share.
+_CLEAR_P = 1e-4
+_CLEAR_GAIN = 0.05
+# The best order of the columns takes a K x K table of counts and K^3 steps at worst.
+_MOST_CLASSES = 1000
+# With fewer calibration samples a class without one is no surprise; `summary` still names it.
+_FEWEST_TO_WARN = 50
+# Classes are called uneven from this ratio of the most to the least frequent one.
+_UNEVEN = 20
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class ClassFacts:
+    """Counts of the calibration labels, and how often the classifier was right on them.
+
+    Attributes
+    ----------
+    counts : int array of shape (K,)
+        Calibration samples of each class.
+    accuracy : float
+        Share of calibration samples whose most likely class is the label.
+    below_majority : bool
+        Whether the most frequent class, given as the answer always, is surely right more often.
+    reordered : float
+        Accuracy that another order of the columns would have, where it is clearly larger;
+        otherwise 0. The order is learned on one half of the samples and judged on the other.
+    """
+
+    counts: Codes
+    accuracy: float
+    below_majority: bool
+    reordered: float
+
+    @classmethod
+    def of(cls, outputs: ModelOutputs) -> Self:
+        """Count the labels of calibration samples."""
+        codes, predicted = outputs.require_labels("calibrate"), outputs.predicted_codes
+        counts = np.bincount(codes, minlength=outputs.n_classes)
+        right = predicted == codes
+        usual = codes == counts.argmax()
+        below = _is_clear(int(np.sum(~right & usual)), int(np.sum(right & ~usual)))
+        return cls(counts, float(right.mean()), below, _better_order(codes, predicted, counts))
+
+    def missing(self, classes: Array) -> str:
+        """Sentence on the classes without a calibration sample; empty if there are none."""
+        absent = np.flatnonzero(self.counts == 0)
+        if not absent.size:
+            return ""
+        kind, pronoun = ("class", "it") if absent.size == 1 else ("classes", "them")
+        return (
+            f"There is no calibration sample of {kind} {class_names(classes[absent])}: nothing is "
+            f"promised for {pronoun}, only for the classes seen."
+        )
+
+    def doubts(self, classes: Array) -> str:
+        """Sentence on a classifier that does not fit the labels; empty if it does."""
+        share = f"The most likely class is right for {self.accuracy:.1%} of the calibration samples"
+        order = f"the columns must be {class_names(classes)}, in this order (see classes=)"
+        if self.reordered:
+            return (
+                f"{share}, and would be for {self.reordered:.1%} in another order of the columns: "
+                f"{order}."
+            )
+        if self.below_majority:
+            top = int(self.counts.argmax())
+            usual = self.counts[top] / self.counts.sum()
+            return (
+                f"{share}, but always answering {class_names(classes[[top]])} would be right for "
+                f"{usual:.1%}. If that is not how the classifier was trained, {order}."
+            )
+        return ""
+
+    def uneven(self, classes: Array) -> str:
+        """Sentence on rare classes; empty where all are about as frequent."""
+        seen = np.where(self.counts > 0, self.counts, self.counts.max())
+        low, top = int(seen.argmin()), int(seen.argmax())
+        if seen[top] < _UNEVEN * seen[low]:
+            return ""
+        return (
+            f"There are {seen[top]:,} calibration samples of class {class_names(classes[[top]])} "
+            f"and {seen[low]:,} of class {class_names(classes[[low]])}: without a guarantee for "
+            'each class, such as that of MondrianConformal(by="class"), rare ones may be missed '
+            "often."
+        )
+
+    def warn(self, classes: Array, *, each_class: bool) -> None:
+        """Warn of what a user would not expect; `each_class` says that all classes are covered."""
+        expected = each_class or self.counts.sum() < _FEWEST_TO_WARN
+        for text in ("" if expected else self.missing(classes), self.doubts(classes)):
+            if text:
+                warnings.warn(text, TrustSetsWarning, stacklevel=4)
+
+    def sentences(self, classes: Array, *, each_class: bool) -> list[str]:
+        """All that a summary should say."""
+        order = ""
+        if classes.dtype.kind not in "iu":
+            order = f"Columns of the outputs, in order: {class_names(classes)}."
+        own = [] if each_class else [self.missing(classes), self.uneven(classes)]
+        return [text for text in (order, *own, self.doubts(classes)) if text]
+
+
+def class_names(classes: Array) -> str:
+    """Names in a row for a sentence; of many, the first few and how many more there are.
+
+    Examples
+    --------
+    >>> class_names(np.array(["cat", "dog"])), class_names(np.arange(9))
+    ("'cat' and 'dog'", '0, 1, 2, 3, 4 and 4 others')
+    """
+    names = [repr(name) for name in classes[:_MOST_NAMES].tolist()]
+    if classes.size > _MOST_NAMES:
+        rest = classes.size - _MOST_NAMES
+        return f"{', '.join(names)} and {rest:,} other{'s' if rest > 1 else ''}"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _is_clear(better: int, worse: int) -> bool:
+    """Whether so many wins among better + worse are no chance (sign test, one-sided)."""
+    from scipy import special
+
+    return better > 0 and bool(special.bdtr(worse, better + worse, 0.5) < _CLEAR_P)
+
+
+def _better_order(codes: Codes, predicted: Codes, counts: Codes) -> float:
+    """Accuracy under the order of the columns that fits best, if clearly better; otherwise 0."""
+    width = counts.size
+    if width > _MOST_CLASSES:
+        return 0.0
+    from scipy.optimize import linear_sum_assignment
+
+    learn = np.arange(codes.size) % 2 == 0
+    table = np.bincount(codes[learn] * width + predicted[learn], minlength=width * width)
+    # By shares of each class: a frequent class must not be bought at the cost of a rare one.
+    shares = table.reshape(width, width) / np.maximum(counts, 1)[:, None]
+    fits = linear_sum_assignment(shares + 1e-9 * np.eye(width), maximize=True)[1]
+    own, other = codes[~learn] == predicted[~learn], fits[codes[~learn]] == predicted[~learn]
+    if not _is_clear(int(np.sum(other & ~own)), int(np.sum(own & ~other))):
+        return 0.0
+    gain = float(other.mean() - own.mean())
+    return float(other.mean()) if gain > _CLEAR_GAIN else 0.0
