@@ -96,7 +96,7 @@ def test_heatmaps_share_one_scale(case):
         second.images[0].norm.vmin,
         second.images[0].norm.vmax,
     )
-    assert bar.get_ylabel() == "Coverage"
+    assert bar.get_xlabel() == "Coverage"
 
 
 def test_heatmap_over_seeds_is_the_mean_with_its_standard_error(case):

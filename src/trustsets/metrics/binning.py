@@ -136,9 +136,7 @@ class RankBins(Partition):
         if len(self.counts) != 2 or any(count < 1 for count in self.counts):
             raise InputError(f"counts must be two numbers, 1 or more; got {self.counts}.")
         if self.ties not in get_args(RankTies):
-            raise InputError(
-                f'ties must be "split", "together" or "quantiles"; got {self.ties!r}.'
-            )
+            raise InputError(f'ties must be "split", "together" or "quantiles"; got {self.ties!r}.')
         if self.edges is not None:
             object.__setattr__(self, "edges", _check_rank_edges(self.edges))
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,8 @@ class HeatmapData:
 
     Over several seeds coverage and count are means over the seeds in which the bin holds
     samples; `error` is the standard error of the coverage over seeds, NaN for one seed.
-    Empty bins hold NaN coverage and zero count.
+    Empty bins hold NaN coverage and zero count. `ends` are the edges between columns, from
+    the lowest to the highest; empty where neighbouring columns do not share them.
     """
 
     coverage: Floats
@@ -55,6 +56,7 @@ class HeatmapData:
     rows: tuple[str, ...]
     axes: tuple[str, str]
     target: float
+    ends: tuple[str, ...] = ()
 
 
 def heatmap_data(runs: Runs, table: str) -> HeatmapData:
@@ -78,6 +80,7 @@ def heatmap_data(runs: Runs, table: str) -> HeatmapData:
         rows=(rows := _axis_labels(first, 1)),
         axes=(first.axes[0], _axis_title(first, rows)),
         target=1.0 - items[0].alpha,
+        ends=_column_ends(first),
     )
 
 
@@ -115,6 +118,22 @@ def _axis_labels(table: BinTable, axis: int) -> tuple[str, ...]:
         "" if np.isnan(first) else _ends(first, last, whole)
         for first, last in zip(low.tolist(), high.tolist(), strict=True)
     )
+
+
+def _column_ends(table: BinTable) -> tuple[str, ...]:
+    """Edges between neighbouring columns, where all columns are there and share them."""
+    found = [table.edges[table.index[:, 0] == place, 0] for place in range(table.shape[0])]
+    if table.axes[0] in {"Rank", "Size"} or not all(own.size for own in found):
+        return ()
+    low, high = np.array([own[0] for own in found]).T
+    if not np.allclose(low[1:], high[:-1]):
+        return ()
+    return tuple(_short(value) for value in (*low.tolist(), float(high[-1])))
+
+
+def _short(value: float) -> str:
+    """Two digits after the point, without a leading zero: .19 and 1."""
+    return f"{value:.2f}".rstrip("0").rstrip(".").removeprefix("0") or "0"
 
 
 def _axis_title(table: BinTable, labels: tuple[str, ...]) -> str:
@@ -167,7 +186,8 @@ def degree_data(results: Mapping[Any, Runs], table: str = "conf_trust") -> Degre
 class BallData:
     """CovGap over balls by radius.
 
-    `error` is the standard error over seeds, or over trials where there is one seed.
+    `error` is the standard error over seeds, or over trials: where there is one seed, or as
+    `ball_data` was asked.
     """
 
     radii: Floats
@@ -176,8 +196,12 @@ class BallData:
     floor: Floats
 
 
-def ball_data(runs: Runs) -> BallData:
-    """Mean curve over seeds, at the radii that all seeds have."""
+def ball_data(runs: Runs, errors: Literal["seeds", "trials"] = "seeds") -> BallData:
+    """Mean curve over seeds, at the radii that all seeds have.
+
+    `errors` says what the error bars of several seeds speak of: the seeds, or only the
+    drawing of balls in the trials, as in the paper.
+    """
     curves = [item.balls for item in _as_list(runs)]
     known = [curve for curve in curves if curve is not None]
     if len(known) < len(curves):
@@ -193,7 +217,12 @@ def ball_data(runs: Runs) -> BallData:
     at = [np.searchsorted(curve.radii, radii) for curve in known]
     gaps = np.stack([curve.gap[own] for curve, own in zip(known, at, strict=True)])
     floors = np.stack([curve.floor[own] for curve, own in zip(known, at, strict=True)])
-    return BallData(radii, *_mean_and_error(gaps), floors.mean(axis=0))
+    mean, error = _mean_and_error(gaps)
+    if errors == "trials":
+        own_errors = [curve.standard_error[own] for curve, own in zip(known, at, strict=True)]
+        # Trials of different seeds are drawn independently.
+        error = np.sqrt(np.sum(np.square(own_errors), axis=0)) / len(known)
+    return BallData(radii, mean, error, floors.mean(axis=0))
 
 
 @dataclass(frozen=True, eq=False)

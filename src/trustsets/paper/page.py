@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -15,13 +15,22 @@ from trustsets._version import __version__
 from trustsets.metrics import render
 from trustsets.metrics.plain import to_plain
 from trustsets.paper.experiment import Run
-from trustsets.paper.figures import CAPTIONS, draw_figures
-from trustsets.paper.methods import DEFAULT
+from trustsets.paper.figures import caption, draw_figures
+from trustsets.paper.methods import ATYPICALITY, CLUSTERED, DEFAULT, OWN_GROUPWISE, PLUGIN
 from trustsets.paper.printed import DATASETS, printed_source
 from trustsets.paper.stages import StageCache, Tally
 from trustsets.paper.tables import MARK, Number, PaperTable, correlation_table, paper_tables
 
-__all__ = ["Written", "differences", "time_rows", "write_run"]
+__all__ = [
+    "Written",
+    "differences",
+    "figure_text",
+    "reading",
+    "setting",
+    "time_rows",
+    "write_run",
+    "write_text",
+]
 
 PAGE, RESULTS = "README.md", "results.json"
 TIME_HEADER = ("Stage", "made", "reused", "seconds", "seconds saved", "processor seconds")
@@ -38,7 +47,12 @@ class Written:
 
 
 def write_run(
-    run: Run, folder: str | os.PathLike[str], cache: StageCache, *, figures: bool = True
+    run: Run,
+    folder: str | os.PathLike[str],
+    cache: StageCache,
+    *,
+    figures: bool = True,
+    command: str | None = None,
 ) -> Written:
     """Write everything into a folder; each file is whole or not there.
 
@@ -53,23 +67,26 @@ def write_run(
         Its times go into the page; drawing is timed too.
     figures : bool
         Draw the figures; it takes a few seconds.
+    command : str, optional
+        What made the run, for the page.
     """
     root = Path(folder)
     (root / "tables").mkdir(parents=True, exist_ok=True)
     with cache.timed("tables"):
         tables = paper_tables(run)
     for table in tables:
-        _write(root / "tables" / f"{table.slug}.md", table.to_markdown())
-        _write(root / "tables" / f"{table.slug}.tex", table.to_latex())
+        write_text(root / "tables" / f"{table.slug}.md", table.to_markdown())
+        write_text(root / "tables" / f"{table.slug}.tex", table.to_latex())
     if run.correlations:
-        _write(root / "tables" / "table3.md", correlation_table(run))
+        write_text(root / "tables" / "table3.md", correlation_table([run]).to_markdown())
+        write_text(root / "tables" / "table3.tex", correlation_table([run]).to_latex())
     drawn = {}
     if figures:
         with cache.timed("figures"):
             drawn = draw_figures(run, root / "figures")
     results = _plain(run, tables)
-    _write(root / RESULTS, json.dumps(results, indent=1, allow_nan=False) + "\n")
-    _write(root / PAGE, _page(run, tables, drawn, cache))
+    write_text(root / RESULTS, json.dumps(results, indent=1, allow_nan=False) + "\n")
+    write_text(root / PAGE, _page(run, tables, drawn, cache, command))
     return Written(results, _titled(run, tables))
 
 
@@ -77,7 +94,8 @@ def _titled(run: Run, tables: list[PaperTable]) -> list[tuple[str, str]]:
     """Titles and texts in the order of the paper, what it does not have last."""
     found = [(table.number or math.inf, _title(table), table.to_markdown()) for table in tables]
     if run.correlations:
-        found.append((3, "Table 3: correlation of Trust and Rank", correlation_table(run)))
+        text = correlation_table([run]).to_markdown()
+        found.append((3, "Table 3: correlation of Trust and Rank", text))
     return [(title, text) for _, title, text in sorted(found)]
 
 
@@ -85,7 +103,8 @@ def _title(table: PaperTable) -> str:
     return f"Table {table.number}: {table.title}" if table.number else table.title
 
 
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
     with storage.atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -109,7 +128,7 @@ def differences(tables: list[PaperTable]) -> list[dict[str, Any]]:
     return [
         {
             "table": table.number,
-            "score": row.block,
+            "score": row.block[-1],
             "method": row.name,
             "column": column,
             "mean": number.mean,
@@ -162,8 +181,7 @@ def _plain_table(table: PaperTable) -> dict[str, Any]:
         "title": table.title,
         "rows": [
             {
-                table.heads[0].lower(): row.block,
-                table.heads[1].lower(): row.name,
+                **{head.lower(): name for head, name in zip(table.heads, row.names, strict=True)},
                 "metrics": {
                     column: _plain_number(number)
                     for column, number in zip(table.columns, row.numbers, strict=True)
@@ -189,9 +207,19 @@ def _accuracy(run: Run) -> float:
 
 
 def _page(
-    run: Run, tables: list[PaperTable], figures: Mapping[str, Path], cache: StageCache
+    run: Run,
+    tables: list[PaperTable],
+    figures: Mapping[str, Path],
+    cache: StageCache,
+    command: str | None,
 ) -> str:
-    parts = [f"# {run.source.name}: the paper's tables and figures", _setting(run), _reading(run)]
+    made = "`write_run` of `trustsets.paper.page`" if command is None else f"`{command}`"
+    parts = [
+        f"# {run.source.name}: the paper's tables and figures",
+        f"Made by {made}, trustsets {__version__}.",
+        setting(run),
+        reading([run]),
+    ]
     if run.left_out:
         parts.append("Left out:\n\n" + "\n".join(f"- {text}" for text in run.left_out))
     parts += [f"## {title}\n\n{text}" for title, text in _titled(run, tables)]
@@ -199,54 +227,97 @@ def _page(
     if compared:
         parts.append(_comparison(compared))
     parts += ["## Figures"] if figures else []
-    for name, path in figures.items():
-        number = name.removeprefix("figure")
-        parts.append(
-            f"Figure {number}. {CAPTIONS[name]}.\n\n![{CAPTIONS[name]}](figures/{path.name})"
-        )
+    parts += [figure_text(name, caption(name, run)) for name in figures]
     parts.append("## Time by stage\n\n" + _times(cache))
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
-def _setting(run: Run) -> str:
+def figure_text(name: str, text: str) -> str:
+    """A figure with its number and caption."""
+    return f"Figure {name.removeprefix('figure')}. {text}.\n\n![{text}](figures/{name}.png)"
+
+
+def setting(run: Run) -> str:
+    """Samples and options of a run in words."""
     source, options = run.source, run.options
     sizes = ", ".join(f"{len(own):,} ({part})" for part, own in source.parts.items())
     train = "none" if source.train is None else f"{len(source.train[0]):,}"
     scores, degrees = ", ".join(options.scores), ", ".join(map(str, options.degrees))
-    if source.fixed_split:
-        split = (
+    return (
+        f"Samples: {sizes}. Training points for the trust score: {train}. Classes: "
+        f"{source.n_classes}. Accuracy: {100 * _accuracy(run):.1f}%. {_split(run)}\n\n"
+        f"alpha = {options.alpha:g}; scores {scores}; degrees {degrees}, of which "
+        f"{options.degree} is in the tables. {_trust(run)} {_bins(run)} {_balls(run)}"
+    )
+
+
+def _split(run: Run) -> str:
+    if run.source.fixed_split:
+        return (
             "The split into calibration and test samples is fixed and the temperature is the exact "
             "maximum-likelihood one, so there is nothing to repeat: one run, and errors in "
             "parentheses are those of sampling the test points."
         )
-    else:
-        seeds = f"seed {run.seeds[0]}" if len(run.seeds) == 1 else f"seeds {run.seeds[0]} to "
-        seeds += "" if len(run.seeds) == 1 else f"{run.seeds[-1]}"
-        split = f"Halves stratified by class, {seeds}; standard errors over seeds in parentheses."
-    bins = {
-        "text": "divided within each confidence bin (the paper's text)",
-        "code": "divided by the same edges in all confidence bins (the authors' code)",
-    }[options.bins]
+    first, last = run.seeds[0], run.seeds[-1]
+    seeds = f"seed {first}" if len(run.seeds) == 1 else f"seeds {first} to {last}"
     return (
-        f"Made by `trustsets paper run {source.name}`, trustsets {__version__}.\n\n"
-        f"Samples: {sizes}. Training points for the trust score: {train}. Classes: "
-        f"{source.n_classes}. Accuracy: {100 * _accuracy(run):.1f}%. {split}\n\n"
-        f"alpha = {options.alpha:g}; scores {scores}; degrees {degrees}, of which "
-        f"{options.degree} is in the tables; trust by neighbour {options.neighbour}, "
-        f"{'squared' if options.squared else 'plain'} distances; Trust and Rank bins {bins}."
+        f"Halves stratified by class, {seeds}; in parentheses standard errors over seeds (plain "
+        "standard deviation over the root of their number)."
     )
 
 
-def _reading(run: Run) -> str:
+def _trust(run: Run) -> str:
+    options = run.options
+    rows = "features divided by their L2 norm" if options.normalize else "features as they are"
+    distances = "squared" if options.squared else "plain"
+    text = f"Trust: {rows}, neighbour {options.neighbour} of each class, {distances} distances"
+    kinds = {(True, 2, True): "the authors' code", (False, 1, False): "the paper's text"}
+    known = kinds.get((options.normalize, options.neighbour, options.squared))
+    return f"{text} ({known})." if known else f"{text}."
+
+
+def _bins(run: Run) -> str:
+    options = run.options
+    text = {
+        "text": "divided within each confidence bin (the paper's text)",
+        "code": "divided by the same quantiles in all confidence bins (the authors' code)",
+    }[options.bins]
+    edges = options.edges_by_hand(run.source.name)
+    if edges is None:
+        return f"Trust and Rank bins are {text}."
+    listed = ", ".join(f"{edge:g}" for edge in edges)
+    return f"Trust bins are {text}; Rank bins have the edges {listed}."
+
+
+def _balls(run: Run) -> str:
+    return {
+        "growing": "Balls grow until they hold 10 other samples (the authors' code).",
+        "fixed": "Balls have one radius, around samples with 10 neighbours (the package's own).",
+    }[run.options.balls]
+
+
+def reading(runs: Sequence[Run]) -> str:
+    """How to read the tables, and what was run in them."""
     text = (
-        f"All methods but the last are run as the authors ran them: temperature fitted on the "
-        f"calibration samples, sets may be empty. *{DEFAULT}* is `ConditionalConformal` as this "
-        "package sets it up, with the score in the tail scale and a temperature from tuning "
-        "samples; it knows the group columns, if there are any. Its sets are never empty, so that "
-        "it covers too much where the classifier is right more often than asked for. Bold: best "
-        "or within 0.1 of it. *Perfect* is what noise alone gives with these bins."
+        "The paper's methods are run as the authors ran them: temperature fitted on the "
+        "calibration samples, Conf of the unscaled softmax, sets that may be empty; NAIVE and "
+        "GROUPWISE with plain quantiles and nothing where calibration has no samples. Two things "
+        "are this package's: the temperature is the exact maximum-likelihood one, where the "
+        "authors took gradient steps, and the components of PCA FEATURES come from the "
+        "calibration samples, which the paper does not say. "
+        f"*{DEFAULT}* is `ConditionalConformal` as this package sets it up, with the score in the "
+        "tail scale; it knows the group columns, if there are any. Its sets are never empty, so "
+        "that it covers too much where the classifier is right more often than asked for."
     )
-    if run.source.name in DATASETS:
+    if any(run.source.groups for run in runs):
+        text += f" *{OWN_GROUPWISE}* is GROUPWISE with the finite-sample quantile of each group."
+    if any(run.options.related for run in runs):
+        text += (
+            f" Of related work, {PLUGIN} shares everything with CONDITIONAL but its fit; "
+            f"{CLUSTERED} and {ATYPICALITY} are those of this package, at the same temperature."
+        )
+    text += " Bold: best or within 0.1 of it. *Perfect* is what noise alone gives with these bins."
+    if any(run.source.name in DATASETS for run in runs):
         text += (
             f" *Printed* are the numbers of {printed_source()}; {MARK} marks ours where the two "
             "differ by more than two standard errors of the difference and the rounding of print."
