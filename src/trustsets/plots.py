@@ -21,6 +21,7 @@ from trustsets.metrics.figure_data import (
     heatmap_data,
     size_data,
     trust_rank_data,
+    two_digits,
 )
 from trustsets.metrics.result import Evaluation
 from trustsets.outputs import ModelOutputs
@@ -115,18 +116,12 @@ def _write_cells(
     for (row, column), value in np.ndenumerate(data.coverage):
         if np.isnan(value):
             continue
-        text = _short(value) + (f"\nn={data.count[row, column]}" if counts else "")
+        text = two_digits(value) + (f"\nn={data.count[row, column]}" if counts else "")
         if errors and not np.isnan(data.error[row, column]):
-            text += f"\n±{_short(data.error[row, column])}"
+            text += f"\n±{two_digits(float(data.error[row, column]))}"
         deep = abs(float(norm(value)) - 0.5) > _LIGHT / 2.0 + 0.05
         colour = "white" if deep else "black"
         ax.text(column, row, text, ha="center", va="center", fontsize=_TINY, color=colour)
-
-
-def _short(value: float) -> str:
-    """Two digits after the point: .95, and 1 for what rounds to it."""
-    text = f"{value:.2f}"
-    return "1" if text == "1.00" else text.removeprefix("0")
 
 
 def coverage_heatmaps(

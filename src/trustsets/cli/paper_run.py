@@ -133,7 +133,7 @@ def run(
     """
     from trustsets.paper.experiment import Experiment
     from trustsets.paper.options import Options, choose_bins, parse_edges, parse_numbers
-    from trustsets.paper.page import write_run
+    from trustsets.paper.page import Made, write_run
     from trustsets.paper.sources import read_source
     from trustsets.paper.stages import StageCache
 
@@ -153,14 +153,17 @@ def run(
         related=related,
         device=device,
     )
-    kept = StageCache(cache or folder / "cache", force=force)
+    stages, place = cache or folder / "cache", data or Path("extracted") / dataset
+    kept, groups = StageCache(stages, force=force), tuple(group or ())
     with kept.timed("read"):
-        source = read_source(dataset, data or Path("extracted") / dataset, train, group or ())
+        source = read_source(dataset, place, train, groups)
     experiment = Experiment(source, options, kept)
     with console.progress(dataset, experiment.n_cells) as advance:
         found = experiment.run(advance=lambda: advance(1), say=console.say)
-    written = write_run(found, folder, kept, figures=figures, command=command_line(context))
-    _show(written, kept, folder)
+    points = None if train is None else str(train)
+    words = command_line(context)
+    made = Made(words, dataset, str(place), points, groups, str(stages))
+    _show(write_run(found, folder, kept, figures=figures, made=made), kept, folder)
 
 
 def command_line(context: typer.Context) -> str:

@@ -26,6 +26,7 @@ __all__ = [
     "heatmap_data",
     "size_data",
     "trust_rank_data",
+    "two_digits",
 ]
 
 Floats = NDArray[np.float64]
@@ -128,12 +129,19 @@ def _column_ends(table: BinTable) -> tuple[str, ...]:
     low, high = np.array([own[0] for own in found]).T
     if not np.allclose(low[1:], high[:-1]):
         return ()
-    return tuple(_short(value) for value in (*low.tolist(), float(high[-1])))
+    return tuple(two_digits(value) for value in (*low.tolist(), float(high[-1])))
 
 
-def _short(value: float) -> str:
-    """Two digits after the point, without a leading zero: .19 and 1."""
-    return f"{value:.2f}".rstrip("0").rstrip(".").removeprefix("0") or "0"
+def two_digits(value: float) -> str:
+    """Two digits after the point and no more than is needed: .95, and 1 for what rounds to it.
+
+    Examples
+    --------
+    >>> two_digits(0.954), two_digits(0.998), two_digits(0.7)
+    ('.95', '1', '.70')
+    """
+    text = f"{value:.2f}"
+    return "1" if text == "1.00" else text.removeprefix("0")
 
 
 def _axis_title(table: BinTable, labels: tuple[str, ...]) -> str:

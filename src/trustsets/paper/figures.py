@@ -4,10 +4,10 @@
 Trust and Conf x Rank. 5: degree. 6: Trust against Rank. 7: balls with principal components.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from trustsets import plots, storage
 from trustsets.metrics.result import Evaluation
@@ -17,12 +17,21 @@ from trustsets.paper.methods import CONDITIONAL, DEFAULT, NAIVE, PCA, STANDARD, 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["caption", "draw_figures", "evaluations_of", "save_figure"]
+__all__ = [
+    "STYLE",
+    "ball_errors",
+    "caption",
+    "degrees_of",
+    "draw_figures",
+    "evaluations_of",
+    "save_figure",
+    "with_balls",
+]
 
 _SCORE = "APS"
 _DPI = 200
 _COLOURS = 256
-STYLE = {"backend": "agg", "font.size": 8, "xtick.labelsize": 7, "ytick.labelsize": 7}
+STYLE: Any = {"backend": "agg", "font.size": 8, "xtick.labelsize": 7, "ytick.labelsize": 7}
 """Letters that can be read where a figure is half a page wide."""
 
 _CAPTIONS = {
@@ -114,12 +123,17 @@ def _heatmaps(run: Run, table: str) -> "Figure | None":
 
 
 def _balls(run: Run, methods: tuple[str, ...]) -> "Figure | None":
-    found = {name: evaluations_of(run, name) for name in methods}
-    shown = {name: own for name, own in found.items() if own and _has_curve(own)}
+    shown = with_balls(run, methods)
     if not shown:
         return None
     ax = plots.ball_curves(shown, errors=ball_errors(run))
     return ax.figure  # type: ignore[return-value]
+
+
+def with_balls(run: Run, methods: Sequence[str]) -> dict[str, list[Evaluation]]:
+    """Evaluations of those methods that have curves over balls."""
+    found = {name: evaluations_of(run, name) for name in methods}
+    return {name: own for name, own in found.items() if own and _has_curve(own)}
 
 
 def ball_errors(run: Run) -> Literal["seeds", "trials"]:
@@ -132,15 +146,15 @@ def _has_curve(runs: list[Evaluation]) -> bool:
     return all(item.balls is not None and item.balls.radii.size for item in runs)
 
 
+def degrees_of(run: Run, score: str) -> dict[int, list[Evaluation]]:
+    """Evaluations of CONDITIONAL by degree, with one score."""
+    cells = {degree: Cell(score, CONDITIONAL, degree) for degree in run.options.degrees}
+    known = run.evaluations
+    return {degree: known[cell] for degree, cell in cells.items() if cell in known}
+
+
 def _degrees(run: Run) -> "Figure | None":
-    curves = {
-        score: {
-            degree: run.evaluations[cell]
-            for degree in run.options.degrees
-            if (cell := Cell(score, CONDITIONAL, degree)) in run.evaluations
-        }
-        for score in run.options.scores
-    }
+    curves = {score: degrees_of(run, score) for score in run.options.scores}
     shown = {score: own for score, own in curves.items() if len(own) > 1}
     return plots.degree_curves(shown) if shown else None
 

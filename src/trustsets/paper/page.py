@@ -3,36 +3,34 @@
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
-
 from trustsets import storage
 from trustsets._version import __version__
+from trustsets.errors import InputError
 from trustsets.metrics import render
 from trustsets.metrics.plain import to_plain
 from trustsets.paper.experiment import Run
 from trustsets.paper.figures import caption, draw_figures
-from trustsets.paper.methods import ATYPICALITY, CLUSTERED, DEFAULT, OWN_GROUPWISE, PLUGIN
-from trustsets.paper.printed import DATASETS, printed_source
+from trustsets.paper.options import Options
 from trustsets.paper.stages import StageCache, Tally
 from trustsets.paper.tables import MARK, Number, PaperTable, correlation_table, paper_tables
+from trustsets.paper.words import accuracy, figure_text, reading, setting
 
 __all__ = [
+    "Made",
     "Written",
     "differences",
-    "figure_text",
-    "reading",
-    "setting",
+    "read_made",
     "time_rows",
     "write_run",
     "write_text",
 ]
 
-PAGE, RESULTS = "README.md", "results.json"
+PAGE, RESULTS, MADE = "README.md", "results.json", "run.json"
 TIME_HEADER = ("Stage", "made", "reused", "seconds", "seconds saved", "processor seconds")
 """Heads of the table that `time_rows` fills."""
 
@@ -46,13 +44,53 @@ class Written:
     tables: list[tuple[str, str]]
 
 
+@final
+@dataclass(frozen=True)
+class Made:
+    """Where a run came from: enough to find it again in its cache.
+
+    Attributes
+    ----------
+    command : str
+        What was typed, with every option that is not at its default.
+    dataset, data, train, groups
+        As for `read_source`.
+    cache : str
+        Folder of the stages.
+    """
+
+    command: str
+    dataset: str
+    data: str
+    train: str | None
+    groups: tuple[str, ...]
+    cache: str
+
+
+def read_made(folder: str | os.PathLike[str]) -> tuple[Made, Options]:
+    """Where the run in a folder came from, and with which options."""
+    path = Path(folder) / MADE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            f"{path}: there is no such file; name folders that trustsets paper run wrote."
+        ) from None
+    options = {name: _tupled(value) for name, value in content.pop("options").items()}
+    return Made(**{name: _tupled(value) for name, value in content.items()}), Options(**options)
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
 def write_run(
     run: Run,
     folder: str | os.PathLike[str],
     cache: StageCache,
     *,
     figures: bool = True,
-    command: str | None = None,
+    made: Made | None = None,
 ) -> Written:
     """Write everything into a folder; each file is whole or not there.
 
@@ -67,8 +105,8 @@ def write_run(
         Its times go into the page; drawing is timed too.
     figures : bool
         Draw the figures; it takes a few seconds.
-    command : str, optional
-        What made the run, for the page.
+    made : Made, optional
+        Where the run came from, for the page; kept in ``run.json``, for `read_made`.
     """
     root = Path(folder)
     (root / "tables").mkdir(parents=True, exist_ok=True)
@@ -86,7 +124,10 @@ def write_run(
             drawn = draw_figures(run, root / "figures")
     results = _plain(run, tables)
     write_text(root / RESULTS, json.dumps(results, indent=1, allow_nan=False) + "\n")
-    write_text(root / PAGE, _page(run, tables, drawn, cache, command))
+    write_text(root / PAGE, _page(run, tables, drawn, cache, made))
+    if made is not None:
+        whole = to_plain(made) | {"options": to_plain(run.options)}
+        write_text(root / MADE, json.dumps(whole, indent=1) + "\n")
     return Written(results, _titled(run, tables))
 
 
@@ -159,7 +200,7 @@ def _plain(run: Run, tables: list[PaperTable]) -> dict[str, Any]:
         "training_points": 0 if source.train is None else len(source.train[0]),
         "classes": source.n_classes,
         "groups": list(source.groups),
-        "accuracy": _accuracy(run),
+        "accuracy": accuracy(run),
         "options": to_plain(run.options),
         "seeds": list(run.seeds),
         "temperatures": run.temperatures,
@@ -201,22 +242,17 @@ def _plain_number(number: Number) -> dict[str, Any]:
     }
 
 
-def _accuracy(run: Run) -> float:
-    outputs = run.source.parts[run.source.test_part]
-    return float(np.mean(outputs.predicted_codes == outputs.codes))
-
-
 def _page(
     run: Run,
     tables: list[PaperTable],
     figures: Mapping[str, Path],
     cache: StageCache,
-    command: str | None,
+    made: Made | None,
 ) -> str:
-    made = "`write_run` of `trustsets.paper.page`" if command is None else f"`{command}`"
+    how = "`write_run` of `trustsets.paper.page`" if made is None else f"`{made.command}`"
     parts = [
         f"# {run.source.name}: the paper's tables and figures",
-        f"Made by {made}, trustsets {__version__}.",
+        f"Made by {how}, trustsets {__version__}.",
         setting(run),
         reading([run]),
     ]
@@ -230,99 +266,6 @@ def _page(
     parts += [figure_text(name, caption(name, run)) for name in figures]
     parts.append("## Time by stage\n\n" + _times(cache))
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
-
-
-def figure_text(name: str, text: str) -> str:
-    """A figure with its number and caption."""
-    return f"Figure {name.removeprefix('figure')}. {text}.\n\n![{text}](figures/{name}.png)"
-
-
-def setting(run: Run) -> str:
-    """Samples and options of a run in words."""
-    source, options = run.source, run.options
-    sizes = ", ".join(f"{len(own):,} ({part})" for part, own in source.parts.items())
-    train = "none" if source.train is None else f"{len(source.train[0]):,}"
-    scores, degrees = ", ".join(options.scores), ", ".join(map(str, options.degrees))
-    return (
-        f"Samples: {sizes}. Training points for the trust score: {train}. Classes: "
-        f"{source.n_classes}. Accuracy: {100 * _accuracy(run):.1f}%. {_split(run)}\n\n"
-        f"alpha = {options.alpha:g}; scores {scores}; degrees {degrees}, of which "
-        f"{options.degree} is in the tables. {_trust(run)} {_bins(run)} {_balls(run)}"
-    )
-
-
-def _split(run: Run) -> str:
-    if run.source.fixed_split:
-        return (
-            "The split into calibration and test samples is fixed and the temperature is the exact "
-            "maximum-likelihood one, so there is nothing to repeat: one run, and errors in "
-            "parentheses are those of sampling the test points."
-        )
-    first, last = run.seeds[0], run.seeds[-1]
-    seeds = f"seed {first}" if len(run.seeds) == 1 else f"seeds {first} to {last}"
-    return (
-        f"Halves stratified by class, {seeds}; in parentheses standard errors over seeds (plain "
-        "standard deviation over the root of their number)."
-    )
-
-
-def _trust(run: Run) -> str:
-    options = run.options
-    rows = "features divided by their L2 norm" if options.normalize else "features as they are"
-    distances = "squared" if options.squared else "plain"
-    text = f"Trust: {rows}, neighbour {options.neighbour} of each class, {distances} distances"
-    kinds = {(True, 2, True): "the authors' code", (False, 1, False): "the paper's text"}
-    known = kinds.get((options.normalize, options.neighbour, options.squared))
-    return f"{text} ({known})." if known else f"{text}."
-
-
-def _bins(run: Run) -> str:
-    options = run.options
-    text = {
-        "text": "divided within each confidence bin (the paper's text)",
-        "code": "divided by the same quantiles in all confidence bins (the authors' code)",
-    }[options.bins]
-    edges = options.edges_by_hand(run.source.name)
-    if edges is None:
-        return f"Trust and Rank bins are {text}."
-    listed = ", ".join(f"{edge:g}" for edge in edges)
-    return f"Trust bins are {text}; Rank bins have the edges {listed}."
-
-
-def _balls(run: Run) -> str:
-    return {
-        "growing": "Balls grow until they hold 10 other samples (the authors' code).",
-        "fixed": "Balls have one radius, around samples with 10 neighbours (the package's own).",
-    }[run.options.balls]
-
-
-def reading(runs: Sequence[Run]) -> str:
-    """How to read the tables, and what was run in them."""
-    text = (
-        "The paper's methods are run as the authors ran them: temperature fitted on the "
-        "calibration samples, Conf of the unscaled softmax, sets that may be empty; NAIVE and "
-        "GROUPWISE with plain quantiles and nothing where calibration has no samples. Two things "
-        "are this package's: the temperature is the exact maximum-likelihood one, where the "
-        "authors took gradient steps, and the components of PCA FEATURES come from the "
-        "calibration samples, which the paper does not say. "
-        f"*{DEFAULT}* is `ConditionalConformal` as this package sets it up, with the score in the "
-        "tail scale; it knows the group columns, if there are any. Its sets are never empty, so "
-        "that it covers too much where the classifier is right more often than asked for."
-    )
-    if any(run.source.groups for run in runs):
-        text += f" *{OWN_GROUPWISE}* is GROUPWISE with the finite-sample quantile of each group."
-    if any(run.options.related for run in runs):
-        text += (
-            f" Of related work, {PLUGIN} shares everything with CONDITIONAL but its fit; "
-            f"{CLUSTERED} and {ATYPICALITY} are those of this package, at the same temperature."
-        )
-    text += " Bold: best or within 0.1 of it. *Perfect* is what noise alone gives with these bins."
-    if any(run.source.name in DATASETS for run in runs):
-        text += (
-            f" *Printed* are the numbers of {printed_source()}; {MARK} marks ours where the two "
-            "differ by more than two standard errors of the difference and the rounding of print."
-        )
-    return text
 
 
 def _comparison(compared: list[dict[str, Any]]) -> str:
