@@ -55,11 +55,12 @@ _LIGHT = 0.55
 _HALF_WIDTH = 3.5
 _SMALL, _TINY = 7, 6.5
 # Curves over whole numbers stand this far apart, so that equal ones do not hide each other.
-_DODGE = 0.14
+_DODGE = 0.2
 _SHOWN_POINTS = 4000
 _FLOOR = "noise floor"
 _MOST_BARS = 40
-_LEGEND_COLUMNS = 4
+# Names of a legend stand in one row if they have no more letters than this, else in two columns.
+_ROW_OF_NAMES = 30
 
 
 def coverage_heatmap(
@@ -147,12 +148,11 @@ def coverage_heatmaps(
         Put all heatmaps into one column, for narrow pages.
     """
     from matplotlib import pyplot as plt
-    from matplotlib.cm import ScalarMappable
 
     tables = [table] if isinstance(table, str) else list(table)
     panels = [(name, runs, item) for item in tables for name, runs in evaluations.items()]
     first = heatmap_data(panels[0][1], tables[0])
-    norm, width = _norm(first.target), max(_HALF_WIDTH, 0.25 * len(first.columns) + 1.0)
+    width = max(_HALF_WIDTH, 0.25 * len(first.columns) + 1.0)
     n_rows, n_columns = (len(panels), 1) if stacked else (len(tables), len(panels) // len(tables))
     lines = 1 + counts + (errors and len(_listed(panels[0][1])) > 1)
     height = (0.08 + 0.14 * lines) * len(first.rows) + 0.62
@@ -167,13 +167,27 @@ def coverage_heatmaps(
         ax.set_ylabel("")
     for ax in axes[:-1].flat:
         ax.set_xlabel("")
-    scale = ScalarMappable(norm, _colours(colorblind))
-    bar = figure.colorbar(
-        scale, ax=axes, extend="min", label="Coverage", location="bottom", aspect=30 * n_columns
-    )
-    ticks = [float(norm.vmin or 0.0), first.target, 1.0]
-    bar.set_ticks(ticks, labels=[f"{tick:.2f}" for tick in ticks])
+    add_coverage_bar(figure, axes, first.target, colorblind=colorblind)
     return figure
+
+
+def add_coverage_bar(
+    figure: "Figure", axes: Any, target: float, *, colorblind: bool = False
+) -> None:
+    """Explain the colours of heatmaps below an array of axes of shape (rows, columns)."""
+    from matplotlib.cm import ScalarMappable
+
+    norm = _norm(target)
+    bar = figure.colorbar(
+        ScalarMappable(norm, _colours(colorblind)),
+        ax=axes,
+        extend="min",
+        label="Coverage",
+        location="bottom",
+        aspect=30 * axes.shape[1],
+    )
+    ticks = [float(norm.vmin or 0.0), target, 1.0]
+    bar.set_ticks(ticks, labels=[f"{tick:.2f}" for tick in ticks])
 
 
 def _listed(runs: Runs) -> Sequence[Evaluation]:
@@ -229,11 +243,11 @@ def degree_curves(
     top.set_ylabel(f"{render.title(table + '.gap')} (%)")
     bottom.set_ylabel("Mean set size")
     bottom.set_xlabel("Degree")
+    top.set_ylim(bottom=0)
     for ax in (top, bottom):
-        ax.set_ylim(bottom=0)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         _tidy(ax)
-    _legend_floor_last(top, figure)
+    legend_below(top, figure)
     return figure
 
 
@@ -243,6 +257,7 @@ def ball_curves(
     *,
     floor: bool = True,
     errors: Literal["seeds", "trials"] = "seeds",
+    legend: bool = True,
 ) -> "Axes":
     """CovGap over balls against their radius.
 
@@ -257,9 +272,12 @@ def ball_curves(
     errors : {"seeds", "trials"}
         Standard errors over seeds (over trials if there is one seed), or over trials only, as
         in the paper.
+    legend : bool
+        Name the methods: below a new figure, or on the given axes.
     """
     curves = {name: ball_data(runs, errors) for name, runs in evaluations.items()}
-    ax = ax if ax is not None else _new_axes((_HALF_WIDTH, 2.7))
+    own = ax is None
+    ax = ax if ax is not None else _new_axes((_HALF_WIDTH, 3.0))
     for i, (name, curve) in enumerate(curves.items()):
         ax.errorbar(curve.radii, curve.gap, curve.error, label=name, **_style(i))
     if floor:
@@ -268,12 +286,13 @@ def ball_curves(
     ax.set_xlabel("Radius of the ball")
     ax.set_ylabel("CovGap (%)")
     ax.set_ylim(bottom=0)
-    _legend_floor_last(ax)
+    if legend:
+        legend_below(ax, ax.get_figure(root=True) if own else None)
     return _tidy(ax)
 
 
-def _legend_floor_last(ax: "Axes", figure: "Figure | None" = None) -> None:
-    """Name the methods, then the floor, on the axes or below all axes of a figure.
+def legend_below(ax: "Axes", figure: "Figure | None" = None) -> None:
+    """Name the methods, then the floor, below all axes of a figure, or on the axes.
 
     (By itself a legend puts lines, such as the floor, before error bars.)
     """
@@ -283,7 +302,7 @@ def _legend_floor_last(ax: "Axes", figure: "Figure | None" = None) -> None:
     if figure is None:
         ax.legend(*named, frameon=False, fontsize=_SMALL)
     else:
-        columns = min(len(order), _LEGEND_COLUMNS)
+        columns = len(order) if sum(map(len, labels)) <= _ROW_OF_NAMES else 2
         figure.legend(
             *named, loc="outside lower center", ncols=columns, frameon=False, fontsize=_SMALL
         )
@@ -402,8 +421,8 @@ def _style(i: int) -> dict[str, Any]:
     return {
         "color": _PALETTE[i % len(_PALETTE)],
         "marker": _MARKERS[i % len(_MARKERS)],
-        "ms": 4,
-        "lw": 1.4,
+        "ms": 3.5,
+        "lw": 1.2,
         "ls": "-",
         "capsize": 2,
     }

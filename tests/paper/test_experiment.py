@@ -24,7 +24,7 @@ from trustsets import (
 from trustsets.errors import InputError
 from trustsets.metrics import Balls, label_ranks
 from trustsets.metrics.coverage import correlate
-from trustsets.paper.experiment import Cell, Experiment
+from trustsets.paper.experiment import RANK_SHOWN, Cell, Experiment
 from trustsets.paper.methods import (
     CONDITIONAL,
     DEFAULT,
@@ -358,6 +358,15 @@ def test_code_bins_are_those_of_the_authors(source):
             if here.any():
                 gaps.append(abs(covered[here].mean() - 0.9) * 100)
     assert result.tables["conf_rank"].gap.value == pytest.approx(np.mean(gaps))
+
+
+def test_heatmaps_by_rank_set_rank_1_apart_with_the_same_edges_for_all_seeds(plain):
+    tables = [item.tables[RANK_SHOWN] for item in plain.evaluations[Cell("APS", STANDARD)]]
+    for table in tables:
+        first = table.edges[table.index[:, 1] == 0, 1]
+        assert (first == 1.0).all()
+        assert (table.edges[table.index[:, 1] > 0, 1] > 1.0).all()
+    assert tables[0].shape == tables[1].shape == (10, 4)
 
 
 def test_groupwise_is_the_higher_quantile_of_each_group(source):

@@ -81,7 +81,7 @@ def _heatmaps(runs: Sequence[Run], cells: Cells) -> "Figure | None":
     shown = [run for run in runs if all(_has(run, *cell) for cell in cells)]
     if not shown:
         return None
-    size = (_PANEL[0] * len(cells), _HEATMAP_HEIGHT * len(shown))
+    size = (_PANEL[0] * len(cells), _HEATMAP_HEIGHT * len(shown) + 0.45)
     figure, axes = plt.subplots(
         len(shown), len(cells), figsize=size, squeeze=False, layout="constrained"
     )
@@ -91,6 +91,7 @@ def _heatmaps(runs: Sequence[Run], cells: Cells) -> "Figure | None":
             ax.set_title(f"{run.source.name}: {method}", fontsize=8)
     for ax in axes[:-1].flat:
         ax.set_xlabel("")
+    plots.add_coverage_bar(figure, axes, 1.0 - shown[0].options.alpha)
     return figure
 
 
@@ -117,6 +118,8 @@ def _panels(runs: Sequence[Run], draw: "Callable[[Run, Axes | None], bool]") -> 
         ax.set_title(run.source.name, fontsize=8)
     for ax in axes.flat[len(shown) :]:
         ax.set_axis_off()
+    if axes.flat[0].get_legend() is None:  # one legend for all panels
+        plots.legend_below(axes.flat[0], figure)
     return figure
 
 
@@ -124,7 +127,7 @@ def _balls_of(methods: Sequence[str]) -> "Callable[[Run, Axes | None], bool]":
     def draw(run: Run, ax: "Axes | None") -> bool:
         shown = with_balls(run, methods)
         if shown and ax is not None:
-            plots.ball_curves(shown, ax, errors=ball_errors(run))
+            plots.ball_curves(shown, ax, errors=ball_errors(run), legend=False)
         return bool(shown)
 
     return draw

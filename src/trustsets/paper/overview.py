@@ -16,7 +16,7 @@ from trustsets.paper.page import read_made, write_text
 from trustsets.paper.sources import read_source
 from trustsets.paper.stages import StageCache
 from trustsets.paper.tables import PaperTable, Row, correlation_table, paper_tables
-from trustsets.paper.words import figure_text, reading, setting
+from trustsets.paper.words import figure_text, reading, samples, setting
 
 __all__ = ["cross_tables", "find_run", "write_overview"]
 
@@ -116,9 +116,19 @@ def _page(
     how = "`write_overview` of `trustsets.paper.overview`" if command is None else f"`{command}`"
     parts = ["# The paper's tables and figures, dataset by dataset"]
     parts.append(f"Made by {how}, trustsets {__version__}.")
-    parts += [f"**{run.source.name}.** {setting(run)}" for run in runs]
+    parts += _settings(runs)
     parts.append(reading(runs))
     parts += [f"## {title}\n\n{text}" for title, text in tables]
     parts += ["## Figures"] if figures else []
     parts += [figure_text(name, CROSS_CAPTIONS[name]) for name in figures]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def _settings(runs: Sequence[Run]) -> list[str]:
+    """Samples of each dataset, and options: once, where they are the same."""
+    data = {run.source.name: samples(run) for run in runs}
+    options = {run.source.name: setting(run) for run in runs}
+    if len(set(options.values())) > 1:
+        return [f"**{name}.** {text} {options[name]}" for name, text in data.items()]
+    listed = "\n".join(f"- **{name}.** {text}" for name, text in data.items())
+    return [listed, next(iter(options.values()))]

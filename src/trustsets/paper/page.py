@@ -18,7 +18,7 @@ from trustsets.paper.figures import caption, draw_figures
 from trustsets.paper.options import Options
 from trustsets.paper.stages import StageCache, Tally
 from trustsets.paper.tables import MARK, Number, PaperTable, correlation_table, paper_tables
-from trustsets.paper.words import accuracy, figure_text, reading, setting
+from trustsets.paper.words import accuracy, figure_text, reading, samples, setting
 
 __all__ = [
     "Made",
@@ -253,7 +253,7 @@ def _page(
     parts = [
         f"# {run.source.name}: the paper's tables and figures",
         f"Made by {how}, trustsets {__version__}.",
-        setting(run),
+        f"{samples(run)} {setting(run)}",
         reading([run]),
     ]
     if run.left_out:

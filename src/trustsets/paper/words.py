@@ -9,7 +9,7 @@ from trustsets.paper.methods import ATYPICALITY, CLUSTERED, DEFAULT, OWN_GROUPWI
 from trustsets.paper.printed import DATASETS, printed_source
 from trustsets.paper.tables import MARK
 
-__all__ = ["accuracy", "figure_text", "reading", "setting"]
+__all__ = ["accuracy", "figure_text", "reading", "samples", "setting"]
 
 
 def accuracy(run: Run) -> float:
@@ -23,16 +23,23 @@ def figure_text(name: str, text: str) -> str:
     return f"Figure {name.removeprefix('figure')}. {text}.\n\n![{text}](figures/{name}.png)"
 
 
-def setting(run: Run) -> str:
-    """Samples and options of a run in words."""
-    source, options = run.source, run.options
+def samples(run: Run) -> str:
+    """Samples of a run in words."""
+    source = run.source
     sizes = ", ".join(f"{len(own):,} ({part})" for part, own in source.parts.items())
     train = "none" if source.train is None else f"{len(source.train[0]):,}"
-    scores, degrees = ", ".join(options.scores), ", ".join(map(str, options.degrees))
     return (
         f"Samples: {sizes}. Training points for the trust score: {train}. Classes: "
-        f"{source.n_classes}. Accuracy: {100 * accuracy(run):.1f}%. {_split(run)}\n\n"
-        f"alpha = {options.alpha:g}; scores {scores}; degrees {degrees}, of which "
+        f"{source.n_classes}. Accuracy: {100 * accuracy(run):.1f}%."
+    )
+
+
+def setting(run: Run) -> str:
+    """Options of a run in words."""
+    options = run.options
+    scores, degrees = ", ".join(options.scores), ", ".join(map(str, options.degrees))
+    return (
+        f"{_split(run)}\n\nalpha = {options.alpha:g}; scores {scores}; degrees {degrees}, of which "
         f"{options.degree} is in the tables. {_trust(run)} {_bins(run)} {_balls(run)}"
     )
 

@@ -65,9 +65,9 @@ class MondrianConformal(Predictor):
     by : Groups, Bins or "class"
         ``Groups()`` uses the group columns, as the paper's GROUPWISE does, ``Bins()`` a grid
         of statistics, as its NAIVE does (both with the finite-sample quantile, which the
-        authors leave out: see `MondrianConformal.paper`). ``"class"`` gives each class its own threshold: the
-        set holds y if s(x, y) is at most the threshold of y, which guarantees coverage
-        given the true class.
+        authors leave out: see `MondrianConformal.paper`). ``"class"`` gives
+        each class its own threshold: the set holds y if s(x, y) is at most the threshold of
+        y, which guarantees coverage given the true class.
     score, temperature, allow_empty, tuning_fraction, random_state
         As in `StandardConformal`. The edges of `Bins` are learned from the tuning part.
     trust : TrustScore, optional
