@@ -300,3 +300,4 @@ def test_ends_of_narrow_bins_are_told_apart():
     assert _ends(0.1, 0.19, whole=False) == "0.1–0.19"
     assert _ends(0.99931, 0.99987, whole=False) == "0.999–1"
     assert _ends(1.0, 1.0, whole=False) == "1–1"
+    assert _ends(4.51, 351.7, whole=False) == "4.5–352"

@@ -154,9 +154,14 @@ def _ends(low: float, high: float, whole: bool) -> str:
         return f"{low:.0f}" if low == high else f"{low:.0f}–{high:.0f}"
     # Enough digits to tell the ends apart: confident models have bins like 0.9993–1.
     digits = 2
-    while digits < _MOST_DIGITS and f"{low:.{digits}g}" == f"{high:.{digits}g}":
+    while digits < _MOST_DIGITS and _digits(low, digits) == _digits(high, digits):
         digits += 1
-    return f"{low:.{digits}g}–{high:.{digits}g}"
+    return f"{_digits(low, digits)}–{_digits(high, digits)}"
+
+
+def _digits(value: float, digits: int) -> str:
+    """So many digits, but whole numbers in full: Trust may be 350, and not 3.5e+02."""
+    return f"{value:.0f}" if abs(value) >= 10.0**digits else f"{value:.{digits}g}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,6 +44,7 @@ _CAPTIONS = {
     "figure7": "CovGap over balls, principal components of the features included",
 }
 _BY_RANK, _BY_BALLS = {"figure1", "figure4"}, {"figure2", "figure7"}
+_HEATMAPS = {"figure1", "figure3", "figure4"}
 
 
 def caption(name: str, run: Run) -> str:
@@ -58,6 +59,8 @@ def caption(name: str, run: Run) -> str:
         )
     elif name in _BY_BALLS:
         text += "; error bars are standard errors over seeds, or over trials if there is one"
+    if name in _HEATMAPS:
+        text += "; hatched where there are no samples"
     return text
 
 
