@@ -98,7 +98,7 @@ def coverage_heatmap(
     norm = _norm(data.target, deepest)
     ax.imshow(data.coverage, cmap=_colours(colorblind), norm=norm, origin="lower", aspect="auto")
     _write_cells(ax, data, norm, counts, errors)
-    ax.patch.set(facecolor="#f2f2f2", edgecolor="#bdbdbd", hatch="////")  # bins without samples
+    ax.patch.set(facecolor="white", edgecolor="#bdbdbd", hatch="////")  # bins without samples
     if data.ends:
         ax.set_xticks(np.arange(len(data.ends)) - 0.5, data.ends, fontsize=_SMALL)
     else:

@@ -4,6 +4,7 @@ Tables 1, 3, 4 and 5 have one block for each dataset. Table 2 is about the group
 which have names of their own, so each dataset with groups has one.
 """
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -59,20 +60,20 @@ def write_overview(
         raise InputError(f"an overview needs runs of different datasets; got {names}.")
     root = Path(folder)
     (root / "tables").mkdir(parents=True, exist_ok=True)
-    texts = []
+    texts: list[tuple[float, str, str]] = []
     for table in cross_tables(runs):
         write_text(root / "tables" / f"{table.slug}.md", table.to_markdown())
         write_text(root / "tables" / f"{table.slug}.tex", table.to_latex())
-        texts.append((table.title, table.to_markdown()))
+        texts.append((table.number or math.inf, table.title, table.to_markdown()))
     correlations = correlation_table(runs)
     if correlations.rows:
         write_text(root / "tables" / "table3.md", correlations.to_markdown())
         write_text(root / "tables" / "table3.tex", correlations.to_latex())
-        texts.append(("Table 3: correlation of Trust and Rank", correlations.to_markdown()))
-    texts.sort()
+        texts.append((3, "Table 3: correlation of Trust and Rank", correlations.to_markdown()))
+    titled = [(title, text) for _, title, text in sorted(texts)]
     drawn = draw_cross_figures(runs, root / "figures") if figures else {}
-    write_text(root / PAGE, _page(runs, texts, list(drawn), command))
-    return texts
+    write_text(root / PAGE, _page(runs, titled, list(drawn), command))
+    return titled
 
 
 def cross_tables(runs: Sequence[Run]) -> list[PaperTable]:
@@ -101,7 +102,7 @@ def _joined(own: dict[str, PaperTable], slug: str) -> PaperTable:
             names = (name, *row.names) if by_score else (name, row.name)
             rows.append(Row(names, tuple(row.numbers[place] for place in at)))
     heads = ("Dataset", *first.heads) if by_score else ("Dataset", first.heads[-1])
-    title = f"Table {first.number}: {first.title}" if first.number else f"Then: {first.title}"
+    title = f"Table {first.number}: {first.title}" if first.number else first.title
     return PaperTable(first.number, slug, title, heads, tuple(shared), tuple(rows))
 
 

@@ -200,7 +200,7 @@ def paper_tables(run: Run) -> list[PaperTable]:
             found.append(_table(run, 4, title, [_MAIN_SCORE], methods, columns))
         if run.options.related:
             methods = [STANDARD, CONDITIONAL, *RELATED, DEFAULT]
-            title = "methods of related work"
+            title = "Methods of related work"
             found.append(_table(run, None, title, [_MAIN_SCORE], methods, columns))
     title = "methods by conformity score"
     found.append(_table(run, 5, title, run.options.scores, main, columns))
