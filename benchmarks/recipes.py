@@ -169,7 +169,7 @@ def of(*statistics: Any) -> Callable[[Task], Basis]:
 
 
 def groupwise(column: str) -> Make:
-    """The paper's GROUPWISE for one column."""
+    """GROUPWISE for one column, with the finite-sample quantile that the authors leave out."""
     return lambda task: MondrianConformal(Groups(column), **PAPER_WORDS)
 
 

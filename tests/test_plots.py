@@ -24,6 +24,7 @@ from trustsets.metrics.figure_data import (
     heatmap_data,
     size_data,
     trust_rank_data,
+    two_digits,
 )
 
 
@@ -96,7 +97,7 @@ def test_heatmaps_share_one_scale(case):
         second.images[0].norm.vmin,
         second.images[0].norm.vmax,
     )
-    assert bar.get_ylabel() == "Coverage"
+    assert bar.get_xlabel() == "Coverage"
 
 
 def test_heatmap_over_seeds_is_the_mean_with_its_standard_error(case):
@@ -114,8 +115,8 @@ def test_heatmap_over_seeds_is_the_mean_with_its_standard_error(case):
     np.testing.assert_allclose(both.coverage, (one.coverage + two.coverage) / 2.0)
     np.testing.assert_allclose(both.error, np.abs(one.coverage - two.coverage) / 2.0, atol=1e-15)
     ax = plots.coverage_heatmap([result, other], "conf_trust", errors=True)
-    error = both.error[0, 0]
-    assert ax.texts[0].get_text() == f"{both.coverage[0, 0]:.2f}\n±{error:.2f}".replace("±0.", "±.")
+    shown = two_digits(both.coverage[0, 0]), two_digits(both.error[0, 0])
+    assert ax.texts[0].get_text() == "\n±".join(shown)
 
 
 def test_heatmaps_can_be_stacked_and_show_several_tables(case):
@@ -145,6 +146,10 @@ def test_ball_curves_over_seeds_need_the_same_radii(case):
     np.testing.assert_allclose(data.gap, (first + second) / 2.0)
     np.testing.assert_allclose(data.error, np.abs(first - second) / 2.0)
     np.testing.assert_array_equal(ball_data(result).error, result.balls.standard_error)
+    own = runs[0].balls.standard_error[1:], runs[1].balls.standard_error
+    trials = ball_data(runs, errors="trials")
+    np.testing.assert_allclose(trials.error, np.hypot(*own) / 2.0)
+    np.testing.assert_array_equal(trials.gap, data.gap)
     with pytest.raises(InputError, match="share no radius"):
         ball_data([seed(1, radii=(1.0,)), seed(2, radii=(1.1,))])
 
@@ -166,10 +171,32 @@ def test_degree_curves_show_means_errors_and_the_floor(case):
     np.testing.assert_allclose(data.gap_error, [0.0, abs(gaps[0] - gaps[1]) / 2])
     np.testing.assert_allclose(data.size, [result.sizes.mean, (result.sizes.mean + 20) / 2])
     figure = plots.degree_curves({"a": {1: result, 3: [result, other]}})
-    left, right = figure.axes
-    np.testing.assert_allclose(left.containers[0].lines[0].get_ydata(), data.gap)
-    np.testing.assert_allclose(right.containers[0].lines[0].get_ydata(), data.size)
+    top, bottom = figure.axes
+    np.testing.assert_allclose(top.containers[0].lines[0].get_ydata(), data.gap)
+    np.testing.assert_allclose(bottom.containers[0].lines[0].get_ydata(), data.size)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "noise floor"]
+    assert top.get_ylabel() == "Conf x Trust CovGap (%)"  # which CovGap it is
+
+
+def test_equal_curves_by_degree_stand_apart(case):
+    _, _, result = case
+    curve = {1: result, 2: result}
+    top, bottom = plots.degree_curves({"a": curve, "b": curve}).axes
+    for ax in (top, bottom):
+        first, second = (item.lines[0].get_xdata() for item in ax.containers)
+        assert (second - first > 0.1).all()
+        assert (second - first < 0.5).all()
+
+
+def test_columns_of_a_heatmap_are_named_by_the_edges_between_them(case):
+    _, _, result = case
+    data = heatmap_data(result, "conf_trust")
+    edges = result.tables["conf_trust"].edges[:, 0]
+    assert len(data.ends) == 5
+    assert data.ends[0] == two_digits(edges.min()) and data.ends[-1] == two_digits(edges.max())
+    ax = plots.coverage_heatmap(result, "conf_trust")
+    assert ax.get_xticks().tolist() == [-0.5, 0.5, 1.5, 2.5, 3.5]
+    assert tuple(text.get_text() for text in ax.get_xticklabels()) == data.ends
 
 
 def test_ball_curves_show_the_curve_and_its_errors(case):
@@ -196,7 +223,7 @@ def test_trust_by_rank_gives_quartiles_of_bands(case):
         np.testing.assert_allclose(data.upper[at], np.quantile(trust[ranks == value], 0.75))
     assert data.rank[-1] == pytest.approx(40)
     ax = plots.trust_against_rank(case[0], FirstFeature())
-    assert ax.get_xscale() == "log"
+    assert ax.get_xscale() == ax.get_yscale() == "log"
     assert len(ax.collections[0].get_offsets()) == 450
     shown = ax.lines[0].get_xdata()
     assert shown[0] == 1.0
@@ -273,3 +300,4 @@ def test_ends_of_narrow_bins_are_told_apart():
     assert _ends(0.1, 0.19, whole=False) == "0.1–0.19"
     assert _ends(0.99931, 0.99987, whole=False) == "0.999–1"
     assert _ends(1.0, 1.0, whole=False) == "1–1"
+    assert _ends(4.51, 351.7, whole=False) == "4.5–352"

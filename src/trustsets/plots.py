@@ -5,11 +5,12 @@ put it on axes. They take and return Axes, or return the Figure where there are 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from trustsets.errors import InputError
+from trustsets.metrics import render
 from trustsets.metrics.binning import label_ranks
 from trustsets.metrics.figure_data import (
     HeatmapData,
@@ -20,10 +21,11 @@ from trustsets.metrics.figure_data import (
     heatmap_data,
     size_data,
     trust_rank_data,
+    two_digits,
 )
 from trustsets.metrics.result import Evaluation
 from trustsets.outputs import ModelOutputs
-from trustsets.statistics import Observed, SupportsTrust
+from trustsets.statistics import Floats, Observed, SupportsTrust
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,9 +51,16 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 # that noise in a good table is not painted as a catastrophe.
 _FULL_COLOUR = 0.3
 _LIGHT = 0.55
+# Width in inches of one panel: half a page, where letters of 6.5 points and more are readable.
+_HALF_WIDTH = 3.5
+_SMALL, _TINY = 7, 6.5
+# Curves over whole numbers stand this far apart, so that equal ones do not hide each other.
+_DODGE = 0.2
 _SHOWN_POINTS = 4000
 _FLOOR = "noise floor"
 _MOST_BARS = 40
+# Names of a legend stand in one row if they have no more letters than this, else in two columns.
+_ROW_OF_NAMES = 30
 
 
 def coverage_heatmap(
@@ -89,9 +98,12 @@ def coverage_heatmap(
     norm = _norm(data.target, deepest)
     ax.imshow(data.coverage, cmap=_colours(colorblind), norm=norm, origin="lower", aspect="auto")
     _write_cells(ax, data, norm, counts, errors)
-    ax.set_facecolor("#e6e6e6")
-    ax.set_xticks(range(len(data.columns)), data.columns, rotation=45, ha="right", fontsize=8)
-    ax.set_yticks(range(len(data.rows)), data.rows, fontsize=8)
+    ax.patch.set(facecolor="white", edgecolor="#bdbdbd", hatch="////")  # bins without samples
+    if data.ends:
+        ax.set_xticks(np.arange(len(data.ends)) - 0.5, data.ends, fontsize=_SMALL)
+    else:
+        ax.set_xticks(range(len(data.columns)), data.columns, rotation=45, ha="right", fontsize=8)
+    ax.set_yticks(range(len(data.rows)), data.rows, fontsize=_SMALL)
     ax.set_xlabel(data.axes[0])
     ax.set_ylabel(data.axes[1])
     ax.tick_params(length=0)
@@ -105,12 +117,12 @@ def _write_cells(
     for (row, column), value in np.ndenumerate(data.coverage):
         if np.isnan(value):
             continue
-        text = f"{value:.2f}" + (f"\nn={data.count[row, column]}" if counts else "")
+        text = two_digits(value) + (f"\nn={data.count[row, column]}" if counts else "")
         if errors and not np.isnan(data.error[row, column]):
-            text += f"\n±{data.error[row, column]:.2f}".replace("0.", ".")
+            text += f"\n±{two_digits(float(data.error[row, column]))}"
         deep = abs(float(norm(value)) - 0.5) > _LIGHT / 2.0 + 0.05
         colour = "white" if deep else "black"
-        ax.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
+        ax.text(column, row, text, ha="center", va="center", fontsize=_TINY, color=colour)
 
 
 def coverage_heatmaps(
@@ -136,28 +148,50 @@ def coverage_heatmaps(
         Put all heatmaps into one column, for narrow pages.
     """
     from matplotlib import pyplot as plt
-    from matplotlib.cm import ScalarMappable
 
     tables = [table] if isinstance(table, str) else list(table)
     panels = [(name, runs, item) for item in tables for name, runs in evaluations.items()]
     first = heatmap_data(panels[0][1], tables[0])
-    norm, width = _norm(first.target), 0.55 * len(first.columns) + 0.6
+    width = max(_HALF_WIDTH, 0.25 * len(first.columns) + 1.0)
     n_rows, n_columns = (len(panels), 1) if stacked else (len(tables), len(panels) // len(tables))
-    size = (width * n_columns + 1.0, (3.4 if n_rows == 1 else 2.8) * n_rows)
+    lines = 1 + counts + (errors and len(_listed(panels[0][1])) > 1)
+    height = (0.08 + 0.14 * lines) * len(first.rows) + 0.62
+    size = (width * n_columns, height * n_rows + 0.45)
     figure, axes = plt.subplots(
         n_rows, n_columns, figsize=size, squeeze=False, layout="constrained"
     )
     for ax, (name, runs, item) in zip(axes.flat, panels, strict=True):
         coverage_heatmap(runs, item, ax, counts=counts, errors=errors, colorblind=colorblind)
-        ax.set_title(name)
+        ax.set_title(name, fontsize=8)
     for ax in axes[:, 1:].flat:
         ax.set_ylabel("")
-    scale = ScalarMappable(norm, _colours(colorblind))
-    aspect = 20 * n_rows
-    bar = figure.colorbar(scale, ax=axes, extend="min", label="Coverage", aspect=aspect)
-    ticks = [float(norm.vmin or 0.0), first.target, 1.0]
-    bar.set_ticks(ticks, labels=[f"{tick:.2f}" for tick in ticks])
+    for ax in axes[:-1].flat:
+        ax.set_xlabel("")
+    add_coverage_bar(figure, axes, first.target, colorblind=colorblind)
     return figure
+
+
+def add_coverage_bar(
+    figure: "Figure", axes: Any, target: float, *, colorblind: bool = False
+) -> None:
+    """Explain the colours of heatmaps below an array of axes of shape (rows, columns)."""
+    from matplotlib.cm import ScalarMappable
+
+    norm = _norm(target)
+    bar = figure.colorbar(
+        ScalarMappable(norm, _colours(colorblind)),
+        ax=axes,
+        extend="min",
+        label="Coverage",
+        location="bottom",
+        aspect=30 * axes.shape[1],
+    )
+    ticks = [float(norm.vmin or 0.0), target, 1.0]
+    bar.set_ticks(ticks, labels=[f"{tick:.2f}" for tick in ticks])
+
+
+def _listed(runs: Runs) -> Sequence[Evaluation]:
+    return [runs] if isinstance(runs, Evaluation) else runs
 
 
 def _colours(colorblind: bool) -> "LinearSegmentedColormap":
@@ -179,7 +213,9 @@ def _norm(target: float, deepest: float | None = None) -> "TwoSlopeNorm":
 def degree_curves(
     results: Mapping[str, Mapping[Any, Runs]] | Mapping[Any, Runs], table: str = "conf_trust"
 ) -> "Figure":
-    """CovGap and mean size against the degree of the function class.
+    """CovGap and mean size against the degree of the function class, one above the other.
+
+    Curves stand a little apart, so that those which coincide can be told from one another.
 
     Parameters
     ----------
@@ -194,33 +230,54 @@ def degree_curves(
     several: dict[str, Any] = {"": results}
     if results and all(isinstance(item, Mapping) for item in results.values()):
         several = {str(name): item for name, item in results.items()}
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.0, 3.2), layout="constrained")
+    figure, (top, bottom) = plt.subplots(
+        2, 1, figsize=(_HALF_WIDTH, 4.4), sharex=True, layout="constrained"
+    )
     for i, (name, item) in enumerate(several.items()):
         data, style = degree_data(item, table), _style(i)
-        left.errorbar(data.degrees, data.gap, data.gap_error, label=name, **style)
-        left.plot(data.degrees, data.floor, ls=":", lw=1, color=style["color"])
-        right.errorbar(data.degrees, data.size, data.size_error, label=name, **style)
-    left.plot([], [], ls=":", lw=1, color="grey", label=_FLOOR)
-    left.set_ylabel("CovGap (%)")
-    right.set_ylabel("Mean set size")
-    for ax in (left, right):
-        ax.set_xlabel("Degree")
-        ax.set_ylim(bottom=0)
+        at = data.degrees + _DODGE * (i - (len(several) - 1) / 2.0)
+        top.errorbar(at, data.gap, data.gap_error, label=name, **style)
+        top.plot(data.degrees, data.floor, ls=":", lw=1, color=style["color"])
+        bottom.errorbar(at, data.size, data.size_error, label=name, **style)
+    top.plot([], [], ls=":", lw=1, color="grey", label=_FLOOR)
+    top.set_ylabel(f"{render.title(table + '.gap')} (%)")
+    bottom.set_ylabel("Mean set size")
+    bottom.set_xlabel("Degree")
+    top.set_ylim(bottom=0)
+    for ax in (top, bottom):
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         _tidy(ax)
-    _legend_floor_last(left, figure)
+    legend_below(top, figure)
     return figure
 
 
 def ball_curves(
-    evaluations: Mapping[str, Runs], ax: "Axes | None" = None, *, floor: bool = True
+    evaluations: Mapping[str, Runs],
+    ax: "Axes | None" = None,
+    *,
+    floor: bool = True,
+    errors: Literal["seeds", "trials"] = "seeds",
+    legend: bool = True,
 ) -> "Axes":
-    """CovGap over balls against their radius, with standard errors over seeds or trials.
+    """CovGap over balls against their radius.
 
-    `floor` draws the noise floor of a perfect method, which is the same for all methods.
+    Parameters
+    ----------
+    evaluations : mapping of str to Evaluation, or to a list of them over seeds
+        Methods, whose balls have the same radii.
+    ax : Axes, optional
+        Where to draw; a new figure by default.
+    floor : bool
+        Draw the noise floor of a perfect method, which is the same for all methods.
+    errors : {"seeds", "trials"}
+        Standard errors over seeds (over trials if there is one seed), or over trials only, as
+        in the paper.
+    legend : bool
+        Name the methods: below a new figure, or on the given axes.
     """
-    curves = {name: ball_data(runs) for name, runs in evaluations.items()}
-    ax = ax if ax is not None else _new_axes((4.6, 3.2))
+    curves = {name: ball_data(runs, errors) for name, runs in evaluations.items()}
+    own = ax is None
+    ax = ax if ax is not None else _new_axes((_HALF_WIDTH, 3.0))
     for i, (name, curve) in enumerate(curves.items()):
         ax.errorbar(curve.radii, curve.gap, curve.error, label=name, **_style(i))
     if floor:
@@ -229,12 +286,13 @@ def ball_curves(
     ax.set_xlabel("Radius of the ball")
     ax.set_ylabel("CovGap (%)")
     ax.set_ylim(bottom=0)
-    _legend_floor_last(ax)
+    if legend:
+        legend_below(ax, ax.get_figure(root=True) if own else None)
     return _tidy(ax)
 
 
-def _legend_floor_last(ax: "Axes", figure: "Figure | None" = None) -> None:
-    """Name the methods, then the floor, on the axes or below all axes of a figure.
+def legend_below(ax: "Axes", figure: "Figure | None" = None) -> None:
+    """Name the methods, then the floor, below all axes of a figure, or on the axes.
 
     (By itself a legend puts lines, such as the floor, before error bars.)
     """
@@ -242,22 +300,23 @@ def _legend_floor_last(ax: "Axes", figure: "Figure | None" = None) -> None:
     order = sorted(range(len(labels)), key=lambda i: labels[i] == _FLOOR)
     named = [handles[i] for i in order], [labels[i] for i in order]
     if figure is None:
-        ax.legend(*named, frameon=False, fontsize=8)
+        ax.legend(*named, frameon=False, fontsize=_SMALL)
     else:
+        columns = len(order) if sum(map(len, labels)) <= _ROW_OF_NAMES else 2
         figure.legend(
-            *named, loc="outside lower center", ncols=len(order), frameon=False, fontsize=8
+            *named, loc="outside lower center", ncols=columns, frameon=False, fontsize=_SMALL
         )
 
 
 def trust_against_rank(
     outputs: ModelOutputs, trust: SupportsTrust, ax: "Axes | None" = None
 ) -> "Axes":
-    """Trust against log Rank: samples, and median and quartiles by rank."""
+    """Trust against Rank, both in log scale: samples, and median and quartiles by rank."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     values, ranks = Observed(outputs, trust).trust, label_ranks(outputs)
     data = trust_rank_data(values, ranks)
-    ax = ax if ax is not None else _new_axes((4.6, 3.2))
+    ax = ax if ax is not None else _new_axes((_HALF_WIDTH, 2.7))
     rng = np.random.default_rng(0)
     shown = rng.permutation(ranks.size)[:_SHOWN_POINTS]
     # Ranks are integers: a little noise keeps the samples from hiding each other.
@@ -269,12 +328,24 @@ def trust_against_rank(
     ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.set_minor_formatter(NullFormatter())
-    finite = values[np.isfinite(values)]
-    ax.set_ylim(0.0, 1.05 * float(np.quantile(finite, 0.995)))
+    ax.set_yscale("log")
+    ax.set_ylim(*_log_limits(values))
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.yaxis.set_minor_formatter(NullFormatter())
     ax.set_xlabel("Rank of the true class (log scale)")
-    ax.set_ylabel("Trust")
-    ax.legend(frameon=False, fontsize=8)
+    ax.set_ylabel("Trust (log scale)")
+    ax.legend(frameon=False, fontsize=_SMALL)
     return _tidy(ax)
+
+
+def _log_limits(values: Floats) -> tuple[float, float]:
+    """Ends of a log axis that hold nearly all samples; a Trust of 0 has no place on it."""
+    shown = values[np.isfinite(values) & (values > 0.0)]
+    if not shown.size:
+        return 0.1, 10.0
+    low, high = np.quantile(shown, [0.001, 0.999])
+    return float(low) / 1.1, float(high) * 1.1
 
 
 def size_histogram(
@@ -350,8 +421,8 @@ def _style(i: int) -> dict[str, Any]:
     return {
         "color": _PALETTE[i % len(_PALETTE)],
         "marker": _MARKERS[i % len(_MARKERS)],
-        "ms": 4,
-        "lw": 1.4,
+        "ms": 3.5,
+        "lw": 1.2,
         "ls": "-",
         "capsize": 2,
     }

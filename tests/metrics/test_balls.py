@@ -95,9 +95,73 @@ def test_a_planted_bad_region_shows_at_small_radii(planted):
     assert bad.gap[-1] < bad.gap[0] / 2
 
 
+# Positions on a line and who is covered; radius 1, and two others wanted in every ball.
+LINE = np.array([[0.0], [1.0], [1.5], [3.0], [7.0]])
+HITS = np.array([True, False, True, True, False])
+# Around 1, the others 0 and 1.5 are inside at once. Around 0, the radius grows to 1.1 ** 5 = 1.61
+# and takes in 1 and 1.5; around 1.5, the same growth takes in 0 and 3 besides 1. Around 3 it grows
+# to 1.1 ** 8 = 2.14 (1.5 and 1), around 7 to 1.1 ** 18 = 5.56 (3 and 1.5).
+GROWN = {0: [1, 2], 1: [0, 2], 2: [0, 1, 3], 3: [1, 2], 4: [2, 3]}
+
+
+def test_growing_balls_by_hand():
+    """The authors' rule: grow by 1.1 until enough others are inside, leave the centre out."""
+    plan = Balls.paper(radii=(1.0,), min_neighbours=2, n_centres=5, n_trials=3)
+    curve = plan.around(LINE).curve(HITS, alpha=0.1)
+    gaps = [100 * abs(HITS[own].mean() - 0.9) for own in GROWN.values()]
+    assert curve.gap[0] == pytest.approx(np.mean(gaps))
+    assert curve.count[0] == pytest.approx(np.mean([len(own) for own in GROWN.values()]))
+    assert curve.standard_error[0] == pytest.approx(0.0)  # every trial has all five
+
+
+def slow_growing_gap(features, hits, centre, radius, alpha, least):
+    """One ball as the rule says it, step by step."""
+    distances = np.delete(cdist(features[[centre]], features)[0], centre)
+    while np.count_nonzero(distances <= radius) < least:
+        radius *= 1.1
+    inside = distances <= radius
+    return 100 * abs(np.delete(hits, centre)[inside].mean() - (1 - alpha)), inside.sum()
+
+
+def test_growing_balls_against_growing_one_at_a_time(planted):
+    features, hits = planted
+    plan = Balls.paper(n_radii=4, n_centres=30, n_trials=6)
+    near = plan.around(features)
+    curve = near.curve(hits, alpha=0.1)
+    assert curve.radii.size == 4  # the smallest radius grows too
+    assert all(len(set(trial)) == 30 for trial in near.drawn.tolist())  # without replacement
+    for i, radius in enumerate(curve.radii):
+        found = [
+            slow_growing_gap(features, hits, centre, radius, 0.1, 10) for centre in near.centres
+        ]
+        gaps, sizes = np.array(found).T
+        assert curve.count[i] == pytest.approx(sizes.mean())
+        trials = gaps[near.drawn].mean(axis=1)
+        assert curve.gap[i] == pytest.approx(trials.mean())
+        # The standard deviation over trials divides by their number.
+        assert curve.trial_spread[i] == pytest.approx(trials.std(ddof=0))
+        assert curve.standard_error[i] == pytest.approx(trials.std(ddof=0) / np.sqrt(6))
+
+
+def test_growing_balls_of_the_paper_have_its_numbers():
+    plan = Balls.paper()
+    assert (plan.rule, plan.n_trials, plan.n_centres, plan.min_neighbours) == (
+        "growing", 100, 100, 10,
+    )  # fmt: skip
+
+
+def test_a_radius_of_zero_never_grows_and_is_left_out(planted):
+    features, hits = planted
+    curve = Balls.paper(radii=(0.0, 1.0), n_trials=2).around(features).curve(hits, alpha=0.1)
+    assert curve.radii.tolist() == [1.0]
+    few = Balls.paper(n_radii=3).around(np.eye(5)).curve(np.ones(5, dtype=bool), alpha=0.1)
+    assert few.radii.size == 0
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"rule": "shrinking"}, 'rule must be "fixed" or "growing"'),
         ({"n_radii": 0}, "n_radii must be 1 or more"),
         ({"largest": 1.2}, r"largest must lie in"),
         ({"radii": ()}, "radii must be"),

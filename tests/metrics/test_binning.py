@@ -3,7 +3,14 @@ import pytest
 
 from trustsets import Bins, Confidence, Groups, InputError, ModelOutputs, MondrianConformal
 from trustsets.metrics import RankBins, label_ranks
-from trustsets.metrics.binning import bin_by_class, bin_by_size, bin_samples, equal_cuts
+from trustsets.metrics.binning import (
+    bin_by_class,
+    bin_by_size,
+    bin_samples,
+    equal_cuts,
+    quantile_cuts,
+    rank_edges_apart,
+)
 from trustsets.statistics import Observed
 
 
@@ -71,6 +78,52 @@ def test_without_ties_both_ways_give_equal_sizes():
     assert np.ptp(np.bincount(cells)) <= 1
 
 
+def ranked_outputs(ranks, n_classes=6):
+    """Samples of one confidence whose labels have these ranks."""
+    probabilities = np.tile(np.linspace(n_classes, 1, n_classes), (len(ranks), 1))
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    return ModelOutputs(probabilities=probabilities, labels=np.array(ranks) - 1)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cells"),
+    [
+        # Quartiles 1, 1 and 1: rank 1 in the lowest bin, all others in the highest.
+        ([1, 1, 1, 1, 1, 1, 2, 6], [0, 0, 0, 0, 0, 0, 3, 3]),
+        # Quartiles 1, 2 and 4: (.., 1], (1, 2], (2, 4], (4, 6].
+        ([1, 1, 1, 2, 2, 3, 4, 5, 6], [0, 0, 0, 1, 1, 2, 2, 3, 3]),
+        # Quartiles 1.75, 2.5 and 3.25 of four samples: a bin each.
+        ([1, 2, 3, 4], [0, 1, 2, 3]),
+        # Quartiles 2, 2 and 3: the lowest bin has no lower end, so it holds the smallest rank.
+        ([2, 2, 2, 3, 3], [0, 0, 0, 2, 2]),
+    ],
+)
+def test_plain_quantiles_of_tied_ranks_by_hand(ranks, cells):
+    """The authors' edges: bins hold their upper edge, and bins between equal edges are empty."""
+    seen = Observed(ranked_outputs(ranks))
+    fitted = RankBins(counts=(1, 4), nested=False, ties="quantiles").fit(seen)
+    assert fitted.cells(seen).tolist() == cells
+    binned = bin_samples(RankBins(counts=(1, 4), nested=False, ties="quantiles"), seen)
+    assert len(binned.labels) == len(set(cells))  # empty bins are not counted
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_plain_quantiles_against_counting(seed):
+    rng = np.random.default_rng(seed)
+    ranks = np.minimum(rng.geometric((0.75, 0.4, 0.2, 0.1)[seed], size=200), 90)
+    edges = np.quantile(ranks, [0.25, 0.5, 0.75])
+    cells = np.count_nonzero(ranks[:, None] >= quantile_cuts(ranks, 4), axis=1)
+    assert cells.tolist() == [sum(rank > edge for edge in edges) for rank in ranks]
+
+
+def test_edges_for_pictures_set_rank_1_apart():
+    assert rank_edges_apart(np.repeat([1, 2, 3, 4, 5, 6], [90, 4, 4, 2, 1, 1])) == (0, 1, 2, 3, 6)
+    assert rank_edges_apart(np.repeat([1, 2, 3, 40], [2, 30, 30, 30])) == (0, 1, 2, 3, 40)
+    assert rank_edges_apart(np.ones(5, dtype=int)) == (0, 1, 2)
+    ranks = np.array([1, 1, 3, 3])
+    RankBins(edges=rank_edges_apart(ranks)).fit(Observed(ranked_outputs(ranks)))
+
+
 def test_edges_by_hand_hold_their_upper_end():
     probabilities = np.tile(np.linspace(6, 1, 6) / 21, (6, 1))
     outputs = ModelOutputs(probabilities=probabilities, labels=np.arange(6))
@@ -84,7 +137,7 @@ def test_edges_by_hand_hold_their_upper_end():
     ]
 
 
-@pytest.mark.parametrize("ties", ["split", "together"])
+@pytest.mark.parametrize("ties", ["split", "together", "quantiles"])
 def test_global_edges_are_the_same_in_every_confidence_bin(make_outputs, ties):
     outputs = make_outputs(n=500)
     seen = Observed(outputs)
@@ -93,7 +146,9 @@ def test_global_edges_are_the_same_in_every_confidence_bin(make_outputs, ties):
     assert RankBins(counts=(5, 3), ties=ties).fit(seen).cuts[1].shape == (5, 2)
 
 
-@pytest.mark.parametrize("partition", [RankBins(), RankBins(ties="together"), Bins()])
+@pytest.mark.parametrize(
+    "partition", [RankBins(), RankBins(ties="together"), RankBins(ties="quantiles"), Bins()]
+)
 def test_order_of_samples_does_not_matter(make_outputs, trust, partition):
     outputs = make_outputs(n=400)
     shuffled = np.random.default_rng(0).permutation(400)
@@ -148,7 +203,7 @@ def test_rank_bins_cannot_serve_a_predictor(make_outputs):
     ("make", "message"),
     [
         (lambda: RankBins(counts=(10, 0)), "counts must be two numbers"),
-        (lambda: RankBins(ties="random"), 'ties must be "split" or "together"'),
+        (lambda: RankBins(ties="random"), 'ties must be "split", "together" or "quantiles"'),
         (lambda: RankBins(edges=(0,)), "two or more finite, increasing"),
         (lambda: RankBins(edges=(0, 2, 2)), "two or more finite, increasing"),
         (lambda: RankBins(edges=(1, 2, 9)), "start below the first rank"),

@@ -4,13 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_runs import QUICK, small_outputs, small_source, small_train
+from small_runs import CLASSES, QUICK, small_outputs, small_source, small_train
 
 from trustsets import (
     APS,
+    Atypicality,
+    ClusteredConformal,
     ConditionalConformal,
     Groups,
     MondrianConformal,
+    PluginConformal,
     Polynomial,
     PrincipalComponents,
     Softmax,
@@ -21,24 +24,30 @@ from trustsets import (
 from trustsets.errors import InputError
 from trustsets.metrics import Balls, label_ranks
 from trustsets.metrics.coverage import correlate
-from trustsets.paper.experiment import Cell, Experiment
+from trustsets.paper.experiment import RANK_SHOWN, Cell, Experiment
 from trustsets.paper.methods import (
     CONDITIONAL,
     DEFAULT,
     GROUPWISE,
     NAIVE,
+    ORACLE,
+    OWN_GROUPWISE,
     PCA,
+    PLUGIN,
+    RELATED,
     STANDARD,
     RememberedTrust,
 )
 from trustsets.paper.options import Options, parse_numbers
 from trustsets.paper.sources import Source
 from trustsets.paper.stages import StageCache
+from trustsets.paper.words import setting
+from trustsets.predictors.related import atypicality_groups
 
 SCORES = {"softmax": Softmax(), "APS": APS()}
 WORDS = {"temperature": "tuning", "tuning_fraction": 0.0, "allow_empty": True}
-# STANDARD, GROUPWISE, NAIVE, CONDITIONAL of two degrees, PCA FEATURES and the default.
-METHODS = 7
+# STANDARD, GROUPWISE, NAIVE, CONDITIONAL of two degrees, PCA FEATURES; the package's two rows.
+METHODS = 8
 
 
 def run(source, options=QUICK, folder=None, **changes):
@@ -75,12 +84,13 @@ def plain(source):
 def direct(method, score, trust, default_trust):
     """The same method through the public predictors."""
     name, degree = method
-    if name == DEFAULT:
-        tail = type(score)(scale="tail")
-        return ConditionalConformal(tail, trust=default_trust, temperature="tuning")
+    if name == DEFAULT:  # the default is the default: its score in the tail scale and no more
+        return ConditionalConformal(type(score)(scale="tail"), trust=default_trust)
     if name == STANDARD:
         return StandardConformal(score, **WORDS)
     if name == GROUPWISE:
+        return MondrianConformal(Groups("site"), score=score, paper_rules=True, **WORDS)
+    if name == OWN_GROUPWISE:
         return MondrianConformal(Groups("site"), score=score, **WORDS)
     if name == NAIVE:
         return MondrianConformal.paper(trust, score=score)
@@ -125,7 +135,7 @@ def test_balls_and_correlation_are_what_the_metrics_give(source, plain):
         with pytest.warns(UserWarning, match="approximately"):
             predictor = StandardConformal(APS(), **WORDS).calibrate(calibration)
         covered = predictor.predict_set(test).covers(test.labels)
-        curve = Balls(radii=radii).around(test.features).curve(covered, alpha=0.1)
+        curve = Balls.paper(radii=radii).around(test.features).curve(covered, alpha=0.1)
         own = plain.evaluations[Cell("APS", STANDARD)][place].balls
         assert np.array_equal(own.gap, curve.gap)
     assert plain.evaluations[Cell("APS", CONDITIONAL, 1)][0].balls is None
@@ -184,6 +194,12 @@ CHANGES = {
         {"neighbour": 1},
         {"trust": 1, "temperature": 0, "correlation": 2, "sets": 3 * 4, "metrics": ALL},
     ),
+    "normalize": (
+        {"normalize": False},
+        {"trust": 1, "temperature": 0, "correlation": 2, "sets": 3 * 4, "metrics": ALL},
+    ),
+    "balls": ({"balls": "fixed"}, {"trust": 0, "sets": 0, "metrics": 0, "balls": METHODS * 2 - 2}),
+    "edges of ranks": ({"rank_edges": (0, 1, 9)}, {"sets": 0, "balls": 0, "metrics": ALL}),
     "device": ({"device": "torch:cpu"}, {"trust": 0, "sets": 0, "metrics": 0, "balls": 0}),
 }
 
@@ -211,10 +227,10 @@ def test_changed_data_reach_exactly_what_depends_on_them(tmp_path, source, kept)
     other = small_source(groups={"site": site})
     tallies = run(other, folder=tmp_path / "own")[1]
     made = {name: item.made for name, item in tallies.items()}
-    # GROUPWISE and the default look at the column, and so do all metrics; nothing else does.
-    assert (made["trust"], made["temperature"], made["sets"]) == (0, 0, 8)
+    # GROUPWISE, the package's and the default look at the column, and so do all metrics.
+    assert (made["trust"], made["temperature"], made["sets"]) == (0, 0, 12)
     assert made["metrics"] == ALL
-    assert made["balls"] <= 4
+    assert made["balls"] <= 6
 
 
 def test_other_logits_with_the_same_predictions_keep_the_trust_scores(tmp_path, source, kept):
@@ -241,7 +257,12 @@ def test_a_fixed_split_is_run_once():
 
 def test_without_training_points_what_needs_trust_is_left_out():
     found, tallies = run(Source("small", {"pool": small_outputs()}))
-    assert {cell.method for cell in found.evaluations} == {STANDARD, GROUPWISE, PCA}
+    assert {cell.method for cell in found.evaluations} == {
+        STANDARD,
+        GROUPWISE,
+        PCA,
+        OWN_GROUPWISE,
+    }
     assert "trust" not in tallies
     assert found.correlations == []
     assert "no training points" in found.left_out[0]
@@ -271,7 +292,16 @@ def test_rows_may_have_gaps(source):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"alpha": 0.0}, {"seeds": ()}, {"scores": ("LAC",)}, {"bins": "other"}, {"degrees": (0,)}],
+    [
+        {"alpha": 0.0},
+        {"seeds": ()},
+        {"scores": ("LAC",)},
+        {"bins": "other"},
+        {"degrees": (0,)},
+        {"balls": "round"},
+        {"rank_edges": (0, 2, 2)},
+        {"rank_edges": (0, 1)},
+    ],
 )
 def test_bad_options_say_so(source, changes):
     with pytest.raises(InputError):
@@ -293,5 +323,115 @@ def test_the_default_options_are_the_papers():
     options = Options()
     assert options.seeds == tuple(range(1, 11))
     assert (options.alpha, options.degree, options.neighbour, options.squared) == (0.1, 5, 2, True)
+    assert (options.normalize, options.balls) == (True, "growing")
     edges = options.partitions("imagenet")["conf_rank"].edges
     assert edges == (0.0, 1.0, 2.0, 4.0, 1000.0)
+    code = Options(bins="code").partitions("places365")["conf_rank"]
+    assert (code.nested, code.ties, code.edges) == (False, "quantiles", None)
+
+
+def test_edges_by_hand_serve_any_dataset(source):
+    found = run(source, seeds=(1,), scores=("APS",), bins="code", rank_edges=(0, 1, 2, 4, 1000))[0]
+    table = found.evaluations[Cell("APS", STANDARD)][0].tables["conf_rank"]
+    bins = {0: {1}, 1: {2}, 2: {3, 4}, 3: {5}}
+    assert set(table.index[:, 1].tolist()) == set(bins)
+    for place, ends in zip(table.index[:, 1], table.edges[:, 1].astype(int).tolist(), strict=True):
+        assert set(ends) <= bins[place]
+
+
+def test_code_bins_are_those_of_the_authors(source):
+    """Conf x Rank counted by hand: equal widths of Conf, plain quantiles of Rank, no empty bin."""
+    found = run(source, seeds=(1,), scores=("APS",), bins="code")[0]
+    result = found.evaluations[Cell("APS", STANDARD)][0]
+    calibration, test = source.split(1)
+    with pytest.warns(UserWarning, match="approximately"):
+        predictor = StandardConformal(APS(), **WORDS).calibrate(calibration)
+    covered = predictor.predict_set(test).covers(test.labels)
+    ranks, conf = label_ranks(test), test.confidence
+    edges = np.quantile(ranks, [0.25, 0.5, 0.75])
+    step = (conf.max() - conf.min()) / 10
+    gaps = []
+    for i in range(10):
+        for low, high in zip([-np.inf, *edges], [*edges, np.inf], strict=True):
+            here = np.minimum((conf - conf.min()) // step, 9) == i
+            here &= (ranks > low) & (ranks <= high)
+            if here.any():
+                gaps.append(abs(covered[here].mean() - 0.9) * 100)
+    assert result.tables["conf_rank"].gap.value == pytest.approx(np.mean(gaps))
+
+
+def test_heatmaps_by_rank_set_rank_1_apart_with_the_same_edges_for_all_seeds(plain):
+    tables = [item.tables[RANK_SHOWN] for item in plain.evaluations[Cell("APS", STANDARD)]]
+    for table in tables:
+        first = table.edges[table.index[:, 1] == 0, 1]
+        assert (first == 1.0).all()
+        assert (table.edges[table.index[:, 1] > 0, 1] > 1.0).all()
+    assert tables[0].shape == tables[1].shape == (10, 4)
+
+
+def test_groupwise_is_the_higher_quantile_of_each_group(source):
+    """The authors' rule: no (n + 1), and nothing for groups that calibration lacks."""
+    calibration, test = source.split(1)
+    kept = calibration.take(np.flatnonzero(calibration.groups["site"] == "north"))
+    with pytest.warns(UserWarning, match="approximately"):
+        predictor = MondrianConformal.paper(by=Groups("site")).calibrate(kept)
+    sets = predictor.predict_set(test, alpha=0.1)
+    scores = np.sort(APS().of_labels(kept, temperature=predictor.temperature_))
+    # The higher rule: the smallest score whose place, counted from 0, is at least .9 (n - 1).
+    place = next(i for i in range(scores.size) if 10 * i >= 9 * (scores.size - 1))
+    north = test.groups["site"] == "north"
+    np.testing.assert_array_equal(sets.thresholds[north], scores[place])
+    assert (sets.sizes[~north] == 0).all()
+    found = run(source, seeds=(1,), scores=("APS",))[0]
+    own = found.evaluations[Cell("APS", GROUPWISE)][0]
+    package = found.evaluations[Cell("APS", OWN_GROUPWISE)][0]
+    assert own.coverage.value <= package.coverage.value
+    assert own.sizes.mean < package.sizes.mean
+
+
+@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+def test_related_methods_run_on_the_same_splits(source):
+    """Each is what its public predictor gives at the temperature of the split."""
+    found = run(source, seeds=(1,), scores=("APS",), related=True)[0]
+    assert [text.split(":")[0] for text in found.left_out] == [ORACLE]
+    calibration, test = source.split(1)
+    train = small_train()
+    trust = TrustScore(neighbour=2, squared=True).fit(*train)
+    words = {"temperature": found.temperatures[0], "allow_empty": True}
+    atypicality = Atypicality.from_training(*train)
+    wanted = {
+        (PLUGIN, 2): PluginConformal(
+            APS(), Polynomial(degree=2), trust, tuning_fraction=0.0, **words
+        ),
+        ("CLUSTERED", None): ClusteredConformal(**words),
+        ("ATYPICALITY", None): atypicality_groups(atypicality, **words, score=APS()),
+    }
+    for (name, degree), predictor in wanted.items():
+        sets = predictor.calibrate(calibration).predict_set(test, alpha=0.1)
+        own = found.evaluations[Cell("APS", name, degree)][0]
+        assert own.sizes.mean == pytest.approx(sets.sizes.mean())
+        assert own.coverage.value == pytest.approx(sets.covers(test.labels).mean())
+
+
+def test_the_oracle_runs_where_the_law_is_known():
+    outputs = small_outputs()
+    truth = np.full((len(outputs), CLASSES), 0.02)
+    truth[np.arange(len(outputs)), outputs.codes] = 0.92
+    known = Source("small", {"pool": outputs}, small_train(), label_probabilities=truth)
+    found = run(known, seeds=(1,), scores=("APS",), related=True)[0]
+    own = found.evaluations[Cell("APS", ORACLE)][0]
+    assert (own.coverage.value, own.sizes.mean) == (1.0, 1.0)
+    assert {cell.method for cell in found.evaluations} >= set(RELATED)
+    with pytest.raises(InputError, match="a row for each sample"):
+        Source("small", {"pool": outputs}, label_probabilities=truth[:-1])
+
+
+def test_both_kinds_of_trust_can_be_had(source):
+    """The text's: plain distances to the nearest neighbour in the features as they are."""
+    found = run(source, seeds=(1,), normalize=False, neighbour=1, squared=False)[0]
+    features = source.parts["pool"].features
+    trust = TrustScore(normalize=False).fit(*small_train())
+    wanted = trust.score(features, source.parts["pool"].predicted)
+    np.testing.assert_array_equal(found.trust, wanted)
+    assert "(the paper's text)" in setting(found)
+    assert "(the authors' code)" in setting(run(source, seeds=(1,))[0])

@@ -1,6 +1,8 @@
 """The command line from outputs, and from images, to tables."""
 
 import json
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -74,13 +76,13 @@ def test_pairs_of_files_are_found_and_stages_reused(files, cli, tmp_path):
     command = ["paper", "run", "mine", "--data", files, "--group", "site", *QUICK]
     code, out, err = cli(*command, "-o", tmp_path / "one", "--cache", tmp_path / "cache")
     assert code == 0
-    assert "Seed 2: 7 methods run" in err
+    assert "Seed 2: 8 methods run" in err
     assert "Table 2: methods by group" in out and "everything" in out
     code, _, err = cli(*command, "-o", tmp_path / "two", "--cache", tmp_path / "cache")
     assert code == 0
-    assert "Seed 2: 0 methods run in 0.0 s, 7 reused" in err
+    assert "Seed 2: 0 methods run in 0.0 s, 8 reused" in err
     code, _, err = cli(*command, "-o", tmp_path / "three", "--cache", tmp_path / "cache", "--force")
-    assert "Seed 2: 7 methods run" in err
+    assert "Seed 2: 8 methods run" in err
     texts = [(tmp_path / name / "results.json").read_text() for name in ("one", "two", "three")]
     assert texts[0] == texts[1] == texts[2]
 
@@ -131,6 +133,8 @@ def test_a_killed_run_continues_to_the_same_results(files, cli, tmp_path):
         (["--scores", "LAC"], "none of softmax, APS, RAPS"),
         (["--alpha", "1.5"], "alpha must lie"),
         (["--group", "colour"], "no group column 'colour'"),
+        (["--rank-edges", "1,x"], "--rank-edges must be a list"),
+        (["--rank-edges", "0,3,2"], "increasing numbers"),
     ],
 )
 def test_bad_input_ends_with_one_line(files, cli, tmp_path, arguments, message):
@@ -139,6 +143,54 @@ def test_bad_input_ends_with_one_line(files, cli, tmp_path, arguments, message):
     assert code == 2
     assert message in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_the_page_states_the_command_in_full(files, cli, tmp_path, monkeypatch):
+    """What the page says was typed makes the same page again."""
+    monkeypatch.chdir(files)
+    command = ["paper", "run", "mine", "--data", ".", "--group", "site", *QUICK, "--related"]
+    command += ["--bins", "code", "--rank-edges", "0,1,2,9", "--no-normalize", "--balls", "fixed"]
+    assert cli(*command, "-o", tmp_path / "one", "--quiet")[0] == 0
+    page = (tmp_path / "one" / "README.md").read_text()
+    stated = page.split("Made by `")[1].split("`")[0]
+    assert stated.startswith("trustsets paper run mine --data .")
+    assert "--quiet" not in stated
+    again = shlex.split(stated)[1:]
+    again[again.index("--output") + 1] = str(tmp_path / "two")
+    assert cli(*again)[0] == 0
+    texts = [(tmp_path / name / "results.json").read_text() for name in ("one", "two")]
+    assert texts[0] == texts[1]
+    assert "Rank bins have the edges 0, 1, 2, 9" in page
+    assert "features as they are, neighbour 2" in page
+    assert "Balls have one radius" in page and "PLUG-IN" in page
+
+
+def test_an_overview_joins_the_runs_of_several_datasets(files, cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "other"):
+        for part in ("pool", "train"):
+            shutil.copy(files / f"mine_{part}.npz", tmp_path / f"{name}_{part}.npz")
+        own = ["--group", "site"] if name == "mine" else []
+        assert cli("paper", "run", name, "--data", ".", *own, *QUICK)[0] == 0
+    code, out, _ = cli("paper", "overview", "results/mine", "results/other", "-o", "all", "--json")
+    assert code == 0
+    tables = json.loads(out)["tables"]
+    assert [title.split(":")[0] for title in tables] == [f"Table {i}" for i in (1, 2, 3, 4, 5)]
+    blocks = [
+        line for line in tables["Table 1: methods, APS score"].splitlines() if "STANDARD" in line
+    ]
+    assert [line.split("|")[1].strip() for line in blocks] == ["mine", "other"]
+    run_table = (tmp_path / "results/mine/tables/table1.md").read_text()
+    numbers = [line.split("|")[3:] for line in run_table.splitlines() if "STANDARD" in line]
+    assert [cell.strip() for cell in blocks[0].split("|")[3:]] == [
+        cell.strip() for cell in numbers[0]
+    ]
+    made = {path.name for path in (tmp_path / "all").rglob("*") if path.is_file()}
+    assert {"README.md", "table3.tex", "table5.tex", "table2-mine.md"} <= made
+    assert {f"figure{i}.png" for i in range(1, 8)} <= made
+    assert cli("paper", "overview", "results/mine", "results/mine", "-o", "all")[0] == 2
+    code, _, err = cli("paper", "overview", "nowhere")
+    assert code == 2 and "that trustsets paper run wrote" in err
 
 
 def test_a_folder_of_another_dataset_is_refused(cli, tmp_path):

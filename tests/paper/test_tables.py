@@ -52,11 +52,12 @@ def test_tables_hold_means_and_standard_errors_over_seeds(runs):
     run = runs["other"]
     tables = {table.number: table for table in paper_tables(run)}
     assert list(tables) == [1, 2, 4, 5, None]
-    row = next(row for row in tables[5].rows if (row.block, row.name) == ("softmax", CONDITIONAL))
+    row = next(row for row in tables[5].rows if row.names == ("softmax", CONDITIONAL))
     values = [item.sizes.mean for item in run.evaluations[Cell("softmax", CONDITIONAL, 2)]]
     size = row.numbers[tables[5].columns.index("size")]
     assert size.mean == pytest.approx(np.mean(values))
-    assert size.standard_error == pytest.approx(np.std(values, ddof=1) / np.sqrt(len(values)))
+    # As in the printed tables: the standard deviation divides by the number of seeds.
+    assert size.standard_error == pytest.approx(np.std(values, ddof=0) / np.sqrt(len(values)))
 
 
 def test_bold_and_floor_are_those_of_compare(runs):
@@ -75,7 +76,7 @@ def test_bold_and_floor_are_those_of_compare(runs):
 def test_degrees_have_a_table_of_their_own(runs):
     table = paper_tables(runs["other"])[-1]
     assert table.number is None
-    assert [(row.block, row.name) for row in table.rows] == [
+    assert [row.names for row in table.rows] == [
         (score, degree) for score in ("softmax", "APS") for degree in ("1", "2")
     ]
 
@@ -98,7 +99,7 @@ def test_other_datasets_have_no_printed_rows(runs):
     tables = paper_tables(runs["other"])
     assert differences(tables) == []
     assert "printed" not in "".join(table.to_markdown() for table in tables)
-    assert "printed" not in correlation_table(runs["other"])
+    assert "printed" not in correlation_table([runs["other"]]).to_markdown()
 
 
 def test_a_fixed_split_has_errors_of_sampling(runs):
@@ -110,10 +111,18 @@ def test_a_fixed_split_has_errors_of_sampling(runs):
 
 
 def test_correlations_are_printed_with_the_papers(runs):
-    text = correlation_table(runs["paper"])
+    text = correlation_table([runs["paper"]]).to_markdown()
     assert "| printed" in text and "-0.43" in text and "0.004" in text
     values = [item.spearman for item in runs["paper"].correlations]
-    assert f"{np.mean(values):.3f}" in text
+    error = np.std(values, ddof=0) / np.sqrt(len(values))
+    assert f"{np.mean(values):.3f} ({error:.3f})" in text
+
+
+def test_correlations_in_latex_have_one_row_a_dataset(runs):
+    text = correlation_table([runs["paper"], runs["other"]]).to_latex()
+    lines = [line for line in text.splitlines() if line.startswith(("places365", "small", "print"))]
+    assert [line.split(" & ")[0] for line in lines] == ["places365", "printed", "small"]
+    assert "$<$ 0.001" in text and "$-$0.43" in text and r"\bottomrule" in text
 
 
 def test_a_run_leaves_results_tables_figures_and_a_page(runs, tmp_path):
@@ -125,10 +134,9 @@ def test_a_run_leaves_results_tables_figures_and_a_page(runs, tmp_path):
     assert {path.name for path in (tmp_path / "tables").iterdir()} == {
         *(
             f"{name}.{kind}"
-            for name in ("table1", "table2", "table4", "table5", "degrees")
+            for name in ("table1", "table2", "table3", "table4", "table5", "degrees")
             for kind in ("md", "tex")
         ),
-        "table3.md",
     }
     pictures = sorted(path.name for path in (tmp_path / "figures").iterdir())
     assert pictures == [f"figure{i}.png" for i in range(1, 8)]

@@ -155,6 +155,13 @@ def _group_table(observed: Observed, columns: tuple[str, ...]) -> list[tuple[str
 class Bins(Partition):
     """Indicators of bins of statistics, by default of Conf and of Trust (Corollary 1).
 
+    As a function class, the sum of the indicators of each statistic guarantees coverage
+    given any one bin of Conf and given any one bin of Trust. Coverage given *both* (the
+    joint statement of the corollary) needs the products of the indicators, one for each
+    cell of the grid: ``product=True``. With d indicators and n calibration samples, coverage
+    in a bin or cell B then lies between 1 - alpha and 1 - alpha + d / ((n + 1) P(B)), the
+    upper bound if scores are continuous.
+
     As a partition (in `MondrianConformal`, the paper's NAIVE), the cells are those of the
     grid that the bins form.
 

@@ -3,6 +3,7 @@
 import typer
 
 from trustsets.cli.paper_images import extract, train
+from trustsets.cli.paper_overview import overview
 from trustsets.cli.paper_run import run
 
 __all__ = ["paper"]
@@ -10,5 +11,5 @@ __all__ = ["paper"]
 paper = typer.Typer(
     name="paper", no_args_is_help=True, help="The paper's experiments, from images to tables."
 )
-for command in (extract, train, run):
+for command in (extract, train, run, overview):
     paper.command()(command)

@@ -51,20 +51,49 @@ Bins = Annotated[
         "(code). auto: code for the paper's datasets, whose printed numbers were made so."
     ),
 ]
-Neighbour = Annotated[
-    int, typer.Option(metavar="N", min=1, help="Which neighbour stands for a class in Trust.")
+RankEdges = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST",
+        help="Edges of the Rank bins by hand, such as the authors' 0,1,2,4,1000 for ImageNet "
+        "(the default there); each bin holds its upper edge.",
+    ),
 ]
-Squared = Annotated[bool, typer.Option(help="Squared distances in Trust.")]
+BallRule = Annotated[
+    Literal["growing", "fixed"],
+    typer.Option(
+        help="Balls that grow until they hold 10 samples (the authors' code), or of one radius "
+        "around samples with 10 neighbours (the package's own)."
+    ),
+]
+Normalize = Annotated[
+    bool, typer.Option(help="Divide features by their L2 norm in Trust, as the authors did.")
+]
+Related = Annotated[
+    bool, typer.Option(help="Run the methods that the paper's related work names, too.")
+]
+Neighbour = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Which neighbour stands for a class in Trust: 2 in the authors' code, 1 in the text.",
+    ),
+]
+Squared = Annotated[bool, typer.Option(help="Squared distances in Trust, as in the authors' code.")]
 Device = Annotated[str, typer.Option(metavar="NAME", help="Where trust is computed: cpu or cuda.")]
 Cache = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Where stages are kept. Default: cache in the output."),
 ]
 Figures = Annotated[bool, typer.Option(help="Draw the figures.")]
+# How the command talks; what a configuration file sets is spelt out.
+_SAID_ELSEWHERE = {"config", "json", "quiet", "debug"}
 Force = Annotated[bool, typer.Option("--force", help="Use nothing from the cache.")]
 
 
 def run(
+    context: typer.Context,
     dataset: Dataset,
     data: Data = None,
     train: Train = None,
@@ -76,8 +105,12 @@ def run(
     degrees: Degrees = "1-8",
     degree: Degree = 5,
     bins: Bins = "auto",
+    rank_edges: RankEdges = None,
+    balls: BallRule = "growing",
+    normalize: Normalize = True,
     neighbour: Neighbour = 2,
     squared: Squared = True,
+    related: Related = False,
     device: Device = "cpu",
     cache: Cache = None,
     figures: Figures = True,
@@ -99,8 +132,8 @@ def run(
       trustsets paper run imagenet --data extracted/imagenet
     """
     from trustsets.paper.experiment import Experiment
-    from trustsets.paper.options import Options, choose_bins, parse_numbers
-    from trustsets.paper.page import write_run
+    from trustsets.paper.options import Options, choose_bins, parse_edges, parse_numbers
+    from trustsets.paper.page import Made, write_run
     from trustsets.paper.sources import read_source
     from trustsets.paper.stages import StageCache
 
@@ -112,17 +145,46 @@ def run(
         degrees=parse_numbers(degrees, "--degrees"),
         degree=degree,
         bins=choose_bins(bins, dataset),
+        rank_edges=parse_edges(rank_edges, "--rank-edges"),
+        balls=balls,
+        normalize=normalize,
         neighbour=neighbour,
         squared=squared,
+        related=related,
         device=device,
     )
-    kept = StageCache(cache or folder / "cache", force=force)
+    stages, place = cache or folder / "cache", data or Path("extracted") / dataset
+    kept, groups = StageCache(stages, force=force), tuple(group or ())
     with kept.timed("read"):
-        source = read_source(dataset, data or Path("extracted") / dataset, train, group or ())
+        source = read_source(dataset, place, train, groups)
     experiment = Experiment(source, options, kept)
     with console.progress(dataset, experiment.n_cells) as advance:
         found = experiment.run(advance=lambda: advance(1), say=console.say)
-    _show(write_run(found, folder, kept, figures=figures), kept, folder)
+    points = None if train is None else str(train)
+    words = command_line(context)
+    made = Made(words, dataset, str(place), points, groups, str(stages))
+    _show(write_run(found, folder, kept, figures=figures, made=made), kept, folder)
+
+
+def command_line(context: typer.Context) -> str:
+    """The command with every option that is not at its default, to be run again."""
+    import shlex
+
+    words = context.command_path.split()
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if parameter.name in _SAID_ELSEWHERE or value in (None, [], ()):
+            continue
+        if parameter.param_type_name == "argument":
+            words += [str(item) for item in (value if isinstance(value, list | tuple) else [value])]
+        elif isinstance(value, bool):
+            names = parameter.opts if value else parameter.secondary_opts
+            words += [max(names, key=len)] if value != parameter.default else []
+        elif value != parameter.default:
+            name = max(parameter.opts, key=len)
+            items = value if isinstance(value, list | tuple) else [value]
+            words += [word for item in items for word in (name, str(item))]
+    return shlex.join(words)
 
 
 def _show(written: Any, cache: Any, folder: Path) -> None:

@@ -1,12 +1,13 @@
 """Local coverage: CovGap over Euclidean balls in feature space. Imports inference and below.
 
-The paper's appendix B.4. Distances go from a sample of centres to all points, in blocks:
-memory and time grow with n, never with n squared.
+The paper's appendix B.4, read in two ways (see `Balls`). Distances go from a sample of centres
+to all points, in blocks: memory and time grow with n, never with n squared.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import final
+from functools import cached_property
+from typing import Any, Literal, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,10 @@ __all__ = ["BallCurve", "Balls", "Neighbourhoods"]
 # Centres whose distances are held at once: enough for matrix multiplication to run at full
 # speed, and 25 MB against 25,000 points.
 _CENTRES_AT_ONCE = 256
+# The authors' factor for the radius of a ball that holds too few points.
+_GROWTH = 1.1
+# More steps than any two distances in double precision are apart; a radius of 0 never grows.
+_MOST_GROWTHS = 16_000
 
 
 @final
@@ -29,8 +34,18 @@ _CENTRES_AT_ONCE = 256
 class Balls:
     """How to draw balls.
 
+    The paper asks for balls of radius r around 100 random test samples "such that every ball
+    should have at least 10 neighboring points". The two rules are two readings of that.
+
     Parameters
     ----------
+    rule : {"fixed", "growing"}
+        ``"fixed"``: all balls have the radius r, and only samples with enough neighbours
+        are centres. A value of the curve then speaks of its radius and of nothing else;
+        this is the package's own rule. ``"growing"``: every sample may be a centre, and the
+        radius of its ball starts at r and grows by a factor of 1.1 until the ball holds
+        enough points; the centre itself is left out. This is what the authors ran: small
+        radii speak of the nearest neighbours, however far they are. See `Balls.paper`.
     n_radii : int
         Radii are evenly spaced between the smallest and the `largest` quantile of the
         distances of `n_pairs` random pairs.
@@ -41,7 +56,8 @@ class Balls:
     n_pool : int
         Number of sampled points that serve as centres. Every trial at every radius draws
         its centres from those of the pool that have enough neighbours (with replacement
-        where they are fewer than `n_centres`); a pool of n is the paper's procedure.
+        where they are fewer than `n_centres`). Growing balls have the pool of all samples;
+        the same centres serve all radii.
     largest : float
         Quantile of the pair distances that is the largest radius.
     n_pairs : int
@@ -64,6 +80,7 @@ class Balls:
     True
     """
 
+    rule: Literal["fixed", "growing"] = "fixed"
     n_radii: int = 10
     n_centres: int = 100
     n_trials: int = 100
@@ -74,7 +91,27 @@ class Balls:
     radii: tuple[float, ...] | None = None
     seed: int = 0
 
+    @classmethod
+    def paper(cls, **changes: Any) -> Self:
+        """Return the balls of the authors' code: 100 trials of 100 growing balls.
+
+        Error bars are the standard deviation over trials (divided by their number, not by
+        one less) over the root of their number.
+
+        Examples
+        --------
+        >>> line = np.array([[0.0], [1.0], [2.0], [4.0]])
+        >>> balls = Balls.paper(radii=(1.0,), min_neighbours=2, n_centres=4, n_trials=1)
+        >>> covered = np.array([True, False, True, True])
+        >>> curve = balls.around(line).curve(covered, alpha=0.1)
+        >>> curve.gap.round(2)  # around 0: {1, 2}; 1: {0, 2}; 2: {0, 1, 4}; 4: {1, 2}
+        array([28.33])
+        """
+        return cls(**({"rule": "growing"} | changes))
+
     def __post_init__(self) -> None:
+        if self.rule not in {"fixed", "growing"}:
+            raise InputError(f'rule must be "fixed" or "growing"; got {self.rule!r}.')
         for name in ("n_radii", "n_centres", "n_trials", "min_neighbours", "n_pool", "n_pairs"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be 1 or more; got {getattr(self, name)}.")
@@ -98,8 +135,10 @@ class Balls:
         rng = np.random.default_rng(self.seed)
         drawn = self._radii(features, rng)
         radii = drawn if self.radii is None else np.array(self.radii, dtype=np.float64)
+        if self.rule == "growing":
+            return self._grown(features, radii)
         centres = rng.choice(n, size=min(self.n_pool, n), replace=False)
-        shell = np.zeros((centres.size, n), dtype=np.uint16)
+        shell = _empty_shell(centres.size, n, radii.size)
 
         def keep(rows: slice, squared: Array) -> None:
             # Counting the radii that a point exceeds beats a binary search tenfold.
@@ -109,6 +148,25 @@ class Balls:
 
         _squared_distances(features, centres, keep)
         return Neighbourhoods(self, radii, centres, shell)
+
+    def _grown(self, features: Array, radii: Floats) -> "Neighbourhoods":
+        """Balls around the samples that any trial draws, each with its own grown radii."""
+        n, rng = features.shape[0], np.random.default_rng([self.seed, self.n_trials])
+        width = min(self.n_centres, n)
+        drawn = np.stack([rng.choice(n, width, replace=False) for _ in range(self.n_trials)])
+        centres, trials = np.unique(drawn, return_inverse=True)
+        shell = _empty_shell(centres.size, n, radii.size)
+        reach = np.empty((centres.size, radii.size))
+
+        def keep(rows: slice, squared: Array) -> None:
+            squared[np.arange(len(squared)), centres[rows]] = np.inf  # the centre is left out
+            limits = _grow(radii**2, squared, self.min_neighbours)
+            for limit in limits.T:
+                shell[rows] += squared > limit[:, None]
+            reach[rows] = limits
+
+        _squared_distances(features, centres, keep)
+        return Neighbourhoods(self, radii, centres, shell, reach, trials.reshape(drawn.shape))
 
     def typical_radii(self, features: Array) -> tuple[float, ...]:
         """Radii that `around` uses on these features, to be given to other samples too."""
@@ -141,13 +199,19 @@ class Neighbourhoods:
     centres : int array of shape (C,)
         Samples that are centres.
     shell : int array of shape (C, n)
-        Smallest radius whose ball around the centre holds the point; R for none.
+        Number of balls around the centre that do not hold the point.
+    reach : array of shape (C, R), optional
+        Squared radii of growing balls; +inf for those that never hold enough points.
+    drawn : int array of shape (n_trials, n_centres), optional
+        Centres of each trial with growing balls.
     """
 
     plan: Balls
     radii: Floats
     centres: Ints
-    shell: NDArray[np.uint16]
+    shell: NDArray[np.unsignedinteger[Any]]
+    reach: Floats | None = None
+    drawn: Ints | None = None
 
     def curve(self, covered: NDArray[np.bool_], alpha: float) -> "BallCurve":
         """CovGap against radius of one method."""
@@ -155,24 +219,41 @@ class Neighbourhoods:
 
     def curves(self, covered: Sequence[NDArray[np.bool_]], alpha: float) -> "list[BallCurve]":
         """CovGap against radius of several methods, on the same centres in the same trials."""
-        sizes = self._totals(None)
-        # The centre lies in its own ball and is no neighbour of itself.
-        fit = sizes > self.plan.min_neighbours
-        trials = self._trials(fit)
-        return [self._curve(sizes, fit, self._totals(hits), trials, alpha) for hits in covered]
+        trials = self._trials
+        return [self._curve(self._totals(hits), trials, alpha) for hits in covered]
+
+    @cached_property
+    def _sizes(self) -> Ints:
+        """Points of each ball, shape (C, R)."""
+        return self._totals(None)
+
+    @cached_property
+    def _fit(self) -> NDArray[np.bool_]:
+        """Balls that hold enough points, shape (C, R)."""
+        if self.reach is None:
+            # The centre lies in its own ball and is no neighbour of itself.
+            return self._sizes > self.plan.min_neighbours
+        return np.broadcast_to(np.isfinite(self.reach).all(axis=0), self.reach.shape)
 
     def _totals(self, hits: NDArray[np.bool_] | None) -> Ints:
         """Points (or covered points) of each ball, shape (C, R)."""
         n_radii = self.radii.size
-        shell = self.shell if hits is None else self.shell[:, hits]
+        inside = slice(None) if hits is None else np.flatnonzero(hits)
         totals = np.empty((self.centres.size, n_radii), dtype=np.int64)
-        for i, row in enumerate(shell):
-            totals[i] = np.cumsum(np.bincount(row, minlength=n_radii + 1)[:n_radii])
-        return totals
+        for i, row in enumerate(self.shell):
+            totals[i] = np.cumsum(np.bincount(row[inside], minlength=n_radii + 1)[:n_radii])
+        if self.reach is None:
+            return totals
+        # A ball that started larger may end up smaller: its place is that of its own reach.
+        place = self.reach.argsort(axis=1, kind="stable").argsort(axis=1)
+        return np.take_along_axis(totals, place, axis=1)
 
-    def _trials(self, fit: NDArray[np.bool_]) -> list[Ints]:
+    @cached_property
+    def _trials(self) -> list[Ints]:
         """Balls of each trial, one (n_trials, n_centres) array per radius; empty if none fit."""
-        plan, trials = self.plan, []
+        plan, fit, trials = self.plan, self._fit, []
+        if self.drawn is not None:
+            return [self.drawn] * self.radii.size
         for radius in range(self.radii.size):
             rng = np.random.default_rng([plan.seed, radius])
             own = np.flatnonzero(fit[:, radius])
@@ -184,16 +265,18 @@ class Neighbourhoods:
                 trials.append(rng.choice(own, size=shape) if own.size else np.empty((0, 0), int))
         return trials
 
-    def _curve(
-        self, sizes: Ints, fit: NDArray[np.bool_], hits: Ints, trials: list[Ints], alpha: float
-    ) -> "BallCurve":
+    def _curve(self, hits: Ints, trials: list[Ints], alpha: float) -> "BallCurve":
+        sizes, fit = self._sizes, self._fit
         share = hits / sizes
         gap = PERCENT * np.abs(share - (1.0 - alpha))
         floor = PERCENT * mean_absolute_deviation(sizes, 1.0 - alpha)
         at = np.flatnonzero(fit.any(axis=0))
         means = np.array([gap[trials[radius], radius].mean(axis=1) for radius in at])
         means = means.reshape(at.size, self.plan.n_trials)
-        spread = means.std(axis=1, ddof=1) if self.plan.n_trials > 1 else np.full(at.size, np.nan)
+        ddof = 1 if self.plan.rule == "fixed" else 0  # the authors' errors divide by all trials
+        spread = np.full(at.size, np.nan)
+        if self.plan.n_trials > 1:
+            spread = means.std(axis=1, ddof=ddof)
         return BallCurve(
             radii=self.radii[at],
             gap=means.mean(axis=1),
@@ -219,11 +302,11 @@ class BallCurve:
         trials over the root of their number). It speaks of the drawing of balls, on these
         test samples.
     trial_spread : array of shape (R,)
-        Standard deviation over trials: the error of one trial of the paper's size.
+        Standard deviation over trials.
     floor : array of shape (R,)
         Exact expected CovGap of a perfect method over the eligible balls.
     eligible : int array of shape (R,)
-        Centres of the pool with enough neighbours.
+        Centres of the pool with enough neighbours; all that were drawn if balls grow.
     count : array of shape (R,)
         Mean number of points in an eligible ball.
     """
@@ -235,6 +318,31 @@ class BallCurve:
     floor: Floats
     eligible: Ints
     count: Floats
+
+
+def _empty_shell(n_centres: int, n: int, n_radii: int) -> NDArray[np.unsignedinteger[Any]]:
+    kind: type[np.unsignedinteger[Any]] = np.uint8 if n_radii < 256 else np.uint16
+    return np.zeros((n_centres, n), dtype=kind)
+
+
+def _grow(squared_radii: Floats, squared: Array, least: int) -> Array:
+    """Squared radii around each centre after growing, shape (C, R), in the type of `squared`.
+
+    `squared` has the distances to all points, +inf for the centre itself; +inf where no
+    growth makes the ball hold `least` points.
+    """
+    needed = np.full(len(squared), np.inf, dtype=squared.dtype)
+    if squared.shape[1] > least:
+        needed = np.partition(squared, least - 1, axis=1)[:, least - 1]
+    grown = np.tile(squared_radii, (len(squared), 1))
+    for _ in range(_MOST_GROWTHS):
+        short = (grown.astype(squared.dtype) < needed[:, None]) & (grown > 0.0)
+        short &= np.isfinite(needed)[:, None]
+        if not short.any():
+            break
+        grown[short] *= _GROWTH**2
+    reached = grown.astype(squared.dtype)
+    return np.where(reached < needed[:, None], np.inf, reached).astype(squared.dtype)
 
 
 def _squared_distances(features: Array, centres: Ints, use: Callable[[slice, Array], None]) -> None:

@@ -7,7 +7,7 @@ only here.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, final
+from typing import Literal, final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+RankTies = Literal["split", "together", "quantiles"]
 
 # Strata of set size: the largest size of each but the last (Angelopoulos et al. 2021).
 SIZE_STRATA = (1, 3, 10, 100)
@@ -96,14 +97,16 @@ class RankBins(Partition):
     nested : bool
         Divide each Conf bin by its own ranks (the paper's text), or all by the same edges
         (the authors' code).
-    ties : {"split", "together"}
+    ties : {"split", "together", "quantiles"}
         Three quarters of the samples may have rank 1, so that bins of equal size must part
         equal ranks. ``"split"`` does (the paper's text); which of the equals goes where is
-        random, but fixed by the identity of the sample. ``"together"`` keeps equal ranks
-        in one bin: going up, each edge is put where the bin comes closest to an equal
-        share of the samples *that are left*, so that an accurate model gets the bin {1}
-        and equal parts of its errors; that shows miscoverage of errors more sharply. Fewer
-        distinct ranks than bins then leave the last bins empty.
+        random, but fixed by the identity of the sample. ``"quantiles"`` takes the plain
+        quantiles of the ranks as edges (the authors' code): a bin holds its upper edge,
+        equal ranks share a bin, and bins between equal edges stay empty. ``"together"``
+        keeps equal ranks in one bin too: going up, each edge is put where the bin comes
+        closest to an equal share of the samples *that are left*, so that an accurate model
+        gets the bin {1} and equal parts of its errors; that shows miscoverage of errors
+        more sharply. Fewer distinct ranks than bins then leave the last bins empty.
     edges : sequence of float, optional
         Edges of Rank given by hand, as the authors did for ImageNet: ``(0, 1, 2, 4, 1000)``
         makes the bins {1}, {2}, {3, 4}, {5..1000}; each holds its upper edge. The second
@@ -118,20 +121,22 @@ class RankBins(Partition):
     [2, 2, 2, 2]
     >>> RankBins(counts=(1, 4), ties="together").fit(seen).cells(seen).tolist()
     [0, 0, 0, 0, 1, 1, 2, 3]
+    >>> RankBins(counts=(1, 4), ties="quantiles").fit(seen).cells(seen).tolist()  # 1, 1.5, 2.25
+    [0, 0, 0, 0, 2, 2, 3, 3]
     >>> RankBins(counts=(1, 2), edges=(0, 2, 4)).fit(seen).cells(seen).tolist()
     [0, 0, 0, 0, 0, 0, 1, 1]
     """
 
     counts: tuple[int, int] = (10, 4)
     nested: bool = True
-    ties: Literal["split", "together"] = "split"
+    ties: RankTies = "split"
     edges: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         if len(self.counts) != 2 or any(count < 1 for count in self.counts):
             raise InputError(f"counts must be two numbers, 1 or more; got {self.counts}.")
-        if self.ties not in {"split", "together"}:
-            raise InputError(f'ties must be "split" or "together"; got {self.ties!r}.')
+        if self.ties not in get_args(RankTies):
+            raise InputError(f'ties must be "split", "together" or "quantiles"; got {self.ties!r}.')
         if self.edges is not None:
             object.__setattr__(self, "edges", _check_rank_edges(self.edges))
 
@@ -146,14 +151,15 @@ class RankBins(Partition):
         outer = Bins((Confidence(),), self.counts[:1], ("uniform",)).fit(observed)
         if self.edges is None and self.ties == "split":
             return self._split(ranks, observed)
+        place = quantile_cuts if self.ties == "quantiles" else equal_cuts
         if self.edges is not None:
             cuts = _manual_cuts(self.edges, ranks)[None]
         elif self.nested:
             cells = outer.cells(observed)
             parts = [ranks[cells == cell] for cell in range(outer.n_cells)]
-            cuts = np.stack([equal_cuts(part, self.counts[1]) for part in parts])
+            cuts = np.stack([place(part, self.counts[1]) for part in parts])
         else:
-            cuts = equal_cuts(ranks, self.counts[1])[None]
+            cuts = place(ranks, self.counts[1])[None]
         of = (*outer.of, Rank(ranks=ranks.astype(np.float64)).fit(observed))
         return FittedBins(of, (*outer.edges, cuts[:1]), (*outer.cuts, cuts), product=True)
 
@@ -179,9 +185,42 @@ def _manual_cuts(edges: Sequence[float], ranks: Ints) -> Floats:
         raise InputError(
             f"edges must reach the largest rank, {ranks.max()}; got {edges[-1]:g} as the last."
         )
-    # A rank is an integer, so "up to and including e" is "below the next half".
-    inner: Floats = np.floor(np.array(edges[1:-1])) + 0.5
-    return inner
+    return _above(np.array(edges[1:-1]))
+
+
+def _above(edges: Floats) -> Floats:
+    """Cuts just above edges: a rank is an integer, so "up to and including e" is this."""
+    cuts: Floats = np.floor(edges) + 0.5
+    return cuts
+
+
+def quantile_cuts(ranks: Ints, count: int) -> Floats:
+    """Inner edges of `count` bins at the plain quantiles of the ranks (the authors' code).
+
+    Shape (count - 1,), non-decreasing; a bin holds its upper edge. +inf without ranks.
+
+    Examples
+    --------
+    >>> quantile_cuts(np.array([1, 1, 1, 2, 5]), 4).tolist()  # quartiles 1, 1 and 2
+    [1.5, 1.5, 2.5]
+    """
+    if not ranks.size:
+        return np.full(count - 1, np.inf)
+    return _above(np.quantile(ranks, np.arange(1, count) / count))
+
+
+def rank_edges_apart(ranks: Ints, count: int = 4) -> tuple[float, ...]:
+    """Edges by hand for pictures: rank 1 apart, the other ranks in bins of nearly equal size.
+
+    Examples
+    --------
+    >>> rank_edges_apart(np.array([1, 1, 1, 1, 2, 2, 3, 4, 9]))
+    (0.0, 1.0, 2.0, 3.0, 9.0)
+    """
+    errors = ranks[ranks > 1]
+    cuts = equal_cuts(errors, count - 1) if errors.size else np.empty(0)
+    inner = np.floor(cuts[np.isfinite(cuts)]).tolist()
+    return (0.0, 1.0, *inner, float(max(ranks.max(), 2)))
 
 
 def equal_cuts(ranks: Ints, count: int) -> Floats:

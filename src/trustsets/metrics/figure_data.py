@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ __all__ = [
     "heatmap_data",
     "size_data",
     "trust_rank_data",
+    "two_digits",
 ]
 
 Floats = NDArray[np.float64]
@@ -45,7 +46,8 @@ class HeatmapData:
 
     Over several seeds coverage and count are means over the seeds in which the bin holds
     samples; `error` is the standard error of the coverage over seeds, NaN for one seed.
-    Empty bins hold NaN coverage and zero count.
+    Empty bins hold NaN coverage and zero count. `ends` are the edges between columns, from
+    the lowest to the highest; empty where neighbouring columns do not share them.
     """
 
     coverage: Floats
@@ -55,6 +57,7 @@ class HeatmapData:
     rows: tuple[str, ...]
     axes: tuple[str, str]
     target: float
+    ends: tuple[str, ...] = ()
 
 
 def heatmap_data(runs: Runs, table: str) -> HeatmapData:
@@ -78,6 +81,7 @@ def heatmap_data(runs: Runs, table: str) -> HeatmapData:
         rows=(rows := _axis_labels(first, 1)),
         axes=(first.axes[0], _axis_title(first, rows)),
         target=1.0 - items[0].alpha,
+        ends=_column_ends(first),
     )
 
 
@@ -117,6 +121,29 @@ def _axis_labels(table: BinTable, axis: int) -> tuple[str, ...]:
     )
 
 
+def _column_ends(table: BinTable) -> tuple[str, ...]:
+    """Edges between neighbouring columns, where all columns are there and share them."""
+    found = [table.edges[table.index[:, 0] == place, 0] for place in range(table.shape[0])]
+    if table.axes[0] in {"Rank", "Size"} or not all(own.size for own in found):
+        return ()
+    low, high = np.array([own[0] for own in found]).T
+    if not np.allclose(low[1:], high[:-1]):
+        return ()
+    return tuple(two_digits(value) for value in (*low.tolist(), float(high[-1])))
+
+
+def two_digits(value: float) -> str:
+    """Two digits after the point and no more than is needed: .95, and 1 for what rounds to it.
+
+    Examples
+    --------
+    >>> two_digits(0.954), two_digits(0.998), two_digits(0.7)
+    ('.95', '1', '.70')
+    """
+    text = f"{value:.2f}"
+    return "1" if text == "1.00" else text.removeprefix("0")
+
+
 def _axis_title(table: BinTable, labels: tuple[str, ...]) -> str:
     nested = labels[0].startswith("Q")
     return f"{table.axes[1]}, quantile by {table.axes[0]}" if nested else table.axes[1]
@@ -127,9 +154,14 @@ def _ends(low: float, high: float, whole: bool) -> str:
         return f"{low:.0f}" if low == high else f"{low:.0f}–{high:.0f}"
     # Enough digits to tell the ends apart: confident models have bins like 0.9993–1.
     digits = 2
-    while digits < _MOST_DIGITS and f"{low:.{digits}g}" == f"{high:.{digits}g}":
+    while digits < _MOST_DIGITS and _digits(low, digits) == _digits(high, digits):
         digits += 1
-    return f"{low:.{digits}g}–{high:.{digits}g}"
+    return f"{_digits(low, digits)}–{_digits(high, digits)}"
+
+
+def _digits(value: float, digits: int) -> str:
+    """So many digits, but whole numbers in full: Trust may be 350, and not 3.5e+02."""
+    return f"{value:.0f}" if abs(value) >= 10.0**digits else f"{value:.{digits}g}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +199,8 @@ def degree_data(results: Mapping[Any, Runs], table: str = "conf_trust") -> Degre
 class BallData:
     """CovGap over balls by radius.
 
-    `error` is the standard error over seeds, or over trials where there is one seed.
+    `error` is the standard error over seeds, or over trials: where there is one seed, or as
+    `ball_data` was asked.
     """
 
     radii: Floats
@@ -176,8 +209,12 @@ class BallData:
     floor: Floats
 
 
-def ball_data(runs: Runs) -> BallData:
-    """Mean curve over seeds, at the radii that all seeds have."""
+def ball_data(runs: Runs, errors: Literal["seeds", "trials"] = "seeds") -> BallData:
+    """Mean curve over seeds, at the radii that all seeds have.
+
+    `errors` says what the error bars of several seeds speak of: the seeds, or only the
+    drawing of balls in the trials, as in the paper.
+    """
     curves = [item.balls for item in _as_list(runs)]
     known = [curve for curve in curves if curve is not None]
     if len(known) < len(curves):
@@ -193,7 +230,12 @@ def ball_data(runs: Runs) -> BallData:
     at = [np.searchsorted(curve.radii, radii) for curve in known]
     gaps = np.stack([curve.gap[own] for curve, own in zip(known, at, strict=True)])
     floors = np.stack([curve.floor[own] for curve, own in zip(known, at, strict=True)])
-    return BallData(radii, *_mean_and_error(gaps), floors.mean(axis=0))
+    mean, error = _mean_and_error(gaps)
+    if errors == "trials":
+        own_errors = [curve.standard_error[own] for curve, own in zip(known, at, strict=True)]
+        # Trials of different seeds are drawn independently.
+        error = np.sqrt(np.sum(np.square(own_errors), axis=0)) / len(known)
+    return BallData(radii, mean, error, floors.mean(axis=0))
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,15 +14,18 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from trustsets.atypicality import Atypicality
 from trustsets.errors import TrustSetsWarning
 from trustsets.metrics.balls import BallCurve, Balls
-from trustsets.metrics.binning import label_ranks
+from trustsets.metrics.binning import RankBins, label_ranks, rank_edges_apart
 from trustsets.metrics.coverage import Correlation, Ints, correlate
 from trustsets.metrics.evaluation import evaluate_outcomes
 from trustsets.metrics.plain import from_plain, to_plain
 from trustsets.metrics.result import Evaluation
 from trustsets.paper.methods import (
+    ATYPICALITY,
     DEFAULT,
+    ORACLE,
     PCA,
     SCORES,
     Method,
@@ -32,15 +35,16 @@ from trustsets.paper.methods import (
     paper_methods,
 )
 from trustsets.paper.options import Options
+from trustsets.paper.related import fit_atypicality, related_methods, related_sets, setting
 from trustsets.paper.sources import Source
 from trustsets.paper.splits import Split, TrustValues
 from trustsets.paper.stages import Stage, StageCache, Tally, digest
-from trustsets.predictors.base import Predictor, limits_of
+from trustsets.predictors.base import limits_of
 from trustsets.statistics import Floats
 from trustsets.temperature import TemperatureScaling
 from trustsets.trust import TrustScore
 
-__all__ = ["Cell", "Experiment", "Run"]
+__all__ = ["RANK_SHOWN", "Cell", "Experiment", "Run"]
 
 TRUST = Stage("trust")
 TEMPERATURE = Stage("temperature")
@@ -48,6 +52,8 @@ SETS = Stage("sets")
 METRICS = Stage("metrics")
 BALLS = Stage("balls")
 CORRELATION = Stage("correlation")
+RANK_SHOWN = "conf_rank_shown"
+"""Table by Conf and Rank for the figures: rank 1 apart, the same edges for all seeds."""
 # Resamples behind the intervals that stand in for standard errors where the split is fixed.
 _BOOTSTRAP = 200
 # The paper draws balls with this score only.
@@ -57,7 +63,7 @@ _BALL_SCORE = "APS"
 @final
 @dataclass(frozen=True)
 class Cell:
-    """Name of a result over all seeds; `degree` is of CONDITIONAL only."""
+    """Name of a result over all seeds; `degree` is of CONDITIONAL and PLUG-IN only."""
 
     score: str
     method: str
@@ -139,7 +145,8 @@ class Experiment:
         with self.cache.timed("content of the inputs"):
             _ = self.source.train_digest, self.source.outputs_digest, self.source.features_digest
         if self.source.has_trust:
-            paper = TrustScore(neighbour=self.options.neighbour, squared=self.options.squared)
+            wanted = self.options
+            paper = TrustScore(wanted.normalize, wanted.neighbour, wanted.squared)
             self._paper_trust = self._trust(paper)
             self._default_trust = self._trust(TrustScore())
             run.trust = self._paper_trust[self.source.test_part]
@@ -173,6 +180,8 @@ class Experiment:
             features=width,
             degrees=self.options.all_degrees,
         )
+        if self.options.related:
+            found += related_methods(source, self.options.degree, left_out)
         for method in found:
             if method.n_functions > n:
                 name = _title(method)
@@ -208,7 +217,8 @@ class Experiment:
 
     def _trust(self, score: TrustScore) -> TrustValues:
         """Trust scores of all parts; they do not depend on the device."""
-        options = {"normalize": True, "neighbour": score.neighbour, "squared": score.squared}
+        used = ("normalize", "neighbour", "squared")
+        options = {name: getattr(score, name) for name in used}
         source = self.source
         inputs = {
             "train": source.train_digest,
@@ -248,19 +258,6 @@ class Experiment:
 
     def _sets(self, split: Split, score: str, method: Method) -> tuple[NDArray[np.bool_], Ints]:
         """Hits and sizes of the sets of one cell."""
-        predictor = method.predictor(SCORES[score])
-        inputs = split.key | {"alpha": self.options.alpha, "method": describe(predictor)}
-        if method.as_paper:
-            inputs["temperature"] = split.temperature
-        if method.uses_trust:
-            own = self._default_trust if method.name == DEFAULT else self._paper_trust
-            inputs["trust"] = self._trust_digest(own)
-        if method.uses_features:
-            inputs["features"] = self.source.features_digest
-        if method.group is not None:
-            inputs["group"] = self.source.groups_digest(method.group)
-        if method.name == DEFAULT:  # it conditions on whatever groups there are
-            inputs["groups"] = [self.source.groups_digest(name) for name in self.source.groups]
 
         def make() -> dict[str, Any]:
             with warnings.catch_warnings():
@@ -268,10 +265,35 @@ class Experiment:
                 warnings.simplefilter("ignore", TrustSetsWarning)
                 if method.as_paper:
                     return self._shared_sets(split, score, method)
-                return self._own_sets(split, predictor)
+                return self._own_sets(split, score, method)
 
+        inputs = self._set_inputs(split, score, method)
         found = self.cache.get(SETS, inputs, make, label=_title(method))
         return found["covered"], found["sizes"].astype(np.int64)
+
+    def _set_inputs(self, split: Split, score: str, method: Method) -> dict[str, Any]:
+        """All that the sets of one cell depend on."""
+        inputs = split.key | {"alpha": self.options.alpha}
+        if method.as_paper or method.name == DEFAULT:
+            inputs["method"] = describe(method.predictor(SCORES[score]))
+        else:
+            inputs["method"] = setting(method, score, split)
+        if method.as_paper:
+            inputs["temperature"] = split.temperature
+        if method.uses_trust:
+            own = self._default_trust if method.name == DEFAULT else self._paper_trust
+            inputs["trust"] = self._trust_digest(own)
+        if method.uses_features:
+            inputs["features"] = self.source.features_digest
+        if method.name == ATYPICALITY:
+            inputs["train"] = self.source.train_digest
+        if method.name == ORACLE:
+            inputs["truth"] = digest(self.source.label_probabilities)
+        if method.group is not None:
+            inputs["group"] = self.source.groups_digest(method.group)
+        if method.name == DEFAULT:  # it conditions on whatever groups there are
+            inputs["groups"] = [self.source.groups_digest(name) for name in self.source.groups]
+        return inputs
 
     def _shared_sets(self, split: Split, score: str, method: Method) -> dict[str, Any]:
         """A method of the paper, from the scores and statistics that all of them share."""
@@ -281,11 +303,20 @@ class Experiment:
         sizes, covered = split.ranked(score).outcomes(limits.thresholds[:, 0])
         return {"covered": covered, "sizes": sizes.astype(np.int32)}
 
-    def _own_sets(self, split: Split, predictor: Predictor) -> dict[str, Any]:
-        """The package's default, which sets tuning samples aside: as anyone would run it."""
-        predictor.set_params(trust=self._remembered)
-        sets = predictor.calibrate(split.calibration).predict_set(split.test, self.options.alpha)
+    def _own_sets(self, split: Split, score: str, method: Method) -> dict[str, Any]:
+        """A method that sets tuning samples aside: as anyone would run it."""
+        if method.name == DEFAULT:
+            predictor = method.predictor(SCORES[score]).set_params(trust=self._remembered)
+            predictor.calibrate(split.calibration)
+            sets = predictor.predict_set(split.test, self.options.alpha)
+        else:
+            known = self._atypicality if method.name == ATYPICALITY else None
+            sets = related_sets(method, score, split, self.options.alpha, known)
         return {"covered": sets.covers(split.test.labels), "sizes": sets.sizes.astype(np.int32)}
+
+    @cached_property
+    def _atypicality(self) -> Atypicality:
+        return fit_atypicality(self.source)
 
     @cached_property
     def _remembered(self) -> RememberedTrust:
@@ -302,6 +333,7 @@ class Experiment:
         if not self.source.has_trust:
             del bins["conf_trust"]
         metrics = [*bins, "class"] + (["groups"] if self.source.groups else [])
+        bins[RANK_SHOWN] = self._shown_ranks
         inputs = split.key | {
             "alpha": self.options.alpha,
             "covered": digest(covered),
@@ -327,13 +359,20 @@ class Experiment:
 
         return Evaluation.from_json(self.cache.get(METRICS, inputs, make)["json"])
 
+    @cached_property
+    def _shown_ranks(self) -> RankBins:
+        """Bins of the heatmaps: edges by hand, or from all samples that are ever tested."""
+        by_hand = self.options.edges_by_hand(self.source.name)
+        outputs = self.source.parts[self.source.test_part]
+        return RankBins(edges=by_hand or rank_edges_apart(label_ranks(outputs)))
+
     def _ball_plan(self) -> Balls | None:
         """Balls whose radii are typical of the whole dataset; None without features."""
         features = self.source.parts[self.source.test_part].features
         if features is None or len(features) < 2:
             return None
         with self.cache.timed("radii of the balls"):
-            return Balls(radii=Balls().typical_radii(features))
+            return Balls(self.options.balls, radii=Balls().typical_radii(features))
 
     def _balls(self, split: Split, plan: Balls, covered: NDArray[np.bool_]) -> BallCurve:
         inputs = split.key | {

@@ -4,26 +4,37 @@
 Trust and Conf x Rank. 5: degree. 6: Trust against Rank. 7: balls with principal components.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from trustsets import plots, storage
 from trustsets.metrics.result import Evaluation
-from trustsets.paper.experiment import Cell, Run
+from trustsets.paper.experiment import RANK_SHOWN, Cell, Run
 from trustsets.paper.methods import CONDITIONAL, DEFAULT, NAIVE, PCA, STANDARD, KnownTrust
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_figures"]
+__all__ = [
+    "STYLE",
+    "ball_errors",
+    "caption",
+    "degrees_of",
+    "draw_figures",
+    "evaluations_of",
+    "save_figure",
+    "with_balls",
+]
 
 _SCORE = "APS"
-_DPI = 90
+_DPI = 200
 _COLOURS = 256
+STYLE: Any = {"backend": "agg", "font.size": 8, "xtick.labelsize": 7, "ytick.labelsize": 7}
+"""Letters that can be read where a figure is half a page wide."""
 
-CAPTIONS = {
+_CAPTIONS = {
     "figure1": "Coverage of STANDARD by confidence and rank (top), confidence and trust (bottom)",
     "figure2": "CovGap over balls in feature space against their radius",
     "figure3": "Coverage by confidence and trust",
@@ -32,7 +43,25 @@ CAPTIONS = {
     "figure6": "Trust against the rank of the true class",
     "figure7": "CovGap over balls, principal components of the features included",
 }
-"""What the figures show, by the name of their file."""
+_BY_RANK, _BY_BALLS = {"figure1", "figure4"}, {"figure2", "figure7"}
+_HEATMAPS = {"figure1", "figure3", "figure4"}
+
+
+def caption(name: str, run: Run) -> str:
+    """What a figure shows, by the name of its file."""
+    text = _CAPTIONS[name]
+    if name in _BY_RANK and run.options.edges_by_hand(run.source.name) is None:
+        text += "; rank 1 stands apart, and the other ranks are in bins of nearly equal size"
+    if name in _BY_BALLS and run.options.balls == "growing":
+        text += (
+            "; error bars are of the drawing of balls, as in the paper: the standard deviation "
+            "over trials over the root of their number"
+        )
+    elif name in _BY_BALLS:
+        text += "; error bars are standard errors over seeds, or over trials if there is one"
+    if name in _HEATMAPS:
+        text += "; hatched where there are no samples"
+    return text
 
 
 def draw_figures(run: Run, folder: Path) -> dict[str, Path]:
@@ -43,23 +72,23 @@ def draw_figures(run: Run, folder: Path) -> dict[str, Path]:
         "figure1": _standard,
         "figure2": lambda own: _balls(own, (STANDARD, NAIVE, CONDITIONAL, DEFAULT)),
         "figure3": lambda own: _heatmaps(own, "conf_trust"),
-        "figure4": lambda own: _heatmaps(own, "conf_rank"),
+        "figure4": lambda own: _heatmaps(own, RANK_SHOWN),
         "figure5": _degrees,
         "figure6": _trust_rank,
         "figure7": lambda own: _balls(own, (STANDARD, NAIVE, CONDITIONAL, PCA)),
     }
     folder.mkdir(parents=True, exist_ok=True)
     written = {}
-    with mpl.rc_context({"backend": "agg", "font.size": 9}):
+    with mpl.rc_context(STYLE):
         for name, make in makers.items():
             figure = make(run)
             if figure is not None:
                 written[name] = folder / f"{name}.png"
-                _save(figure, written[name])
+                save_figure(figure, written[name])
     return written
 
 
-def _save(figure: "Figure", path: Path) -> None:
+def save_figure(figure: "Figure", path: Path) -> None:
     """Write a small PNG: few colours are in use, so a palette loses nothing that shows."""
     from matplotlib import pyplot as plt
     from PIL import Image
@@ -74,34 +103,45 @@ def _save(figure: "Figure", path: Path) -> None:
         few.save(temporary, format="PNG", optimize=True)
 
 
-def _runs(run: Run, method: str) -> list[Evaluation]:
+def evaluations_of(run: Run, method: str) -> list[Evaluation]:
+    """Evaluations of a method with the score of the figures; none if it was not run."""
     degree = run.options.degree if method == CONDITIONAL else None
     return run.evaluations.get(Cell(_SCORE, method, degree), [])
 
 
 def _standard(run: Run) -> "Figure | None":
-    own = _runs(run, STANDARD)
+    own = evaluations_of(run, STANDARD)
     if not own:
         return None
-    tables = [name for name in ("conf_rank", "conf_trust") if name in own[0].tables]
-    return plots.coverage_heatmaps({STANDARD: own}, tables, errors=len(own) > 1)
+    tables = [name for name in (RANK_SHOWN, "conf_trust") if name in own[0].tables]
+    return plots.coverage_heatmaps({STANDARD: own}, tables)
 
 
 def _heatmaps(run: Run, table: str) -> "Figure | None":
-    found = {name: _runs(run, name) for name in (STANDARD, CONDITIONAL, DEFAULT)}
+    found = {name: evaluations_of(run, name) for name in (STANDARD, CONDITIONAL, DEFAULT)}
     shown = {name: own for name, own in found.items() if own and table in own[0].tables}
     if len(shown) < 2:
         return None
-    return plots.coverage_heatmaps(shown, table, errors=len(run.seeds) > 1, stacked=True)
+    return plots.coverage_heatmaps(shown, table, stacked=True)
 
 
 def _balls(run: Run, methods: tuple[str, ...]) -> "Figure | None":
-    found = {name: _runs(run, name) for name in methods}
-    shown = {name: own for name, own in found.items() if own and _has_curve(own)}
+    shown = with_balls(run, methods)
     if not shown:
         return None
-    ax = plots.ball_curves(shown)
+    ax = plots.ball_curves(shown, errors=ball_errors(run))
     return ax.figure  # type: ignore[return-value]
+
+
+def with_balls(run: Run, methods: Sequence[str]) -> dict[str, list[Evaluation]]:
+    """Evaluations of those methods that have curves over balls."""
+    found = {name: evaluations_of(run, name) for name in methods}
+    return {name: own for name, own in found.items() if own and _has_curve(own)}
+
+
+def ball_errors(run: Run) -> Literal["seeds", "trials"]:
+    """What error bars of balls speak of: of the trials, with the authors' balls."""
+    return "trials" if run.options.balls == "growing" else "seeds"
 
 
 def _has_curve(runs: list[Evaluation]) -> bool:
@@ -109,15 +149,15 @@ def _has_curve(runs: list[Evaluation]) -> bool:
     return all(item.balls is not None and item.balls.radii.size for item in runs)
 
 
+def degrees_of(run: Run, score: str) -> dict[int, list[Evaluation]]:
+    """Evaluations of CONDITIONAL by degree, with one score."""
+    cells = {degree: Cell(score, CONDITIONAL, degree) for degree in run.options.degrees}
+    known = run.evaluations
+    return {degree: known[cell] for degree, cell in cells.items() if cell in known}
+
+
 def _degrees(run: Run) -> "Figure | None":
-    curves = {
-        score: {
-            degree: run.evaluations[cell]
-            for degree in run.options.degrees
-            if (cell := Cell(score, CONDITIONAL, degree)) in run.evaluations
-        }
-        for score in run.options.scores
-    }
+    curves = {score: degrees_of(run, score) for score in run.options.scores}
     shown = {score: own for score, own in curves.items() if len(own) > 1}
     return plots.degree_curves(shown) if shown else None
 

@@ -1,7 +1,8 @@
 """The methods that the paper compares, as the authors ran them. Imports predictors.
 
-Each is a predictor of this package; here are their names in the tables, what they look at
-(so that only what depends on a change is worked on again), and the package's own default.
+Each is a predictor of this package; here are their names in the tables and what they look at
+(so that only what depends on a change is worked on again). The package's own rows follow: its
+default, and its groupwise method, whose names say so. Those of related work are in `related`.
 """
 
 import hashlib
@@ -17,17 +18,24 @@ from trustsets.errors import InputError
 from trustsets.predictors.base import Predictor
 from trustsets.predictors.conditional import ConditionalConformal
 from trustsets.predictors.mondrian import MondrianConformal
+from trustsets.predictors.related import PluginConformal
 from trustsets.predictors.standard import StandardConformal
 from trustsets.scores import APS, RAPS, Score, Softmax
 from trustsets.statistics import Floats, Observed
 
 __all__ = [
+    "ATYPICALITY",
+    "CLUSTERED",
     "CONDITIONAL",
     "DEFAULT",
     "GROUPWISE",
     "NAIVE",
+    "ORACLE",
+    "OWN_GROUPWISE",
     "PAPER_DEGREE",
     "PCA",
+    "PLUGIN",
+    "RELATED",
     "SCORES",
     "STANDARD",
     "KnownTrust",
@@ -42,6 +50,11 @@ __all__ = [
 
 STANDARD, NAIVE, CONDITIONAL = "STANDARD", "CONDITIONAL (NAIVE)", "CONDITIONAL"
 GROUPWISE, PCA, DEFAULT = "GROUPWISE", "PCA FEATURES", "package default"
+OWN_GROUPWISE = "package groupwise"
+"""As GROUPWISE, with the finite-sample quantile of each group."""
+PLUGIN, CLUSTERED, ATYPICALITY, ORACLE = "PLUG-IN", "CLUSTERED", "ATYPICALITY", "ORACLE"
+RELATED = (PLUGIN, CLUSTERED, ATYPICALITY, ORACLE)
+"""Methods that the paper's related work names."""
 SCORES: dict[str, Score] = {"softmax": Softmax(), "APS": APS(), "RAPS": RAPS()}
 """Scores by their names in table 5."""
 PAPER_DEGREE = 5
@@ -115,7 +128,7 @@ class Method:
     name : str
         As the paper prints it.
     degree : int or None
-        Of the polynomials, for CONDITIONAL.
+        Of the polynomials, for CONDITIONAL and PLUG-IN.
     group : str or None
         Column that GROUPWISE looks at.
     n_components : int
@@ -133,17 +146,17 @@ class Method:
     @property
     def uses_trust(self) -> bool:
         """Whether sets depend on trust scores."""
-        return self.name in {NAIVE, CONDITIONAL, DEFAULT}
+        return self.name in {NAIVE, CONDITIONAL, PLUGIN, DEFAULT}
 
     @property
     def uses_features(self) -> bool:
         """Whether sets depend on features besides by trust scores."""
-        return self.name == PCA
+        return self.name in {PCA, ATYPICALITY}
 
     @property
     def as_paper(self) -> bool:
-        """Whether it is one of the paper's, which share temperature and scores."""
-        return self.name != DEFAULT
+        """Whether it shares the temperature and the scores of the paper's methods."""
+        return self.name not in {DEFAULT, CLUSTERED, ATYPICALITY, ORACLE}
 
     @property
     def basis(self) -> Basis:
@@ -158,13 +171,17 @@ class Method:
         `basis`, if given, takes the place of the method's own function class.
         """
         if self.name == DEFAULT:
-            return ConditionalConformal(type(score)(scale="tail"), temperature="tuning")
+            return ConditionalConformal(type(score)(scale="tail"))
         if self.name == STANDARD:
             return StandardConformal(score, **_AS_PAPER)
         if self.group is not None:
-            return MondrianConformal(Groups(self.group), score=score, **_AS_PAPER)
+            own = self.name.startswith(OWN_GROUPWISE)
+            make = MondrianConformal if own else MondrianConformal.paper
+            return make(by=Groups(self.group), score=score, **_AS_PAPER)
         if self.name == NAIVE:
             return MondrianConformal.paper(score=score, **_AS_PAPER)
+        if self.name == PLUGIN:
+            return PluginConformal(score, self.basis, **_AS_PAPER)
         return ConditionalConformal.paper(score=score, basis=basis or self.basis, **_AS_PAPER)
 
 
@@ -175,17 +192,17 @@ def conditional(degree: int) -> Method:
     return Method(CONDITIONAL, degree=degree, n_functions=(degree + 1) * (degree + 2) // 2)
 
 
-def groupwise(columns: Sequence[str]) -> list[Method]:
-    """GROUPWISE for each group column; the paper has one."""
+def groupwise(columns: Sequence[str], name: str = GROUPWISE) -> list[Method]:
+    """GROUPWISE, or the package's own, for each group column; the paper has one."""
     if len(columns) == 1:
-        return [Method(GROUPWISE, group=columns[0])]
-    return [Method(f"{GROUPWISE} by {column}", group=column) for column in columns]
+        return [Method(name, group=columns[0])]
+    return [Method(f"{name} by {column}", group=column) for column in columns]
 
 
 def paper_methods(
     groups: Sequence[str], *, trust: bool, features: int, degrees: Sequence[int]
 ) -> list[Method]:
-    """All methods that the data allow, in the order of the tables, the package's default last.
+    """All methods that the data allow, in the order of the tables, the package's own last.
 
     Parameters
     ----------
@@ -204,6 +221,7 @@ def paper_methods(
     if features:
         n_components = min(features, _COMPONENTS)
         found.append(Method(PCA, n_components=n_components, n_functions=n_components + 1))
+    found += groupwise(groups, OWN_GROUPWISE)
     if trust:
         wanted = conditional(PAPER_DEGREE).n_functions
         # A fifth of the calibration samples is set aside for tuning.

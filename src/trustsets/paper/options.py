@@ -10,7 +10,7 @@ from trustsets.metrics.binning import RankBins
 from trustsets.paper.methods import PAPER_DEGREE, SCORES
 from trustsets.paper.printed import DATASETS
 
-__all__ = ["Options", "choose_bins", "parse_numbers"]
+__all__ = ["Options", "choose_bins", "parse_edges", "parse_numbers"]
 
 _LARGEST = 10_000
 
@@ -38,8 +38,16 @@ class Options:
     bins : {"text", "code"}
         Trust and Rank divided within each confidence bin, as the paper's text says, or by
         the same quantiles everywhere, as the authors' code does.
-    neighbour, squared
-        Of the trust score; the authors used the second neighbour and squared distances.
+    rank_edges : tuple of float, optional
+        Edges of the Rank bins by hand, each bin holding its upper edge. The authors gave
+        ``(0, 1, 2, 4, 1000)`` for ImageNet, which is the default there.
+    balls : {"growing", "fixed"}
+        Balls of the authors' code, or those of the package; see `Balls`.
+    normalize, neighbour, squared
+        Of the trust score. The authors divided features by their norm and used the second
+        neighbour and squared distances; the paper's text says False, 1 and False.
+    related : bool
+        Run the methods that the paper's related work names too.
     device : str
         Where trust scores are computed; results do not depend on it.
     """
@@ -50,8 +58,12 @@ class Options:
     degrees: tuple[int, ...] = tuple(range(1, 9))
     degree: int = PAPER_DEGREE
     bins: Literal["text", "code"] = "text"
+    rank_edges: tuple[float, ...] | None = None
+    balls: Literal["growing", "fixed"] = "growing"
+    normalize: bool = True
     neighbour: int = 2
     squared: bool = True
+    related: bool = False
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -64,20 +76,36 @@ class Options:
                 raise InputError(f"scores holds {name!r}, which is none of {', '.join(SCORES)}.")
         if self.bins not in {"text", "code"}:
             raise InputError(f'bins must be "text" or "code"; got {self.bins!r}.')
+        if self.balls not in {"growing", "fixed"}:
+            raise InputError(f'balls must be "growing" or "fixed"; got {self.balls!r}.')
+        if self.rank_edges is not None:
+            RankBins(edges=self.rank_edges)  # says what is wrong with them
 
     @property
     def all_degrees(self) -> tuple[int, ...]:
         """Degrees to run: those of the curve and the one of the tables."""
         return tuple(sorted({*self.degrees, self.degree}))
 
+    def edges_by_hand(self, dataset: str) -> tuple[float, ...] | None:
+        """Edges of Rank: as asked for, those of the authors, or None for quantiles."""
+        return self.rank_edges or _RANK_EDGES.get(dataset)
+
     def partitions(self, dataset: str) -> dict[str, Partition]:
-        """Evaluation bins."""
+        """Evaluation bins.
+
+        Examples
+        --------
+        >>> Options(bins="code").partitions("places365")["conf_rank"].ties
+        'quantiles'
+        """
         nested = self.bins == "text"
-        edges = _RANK_EDGES.get(dataset)
-        ties: Literal["split", "together"] = "split" if nested else "together"
         return {
             "conf_trust": Bins(nested=nested),
-            "conf_rank": RankBins(nested=nested, ties=ties, edges=edges),
+            "conf_rank": RankBins(
+                nested=nested,
+                ties="split" if nested else "quantiles",
+                edges=self.edges_by_hand(dataset),
+            ),
         }
 
 
@@ -113,3 +141,21 @@ def parse_numbers(text: str, name: str) -> tuple[int, ...]:
             )
         found += range(first, last + 1)
     return tuple(dict.fromkeys(found))
+
+
+def parse_edges(text: str | None, name: str) -> tuple[float, ...] | None:
+    """Edges of bins from a list of numbers; None for no text.
+
+    Examples
+    --------
+    >>> parse_edges("0,1,2,4,1000", "--rank-edges")
+    (0.0, 1.0, 2.0, 4.0, 1000.0)
+    """
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"{name} must be a list of numbers such as 0,1,2,4,1000; got {text!r}."
+        ) from None

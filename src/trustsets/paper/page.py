@@ -8,22 +8,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
-
 from trustsets import storage
 from trustsets._version import __version__
+from trustsets.errors import InputError
 from trustsets.metrics import render
 from trustsets.metrics.plain import to_plain
 from trustsets.paper.experiment import Run
-from trustsets.paper.figures import CAPTIONS, draw_figures
-from trustsets.paper.methods import DEFAULT
-from trustsets.paper.printed import DATASETS, printed_source
+from trustsets.paper.figures import caption, draw_figures
+from trustsets.paper.options import Options
 from trustsets.paper.stages import StageCache, Tally
 from trustsets.paper.tables import MARK, Number, PaperTable, correlation_table, paper_tables
+from trustsets.paper.words import accuracy, figure_text, reading, samples, setting
 
-__all__ = ["Written", "differences", "time_rows", "write_run"]
+__all__ = [
+    "Made",
+    "Written",
+    "differences",
+    "read_made",
+    "time_rows",
+    "write_run",
+    "write_text",
+]
 
-PAGE, RESULTS = "README.md", "results.json"
+PAGE, RESULTS, MADE = "README.md", "results.json", "run.json"
 TIME_HEADER = ("Stage", "made", "reused", "seconds", "seconds saved", "processor seconds")
 """Heads of the table that `time_rows` fills."""
 
@@ -37,8 +44,53 @@ class Written:
     tables: list[tuple[str, str]]
 
 
+@final
+@dataclass(frozen=True)
+class Made:
+    """Where a run came from: enough to find it again in its cache.
+
+    Attributes
+    ----------
+    command : str
+        What was typed, with every option that is not at its default.
+    dataset, data, train, groups
+        As for `read_source`.
+    cache : str
+        Folder of the stages.
+    """
+
+    command: str
+    dataset: str
+    data: str
+    train: str | None
+    groups: tuple[str, ...]
+    cache: str
+
+
+def read_made(folder: str | os.PathLike[str]) -> tuple[Made, Options]:
+    """Where the run in a folder came from, and with which options."""
+    path = Path(folder) / MADE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            f"{path}: there is no such file; name folders that trustsets paper run wrote."
+        ) from None
+    options = {name: _tupled(value) for name, value in content.pop("options").items()}
+    return Made(**{name: _tupled(value) for name, value in content.items()}), Options(**options)
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
 def write_run(
-    run: Run, folder: str | os.PathLike[str], cache: StageCache, *, figures: bool = True
+    run: Run,
+    folder: str | os.PathLike[str],
+    cache: StageCache,
+    *,
+    figures: bool = True,
+    made: Made | None = None,
 ) -> Written:
     """Write everything into a folder; each file is whole or not there.
 
@@ -53,23 +105,29 @@ def write_run(
         Its times go into the page; drawing is timed too.
     figures : bool
         Draw the figures; it takes a few seconds.
+    made : Made, optional
+        Where the run came from, for the page; kept in ``run.json``, for `read_made`.
     """
     root = Path(folder)
     (root / "tables").mkdir(parents=True, exist_ok=True)
     with cache.timed("tables"):
         tables = paper_tables(run)
     for table in tables:
-        _write(root / "tables" / f"{table.slug}.md", table.to_markdown())
-        _write(root / "tables" / f"{table.slug}.tex", table.to_latex())
+        write_text(root / "tables" / f"{table.slug}.md", table.to_markdown())
+        write_text(root / "tables" / f"{table.slug}.tex", table.to_latex())
     if run.correlations:
-        _write(root / "tables" / "table3.md", correlation_table(run))
+        write_text(root / "tables" / "table3.md", correlation_table([run]).to_markdown())
+        write_text(root / "tables" / "table3.tex", correlation_table([run]).to_latex())
     drawn = {}
     if figures:
         with cache.timed("figures"):
             drawn = draw_figures(run, root / "figures")
     results = _plain(run, tables)
-    _write(root / RESULTS, json.dumps(results, indent=1, allow_nan=False) + "\n")
-    _write(root / PAGE, _page(run, tables, drawn, cache))
+    write_text(root / RESULTS, json.dumps(results, indent=1, allow_nan=False) + "\n")
+    write_text(root / PAGE, _page(run, tables, drawn, cache, made))
+    if made is not None:
+        whole = to_plain(made) | {"options": to_plain(run.options)}
+        write_text(root / MADE, json.dumps(whole, indent=1) + "\n")
     return Written(results, _titled(run, tables))
 
 
@@ -77,7 +135,8 @@ def _titled(run: Run, tables: list[PaperTable]) -> list[tuple[str, str]]:
     """Titles and texts in the order of the paper, what it does not have last."""
     found = [(table.number or math.inf, _title(table), table.to_markdown()) for table in tables]
     if run.correlations:
-        found.append((3, "Table 3: correlation of Trust and Rank", correlation_table(run)))
+        text = correlation_table([run]).to_markdown()
+        found.append((3, "Table 3: correlation of Trust and Rank", text))
     return [(title, text) for _, title, text in sorted(found)]
 
 
@@ -85,7 +144,8 @@ def _title(table: PaperTable) -> str:
     return f"Table {table.number}: {table.title}" if table.number else table.title
 
 
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
     with storage.atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -109,7 +169,7 @@ def differences(tables: list[PaperTable]) -> list[dict[str, Any]]:
     return [
         {
             "table": table.number,
-            "score": row.block,
+            "score": row.block[-1],
             "method": row.name,
             "column": column,
             "mean": number.mean,
@@ -140,7 +200,7 @@ def _plain(run: Run, tables: list[PaperTable]) -> dict[str, Any]:
         "training_points": 0 if source.train is None else len(source.train[0]),
         "classes": source.n_classes,
         "groups": list(source.groups),
-        "accuracy": _accuracy(run),
+        "accuracy": accuracy(run),
         "options": to_plain(run.options),
         "seeds": list(run.seeds),
         "temperatures": run.temperatures,
@@ -162,8 +222,7 @@ def _plain_table(table: PaperTable) -> dict[str, Any]:
         "title": table.title,
         "rows": [
             {
-                table.heads[0].lower(): row.block,
-                table.heads[1].lower(): row.name,
+                **{head.lower(): name for head, name in zip(table.heads, row.names, strict=True)},
                 "metrics": {
                     column: _plain_number(number)
                     for column, number in zip(table.columns, row.numbers, strict=True)
@@ -183,15 +242,20 @@ def _plain_number(number: Number) -> dict[str, Any]:
     }
 
 
-def _accuracy(run: Run) -> float:
-    outputs = run.source.parts[run.source.test_part]
-    return float(np.mean(outputs.predicted_codes == outputs.codes))
-
-
 def _page(
-    run: Run, tables: list[PaperTable], figures: Mapping[str, Path], cache: StageCache
+    run: Run,
+    tables: list[PaperTable],
+    figures: Mapping[str, Path],
+    cache: StageCache,
+    made: Made | None,
 ) -> str:
-    parts = [f"# {run.source.name}: the paper's tables and figures", _setting(run), _reading(run)]
+    how = "`write_run` of `trustsets.paper.page`" if made is None else f"`{made.command}`"
+    parts = [
+        f"# {run.source.name}: the paper's tables and figures",
+        f"Made by {how}, trustsets {__version__}.",
+        f"{samples(run)} {setting(run)}",
+        reading([run]),
+    ]
     if run.left_out:
         parts.append("Left out:\n\n" + "\n".join(f"- {text}" for text in run.left_out))
     parts += [f"## {title}\n\n{text}" for title, text in _titled(run, tables)]
@@ -199,59 +263,9 @@ def _page(
     if compared:
         parts.append(_comparison(compared))
     parts += ["## Figures"] if figures else []
-    for name, path in figures.items():
-        number = name.removeprefix("figure")
-        parts.append(
-            f"Figure {number}. {CAPTIONS[name]}.\n\n![{CAPTIONS[name]}](figures/{path.name})"
-        )
+    parts += [figure_text(name, caption(name, run)) for name in figures]
     parts.append("## Time by stage\n\n" + _times(cache))
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
-
-
-def _setting(run: Run) -> str:
-    source, options = run.source, run.options
-    sizes = ", ".join(f"{len(own):,} ({part})" for part, own in source.parts.items())
-    train = "none" if source.train is None else f"{len(source.train[0]):,}"
-    scores, degrees = ", ".join(options.scores), ", ".join(map(str, options.degrees))
-    if source.fixed_split:
-        split = (
-            "The split into calibration and test samples is fixed and the temperature is the exact "
-            "maximum-likelihood one, so there is nothing to repeat: one run, and errors in "
-            "parentheses are those of sampling the test points."
-        )
-    else:
-        seeds = f"seed {run.seeds[0]}" if len(run.seeds) == 1 else f"seeds {run.seeds[0]} to "
-        seeds += "" if len(run.seeds) == 1 else f"{run.seeds[-1]}"
-        split = f"Halves stratified by class, {seeds}; standard errors over seeds in parentheses."
-    bins = {
-        "text": "divided within each confidence bin (the paper's text)",
-        "code": "divided by the same edges in all confidence bins (the authors' code)",
-    }[options.bins]
-    return (
-        f"Made by `trustsets paper run {source.name}`, trustsets {__version__}.\n\n"
-        f"Samples: {sizes}. Training points for the trust score: {train}. Classes: "
-        f"{source.n_classes}. Accuracy: {100 * _accuracy(run):.1f}%. {split}\n\n"
-        f"alpha = {options.alpha:g}; scores {scores}; degrees {degrees}, of which "
-        f"{options.degree} is in the tables; trust by neighbour {options.neighbour}, "
-        f"{'squared' if options.squared else 'plain'} distances; Trust and Rank bins {bins}."
-    )
-
-
-def _reading(run: Run) -> str:
-    text = (
-        f"All methods but the last are run as the authors ran them: temperature fitted on the "
-        f"calibration samples, sets may be empty. *{DEFAULT}* is `ConditionalConformal` as this "
-        "package sets it up, with the score in the tail scale and a temperature from tuning "
-        "samples; it knows the group columns, if there are any. Its sets are never empty, so that "
-        "it covers too much where the classifier is right more often than asked for. Bold: best "
-        "or within 0.1 of it. *Perfect* is what noise alone gives with these bins."
-    )
-    if run.source.name in DATASETS:
-        text += (
-            f" *Printed* are the numbers of {printed_source()}; {MARK} marks ours where the two "
-            "differ by more than two standard errors of the difference and the rounding of print."
-        )
-    return text
 
 
 def _comparison(compared: list[dict[str, Any]]) -> str:

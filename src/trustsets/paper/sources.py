@@ -22,6 +22,8 @@ from trustsets.paper.stages import digest
 __all__ = ["Source", "read_source"]
 
 POOL, VAL, TEST = "pool", "val", "test"
+# Array of a file of outputs with the true P(y | x), where the law is known.
+_TRUTH = "label_probabilities"
 _SUFFIXES = (".npz", ".parquet", ".safetensors")
 
 
@@ -38,6 +40,8 @@ class Source:
         ``pool``, to be split by seed, or ``val`` and ``test``, a split that is fixed.
     train : (features, labels), optional
         Training points; labels are named like the classes of the parts.
+    label_probabilities : array of shape (n, K), optional
+        True P(y | x) of the samples of ``pool``, where the law is known.
     train_key : str
         Changes with the content of the training points; worked out if not given.
     """
@@ -46,12 +50,19 @@ class Source:
     parts: dict[str, ModelOutputs]
     train: tuple[Array, Array] | None = None
     train_key: str = ""
+    label_probabilities: Array | None = None
 
     def __post_init__(self) -> None:
         for part, outputs in self.parts.items():
             outputs.require_labels(f"{part} of {self.name}")
             if np.any(np.diff(outputs.rows) <= 0):
                 raise InputError(f"rows of {part} of {self.name} must be increasing.")
+        truth, pool = self.label_probabilities, self.parts.get(POOL)
+        if truth is not None and (pool is None or truth.shape != (len(pool), pool.n_classes)):
+            raise InputError(
+                f"label_probabilities of {self.name} must have a row for each sample of the pool "
+                f"and a column for each class; got the shape {truth.shape}."
+            )
 
     @property
     def fixed_split(self) -> bool:
@@ -176,11 +187,14 @@ def _from_extracted(name: str, folder: Path) -> Source:
 
 def _from_files(name: str, data: Path, train: Path | None, groups: Sequence[str]) -> Source:
     from trustsets.files import open_outputs, read_training
+    from trustsets.files.source import open_columns
 
     outputs = open_outputs(data, groups=groups).read()
+    column = open_columns(data).get(_TRUTH)
+    truth = None if column is None else column.read_all()
     if outputs.codes is None:
         raise InputError(f"{data}: holds no labels, which an experiment needs; add 'labels'.")
     if train is None:
-        return Source(name, {POOL: outputs})
+        return Source(name, {POOL: outputs}, label_probabilities=truth)
     features, labels = read_training(train, outputs.classes)
-    return Source(name, {POOL: outputs}, (features, labels))
+    return Source(name, {POOL: outputs}, (features, labels), label_probabilities=truth)

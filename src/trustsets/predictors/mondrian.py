@@ -63,19 +63,21 @@ class MondrianConformal(Predictor):
     Parameters
     ----------
     by : Groups, Bins or "class"
-        ``Groups()`` uses the group columns (the paper's GROUPWISE), ``Bins()`` a grid of
-        statistics (the paper's NAIVE). ``"class"`` gives each class its own threshold: the
-        set holds y if s(x, y) is at most the threshold of y, which guarantees coverage
-        given the true class.
+        ``Groups()`` uses the group columns, as the paper's GROUPWISE does, ``Bins()`` a grid
+        of statistics, as its NAIVE does (both with the finite-sample quantile, which the
+        authors leave out: see `MondrianConformal.paper`). ``"class"`` gives
+        each class its own threshold: the set holds y if s(x, y) is at most the threshold of
+        y, which guarantees coverage given the true class.
     score, temperature, allow_empty, tuning_fraction, random_state
         As in `StandardConformal`. The edges of `Bins` are learned from the tuning part.
     trust : TrustScore, optional
         Fitted trust score, needed where the cells depend on Trust.
     paper_rules : bool
-        True does as the authors' code does, without a guarantee: the edges of the bins are
-        computed anew from the samples to predict, thresholds are plain 1 - alpha quantiles
-        without the finite-sample correction, and cells without calibration samples get
-        empty sets. See `MondrianConformal.paper`.
+        True does as the authors' code does, without a guarantee: thresholds are plain
+        1 - alpha quantiles (the higher of two neighbours) without the finite-sample
+        correction, cells and groups without calibration samples get empty sets, and the
+        edges of `Bins` are computed anew from the samples to predict. See
+        `MondrianConformal.paper`.
 
     Examples
     --------
@@ -118,6 +120,19 @@ class MondrianConformal(Predictor):
 
         Ten confidence bins of equal width times four quantile bins of Trust, APS without
         the own mass, a temperature fitted on the calibration samples, empty sets allowed.
+        ``MondrianConformal.paper(by=Groups("skin_type"))`` is their GROUPWISE: the same
+        rule with groups in the place of bins.
+
+        Examples
+        --------
+        >>> from trustsets import ModelOutputs
+        >>> p = [0.9, 0.8, 0.7, 0.6, 0.5]
+        >>> outputs = ModelOutputs(probabilities=np.stack([p, np.subtract(1, p)], axis=1),
+        ...                        labels=[1] * 5, groups={"site": ["north"] * 5})
+        >>> own = {"by": Groups("site"), "temperature": 1.0}
+        >>> groupwise = MondrianConformal.paper(**own).calibrate(outputs)
+        >>> groupwise.predict_set(outputs, alpha=0.4).thresholds[0]  # of .5 .6 .7 .8 .9
+        np.float64(0.8)
         """
         setting: dict[str, Any] = {
             "by": Bins(nested=False),
@@ -181,8 +196,9 @@ class MondrianConformal(Predictor):
             partition = self.by.fit(observed)
         cells = partition.cells(observed)
         strangers = (cells < 0)[:, None]
+        unseen = -np.inf if self.paper_rules else np.inf
         return Limits(
-            np.where(strangers, np.inf, values[cells]),
+            np.where(strangers, unseen, values[cells]),
             np.where(strangers, Status.UNSEEN_GROUP, status[cells]).astype(np.int8),
         )
 

@@ -1,0 +1,118 @@
+"""What a page says about its runs: data, options, methods. Imports experiment and printed."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from trustsets.paper.experiment import Run
+from trustsets.paper.methods import ATYPICALITY, CLUSTERED, DEFAULT, OWN_GROUPWISE, PLUGIN
+from trustsets.paper.printed import DATASETS, printed_source
+from trustsets.paper.tables import MARK
+
+__all__ = ["accuracy", "figure_text", "reading", "samples", "setting"]
+
+
+def accuracy(run: Run) -> float:
+    """Share of the samples that test samples come from which the classifier gets right."""
+    outputs = run.source.parts[run.source.test_part]
+    return float(np.mean(outputs.predicted_codes == outputs.codes))
+
+
+def figure_text(name: str, text: str) -> str:
+    """A figure with its number and caption."""
+    return f"Figure {name.removeprefix('figure')}. {text}.\n\n![{text}](figures/{name}.png)"
+
+
+def samples(run: Run) -> str:
+    """Samples of a run in words."""
+    source = run.source
+    sizes = ", ".join(f"{len(own):,} ({part})" for part, own in source.parts.items())
+    train = "none" if source.train is None else f"{len(source.train[0]):,}"
+    return (
+        f"Samples: {sizes}. Training points for the trust score: {train}. Classes: "
+        f"{source.n_classes}. Accuracy: {100 * accuracy(run):.1f}%."
+    )
+
+
+def setting(run: Run) -> str:
+    """Options of a run in words."""
+    options = run.options
+    scores, degrees = ", ".join(options.scores), ", ".join(map(str, options.degrees))
+    return (
+        f"{_split(run)}\n\nalpha = {options.alpha:g}; scores {scores}; degrees {degrees}, of which "
+        f"{options.degree} is in the tables. {_trust(run)} {_bins(run)} {_balls(run)}"
+    )
+
+
+def _split(run: Run) -> str:
+    if run.source.fixed_split:
+        return (
+            "The split into calibration and test samples is fixed and the temperature is the exact "
+            "maximum-likelihood one, so there is nothing to repeat: one run, and errors in "
+            "parentheses are those of sampling the test points."
+        )
+    first, last = run.seeds[0], run.seeds[-1]
+    seeds = f"seed {first}" if len(run.seeds) == 1 else f"seeds {first} to {last}"
+    return (
+        f"Halves stratified by class, {seeds}; in parentheses standard errors over seeds (plain "
+        "standard deviation over the root of their number)."
+    )
+
+
+def _trust(run: Run) -> str:
+    options = run.options
+    rows = "features divided by their L2 norm" if options.normalize else "features as they are"
+    distances = "squared" if options.squared else "plain"
+    text = f"Trust: {rows}, neighbour {options.neighbour} of each class, {distances} distances"
+    kinds = {(True, 2, True): "the authors' code", (False, 1, False): "the paper's text"}
+    known = kinds.get((options.normalize, options.neighbour, options.squared))
+    return f"{text} ({known})." if known else f"{text}."
+
+
+def _bins(run: Run) -> str:
+    options = run.options
+    text = {
+        "text": "divided within each confidence bin (the paper's text)",
+        "code": "divided by the same quantiles in all confidence bins (the authors' code)",
+    }[options.bins]
+    edges = options.edges_by_hand(run.source.name)
+    if edges is None:
+        return f"Trust and Rank bins are {text}."
+    listed = ", ".join(f"{edge:g}" for edge in edges)
+    return f"Trust bins are {text}; Rank bins have the edges {listed}."
+
+
+def _balls(run: Run) -> str:
+    return {
+        "growing": "Balls grow until they hold 10 other samples (the authors' code).",
+        "fixed": "Balls have one radius, around samples with 10 neighbours (the package's own).",
+    }[run.options.balls]
+
+
+def reading(runs: Sequence[Run]) -> str:
+    """How to read the tables, and what was run in them."""
+    text = (
+        "The paper's methods are run as the authors ran them: temperature fitted on the "
+        "calibration samples, Conf of the unscaled softmax, sets that may be empty; NAIVE and "
+        "GROUPWISE with plain quantiles and nothing where calibration has no samples. Two things "
+        "are this package's: the temperature is the exact maximum-likelihood one, where the "
+        "authors took gradient steps, and the components of PCA FEATURES come from the "
+        "calibration samples, which the paper does not say. "
+        f"*{DEFAULT}* is `ConditionalConformal` as this package sets it up, with the score in the "
+        "tail scale; it knows the group columns, if there are any. Its sets are never empty, so "
+        "that it covers too much where the classifier is right more often than asked for."
+    )
+    if any(run.source.groups for run in runs):
+        text += f" *{OWN_GROUPWISE}* is GROUPWISE with the finite-sample quantile of each group."
+    if any(run.options.related for run in runs):
+        text += (
+            f" Of related work, {PLUGIN} shares everything with CONDITIONAL but its fit; "
+            f"{CLUSTERED} and {ATYPICALITY} are those of this package, at the same temperature."
+        )
+    text += " Bold: best or within 0.1 of it. *Perfect* is what noise alone gives with these bins."
+    if any(run.source.name in DATASETS for run in runs):
+        text += (
+            f" *Printed* are the numbers of {printed_source()}; {MARK} marks ours where the two "
+            "differ by more than two standard errors of the difference and the rounding of print."
+        )
+    return text
