@@ -1,8 +1,9 @@
 """Smooth and free function classes: polynomials, principal components, your own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import comb
 from typing import Any, final
 
 import numpy as np
@@ -15,9 +16,12 @@ from trustsets.blocks import for_each_block
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Confidence, FittedStatistic, Observed, Statistic, Trust
-from trustsets.storage import storable
+from trustsets.storage import require, require_numbers, storable
 
 __all__ = ["Custom", "Intercept", "Polynomial", "PrincipalComponents"]
+
+# Far beyond any use; a file that claims more would only take memory.
+_LARGEST_DEGREE = 1000
 
 
 @final
@@ -39,9 +43,22 @@ class Intercept(Basis, FittedBasis):
         """Nothing is learned."""
         return False
 
+    def could_become(self, fitted: FittedBasis) -> bool:
+        """Whether it is itself."""
+        return isinstance(fitted, Intercept)
+
     def fit(self, observed: Observed) -> "Intercept":
         """Return itself."""
         return self
+
+    @property
+    def width(self) -> int:
+        """One function."""
+        return 1
+
+    def could_give(self, phi: Floats) -> bool:
+        """Whether these are ones."""
+        return phi.shape[1] == 1 and bool((phi == 1.0).all())
 
     def design(self, observed: Observed) -> Floats:
         """Return a column of ones."""
@@ -102,6 +119,14 @@ class Polynomial(Basis):
         """Whether a transform learns; shifting and scaling do not change the span."""
         return any(item.learns for item in self.of)
 
+    def could_become(self, fitted: FittedBasis) -> bool:
+        """Whether degree, penalty and statistics are the same."""
+        return (
+            isinstance(fitted, FittedPolynomial)
+            and (fitted.degree, fitted.price) == (self.degree, self.penalty)
+            and [item.statistic for item in fitted.of] == list(self.of)
+        )
+
     def fit(self, observed: Observed) -> "FittedPolynomial":
         """Fit the transforms, and find the range of each statistic."""
         fitted = tuple(item.fit(observed) for item in self.of)
@@ -124,19 +149,47 @@ class FittedPolynomial(FittedBasis):
     high: Floats
     price: float = 0.0
 
+    def check_state(self) -> None:
+        """Refuse ranges and degrees that no fit gives."""
+        for name in ("low", "high"):
+            require_numbers(getattr(self, name), f"FittedPolynomial.{name}", len(self.of))
+        require(self.of, "FittedPolynomial.of", "must not be empty")
+        require((self.low < self.high).all(), "FittedPolynomial.low", "must be below high")
+        require(0 <= self.degree <= _LARGEST_DEGREE, "FittedPolynomial.degree", "is out of range")
+        require(0.0 <= self.price < np.inf, "FittedPolynomial.price", "must not be negative")
+
+    @property
+    def width(self) -> int:
+        """Monomials up to the degree."""
+        return comb(self.degree + len(self.of), self.degree)
+
+    def could_give(self, phi: Floats) -> bool:
+        """Whether all columns follow from those of degree 1."""
+        if phi.shape[1] != self.width:
+            return False
+        degrees = self._degrees()
+        if self.degree == 0:
+            return bool((phi == 1.0).all())
+        units = np.eye(len(self.of), dtype=int).tolist()
+        values = [phi[:, degrees.index(tuple(unit))] for unit in units]
+        return np.allclose(self._columns(values), phi)
+
     def design(self, observed: Observed) -> Floats:
         """Return one column for each combination of degrees."""
-        tables = [
-            chebyshev.chebvander(self._scaled(item.values(observed), place), self.degree)
-            for place, item in enumerate(self.of)
-        ]
+        return self._columns(
+            [self._scaled(item.values(observed), place) for place, item in enumerate(self.of)]
+        )
+
+    def _columns(self, scaled: Sequence[Floats]) -> Floats:
+        """Products of Chebyshev polynomials of the scaled statistics."""
+        tables = [chebyshev.chebvander(values, self.degree) for values in scaled]
         columns = []
         for degrees in self._degrees():
             factors = [table[:, d] for table, d in zip(tables, degrees, strict=True)]
             columns.append(np.prod(factors, axis=0))
         return np.column_stack(columns)
 
-    def penalty(self, observed: Observed) -> Floats:
+    def penalty(self, observed: Observed | None) -> Floats:
         """Return the price of each coefficient above the linear ones."""
         total = np.array([sum(degrees) for degrees in self._degrees()])
         rows = self.price * np.eye(total.size)
@@ -182,6 +235,10 @@ class PrincipalComponents(Basis):
         """The directions are learned."""
         return True
 
+    def could_become(self, fitted: FittedBasis) -> bool:
+        """Whether there are as many directions."""
+        return isinstance(fitted, FittedComponents) and len(fitted.directions) == self.n_components
+
     def fit(self, observed: Observed) -> "FittedComponents":
         """Find the directions of largest variance."""
         from sklearn.decomposition import PCA
@@ -207,6 +264,20 @@ class FittedComponents(FittedBasis):
 
     mean: Floats
     directions: Floats
+
+    def check_state(self) -> None:
+        """Refuse arrays that no fit gives."""
+        require_numbers(self.mean, "FittedComponents.mean", None)
+        require_numbers(self.directions, "FittedComponents.directions", None, self.mean.size)
+
+    @property
+    def width(self) -> int:
+        """The components, and a constant."""
+        return 1 + len(self.directions)
+
+    def could_give(self, phi: Floats) -> bool:
+        """Whether a constant and so many components are there."""
+        return phi.shape[1] == self.width and bool((phi[:, 0] == 1.0).all())
 
     def design(self, observed: Observed) -> Floats:
         """Return a column of ones and the components."""
