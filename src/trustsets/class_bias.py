@@ -110,6 +110,9 @@ class ClassBias(BaseEstimator):
         if hasattr(self, "bias_"):
             require_numbers(self.bias_, "ClassBias.bias", None)
             require(self.bias_.dtype == np.float64, "ClassBias.bias", "must be float64")
+            for name, own in (("strength", self.strength_), ("gain", self.gain_)):
+                number = isinstance(own, float | int)
+                require(number, f"ClassBias.{name}", "must be a number")
             require(self.strength_ > 0.0, "ClassBias.strength", "must be positive")
             require(np.isfinite(self.gain_), "ClassBias.gain", "must be finite")
 

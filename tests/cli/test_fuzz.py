@@ -92,6 +92,50 @@ def bomb(folder):
     return folder / "bad.npz"
 
 
+def other_bomb(compression):
+    """256 MB of zeros in a packing that Python unpacks at once, whatever is asked for."""
+
+    def make(folder):
+        rows = (256 << 20) // 20
+        path = folder / "bad.npz"
+        with zipfile.ZipFile(path, "w", compression) as archive:
+            with archive.open("logits.npy", "w") as member:
+                member.write(header((rows, 5)))
+                zeros = bytes(20 << 16)
+                for _ in range(rows >> 16):
+                    member.write(zeros)
+                member.write(bytes(20 * (rows % (1 << 16))))
+        assert path.stat().st_size < 1 << 17
+        return path
+
+    return make
+
+
+def claimed_bytes(folder):
+    """The archive says that a stored member has a terabyte."""
+    path = npz()(folder)
+    content = bytearray(path.read_bytes())
+    entry = content.rindex(b"PK\x01\x02")
+    content[entry + 20 : entry + 28] = struct.pack("<II", 0xFFFFFFF0, 0xFFFFFFF0)
+    path.write_bytes(content)
+    return path
+
+
+def many_shards(count):
+    def make(folder):
+        path = WRITERS["shards"](folder / "bad", simulated(60))
+        manifest = json.loads((path / "manifest.json").read_text())
+        text = json.dumps(manifest | {"shards": "COUNT"}).replace('"COUNT"', count)
+        (path / "manifest.json").write_text(text)
+        return path
+
+    return make
+
+
+def odd_shape(shape, descr="<f4"):
+    return lambda folder: zipped(folder / "bad.npz", {"logits": header(shape, descr)})
+
+
 def claimed_giant(folder):
     return zipped(folder / "bad.npz", {"logits": header((10**12, 5)) + bytes(100)})
 
@@ -183,6 +227,16 @@ BAD = {
     "pickle called npz": (pickle_called_npz, ["not a readable .npz file"]),
     "code in a header": (evil_header, ["'logits'", "is no NumPy array"]),
     "zip bomb": (bomb, ["'logits'", "as a zip bomb does", "numpy.savez"]),
+    "bzip2 bomb": (other_bomb(zipfile.ZIP_BZIP2), ["'logits'", "NumPy never writes"]),
+    "lzma bomb": (other_bomb(zipfile.ZIP_LZMA), ["'logits'", "NumPy never writes"]),
+    "claimed bytes": (claimed_bytes, ["claims more bytes than the file has"]),
+    "1e11 shards": (many_shards("100000000000"), ["there is no such file"]),
+    "infinitely many shards": (many_shards("Infinity"), ["manifest.json: damaged"]),
+    "shards in words": (many_shards('"many"'), ["manifest.json: damaged"]),
+    "deep manifest": (many_shards("[" * 100_000), ["manifest.json: damaged", "too deeply"]),
+    "negative shape": (odd_shape((-1, -5)), ["'logits'", "which no array has"]),
+    "texts of no width": (odd_shape((10**12,), "<U0"), ["'logits'", "which no array has"]),
+    "no columns": (npz(logits=np.ones((60, 0))), ["'logits'", "not empty"]),
     "claimed giant": (claimed_giant, ["'logits'", "claims shape (1000000000000, 5)"]),
     "claimed giant npy": (giant_npy, ["'logits'", "claims shape (1000000000000, 5)"]),
     "claimed giant tensor": (giant_tensor, ["not a readable safetensors file"]),

@@ -5,6 +5,7 @@ from typing import Any, Literal, final
 
 import numpy as np
 
+from trustsets.arrays import texts_of
 from trustsets.basis.base import Codes, FittedBasis, FittedPartition, Floats, Partition, is_one_hot
 from trustsets.errors import InputError
 from trustsets.statistics import Confidence, FittedStatistic, Observed, Statistic, Trust
@@ -181,7 +182,7 @@ def _group_table(observed: Observed, columns: tuple[str, ...]) -> list[tuple[str
                 f"the outputs have no group column {column!r}; they have {list(groups)}. "
                 "Pass groups= to ModelOutputs."
             )
-    texts = [groups[column].astype(str).tolist() for column in columns]
+    texts = [texts_of(groups[column]) for column in columns]
     return list(zip(*texts, strict=True))
 
 

@@ -1,7 +1,9 @@
 """Columns of a `.parquet` file: lists become rows of a matrix. Imports columns."""
 
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
@@ -9,28 +11,74 @@ import numpy as np
 
 from trustsets.arrays import Array
 from trustsets.errors import InputError
-from trustsets.files.columns import Column, SequentialColumn, class_column, file_error
+from trustsets.files.columns import (
+    LARGEST_RATIO,
+    Column,
+    SequentialColumn,
+    class_column,
+    unpacks_too_much,
+)
+from trustsets.files.paths import plain_file
 
 __all__ = ["list_matrix", "parquet_columns", "scalar_values"]
 
 # Pages are read through a buffer of this size instead of a whole row group at once.
 _BUFFER = 1 << 20
+# Texts are read so many at a time; their codes are small, however long they are.
+_TEXT_ROWS = 1 << 13
 
 
 def parquet_columns(path: Path) -> dict[str, Column]:
     """Columns by name; those of a type that is of no use here are left out."""
     with _readable(path):
         metadata, schema = _open(path)
+    rows = sum(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
+    if rows != metadata.num_rows or rows < 0:
+        raise InputError(f"{path}: its groups do not add up to its rows; write it again.")
     found: dict[str, Column] = {}
+    leaf = 0
     for field in schema:
         kind = _kind(field.type)
         if kind is not None:
-            width = _list_width(path, field.name, metadata) if kind == "list" else None
-            found[field.name] = _ParquetColumn(path, field, metadata, width)
+            found[field.name] = _column(path, field, metadata, leaf, kind)
+        leaf += _leaves(field.type)
     text = (schema.metadata or {}).get(b"classes")
     if text is not None and "classes" not in found:
-        found["classes"] = class_column(path, text.decode())
+        found["classes"] = class_column(path, text.decode(errors="replace"))
     return found
+
+
+def _column(path: Path, field: Any, metadata: Any, leaf: int, kind: str) -> Column:
+    """One column; what is wrong with it matters only where it is used."""
+    chunks = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    sizes = [(own.num_rows, own.column(leaf)) for own in chunks]
+    packed = sum(max(0, chunk.total_compressed_size) for _, chunk in sizes)
+    if kind == "text":
+        column: Column = _TextColumn(path, field.name, metadata)
+        unpacked = sum(chunk.total_uncompressed_size for _, chunk in sizes)
+    else:
+        widths = {chunk.num_values / rows for rows, chunk in sizes if rows}
+        alike = len(widths) == 1 and min(widths).is_integer()
+        width = int(min(widths)) if kind == "list" and alike else None
+        column = _ParquetColumn(path, field, metadata, width)
+        unpacked = metadata.num_rows * column.row_bytes if kind == "list" else 0
+        if kind == "list" and not alike:
+            column.fault = (
+                "has lists of different lengths, or no rows; all need equally many numbers."
+            )
+    if unpacks_too_much(unpacked, min(packed, path.stat().st_size)):
+        column.fault = (
+            f"claims {unpacked / 2**30:.1f} GiB in {packed / 2**20:.1f} MiB, over {LARGEST_RATIO} "
+            "times as much. If it is genuine, write it without compression."
+        )
+    return column
+
+
+def _leaves(arrow: Any) -> int:
+    """How many columns of the file a field takes, which its name alone cannot tell."""
+    if arrow.num_fields == 0:
+        return 1
+    return sum(_leaves(arrow.field(place).type) for place in range(arrow.num_fields))
 
 
 def list_matrix(values: Any, describe: str) -> Array:
@@ -53,17 +101,16 @@ def list_matrix(values: Any, describe: str) -> Array:
 
 
 def scalar_values(values: Any, describe: str) -> Array:
-    """Values of a scalar column as an array; texts get a text dtype."""
+    """Values of a scalar column as an array; texts stay objects, so that none is padded."""
     import pyarrow as pa
 
     if values.null_count:
         raise InputError(f"{describe} has missing values. Fill or drop them first.")
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
-    found = np.asarray(
+    return np.asarray(
         values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.to_numpy()
     )
-    return found.astype(str) if found.dtype.kind == "O" else found
 
 
 def _kind(arrow: Any) -> str | None:
@@ -73,34 +120,23 @@ def _kind(arrow: Any) -> str | None:
         value = arrow.value_type
         return "list" if types.is_floating(value) or types.is_integer(value) else None
     value = arrow.value_type if types.is_dictionary(arrow) else arrow
-    texts = types.is_string(value) or types.is_large_string(value)
+    if types.is_string(value) or types.is_large_string(value):
+        return "text"
     numbers = types.is_integer(value) or types.is_floating(value) or types.is_boolean(value)
-    return "scalar" if texts or numbers else None
+    return "scalar" if numbers else None
 
 
-def _list_width(path: Path, name: str, metadata: Any) -> int:
-    """Numbers in every list, from the counts of the footer: nothing is read for it."""
-    leaves = [
-        index
-        for index in range(metadata.num_columns)
-        if metadata.schema.column(index).path.split(".")[0] == name
-    ]
-    widths: set[float] = set()
-    for group in range(metadata.num_row_groups):
-        rows = metadata.row_group(group).num_rows
-        if rows:
-            widths.add(metadata.row_group(group).column(leaves[0]).num_values / rows)
-    if len(widths) != 1 or not next(iter(widths)).is_integer():
-        raise file_error(
-            path, name, "has lists of different lengths, or no rows; all need equally many numbers."
-        )
-    return int(widths.pop())
-
-
-def _open(path: Path, metadata: Any = None) -> Any:
+def _open(path: Path, metadata: Any = None, texts: Sequence[str] = ()) -> Any:
+    """Metadata and schema; or, given the former, the file, with columns of `texts` as codes."""
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False, metadata=metadata)
+    file = pq.ParquetFile(
+        plain_file(path),
+        buffer_size=_BUFFER,
+        pre_buffer=False,
+        metadata=metadata,
+        read_dictionary=list(texts) or None,
+    )
     return (file.metadata, file.schema_arrow) if metadata is None else file
 
 
@@ -110,36 +146,39 @@ def _readable(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except FileNotFoundError:
+    except (FileNotFoundError, InputError, MemoryError):
         raise
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise InputError(
             f"{path}: not a readable Parquet file ({error}). It is truncated or damaged; write it "
             "again."
         ) from error
 
 
-@final
-class _ParquetColumn(SequentialColumn):
+class _StreamedColumn(SequentialColumn):
     """One column, streamed in batches of rows."""
 
-    def __init__(self, path: Path, field: Any, metadata: Any, width: int | None) -> None:
-        value = field.type if width is None else field.type.value_type
-        shape = (metadata.num_rows,) if width is None else (metadata.num_rows, width)
-        super().__init__(path, field.name, shape, _dtype(value))
-        self._metadata, self._width = metadata, width
+    def __init__(self, path: Path, name: str, shape: Any, dtype: Any, metadata: Any) -> None:
+        super().__init__(path, name, shape, dtype)
+        self._metadata = metadata
 
-    def _chunks_from(self, start: int) -> Iterator[Array]:
+    @abstractmethod
+    def _convert(self, values: Any) -> Array:
+        """A batch of Arrow values as an array."""
+
+    @final
+    def _batches(self, start: int, rows: int, texts: Sequence[str] = ()) -> Iterator[Any]:
+        """Arrow values from row `start` on, so many rows at a time."""
         first, skip = self._group_at(start)
         groups = list(range(first, self._metadata.num_row_groups))
-        with _readable(self.path), _open(self.path, self._metadata) as file:
-            batches = file.iter_batches(self._chunk_rows, groups, [self.name], use_threads=False)
-            for batch in batches:
-                values = batch.column(0)[skip:]
+        with _readable(self.path), _open(self.path, self._metadata, texts) as file:
+            for batch in file.iter_batches(rows, groups, [self.name], use_threads=False):
+                values = batch.column(self.name)[skip:]
                 skip = max(0, skip - len(batch))
                 if len(values):
-                    yield self._convert(values)
+                    yield values
 
+    @final
     def _group_at(self, start: int) -> tuple[int, int]:
         """Row group that holds a row, and the rows before it in the group."""
         for group in range(self._metadata.num_row_groups):
@@ -148,6 +187,56 @@ class _ParquetColumn(SequentialColumn):
                 return group, start
             start -= rows
         return self._metadata.num_row_groups, 0
+
+
+@final
+class _TextColumn(_StreamedColumn):
+    """Texts, read as codes and distinct texts: one that is long or frequent is kept once."""
+
+    def __init__(self, path: Path, name: str, metadata: Any) -> None:
+        super().__init__(path, name, (metadata.num_rows,), np.dtype("U"), metadata)
+
+    @cached_property
+    def _item_bytes(self) -> int:  # type: ignore[override]
+        """Bytes of the longest text, for which the column is passed through once."""
+        import pyarrow.compute as pc
+
+        longest = 0
+        for values in self._batches(0, _TEXT_ROWS, [self.name]):
+            lengths = pc.max(pc.binary_length(values.dictionary)).as_py()
+            longest = max(longest, lengths or 0)
+        return longest
+
+    def _chunks_from(self, start: int) -> Iterator[Array]:
+        for values in self._batches(start, _TEXT_ROWS, [self.name]):
+            yield self._convert(values)
+
+    def _convert(self, values: Any) -> Array:
+        if values.null_count:
+            raise self.error("has missing values. Fill or drop them first.")
+        codes, place = np.unique(values.indices.to_numpy(), return_inverse=True)
+        try:
+            texts = values.dictionary.take(codes).to_pylist()
+        except UnicodeDecodeError as error:
+            raise self.error(f"holds bytes that are no text ({error}). Save it again.") from error
+        found = np.empty(len(texts), dtype=object)
+        found[:] = texts
+        return found[place]
+
+
+@final
+class _ParquetColumn(_StreamedColumn):
+    """Numbers, or lists of equally many numbers."""
+
+    def __init__(self, path: Path, field: Any, metadata: Any, width: int | None) -> None:
+        value = field.type if _kind(field.type) == "scalar" else field.type.value_type
+        shape = (metadata.num_rows,) if width is None else (metadata.num_rows, width)
+        super().__init__(path, field.name, shape, _dtype(value), metadata)
+        self._width = width
+
+    def _chunks_from(self, start: int) -> Iterator[Array]:
+        for values in self._batches(start, self._chunk_rows):
+            yield self._convert(values)
 
     def _convert(self, values: Any) -> Array:
         describe = f"{self.path}: array {self.name!r}"
@@ -166,7 +255,5 @@ def _dtype(arrow: Any) -> np.dtype[Any]:
     from pyarrow import types
 
     value = arrow.value_type if types.is_dictionary(arrow) else arrow
-    if types.is_string(value) or types.is_large_string(value):
-        return np.dtype("U")
     dtype: np.dtype[Any] = np.dtype(value.to_pandas_dtype())
     return dtype
