@@ -299,7 +299,7 @@ def test_odd_names_are_printed_as_they_are(run, folder):
 def test_stopping_says_how_to_go_on(run, folder, monkeypatch):
     from trustsets.files.prediction import _Job
 
-    def stop(job, start, end):
+    def stop(job, samples, start):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(_Job, "predict", stop)
@@ -310,7 +310,7 @@ def test_stopping_says_how_to_go_on(run, folder, monkeypatch):
 def test_too_little_memory_is_one_line(run, folder, monkeypatch):
     from trustsets.files.prediction import _Job
 
-    def fail(job, start, end):
+    def fail(job, samples, start):
         raise MemoryError("Unable to allocate 7 PiB")
 
     monkeypatch.setattr(_Job, "predict", fail)

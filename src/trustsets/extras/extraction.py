@@ -25,7 +25,8 @@ from trustsets.extras.torch import extract_outputs
 from trustsets.files.columns import Column
 from trustsets.files.naming import LABELS
 from trustsets.files.options import sidecar
-from trustsets.files.parts import file_identity, part_key
+from trustsets.files.parts import part_key
+from trustsets.files.paths import file_identity
 from trustsets.files.source import SUFFIXES, named_labels, open_columns, read_classes
 from trustsets.files.tensors import CLASS_FILE, is_shard_folder
 from trustsets.files.writing import write_outputs

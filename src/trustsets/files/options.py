@@ -16,19 +16,31 @@ from typing import Any
 from trustsets import storage
 from trustsets.errors import InputError
 from trustsets.files.parts import part_files
+from trustsets.files.paths import content_digest, plain_file
 
-__all__ = ["OPTIONS", "OPTIONS_FACT", "read_options", "read_record", "sidecar"]
+__all__ = ["OPTIONS", "OPTIONS_FACT", "bound_record", "read_options", "read_record", "sidecar"]
 
 OPTIONS = "options"
 """Name under which a record stands in the metadata or among the arrays of a file."""
+_UNMARKED = (".csv", ".jsonl")
 OPTIONS_FACT = "Options"
 """Fact of a report that holds its record."""
+_DIGEST = "sha256"
 _PAGE_DATA = re.compile(r'<script type="application/json" id="[\w-]+">(.*?)</script>', re.DOTALL)
 
 
 def sidecar(path: Path) -> Path:
     """File beside an output that has no place for a record."""
     return path.with_name(path.name + ".options.json")
+
+
+def bound_record(record: dict[str, Any], digest: str) -> str:
+    """Text of a record beside an output, bound to it by the SHA-256 of its content.
+
+    A kill may fall between the two; the record of an earlier output is then not taken for that
+    of the new one.
+    """
+    return json.dumps(record | {_DIGEST: digest}, indent=2) + "\n"
 
 
 def read_options(path: Path, command: str, known: Collection[str]) -> dict[str, Any]:
@@ -68,14 +80,22 @@ def read_options(path: Path, command: str, known: Collection[str]) -> dict[str, 
 
 def read_record(path: Path) -> dict[str, Any]:
     """The record that an output carries."""
+    if not path.is_dir():
+        plain_file(path)
     try:
-        record = json.loads(_record_text(path))
-        _, _ = str(record["command"]), record["options"].keys()
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        record = storage.parse_json(_record_text(path))
+        if not isinstance(record["command"], str) or not isinstance(record["options"], dict):
+            raise TypeError("no record")
+    except (ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{path}: it holds no options of trustsets. Give a TOML file, or an output of the "
             "same command."
         ) from error
+    if path.suffix.lower() in _UNMARKED and record.get(_DIGEST) != content_digest(path):
+        raise InputError(
+            f"{path}: the options in {sidecar(path).name} are those of another file, for one of "
+            "the two was changed alone or an interruption fell between them. Make it again."
+        )
     return {"command": record["command"], "options": record["options"]}
 
 
@@ -127,13 +147,13 @@ def _page_fact(path: Path) -> str:
     match = _PAGE_DATA.search(path.read_text(encoding="utf-8"))
     if match is None:
         raise ValueError("no data")
-    return str(json.loads(match.group(1))["facts"][OPTIONS_FACT])
+    return str(storage.parse_json(match.group(1))["facts"][OPTIONS_FACT])
 
 
 def _read_toml(path: Path, command: str) -> dict[str, Any]:
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        data = tomllib.loads(plain_file(path).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not a TOML file: {error}.") from error
     general = {name: value for name, value in data.items() if not isinstance(value, dict)}
     own = data.get(command, {})

@@ -21,9 +21,17 @@ from trustsets.status import Status
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PREDICTION_SUFFIXES", "check_suffix", "has_sidecar", "read_predictions", "write_tables"]
+__all__ = [
+    "PREDICTION_SUFFIXES",
+    "check_suffix",
+    "has_sidecar",
+    "read_alpha",
+    "read_predictions",
+    "write_tables",
+]
 
 PREDICTION_SUFFIXES = (".parquet", ".csv", ".jsonl")
+DEFAULT_ALPHA = 0.1
 
 
 def check_suffix(path: Path) -> str:
@@ -110,7 +118,7 @@ def read_predictions(path: Path, classes: Array) -> PredictionSets:
     classes : array of shape (K,)
         All class names, in the order of the columns of the outputs.
     """
-    alpha = read_record(path)["options"].get("alpha", 0.1)
+    alpha = read_alpha(path)
     reader = {".parquet": _read_parquet, ".csv": _read_csv, ".jsonl": _read_lines}
     place = {name: code for code, name in enumerate(classes.tolist())}
     masks, thresholds, status = [], [], []
@@ -124,9 +132,20 @@ def read_predictions(path: Path, classes: Array) -> PredictionSets:
         mask=np.concatenate(masks),
         thresholds=np.concatenate(thresholds),
         status=np.concatenate(status),
-        alpha=float(alpha),
+        alpha=alpha,
         classes=classes,
     )
+
+
+def read_alpha(path: Path) -> float:
+    """The level that the record of predictions gives; 0.1, the default, where it has none."""
+    alpha = read_record(path)["options"].get("alpha", DEFAULT_ALPHA)
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0.0 < alpha < 1.0:
+        raise InputError(
+            f"{path}: its options give alpha={alpha!r}, which is no share between 0 and 1. Run "
+            "'trustsets predict' again."
+        )
+    return float(alpha)
 
 
 @final
