@@ -26,6 +26,7 @@ _UNMARKED = (".csv", ".jsonl")
 OPTIONS_FACT = "Options"
 """Fact of a report that holds its record."""
 _DIGEST = "sha256"
+_ACTING = {"extract": ("model", "transform")}
 _PAGE_DATA = re.compile(r'<script type="application/json" id="[\w-]+">(.*?)</script>', re.DOTALL)
 
 
@@ -50,7 +51,8 @@ def read_options(path: Path, command: str, known: Collection[str]) -> dict[str, 
     ----------
     path : path
         A TOML file has the options at its top or in a table ``[command]``, in the words of the
-        command line with ``-`` or ``_``.
+        command line with ``-`` or ``_``. From any other file, which may have come from anywhere,
+        options that say where to write or which code to run are not taken.
     command : str
         Name of the command.
     known : collection of str
@@ -67,7 +69,7 @@ def read_options(path: Path, command: str, known: Collection[str]) -> dict[str, 
                 f"{path}: it was made by 'trustsets {record['command']}', so it holds no options "
                 f"of 'trustsets {command}'."
             )
-        found = record["options"]
+        found = {name: own for name, own in record["options"].items() if not _acts(command, name)}
     options = {name.replace("-", "_"): value for name, value in found.items()}
     unknown = sorted(set(options) - set(known))
     if unknown:
@@ -76,6 +78,11 @@ def read_options(path: Path, command: str, known: Collection[str]) -> dict[str, 
             f"{', '.join(sorted(known))}."
         )
     return options
+
+
+def _acts(command: str, name: str) -> bool:
+    """Whether an option writes a file or runs code, so that only a person may give it."""
+    return name.replace("-", "_") in _ACTING.get(command, ()) or name == "output"
 
 
 def read_record(path: Path) -> dict[str, Any]:

@@ -3,8 +3,7 @@
 Finished parts lie in a hidden folder beside the output, named by a digest of the options they
 depend on. The name of a part holds the digests of its content and of what it was made from, so
 a part of other inputs or options is never used. The output itself is assembled there too and then
-renamed, so
-under its own name it is whole or absent.
+renamed, so under its own name it is whole or absent.
 """
 
 import hashlib

@@ -125,6 +125,12 @@ class OutputsFile:
         self._columns = columns
         self._values = _values_column(path, columns, roles)
         self.n_classes = int(self._values.shape[1])
+        for name in (*roles.ids, *roles.groups.values()):
+            if name in (roles.values, roles.features):
+                raise columns[name].error(
+                    "holds a row of numbers for each sample; to be copied or to be a group it must "
+                    "hold one value."
+                )
         for column in self._used():
             _check_column(column, len(self), self._is_matrix(column))
         self._given_classes = None if classes is None else np.asarray(classes)
