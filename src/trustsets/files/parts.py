@@ -190,8 +190,10 @@ def _source(path: Path) -> str:
 
 def lock_folder(folder: Path, name: str = "lock") -> IO[bytes] | None:
     """Lock a folder for this process; None if another has it. The system lets go after a kill."""
-    file = (folder / name).open("wb")
-    if try_lock(file):
+    path = folder / name
+    file = path.open("wb")
+    # Another run may have ended, and removed the file, just before it was locked.
+    if try_lock(file) and path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
         return file
     file.close()
     return None

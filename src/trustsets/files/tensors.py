@@ -48,7 +48,7 @@ def is_shard_folder(path: Path) -> bool:
 def shard_columns(path: Path) -> dict[str, Column]:
     """Arrays of a folder of shards, each joined from its pieces."""
     manifest = _read_manifest(path)
-    if not manifest.get("finished"):
+    if not manifest.get("finished") or manifest["shards"] < 1:
         raise InputError(
             f"{path}: the extraction into this folder is not finished; run the same extraction "
             "again, and it continues where it stopped."
@@ -61,7 +61,7 @@ def shard_columns(path: Path) -> dict[str, Column]:
     found: dict[str, Column] = {
         name: _JoinedColumn(path, name, [piece[name] for piece in pieces])
         for name in pieces[0]
-        if name != "sizes"
+        if name not in ("sizes", "input_digests")
     }
     names = path / CLASS_FILE
     if names.is_file():
@@ -75,7 +75,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         text = plain_file(path / _MANIFEST).read_text(encoding="utf-8")
         manifest: dict[str, Any] = storage.parse_json(text)
-        if not isinstance(manifest["shards"], int) or manifest["shards"] < 1:
+        if not isinstance(manifest["shards"], int):
             raise ValueError("it counts no shards")
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
