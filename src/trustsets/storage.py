@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,6 +37,8 @@ __all__ = [
     "storable",
     "write",
 ]
+
+_log = logging.getLogger(__name__)
 
 FORMAT = "trustsets"
 VERSION = 1
@@ -77,6 +80,7 @@ def write(path: str | os.PathLike[str], value: Any, note: dict[str, Any] | None 
         header["note"] = note
     with atomic_path(path) as temporary:
         temporary.write_bytes(save(arrays, {FORMAT: json.dumps(header)}))
+    _log.info("%s: saved a %s", path, type(value).__name__)
 
 
 def require(holds: object, field: str, rule: str) -> None:

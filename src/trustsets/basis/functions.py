@@ -1,9 +1,11 @@
 """Smooth and free function classes: polynomials, principal components, your own."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import comb
+from types import FunctionType
 from typing import Any, final
 
 import numpy as np
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from trustsets.arrays import floating_matrix
 from trustsets.basis.base import Basis, FittedBasis, Floats
 from trustsets.blocks import for_each_block
-from trustsets.errors import InputError
+from trustsets.errors import InputError, StorageError
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Confidence, FittedStatistic, Observed, Statistic, Trust
 from trustsets.storage import require, require_numbers, storable
@@ -309,12 +311,15 @@ def _features(observed: Observed) -> NDArray[Any]:
 
 
 @final
+@storable
 @dataclass(frozen=True)
 class Custom(Basis, FittedBasis):
     """Any functions: `function` maps `ModelOutputs` to an array of shape (n, p).
 
-    Include a constant (or add `Intercept()`) to keep coverage on average. The function
-    must look at one sample at a time, and a predictor that uses it cannot be saved.
+    Include a constant (or add `Intercept()`) to keep coverage on average. The function must
+    look at one sample at a time. A predictor that uses it is saved with the *name* of the
+    function, ``module:function``, so the function must be defined at the top of a module. A
+    file never makes this package import anything: import the module before you load.
 
     Examples
     --------
@@ -326,6 +331,34 @@ class Custom(Basis, FittedBasis):
 
     function: Callable[[ModelOutputs], Any]
     name: str = "combination of your own functions"
+
+    def to_state(self) -> dict[str, Any]:
+        """The name of the function, which must lead back to it."""
+        spec = f"{self.function.__module__}:{getattr(self.function, '__qualname__', '')}"
+        if self.function.__module__ == "__main__" or _imported(spec) is not self.function:
+            raise StorageError(
+                f"Custom cannot be saved with {spec}: a saved function is found again by its name, "
+                "so it must be defined with def at the top of a module other than the script that "
+                "is run."
+            )
+        return {"spec": spec, "name": self.name}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "Custom":
+        """Rebuild from `to_state`, with a function that this process has imported already."""
+        spec = str(state["spec"])
+        function = _imported(spec)
+        if function is None:
+            module = spec.partition(":")[0]
+            raise StorageError(
+                f"it uses the function {spec}, which is not there. Import {module} before you load "
+                "the file, which itself never makes anything be imported or run."
+            )
+        return cls(function, str(state["name"]))
+
+    def could_become(self, fitted: FittedBasis) -> bool:
+        """Whether it is itself."""
+        return fitted == self
 
     @property
     def learns(self) -> bool:
@@ -350,3 +383,17 @@ class Custom(Basis, FittedBasis):
     def description(self) -> str:
         """In words."""
         return self.name
+
+
+def _imported(spec: str) -> Callable[..., Any] | None:
+    """A function of a module that is imported already; None for anything else.
+
+    Only what its own module defines with def, and nothing of Python's standard library: a name in
+    a file must not reach functions that were never meant for it.
+    """
+    module, _, name = spec.partition(":")
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        return None
+    found = vars(sys.modules[module]).get(name) if module in sys.modules else None
+    own = isinstance(found, FunctionType) and found.__module__ == module
+    return found if own else None

@@ -1,6 +1,7 @@
 """Outputs of a PyTorch classifier over a loader. Needs the extra ``trustsets[torch]``."""
 
 import hashlib
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,6 +31,8 @@ from trustsets.files.parts import lock_folder
 from trustsets.outputs import ModelOutputs
 
 __all__ = ["extract_outputs"]
+
+_log = logging.getLogger(__name__)
 
 # Keys under which a batch that is a mapping may hold its inputs.
 INPUT_KEYS = ("inputs", "pixel_values")
@@ -105,6 +108,7 @@ def extract_outputs(
             kept = shards is not None
             _collect(Runner(inner, tap, place, half), loader, store, advance, kept)
     whole = store.finish()
+    _log.info("outputs of %d samples, %d batches of them from shards", len(whole), store.n_known)
     return ModelOutputs(
         logits=whole.logits, features=whole.features, labels=whole.labels, classes=classes
     )

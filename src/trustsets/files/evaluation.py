@@ -1,6 +1,7 @@
 """`evaluate_files` and `report_files`: methods against labelled outputs. Imports its siblings."""
 
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from trustsets.sets import PredictionSets
 from trustsets.trust import TrustScore
 
 __all__ = ["Measurement", "evaluate_files", "name_methods", "report_files", "results_record"]
+
+_log = logging.getLogger(__name__)
 
 MODEL_SUFFIX = ".trustsets"
 DEFAULT_ALPHA = 0.1
@@ -317,6 +320,7 @@ class _Test:
 
     def evaluate(self, name: str) -> Evaluation:
         """Measure one method."""
+        _log.info("%s: evaluating on %s", self._methods[name], self._path)
         wanted = self._measurement
         try:
             return evaluate(

@@ -16,7 +16,7 @@ from typing import Any
 from trustsets import storage
 from trustsets.errors import InputError
 from trustsets.files.parts import part_files
-from trustsets.files.paths import content_digest, plain_file
+from trustsets.files.paths import arrow_file, content_digest, plain_file
 
 __all__ = ["OPTIONS", "OPTIONS_FACT", "bound_record", "read_options", "read_record", "sidecar"]
 
@@ -88,7 +88,7 @@ def _acts(command: str, name: str) -> bool:
 def read_record(path: Path) -> dict[str, Any]:
     """The record that an output carries."""
     if not path.is_dir():
-        plain_file(path)
+        (arrow_file if path.suffix.lower() == ".parquet" else plain_file)(path)
     try:
         record = storage.parse_json(_record_text(path))
         if not isinstance(record["command"], str) or not isinstance(record["options"], dict):

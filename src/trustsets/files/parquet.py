@@ -18,7 +18,7 @@ from trustsets.files.columns import (
     class_column,
     unpacks_too_much,
 )
-from trustsets.files.paths import plain_file
+from trustsets.files.paths import arrow_file
 
 __all__ = ["list_matrix", "parquet_columns", "scalar_values"]
 
@@ -131,7 +131,7 @@ def _open(path: Path, metadata: Any = None, texts: Sequence[str] = ()) -> Any:
     import pyarrow.parquet as pq
 
     file = pq.ParquetFile(
-        plain_file(path),
+        arrow_file(path),
         buffer_size=_BUFFER,
         pre_buffer=False,
         metadata=metadata,

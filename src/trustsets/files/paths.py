@@ -14,7 +14,14 @@ from typing import Any, final
 from trustsets.atomic import is_stream
 from trustsets.errors import InputError
 
-__all__ = ["Snapshot", "check_output", "content_digest", "file_identity", "plain_file"]
+__all__ = [
+    "Snapshot",
+    "arrow_file",
+    "check_output",
+    "content_digest",
+    "file_identity",
+    "plain_file",
+]
 
 StrPath = str | os.PathLike[str]
 
@@ -31,6 +38,18 @@ def plain_file(path: StrPath) -> Path:
     if not stat.S_ISREG(mode):
         raise InputError(f"{target}: this is a pipe or a device; save its content to a file first.")
     return target
+
+
+def arrow_file(path: StrPath) -> Path:
+    """The path of a plain file whose name Arrow can take: it must be text."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"{path}: the name holds bytes that are no text in UTF-8, and Arrow cannot open such a "
+            "file. Rename it."
+        ) from None
+    return plain_file(path)
 
 
 def check_output(

@@ -1,6 +1,7 @@
 """`predict_file`: sets for a file of any size, in bounded memory. Imports its siblings."""
 
 import hashlib
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["PredictionSummary", "open_for_prediction", "predict_file", "predict_rows"]
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_MEMORY = 1 << 30
 
@@ -148,8 +151,11 @@ def predict_file(
         "record": record,
     }
     job = _Job(predictor, source, float(alpha), rows)
+    _log.info("%s: %d samples in blocks of %d", outputs, len(source), rows)
     with PartStore(target, part_key(setting)) as store:
         summary = job.run(store, advance)
+        if summary.continued:
+            _log.info("%s: %d samples were done before", target, summary.continued)
         store.finish(
             lambda file: job.assemble(file, store, target, record, summary),
             before.check,

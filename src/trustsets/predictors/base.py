@@ -4,6 +4,7 @@
 leaves the predictor as it was.
 """
 
+import logging
 import os
 import warnings
 from abc import ABC, abstractmethod
@@ -32,6 +33,8 @@ from trustsets.temperature import TemperatureScaling, check_temperature
 __all__ = ["Calibrated", "Limits", "Predictor", "Task", "limits_of", "load"]
 
 Floats = NDArray[np.float64]
+
+_log = logging.getLogger(__name__)
 
 # Counts and seeds are 64-bit numbers.
 _LARGEST_COUNT = 1 << 63
@@ -200,6 +203,11 @@ class Predictor(BaseEstimator, ABC):
             tuning_scores=partial(scores, tuning, Stream.TUNING_SCORE),
             seed=seed,
         )
+        _log.info(
+            "%s: calibrating on %d samples of %d classes, tuning on %d others",
+            type(self).__name__, len(calibration), outputs.n_classes,
+            0 if reused else len(tuning),
+        )  # fmt: skip
         self.state_ = Calibrated(
             classes=outputs.classes,
             n_features=None if outputs.features is None else outputs.features.shape[1],
@@ -405,6 +413,7 @@ def load(path: str | os.PathLike[str]) -> Any:
     value = storage.read(path)
     if not isinstance(value, Predictor):
         raise StorageError(f"{path}: it holds a {type(value).__name__}, not a predictor.")
+    _log.info("%s: loaded a %s", path, type(value).__name__)
     return value
 
 
