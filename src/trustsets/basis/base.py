@@ -74,7 +74,7 @@ class FittedBasis(ABC):
     def _width_on(self, observed: Observed | None) -> int:
         """Width, from samples where it must be and they are given."""
         if self.width is None and observed is not None:
-            return self.design(observed).shape[1]
+            return int(self.design(observed).shape[1])
         return self.width or 0
 
 

@@ -108,8 +108,9 @@ class FittedGroups(FittedPartition):
         """Refuse values and combinations that no fit gives."""
         n = len(self.columns)
         require(n and len(self.levels) == n, "FittedGroups.levels", "must be those of each column")
-        for own in (*self.levels, self.combinations):
-            listed = len(own) > 0 and list(own) == sorted(set(own))
+        lists: list[list[Any]] = [list(own) for own in (*self.levels, self.combinations)]
+        for own in lists:
+            listed = len(own) > 0 and own == sorted(set(own))
             require(listed, "FittedGroups.levels", "must be distinct and sorted")
         known = all(
             len(row) == n and all(text in own for text, own in zip(row, self.levels, strict=True))

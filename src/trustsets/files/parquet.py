@@ -197,7 +197,7 @@ class _TextColumn(_StreamedColumn):
         super().__init__(path, name, (metadata.num_rows,), np.dtype("U"), metadata)
 
     @cached_property
-    def _item_bytes(self) -> int:  # type: ignore[override]
+    def _item_bytes(self) -> int:
         """Bytes of the longest text, for which the column is passed through once."""
         import pyarrow.compute as pc
 
