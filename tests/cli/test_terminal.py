@@ -92,7 +92,7 @@ def test_parquet_with_dots_and_ragged_columns_is_read(run, folder):
     columns = {
         "nested": [{"logits": [1.0], "x": {"y": 1}}] * 60,
         "tags": [["a"] * (i % 3) for i in range(60)],
-        "boxes": [[1.0] * (i % 4) for i in range(60)],
+        "boxes": [[1.0] * (1 + i % 4) for i in range(60)],
         "a.b": [[1.0, 2.0]] * 60,
         "logits": list(arrays["logits"]),
         "features.raw": [[1.0]] * 60,

@@ -131,7 +131,7 @@ def _read_header(stream: IO[bytes], path: Path, name: str) -> _Header:
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
         shape, fortran, dtype = read(stream)
-    except (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+    except Exception as error:  # NumPy passes on whatever Python's own parser raises
         raise file_error(
             path, name, f"is no NumPy array, or a damaged one ({error}). Save it again."
         ) from error

@@ -36,49 +36,41 @@ def parquet_columns(path: Path) -> dict[str, Column]:
     if rows != metadata.num_rows or rows < 0:
         raise InputError(f"{path}: its groups do not add up to its rows; write it again.")
     found: dict[str, Column] = {}
-    leaf = 0
     for field in schema:
         kind = _kind(field.type)
         if kind is not None:
-            found[field.name] = _column(path, field, metadata, leaf, kind)
-        leaf += _leaves(field.type)
+            found[field.name] = _column(path, field, metadata, kind)
     text = (schema.metadata or {}).get(b"classes")
     if text is not None and "classes" not in found:
         found["classes"] = class_column(path, text.decode(errors="replace"))
     return found
 
 
-def _column(path: Path, field: Any, metadata: Any, leaf: int, kind: str) -> Column:
-    """One column; what is wrong with it matters only where it is used."""
-    chunks = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
-    sizes = [(own.num_rows, own.column(leaf)) for own in chunks]
-    packed = sum(max(0, chunk.total_compressed_size) for _, chunk in sizes)
+def _column(path: Path, field: Any, metadata: Any, kind: str) -> Column:
+    """One column; what is wrong with it matters only where it is used.
+
+    What the footer says of a chunk of a column is not asked for: where it is damaged, Arrow ends
+    the whole process.
+    """
     if kind == "text":
         column: Column = _TextColumn(path, field.name, metadata)
-        unpacked = sum(chunk.total_uncompressed_size for _, chunk in sizes)
+        groups = range(metadata.num_row_groups)
+        unpacked = sum(metadata.row_group(group).total_byte_size for group in groups)
     else:
-        widths = {chunk.num_values / rows for rows, chunk in sizes if rows}
-        alike = len(widths) == 1 and min(widths).is_integer()
-        width = int(min(widths)) if kind == "list" and alike else None
-        column = _ParquetColumn(path, field, metadata, width)
-        unpacked = metadata.num_rows * column.row_bytes if kind == "list" else 0
-        if kind == "list" and not alike:
-            column.fault = (
-                "has lists of different lengths, or no rows; all need equally many numbers."
-            )
-    if unpacks_too_much(unpacked, min(packed, path.stat().st_size)):
+        column = _ParquetColumn(path, field, metadata, None)
+        if kind == "list":
+            try:
+                column = _ParquetColumn(path, field, metadata, column.first_width(field.type))
+            except InputError:
+                column.fault = "cannot be read; it has no rows, or is damaged. Write it again."
+        unpacked = metadata.num_rows * column.row_bytes
+    packed = path.stat().st_size
+    if unpacks_too_much(unpacked, packed):
         column.fault = (
-            f"claims {unpacked / 2**30:.1f} GiB in {packed / 2**20:.1f} MiB, over {LARGEST_RATIO} "
-            "times as much. If it is genuine, write it without compression."
+            f"claims {unpacked / 2**30:.1f} GiB, and the file has {packed / 2**20:.1f} MiB, over "
+            f"{LARGEST_RATIO} times less. If it is genuine, write it without compression."
         )
     return column
-
-
-def _leaves(arrow: Any) -> int:
-    """How many columns of the file a field takes, which its name alone cannot tell."""
-    if arrow.num_fields == 0:
-        return 1
-    return sum(_leaves(arrow.field(place).type) for place in range(arrow.num_fields))
 
 
 def list_matrix(values: Any, describe: str) -> Array:
@@ -94,8 +86,8 @@ def list_matrix(values: Any, describe: str) -> Array:
     lengths = np.unique(values.value_lengths().to_numpy(zero_copy_only=False)) if n else [0]
     if len(lengths) > 1:
         raise InputError(
-            f"{describe} has lists of {lengths[0]} to {lengths[-1]} numbers; all rows need "
-            "equally many."
+            f"{describe} has lists of different lengths: lists of {lengths[0]} to {lengths[-1]} "
+            "numbers. All rows need equally many."
         )
     return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(n, int(lengths[0]))
 
@@ -148,7 +140,7 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except (FileNotFoundError, InputError, MemoryError):
         raise
-    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError, KeyError) as error:
         raise InputError(
             f"{path}: not a readable Parquet file ({error}). It is truncated or damaged; write it "
             "again."
@@ -234,6 +226,16 @@ class _ParquetColumn(_StreamedColumn):
         super().__init__(path, field.name, shape, _dtype(value), metadata)
         self._width = width
 
+    def first_width(self, arrow: Any) -> int:
+        """Numbers in the first list, which all others are held to when they are read."""
+        from pyarrow import types
+
+        if types.is_fixed_size_list(arrow):
+            return int(arrow.list_size)
+        for values in self._batches(0, 1):
+            return int(list_matrix(values, self.name).shape[1])
+        raise self.error("has no rows.")
+
     def _chunks_from(self, start: int) -> Iterator[Array]:
         for values in self._batches(start, self._chunk_rows):
             yield self._convert(values)
@@ -245,8 +247,8 @@ class _ParquetColumn(_StreamedColumn):
         matrix = list_matrix(values, describe)
         if matrix.shape[1] != self._width:
             raise self.error(
-                f"has lists of {matrix.shape[1]} and of {self._width} numbers; all rows need "
-                "equally many."
+                f"has lists of different lengths: lists of {matrix.shape[1]} and of {self._width} "
+                "numbers. All rows need equally many."
             )
         return matrix
 
