@@ -171,6 +171,14 @@ class _StreamedColumn(SequentialColumn):
                     yield values
 
     @final
+    def _converted(self, batches: Iterator[Any]) -> Iterator[Array]:
+        """Arrays of Arrow values, whose damage may only show now."""
+        for values in batches:
+            with _readable(self.path):
+                found = self._convert(values)
+            yield found
+
+    @final
     def _group_at(self, start: int) -> tuple[int, int]:
         """Row group that holds a row, and the rows before it in the group."""
         for group in range(self._metadata.num_row_groups):
@@ -195,13 +203,13 @@ class _TextColumn(_StreamedColumn):
 
         longest = 0
         for values in self._batches(0, _TEXT_ROWS, [self.name]):
-            lengths = pc.max(pc.binary_length(values.dictionary)).as_py()
-            longest = max(longest, lengths or 0)
+            with _readable(self.path):
+                own = pc.max(pc.binary_length(values.dictionary)).as_py()
+            longest = max(longest, own or 0)
         return longest
 
     def _chunks_from(self, start: int) -> Iterator[Array]:
-        for values in self._batches(start, _TEXT_ROWS, [self.name]):
-            yield self._convert(values)
+        return self._converted(self._batches(start, _TEXT_ROWS, [self.name]))
 
     def _convert(self, values: Any) -> Array:
         if values.null_count:
@@ -237,8 +245,7 @@ class _ParquetColumn(_StreamedColumn):
         raise self.error("has no rows.")
 
     def _chunks_from(self, start: int) -> Iterator[Array]:
-        for values in self._batches(start, self._chunk_rows):
-            yield self._convert(values)
+        return self._converted(self._batches(start, self._chunk_rows))
 
     def _convert(self, values: Any) -> Array:
         describe = f"{self.path}: array {self.name!r}"
