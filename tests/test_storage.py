@@ -14,9 +14,12 @@ from saved_predictors import PREDICTORS
 import trustsets
 from trustsets import (
     APS,
+    Bins,
     ConditionalConformal,
+    Confidence,
     Custom,
     Groups,
+    MondrianConformal,
     NotCalibratedError,
     StandardConformal,
     StorageError,
@@ -153,6 +156,17 @@ def test_what_cannot_be_saved_is_named(make_outputs, tmp_path):
     with pytest.raises(StorageError, match="type object cannot be saved"):
         storage.write(tmp_path / "m.trustsets", object())
     assert os.listdir(tmp_path) == []
+
+
+def test_what_can_be_saved_can_be_loaded(make_outputs, tmp_path):
+    """Parameters of NumPy's types, and lists for tuples; what would not load is not saved."""
+    bins = Bins(of=[Confidence()], counts=[np.int64(3)], spacing=["quantile"])
+    odd = MondrianConformal(by=bins, temperature=np.float64(1.5), allow_empty=np.bool_(True))
+    odd.calibrate(make_outputs()).save(tmp_path / "m.trustsets")
+    assert trustsets.load(tmp_path / "m.trustsets").allow_empty is True
+    with pytest.raises(StorageError, match=r"StandardConformal\.allow_empty is of a wrong type"):
+        StandardConformal(allow_empty="yes").calibrate(make_outputs()).save(tmp_path / "n")
+    assert not (tmp_path / "n").exists()
 
 
 OWN = """

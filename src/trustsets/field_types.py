@@ -33,6 +33,8 @@ def fits(value: Any, annotation: Any) -> bool:  # noqa: PLR0911
     >>> fits((1, 2), tuple[int, ...]), fits((1, "a"), tuple[int, ...])
     (True, False)
     """
+    if isinstance(value, np.generic):
+        value = value.item()
     origin, own = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         return any(fits(value, each) for each in own)

@@ -428,3 +428,53 @@ def test_a_record_with_an_odd_alpha_is_one_line(alpha, run, folder):
     beside.write_text(beside.read_text().replace('"alpha": 0.1', f'"alpha": {alpha}'))
     done = run("evaluate", "test.npz", "s.csv", "--metric", "class")
     assert done.code == 2 and done.err.count("\n") == 1 and done.err.startswith("Error: s.csv: ")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "calibrate test.npz --method standard -o m.trustsets",
+        "evaluate test.npz standard.trustsets --metric class -o r.json",
+        "report test.npz standard.trustsets --metric class -o r.html",
+    ],
+)
+def test_an_input_replaced_while_it_is_used_is_noticed(command, run, folder, monkeypatch):
+    from trustsets.files import calibration, evaluation
+
+    for module in (calibration, evaluation):
+        read = module.load_labelled
+
+        def swap(source, purpose, read=read):
+            found = read(source, purpose)
+            np.savez("other.npz", **np.load("calibration.npz"))
+            (folder / "other.npz").replace("test.npz")
+            return found
+
+        monkeypatch.setattr(module, "load_labelled", swap)
+    done = run(*command.split())
+    assert done.code == 2 and "test.npz: it was changed while it was read" in done.err
+    assert not (folder / command.split()[-1]).exists()
+
+
+def test_an_evaluation_continues_by_content(run, folder, monkeypatch):
+    """As large and as old as before, but another file: what was measured is of no use."""
+    from trustsets.files import evaluation
+
+    arguments = ["evaluate", "test.npz", "standard.trustsets", "conditional.trustsets"]
+    arguments += ["--metric", "class", "-o", "result.json"]
+    measure, measured = evaluation.evaluate, []
+
+    def stop(*rest, **named):
+        measured.append(None)
+        if len(measured) == 2:
+            raise KeyboardInterrupt
+        return measure(*rest, **named)
+
+    monkeypatch.setattr(evaluation, "evaluate", stop)
+    assert run(*arguments).code == 130
+    before = (folder / "test.npz").stat()
+    np.savez("test.npz", **np.load("calibration.npz"))
+    os.utime("test.npz", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (folder / "test.npz").stat().st_size == before.st_size
+    assert run(*arguments).code == 0
+    assert len(measured) == 2 + 2
