@@ -353,7 +353,13 @@ def test_two_thousand_damaged_files_give_0_or_one_line(small, tmp_path):
         shutil.copytree(small, tmp_path / str(seed))
         words = [sys.executable, script, str(seed), "1000", tmp_path / str(seed)]
         workers.append(
-            subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                words,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="backslashreplace",
+            )
         )
     ended = [worker.communicate() for worker in workers]
     for worker, (_, said) in zip(workers, ended, strict=True):

@@ -92,7 +92,7 @@ def test_parquet_with_dots_and_ragged_columns_is_read(run, folder):
     columns = {
         "nested": [{"logits": [1.0], "x": {"y": 1}}] * 60,
         "tags": [["a"] * (i % 3) for i in range(60)],
-        "boxes": [[1.0] * (1 + i % 4) for i in range(60)],
+        "boxes": [[1.0] * (5 - i % 3) for i in range(60)],
         "a.b": [[1.0, 2.0]] * 60,
         "logits": list(arrays["logits"]),
         "features.raw": [[1.0]] * 60,
@@ -100,10 +100,10 @@ def test_parquet_with_dots_and_ragged_columns_is_read(run, folder):
     pq.write_table(pa.table(columns), "new.parquet")
     np.testing.assert_array_equal(open_outputs("new.parquet").read().logits, arrays["logits"])
     assert run("predict", "standard.trustsets", "new.parquet", "-o", "s.csv").code == 0
-    columns["features"] = columns.pop("boxes")
+    columns["logits"] = columns.pop("boxes")
     pq.write_table(pa.table(columns), "new.parquet")
     done = run("predict", "standard.trustsets", "new.parquet", "-o", "s.csv")
-    assert done.code == 2 and "'features' has lists of different lengths" in done.err
+    assert done.code == 2 and "'logits' has lists of different lengths" in done.err
 
 
 def in_shell(command, folder):

@@ -24,7 +24,7 @@ from trustsets.arrays import Array
 from trustsets.errors import InputError
 from trustsets.extras.shards import OtherInputsError
 from trustsets.extras.torch import LOCK, FolderInUseError, extract_outputs
-from trustsets.files.columns import Column
+from trustsets.files.columns import Column, check_texts
 from trustsets.files.naming import LABELS
 from trustsets.files.options import sidecar
 from trustsets.files.parts import lock_folder, part_key
@@ -278,7 +278,7 @@ class _ArrayLoader:
             if self._labels is None:
                 yield (numbers,)
             else:
-                labels = self._labels.read(start, stop)
+                labels = check_texts(self._labels, self._labels.read(start, stop))
                 yield numbers, named_labels(self._labels, labels, self.classes, start)  # type: ignore[misc]
         self._before.check()
 

@@ -144,10 +144,11 @@ def _tensor_metadata(path: Path) -> str:
 
 
 def _array_text(path: Path) -> str:
+    from trustsets.files.columns import check_texts
     from trustsets.files.numpy_files import npz_columns
 
     column = npz_columns(path)[OPTIONS]
-    return str(column.read_all())
+    return str(check_texts(column, column.read_all()))
 
 
 def _page_fact(path: Path) -> str:
