@@ -1,64 +1,31 @@
+import functools
+import importlib
 import json
+import logging
 import os
 import struct
+import sys
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from saved_predictors import PREDICTORS
 
 import trustsets
 from trustsets import (
     APS,
-    RAPS,
-    Atypicality,
     Bins,
-    ClusteredConformal,
     ConditionalConformal,
     Confidence,
-    Entropy,
+    Custom,
     Groups,
-    Intercept,
     MondrianConformal,
     NotCalibratedError,
-    PluginConformal,
-    Polynomial,
-    PrincipalComponents,
-    Softmax,
     StandardConformal,
     StorageError,
     TemperatureScaling,
-    TrustScore,
     storage,
 )
-from trustsets.predictors import atypicality_groups
-
-TRAINING = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
-PREDICTORS = {
-    "standard": lambda: StandardConformal(APS(own_mass="random"), random_state=3),
-    "standard, tuned": lambda: StandardConformal(temperature="tuning", allow_empty=True),
-    "groups": lambda: MondrianConformal(by=Groups("site"), score=RAPS(lam=0.1, k_reg=1)),
-    "bins": lambda: MondrianConformal(
-        by=Bins(of=(Confidence(),), counts=(3,), spacing=("quantile",)), score=Softmax(scale="tail")
-    ),
-    "class": lambda: MondrianConformal(by="class", temperature=1.5),
-    "conditional": lambda: ConditionalConformal(
-        basis=Polynomial(2, of=(Confidence(transform="rank"), Entropy(transform="log")))
-        + PrincipalComponents(2)
-        + Groups("site"),
-        randomized=True,
-    ),
-    "conditional, trust": lambda: ConditionalConformal(
-        basis=Polynomial(2) + Bins(counts=(2, 2), product=True) + Intercept(),
-        trust=TrustScore().fit(np.random.default_rng(0).normal(size=(60, 3)), list("abcde") * 12),
-    ),
-    "plug-in": lambda: PluginConformal(
-        basis=Polynomial(degree=2, of=(Confidence(transform="rank"),))
-    ),
-    "clusters": lambda: ClusteredConformal(
-        APS(own_mass="random"), n_clusters=2, tuning_fraction=0.4, random_state=4
-    ),
-    "atypicality": lambda: atypicality_groups(Atypicality.from_training(*TRAINING), groups=2),
-}
 
 
 @pytest.mark.parametrize("name", PREDICTORS)
@@ -189,3 +156,89 @@ def test_what_cannot_be_saved_is_named(make_outputs, tmp_path):
     with pytest.raises(StorageError, match="type object cannot be saved"):
         storage.write(tmp_path / "m.trustsets", object())
     assert os.listdir(tmp_path) == []
+
+
+def test_what_can_be_saved_can_be_loaded(make_outputs, tmp_path):
+    """Parameters of NumPy's types, and lists for tuples; what would not load is not saved."""
+    bins = Bins(of=[Confidence()], counts=[np.int64(3)], spacing=["quantile"])
+    odd = MondrianConformal(by=bins, temperature=np.float64(1.5), allow_empty=np.bool_(True))
+    odd.calibrate(make_outputs()).save(tmp_path / "m.trustsets")
+    assert trustsets.load(tmp_path / "m.trustsets").allow_empty is True
+    with pytest.raises(StorageError, match=r"StandardConformal\.allow_empty is of a wrong type"):
+        StandardConformal(allow_empty="yes").calibrate(make_outputs()).save(tmp_path / "n")
+    assert not (tmp_path / "n").exists()
+
+
+OWN = """
+import numpy as np
+
+def columns(outputs):
+    return np.column_stack([np.ones(len(outputs)), outputs.confidence])
+
+def other(outputs):
+    raise SystemExit("code was run")
+
+class Holder:
+    @staticmethod
+    def inner(outputs):
+        return columns(outputs)
+
+print("imported")
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    (tmp_path / "own_functions.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("own_functions")
+    sys.modules.pop("own_functions", None)
+
+
+def test_a_custom_basis_is_saved_by_name(own_module, make_outputs, tmp_path, capsys):
+    calibration, test = make_outputs(400).split(0.5)
+    basis = Custom(own_module.columns, "function of mine") + Groups("site")
+    predictor = ConditionalConformal(basis=basis).calibrate(calibration)
+    path = tmp_path / "m.trustsets"
+    predictor.save(path)
+    before, after = (each.predict_set(test) for each in (predictor, trustsets.load(path)))
+    np.testing.assert_array_equal(before.thresholds, after.thresholds)
+    # A process that did not import it is told so, and nothing is imported for it.
+    del sys.modules["own_functions"]
+    capsys.readouterr()
+    with pytest.raises(StorageError, match=r"own_functions:columns.*Import own_functions before"):
+        trustsets.load(path)
+    assert "own_functions" not in sys.modules and capsys.readouterr().out == ""
+
+
+def test_a_custom_basis_without_a_name_is_refused_with_a_sentence(
+    own_module, make_outputs, tmp_path
+):
+    def local(outputs):
+        return own_module.columns(outputs)
+
+    functions = [local, lambda outputs: own_module.columns(outputs), own_module.Holder.inner]
+    for function in [*functions, functools.partial(own_module.columns)]:
+        predictor = ConditionalConformal(basis=Custom(function)).calibrate(make_outputs())
+        with pytest.raises(StorageError, match="defined with def at the top of a module"):
+            predictor.save(tmp_path / "m.trustsets")
+    assert not (tmp_path / "m.trustsets").exists()
+
+
+@pytest.mark.parametrize("spec", ["os:system", "shutil:rmtree", "builtins:exec", "numpy:array", ""])
+def test_a_file_cannot_name_any_function(spec):
+    with pytest.raises(StorageError, match="which is not there"):
+        storage._build("Custom", {"spec": spec, "name": "x"})
+
+
+def test_the_package_logs_to_its_own_logger(make_outputs, tmp_path, caplog):
+    logger = logging.getLogger("trustsets")
+    assert any(isinstance(handler, logging.NullHandler) for handler in logger.handlers)
+    assert logger.level == logging.NOTSET
+    with caplog.at_level("INFO", "trustsets"):
+        StandardConformal().calibrate(make_outputs(200)).save(tmp_path / "m.trustsets")
+        trustsets.load(tmp_path / "m.trustsets")
+    texts = [record.getMessage() for record in caplog.records]
+    assert "StandardConformal: calibrating on 200 samples of 5 classes, tuning on 0 others" in texts
+    path = tmp_path / "m.trustsets"
+    assert {f"{path}: saved a StandardConformal", f"{path}: loaded a StandardConformal"} <= {*texts}

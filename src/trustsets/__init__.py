@@ -4,10 +4,14 @@ The public names live in small modules and are imported when first used, so that
 ``import trustsets`` itself stays light.
 """
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from trustsets._version import __version__
+
+# Silent unless a program asks for it, as in logging.basicConfig(level="INFO").
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
     from trustsets.atypicality import Atypicality

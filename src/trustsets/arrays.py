@@ -7,7 +7,15 @@ from numpy.typing import NDArray
 
 from trustsets.errors import InputError
 
-__all__ = ["Array", "check_finite", "column", "floating_matrix", "read_only", "to_numpy"]
+__all__ = [
+    "Array",
+    "check_finite",
+    "column",
+    "floating_matrix",
+    "read_only",
+    "texts_of",
+    "to_numpy",
+]
 
 Array = NDArray[Any]
 
@@ -81,6 +89,14 @@ def _is_missing(item: Any) -> bool:
     if type(item).__name__ in {"NAType", "NaTType"}:  # pandas' own, without importing pandas
         return True
     return item is None or (isinstance(item, float) and np.isnan(item))
+
+
+def texts_of(values: Array) -> list[str]:
+    """Values of a column as texts; objects are not padded to the longest of them."""
+    if values.dtype.kind == "O":
+        return [str(item) for item in values]
+    found: list[str] = values.astype(str).tolist()
+    return found
 
 
 def read_only(array: Array) -> Array:

@@ -15,7 +15,7 @@ from trustsets.arrays import Array, column, floating_matrix, read_only
 from trustsets.blocks import for_each_block
 from trustsets.errors import InputError
 from trustsets.statistics import Observed, Statistic, Transform
-from trustsets.storage import storable
+from trustsets.storage import require, require_numbers, storable
 
 __all__ = ["Atypicality"]
 
@@ -92,6 +92,14 @@ class Atypicality(Statistic):
             )
         for name in ("mean", "whitening", "centres"):
             object.__setattr__(self, name, read_only(getattr(self, name)))
+
+    def check_state(self) -> None:
+        """Refuse arrays that no fit gives."""
+        width = self.whitening.shape[-1] if self.whitening.ndim == 2 else 0
+        require_numbers(self.mean, "Atypicality.mean", None)
+        require_numbers(self.whitening, "Atypicality.whitening", self.mean.size, width)
+        require_numbers(self.centres, "Atypicality.centres", None, width)
+        require(np.isfinite(self.log_scale), "Atypicality.log_scale", "must be finite")
 
     @classmethod
     def from_training(cls, features: Any, labels: Any, *, transform: Transform = "raw") -> Self:

@@ -15,7 +15,7 @@ from trustsets.blocks import for_each_block, row_blocks
 from trustsets.draws import Stream, row_uniforms
 from trustsets.errors import InputError, NotCalibratedError
 from trustsets.outputs import ModelOutputs
-from trustsets.storage import storable
+from trustsets.storage import require, require_numbers, storable
 
 __all__ = ["ClassBias"]
 
@@ -113,14 +113,25 @@ class ClassBias(BaseEstimator):
         strength = self.strength_ if np.isfinite(self.strength_) else None
         return {"bias": self.bias_, "strength": strength, "gain": self.gain_}
 
+    def check_state(self) -> None:
+        """Refuse numbers that no fit gives."""
+        if hasattr(self, "bias_"):
+            require_numbers(self.bias_, "ClassBias.bias", None)
+            require(self.bias_.dtype == np.float64, "ClassBias.bias", "must be float64")
+            for name, own in (("strength", self.strength_), ("gain", self.gain_)):
+                number = isinstance(own, float | int)
+                require(number, f"ClassBias.{name}", "must be a number")
+            require(self.strength_ > 0.0, "ClassBias.strength", "must be positive")
+            require(np.isfinite(self.gain_), "ClassBias.gain", "must be finite")
+
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
         """Rebuild from `to_state`."""
         new = cls()
         if state["bias"] is not None:
             new.bias_ = read_only(np.asarray(state["bias"]))
-            new.strength_ = np.inf if state["strength"] is None else float(state["strength"])
-            new.gain_ = float(state["gain"])
+            new.strength_ = np.inf if state["strength"] is None else state["strength"]
+            new.gain_ = state["gain"]
         return new
 
 

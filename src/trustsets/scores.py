@@ -394,7 +394,7 @@ class RAPS(_Cumulative):
 
     def _penalty(self, n_classes: int) -> Floats:
         counted = np.arange(n_classes) + (self.own_mass != "exclude")
-        return self.lam * np.maximum(0.0, counted - self.k_reg)
+        return np.asarray(self.lam * np.maximum(0.0, counted - float(self.k_reg)))
 
 
 def _count_up_to(by_rank: Floats, threshold: Floats) -> NDArray[np.int64]:

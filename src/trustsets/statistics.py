@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from trustsets.blocks import for_each_block
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
-from trustsets.storage import storable
+from trustsets.storage import require, require_increasing, require_numbers, storable
 
 __all__ = [
     "ClassFrequency",
@@ -128,6 +128,15 @@ class FittedStatistic:
 
     statistic: Statistic
     reference: Floats | None
+
+    def check_state(self) -> None:
+        """Refuse a reference that no fit gives."""
+        field = "FittedStatistic.reference"
+        wanted = self.statistic.learns == (self.reference is not None)
+        require(wanted, field, "belongs to the transform 'rank', and to no other")
+        if self.reference is not None:
+            require_numbers(self.reference, field, None)
+            require_increasing(self.reference, field)
 
     def values(self, observed: Observed) -> Floats:
         """Return the transformed statistic of each sample, shape (n,)."""
@@ -247,6 +256,10 @@ class ClassFrequency(Statistic):
     """
 
     counts: tuple[int, ...] = ()
+
+    def check_state(self) -> None:
+        """Refuse counts that are none."""
+        require(all(n >= 0 for n in self.counts), "ClassFrequency.counts", "must not be negative")
 
     def measure(self, observed: Observed) -> Floats:
         """Return the log count of the predicted class of each sample."""

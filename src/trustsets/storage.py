@@ -1,29 +1,50 @@
-"""The `.trustsets` file: arrays and JSON in one safetensors file, no code. Imports errors only.
+"""The `.trustsets` file: arrays and JSON in one safetensors file, no code.
 
 A file holds tensors and one JSON header: the version of the format, a tree that says
 which known class takes which values and arrays, and a SHA-256 of all of it. Loading
 builds only classes that were marked with `storable`; nothing in a file is ever executed.
-(One header, because safetensors writes several metadata entries in random order, and
-equal objects should give equal files.)
+The checksum tells of accidents. Whoever alters a file can also compute it, so every object is
+checked after it is built: its fields against their annotations, then by its own `check_state`.
+Imports atomic, errors and field_types. (One header, because safetensors writes several metadata
+entries in random order, and equal objects should give equal files.)
 """
 
 import contextlib
 import dataclasses
 import hashlib
 import json
+import logging
 import os
-import tempfile
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
+from trustsets.atomic import atomic_path
 from trustsets.errors import InputError, StorageError
+from trustsets.field_types import mismatch
 
-__all__ = ["atomic_path", "checksum", "digest", "read", "read_note", "storable", "write"]
+__all__ = [
+    "atomic_path",
+    "checksum",
+    "digest",
+    "parse_json",
+    "read",
+    "read_note",
+    "require",
+    "require_increasing",
+    "require_numbers",
+    "storable",
+    "write",
+]
+
+_log = logging.getLogger(__name__)
 
 FORMAT = "trustsets"
 VERSION = 1
+# Texts are padded to a common width. Honest ones take few times their length in the file.
+_LARGEST_PADDING = 64
+_SMALL = 1 << 20
 
 _Storable = TypeVar("_Storable", bound=type)
 _REGISTRY: dict[str, type] = {}
@@ -35,6 +56,11 @@ def storable(cls: _Storable) -> _Storable:
     Such a class is a plain dataclass, or has ``to_state() -> dict`` and the classmethod
     ``from_state(dict)``. State may hold numbers, strings, None, tuples, lists,
     string-keyed dicts, NumPy arrays and other storable objects.
+
+    After loading, state (or ``state["parameters"]``) is compared with the annotations of the
+    class, and a method ``check_state()``, if there is one, is called on the object. It raises a
+    `StorageError` that names the field where shapes, order or numbers cannot be right; see
+    `require`.
     """
     _REGISTRY[cls.__name__] = cls
     return cls
@@ -54,13 +80,57 @@ def write(path: str | os.PathLike[str], value: Any, note: dict[str, Any] | None 
         header["note"] = note
     with atomic_path(path) as temporary:
         temporary.write_bytes(save(arrays, {FORMAT: json.dumps(header)}))
+    _log.info("%s: saved a %s", path, type(value).__name__)
+
+
+def require(holds: object, field: str, rule: str) -> None:
+    """Raise a `StorageError` that names a field unless its rule holds.
+
+    Examples
+    --------
+    >>> require(False, "StandardLearned.scores", "must not be empty")
+    Traceback (most recent call last):
+    trustsets.errors.StorageError: StandardLearned.scores must not be empty.
+    """
+    if not holds:
+        raise StorageError(f"{field} {rule}.")
+
+
+def require_numbers(values: Any, field: str, *shape: int | None) -> None:
+    """Finite numbers of a shape; None stands for any size but zero."""
+    wanted = ", ".join("any" if size is None else str(size) for size in shape)
+    fits = len(shape) == values.ndim and all(
+        own == size or (size is None and own > 0)
+        for own, size in zip(values.shape, shape, strict=True)
+    )
+    require(fits, field, f"must have shape ({wanted}), and has {values.shape}")
+    require(values.dtype.kind in "fiu", field, f"must hold numbers, and holds {values.dtype}")
+    require(np.isfinite(values).all(), field, "must be finite")
+
+
+def require_increasing(values: Any, field: str, strictly: bool = False) -> None:
+    """Numbers along the last axis in increasing order."""
+    steps = np.diff(values, axis=-1)
+    require((steps > 0).all() if strictly else (steps >= 0).all(), field, "must be increasing")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """JSON as the standard has it; a `ValueError` for anything else, however deep it goes."""
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is no JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def read(path: str | os.PathLike[str]) -> Any:
     """Read what `write` wrote."""
     header, arrays = _read_parts(Path(path))
     try:
-        return _decode(json.loads(header["tree"]), arrays)
+        return _decode(parse_json(header["tree"]), arrays)
     except (StorageError, InputError) as error:
         raise StorageError(f"{path}: {error}") from error
     except Exception as error:
@@ -79,33 +149,13 @@ def checksum(path: str | os.PathLike[str]) -> str:
         return str(_check_header(Path(path), file.metadata() or {})["sha256"])
 
 
-@contextlib.contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Any:
-    """Give a temporary path beside `path` that takes its place when the block succeeds."""
-    target = Path(path)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
-
-
 def _read_parts(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
     with _opened(path) as file:
         header = _check_header(path, file.metadata() or {})
-        arrays = {key: file.get_tensor(key) for key in file.keys()}
+        try:
+            arrays = {key: file.get_tensor(key) for key in file.keys()}
+        except (TypeError, AttributeError, ValueError) as error:
+            raise StorageError(f"{path}: it holds numbers of an unknown type ({error}).") from error
     if header["sha256"] != _digest(header["tree"], arrays):
         raise StorageError(f"{path}: the content was altered after it was saved. Save it again.")
     return header, arrays
@@ -117,7 +167,8 @@ def _opened(path: Path) -> Any:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
-        raise StorageError(f"{path}: there is no such file.")
+        what = "this is no file" if path.exists() else "there is no such file"
+        raise StorageError(f"{path}: {what}. Give the name of a saved model.")
     try:
         with safe_open(path, framework="numpy") as file:
             yield file
@@ -131,9 +182,11 @@ def _check_header(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
     if FORMAT not in metadata:
         raise StorageError(f"{path}: a safetensors file, but not one that trustsets wrote.")
     try:
-        header: dict[str, Any] = json.loads(metadata[FORMAT])
-        version, _, _ = int(header["version"]), str(header["sha256"]), str(header["tree"])
-    except (ValueError, KeyError, TypeError) as error:
+        header: dict[str, Any] = parse_json(metadata[FORMAT])
+        version = int(header["version"])
+        if not (isinstance(header["sha256"], str) and isinstance(header["tree"], str)):
+            raise TypeError("digest and tree are texts")
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise StorageError(f"{path}: its header is damaged. Save it again.") from error
     if version > VERSION:
         raise StorageError(
@@ -202,6 +255,8 @@ def _encode_object(value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
         state = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
     else:
         state = value.to_state()
+    # What could not be loaded is refused while it can still be repaired.
+    _check_types(name, type(value), state)
     return {"object": name, "state": {key: _encode(item, arrays) for key, item in state.items()}}
 
 
@@ -225,12 +280,23 @@ def _decode(node: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:  # noqa:
         case {"dict": dict(items)}:
             return {key: _decode(item, arrays) for key, item in items.items()}
         case {"strings": list(items), "width": str(width)}:
-            return np.array(items, dtype=width)
+            return _text_array(items, width)
         case {"objects": list(items)}:
             return _object_array(items)
         case {"float": "inf" | "-inf" | "nan" as text}:
             return float(text)
     raise StorageError(f"unknown entry {sorted(node)}.")
+
+
+def _text_array(items: list[Any], width: str) -> np.ndarray[Any, Any]:
+    """Texts in their dtype, whose width is a claim of the file and is checked before it is used."""
+    require(all(isinstance(item, str) for item in items), "an array of texts", "must hold texts")
+    dtype = np.dtype(width)
+    held = sum(map(len, items)) + len(items)
+    room = max(_SMALL, _LARGEST_PADDING * dtype.alignment * held)
+    honest = dtype.kind in "US" and 0 < dtype.itemsize * max(1, len(items)) <= room
+    require(honest or not items, "an array of texts", f"cannot have the type {width!r}")
+    return np.array(items, dtype=dtype if items else "U1")
 
 
 def _object_array(items: list[Any]) -> np.ndarray[Any, Any]:
@@ -240,7 +306,23 @@ def _object_array(items: list[Any]) -> np.ndarray[Any, Any]:
 
 
 def _build(name: str, state: dict[str, Any]) -> Any:
-    cls = _REGISTRY.get(name)
+    cls: Any = _REGISTRY.get(name)
     if cls is None:
         raise StorageError(f"it holds an unknown kind of object, {name!r}.")
-    return cls.from_state(state) if hasattr(cls, "from_state") else cls(**state)
+    _check_types(name, cls, state)
+    value = cls.from_state(state) if hasattr(cls, "from_state") else cls(**state)
+    if hasattr(value, "check_state"):
+        value.check_state()
+    return value
+
+
+def _check_types(name: str, cls: Any, state: dict[str, Any]) -> None:
+    """Fields of a dataclass, or parameters of an estimator, are of the annotated types."""
+    parameters = state.get("parameters")
+    if dataclasses.is_dataclass(cls):
+        wrong = mismatch(state, cls)
+    elif isinstance(parameters, dict):
+        wrong = mismatch(parameters, cls.__init__)
+    else:
+        return
+    require(wrong is None, f"{name}.{wrong}", "is of a wrong type")

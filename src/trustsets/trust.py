@@ -21,13 +21,14 @@ from trustsets.neighbours.points import (
     FloatArray,
     IndexArray,
     row_scales,
+    row_squares,
     search_points,
     sort_by_class,
     spread,
     squares_about,
     take_rows,
 )
-from trustsets.storage import storable
+from trustsets.storage import require, require_increasing, require_numbers, storable
 
 __all__ = ["TrustScore", "trust_ratio", "warn_small_classes"]
 
@@ -252,6 +253,7 @@ class TrustScore(BaseEstimator):
         """Rebuild an object from `to_state`; its results are equal bit for bit."""
         self = cls(**state["parameters"])
         self._check_parameters()
+        _check_points(state)
         reduction = state["reduction"]
         stored = np.ascontiguousarray(state["features"])
         normalize = self.normalize and reduction is None
@@ -395,6 +397,30 @@ class TrustScore(BaseEstimator):
                 f"device must be a string, got {self.device!r}. "
                 'Use "cpu", or a torch device such as "cuda".'
             )
+
+
+def _check_points(state: dict[str, Any]) -> None:
+    """Refuse training points that no fit gives; the search relies on every offset."""
+    features, starts, classes = state["features"], state["starts"], state["classes"]
+    require_numbers(features, "TrustScore.features", None, None)
+    square = features.dtype.kind == "f" and np.isfinite(row_squares(features)).all()
+    require(square, "TrustScore.features", "must hold real numbers with finite squares")
+    require_numbers(starts, "TrustScore.starts", None)
+    whole = starts.dtype.kind in "iu" and starts[0] == 0 and starts[-1] == len(features)
+    require(whole, "TrustScore.starts", "must divide the features")
+    require_increasing(starts.astype(np.int64), "TrustScore.starts", strictly=True)
+    known = classes.ndim == 1 and classes.size + 1 == starts.size
+    require(known, "TrustScore.classes", "must name each part of the features")
+    names = classes.tolist()
+    require(names == sorted(set(names)), "TrustScore.classes", "must be distinct and sorted")
+    for name, largest in (("scale", np.finfo(np.float64).max), ("recall", 1.0)):
+        own = state[name]
+        held = isinstance(own, float | int) and 0.0 <= own <= largest
+        require(held, f"TrustScore.{name}", "must be a finite number, not negative")
+    if state["reduction"] is not None:
+        mean, directions = state["reduction"]
+        require_numbers(mean, "TrustScore.reduction", None)
+        require_numbers(directions, "TrustScore.reduction", mean.size, features.shape[1])
 
 
 def warn_small_classes(classes: NDArray[Any], sizes: IndexArray, neighbour: int) -> None:

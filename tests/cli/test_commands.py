@@ -1,8 +1,10 @@
 """Every command does what the library does, and what it stores can be run again."""
 
 import json
+import os
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -155,9 +157,28 @@ def test_every_output_can_be_made_again_from_itself(command, result, run, folder
     beside = folder / f"{result}.options.json"
     if beside.exists():
         beside.rename(folder / f"first_{result}.options.json")
-    done = run(command[0], "--config", f"first_{result}")
+    done = run(command[0], "--config", f"first_{result}", "-o", result)
     assert done.code == 0, done.err
     assert (folder / result).read_bytes() == before
+
+
+def test_only_a_toml_file_or_a_person_says_where_to_write(run, folder):
+    (folder / "precious.csv").write_text("years of work")
+    record = {
+        "command": "predict",
+        "options": {"model": "standard.trustsets", "outputs": "new.npz", "output": "precious.csv"},
+    }
+    (folder / "received.json").write_text(json.dumps(record))
+    done = run("predict", "--config", "received.json")
+    assert done.code == 2 and "--output" in done.err
+    assert run("predict", "--config", "received.json", "-o", "typed.csv").code == 0
+    report = record | {"command": "report"}
+    report["options"] = {"outputs": "test.npz", "methods": ["standard.trustsets"]}
+    report["options"] |= {"metric": ["class"], "output": "precious.html"}
+    (folder / "received.json").write_text(json.dumps(report))
+    assert run("report", "--config", "received.json").code == 0
+    assert (folder / "report.html").exists() and not (folder / "precious.html").exists()
+    assert (folder / "precious.csv").read_text() == "years of work"
 
 
 def test_a_toml_file_gives_options_and_the_command_line_wins(run, folder):
@@ -232,11 +253,36 @@ def test_warnings_are_one_line(run, folder):
         ("evaluate test.npz standard.trustsets --metric all", "all"),
         ("evaluate test.npz standard.trustsets --alpha 0", "alpha"),
         ("report test.npz standard.trustsets -o no/r.html", "folder does not exist"),
+        ("predict standard.trustsets new.npz -o s", "s: predictions are written as"),
+        ("calibrate calibration.npz -o m --method standard", "m: the result is written as .trust"),
+        ("calibrate calibration.npz -o calibration.npz --method standard", "as .trustsets"),
+        ("evaluate test.npz standard.trustsets -o r", "r: the result is written as .json"),
+        ("evaluate test.npz standard.trustsets -o test.npz", "is written as .json"),
+        ("report test.npz standard.trustsets -o standard.trustsets", "is written as .html"),
+        ("predict standard.trustsets pipe.npz -o s.csv", "pipe.npz: this is a pipe or a device"),
+        ("predict pipe.npz new.npz -o s.csv", "pipe.npz: this is"),
+        ("predict standard.trustsets piped -o s.csv", "logits.npy: this is a pipe or a device"),
+        ("calibrate calibration.npz -o m.trustsets --train pipe.npz", "this is a pipe"),
+        ("calibrate calibration.npz -o m.trustsets --method standard --classes pipe.txt", "pipe"),
+        ("evaluate test.npz pipe.parquet", "pipe.parquet: this is a pipe or a device"),
+        ("evaluate test.npz pipe.csv", "pipe.csv: this is a pipe or a device"),
+        ("predict --config pipe.toml", "pipe.toml: this is a pipe or a device"),
+        ("predict --config pipe.json", "pipe.json: this is a pipe or a device"),
+        ("predict standard.trustsets new.npz -o s.csv --id logits", "logits"),
+        ("predict standard.trustsets new.npz -o s.csv --id features", "features"),
+        ("predict standard.trustsets rows.npz -o s.csv --id row", "'row' cannot be copied"),
+        ("predict standard.trustsets rows.npz -o s.csv --id size", "'size' cannot be copied"),
         ("extract nothing new.npz -o o.npz", "MODULE:FUNCTION"),
         ("extract nothing:here new.npz -o o.npz", "cannot be imported"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_exit_code_2(arguments, words, run, folder):
+    for name in ("pipe.npz", "pipe.txt", "pipe.parquet", "pipe.csv", "pipe.toml", "pipe.json"):
+        os.mkfifo(folder / name)
+    (folder / "piped").mkdir()
+    os.mkfifo(folder / "piped" / "logits.npy")
+    new = dict(np.load("new.npz"))
+    np.savez("rows.npz", row=np.arange(1200)[::-1], size=np.arange(1200), **new)
     before = sorted(item.name for item in folder.iterdir())
     done = run(*arguments.split())
     assert done.code == 2
@@ -299,7 +345,7 @@ def test_odd_names_are_printed_as_they_are(run, folder):
 def test_stopping_says_how_to_go_on(run, folder, monkeypatch):
     from trustsets.files.prediction import _Job
 
-    def stop(job, start, end):
+    def stop(job, samples, start):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(_Job, "predict", stop)
@@ -310,7 +356,7 @@ def test_stopping_says_how_to_go_on(run, folder, monkeypatch):
 def test_too_little_memory_is_one_line(run, folder, monkeypatch):
     from trustsets.files.prediction import _Job
 
-    def fail(job, start, end):
+    def fail(job, samples, start):
         raise MemoryError("Unable to allocate 7 PiB")
 
     monkeypatch.setattr(_Job, "predict", fail)
@@ -332,3 +378,103 @@ def test_tuning_samples_have_the_same_classes(run, folder):
         assert run(*arguments, name).code == 0
         temperatures.append(trustsets.load("m.trustsets").temperature_)
     assert temperatures[0] == temperatures[1] != 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lost"),
+    [
+        ("predict standard.trustsets new.parquet -o new.parquet", "new.parquet"),
+        ("predict standard.trustsets new.parquet -o link.parquet", "new.parquet"),
+        ("calibrate calibration.npz --method standard --classes names.trustsets "
+         "-o names.trustsets", "names.trustsets"),
+        ("calibrate calibration.npz --train train.trustsets -o train.trustsets", "train.trustsets"),
+        ("report test.npz standard.trustsets --classes names.html -o names.html", "names.html"),
+        ("evaluate test.npz standard.trustsets --classes names.json -o names.json", "names.json"),
+    ],
+)  # fmt: skip
+def test_an_output_never_replaces_an_input(arguments, lost, run, folder):
+    new = np.load("new.npz")
+    pq.write_table(pa.table({"logits": list(new["logits"])}), "new.parquet")
+    (folder / "link.parquet").symlink_to("new.parquet")
+    for name in ("names.trustsets", "names.html", "names.json", "train.trustsets"):
+        (folder / name).write_text("ant")
+    before = (folder / lost).read_bytes()
+    done = run(*arguments.split())
+    assert done.code == 2 and "which would be lost" in done.err
+    assert (folder / lost).read_bytes() == before
+
+
+def test_options_beside_a_result_are_bound_to_it(run, folder):
+    """A kill between the two files leaves the new sets beside the options of the old ones."""
+    for suffix in ("csv", "jsonl"):
+        arguments = ["predict", "standard.trustsets", "test.npz", "-q", "-o", f"s.{suffix}"]
+        assert run(*arguments, "--alpha", "0.3").code == 0
+        beside = folder / f"s.{suffix}.options.json"
+        old = beside.read_bytes()
+        assert read_record(folder / f"s.{suffix}")["options"]["alpha"] == 0.3
+        assert run(*arguments, "--alpha", "0.1").code == 0
+        beside.write_bytes(old)
+        done = run("evaluate", "test.npz", f"s.{suffix}", "--metric", "class")
+        assert done.code == 2 and "are those of another file" in done.err
+        assert run("predict", "--config", f"s.{suffix}", "-o", "t.csv").code == 2
+        assert run(*arguments, "--alpha", "0.1").code == 0
+        assert run("evaluate", "test.npz", f"s.{suffix}", "--metric", "class").code == 0
+
+
+@pytest.mark.parametrize("alpha", ['"0.1"', "Infinity", "NaN", "1.5", "true", "[0.1]", "null"])
+def test_a_record_with_an_odd_alpha_is_one_line(alpha, run, folder):
+    assert run("predict", "standard.trustsets", "test.npz", "-q", "-o", "s.csv").code == 0
+    beside = folder / "s.csv.options.json"
+    beside.write_text(beside.read_text().replace('"alpha": 0.1', f'"alpha": {alpha}'))
+    done = run("evaluate", "test.npz", "s.csv", "--metric", "class")
+    assert done.code == 2 and done.err.count("\n") == 1 and done.err.startswith("Error: s.csv: ")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "calibrate test.npz --method standard -o m.trustsets",
+        "evaluate test.npz standard.trustsets --metric class -o r.json",
+        "report test.npz standard.trustsets --metric class -o r.html",
+    ],
+)
+def test_an_input_replaced_while_it_is_used_is_noticed(command, run, folder, monkeypatch):
+    from trustsets.files import calibration, evaluation
+
+    for module in (calibration, evaluation):
+        read = module.load_labelled
+
+        def swap(source, purpose, read=read):
+            found = read(source, purpose)
+            np.savez("other.npz", **np.load("calibration.npz"))
+            (folder / "other.npz").replace("test.npz")
+            return found
+
+        monkeypatch.setattr(module, "load_labelled", swap)
+    done = run(*command.split())
+    assert done.code == 2 and "test.npz: it was changed while it was read" in done.err
+    assert not (folder / command.split()[-1]).exists()
+
+
+def test_an_evaluation_continues_by_content(run, folder, monkeypatch):
+    """As large and as old as before, but another file: what was measured is of no use."""
+    from trustsets.files import evaluation
+
+    arguments = ["evaluate", "test.npz", "standard.trustsets", "conditional.trustsets"]
+    arguments += ["--metric", "class", "-o", "result.json"]
+    measure, measured = evaluation.evaluate, []
+
+    def stop(*rest, **named):
+        measured.append(None)
+        if len(measured) == 2:
+            raise KeyboardInterrupt
+        return measure(*rest, **named)
+
+    monkeypatch.setattr(evaluation, "evaluate", stop)
+    assert run(*arguments).code == 130
+    before = (folder / "test.npz").stat()
+    np.savez("test.npz", **np.load("calibration.npz"))
+    os.utime("test.npz", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (folder / "test.npz").stat().st_size == before.st_size
+    assert run(*arguments).code == 0
+    assert len(measured) == 2 + 2

@@ -1,6 +1,7 @@
 """`extract` on the command line: arrays and images in, outputs that calibrate reads out."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
+from trustsets import InputError
 from trustsets.extras.forward import Runner
 from trustsets.files import open_outputs
 from trustsets.files.options import read_record
@@ -181,3 +183,117 @@ def test_bad_input_is_one_line(arguments, words, run, work):
     assert done.err.startswith("Error: ") and done.err.count("\n") == 1
     assert not (work / "o.npz").exists() and not list(work.glob(".*"))
     assert (work / "broken" / "a.png").exists()
+
+
+def unlabelled(path, seed):
+    rng = np.random.default_rng(seed)
+    np.savez(path, inputs=rng.normal(size=(50, 3, 2, 2)).astype(np.float32))
+
+
+@pytest.mark.parametrize("result", ["o.npz", "folder"])
+def test_other_inputs_of_equal_count_never_give_the_old_outputs(result, run, work):
+    for seed in (0, 1):
+        unlabelled(f"inputs{seed}.npz", seed)
+        assert run("extract", "own_model:build", f"inputs{seed}.npz", "-o", f"{seed}.npz").code == 0
+    unlabelled("inputs.npz", 0)
+    arguments = ["extract", "own_model:build", "inputs.npz", "-o", result]
+    assert run(*arguments).code == 0
+    unlabelled("inputs.npz", 1)
+    done = run(*arguments)
+    if result == "folder":
+        assert done.code == 2 and "batch 0 has other inputs than are stored" in done.err
+        assert "another directory" in done.err
+        unlabelled("inputs.npz", 0)
+        assert run(*arguments).code == 0  # its own inputs are known again
+    else:
+        assert done.code == 0
+        np.testing.assert_array_equal(np.load(result)["logits"], np.load("1.npz")["logits"])
+
+
+def test_another_transform_never_gives_the_old_outputs(run, work, photos):
+    (work / "own_model.py").write_text(
+        MODEL + "\ndef darker(image):\n    return halve(image) / 2\n"
+    )
+    arguments = ["extract", "own_model:build", "photos", "-o", "folder", "--transform"]
+    assert run(*arguments, "own_model:halve").code == 0
+    done = run(*arguments, "own_model:darker")
+    assert done.code == 2 and "has other inputs than are stored" in done.err
+    assert run(*arguments, "own_model:halve").code == 0
+
+
+def test_changed_inputs_start_an_interrupted_extraction_anew(run, work, monkeypatch):
+    monkeypatch.setattr("trustsets.extras.shards.SHARD_ROWS", 10)
+    unlabelled("other.npz", 1)
+    arguments = ["extract", "own_model:build", "--batch-size", "10"]
+    assert run(*arguments, "other.npz", "-o", "expected.npz").code == 0
+    unlabelled("inputs.npz", 0)
+    once = Runner.run
+
+    def stop(runner, batch, seen=[]):  # noqa: B006
+        seen.append(batch)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return once(runner, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Runner, "run", stop)
+        assert run(*arguments, "inputs.npz", "-o", "o.npz").code == 130
+    times = ((work / "inputs.npz").stat().st_atime_ns, (work / "inputs.npz").stat().st_mtime_ns)
+    unlabelled("inputs.npz", 1)
+    os.utime("inputs.npz", ns=times)
+    assert run(*arguments, "inputs.npz", "-o", "o.npz").code == 0
+    np.testing.assert_array_equal(np.load("o.npz")["logits"], np.load("expected.npz")["logits"])
+    assert not list(work.glob(".*"))
+
+
+@pytest.mark.parametrize("result", ["o.npz", "folder"])
+def test_inputs_replaced_while_they_are_read_are_noticed(result, run, work, monkeypatch):
+    unlabelled("inputs.npz", 0)
+    once = Runner.run
+
+    def swap(runner, batch):
+        unlabelled("inputs.npz", 1)
+        return once(runner, batch)
+
+    monkeypatch.setattr(Runner, "run", swap)
+    done = run("extract", "own_model:build", "inputs.npz", "--batch-size", "10", "-o", result)
+    assert done.code == 2 and "it was changed while it was read" in done.err
+    if result == "folder":
+        with pytest.raises(InputError, match="not finished"):
+            open_outputs(result)
+    else:
+        assert not (work / result).exists()
+
+
+@pytest.mark.parametrize("result", ["o.npz", "folder"])
+def test_two_extractions_into_one_place_are_noticed(result, run, work, monkeypatch):
+    """The second begins while the first is at work; it leaves the first alone."""
+    write_inputs()
+    arguments = ["extract", "own_model:build", "inputs.npz", "-o", result]
+    once, second = Runner.run, []
+
+    def meanwhile(runner, batch):
+        if not second:
+            second.append(None)
+            second[0] = run(*arguments)
+        return once(runner, batch)
+
+    monkeypatch.setattr(Runner, "run", meanwhile)
+    assert run(*arguments).code == 0
+    assert second[0].code == 2 and "another process is writing there" in second[0].err
+    assert len(open_outputs(result)) == 50
+    assert not list(work.glob(".*")) and not list(work.glob("folder/.*"))
+
+
+def test_a_data_file_names_no_code_to_run(run, work):
+    write_inputs()
+    (work / "evil.py").write_text("open('code_was_run', 'w')\n" + MODEL)
+    options = {"model": "evil:build", "transform": "evil:halve", "inputs": "inputs.npz"}
+    record = {"command": "extract", "options": options | {"output": "o.npz"}}
+    (work / "received.json").write_text(json.dumps(record))
+    for more in ([], ["-o", "o.npz"]):
+        assert run("extract", "--config", "received.json", *more).code == 2
+    assert not (work / "code_was_run").exists() and not (work / "o.npz").exists()
+    done = run("extract", "own_model:build", "--config", "received.json", "-o", "o.npz")
+    assert done.code == 0, done.err
+    assert not (work / "code_was_run").exists()

@@ -1,5 +1,6 @@
 """`predict` takes the memory it is given, however large the file."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,22 @@ def big(tmp_path_factory):
     outputs = ModelOutputs(logits=logits[:2000], labels=labels)
     StandardConformal().calibrate(outputs).save(folder / "model.trustsets")
     return folder, logits
+
+
+def test_one_long_id_does_not_pad_the_others(big):
+    """5,000 ids, one of 600 kB: padded to that they would take 12 GB."""
+    folder, logits = big
+    letters = np.random.default_rng(0).integers(97, 123, size=600_000, dtype=np.uint8)
+    peaks = {}
+    for name, long in {"short": "s", "long": letters.tobytes().decode()}.items():
+        ids = [long] + [f"s{i}" for i in range(4999)]
+        flat = pa.FixedSizeListArray.from_arrays(pa.array(logits[:5000].reshape(-1)), N_CLASSES)
+        pq.write_table(pa.table({"logits": flat, "id": ids}), folder / f"{name}.parquet")
+        arguments = [f"{name}.parquet", "-o", f"{name}.jsonl", "--memory", f"{MEMORY}MB"]
+        peaks[name] = peak_megabytes(folder, "predict", "model.trustsets", *arguments)
+        lines = (folder / f"{name}.jsonl").read_text().splitlines()
+        assert [json.loads(line)["id"] for line in lines] == ids
+    assert peaks["long"] - peaks["short"] <= MEMORY
 
 
 @pytest.mark.parametrize("kind", ["npz", "parquet"])

@@ -540,7 +540,7 @@ def test_a_killed_process_is_continued(run, tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     shards = [f"shard-{number:05d}.safetensors" for number in range(3)]
-    left = [".shard-00003.safetensors.x.part", "manifest.json", *shards]
+    left = [".lock", ".shard-00003.safetensors.x.part", "manifest.json", *shards]
     assert files(tmp_path / "run") == left
     model, seen = counting(seeded(Perceptron))
     assert_same(run(model=model), extract_outputs(seeded(Perceptron), vectors(SIZES)))

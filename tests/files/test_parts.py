@@ -1,11 +1,11 @@
 """Finished parts are kept, damaged and foreign ones are not, and the output is whole or absent."""
 
-import os
+import hashlib
 
 import pytest
 
 from trustsets import InputError
-from trustsets.files.parts import PartStore, file_identity, part_key
+from trustsets.files.parts import PartStore, part_key
 
 KEY = part_key({"alpha": 0.1})
 
@@ -27,8 +27,9 @@ def test_parts_become_the_output_and_disappear(tmp_path):
         store.write(1, b"world")
         store.write(0, b"hello ")
         assert not (tmp_path / "out").exists()
-        store.finish(join(store, 2), [(tmp_path / "beside", "text")])
+        store.finish(join(store, 2), beside=lambda digest: (tmp_path / "beside", digest))
     assert (tmp_path / "out").read_bytes() == b"hello world"
+    assert (tmp_path / "beside").read_text() == hashlib.sha256(b"hello world").hexdigest()
     assert sorted(item.name for item in tmp_path.iterdir()) == ["beside", "out"]
 
 
@@ -36,7 +37,7 @@ def test_a_later_run_continues(tmp_path):
     with PartStore(tmp_path / "out", KEY) as store:
         store.write(0, b"a")
     with PartStore(tmp_path / "out", KEY) as store:
-        assert 0 in store and 1 not in store and len(store) == 1
+        assert store.holds(0) and not store.holds(1) and len(store) == 1
         assert store.read(0) == b"a"
 
 
@@ -44,7 +45,7 @@ def test_other_options_never_share_parts_and_are_cleared_in_the_end(tmp_path):
     with PartStore(tmp_path / "out", KEY) as store:
         store.write(0, b"a")
     with PartStore(tmp_path / "out", part_key({"alpha": 0.2})) as store:
-        assert 0 not in store
+        assert not store.holds(0)
         store.write(0, b"b")
         store.finish(join(store, 1))
     assert (tmp_path / "out").read_bytes() == b"b"
@@ -62,7 +63,7 @@ def test_a_damaged_part_is_made_again(tmp_path):
     parts[2].write_bytes(b"cccd")
     (folder / "part-nonsense").write_bytes(b"")
     with PartStore(tmp_path / "out", KEY) as store:
-        assert [number in store for number in range(3)] == [False, True, False]
+        assert [store.holds(number) for number in range(3)] == [False, True, False]
 
 
 def test_a_failing_end_keeps_the_earlier_output_and_the_parts(tmp_path):
@@ -78,7 +79,30 @@ def test_a_failing_end_keeps_the_earlier_output_and_the_parts(tmp_path):
             store.finish(fail)
     assert (tmp_path / "out").read_bytes() == b"earlier"
     with PartStore(tmp_path / "out", KEY) as store:
-        assert 0 in store
+        assert store.holds(0)
+
+
+def test_a_part_of_another_source_is_made_again(tmp_path):
+    with PartStore(tmp_path / "out", KEY) as store:
+        store.write(0, b"a", "f" * 64)
+    with PartStore(tmp_path / "out", KEY) as store:
+        assert store.holds(0, "f" * 64) and not store.holds(0, "e" * 64)
+        store.write(0, b"b", "e" * 64)
+    with PartStore(tmp_path / "out", KEY) as store:
+        assert store.holds(0, "e" * 64) and store.read(0) == b"b" and len(store) == 1
+
+
+def test_a_failing_check_keeps_the_parts(tmp_path):
+    def refuse():
+        raise InputError("changed")
+
+    with PartStore(tmp_path / "out", KEY) as store:
+        store.write(0, b"a")
+        with pytest.raises(InputError, match="changed"):
+            store.finish(join(store, 1), refuse)
+    assert not (tmp_path / "out").exists()
+    with PartStore(tmp_path / "out", KEY) as store:
+        assert store.holds(0)
 
 
 def test_nothing_is_left_of_a_run_that_did_nothing(tmp_path):
@@ -104,12 +128,3 @@ def test_bad_places(name, tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(InputError, match="folder"):
         PartStore(tmp_path / name, KEY)
-
-
-def test_identity_notices_a_change(tmp_path):
-    file = tmp_path / "a"
-    file.write_bytes(b"1")
-    before, folder = file_identity(file), file_identity(tmp_path)
-    os.utime(file, ns=(1, 1))
-    assert file_identity(file) != before
-    assert file_identity(tmp_path) != folder

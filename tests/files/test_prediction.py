@@ -1,6 +1,7 @@
 """`predict_file`: one result whatever the memory, the kind of file and the interruptions."""
 
 import json
+import os
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -140,18 +141,18 @@ def test_an_interrupted_run_continues_to_the_same_bytes(
     done = []
     predict = _Job.predict
 
-    def stop(job, start, end):
+    def stop(job, samples, start):
         if len(done) == stop_at:
             raise KeyboardInterrupt
         done.append(start)
-        return predict(job, start, end)
+        return predict(job, samples, start)
 
     monkeypatch.setattr(_Job, "predict", stop)
     with pytest.raises(KeyboardInterrupt):
         predict_file(model, new, broken, memory=130 * ROW)
     assert broken.read_bytes() == b"earlier"
     again = []
-    monkeypatch.setattr(_Job, "predict", lambda job, a, b: again.append(a) or predict(job, a, b))
+    monkeypatch.setattr(_Job, "predict", lambda job, a, b: again.append(b) or predict(job, a, b))
     summary = predict_file(model, new, broken, memory=130 * ROW)
     assert broken.read_bytes() == whole.read_bytes()
     assert not set(done) & set(again)
@@ -162,17 +163,40 @@ def test_an_interrupted_run_continues_to_the_same_bytes(
 def test_a_changed_input_starts_anew(model, new, tmp_path, monkeypatch):
     predict = _Job.predict
 
-    def fail(job, start, end):
+    def fail(job, samples, start):
         if start:
             raise KeyboardInterrupt
-        return predict(job, start, end)
+        return predict(job, samples, start)
 
     with monkeypatch.context() as patch:
         patch.setattr(_Job, "predict", fail)
         with pytest.raises(KeyboardInterrupt):
             predict_file(model, new, tmp_path / "sets.parquet", memory=130 * ROW)
+    # As large and as old as it was: only its content is another.
+    times = (new.stat().st_atime_ns, new.stat().st_mtime_ns)
+    size = new.stat().st_size
     np.savez(new, **simulated(500, seed=6))
+    os.utime(new, ns=times)
+    assert new.stat().st_size == size
     assert predict_file(model, new, tmp_path / "sets.parquet", memory=130 * ROW).continued == 0
+    predict_file(model, new, tmp_path / "anew.parquet", memory=130 * ROW)
+    again, anew = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("sets", "anew"))
+    assert again.equals(anew)
+
+
+def test_an_input_replaced_while_it_is_read_is_noticed(model, new, tmp_path, monkeypatch):
+    predict = _Job.predict
+
+    def swap(job, samples, start):
+        if start:
+            np.savez(tmp_path / "other.npz", **simulated(500, seed=6))
+            (tmp_path / "other.npz").replace(new)
+        return predict(job, samples, start)
+
+    monkeypatch.setattr(_Job, "predict", swap)
+    with pytest.raises(InputError, match=r"new\.npz: it was changed while it was read"):
+        predict_file(model, new, tmp_path / "sets.csv", memory=130 * ROW)
+    assert not (tmp_path / "sets.csv").exists()
 
 
 def test_errors_name_the_file_and_its_row(plain_model, tmp_path):

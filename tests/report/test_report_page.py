@@ -1,5 +1,6 @@
 """The page as text: what it holds, leaves out, refuses; and the data behind it."""
 
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -378,3 +379,31 @@ def test_class_names_of_any_type_are_listed(case):
     sets = sets_that_cover(np.ones(len(outputs), dtype=bool), outputs)
     text = render_report(evaluate(sets, outputs, metrics=["conf_rank"]), outputs=outputs, sets=sets)
     assert '"classes":["0","1","2","3","4","5"]' in text
+
+
+class Maps(HTMLParser):
+    """Methods of the heatmaps, as a browser reads them: line ends are made alike first."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.methods = set()
+        self.feed(text.replace("\r\n", "\n").replace("\r", "\n"))
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.methods |= {value for name, value in attrs if name == "data-method"}
+
+
+def test_a_carriage_return_in_a_name_is_the_same_in_data_and_page(case):
+    names = {f"one\r{name}": item for name, item in case.results.items()}
+    text = render_report(names)
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL).group(1))
+    assert Maps(text).methods <= set(data["evaluations"]) and Maps(text).methods
+
+
+def test_a_name_that_is_no_text_is_written_out(case, tmp_path):
+    item = next(iter(case.results.values()))
+    page = write_report(
+        tmp_path / "report.html", {b"a\xff".decode("utf-8", "surrogateescape"): item}
+    )
+    assert "a\\udcff" in page.read_text(encoding="utf-8")

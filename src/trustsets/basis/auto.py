@@ -16,7 +16,7 @@ from trustsets.basis.partitions import Groups
 from trustsets.draws import Stream, row_uniforms
 from trustsets.engine import fit_quantiles
 from trustsets.statistics import Confidence, Observed, Statistic, Trust
-from trustsets.storage import storable
+from trustsets.storage import require, require_numbers, storable
 
 __all__ = ["BasisChoice", "choose_basis"]
 
@@ -68,6 +68,14 @@ class BasisChoice:
     errors: Floats
     chosen: int
     groups: tuple[str, ...]
+
+    def check_state(self) -> None:
+        """Refuse a comparison that cannot have been made."""
+        count = len(self.candidates)
+        require_numbers(self.losses, "BasisChoice.losses", count)
+        require_numbers(self.errors, "BasisChoice.errors", count)
+        require((self.errors >= 0.0).all(), "BasisChoice.errors", "must not be negative")
+        require(0 <= self.chosen < count, "BasisChoice.chosen", "must be one of the candidates")
 
     @property
     def sentence(self) -> str:

@@ -15,9 +15,17 @@ from scipy.linalg import block_diag
 
 from trustsets.errors import InputError
 from trustsets.statistics import Observed
-from trustsets.storage import storable
+from trustsets.storage import require, storable
 
-__all__ = ["Basis", "FittedBasis", "FittedPartition", "FittedSum", "Partition", "Sum"]
+__all__ = [
+    "Basis",
+    "FittedBasis",
+    "FittedPartition",
+    "FittedSum",
+    "Partition",
+    "Sum",
+    "is_one_hot",
+]
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -35,22 +43,39 @@ class FittedBasis(ABC):
     def description(self) -> str:
         """The functions it spans, in words that continue "every ..."."""
 
-    def penalty(self, observed: Observed) -> Floats:
+    @property
+    def width(self) -> int | None:
+        """Number of basis functions p; None where only `design` can tell."""
+        return None
+
+    def could_give(self, phi: Floats) -> bool:
+        """Whether `design` could have returned `phi`, for the check of a loaded model."""
+        return self.width is None or phi.shape[1] == self.width
+
+    def penalty(self, observed: Observed | None) -> Floats:
         """Return rows w of shape (q, p); a fit adds ``sum_j |w_j' beta|`` to its loss.
 
         Most function classes have none. Coverage over a function ``phi' gamma`` can then be
         off by ``sum_j |w_j' gamma| / (n + 1)`` at most, n being the calibration samples.
+        No samples are needed where `width` is known.
         """
-        return np.zeros((0, self.design(observed).shape[1]))
+        return np.zeros((0, self._width_on(observed)))
 
-    def restraint(self, observed: Observed) -> Floats:
+    def restraint(self, observed: Observed | None) -> Floats:
         """Return more such rows, for the fits that thresholds are held between.
 
         Where a class has any, `ConditionalConformal` also fits with these rows among the
         penalties, and keeps its thresholds between those of such a fit at alpha and of one at
         a quarter of alpha and twice the price.
         """
-        return np.zeros((0, self.design(observed).shape[1]))
+        return np.zeros((0, self._width_on(observed)))
+
+    @final
+    def _width_on(self, observed: Observed | None) -> int:
+        """Width, from samples where it must be and they are given."""
+        if self.width is None and observed is not None:
+            return int(self.design(observed).shape[1])
+        return self.width or 0
 
 
 class FittedPartition(FittedBasis):
@@ -77,6 +102,10 @@ class Basis(ABC):
     @abstractmethod
     def fit(self, observed: Observed) -> FittedBasis:
         """Learn from samples; labels are not used."""
+
+    def could_become(self, fitted: FittedBasis) -> bool:
+        """Whether `fit` could have returned `fitted`, for the check of a loaded model."""
+        return True
 
     def __add__(self, other: "Basis") -> "Sum":
         if not isinstance(other, Basis):
@@ -113,6 +142,11 @@ class Sum(Basis):
         """Whether any part learns."""
         return any(part.learns for part in self.parts)
 
+    def could_become(self, fitted: FittedBasis) -> bool:
+        """Whether every part could."""
+        same = isinstance(fitted, FittedSum) and len(fitted.parts) == len(self.parts)
+        return same and all(map(_could_become, self.parts, fitted.parts))  # type: ignore[attr-defined]
+
     def fit(self, observed: Observed) -> "FittedSum":
         """Fit every part."""
         return FittedSum(tuple(part.fit(observed) for part in self.parts))
@@ -126,15 +160,36 @@ class FittedSum(FittedBasis):
 
     parts: tuple[FittedBasis, ...]
 
+    def check_state(self) -> None:
+        """Refuse a sum of nothing."""
+        require(self.parts, "FittedSum.parts", "must not be empty")
+
+    @property
+    def width(self) -> int | None:
+        """Columns of all parts."""
+        widths = [part.width for part in self.parts]
+        known = [width for width in widths if width is not None]
+        return sum(known) if len(known) == len(widths) else None
+
+    def could_give(self, phi: Floats) -> bool:
+        """Whether every part could have given its columns."""
+        known = sum(part.width or 0 for part in self.parts)
+        # The columns of one part that does not know its width are those that are left.
+        widths = [phi.shape[1] - known if part.width is None else part.width for part in self.parts]
+        if min(widths) < 0 or sum(widths) != phi.shape[1]:
+            return [part.width for part in self.parts].count(None) > 1
+        pieces = np.split(phi, np.cumsum(widths)[:-1], axis=1)
+        return all(map(_could_give, self.parts, pieces))
+
     def design(self, observed: Observed) -> Floats:
         """Return the columns of all parts."""
         return np.hstack([part.design(observed) for part in self.parts])
 
-    def penalty(self, observed: Observed) -> Floats:
+    def penalty(self, observed: Observed | None) -> Floats:
         """Return the rows of all parts, each in the columns of its part."""
         return np.asarray(block_diag(*[part.penalty(observed) for part in self.parts]))
 
-    def restraint(self, observed: Observed) -> Floats:
+    def restraint(self, observed: Observed | None) -> Floats:
         """Return the rows of all parts, each in the columns of its part."""
         return np.asarray(block_diag(*[part.restraint(observed) for part in self.parts]))
 
@@ -142,3 +197,16 @@ class FittedSum(FittedBasis):
     def description(self) -> str:
         """The parts, joined."""
         return ", plus every ".join(part.description for part in self.parts)
+
+
+def _could_give(part: FittedBasis, phi: Floats) -> bool:
+    return part.could_give(phi)
+
+
+def _could_become(part: Basis, fitted: FittedBasis) -> bool:
+    return part.could_become(fitted)
+
+
+def is_one_hot(phi: Floats) -> bool:
+    """Whether each row has a single 1 among zeros."""
+    return bool(np.isin(phi, (0.0, 1.0)).all() and (phi.sum(axis=1) == 1.0).all())

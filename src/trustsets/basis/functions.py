@@ -1,8 +1,11 @@
 """Smooth and free function classes: polynomials, principal components, your own."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import comb
+from types import FunctionType
 from typing import Any, final
 
 import numpy as np
@@ -12,12 +15,15 @@ from numpy.typing import NDArray
 from trustsets.arrays import floating_matrix
 from trustsets.basis.base import Basis, FittedBasis, Floats
 from trustsets.blocks import for_each_block
-from trustsets.errors import InputError
+from trustsets.errors import InputError, StorageError
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Confidence, FittedStatistic, Observed, Statistic, Trust
-from trustsets.storage import storable
+from trustsets.storage import require, require_numbers, storable
 
 __all__ = ["Custom", "Intercept", "Polynomial", "PrincipalComponents"]
+
+# Far beyond any use; a file that claims more would only take memory.
+_LARGEST_DEGREE = 1000
 
 
 @final
@@ -39,9 +45,22 @@ class Intercept(Basis, FittedBasis):
         """Nothing is learned."""
         return False
 
+    def could_become(self, fitted: FittedBasis) -> bool:
+        """Whether it is itself."""
+        return isinstance(fitted, Intercept)
+
     def fit(self, observed: Observed) -> "Intercept":
         """Return itself."""
         return self
+
+    @property
+    def width(self) -> int:
+        """One function."""
+        return 1
+
+    def could_give(self, phi: Floats) -> bool:
+        """Whether these are ones."""
+        return phi.shape[1] == 1 and bool((phi == 1.0).all())
 
     def design(self, observed: Observed) -> Floats:
         """Return a column of ones."""
@@ -102,6 +121,14 @@ class Polynomial(Basis):
         """Whether a transform learns; shifting and scaling do not change the span."""
         return any(item.learns for item in self.of)
 
+    def could_become(self, fitted: FittedBasis) -> bool:
+        """Whether degree, penalty and statistics are the same."""
+        return (
+            isinstance(fitted, FittedPolynomial)
+            and (fitted.degree, fitted.price) == (self.degree, self.penalty)
+            and [item.statistic for item in fitted.of] == list(self.of)
+        )
+
     def fit(self, observed: Observed) -> "FittedPolynomial":
         """Fit the transforms, and find the range of each statistic."""
         fitted = tuple(item.fit(observed) for item in self.of)
@@ -124,19 +151,47 @@ class FittedPolynomial(FittedBasis):
     high: Floats
     price: float = 0.0
 
+    def check_state(self) -> None:
+        """Refuse ranges and degrees that no fit gives."""
+        for name in ("low", "high"):
+            require_numbers(getattr(self, name), f"FittedPolynomial.{name}", len(self.of))
+        require(self.of, "FittedPolynomial.of", "must not be empty")
+        require((self.low < self.high).all(), "FittedPolynomial.low", "must be below high")
+        require(0 <= self.degree <= _LARGEST_DEGREE, "FittedPolynomial.degree", "is out of range")
+        require(0.0 <= self.price < np.inf, "FittedPolynomial.price", "must not be negative")
+
+    @property
+    def width(self) -> int:
+        """Monomials up to the degree."""
+        return comb(self.degree + len(self.of), self.degree)
+
+    def could_give(self, phi: Floats) -> bool:
+        """Whether all columns follow from those of degree 1."""
+        if phi.shape[1] != self.width:
+            return False
+        degrees = self._degrees()
+        if self.degree == 0:
+            return bool((phi == 1.0).all())
+        units = np.eye(len(self.of), dtype=int).tolist()
+        values = [phi[:, degrees.index(tuple(unit))] for unit in units]
+        return np.allclose(self._columns(values), phi)
+
     def design(self, observed: Observed) -> Floats:
         """Return one column for each combination of degrees."""
-        tables = [
-            chebyshev.chebvander(self._scaled(item.values(observed), place), self.degree)
-            for place, item in enumerate(self.of)
-        ]
+        return self._columns(
+            [self._scaled(item.values(observed), place) for place, item in enumerate(self.of)]
+        )
+
+    def _columns(self, scaled: Sequence[Floats]) -> Floats:
+        """Products of Chebyshev polynomials of the scaled statistics."""
+        tables = [chebyshev.chebvander(values, self.degree) for values in scaled]
         columns = []
         for degrees in self._degrees():
             factors = [table[:, d] for table, d in zip(tables, degrees, strict=True)]
             columns.append(np.prod(factors, axis=0))
         return np.column_stack(columns)
 
-    def penalty(self, observed: Observed) -> Floats:
+    def penalty(self, observed: Observed | None) -> Floats:
         """Return the price of each coefficient above the linear ones."""
         total = np.array([sum(degrees) for degrees in self._degrees()])
         rows = self.price * np.eye(total.size)
@@ -182,6 +237,10 @@ class PrincipalComponents(Basis):
         """The directions are learned."""
         return True
 
+    def could_become(self, fitted: FittedBasis) -> bool:
+        """Whether there are as many directions."""
+        return isinstance(fitted, FittedComponents) and len(fitted.directions) == self.n_components
+
     def fit(self, observed: Observed) -> "FittedComponents":
         """Find the directions of largest variance."""
         from sklearn.decomposition import PCA
@@ -207,6 +266,20 @@ class FittedComponents(FittedBasis):
 
     mean: Floats
     directions: Floats
+
+    def check_state(self) -> None:
+        """Refuse arrays that no fit gives."""
+        require_numbers(self.mean, "FittedComponents.mean", None)
+        require_numbers(self.directions, "FittedComponents.directions", None, self.mean.size)
+
+    @property
+    def width(self) -> int:
+        """The components, and a constant."""
+        return 1 + len(self.directions)
+
+    def could_give(self, phi: Floats) -> bool:
+        """Whether a constant and so many components are there."""
+        return phi.shape[1] == self.width and bool((phi[:, 0] == 1.0).all())
 
     def design(self, observed: Observed) -> Floats:
         """Return a column of ones and the components."""
@@ -238,12 +311,15 @@ def _features(observed: Observed) -> NDArray[Any]:
 
 
 @final
+@storable
 @dataclass(frozen=True)
 class Custom(Basis, FittedBasis):
     """Any functions: `function` maps `ModelOutputs` to an array of shape (n, p).
 
-    Include a constant (or add `Intercept()`) to keep coverage on average. The function
-    must look at one sample at a time, and a predictor that uses it cannot be saved.
+    Include a constant (or add `Intercept()`) to keep coverage on average. The function must
+    look at one sample at a time. A predictor that uses it is saved with the *name* of the
+    function, ``module:function``, so the function must be defined at the top of a module. A
+    file never makes this package import anything: import the module before you load.
 
     Examples
     --------
@@ -255,6 +331,34 @@ class Custom(Basis, FittedBasis):
 
     function: Callable[[ModelOutputs], Any]
     name: str = "combination of your own functions"
+
+    def to_state(self) -> dict[str, Any]:
+        """The name of the function, which must lead back to it."""
+        spec = f"{self.function.__module__}:{getattr(self.function, '__qualname__', '')}"
+        if self.function.__module__ == "__main__" or _imported(spec) is not self.function:
+            raise StorageError(
+                f"Custom cannot be saved with {spec}: a saved function is found again by its name, "
+                "so it must be defined with def at the top of a module other than the script that "
+                "is run."
+            )
+        return {"spec": spec, "name": self.name}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "Custom":
+        """Rebuild from `to_state`, with a function that this process has imported already."""
+        spec = str(state["spec"])
+        function = _imported(spec)
+        if function is None:
+            module = spec.partition(":")[0]
+            raise StorageError(
+                f"it uses the function {spec}, which is not there. Import {module} before you load "
+                "the file, which itself never makes anything be imported or run."
+            )
+        return cls(function, str(state["name"]))
+
+    def could_become(self, fitted: FittedBasis) -> bool:
+        """Whether it is itself."""
+        return fitted == self
 
     @property
     def learns(self) -> bool:
@@ -279,3 +383,17 @@ class Custom(Basis, FittedBasis):
     def description(self) -> str:
         """In words."""
         return self.name
+
+
+def _imported(spec: str) -> Callable[..., Any] | None:
+    """A function of a module that is imported already; None for anything else.
+
+    Only what its own module defines with def, and nothing of Python's standard library: a name in
+    a file must not reach functions that were never meant for it.
+    """
+    module, _, name = spec.partition(":")
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        return None
+    found = vars(sys.modules[module]).get(name) if module in sys.modules else None
+    own = isinstance(found, FunctionType) and found.__module__ == module
+    return found if own else None

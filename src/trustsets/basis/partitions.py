@@ -5,10 +5,11 @@ from typing import Any, Literal, final
 
 import numpy as np
 
-from trustsets.basis.base import Codes, FittedPartition, Floats, Partition
+from trustsets.arrays import texts_of
+from trustsets.basis.base import Codes, FittedBasis, FittedPartition, Floats, Partition, is_one_hot
 from trustsets.errors import InputError
 from trustsets.statistics import Confidence, FittedStatistic, Observed, Statistic, Trust
-from trustsets.storage import storable
+from trustsets.storage import require, require_increasing, require_numbers, storable
 
 __all__ = ["Bins", "FittedBins", "FittedGroups", "Groups"]
 
@@ -74,6 +75,14 @@ class Groups(Partition):
         """The names of groups are not learned numbers."""
         return False
 
+    def could_become(self, fitted: FittedBasis) -> bool:
+        """Whether columns and restraint are the same."""
+        return (
+            isinstance(fitted, FittedGroups)
+            and fitted.price == self.restraint
+            and tuple(self.columns) in ((), tuple(fitted.columns))
+        )
+
     def fit(self, observed: Observed) -> "FittedGroups":
         """Note which combinations of values occur."""
         columns = self.columns or tuple(observed.outputs.groups)
@@ -94,6 +103,35 @@ class FittedGroups(FittedPartition):
     levels: tuple[tuple[str, ...], ...]
     combinations: tuple[tuple[str, ...], ...]
     price: float = 0.0
+
+    def check_state(self) -> None:
+        """Refuse values and combinations that no fit gives."""
+        n = len(self.columns)
+        require(n and len(self.levels) == n, "FittedGroups.levels", "must be those of each column")
+        lists: list[list[Any]] = [list(own) for own in (*self.levels, self.combinations)]
+        for own in lists:
+            listed = len(own) > 0 and own == sorted(set(own))
+            require(listed, "FittedGroups.levels", "must be distinct and sorted")
+        known = all(
+            len(row) == n and all(text in own for text, own in zip(row, self.levels, strict=True))
+            for row in self.combinations
+        )
+        require(known, "FittedGroups.combinations", "must be made of the levels")
+        priced = self.price == 0.0 or 1.0 <= self.price < np.inf
+        require(priced, "FittedGroups.price", "must be 0, or 1 or more")
+
+    @property
+    def width(self) -> int:
+        """Values of each column, and one for those never seen."""
+        return sum(len(levels) + 1 for levels in self.levels)
+
+    def could_give(self, phi: Floats) -> bool:
+        """Whether each column of groups has one known value in each row."""
+        if phi.shape[1] != self.width:
+            return False
+        ends = np.cumsum([len(levels) + 1 for levels in self.levels])[:-1]
+        parts = np.split(phi, ends, axis=1)
+        return all(is_one_hot(part[:, :-1]) and not part[:, -1].any() for part in parts)
 
     def cells(self, observed: Observed) -> Codes:
         """Cell of each sample; -1 for a combination that was not seen."""
@@ -121,9 +159,9 @@ class FittedGroups(FittedPartition):
             )
         return np.hstack(parts)
 
-    def restraint(self, observed: Observed) -> Floats:
+    def restraint(self, observed: Observed | None) -> Floats:
         """Return the price of each coefficient, those of values never seen included."""
-        width = sum(len(levels) + 1 for levels in self.levels)
+        width = self.width
         return self.price * np.eye(width) if self.price else np.zeros((0, width))
 
     @property
@@ -145,7 +183,7 @@ def _group_table(observed: Observed, columns: tuple[str, ...]) -> list[tuple[str
                 f"the outputs have no group column {column!r}; they have {list(groups)}. "
                 "Pass groups= to ModelOutputs."
             )
-    texts = [groups[column].astype(str).tolist() for column in columns]
+    texts = [texts_of(groups[column]) for column in columns]
     return list(zip(*texts, strict=True))
 
 
@@ -224,6 +262,17 @@ class Bins(Partition):
         """Edges are learned unless given by hand."""
         return self.edges is None or any(item.learns for item in self.of)
 
+    def could_become(self, fitted: FittedBasis) -> bool:
+        """Whether there are as many bins of the same statistics."""
+        counts = self.counts if self.edges is None else [len(own) + 1 for own in self.edges]
+        return (
+            isinstance(fitted, FittedBins)
+            and fitted.product == self.product
+            and [item.statistic for item in fitted.of] == list(self.of)
+            and [own.shape[1] + 1 for own in fitted.edges] == list(counts)
+            and (self.nested or all(len(own) == 1 for own in fitted.cuts))
+        )
+
     def fit(self, observed: Observed) -> "FittedBins":
         """Place the edges."""
         of = tuple(item.fit(observed) for item in self.of)
@@ -258,6 +307,33 @@ class FittedBins(FittedPartition):
     edges: tuple[Floats, ...]
     cuts: tuple[Floats, ...]
     product: bool
+
+    def check_state(self) -> None:
+        """Refuse edges that no fit gives."""
+        same = len(self.of) == len(self.edges) == len(self.cuts) > 0
+        require(same, "FittedBins.edges", "must be those of each statistic")
+        n_cells = 1
+        for edges, cuts in zip(self.edges, self.cuts, strict=True):
+            require(edges.ndim == cuts.ndim == 2, "FittedBins.cuts", "must have two dimensions")
+            count = edges.shape[1]
+            require_numbers(edges, "FittedBins.edges", 1, count)
+            require_numbers(cuts, "FittedBins.cuts", 1 if len(cuts) == 1 else n_cells, count)
+            require_increasing(edges, "FittedBins.edges")
+            require_increasing(cuts, "FittedBins.cuts")
+            n_cells *= count + 1
+
+    @property
+    def width(self) -> int:
+        """Bins of each statistic, or cells."""
+        bins = sum(edges.shape[1] + 1 for edges in self.edges)
+        return self.n_cells if self.product else bins
+
+    def could_give(self, phi: Floats) -> bool:
+        """Whether each statistic has one bin in each row."""
+        if phi.shape[1] != self.width:
+            return False
+        counts = [self.n_cells] if self.product else [1 + each.shape[1] for each in self.edges]
+        return all(map(is_one_hot, np.split(phi, np.cumsum(counts)[:-1], axis=1)))
 
     def cells(self, observed: Observed) -> Codes:
         """Cell of the grid that each sample is in."""

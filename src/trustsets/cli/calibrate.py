@@ -318,7 +318,7 @@ def _show(predictor: Any, record: dict[str, Any], output: Path) -> None:
             | {"summary": predictor.summary()}
         )
         return
-    console.say(f"{predictor.summary()}\nSaved to {output}.")
+    console.say(*predictor.summary().split("\n"), f"Saved to {output}.")
 
 
 def _temperature(text: str | None) -> float | str | None:

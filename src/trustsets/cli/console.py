@@ -1,12 +1,15 @@
 """What the commands print: results on stdout, everything else on stderr.
 
-On a terminal there is colour; what is piped is plain, whole lines for other programs.
+On a terminal there is colour; what is piped is plain, whole lines for other programs. Names come
+from files, so control characters in them are shown and never reach the terminal.
 """
 
+import contextlib
 import errno
 import json
 import os
 import sys
+import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,10 +32,15 @@ __all__ = [
     "resumable",
     "say",
     "settings",
+    "visible",
 ]
 
 # Longer lines are hard to read, however wide the terminal is.
 _WIDEST = 80
+# Control characters, halves of code points (how Python holds bytes that are no text), and breaks.
+_HIDDEN_KINDS = {"Cc", "Cs", "Zl", "Zp"}
+# What turns the direction of the text around it.
+_TURNING = {*"\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"}
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -53,16 +61,69 @@ def reset() -> None:
     settings.json = settings.quiet = settings.debug = False
 
 
-def say(text: str) -> None:
+def visible(text: str) -> str:
+    r"""The text with control characters written out, so that they do nothing.
+
+    Examples
+    --------
+    >>> print(visible("red: \x1b[31m, two\nlines"))
+    red: \x1b[31m, two\nlines
+    """
+    return "".join(_written_out(char) if _is_hidden(char) else char for char in text)
+
+
+def _is_hidden(char: str) -> bool:
+    return unicodedata.category(char) in _HIDDEN_KINDS or char in _TURNING
+
+
+def _written_out(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def say(*lines: str) -> None:
     """Tell the person what happened, on stderr; nothing with --quiet."""
     if not settings.quiet:
+        text = "\n".join(map(visible, lines))
         _rich(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_lines(lines: Sequence[str]) -> None:
-    """Print lines of a result as they are."""
+    """Print lines of a result."""
     for line in lines:
-        print(line)
+        _print(visible(line))
+
+
+def _print(text: str) -> None:
+    """Print to stdout; one that is closed, or whose reader has gone, is an error of one line."""
+    from trustsets.errors import InputError
+
+    if sys.stdout is None:
+        raise InputError("standard output is closed, so the result cannot be printed there.")
+    try:
+        print(text)
+    except BrokenPipeError as error:
+        _drop_stdout()
+        raise InputError("standard output was closed before all was printed.") from error
+
+
+def flush() -> None:
+    """Send what is printed on its way, while an error can still be reported."""
+    if sys.stdout is not None and not sys.stdout.closed:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _drop_stdout()
+            raise
+
+
+def _drop_stdout() -> None:
+    """Keep Python from trying once more to write what could not be written."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _is_terminal(stream: Any) -> bool:
+    return stream is not None and bool(stream.isatty())
 
 
 def print_text(text: str, style: str = "") -> None:
@@ -79,13 +140,13 @@ def print_text(text: str, style: str = "") -> None:
 
     console = _rich()
     width = min(console.width, _WIDEST)
-    for line in textwrap.wrap(text, width) or [""]:
+    for line in textwrap.wrap(visible(text), width) or [""]:
         console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
     """Print a result for machines: one JSON object."""
-    print(json.dumps(value, indent=2, allow_nan=False))
+    _print(json.dumps(value, indent=2, allow_nan=False))
 
 
 def print_table(
@@ -108,7 +169,8 @@ def print_table(
     n_names : int
         How many of the first columns hold names.
     """
-    if not sys.stdout.isatty():
+    rows = [[visible(cell) for cell in row] for row in rows]
+    if not _is_terminal(sys.stdout):
         print_lines(_aligned([header, *rows], n_names))
         return
     from rich import box
@@ -140,7 +202,7 @@ def _aligned(rows: Sequence[Sequence[str]], n_names: int) -> list[str]:
 @contextmanager
 def progress(description: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """Give a function to call with the number of steps done; a bar on a terminal only."""
-    if settings.quiet or not sys.stderr.isatty():
+    if settings.quiet or not _is_terminal(sys.stderr):
         yield lambda done: None
         return
     from rich.progress import Progress
@@ -170,7 +232,7 @@ def plain_warnings() -> Iterator[None]:
 
 def is_input_error(error: Exception) -> bool:
     """Whether the person can repair it: the package's own errors, and those of files."""
-    if isinstance(error, OSError | MemoryError):
+    if isinstance(error, OSError | MemoryError | UnicodeEncodeError):
         return True
     from trustsets.errors import TrustSetsError
 
@@ -192,6 +254,8 @@ def print_error(error: Exception) -> None:
     text = str(error)
     if isinstance(error, OSError):
         text = _file_error(error)
+    elif isinstance(error, UnicodeEncodeError):
+        text = f"{error.object!r} holds bytes that are no text in UTF-8. Rename it."
     elif isinstance(error, MemoryError):
         text = f"there is not enough memory ({text or 'none is left'}). Use fewer samples at once."
     _print_to_stderr("Error", "bold red", _one_line(text))
@@ -219,7 +283,7 @@ def _print_to_stderr(word: str, style: str, text: str) -> None:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return visible(" ".join(text.split()))
 
 
 def _rich(stderr: bool = False) -> "Console":

@@ -104,7 +104,7 @@ def print_evaluations(found: "dict[str, Evaluation]") -> None:
     rows = []
     for place, column in enumerate(table.columns):
         for (name,), entries in zip(table.keys, table.entries, strict=True):
-            names = [escape(title(column)), escape(name)]
+            names = [escape(console.visible(text)) for text in (title(column), name)]
             rows.append([*names, *_cells(entries[place], len(found) > 1)])
     header = ["Metric", "Method", "Value", f"{100 * first.level:g}% interval", "Noise floor"]
     console.print_table(

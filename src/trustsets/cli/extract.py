@@ -114,4 +114,4 @@ def extract(
             | {"n_features": None if outputs.features is None else outputs.features.shape[1]}
         )
         return
-    console.say(f"{outputs}\nWritten to {output}.")
+    console.say(str(outputs), f"Written to {output}.")

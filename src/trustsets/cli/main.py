@@ -64,7 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; input errors end with exit code 2 and one line on stderr."""
     try:
         with console.plain_warnings():
-            app(args=None if arguments is None else list(arguments), prog_name="trustsets")
+            try:
+                app(args=None if arguments is None else list(arguments), prog_name="trustsets")
+            finally:
+                console.flush()
     except Exception as error:
         if console.settings.debug or not console.is_input_error(error):
             raise

@@ -140,7 +140,8 @@ Config = Annotated[
         is_eager=True,
         callback=_load,
         rich_help_panel=_PANEL,
-        help="Options from a TOML file, or those that made an earlier output.",
+        help="Options from a TOML file, or those that made an earlier output; the latter never "
+        "say where to write or what code to run.",
     ),
 ]
 Json = Annotated[

@@ -302,4 +302,4 @@ def _name_unreadable(folder: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     if lines:
         console.say(f"{len(lines):,} images could not be read; all are named in {path}:")
-        console.say("\n".join("  " + line.replace("\t", "  ") for line in lines[:SHOWN]))
+        console.say(*("  " + line.replace("\t", "  ") for line in lines[:SHOWN]))

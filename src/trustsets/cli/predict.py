@@ -78,7 +78,7 @@ def predict(
         return
     if summary.continued:
         console.say(f"Continued an earlier run, which had done {summary.continued:,} samples.")
-    console.say("\n".join([*summary.sentences(), f"Written to {output}."]))
+    console.say(*summary.sentences(), f"Written to {output}.")
 
 
 def _predict_here(

@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from typing import Any, final
 
@@ -21,11 +22,13 @@ from torch import Tensor, nn
 
 from trustsets.arrays import Array
 from trustsets.errors import InputError
-from trustsets.extras.torch import extract_outputs
-from trustsets.files.columns import Column
+from trustsets.extras.shards import OtherInputsError
+from trustsets.extras.torch import LOCK, FolderInUseError, extract_outputs
+from trustsets.files.columns import Column, check_texts
 from trustsets.files.naming import LABELS
 from trustsets.files.options import sidecar
-from trustsets.files.parts import file_identity, part_key
+from trustsets.files.parts import lock_folder, part_key
+from trustsets.files.paths import Snapshot, check_output
 from trustsets.files.source import SUFFIXES, named_labels, open_columns, read_classes
 from trustsets.files.tensors import CLASS_FILE, is_shard_folder
 from trustsets.files.writing import write_outputs
@@ -86,34 +89,59 @@ def extract_file(
         Show a progress bar; by default on a terminal.
     """
     target = Path(result)
+    sources = [inputs, weights, classes]
     shards = _shard_folder(
-        target, [file_identity(inputs), model, transform, batch_size, str(weights), str(classes)]
+        target, sources, [model, transform, batch_size, str(inputs), str(weights), str(classes)]
     )
+    before = Snapshot(*sources)
     network = _build_model(model, weights)
     names = None if classes is None else read_classes(classes)
-    loader = _open_inputs(Path(inputs), transform, names, batch_size)
-    with _swept(shards, target):
-        outputs = extract_outputs(
-            network,
-            loader,
-            layer,
-            device=device,
-            classes=loader.classes,
-            shards=shards,
-            progress=progress,
-        )
+    loader = _open_inputs(Path(inputs), transform, names, batch_size, before)
+
+    def extract() -> ModelOutputs:
+        with _swept(shards, target):
+            return extract_outputs(
+                network,
+                loader,
+                layer,
+                device=device,
+                classes=loader.classes,
+                shards=shards,
+                progress=progress,
+            )
+
+    try:
+        outputs = extract()
+    except OtherInputsError:
+        if shards == target:
+            raise
+        # Left by a run over other inputs, where no one has asked for it.
+        shutil.rmtree(shards, ignore_errors=True)
+        outputs = extract()
     if shards == target:
         _write_beside(target, loader.classes, record)
     else:
         write_outputs(target, outputs, record)
-        shutil.rmtree(shards, ignore_errors=True)
+        _remove_hidden(target)
     return outputs
 
 
-def _shard_folder(target: Path, setting: list[Any]) -> Path:
+def _remove_hidden(target: Path) -> None:
+    """Remove the shards of this result, and those that runs with other options left behind."""
+    for folder in target.parent.glob(f".{escape(target.name)}.*.shards"):
+        lock = lock_folder(folder, LOCK)
+        if lock is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.close()
+
+
+def _shard_folder(target: Path, sources: list[StrPath | None], setting: list[Any]) -> Path:
     """The result itself, or a hidden folder beside it that belongs to these inputs alone."""
     if target.suffix == "":
-        if target.is_dir() and any(target.iterdir()) and not is_shard_folder(target):
+        visible = target.is_dir() and any(
+            not item.name.startswith(".") for item in target.iterdir()
+        )
+        if visible and not is_shard_folder(target):
             raise InputError(f"{target}: this folder holds other things; give a new name.")
         return target
     if target.suffix.lower() not in SUFFIXES:
@@ -121,8 +149,7 @@ def _shard_folder(target: Path, setting: list[Any]) -> Path:
             f"{target}: outputs are written as {', '.join(SUFFIXES)}, or as a folder of shards "
             "under a name without extension."
         )
-    if not target.absolute().parent.is_dir():
-        raise InputError(f"{target}: its folder does not exist; make it first.")
+    check_output(target, SUFFIXES, sources)
     return target.parent / f".{target.name}.{part_key({'extract': setting})[:16]}.shards"
 
 
@@ -131,6 +158,8 @@ def _swept(shards: Path, target: Path) -> Iterator[None]:
     """Leave no hidden folder behind an error before the first shard."""
     try:
         yield
+    except FolderInUseError:
+        raise
     except BaseException:
         if shards != target and not any(shards.glob("shard-*")):
             shutil.rmtree(shards, ignore_errors=True)
@@ -193,21 +222,28 @@ def _load_weights(network: nn.Module, path: Path) -> None:
 
 
 def _open_inputs(
-    path: Path, transform: str | None, classes: Array | None, batch_size: int
+    path: Path,
+    transform: str | None,
+    classes: Array | None,
+    batch_size: int,
+    before: Snapshot,
 ) -> "_ArrayLoader | _ImageLoader":
     """Batches of a file of arrays, or of a folder of images."""
     if not path.is_dir() or any(path.glob("*.npy")):
         if transform is not None:
             raise InputError(f"{path}: a transform is for images; transform arrays beforehand.")
-        return _ArrayLoader(path, classes, batch_size)
-    return _ImageLoader(path, transform, classes, batch_size)
+        return _ArrayLoader(path, classes, batch_size, before)
+    return _ImageLoader(path, transform, classes, batch_size, before)
 
 
 @final
 class _ArrayLoader:
     """Batches of the array ``inputs`` of a file, with its labels if there are any."""
 
-    def __init__(self, path: Path, classes: Array | None, batch_size: int) -> None:
+    def __init__(
+        self, path: Path, classes: Array | None, batch_size: int, before: Snapshot
+    ) -> None:
+        self._before = before
         columns = open_columns(path)
         name = next((name for name in INPUTS if name in columns), None)
         if name is None:
@@ -215,6 +251,7 @@ class _ArrayLoader:
                 f"{path}: there is no array 'inputs'; there are {', '.join(sorted(columns))}."
             )
         self._inputs = columns[name]
+        self._inputs.require_usable()
         if self._inputs.dtype.kind not in "fiub" or len(self._inputs.shape) < 2:
             raise self._inputs.error(
                 f"has shape {self._inputs.shape} and type {self._inputs.dtype}; it must hold "
@@ -226,7 +263,7 @@ class _ArrayLoader:
                 f"has shape {self._labels.shape}; there must be one for each of the "
                 f"{self._inputs.shape[0]} inputs."
             )
-        self.classes = classes if classes is not None else _file_classes(columns)
+        self.classes = classes if classes is not None else _file_classes(path, columns)
         self._size = batch_size
 
     def __len__(self) -> int:
@@ -241,12 +278,13 @@ class _ArrayLoader:
             if self._labels is None:
                 yield (numbers,)
             else:
-                labels = self._labels.read(start, stop)
+                labels = check_texts(self._labels, self._labels.read(start, stop))
                 yield numbers, named_labels(self._labels, labels, self.classes, start)  # type: ignore[misc]
+        self._before.check()
 
 
-def _file_classes(columns: dict[str, Column]) -> Array | None:
-    return columns["classes"].read_all() if "classes" in columns else None
+def _file_classes(path: Path, columns: dict[str, Column]) -> Array | None:
+    return read_classes(path) if "classes" in columns else None
 
 
 @final
@@ -254,8 +292,14 @@ class _ImageLoader:
     """Batches of the images of a folder; subfolders are classes."""
 
     def __init__(
-        self, path: Path, transform: str | None, classes: Array | None, batch_size: int
+        self,
+        path: Path,
+        transform: str | None,
+        classes: Array | None,
+        batch_size: int,
+        before: Snapshot,
     ) -> None:
+        self._before = before
         folders = sorted(folder for folder in path.iterdir() if folder.is_dir())
         self._labelled = bool(folders)
         self._files = [file for folder in folders or [path] for file in _images(folder)]
@@ -277,6 +321,7 @@ class _ImageLoader:
             batch = _stack([self._read(file) for file in files], files)
             labels = np.array([file.parent.name for file in files])
             yield (batch, labels) if self._labelled else (batch,)
+        self._before.check()
 
     def _read(self, file: Path) -> Tensor:
         try:

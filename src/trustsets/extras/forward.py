@@ -25,6 +25,7 @@ __all__ = [
     "Batch",
     "Runner",
     "Tap",
+    "add_tensor",
     "evaluating",
     "find_layer",
     "model_setting",
@@ -39,11 +40,15 @@ WRITE_AHEAD = 128
 
 
 class Batch(NamedTuple):
-    """Inputs of n samples with their labels and their numbers in some table, where known."""
+    """Inputs of n samples with their labels and their numbers in some table, where known.
+
+    `digest` is that of the inputs, where a later run is to recognise them.
+    """
 
     inputs: Tensor
     labels: Array | None
     rows: NDArray[np.int64] | None = None
+    digest: NDArray[np.uint8] | None = None
 
 
 class Launched(NamedTuple):
@@ -107,6 +112,7 @@ class Runner:
             sizes=np.array([len(batch.inputs)], dtype=np.int64),
             rows=batch.rows,
             predicted=None if predicted is None else predicted.cpu().numpy(),
+            input_digests=None if batch.digest is None else batch.digest[None],
         )
 
     def _precision(self) -> AbstractContextManager[Any]:
@@ -284,6 +290,13 @@ def use_half(mixed_precision: bool | str, place: torch.device) -> bool:
     return mixed_precision is not False and place.type == "cuda"
 
 
+def add_tensor(digest: Any, tensor: Tensor) -> None:
+    """Add type, shape and content of a tensor to a digest."""
+    digest.update(f" {tensor.dtype} {tuple(tensor.shape)}".encode())
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    digest.update(flat.view(torch.uint8).numpy().data)
+
+
 def model_setting(
     model: nn.Module, chosen: nn.Module | None, place: torch.device, half: bool
 ) -> dict[str, Any]:
@@ -292,9 +305,8 @@ def model_setting(
     digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         if isinstance(tensor, Tensor):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            flat = tensor.detach().cpu().contiguous().reshape(-1)
-            digest.update(flat.view(torch.uint8).numpy().data)
+            digest.update(name.encode())
+            add_tensor(digest, tensor)
     return {
         # Without its module: the same class run as a script lives in __main__.
         "model": type(model).__qualname__,

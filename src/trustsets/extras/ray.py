@@ -32,7 +32,8 @@ from trustsets.extras.ray_work import (
     write_piece,
 )
 from trustsets.files.part_folder import PartFolder
-from trustsets.files.parts import file_identity, part_key
+from trustsets.files.parts import part_key
+from trustsets.files.paths import Snapshot, file_identity
 from trustsets.files.prediction import DEFAULT_MEMORY, PredictionSummary, open_for_prediction
 from trustsets.files.source import open_outputs
 from trustsets.predictors import Predictor
@@ -181,6 +182,7 @@ def predict_files(
     import_ray()
     check_alphas(alpha)
     files = input_files(outputs)
+    before = Snapshot(*files)
     opened = (open_for_prediction(predictor, file, groups=groups, ids=ids) for file in files)
     pieces = list(cut(opened, part_rows))
     record = record or {"command": "predict", "options": {"alpha": alpha}}
@@ -200,6 +202,7 @@ def predict_files(
             num_cpus=cpus,
         )  # fmt: skip
         summary = _summarise(made, pieces, predictor.classes_.size, advance)
+        before.check()
         folder.finish([piece.stop - piece.start for piece in pieces])
     return summary
 

@@ -19,12 +19,20 @@ from trustsets import storage
 from trustsets.arrays import Array
 from trustsets.errors import InputError, StorageError
 
-__all__ = ["BatchStore", "OutputBatches", "read_manifest", "read_shards", "shard_paths"]
+__all__ = [
+    "BatchStore",
+    "OtherInputsError",
+    "OutputBatches",
+    "read_manifest",
+    "read_shards",
+    "shard_paths",
+]
 
 SHARD_ROWS = 16384
 """A shard is written as soon as this many rows are waiting; it holds whole batches."""
 
 _MANIFEST = "manifest.json"
+_DIGEST_BYTES = 32
 
 
 @final
@@ -43,6 +51,8 @@ class OutputBatches:
         Which sample of a table each row is.
     predicted : array of shape (n,), or None
         Column of the largest logit, where it is kept.
+    input_digests : array of bytes of shape (batches, 32), or None
+        SHA-256 of the inputs of each batch, where a later run is to recognise them.
     """
 
     logits: Array | None
@@ -51,6 +61,24 @@ class OutputBatches:
     sizes: NDArray[np.int64]
     rows: NDArray[np.int64] | None = None
     predicted: NDArray[np.int64] | None = None
+    input_digests: NDArray[np.uint8] | None = None
+
+    def check_state(self) -> None:
+        """Refuse arrays that do not belong together."""
+        n = len(self.features) if self.features.ndim == 2 else -1
+        counted = self.sizes.ndim == 1 and (self.sizes > 0).all() and self.sizes.sum() == n
+        storage.require(counted, "OutputBatches.sizes", "must add up to the rows of the features")
+        storage.require(
+            self.logits is None or (self.logits.ndim == 2 and len(self.logits) == n),
+            "OutputBatches.logits", f"must have {n} rows",
+        )  # fmt: skip
+        for name in ("labels", "rows", "predicted"):
+            own = getattr(self, name)
+            fits = own is None or own.shape == (n,)
+            storage.require(fits, f"OutputBatches.{name}", f"must have {n} rows")
+        own = self.input_digests
+        fits = own is None or own.shape == (len(self.sizes), _DIGEST_BYTES)
+        storage.require(fits, "OutputBatches.input_digests", "must be one for each batch")
 
     def __len__(self) -> int:
         return len(self.features)
@@ -65,6 +93,7 @@ class OutputBatches:
             np.concatenate([part.sizes for part in parts]),
             _join([part.rows for part in parts]),
             _join([part.predicted for part in parts]),
+            _join([part.input_digests for part in parts]),
         )
 
     def batch_labels(self) -> list[Array | None]:
@@ -73,10 +102,21 @@ class OutputBatches:
             return [None] * len(self.sizes)
         return list(np.split(self.labels, np.cumsum(self.sizes)[:-1]))
 
+    def batch_digests(self) -> list[Array | None]:
+        """Digest of the inputs of each batch."""
+        if self.input_digests is None:
+            return [None] * len(self.sizes)
+        return list(self.input_digests)
+
     def without_outputs(self) -> "OutputBatches":
         """Return the same batches with empty logits and features: what is checked against."""
         logits = None if self.logits is None else self.logits[:0].copy()
         return replace(self, logits=logits, features=self.features[:0].copy())
+
+
+@final
+class OtherInputsError(InputError):
+    """Shards on disk were made from other inputs than those at hand."""
 
 
 @final
@@ -123,9 +163,11 @@ class BatchStore:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._resume(self._directory)
         self._known = [
-            (int(size), labels)
+            (int(size), labels, digest)
             for part in self._parts
-            for size, labels in zip(part.sizes, part.batch_labels(), strict=True)
+            for size, labels, digest in zip(
+                part.sizes, part.batch_labels(), part.batch_digests(), strict=True
+            )
         ]
 
     @property
@@ -138,13 +180,20 @@ class BatchStore:
         pieces: list[Array] = [getattr(part, name) for part in self._parts]
         return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
 
-    def check_known(self, index: int, size: int, labels: Array | None) -> None:
-        """Refuse a batch that differs from the stored one in its place."""
-        stored_size, stored = self._known[index]
+    def check_known(
+        self, index: int, size: int, labels: Array | None, digest: Array | None = None
+    ) -> None:
+        """Refuse a batch that differs from the stored one in its place.
+
+        `digest` is that of its inputs, where they are compared.
+        """
+        stored_size, stored, stored_digest = self._known[index]
         if size != stored_size:
             self._refuse(f"batch {index} has {size} rows, and {stored_size} are stored")
         if not _same_labels(stored, labels):
             self._refuse(f"batch {index} has other labels than are stored")
+        if digest is not None and not _same_labels(stored_digest, digest):
+            self._refuse(f"batch {index} has other inputs than are stored")
 
     def check_count(self, n_batches: int) -> None:
         """Refuse a loader that ends before the stored batches do, or goes on after a full run."""
@@ -231,7 +280,7 @@ class BatchStore:
             temporary.write_text(json.dumps(manifest, indent=2) + "\n")
 
     def _refuse(self, what: str) -> None:
-        raise InputError(
+        raise OtherInputsError(
             f"the loader differs from the one that wrote shards={self._directory}: {what}. Use the "
             "same data in the same order (shuffle=False) and batches of the same size, or another "
             "directory."
@@ -278,9 +327,12 @@ def _shard(directory: Path, number: int) -> Path:
 def read_manifest(directory: str | os.PathLike[str]) -> dict[str, Any]:
     """What a directory says about its shards: setting, shards, rows, finished."""
     try:
-        manifest: dict[str, Any] = json.loads((Path(directory) / _MANIFEST).read_text())
-        _, _, _ = manifest["setting"].keys(), manifest["finished"], manifest["shards"]
+        text = (Path(directory) / _MANIFEST).read_text(encoding="utf-8")
+        manifest: dict[str, Any] = storage.parse_json(text)
+        _, _, count = manifest["setting"].keys(), manifest["finished"], manifest["shards"]
         _ = manifest["rows"], manifest["n_features"], manifest["n_classes"]
+        if not isinstance(count, int) or count < 0:
+            raise ValueError("it counts no shards")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise InputError(
             f"shards={directory} has a damaged {_MANIFEST} ({error}); choose another directory, or "
@@ -291,7 +343,10 @@ def read_manifest(directory: str | os.PathLike[str]) -> dict[str, Any]:
 
 def shard_paths(directory: str | os.PathLike[str]) -> list[Path]:
     """Files of a directory's shards, in order, as many as its manifest counts."""
-    return [_shard(Path(directory), number) for number in range(read_manifest(directory)["shards"])]
+    count = read_manifest(directory)["shards"]
+    # The count is a claim; a list of it ends with the first shard that is missing.
+    there = len(list(Path(directory).glob("shard-*")))
+    return [_shard(Path(directory), number) for number in range(min(count, there + 1))]
 
 
 def read_shards(directory: str | os.PathLike[str]) -> Iterator[OutputBatches]:

@@ -1,12 +1,17 @@
 """Outputs of a PyTorch classifier over a loader. Needs the extra ``trustsets[torch]``."""
 
+import hashlib
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trustsets.arrays import Array, to_numpy
@@ -15,18 +20,24 @@ from trustsets.extras.forward import (
     Batch,
     Runner,
     Tap,
+    add_tensor,
     evaluating,
     find_layer,
     model_setting,
     use_half,
 )
 from trustsets.extras.shards import BatchStore
+from trustsets.files.parts import lock_folder
 from trustsets.outputs import ModelOutputs
 
 __all__ = ["extract_outputs"]
 
+_log = logging.getLogger(__name__)
+
 # Keys under which a batch that is a mapping may hold its inputs.
 INPUT_KEYS = ("inputs", "pixel_values")
+LOCK = ".lock"
+"""File in a folder of shards while a process is at work there."""
 
 
 def extract_outputs(
@@ -67,8 +78,9 @@ def extract_outputs(
         Directory for safetensors shards, one for every 16,384 rows or a little more. A run
         that was killed continues there: it reads the shards, goes through their batches
         without running the model, and gives the same arrays bit for bit. For that the
-        loader must give the same batches again; their sizes and labels are checked, and so
-        are the weights of the model, layer, kind of device and precision.
+        loader must give the same batches again; their inputs and labels are compared with
+        those of the earlier run, and so are the weights of the model, layer, kind of device
+        and precision. One run at a time may use it.
     progress : bool, optional
         Show a progress bar; by default on a terminal.
 
@@ -88,27 +100,38 @@ def extract_outputs(
     """
     inner = model.module if isinstance(model, nn.DataParallel) else model
     chosen = None if layer is None else find_layer(model, inner, layer)
-    with evaluating(inner, device) as place:
+    with _locked(shards), evaluating(inner, device) as place:
         half = use_half(mixed_precision, place)
         setting = {} if shards is None else model_setting(inner, chosen, place, half)
         store = BatchStore(shards, setting)
         with Tap(inner, chosen) as tap, _progress_bar(progress, loader) as advance:
-            _collect(Runner(inner, tap, place, half), loader, store, advance)
+            kept = shards is not None
+            _collect(Runner(inner, tap, place, half), loader, store, advance, kept)
     whole = store.finish()
+    _log.info("outputs of %d samples, %d batches of them from shards", len(whole), store.n_known)
     return ModelOutputs(
         logits=whole.logits, features=whole.features, labels=whole.labels, classes=classes
     )
 
 
 def _collect(
-    runner: Runner, loader: Iterable[Any], store: BatchStore, advance: Callable[[], None]
+    runner: Runner,
+    loader: Iterable[Any],
+    store: BatchStore,
+    advance: Callable[[], None],
+    kept: bool,
 ) -> None:
-    """Put every batch into the store, running the model on those it does not have."""
+    """Put every batch into the store, running the model on those it does not have.
+
+    Batches that are `kept` on disk are known again by a digest of their inputs.
+    """
     index = -1
     for index, item in enumerate(loader):
         batch = _read_batch(item)
+        if kept:
+            batch = batch._replace(digest=_digest(batch.inputs))
         if index < store.n_known:
-            store.check_known(index, len(batch.inputs), batch.labels)
+            store.check_known(index, len(batch.inputs), batch.labels, batch.digest)
         else:
             if store.finished:
                 store.check_count(index + 1)
@@ -139,6 +162,39 @@ def _read_batch(item: Any) -> Batch:
             f"tensor of at least one row; got inputs of type {type(inputs).__name__}."
         )
     return Batch(inputs, None if labels is None else _read_labels(labels, len(inputs)))
+
+
+def _digest(inputs: Tensor) -> NDArray[np.uint8]:
+    """SHA-256 of the inputs of a batch."""
+    digest = hashlib.sha256()
+    add_tensor(digest, inputs)
+    return np.frombuffer(digest.digest(), dtype=np.uint8)
+
+
+@final
+class FolderInUseError(InputError):
+    """Another process is writing shards to the same folder."""
+
+
+@contextmanager
+def _locked(shards: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Keep other processes from the folder of shards, if there is one."""
+    if shards is None:
+        yield
+        return
+    folder = Path(shards)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = lock_folder(folder, LOCK)
+    if lock is None:
+        raise FolderInUseError(
+            f"shards={folder}: another process is writing there; wait until it is done, or use "
+            "another folder."
+        )
+    try:
+        yield
+    finally:
+        (folder / LOCK).unlink(missing_ok=True)
+        lock.close()
 
 
 def _read_labels(labels: Any, n: int) -> Array:

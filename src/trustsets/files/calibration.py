@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, final
 
 import numpy as np
@@ -13,6 +12,7 @@ from trustsets.arrays import Array
 from trustsets.basis import Basis, Bins, Groups, Intercept, Polynomial, PrincipalComponents
 from trustsets.errors import InputError
 from trustsets.files.memory import check_fits
+from trustsets.files.paths import Snapshot, check_output
 from trustsets.files.source import OutputsFile, open_outputs, read_classes, read_training
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import (
@@ -237,9 +237,9 @@ def calibrate_file(
     record : dict, optional
         Options to store with the predictor.
     """
-    target = Path(result)
-    if not target.absolute().parent.is_dir():
-        raise InputError(f"{target}: its folder does not exist; make it first.")
+    inputs = [outputs, train, tuning, classes]
+    target = check_output(result, (".trustsets",), inputs)
+    before = Snapshot(*inputs)
     names = None if classes is None else read_classes(classes)
     wanted = tuple(dict.fromkeys([*groups, *recipe.groups]))
     source = open_outputs(outputs, groups=wanted, classes=names)
@@ -247,6 +247,7 @@ def calibrate_file(
     trust = _trust(recipe, source, train, calibration, neighbour)
     other = None if tuning is None else _tuning(tuning, wanted, names, calibration)
     predictor = recipe.build(trust).calibrate(calibration, tuning=other)
+    before.check()
     storage.write(target, predictor, record)
     return predictor
 

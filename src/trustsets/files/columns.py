@@ -1,12 +1,11 @@
-"""One array of a file, read by ranges of rows. Imports arrays and errors only.
+"""One array of a file, read by ranges of rows. Imports arrays, errors, paths and storage.
 
 A column knows its shape before a number is read, so that what a file claims can be checked
 before memory is given to it.
 """
 
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import final
@@ -15,6 +14,8 @@ import numpy as np
 
 from trustsets.arrays import Array
 from trustsets.errors import InputError
+from trustsets.files.paths import plain_file
+from trustsets.storage import parse_json
 
 __all__ = [
     "CHUNK_BYTES",
@@ -25,10 +26,18 @@ __all__ = [
     "class_column",
     "file_error",
     "read_lines",
+    "text_array",
+    "unpacks_too_much",
 ]
 
 CHUNK_BYTES = 1 << 20
 """Streams are read in pieces of about this size."""
+LARGEST_RATIO = 500
+"""Real outputs never shrink this much; constant ones may, and hostile ones do."""
+# Less than this is no danger, however it is packed.
+_SMALL = 64 << 20
+# An array of texts pads them all to the longest; it may take this many times their own length.
+_LARGEST_PADDING = 64
 
 
 def file_error(path: Path, name: str, what: str) -> InputError:
@@ -36,8 +45,30 @@ def file_error(path: Path, name: str, what: str) -> InputError:
     return InputError(f"{path}: array {name!r} {what}")
 
 
+def unpacks_too_much(unpacked: int, packed: int) -> bool:
+    """Whether so few bytes of a file claim to hold far more than model outputs would."""
+    return unpacked > max(_SMALL, LARGEST_RATIO * packed)
+
+
+def text_array(path: Path, name: str, texts: Sequence[str]) -> Array:
+    """Texts as an array, unless one long text among many short ones makes it too large."""
+    longest, total = max(map(len, texts), default=0), sum(map(len, texts))
+    if 4 * longest * len(texts) > max(_SMALL, 4 * _LARGEST_PADDING * total):
+        raise file_error(
+            path,
+            name,
+            f"has a text of {longest:,} characters among {len(texts):,} shorter ones. Shorten it.",
+        )
+    return np.array(texts) if len(texts) else np.array([], dtype="U1")
+
+
 class Column(ABC):
-    """An array of a file: `path`, its `name` there, `shape` and `dtype`."""
+    """An array of a file: `path`, its `name` there, `shape` and `dtype`.
+
+    `fault` says what is wrong with an array that is only refused where it is used.
+    """
+
+    fault: str | None = None
 
     def __init__(self, path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self.path, self.name, self.shape, self.dtype = path, name, shape, dtype
@@ -59,7 +90,17 @@ class Column(ABC):
         count = 1
         for size in self.shape[1:]:
             count *= size
-        return count * self.dtype.itemsize
+        return count * self._item_bytes
+
+    @property
+    def _item_bytes(self) -> int:
+        return int(self.dtype.itemsize)
+
+    @final
+    def require_usable(self) -> None:
+        """Raise the error of an array that cannot be used."""
+        if self.fault is not None:
+            raise self.error(self.fault)
 
     @final
     def error(self, what: str) -> InputError:
@@ -83,12 +124,16 @@ class MemoryColumn(Column):
 def class_column(path: Path, text: str) -> MemoryColumn:
     """Class names that stand as a JSON list in the metadata of a file."""
     try:
-        names = np.array(json.loads(text))
-    except ValueError as error:
+        names = parse_json(text)
+        if not isinstance(names, list) or not all(isinstance(own, str | int) for own in names):
+            raise ValueError("it must hold names")
+        whole = {isinstance(own, int) for own in names} == {True}
+        values = np.array(names) if whole else text_array(path, "classes", list(map(str, names)))
+    except (ValueError, OverflowError) as error:
         raise InputError(
             f"{path}: the metadata 'classes' is no JSON list ({error}); write it with json.dumps."
         ) from error
-    return MemoryColumn(path, "classes", names)
+    return MemoryColumn(path, "classes", values)
 
 
 def check_texts(column: Column, values: Array) -> Array:
@@ -107,7 +152,7 @@ def check_texts(column: Column, values: Array) -> Array:
 def read_lines(path: Path) -> list[str]:
     """Lines of a text file."""
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return plain_file(path).read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a text file in UTF-8 ({error}).") from error
 

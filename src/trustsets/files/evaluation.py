@@ -1,6 +1,7 @@
 """`evaluate_files` and `report_files`: methods against labelled outputs. Imports its siblings."""
 
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ from numpy.typing import NDArray
 from trustsets.errors import InputError
 from trustsets.files.calibration import load_labelled
 from trustsets.files.needs import needed_groups
-from trustsets.files.options import OPTIONS_FACT, read_record
-from trustsets.files.parts import PartStore, file_identity, part_key
-from trustsets.files.set_files import PREDICTION_SUFFIXES, read_predictions
+from trustsets.files.options import OPTIONS_FACT
+from trustsets.files.parts import PartStore, part_key
+from trustsets.files.paths import Snapshot, check_output, content_digest
+from trustsets.files.set_files import PREDICTION_SUFFIXES, read_alpha, read_predictions
 from trustsets.files.source import open_outputs, read_classes, read_training
 from trustsets.metrics import Balls, Evaluation, Neighbourhoods, evaluate
 from trustsets.outputs import ModelOutputs
@@ -26,6 +28,8 @@ from trustsets.sets import PredictionSets
 from trustsets.trust import TrustScore
 
 __all__ = ["Measurement", "evaluate_files", "name_methods", "report_files", "results_record"]
+
+_log = logging.getLogger(__name__)
 
 MODEL_SUFFIX = ".trustsets"
 DEFAULT_ALPHA = 0.1
@@ -121,12 +125,16 @@ def evaluate_files(
         Called with 1 after each method.
     """
     record = record or {"command": "evaluate", "options": {}}
+    paths = [path for path in (outputs, *methods.values(), train, classes) if path is not None]
+    if result is not None:
+        check_output(result, (".json",), paths)
+    before = Snapshot(*paths)
     test = _Test(Path(outputs), dict(methods), measurement, train, classes, tuple(groups))
     if result is None:
         return {name: _then(test.evaluate(name), advance) for name in methods}
-    paths = [outputs, *methods.values(), *(path for path in (train, classes) if path)]
     setting = {
-        "files": [file_identity(path) for path in paths],
+        "files": [content_digest(path) for path in paths],
+        "alpha": test.alpha,
         "methods": list(methods),
         "measurement": vars(measurement),
         "record": record,
@@ -134,14 +142,14 @@ def evaluate_files(
     with PartStore(result, part_key(setting)) as store:
         found = {}
         for number, name in enumerate(methods):
-            if number not in store:
+            if not store.holds(number):
                 store.write(number, test.evaluate(name).to_json().encode())
             found[name] = _then(Evaluation.from_json(store.read(number).decode()), advance)
 
         def assemble(file: IO[bytes]) -> None:
             file.write(json.dumps(results_record(found, record), indent=1).encode() + b"\n")
 
-        store.finish(assemble)
+        store.finish(assemble, before.check)
     return found
 
 
@@ -164,11 +172,13 @@ def report_files(
     advance: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Evaluation]:
     """Evaluate as `evaluate_files` does, and write a page about it; see `write_report`."""
-    if not Path(result).absolute().parent.is_dir():
-        raise InputError(f"{result}: its folder does not exist; make it first.")
+    paths = [outputs, *methods.values(), train, classes]
+    check_output(result, (".html",), paths)
+    before = Snapshot(*paths)
     test = _Test(Path(outputs), dict(methods), measurement, train, classes, tuple(groups))
     found = {name: _then(test.evaluate(name), advance) for name in methods}
     sets = {name: test.sets(name) for name in methods}
+    before.check()
     write_report(
         result,
         found,
@@ -228,7 +238,7 @@ class _Test:
     def _level(self) -> float:
         """The one alpha of all methods."""
         given = {
-            str(file): float(read_record(file)["options"].get("alpha", DEFAULT_ALPHA))
+            str(file): read_alpha(file)
             for name, file in self._methods.items()
             if name not in self.predictors
         }
@@ -310,6 +320,7 @@ class _Test:
 
     def evaluate(self, name: str) -> Evaluation:
         """Measure one method."""
+        _log.info("%s: evaluating on %s", self._methods[name], self._path)
         wanted = self._measurement
         try:
             return evaluate(

@@ -9,7 +9,7 @@ from typing import Literal, final
 
 from trustsets.errors import InputError
 
-__all__ = ["GROUP_PREFIX", "ROW", "Roles", "find_roles"]
+__all__ = ["GROUP_PREFIX", "RESULT", "ROW", "Roles", "find_roles"]
 
 LOGITS = ("logits",)
 PROBABILITIES = ("probabilities", "probs")
@@ -18,6 +18,10 @@ LABELS = ("labels", "label", "targets")
 CLASSES = ("classes", "class_names")
 ROW = "row"
 """Number of a sample in its data set; random draws are keyed on it."""
+RESULT = ("set", "size", "threshold", "status")
+"""Columns that a prediction adds."""
+TAKEN = (ROW, *RESULT)
+"""Names that a column of the input cannot have in the result."""
 GROUP_PREFIX = "group_"
 _GROUP_PREFIXES = (GROUP_PREFIX, "groups/", "group:")
 _ID = "id"
@@ -77,7 +81,12 @@ def find_roles(
     for group in groups:
         if group not in found:
             found[group] = _required(group, names, "group column")
-    own = [_required(name, names, "column to copy") for name in ids]
+    own = [_required(name, names, "column to copy") for name in dict.fromkeys(ids)]
+    for name in own:
+        if name in TAKEN:
+            raise InputError(
+                f"column {name!r} cannot be copied: the result has one of that name. Rename it."
+            )
     if _ID in names and _ID not in own:
         own.append(_ID)
     return Roles(

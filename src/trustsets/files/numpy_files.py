@@ -4,6 +4,7 @@ Stored members are read in place, compressed ones as streams. What the header of
 claims is compared with the size of the file before anything is allocated.
 """
 
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -16,15 +17,24 @@ import numpy as np
 
 from trustsets.arrays import Array
 from trustsets.errors import InputError
-from trustsets.files.columns import CHUNK_BYTES, Column, SequentialColumn, file_error
+from trustsets.files.columns import (
+    CHUNK_BYTES,
+    LARGEST_RATIO,
+    Column,
+    SequentialColumn,
+    file_error,
+    unpacks_too_much,
+)
+from trustsets.files.paths import plain_file
 
 __all__ = ["folder_columns", "npz_columns"]
 
 _LOCAL_HEADER = 30
-# Real outputs never shrink this much; constant ones may, and hostile ones do.
-_LARGEST_RATIO = 500
-_SMALL = 64 << 20
-_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+_ENCRYPTED = 1
+_BROKEN = (
+    zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error,
+    UnicodeDecodeError, OverflowError, ValueError,
+)  # fmt: skip
 
 
 @final
@@ -59,7 +69,7 @@ def folder_columns(path: Path) -> dict[str, Column]:
     """Arrays of a folder of `.npy` files by name."""
     found: dict[str, Column] = {}
     for file in sorted(path.glob("*.npy")):
-        with file.open("rb") as stream:
+        with plain_file(file).open("rb") as stream:
             header = _read_header(stream, file, file.stem)
         size = file.stat().st_size - header.length
         _check_size(header, size, file, file.stem)
@@ -69,19 +79,12 @@ def folder_columns(path: Path) -> dict[str, Column]:
 
 def _member_column(path: Path, archive: zipfile.ZipFile, item: zipfile.ZipInfo) -> Column:
     name = item.filename.removesuffix(".npy")
+    _check_packing(path, name, item)
     with archive.open(item) as stream:
         header = _read_header(stream, path, name)
     _check_size(header, item.file_size - header.length, path, name)
     if item.compress_type == zipfile.ZIP_STORED:
         return _PlainColumn(path, name, header, _data_offset(path, item) + header.length)
-    if item.file_size > max(_SMALL, _LARGEST_RATIO * item.compress_size):
-        raise file_error(
-            path,
-            name,
-            f"unpacks to {item.file_size / 2**30:.1f} GiB from {item.compress_size / 2**20:.1f} "
-            f"MiB, over {_LARGEST_RATIO} times as much, as a zip bomb does. If it is genuine, "
-            "save it with numpy.savez.",
-        )
     if header.fortran and len(header.shape) > 1:
         raise file_error(
             path,
@@ -90,6 +93,33 @@ def _member_column(path: Path, archive: zipfile.ZipFile, item: zipfile.ZipInfo) 
             "numpy.ascontiguousarray of it.",
         )
     return _ZippedColumn(path, name, header, item.filename)
+
+
+def _check_packing(path: Path, name: str, item: zipfile.ZipInfo) -> None:
+    """Refuse a member before a byte of it is unpacked, by what the archive says of it.
+
+    Other packings than that of NumPy unpack all they hold at once, however little is asked for.
+    """
+    plain = item.compress_type == zipfile.ZIP_STORED
+    if not (plain or item.compress_type == zipfile.ZIP_DEFLATED) or item.flag_bits & _ENCRYPTED:
+        raise file_error(
+            path,
+            name,
+            "is packed or encrypted in a way that NumPy never writes. Save it with numpy.savez.",
+        )
+    packed = min(item.compress_size, path.stat().st_size)
+    if item.compress_size > packed or (plain and item.file_size != item.compress_size):
+        raise file_error(
+            path, name, "claims more bytes than the file has. It is damaged; save it again."
+        )
+    if not plain and unpacks_too_much(item.file_size, packed):
+        raise file_error(
+            path,
+            name,
+            f"unpacks to {item.file_size / 2**30:.1f} GiB from {packed / 2**20:.1f} MiB, over "
+            f"{LARGEST_RATIO} times as much, as a zip bomb does. If it is genuine, save it with "
+            "numpy.savez.",
+        )
 
 
 def _read_header(stream: IO[bytes], path: Path, name: str) -> _Header:
@@ -101,7 +131,7 @@ def _read_header(stream: IO[bytes], path: Path, name: str) -> _Header:
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
         shape, fortran, dtype = read(stream)
-    except (ValueError, KeyError, TypeError, SyntaxError) as error:
+    except Exception as error:  # NumPy passes on whatever Python's own parser raises
         raise file_error(
             path, name, f"is no NumPy array, or a damaged one ({error}). Save it again."
         ) from error
@@ -111,6 +141,10 @@ def _read_header(stream: IO[bytes], path: Path, name: str) -> _Header:
             name,
             "holds Python objects, which only pickle could read, and pickle can run code. Save "
             "it with a plain dtype, such as astype(str).",
+        )
+    if min(shape, default=0) < 0 or dtype.itemsize == 0:
+        raise file_error(
+            path, name, f"claims shape {shape} of {dtype}, which no array has. Save it again."
         )
     return _Header(shape, fortran, dtype, stream.tell())
 
@@ -175,7 +209,12 @@ class _PlainColumn(Column):
         return values.reshape(stop - start, *self.shape[1:])
 
     def _read_by_column(self, start: int, stop: int) -> Array:
-        whole: Array = np.memmap(self.path, self.dtype, "r", self._offset, self.shape, order="F")
+        try:
+            whole: Array = np.memmap(
+                self.path, self.dtype, "r", self._offset, self.shape, order="F"
+            )
+        except (ValueError, OSError) as error:
+            raise self.error(f"cannot be read ({error}); was it changed meanwhile?") from error
         return np.array(whole[start:stop], order="C")
 
 

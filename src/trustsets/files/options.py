@@ -16,19 +16,32 @@ from typing import Any
 from trustsets import storage
 from trustsets.errors import InputError
 from trustsets.files.parts import part_files
+from trustsets.files.paths import arrow_file, content_digest, plain_file
 
-__all__ = ["OPTIONS", "OPTIONS_FACT", "read_options", "read_record", "sidecar"]
+__all__ = ["OPTIONS", "OPTIONS_FACT", "bound_record", "read_options", "read_record", "sidecar"]
 
 OPTIONS = "options"
 """Name under which a record stands in the metadata or among the arrays of a file."""
+_UNMARKED = (".csv", ".jsonl")
 OPTIONS_FACT = "Options"
 """Fact of a report that holds its record."""
+_DIGEST = "sha256"
+_ACTING = {"extract": ("model", "transform")}
 _PAGE_DATA = re.compile(r'<script type="application/json" id="[\w-]+">(.*?)</script>', re.DOTALL)
 
 
 def sidecar(path: Path) -> Path:
     """File beside an output that has no place for a record."""
     return path.with_name(path.name + ".options.json")
+
+
+def bound_record(record: dict[str, Any], digest: str) -> str:
+    """Text of a record beside an output, bound to it by the SHA-256 of its content.
+
+    A kill may fall between the two; the record of an earlier output is then not taken for that
+    of the new one.
+    """
+    return json.dumps(record | {_DIGEST: digest}, indent=2) + "\n"
 
 
 def read_options(path: Path, command: str, known: Collection[str]) -> dict[str, Any]:
@@ -38,7 +51,8 @@ def read_options(path: Path, command: str, known: Collection[str]) -> dict[str, 
     ----------
     path : path
         A TOML file has the options at its top or in a table ``[command]``, in the words of the
-        command line with ``-`` or ``_``.
+        command line with ``-`` or ``_``. From any other file, which may have come from anywhere,
+        options that say where to write or which code to run are not taken.
     command : str
         Name of the command.
     known : collection of str
@@ -55,7 +69,7 @@ def read_options(path: Path, command: str, known: Collection[str]) -> dict[str, 
                 f"{path}: it was made by 'trustsets {record['command']}', so it holds no options "
                 f"of 'trustsets {command}'."
             )
-        found = record["options"]
+        found = {name: own for name, own in record["options"].items() if not _acts(command, name)}
     options = {name.replace("-", "_"): value for name, value in found.items()}
     unknown = sorted(set(options) - set(known))
     if unknown:
@@ -66,16 +80,29 @@ def read_options(path: Path, command: str, known: Collection[str]) -> dict[str, 
     return options
 
 
+def _acts(command: str, name: str) -> bool:
+    """Whether an option writes a file or runs code, so that only a person may give it."""
+    return name.replace("-", "_") in _ACTING.get(command, ()) or name == "output"
+
+
 def read_record(path: Path) -> dict[str, Any]:
     """The record that an output carries."""
+    if not path.is_dir():
+        (arrow_file if path.suffix.lower() == ".parquet" else plain_file)(path)
     try:
-        record = json.loads(_record_text(path))
-        _, _ = str(record["command"]), record["options"].keys()
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        record = storage.parse_json(_record_text(path))
+        if not isinstance(record["command"], str) or not isinstance(record["options"], dict):
+            raise TypeError("no record")
+    except (ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{path}: it holds no options of trustsets. Give a TOML file, or an output of the "
             "same command."
         ) from error
+    if path.suffix.lower() in _UNMARKED and record.get(_DIGEST) != content_digest(path):
+        raise InputError(
+            f"{path}: the options in {sidecar(path).name} are those of another file, for one of "
+            "the two was changed alone or an interruption fell between them. Make it again."
+        )
     return {"command": record["command"], "options": record["options"]}
 
 
@@ -117,23 +144,24 @@ def _tensor_metadata(path: Path) -> str:
 
 
 def _array_text(path: Path) -> str:
+    from trustsets.files.columns import check_texts
     from trustsets.files.numpy_files import npz_columns
 
     column = npz_columns(path)[OPTIONS]
-    return str(column.read_all())
+    return str(check_texts(column, column.read_all()))
 
 
 def _page_fact(path: Path) -> str:
     match = _PAGE_DATA.search(path.read_text(encoding="utf-8"))
     if match is None:
         raise ValueError("no data")
-    return str(json.loads(match.group(1))["facts"][OPTIONS_FACT])
+    return str(storage.parse_json(match.group(1))["facts"][OPTIONS_FACT])
 
 
 def _read_toml(path: Path, command: str) -> dict[str, Any]:
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        data = tomllib.loads(plain_file(path).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not a TOML file: {error}.") from error
     general = {name: value for name, value in data.items() if not isinstance(value, dict)}
     own = data.get(command, {})

@@ -1,7 +1,9 @@
 """Columns of a `.parquet` file: lists become rows of a matrix. Imports columns."""
 
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
@@ -9,28 +11,66 @@ import numpy as np
 
 from trustsets.arrays import Array
 from trustsets.errors import InputError
-from trustsets.files.columns import Column, SequentialColumn, class_column, file_error
+from trustsets.files.columns import (
+    LARGEST_RATIO,
+    Column,
+    SequentialColumn,
+    class_column,
+    unpacks_too_much,
+)
+from trustsets.files.paths import arrow_file
 
 __all__ = ["list_matrix", "parquet_columns", "scalar_values"]
 
 # Pages are read through a buffer of this size instead of a whole row group at once.
 _BUFFER = 1 << 20
+# Texts are read so many at a time; their codes are small, however long they are.
+_TEXT_ROWS = 1 << 13
 
 
 def parquet_columns(path: Path) -> dict[str, Column]:
     """Columns by name; those of a type that is of no use here are left out."""
     with _readable(path):
         metadata, schema = _open(path)
+    rows = sum(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
+    if rows != metadata.num_rows or rows < 0:
+        raise InputError(f"{path}: its groups do not add up to its rows; write it again.")
     found: dict[str, Column] = {}
     for field in schema:
         kind = _kind(field.type)
         if kind is not None:
-            width = _list_width(path, field.name, metadata) if kind == "list" else None
-            found[field.name] = _ParquetColumn(path, field, metadata, width)
+            found[field.name] = _column(path, field, metadata, kind)
     text = (schema.metadata or {}).get(b"classes")
     if text is not None and "classes" not in found:
-        found["classes"] = class_column(path, text.decode())
+        found["classes"] = class_column(path, text.decode(errors="replace"))
     return found
+
+
+def _column(path: Path, field: Any, metadata: Any, kind: str) -> Column:
+    """One column; what is wrong with it matters only where it is used.
+
+    What the footer says of a chunk of a column is not asked for: where it is damaged, Arrow ends
+    the whole process.
+    """
+    if kind == "text":
+        column: Column = _TextColumn(path, field.name, metadata)
+        groups = range(metadata.num_row_groups)
+        unpacked = sum(metadata.row_group(group).total_byte_size for group in groups)
+    else:
+        column = _ParquetColumn(path, field, metadata, None)
+        if kind == "list":
+            try:
+                column = _ParquetColumn(path, field, metadata, column.first_width(field.type))
+            except InputError:
+                column.fault = "cannot be read; it has no rows, or is damaged. Write it again."
+        unpacked = metadata.num_rows * column.row_bytes
+    packed = path.stat().st_size
+    if unpacks_too_much(unpacked, packed):
+        column.fault = (
+            f"claims {unpacked / 2**30:.1f} GiB, and the file has {packed / 2**20:.1f} MiB, over "
+            f"{LARGEST_RATIO} times less. If it is genuine, write it without compression."
+        )
+    return column
 
 
 def list_matrix(values: Any, describe: str) -> Array:
@@ -46,24 +86,23 @@ def list_matrix(values: Any, describe: str) -> Array:
     lengths = np.unique(values.value_lengths().to_numpy(zero_copy_only=False)) if n else [0]
     if len(lengths) > 1:
         raise InputError(
-            f"{describe} has lists of {lengths[0]} to {lengths[-1]} numbers; all rows need "
-            "equally many."
+            f"{describe} has lists of different lengths: lists of {lengths[0]} to {lengths[-1]} "
+            "numbers. All rows need equally many."
         )
     return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(n, int(lengths[0]))
 
 
 def scalar_values(values: Any, describe: str) -> Array:
-    """Values of a scalar column as an array; texts get a text dtype."""
+    """Values of a scalar column as an array; texts stay objects, so that none is padded."""
     import pyarrow as pa
 
     if values.null_count:
         raise InputError(f"{describe} has missing values. Fill or drop them first.")
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
-    found = np.asarray(
+    return np.asarray(
         values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.to_numpy()
     )
-    return found.astype(str) if found.dtype.kind == "O" else found
 
 
 def _kind(arrow: Any) -> str | None:
@@ -73,34 +112,23 @@ def _kind(arrow: Any) -> str | None:
         value = arrow.value_type
         return "list" if types.is_floating(value) or types.is_integer(value) else None
     value = arrow.value_type if types.is_dictionary(arrow) else arrow
-    texts = types.is_string(value) or types.is_large_string(value)
+    if types.is_string(value) or types.is_large_string(value):
+        return "text"
     numbers = types.is_integer(value) or types.is_floating(value) or types.is_boolean(value)
-    return "scalar" if texts or numbers else None
+    return "scalar" if numbers else None
 
 
-def _list_width(path: Path, name: str, metadata: Any) -> int:
-    """Numbers in every list, from the counts of the footer: nothing is read for it."""
-    leaves = [
-        index
-        for index in range(metadata.num_columns)
-        if metadata.schema.column(index).path.split(".")[0] == name
-    ]
-    widths: set[float] = set()
-    for group in range(metadata.num_row_groups):
-        rows = metadata.row_group(group).num_rows
-        if rows:
-            widths.add(metadata.row_group(group).column(leaves[0]).num_values / rows)
-    if len(widths) != 1 or not next(iter(widths)).is_integer():
-        raise file_error(
-            path, name, "has lists of different lengths, or no rows; all need equally many numbers."
-        )
-    return int(widths.pop())
-
-
-def _open(path: Path, metadata: Any = None) -> Any:
+def _open(path: Path, metadata: Any = None, texts: Sequence[str] = ()) -> Any:
+    """Metadata and schema; or, given the former, the file, with columns of `texts` as codes."""
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False, metadata=metadata)
+    file = pq.ParquetFile(
+        arrow_file(path),
+        buffer_size=_BUFFER,
+        pre_buffer=False,
+        metadata=metadata,
+        read_dictionary=list(texts) or None,
+    )
     return (file.metadata, file.schema_arrow) if metadata is None else file
 
 
@@ -110,36 +138,47 @@ def _readable(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except FileNotFoundError:
+    except (FileNotFoundError, InputError, MemoryError):
         raise
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError, KeyError) as error:
         raise InputError(
             f"{path}: not a readable Parquet file ({error}). It is truncated or damaged; write it "
             "again."
         ) from error
 
 
-@final
-class _ParquetColumn(SequentialColumn):
+class _StreamedColumn(SequentialColumn):
     """One column, streamed in batches of rows."""
 
-    def __init__(self, path: Path, field: Any, metadata: Any, width: int | None) -> None:
-        value = field.type if width is None else field.type.value_type
-        shape = (metadata.num_rows,) if width is None else (metadata.num_rows, width)
-        super().__init__(path, field.name, shape, _dtype(value))
-        self._metadata, self._width = metadata, width
+    def __init__(self, path: Path, name: str, shape: Any, dtype: Any, metadata: Any) -> None:
+        super().__init__(path, name, shape, dtype)
+        self._metadata = metadata
 
-    def _chunks_from(self, start: int) -> Iterator[Array]:
+    @abstractmethod
+    def _convert(self, values: Any) -> Array:
+        """A batch of Arrow values as an array."""
+
+    @final
+    def _batches(self, start: int, rows: int, texts: Sequence[str] = ()) -> Iterator[Any]:
+        """Arrow values from row `start` on, so many rows at a time."""
         first, skip = self._group_at(start)
         groups = list(range(first, self._metadata.num_row_groups))
-        with _readable(self.path), _open(self.path, self._metadata) as file:
-            batches = file.iter_batches(self._chunk_rows, groups, [self.name], use_threads=False)
-            for batch in batches:
-                values = batch.column(0)[skip:]
+        with _readable(self.path), _open(self.path, self._metadata, texts) as file:
+            for batch in file.iter_batches(rows, groups, [self.name], use_threads=False):
+                values = batch.column(self.name)[skip:]
                 skip = max(0, skip - len(batch))
                 if len(values):
-                    yield self._convert(values)
+                    yield values
 
+    @final
+    def _converted(self, batches: Iterator[Any]) -> Iterator[Array]:
+        """Arrays of Arrow values, whose damage may only show now."""
+        for values in batches:
+            with _readable(self.path):
+                found = self._convert(values)
+            yield found
+
+    @final
     def _group_at(self, start: int) -> tuple[int, int]:
         """Row group that holds a row, and the rows before it in the group."""
         for group in range(self._metadata.num_row_groups):
@@ -149,6 +188,65 @@ class _ParquetColumn(SequentialColumn):
             start -= rows
         return self._metadata.num_row_groups, 0
 
+
+@final
+class _TextColumn(_StreamedColumn):
+    """Texts, read as codes and distinct texts: one that is long or frequent is kept once."""
+
+    def __init__(self, path: Path, name: str, metadata: Any) -> None:
+        super().__init__(path, name, (metadata.num_rows,), np.dtype("U"), metadata)
+
+    @cached_property
+    def _item_bytes(self) -> int:
+        """Bytes of the longest text, for which the column is passed through once."""
+        import pyarrow.compute as pc
+
+        longest = 0
+        for values in self._batches(0, _TEXT_ROWS, [self.name]):
+            with _readable(self.path):
+                own = pc.max(pc.binary_length(values.dictionary)).as_py()
+            longest = max(longest, own or 0)
+        return longest
+
+    def _chunks_from(self, start: int) -> Iterator[Array]:
+        return self._converted(self._batches(start, _TEXT_ROWS, [self.name]))
+
+    def _convert(self, values: Any) -> Array:
+        if values.null_count:
+            raise self.error("has missing values. Fill or drop them first.")
+        codes, place = np.unique(values.indices.to_numpy(), return_inverse=True)
+        try:
+            texts = values.dictionary.take(codes).to_pylist()
+        except UnicodeDecodeError as error:
+            raise self.error(f"holds bytes that are no text ({error}). Save it again.") from error
+        found = np.empty(len(texts), dtype=object)
+        found[:] = texts
+        return found[place]
+
+
+@final
+class _ParquetColumn(_StreamedColumn):
+    """Numbers, or lists of equally many numbers."""
+
+    def __init__(self, path: Path, field: Any, metadata: Any, width: int | None) -> None:
+        value = field.type if _kind(field.type) == "scalar" else field.type.value_type
+        shape = (metadata.num_rows,) if width is None else (metadata.num_rows, width)
+        super().__init__(path, field.name, shape, _dtype(value), metadata)
+        self._width = width
+
+    def first_width(self, arrow: Any) -> int:
+        """Numbers in the first list, which all others are held to when they are read."""
+        from pyarrow import types
+
+        if types.is_fixed_size_list(arrow):
+            return int(arrow.list_size)
+        for values in self._batches(0, 1):
+            return int(list_matrix(values, self.name).shape[1])
+        raise self.error("has no rows.")
+
+    def _chunks_from(self, start: int) -> Iterator[Array]:
+        return self._converted(self._batches(start, self._chunk_rows))
+
     def _convert(self, values: Any) -> Array:
         describe = f"{self.path}: array {self.name!r}"
         if self._width is None:
@@ -156,8 +254,8 @@ class _ParquetColumn(SequentialColumn):
         matrix = list_matrix(values, describe)
         if matrix.shape[1] != self._width:
             raise self.error(
-                f"has lists of {matrix.shape[1]} and of {self._width} numbers; all rows need "
-                "equally many."
+                f"has lists of different lengths: lists of {matrix.shape[1]} and of {self._width} "
+                "numbers. All rows need equally many."
             )
         return matrix
 
@@ -166,7 +264,5 @@ def _dtype(arrow: Any) -> np.dtype[Any]:
     from pyarrow import types
 
     value = arrow.value_type if types.is_dictionary(arrow) else arrow
-    if types.is_string(value) or types.is_large_string(value):
-        return np.dtype("U")
     dtype: np.dtype[Any] = np.dtype(value.to_pandas_dtype())
     return dtype

@@ -1,7 +1,7 @@
 """`predict_file`: sets for a file of any size, in bounded memory. Imports its siblings."""
 
 import hashlib
-import json
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -14,9 +14,15 @@ import numpy as np
 from trustsets.errors import InputError
 from trustsets.files.memory import rows_that_fit
 from trustsets.files.needs import dependence, needed_groups, uses_features
-from trustsets.files.options import sidecar
-from trustsets.files.parts import PartStore, file_identity, part_key
-from trustsets.files.set_files import check_suffix, has_sidecar, write_tables
+from trustsets.files.options import bound_record, sidecar
+from trustsets.files.parts import PartStore, part_key
+from trustsets.files.paths import Snapshot, check_output, content_digest
+from trustsets.files.set_files import (
+    PREDICTION_SUFFIXES,
+    check_suffix,
+    has_sidecar,
+    write_tables,
+)
 from trustsets.files.source import OutputsFile, in_file, open_outputs, read_classes
 from trustsets.files.tables import predict_table
 from trustsets.predictors import Predictor, load
@@ -27,6 +33,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["PredictionSummary", "open_for_prediction", "predict_file", "predict_rows"]
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_MEMORY = 1 << 30
 
@@ -126,27 +134,34 @@ def predict_file(
     advance : callable
         Called with the number of samples done.
     """
+    target = Path(result)
+    kind = check_suffix(target)
+    check_output(target, PREDICTION_SUFFIXES, [model, outputs])
+    before = Snapshot(model, outputs)
     predictor: Predictor = load(model)
     source = open_for_prediction(predictor, outputs, groups=groups, ids=ids, name=str(model))
-    target = Path(result)
     check_alphas(alpha)
     rows = rows_that_fit(source.row_bytes, source.n_classes, memory)
     record = record or {"command": "predict", "options": {"alpha": alpha}}
     setting = {
-        "model": hashlib.sha256(Path(model).read_bytes()).hexdigest(),
-        "outputs": file_identity(outputs),
-        "kind": check_suffix(target),
+        "model": content_digest(model),
+        "kind": kind,
         "alpha": alpha,
         "rows": rows,
         "record": record,
     }
     job = _Job(predictor, source, float(alpha), rows)
+    _log.info("%s: %d samples in blocks of %d", outputs, len(source), rows)
     with PartStore(target, part_key(setting)) as store:
         summary = job.run(store, advance)
-        beside = [(sidecar(target), json.dumps(record, indent=2) + "\n")]
+        if summary.continued:
+            _log.info("%s: %d samples were done before", target, summary.continued)
         store.finish(
             lambda file: job.assemble(file, store, target, record, summary),
-            beside if has_sidecar(target) else [],
+            before.check,
+            (lambda digest: (sidecar(target), bound_record(record, digest)))
+            if has_sidecar(target)
+            else None,
         )
     return summary
 
@@ -162,20 +177,22 @@ class _Job:
     rows: int
 
     def run(self, store: PartStore, advance: Callable[[int], None]) -> PredictionSummary:
-        """Make the blocks that are not there."""
+        """Make the blocks that are not there, or that were made from other samples."""
         summary = PredictionSummary(len(self.source), self.source.n_classes)
         for number, start in enumerate(range(0, len(self.source), self.rows)):
             stop = min(start + self.rows, len(self.source))
-            if number in store:
+            samples = read_rows(self.predictor, self.source, start, stop)
+            digest = _digest(samples)
+            if store.holds(number, digest):
                 summary.continued += stop - start
             else:
-                store.write(number, _to_bytes(self.predict(start, stop)))
+                store.write(number, _to_bytes(self.predict(samples, start)), digest)
             advance(stop - start)
         return summary
 
-    def predict(self, start: int, stop: int) -> "pa.Table":
-        """Sets of a block of rows."""
-        return predict_rows(self.predictor, self.source, start, stop, self.alpha)
+    def predict(self, samples: "pa.Table", start: int) -> "pa.Table":
+        """Sets of a block of samples, the first of which is row `start`."""
+        return _predict_samples(self.predictor, self.source, samples, start, self.alpha)
 
     def assemble(
         self,
@@ -205,10 +222,23 @@ def predict_rows(
     first_row: int = 0,
 ) -> "pa.Table":
     """Sets of the rows `start` up to `stop` of a file; errors name the file and the row."""
+    samples = read_rows(predictor, source, start, stop, first_row)
+    return _predict_samples(predictor, source, samples, start, alpha)
+
+
+def read_rows(
+    predictor: Predictor, source: OutputsFile, start: int, stop: int, first_row: int = 0
+) -> "pa.Table":
+    """What a predictor looks at in the rows `start` up to `stop` of a file."""
     features = uses_features(predictor)
-    table = source.table(start, stop, features=features, first_row=first_row)
+    return source.table(start, stop, features=features, first_row=first_row)
+
+
+def _predict_samples(
+    predictor: Predictor, source: OutputsFile, samples: "pa.Table", start: int, alpha: float
+) -> "pa.Table":
     try:
-        return predict_table(predictor, table, alpha, ids=source.roles.ids)
+        return predict_table(predictor, samples, alpha, ids=source.roles.ids)
     except InputError as error:
         raise in_file(source.path, error, start) from error
 
@@ -243,6 +273,16 @@ def open_for_prediction(
             "Save the embeddings of the samples with their logits."
         )
     return source
+
+
+def _digest(table: "pa.Table") -> str:
+    """Digest of the content of a table."""
+    whole = hashlib.sha256(f"{table.schema} {table.num_rows}".encode())
+    for column in table.columns:
+        for chunk in column.chunks:
+            for buffer in chunk.buffers():
+                whole.update(b"" if buffer is None else buffer)
+    return whole.hexdigest()
 
 
 def _to_bytes(table: "pa.Table") -> memoryview:

@@ -17,13 +17,23 @@ from trustsets.files.options import OPTIONS, read_record
 from trustsets.files.parts import part_files
 from trustsets.sets import PredictionSets
 from trustsets.status import Status
+from trustsets.storage import parse_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PREDICTION_SUFFIXES", "check_suffix", "has_sidecar", "read_predictions", "write_tables"]
+__all__ = [
+    "PREDICTION_SUFFIXES",
+    "check_suffix",
+    "has_sidecar",
+    "read_alpha",
+    "read_predictions",
+    "write_tables",
+]
 
 PREDICTION_SUFFIXES = (".parquet", ".csv", ".jsonl")
+DEFAULT_ALPHA = 0.1
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def check_suffix(path: Path) -> str:
@@ -73,7 +83,7 @@ def _write_csv(file: IO[bytes], tables: Iterable["pa.Table"], record: dict[str, 
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
         if first:
-            rows.writerow(table.column_names)
+            rows.writerow([_no_formula(name) for name in table.column_names])
         columns = [_csv_cells(name, table) for name in table.column_names]
         rows.writerows(zip(*columns, strict=True))
         file.write(text.getvalue().encode())
@@ -83,7 +93,14 @@ def _write_csv(file: IO[bytes], tables: Iterable["pa.Table"], record: dict[str, 
 def _csv_cells(name: str, table: "pa.Table") -> list[Any]:
     """A set is a JSON list in one cell: class names may hold any separator."""
     values: list[Any] = table.column(name).to_pylist()
-    return [json.dumps(own, ensure_ascii=False) for own in values] if name == "set" else values
+    if name == "set":
+        return [json.dumps(own, ensure_ascii=False) for own in values]
+    return [_no_formula(own) if isinstance(own, str) else own for own in values]
+
+
+def _no_formula(text: str) -> str:
+    """Spreadsheets run text that starts like a formula; an apostrophe keeps it text."""
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
 
 
 def _write_lines(file: IO[bytes], tables: Iterable["pa.Table"], record: dict[str, Any]) -> None:
@@ -110,7 +127,7 @@ def read_predictions(path: Path, classes: Array) -> PredictionSets:
     classes : array of shape (K,)
         All class names, in the order of the columns of the outputs.
     """
-    alpha = read_record(path)["options"].get("alpha", 0.1)
+    alpha = read_alpha(path)
     reader = {".parquet": _read_parquet, ".csv": _read_csv, ".jsonl": _read_lines}
     place = {name: code for code, name in enumerate(classes.tolist())}
     masks, thresholds, status = [], [], []
@@ -124,9 +141,20 @@ def read_predictions(path: Path, classes: Array) -> PredictionSets:
         mask=np.concatenate(masks),
         thresholds=np.concatenate(thresholds),
         status=np.concatenate(status),
-        alpha=float(alpha),
+        alpha=alpha,
         classes=classes,
     )
+
+
+def read_alpha(path: Path) -> float:
+    """The level that the record of predictions gives; 0.1, the default, where it has none."""
+    alpha = read_record(path)["options"].get("alpha", DEFAULT_ALPHA)
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0.0 < alpha < 1.0:
+        raise InputError(
+            f"{path}: its options give alpha={alpha!r}, which is no share between 0 and 1. Run "
+            "'trustsets predict' again."
+        )
+    return float(alpha)
 
 
 @final
@@ -190,7 +218,7 @@ def _read_parquet(path: Path) -> Iterator[_Batch]:
 def _read_csv(path: Path) -> Iterator[_Batch]:
     with path.open(encoding="utf-8", newline="") as file:
         rows = (
-            (json.loads(row["set"]), float(row["threshold"]), row["status"])
+            (parse_json(row["set"]), float(row["threshold"]), row["status"])
             for row in csv.DictReader(file)
         )
         yield from _in_batches(path, rows)
@@ -198,7 +226,7 @@ def _read_csv(path: Path) -> Iterator[_Batch]:
 
 def _read_lines(path: Path) -> Iterator[_Batch]:
     with path.open(encoding="utf-8") as file:
-        lines = (json.loads(line) for line in file)
+        lines = (parse_json(line) for line in file)
         yield from _in_batches(
             path, ((line["set"], line["threshold"], line["status"]) for line in lines)
         )

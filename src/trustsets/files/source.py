@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from trustsets.arrays import Array, check_finite
 from trustsets.errors import InputError
-from trustsets.files.columns import Column, check_texts, file_error, read_lines
+from trustsets.files.columns import Column, check_texts, file_error, read_lines, text_array
 from trustsets.files.memory import check_fits
 from trustsets.files.naming import GROUP_PREFIX, ROW, Roles, find_roles
+from trustsets.files.paths import plain_file
 from trustsets.outputs import ModelOutputs
 
 if TYPE_CHECKING:
@@ -45,8 +46,7 @@ def open_columns(path: str | os.PathLike[str]) -> dict[str, Column]:
     target = Path(path)
     if target.is_dir():
         return _open_folder(target)
-    if not target.exists():
-        raise InputError(f"{target}: there is no such file.")
+    plain_file(target)
     suffix = target.suffix.lower()
     if suffix == ".npz":
         from trustsets.files.numpy_files import npz_columns as read
@@ -125,6 +125,12 @@ class OutputsFile:
         self._columns = columns
         self._values = _values_column(path, columns, roles)
         self.n_classes = int(self._values.shape[1])
+        for name in (*roles.ids, *roles.groups.values()):
+            if name in (roles.values, roles.features):
+                raise columns[name].error(
+                    "holds a row of numbers for each sample; to be copied or to be a group it must "
+                    "hold one value."
+                )
         for column in self._used():
             _check_column(column, len(self), self._is_matrix(column))
         self._given_classes = None if classes is None else np.asarray(classes)
@@ -169,7 +175,7 @@ class OutputsFile:
         if roles.labels is not None:
             fields["labels"] = self._labels(roles.labels, start, stop)
         fields["groups"] = {
-            group: self._texts(name, start, stop) for group, name in roles.groups.items()
+            group: self._padded(name, start, stop) for group, name in roles.groups.items()
         }
         try:
             return ModelOutputs(**fields, classes=self.classes, rows=np.arange(start, stop))
@@ -212,8 +218,11 @@ class OutputsFile:
     def _texts(self, name: str, start: int, stop: int) -> Array:
         return check_texts(self._columns[name], self._columns[name].read(start, stop))
 
+    def _padded(self, name: str, start: int, stop: int) -> Array:
+        return _padded(self._columns[name], self._texts(name, start, stop))
+
     def _labels(self, name: str, start: int, stop: int) -> Array:
-        labels = self._texts(name, start, stop)
+        labels = self._padded(name, start, stop)
         return named_labels(self._columns[name], labels, self.classes, start)
 
     def _distinct_labels(self) -> Array:
@@ -231,7 +240,14 @@ class OutputsFile:
                 "logits cannot be named. Add an array 'classes' with their names in order, or "
                 "give --classes."
             )
-        return np.array(sorted(found))
+        return text_array(self.path, column.name, sorted(found))
+
+
+def _padded(column: Column, values: Array) -> Array:
+    """Values with a text type where they are texts, if that takes no more memory than it may."""
+    if values.dtype.kind != "O":
+        return values
+    return text_array(column.path, column.name, values.tolist())
 
 
 def named_labels(column: Column, labels: Array, classes: Array | None, start: int = 0) -> Array:
@@ -253,7 +269,7 @@ def read_classes(path: str | os.PathLike[str], n_classes: int | None = None) -> 
     """Class names from a text file with one a line, or from the array ``classes`` of a file."""
     target = Path(path)
     if target.suffix.lower() == ".txt":
-        names = np.array(read_lines(target))
+        names = text_array(target, "classes", read_lines(target))
     else:
         columns = open_columns(target)
         name = find_roles(columns).classes
@@ -262,11 +278,13 @@ def read_classes(path: str | os.PathLike[str], n_classes: int | None = None) -> 
                 f"{target}: there is no array 'classes'; there are {', '.join(sorted(columns))}."
             )
         column = columns[name]
+        column.require_usable()
         if len(column.shape) != 1:
             raise column.error(f"has shape {column.shape}; it must be a list of names.")
         if n_classes is not None:
             _check_count(target, column, n_classes)
-        names = check_texts(column, column.read_all())
+        check_fits(target, column.shape[0] * column.row_bytes)
+        names = _padded(column, check_texts(column, column.read_all()))
     if n_classes is not None:
         _check_count(target, names, n_classes)
     return names
@@ -293,7 +311,7 @@ def training_labels(path: str | os.PathLike[str], classes: Array | None = None) 
     _, column = training_columns(path)
     if find_roles(open_columns(path)).classes is not None:
         classes = read_classes(path)
-    labels = check_texts(column, column.read(0, column.shape[0]))
+    labels = _padded(column, check_texts(column, column.read(0, column.shape[0])))
     return named_labels(column, labels, classes)
 
 
@@ -321,6 +339,7 @@ def _values_column(path: Path, columns: dict[str, Column], roles: Roles) -> Colu
             f"{', '.join(sorted(columns)) or 'no arrays'}. Rename yours."
         )
     column = columns[roles.values]
+    column.require_usable()
     if len(column.shape) != 2:
         raise column.error(
             f"has shape {column.shape}; it must have two dimensions, one row per sample and one "
@@ -330,6 +349,7 @@ def _values_column(path: Path, columns: dict[str, Column], roles: Roles) -> Colu
 
 
 def _check_column(column: Column, n: int, matrix: bool) -> None:
+    column.require_usable()
     kinds, what = ("fiub", "numbers") if matrix else ("iubUS", "integers or texts")
     if column.dtype.kind not in kinds:
         raise column.error(f"must hold {what}; its type is {column.dtype}. Convert it with astype.")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trustsets.errors import InputError
-from trustsets.files.naming import ROW, Roles, find_roles
+from trustsets.files.naming import RESULT, ROW, Roles, find_roles
 from trustsets.files.needs import dependence, needed_groups, uses_features, uses_rows
 from trustsets.files.parquet import list_matrix, scalar_values
 from trustsets.outputs import ModelOutputs
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["RESULT", "predict_table", "result_table"]
-
-RESULT = ("set", "size", "threshold", "status")
-"""Columns that a prediction adds."""
 
 
 def predict_table(
@@ -110,9 +107,6 @@ def _check(predictor: Predictor, table: "pa.Table", roles: Roles) -> None:
         raise InputError(
             f"table has no column 'logits' or 'probabilities'; it has {table.column_names}."
         )
-    for name in roles.ids:
-        if name in RESULT:
-            raise InputError(f"column {name!r} cannot be copied: the result has one of that name.")
     if uses_rows(predictor) and ROW not in table.column_names:
         raise InputError(
             f"table needs a column {ROW!r} with the number of each sample: this predictor draws "

@@ -3,7 +3,6 @@
 Imports columns and storage.
 """
 
-import json
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,8 @@ import numpy as np
 from trustsets import storage
 from trustsets.arrays import Array
 from trustsets.errors import InputError
-from trustsets.files.columns import Column, MemoryColumn, class_column, read_lines
+from trustsets.files.columns import Column, MemoryColumn, class_column, read_lines, text_array
+from trustsets.files.paths import plain_file
 
 __all__ = ["CLASS_FILE", "is_shard_folder", "shard_columns", "tensor_columns"]
 
@@ -48,30 +48,34 @@ def is_shard_folder(path: Path) -> bool:
 def shard_columns(path: Path) -> dict[str, Column]:
     """Arrays of a folder of shards, each joined from its pieces."""
     manifest = _read_manifest(path)
-    if not manifest.get("finished"):
+    if not manifest.get("finished") or manifest["shards"] < 1:
         raise InputError(
             f"{path}: the extraction into this folder is not finished; run the same extraction "
             "again, and it continues where it stopped."
         )
-    shards = [path / f"shard-{number:05d}.safetensors" for number in range(manifest["shards"])]
-    pieces = [_shard_fields(shard) for shard in shards]
+    # The count is a claim: the first shard that is missing ends it.
+    numbers = range(manifest["shards"])
+    pieces = [_shard_fields(path / f"shard-{number:05d}.safetensors") for number in numbers]
     if any(piece.keys() != pieces[0].keys() for piece in pieces):
         raise InputError(f"{path}: its shards hold different arrays; extract again.")
     found: dict[str, Column] = {
         name: _JoinedColumn(path, name, [piece[name] for piece in pieces])
         for name in pieces[0]
-        if name != "sizes"
+        if name not in ("sizes", "input_digests")
     }
     names = path / CLASS_FILE
     if names.is_file():
-        found[_CLASSES] = MemoryColumn(path, _CLASSES, np.array(read_lines(names)))
+        found[_CLASSES] = MemoryColumn(
+            path, _CLASSES, text_array(names, _CLASSES, read_lines(names))
+        )
     return found
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest: dict[str, Any] = json.loads((path / _MANIFEST).read_text())
-        if int(manifest["shards"]) < 1:
+        text = plain_file(path / _MANIFEST).read_text(encoding="utf-8")
+        manifest: dict[str, Any] = storage.parse_json(text)
+        if not isinstance(manifest["shards"], int):
             raise ValueError("it counts no shards")
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
@@ -84,10 +88,14 @@ def _shard_fields(path: Path) -> dict[str, Column]:
     """Fields of one stored object, by the tree in its header."""
     with _opened(path) as file:
         try:
-            header = json.loads((file.metadata() or {})[storage.FORMAT])
-            state = json.loads(header["tree"])["state"]
+            header = storage.parse_json((file.metadata() or {})[storage.FORMAT])
+            state = storage.parse_json(header["tree"])["state"]
             tensors = {name: node["tensor"] for name, node in state.items() if _is(node, "tensor")}
             texts = {name: node["strings"] for name, node in state.items() if _is(node, "strings")}
+            if not all(isinstance(own, str) for each in texts.values() for own in each):
+                raise ValueError("its texts are none")
+            if not set(tensors.values()) <= set(file.keys()):
+                raise ValueError("a tensor is missing")
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise InputError(
                 f"{path}: not a shard that trustsets wrote ({error}); extract again."
@@ -95,7 +103,9 @@ def _shard_fields(path: Path) -> dict[str, Column]:
         found: dict[str, Column] = {
             name: _column(path, file, key, name) for name, key in tensors.items()
         }
-    return found | {name: MemoryColumn(path, name, np.array(own)) for name, own in texts.items()}
+    return found | {
+        name: MemoryColumn(path, name, text_array(path, name, own)) for name, own in texts.items()
+    }
 
 
 def _is(node: Any, kind: str) -> bool:
@@ -148,11 +158,13 @@ class _JoinedColumn(Column):
 
     def __init__(self, path: Path, name: str, pieces: Sequence[Column]) -> None:
         first = pieces[0]
-        if any(piece.shape[1:] != first.shape[1:] for piece in pieces):
+        if any(not piece.shape or piece.shape[1:] != first.shape[1:] for piece in pieces):
             raise InputError(f"{path}: its shards have different shapes; extract again.")
         self._ends = np.cumsum([piece.shape[0] for piece in pieces]).tolist()
         self._pieces = pieces
-        dtype = np.result_type(*(piece.dtype for piece in pieces))
+        if len({piece.dtype.kind for piece in pieces}) > 1:
+            raise InputError(f"{path}: its shards have different types; extract again.")
+        dtype = max((piece.dtype for piece in pieces), key=lambda own: own.itemsize)
         super().__init__(path, name, (self._ends[-1], *first.shape[1:]), dtype)
 
     def read(self, start: int, stop: int) -> Array:

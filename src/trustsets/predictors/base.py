@@ -4,13 +4,14 @@
 leaves the predictor as it was.
 """
 
+import logging
 import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, final
+from typing import Any, Self, final, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,10 @@ __all__ = ["Calibrated", "Limits", "Predictor", "Task", "limits_of", "load"]
 
 Floats = NDArray[np.float64]
 
+_log = logging.getLogger(__name__)
+
+# Counts and seeds are 64-bit numbers.
+_LARGEST_COUNT = 1 << 63
 _FINITE = tuple(status for status in Status if not status.is_infinite)
 
 
@@ -53,6 +58,23 @@ class Calibrated:
     learned: Any
     class_bias: ClassBias | None = None
     class_facts: ClassFacts | None = None
+
+    def check_state(self) -> None:
+        """Refuse numbers that no calibration gives, and parts that belong to different data."""
+        names = self.classes.tolist() if self.classes.ndim == 1 else []
+        # NaN is not equal to itself.
+        distinct = names and len(set(names)) == len(names) and names == self.classes.tolist()
+        storage.require(distinct, "Calibrated.classes", "must be distinct names")
+        for name, least in (("n", 1), ("n_tuning", 0), ("seed", 0), ("n_features", 1)):
+            own = getattr(self, name)
+            enough = own is None or least <= own < _LARGEST_COUNT
+            storage.require(enough, f"Calibrated.{name}", f"must be {least} or more")
+        check_temperature(self.temperature)
+        checks = hasattr(self.learned, "check_belongs")
+        storage.require(checks, "Calibrated.learned", "must be what a method learns")
+        self.learned.check_belongs(self.n, len(names))
+        fits = self.class_bias is None or self.class_bias.bias_.size == len(names)
+        storage.require(fits, "Calibrated.class_bias", "must have a number for each class")
 
     def scored(self, outputs: ModelOutputs) -> ModelOutputs:
         """Outputs as the score sees them."""
@@ -119,6 +141,10 @@ class Predictor(BaseEstimator, ABC):
     def _limits(self, learned: Any, observed: Observed, alphas: tuple[float, ...]) -> Limits:
         """Thresholds of new samples."""
 
+    def _could_learn(self, learned: Any) -> bool:
+        """Whether these parameters could have led to what was learned."""
+        return True
+
     def __sklearn_clone__(self) -> Self:
         # Parameters are shared: scores and bases are frozen, and a fitted trust score or
         # temperature is data to a predictor, which an unfitted copy could not stand in for.
@@ -184,6 +210,11 @@ class Predictor(BaseEstimator, ABC):
             tuning_scores=partial(scores, tuning, Stream.TUNING_SCORE),
             seed=seed,
         )
+        _log.info(
+            "%s: calibrating on %d samples of %d classes, tuning on %d others",
+            type(self).__name__, len(calibration), outputs.n_classes,
+            0 if reused else len(tuning),
+        )  # fmt: skip
         facts = ClassFacts.of(calibration)
         state = Calibrated(
             classes=outputs.classes,
@@ -266,6 +297,34 @@ class Predictor(BaseEstimator, ABC):
             raise StorageError("the calibrated state is missing.")
         new.state_ = state["state"]
         return new
+
+    def check_state(self) -> None:
+        """Refuse parameters and a state that do not belong together, for `storage`."""
+        from trustsets.trust import TrustScore
+
+        _check_parameters(self)
+        self._tuned_parts()
+        _seed(self.random_state)
+        state, name = self.state_, type(self).__name__
+        if self.temperature != "tuning":
+            same = _resolve_temperature(self.temperature, None) == state.temperature
+            storage.require(same, f"{name}.temperature", "is not the one that was learned")
+        if self.tuning_fraction != "auto":
+            _resolve_fraction(self, None)
+        if self._class_bias != "tuning":
+            same = _resolve_class_bias(self._class_bias, None) is not None
+            storage.require(
+                same or state.class_bias is None, f"{name}.class_bias", "is not the one learned"
+            )
+        learned = get_type_hints(type(self)._learn)["return"]
+        storage.require(isinstance(state.learned, learned), f"{name}.state", "is of another method")
+        same = self._could_learn(state.learned)
+        storage.require(same, f"{name}.parameters", "do not agree with what was learned")
+        if isinstance(self._trust, TrustScore):
+            fits = state.n_features in (None, self._trust.n_features_in_)
+            storage.require(fits, f"{name}.trust", f"must have {state.n_features} features")
+            kinds = {self._trust.classes_.dtype.kind, state.classes.dtype.kind} - {"O"}
+            storage.require("U" not in kinds or len(kinds) == 1, f"{name}.trust", "names no class")
 
     def _apply(
         self, limits: Limits, outputs: ModelOutputs, temperature: float, draws: Floats | None
@@ -368,6 +427,7 @@ def load(path: str | os.PathLike[str]) -> Any:
     value = storage.read(path)
     if not isinstance(value, Predictor):
         raise StorageError(f"{path}: it holds a {type(value).__name__}, not a predictor.")
+    _log.info("%s: loaded a %s", path, type(value).__name__)
     return value
 
 
@@ -378,10 +438,10 @@ def _check_parameters(predictor: Predictor) -> None:
         )
 
 
-def _resolve_fraction(predictor: Predictor, outputs: ModelOutputs) -> float:
+def _resolve_fraction(predictor: Predictor, outputs: ModelOutputs | None) -> float:
     """The share to set aside as a number, from a number or a method's own rule."""
     value = predictor.tuning_fraction
-    if value == "auto":
+    if value == "auto" and outputs is not None:
         value = predictor._auto_fraction(outputs) or value
     if isinstance(value, str) or not 0.0 <= value < 1.0:
         raise InputError(f"tuning_fraction must lie in [0, 1); got {predictor.tuning_fraction}.")
@@ -389,7 +449,7 @@ def _resolve_fraction(predictor: Predictor, outputs: ModelOutputs) -> float:
 
 
 def _resolve_temperature(
-    value: float | TemperatureScaling | str | None, tuning: ModelOutputs
+    value: float | TemperatureScaling | str | None, tuning: ModelOutputs | None
 ) -> float:
     """The number to divide logits by, from any of the accepted forms."""
     if value is None:
@@ -401,7 +461,7 @@ def _resolve_temperature(
             )
         return value.temperature_
     if isinstance(value, str):
-        if value != "tuning":
+        if value != "tuning" or tuning is None:
             raise InputError(
                 f'temperature must be None, a number, a TemperatureScaling or "tuning"; '
                 f"got {value!r}."
@@ -410,9 +470,11 @@ def _resolve_temperature(
     return check_temperature(value)
 
 
-def _resolve_class_bias(value: ClassBias | str | None, tuning: ModelOutputs) -> ClassBias | None:
+def _resolve_class_bias(
+    value: ClassBias | str | None, tuning: ModelOutputs | None
+) -> ClassBias | None:
     """The fitted correction, or None where nothing is to be corrected."""
-    if isinstance(value, str) and value == "tuning":
+    if isinstance(value, str) and value == "tuning" and tuning is not None:
         return ClassBias().fit(tuning)
     if value is None or (isinstance(value, ClassBias) and hasattr(value, "bias_")):
         return value

@@ -14,7 +14,7 @@ from trustsets.quantiles import check_alpha, conformal_quantile, conformal_rank
 from trustsets.scores import APS, Score
 from trustsets.statistics import Observed, SupportsTrust
 from trustsets.status import Status
-from trustsets.storage import storable
+from trustsets.storage import require, require_numbers, storable
 from trustsets.temperature import TemperatureScaling
 
 __all__ = ["ClusteredConformal"]
@@ -62,6 +62,30 @@ class ClusteredLearned:
     def from_state(cls, state: dict[str, Any]) -> Self:
         """Rebuild from `to_state`."""
         return cls(**state)
+
+    def check_state(self) -> None:
+        """Refuse scores and classes that no calibration gives."""
+        for name in ("", "tuning_"):
+            scores, codes = getattr(self, f"{name}scores"), getattr(self, f"{name}codes")
+            require_numbers(scores, f"ClusteredLearned.{name}scores", None)
+            require_numbers(codes, f"ClusteredLearned.{name}codes", scores.size)
+            known = codes.min() >= 0 and codes.max() < self.totals.size
+            require(known, f"ClusteredLearned.{name}codes", "must be positions of classes")
+        require_numbers(self.totals, "ClusteredLearned.totals", None)
+        counts = np.bincount(self.codes, minlength=self.totals.size)
+        others = np.bincount(self.tuning_codes, minlength=self.totals.size)
+        # One part alone where the calibration samples were used for tuning, too.
+        sums = any(np.array_equal(self.totals, each) for each in (counts, counts + others))
+        require(sums, "ClusteredLearned.totals", "must count the samples of each class")
+        count = self.n_clusters == "auto" or _is_count(self.n_clusters)
+        require(count, "ClusteredLearned.n_clusters", "must be 1 or more")
+        require(0 <= self.seed < 1 << 63, "ClusteredLearned.seed", "must not be negative")
+
+    def check_belongs(self, n: int, n_classes: int) -> None:
+        """Refuse what cannot belong to so many samples and classes."""
+        require(self.scores.size == n, "ClusteredLearned.scores", f"must be those of {n} samples")
+        counted = self.totals.size == n_classes
+        require(counted, "ClusteredLearned.totals", f"must count {n_classes} classes")
 
     def clusters(self, alpha: float) -> Codes:
         """Cluster of each class, shape (K,); `NULL` for the rare ones. Made once."""
@@ -228,6 +252,9 @@ class ClusteredConformal(Predictor):
             "all samples, which promises nothing for them; where there are any, nothing is "
             'promised on average either (null_cluster="own" promises both).'
         )
+
+    def _could_learn(self, learned: ClusteredLearned) -> bool:
+        return learned.n_clusters == self.n_clusters
 
     def _auto_fraction(self, outputs: ModelOutputs) -> float:
         codes = outputs.require_labels("calibrate")

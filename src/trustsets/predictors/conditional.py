@@ -29,7 +29,7 @@ from trustsets.predictors.base import Calibrated, Limits, Predictor, Task
 from trustsets.scores import APS, Score
 from trustsets.statistics import Observed, SupportsTrust
 from trustsets.status import Status
-from trustsets.storage import storable
+from trustsets.storage import require, require_increasing, require_numbers, storable
 from trustsets.temperature import TemperatureScaling
 
 __all__ = ["ConditionalConformal", "QuantileRegressionPredictor", "nested"]
@@ -67,6 +67,29 @@ class ConditionalLearned:
     _fits: dict[tuple[float, float], QuantileModel] = field(
         default_factory=dict, repr=False, compare=False
     )
+
+    def check_state(self) -> None:
+        """Refuse a problem that no calibration gives."""
+        width = self.phi.shape[-1] if self.phi.ndim == 2 else 0
+        require_numbers(self.phi, "ConditionalLearned.phi", None, None)
+        require_numbers(self.scores, "ConditionalLearned.scores", len(self.phi))
+        require_increasing(self.scores, "ConditionalLearned.scores")
+        made = self.basis.could_give(self.phi)
+        require(made, "ConditionalLearned.phi", "must hold values of the basis functions")
+        for name, rows, own in (
+            ("penalty", self.penalty, self.basis.penalty),
+            ("restraint", self.restraint, self.basis.restraint),
+        ):
+            field = f"ConditionalLearned.{name}"
+            if rows is not None:
+                require_numbers(rows, field, len(rows) if rows.ndim == 2 else 1, width)
+            if self.basis.width is not None:
+                wanted, found = own(None), np.zeros((0, width)) if rows is None else rows
+                require(np.array_equal(found, wanted), field, "must be that of the basis")
+
+    def check_belongs(self, n: int, n_classes: int) -> None:
+        """Refuse what cannot belong to so many samples and classes."""
+        require(len(self.phi) == n, "ConditionalLearned.phi", f"must be that of {n} samples")
 
     def fit(self, alpha: float, price: float = 0.0) -> QuantileModel:
         """Quantile fit at level 1 - alpha, made once; `price` is that of the restraint."""
@@ -155,6 +178,11 @@ class QuantileRegressionPredictor(Predictor):
                 f"{self.basis!r}."
             )
         return ["the function class"] if self.basis.learns else []
+
+    def _could_learn(self, learned: ConditionalLearned) -> bool:
+        if isinstance(self.basis, str):
+            return learned.choice is not None and learned.choice.basis.could_become(learned.basis)
+        return learned.choice is None and self.basis.could_become(learned.basis)
 
     def _learn(self, task: Task) -> ConditionalLearned:
         choice = None

@@ -14,7 +14,7 @@ from trustsets.quantiles import conformal_quantile, conformal_rank
 from trustsets.scores import APS, Score
 from trustsets.statistics import Observed, SupportsTrust
 from trustsets.status import Status
-from trustsets.storage import storable
+from trustsets.storage import require, require_increasing, require_numbers, storable
 from trustsets.temperature import TemperatureScaling
 
 __all__ = ["MondrianConformal"]
@@ -29,6 +29,23 @@ class MondrianLearned:
     partition: FittedPartition | None
     scores: NDArray[np.float64]
     start: NDArray[np.int64]
+
+    def check_state(self) -> None:
+        """Refuse cells and scores that no calibration gives."""
+        start = self.start
+        require_numbers(start, "MondrianLearned.start", None)
+        require_increasing(start, "MondrianLearned.start")
+        whole = start[0] == 0 and start[-1] == self.scores.size and start.size > 1
+        require(whole, "MondrianLearned.start", "must divide the scores")
+        require_numbers(self.scores, "MondrianLearned.scores", None)
+        for own in self.by_cell():
+            require_increasing(own, "MondrianLearned.scores")
+
+    def check_belongs(self, n: int, n_classes: int) -> None:
+        """Refuse what cannot belong to so many samples and classes."""
+        cells = n_classes if self.partition is None else self.partition.n_cells
+        require(self.start.size == cells + 1, "MondrianLearned.start", f"must have {cells} cells")
+        require(self.scores.size == n, "MondrianLearned.scores", f"must be those of {n} samples")
 
     def by_cell(self) -> list[NDArray[np.float64]]:
         """Scores of each cell."""
@@ -157,6 +174,11 @@ class MondrianConformal(Predictor):
         if self.by != "class":
             raise InputError(f'by must be Groups(...), Bins(...) or "class"; got {self.by!r}.')
         return []
+
+    def _could_learn(self, learned: MondrianLearned) -> bool:
+        if not isinstance(self.by, Partition):
+            return learned.partition is None
+        return learned.partition is not None and self.by.could_become(learned.partition)
 
     def _guarantee(self, state: Calibrated) -> str:
         if self.paper_rules:

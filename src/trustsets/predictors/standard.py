@@ -11,7 +11,7 @@ from trustsets.quantiles import conformal_quantile
 from trustsets.scores import APS, Score
 from trustsets.statistics import Observed, SupportsTrust
 from trustsets.status import Status
-from trustsets.storage import storable
+from trustsets.storage import require, require_increasing, require_numbers, storable
 from trustsets.temperature import TemperatureScaling
 
 __all__ = ["StandardConformal"]
@@ -24,6 +24,15 @@ class StandardLearned:
     """Calibration scores in increasing order."""
 
     scores: NDArray[np.float64]
+
+    def check_state(self) -> None:
+        """Refuse scores that no calibration gives."""
+        require_numbers(self.scores, "StandardLearned.scores", None)
+        require_increasing(self.scores, "StandardLearned.scores")
+
+    def check_belongs(self, n: int, n_classes: int) -> None:
+        """Refuse what cannot belong to so many samples and classes."""
+        require(self.scores.size == n, "StandardLearned.scores", f"must be those of {n} samples")
 
 
 @final

@@ -119,7 +119,8 @@ def write_report(
         samples_per_cell=samples_per_cell,
     )
     with atomic_path(target) as temporary:
-        temporary.write_bytes(text.encode("utf-8"))
+        # Names of files may hold bytes that are no text.
+        temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
     return target
 
 
@@ -146,7 +147,7 @@ def render_report(
         "evaluations": {method: item.to_dict() for method, item in own.items()},
         "samples": None if source is None else list_samples(own, content.grid_names(own), source),
     }
-    return (
+    page = (
         _environment()
         .get_template("report.html")
         .render(
@@ -161,6 +162,9 @@ def render_report(
             **_assets(),
         )
     )
+    # A browser reads a carriage return as a line feed, and a name in an attribute would then not
+    # be the one in the data.
+    return page.replace("\r", "&#13;")
 
 
 def _words(first: Evaluation) -> dict[str, Any]:

@@ -1,0 +1,210 @@
+"""What reaches a terminal, a spreadsheet or a closed pipe: nothing that acts, and no traceback."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from outputs_files import simulated
+
+from trustsets.cli import console
+from trustsets.files import open_outputs
+from trustsets.files.set_files import read_predictions
+
+ESCAPE = "\x1b[2J\x1b]0;title\x07"
+BYTES = b"a\xff".decode("utf-8", "surrogateescape")
+
+
+@pytest.mark.parametrize(
+    "text", [ESCAPE, "\x9b31m", "\u202etxt.exe", "\u2028", "\x7f", "a\rb\nc", BYTES]
+)
+def test_hidden_characters_are_written_out(text):
+    assert console.visible(text).isprintable()
+    assert console.visible("Zoë \u3000 猫 \U0001f600") == "Zoë \u3000 猫 \U0001f600"
+
+
+def acts(*texts):
+    """Whether any text holds a character that a terminal would obey."""
+    return any(char not in "\n" and not char.isprintable() for text in texts for char in text)
+
+
+def test_names_do_nothing_on_any_terminal_path(run, folder):
+    name = f"a{ESCAPE}b"
+    (folder / "standard.trustsets").rename(f"{name}.trustsets")
+    arrays = dict(np.load("new.npz")) | {f"group_{name}": np.full(1200, "x")}
+    np.savez("odd.npz", **arrays)
+    commands = [
+        ["evaluate", "test.npz", f"{name}.trustsets", "--metric", "class"],
+        ["evaluate", "test.npz", f"{name}.trustsets", "--metric", name],
+        ["predict", f"{name}.trustsets", "new.npz", "-o", f"{name}.csv"],
+        ["predict", f"{name}.trustsets", "odd.npz", "-o", "s.csv", "--id", "nothing"],
+        ["predict", f"{name}x.trustsets", "new.npz", "-o", "s.csv"],
+        ["predict", f"{name}.trustsets", "new.npz", "-o", f"{name}.xls"],
+        ["calibrate", "calibration.npz", "-o", f"{name}2.trustsets", "--method", "standard"],
+        ["report", "test.npz", f"{name}.trustsets", "--metric", "class", "-o", f"{name}.html"],
+    ]
+    for command in commands:
+        done = run(*command)
+        assert done.code in (0, 2)
+        assert not acts(done.out, done.err), command
+        assert "\\x1b[2J" in done.out + done.err or "nothing" in done.err
+
+
+def test_group_names_in_a_summary_do_nothing(run, folder):
+    arrays = dict(np.load("calibration.npz"))
+    arrays[f"group_{ESCAPE}"] = arrays.pop("group_site")
+    np.savez("odd.npz", **arrays)
+    done = run("calibrate", "odd.npz", "--basis", "groups", "-o", "m.trustsets")
+    assert done.code == 0 and not acts(done.out, done.err) and "\\x1b[2J" in done.err
+
+
+def test_cells_of_a_table_are_no_formulas(run, folder):
+    starts = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "plain", "'quoted"]
+    arrays = simulated(7)
+    columns = {"logits": list(arrays["logits"]), "id": starts, "=evil": starts}
+    pq.write_table(pa.table(columns), "new.parquet")
+    done = run("predict", "standard.trustsets", "new.parquet", "-o", "s.csv", "--id", "=evil")
+    assert done.code == 0, done.err
+    with open("s.csv", newline="") as file:
+        rows = list(csv.reader(file))
+    texts = [cell for row in rows for cell in row]
+    assert not any(text.startswith(("=", "+", "@", "\t", "\r")) for text in texts)
+    assert [row[1] for row in rows[1:]] == [
+        "'=1+1",
+        "'+1",
+        "'-1",
+        "'@SUM(A1)",
+        "'\t=1",
+        *starts[5:],
+    ]
+    found = read_predictions(folder / "s.csv", np.array(["ant", "bee", "cat", "dog", "eel"]))
+    assert len(found) == 7
+
+
+def test_parquet_with_dots_and_ragged_columns_is_read(run, folder):
+    """Names with dots, structures before the logits, and lists that no one asked for."""
+    arrays = simulated(60)
+    columns = {
+        "nested": [{"logits": [1.0], "x": {"y": 1}}] * 60,
+        "tags": [["a"] * (i % 3) for i in range(60)],
+        "boxes": [[1.0] * (5 - i % 3) for i in range(60)],
+        "a.b": [[1.0, 2.0]] * 60,
+        "logits": list(arrays["logits"]),
+        "features.raw": [[1.0]] * 60,
+    }
+    pq.write_table(pa.table(columns), "new.parquet")
+    np.testing.assert_array_equal(open_outputs("new.parquet").read().logits, arrays["logits"])
+    assert run("predict", "standard.trustsets", "new.parquet", "-o", "s.csv").code == 0
+    columns["logits"] = columns.pop("boxes")
+    pq.write_table(pa.table(columns), "new.parquet")
+    done = run("predict", "standard.trustsets", "new.parquet", "-o", "s.csv")
+    assert done.code == 2 and "'logits' has lists of different lengths" in done.err
+
+
+def in_shell(command, folder):
+    program = f"{sys.executable} -m trustsets.cli"
+    return subprocess.run(
+        ["bash", "-c", command.format(program)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("{} evaluate test.npz standard.trustsets --metric class >&-", 2),
+        ("{} evaluate test.npz standard.trustsets --metric class --json > /dev/full", 2),
+        ("{} predict standard.trustsets new.npz -o s.csv >&-", 0),
+    ],
+)
+def test_a_closed_or_full_stdout_is_one_line(command, code, folder):
+    done = in_shell(command, folder)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+    if code:
+        assert done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_goes_away_is_one_line(folder):
+    """More than a pipe holds, to a reader that has closed it."""
+    code = (
+        "import os, sys\nfrom trustsets.cli import console, main\n"
+        "r, w = os.pipe(); os.close(r); os.dup2(w, 1)\n"
+        "import trustsets.cli.evaluate as module\n"
+        "module.print_evaluations = lambda found: console.print_lines(['x' * 99] * 9999)\n"
+        "main(['evaluate', 'test.npz', 'standard.trustsets', '--metric', 'class'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr == "Error: standard output was closed before all was printed.\n"
+
+
+def test_names_that_are_no_text(run, folder):
+    """Bytes that are no UTF-8 in names of files, methods and columns."""
+    os.rename("standard.trustsets", os.fsencode(BYTES) + b".trustsets")
+    table = pa.table({"logits": list(np.load("new.npz")["logits"])})
+    pq.write_table(table, "new.parquet")
+    os.rename("new.parquet", os.fsencode(BYTES) + b".parquet")
+    (folder / "arrays").mkdir()
+    np.save("arrays/logits.npy", np.load("new.npz")["logits"])
+    np.save(f"arrays/group_{BYTES}.npy", np.load("new.npz")["group_site"])
+    model = f"{BYTES}.trustsets"
+    for code, arguments in [
+        (0, ["predict", model, "new.npz", "-o", f"{BYTES}.csv", "--json"]),
+        (0, ["evaluate", "test.npz", model, "--metric", "class", "-o", f"{BYTES}.json"]),
+        (0, ["report", "test.npz", model, "--metric", "class", "-o", f"{BYTES}.html"]),
+        (2, ["predict", model, f"{BYTES}.parquet", "-o", "s.csv"]),
+        (2, ["predict", model, "arrays", "-o", "s.csv"]),
+        (2, ["evaluate", "test.npz", f"{BYTES}.parquet"]),
+    ]:
+        done = run(*arguments)
+        assert done.code == code, done.err
+        assert not acts(done.out, done.err)
+        if code:
+            assert done.err.count("\n") == 1 and "no text in UTF-8" in done.err
+
+
+def test_deep_json_and_toml_are_one_line(run, folder):
+    deep = "[" * 100_000
+    record = json.dumps({"command": "predict", "options": {"id": "DEEP"}}).replace('"DEEP"', deep)
+    (folder / "a.json").write_text(record)
+    (folder / "a.toml").write_text(f"id = {deep}")
+    (folder / "a.html").write_text(f'<script type="application/json" id="data">{deep}</script>')
+    table = pa.table({"logits": list(np.load("new.npz")["logits"])})
+    pq.write_table(table.replace_schema_metadata({"classes": deep}), "deep.parquet")
+    assert run("predict", "standard.trustsets", "test.npz", "-q", "-o", "s.jsonl").code == 0
+    lines = (folder / "s.jsonl").read_text().splitlines()
+    for arguments in (
+        ["predict", "--config", "a.json"],
+        ["predict", "--config", "a.toml"],
+        ["predict", "--config", "a.html"],
+        ["predict", "standard.trustsets", "deep.parquet", "-o", "s.csv"],
+    ):
+        done = run(*arguments)
+        assert done.code == 2 and done.err.count("\n") == 1 and done.err.startswith("Error: ")
+    for line in ('{"set": ' + deep, '{"set": "x", "threshold": "high", "status": "exact"}',
+                 '{"set": ["ant"], "threshold": [1], "status": "exact"}', "7", "null",
+                 '{"set": [["ant"]], "threshold": 1.0, "status": ["exact"]}'):  # fmt: skip
+        bound(folder / "s.jsonl", "\n".join([line, *lines[1:]]) + "\n")
+        done = run("evaluate", "test.npz", "s.jsonl", "--metric", "class")
+        assert done.code == 2 and done.err.count("\n") == 1 and done.err.startswith("Error: ")
+
+
+def bound(path, text):
+    """Write a result by hand, and bind the options beside it to it."""
+    import hashlib
+
+    path.write_text(text)
+    beside = path.with_name(path.name + ".options.json")
+    record = json.loads(beside.read_text())
+    beside.write_text(json.dumps(record | {"sha256": hashlib.sha256(text.encode()).hexdigest()}))

@@ -1,0 +1,53 @@
+"""Predictors of every kind, for the tests of what is saved."""
+
+import numpy as np
+
+from trustsets import (
+    APS,
+    RAPS,
+    Atypicality,
+    Bins,
+    ClusteredConformal,
+    ConditionalConformal,
+    Confidence,
+    Entropy,
+    Groups,
+    Intercept,
+    MondrianConformal,
+    PluginConformal,
+    Polynomial,
+    PrincipalComponents,
+    Softmax,
+    StandardConformal,
+    TrustScore,
+)
+from trustsets.predictors import atypicality_groups
+
+TRAINING = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
+PREDICTORS = {
+    "standard": lambda: StandardConformal(APS(own_mass="random"), random_state=3),
+    "standard, tuned": lambda: StandardConformal(temperature="tuning", allow_empty=True),
+    "groups": lambda: MondrianConformal(by=Groups("site"), score=RAPS(lam=0.1, k_reg=1)),
+    "bins": lambda: MondrianConformal(
+        by=Bins(of=(Confidence(),), counts=(3,), spacing=("quantile",)), score=Softmax(scale="tail")
+    ),
+    "class": lambda: MondrianConformal(by="class", temperature=1.5),
+    "conditional": lambda: ConditionalConformal(
+        basis=Polynomial(2, of=(Confidence(transform="rank"), Entropy(transform="log")))
+        + PrincipalComponents(2)
+        + Groups("site"),
+        randomized=True,
+    ),
+    "conditional, trust": lambda: ConditionalConformal(
+        basis=Polynomial(2) + Bins(counts=(2, 2), product=True) + Intercept(),
+        trust=TrustScore().fit(np.random.default_rng(0).normal(size=(60, 3)), list("abcde") * 12),
+    ),
+    "default": ConditionalConformal,
+    "plug-in": lambda: PluginConformal(
+        basis=Polynomial(degree=2, of=(Confidence(transform="rank"),))
+    ),
+    "clusters": lambda: ClusteredConformal(
+        APS(own_mass="random"), n_clusters=2, tuning_fraction=0.4, random_state=4
+    ),
+    "atypicality": lambda: atypicality_groups(Atypicality.from_training(*TRAINING), groups=2),
+}
