@@ -16,6 +16,7 @@ from trustsets.cli.options import Command
 from trustsets.cli.paper import paper
 from trustsets.cli.predict import predict
 from trustsets.cli.report import report
+from trustsets.cli.warmup import warmup
 
 __all__ = ["app", "main"]
 
@@ -55,7 +56,7 @@ def root(
     console.reset()
 
 
-for command in (demo, extract, calibrate, predict, evaluate, report):
+for command in (demo, extract, calibrate, predict, evaluate, report, warmup):
     app.command(cls=Command)(command)
 app.add_typer(paper)
 

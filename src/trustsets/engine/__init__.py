@@ -5,8 +5,8 @@ and `trustsets.status` only.
 """
 
 from trustsets.engine.fit import Certificate
-from trustsets.engine.model import QuantileModel, fit_quantiles
+from trustsets.engine.model import QuantileModel, fit_quantiles, warm_up
 from trustsets.engine.oracle import solve_oracle
 from trustsets.engine.result import Thresholds
 
-__all__ = ["Certificate", "QuantileModel", "Thresholds", "fit_quantiles", "solve_oracle"]
+__all__ = ["Certificate", "QuantileModel", "Thresholds", "fit_quantiles", "solve_oracle", "warm_up"]

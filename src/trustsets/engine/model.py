@@ -31,7 +31,7 @@ from trustsets.engine.scan import Base, prepare
 from trustsets.errors import InputError
 from trustsets.status import Status
 
-__all__ = ["QuantileModel", "fit_quantiles"]
+__all__ = ["QuantileModel", "fit_quantiles", "warm_up"]
 
 T = TypeVar("T")
 
@@ -352,3 +352,20 @@ def _fit(problem: Problem, start: IntArray | None, resolution: float) -> Quantil
         _resolution=resolution,
         _certified=vertex.certificate.holds,
     )
+
+
+def warm_up() -> None:
+    """Compile all kernels of the engine, or load them from the cache, by solving small problems.
+
+    Examples
+    --------
+    >>> warm_up()
+    """
+    x = np.exp(2.0 * np.random.default_rng(0).standard_normal(400))
+    phi = np.stack([x**k for k in range(4)], axis=1)
+    model = fit_quantiles(phi, x, alpha=0.1)
+    rows = np.vstack([phi[:20], 0.5 * phi[np.argmax(x)], 9.0 * phi[np.argmax(x)]])
+    model.thresholds(rows)
+    # Few test points are so extreme that their path is too long; solve one as if it were.
+    for row in model._problem.whitening.apply(rows[-2:]):
+        model._solve_alone(row, 0.9, [(0.9 * row, model._vertex.basis)])
