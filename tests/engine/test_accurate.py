@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from accurate import FAMILIES
+from accurate_families import FAMILIES
 from problems import Array, Case, one_hot, polynomial, reference
 
 from trustsets import APS, RAPS, ConditionalConformal, ModelOutputs, Softmax, TrustScore
@@ -20,11 +20,7 @@ SLOW = {Status.FALLBACK, Status.ROUNDED_UP, Status.UNCERTIFIED}
 
 def parts(name: str, seed: int, size: int) -> tuple[ModelOutputs, ModelOutputs, ModelOutputs]:
     """Training, calibration and test samples; every other seed has no groups."""
-    outputs = FAMILIES[name].draw(seed, 3 * size)
-    if seed % 2:
-        outputs = ModelOutputs(
-            logits=outputs.logits, features=outputs.features, labels=outputs.labels
-        )
+    outputs = FAMILIES[name].draw(seed, 3 * size, grouped=seed % 2 == 0)
     train, calibration, test = (outputs.take(np.arange(k, 3 * size, 3)) for k in range(3))
     return train, calibration, test
 

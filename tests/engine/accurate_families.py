@@ -25,8 +25,8 @@ class Family:
     sharpness: float
     tail: float = 0.0
 
-    def draw(self, seed: int, count: int) -> ModelOutputs:
-        """Outputs of `count` samples with features, labels and two group columns."""
+    def draw(self, seed: int, count: int, grouped: bool = True) -> ModelOutputs:
+        """Outputs of `count` samples with features, labels and perhaps two group columns."""
         rng = np.random.default_rng([seed, self.n_classes, self.n_features])
         centres = self.spread * rng.standard_normal((self.n_classes, self.n_features))
         shares = np.exp(-self.tail * np.arange(self.n_classes) / self.n_classes)
@@ -35,7 +35,10 @@ class Family:
         ratios = features @ centres.T - 0.5 * np.square(centres).sum(axis=1)
         groups = {"site": rng.choice(4, count, p=[0.6, 0.25, 0.1, 0.05]), "sex": labels % 2}
         return ModelOutputs(
-            logits=self.sharpness * ratios, features=features, labels=labels, groups=groups
+            logits=self.sharpness * ratios,
+            features=features,
+            labels=labels,
+            groups=groups if grouped else None,
         )
 
 
