@@ -1,6 +1,20 @@
 """The calibration problem: a whitened basis, scores in general position, the rank; frozen.
 
-Imports `copies` and `trustsets.errors` of the package.
+What "exact" means. Scores that follow each other more closely than `RESOLUTION` of the score scale
+are made equal to the largest of them; a threshold is then the exact optimum for these scores, up to
+the rounding of a weighted sum of them. No score gets smaller, so coverage is kept, and where no two
+scores are that close nothing changes at all.
+
+Why the solvers end. Different scores are now at least `RESOLUTION` apart. Ties are broken by nudges
+below half that gap, so they cannot change the order of scores, and about a hundred times the
+rounding of a residual (`kernels.ROUNDING`), so rounding rarely undoes them. A residual within
+rounding of zero counts as zero, and the nudges alone decide its side: the side of a point depends on
+the vertex and not on how it was reached. In general position every step of the descent makes the
+loss strictly smaller, so no vertex comes twice, and there are finitely many. A path passes finitely
+many vertices too, each optimal on an interval of the way. Where rounding makes a solver repeat
+itself all the same, its cap ends it and the next one takes over: path, descent, reduced linear
+program, whole linear program, and the same with scores rounded up more coarsely. Each answer is
+certified, and where none is, the threshold is infinite and its status says so.
 """
 
 from dataclasses import dataclass, replace
