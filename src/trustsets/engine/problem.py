@@ -8,7 +8,7 @@ scores are that close nothing changes at all.
 Why the solvers end. Different scores are now at least `RESOLUTION` apart. Ties are broken by nudges
 below half that gap, so they cannot change the order of scores, and about a hundred times the
 rounding of a residual (`kernels.ROUNDING`), so rounding rarely undoes them. A residual within
-rounding of zero counts as zero, and the nudges alone decide its side: the side of a point depends on
+rounding of zero counts as zero, and the nudges alone decide its side: where a point lies depends on
 the vertex and not on how it was reached. In general position every step of the descent makes the
 loss strictly smaller, so no vertex comes twice, and there are finitely many. A path passes finitely
 many vertices too, each optimal on an interval of the way. Where rounding makes a solver repeat
