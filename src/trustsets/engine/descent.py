@@ -35,6 +35,10 @@ REFRESH = 100
 """Pivots between two computations of residuals and pull from scratch."""
 CAP_FACTOR = 60
 """Pivots allowed per basic point (and at least this many times ten)."""
+FIRST = np.int64(0)
+"""A start that is no constant for numba, which compiles a kernel anew for each one passed to it."""
+TINY = float(np.finfo(np.float64).tiny)
+"""The least that a step of length zero moves a residual."""
 BEYOND = 1e200
 """A step longer than all; finite, so that its products are numbers."""
 
@@ -102,7 +106,7 @@ def descend(
             return UNBOUNDED, pivot
         length, entering, out = step[chosen], index[chosen], basis[leaving]
         _pass_points(rows, copies, residual, speed, length, total)
-        beyond = sign * max(length, np.finfo(np.float64).tiny)
+        beyond = sign * max(length, TINY)
         _swap(rows, copies, alpha, residual, out, beyond, entering, total)
         basis[leaving], is_basic[out], is_basic[entering] = entering, False, True
         exchange(corner, leaving, rows, entering, ratio)
@@ -255,7 +259,7 @@ def _weighted_select(
     so it ends after at most `count` rounds. A sum in another order may miss `need` by rounding
     in a part that had reached it; the entry just after that part is then the answer.
     """
-    low, high, passed, after = 0, count, 0.0, -1
+    low, high, passed, after = FIRST, count, 0.0, -1
     while low < high:
         a, b, c = step[low], step[(low + high) // 2], step[high - 1]
         pivot = max(min(a, b), min(max(a, b), c))

@@ -23,6 +23,7 @@ from trustsets.engine.landmarks import (
     RESIDUAL,
     ROUND,
     SHIFT,
+    START,
     Landmarks,
     begin_landmarks,
     candidate_rows,
@@ -128,7 +129,7 @@ def _follow_all(
     state = allocate(scan, MOST_MEMBERS * rank + longest)
     cap = longest if fill else CAP_FACTOR * rank + CAP_BASE
     vectors = state.vectors
-    taken, before, found = 0, 0, 1
+    taken, before, found = 0, 0, START + 1
     for i in order:
         start = starts[i]
         if fill:
