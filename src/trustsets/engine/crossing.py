@@ -96,7 +96,7 @@ def first_crossing(members: int, scan: Scan, state: PathState) -> tuple[float, i
     return length, entering, seen
 
 
-@inner()
+@inner(inline="always")
 def _after(square: float, along: float, long: float, length: float) -> float:
     """Distance after a step of `length` along the edge from a point at a squared distance."""
     if length >= UNREACHED:
@@ -122,7 +122,7 @@ def _member_crossing(
     return length, entering
 
 
-@inner()
+@inner(inline="always")
 def _set_floors(
     chapter: int,
     centres: FloatArray,
@@ -141,7 +141,7 @@ def _set_floors(
         floor[block] = (1.0 - FLOOR_SLACK) * summary[LEAST, block] - (middle + around + slack)
 
 
-@inner()
+@inner(inline="always")
 def _read_home(
     block: int,
     blocks: FloatArray,
@@ -156,7 +156,7 @@ def _read_home(
         cache[low + lane] = points[DISTANCE, block * WIDTH + lane] - cache[low + lane]
 
 
-@inner()
+@inner(inline="always")
 def _read_near(
     block: int, blocks: FloatArray, vectors: FloatArray, cache: FloatArray, low: int
 ) -> None:
@@ -166,7 +166,7 @@ def _read_near(
         cache[i + WIDTH] = cache[i] - cache[i + WIDTH]
 
 
-@inner()
+@inner(inline="always")
 def _hide(
     block: int, position: IntArray, first: int, last: int, cache: FloatArray, low: int
 ) -> None:
@@ -176,7 +176,7 @@ def _hide(
             cache[low + position[m] % WIDTH] = np.inf
 
 
-@inner()
+@inner(inline="always")
 def _least(cache: FloatArray, low: int) -> float:
     """Smallest residual of a block, less some room for rounding."""
     least = np.inf

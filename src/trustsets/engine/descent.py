@@ -113,7 +113,7 @@ def descend(
     return CAPPED, cap
 
 
-@inner()
+@inner(inline="always")
 def _refresh(
     data: Data,
     pull: FloatArray,
@@ -132,7 +132,7 @@ def _refresh(
     return True
 
 
-@inner()
+@inner(inline="always")
 def _speeds(rows: FloatArray, edge: FloatArray, basis: IntArray, speed: FloatArray) -> None:
     """Rates at which residuals fall along the edge; those of basic points count as zero."""
     for i in range(len(rows)):
@@ -141,7 +141,7 @@ def _speeds(rows: FloatArray, edge: FloatArray, basis: IntArray, speed: FloatArr
         speed[basis[k]] = 0.0
 
 
-@inner()
+@inner(inline="always")
 def _total_pull(
     rows: FloatArray,
     copies: FloatArray,
@@ -181,7 +181,7 @@ def _steepest_edge(
     return leaving, excess, sign
 
 
-@inner()
+@inner(inline="always")
 def _square(matrix: FloatArray, i: int) -> float:
     total = 0.0
     for j in range(matrix.shape[1]):
@@ -189,7 +189,7 @@ def _square(matrix: FloatArray, i: int) -> float:
     return total
 
 
-@inner()
+@inner(inline="always")
 def _turn(
     residual: FloatArray,
     speed: FloatArray,
@@ -306,7 +306,7 @@ def _pass_points(
                     total[j] += change * rows[i, j]
 
 
-@inner()
+@inner(inline="always")
 def _swap(
     rows: FloatArray,
     copies: FloatArray,

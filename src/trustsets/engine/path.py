@@ -6,6 +6,9 @@ until the dual value of a basic point reaches its bound; then that point leaves,
 along its edge until the first other residual is zero, and that point enters. The steps are
 `_price`, `_leave`, `first_crossing`, `_enter` and `_finish`; `_follow` is the loop around them.
 
+Kernels with one caller, and small ones, are inlined before types are inferred. Numba compiles and
+optimises every other kernel on its own and again within its callers, at each level of calls.
+
 Imports `crossing`, `kernels`, `landmarks`, `problem`, `scan`, `work` and `trustsets.status`.
 """
 
@@ -153,7 +156,7 @@ def _follow_all(
                 found += keep(found, members, scan, marks, state)
 
 
-@inner()
+@inner(inline="always")
 def _follow(
     level: float, start: int, cap: int, scan: Scan, marks: Landmarks, state: PathState
 ) -> tuple[float, int, int, int]:
@@ -186,7 +189,7 @@ def _follow(
     return np.nan, FALLBACK, cap, 0
 
 
-@inner()
+@inner(inline="always")
 def _bound(alpha: float, upper: bool, copies: float) -> float:
     """Bound of a dual value; equal calibration points act as one with a larger box."""
     return copies * (1.0 - alpha if upper else -alpha)
@@ -211,7 +214,7 @@ def _price(vectors: FloatArray, alpha: float) -> tuple[int, float]:
     return leaving, best
 
 
-@inner()
+@inner(inline="always")
 def _leave(leaving: int, room: float, alpha: float, state: PathState) -> None:
     """Move the dual values, take the leaving point out of the basis and set the edge."""
     vectors, member, slot = state.vectors, state.member, state.slot[leaving]
@@ -253,7 +256,7 @@ def _enter(leaving: int, entering: int, members: int, scan: Scan, state: PathSta
     return members
 
 
-@inner()
+@inner(inline="always")
 def _join(new: int, position: int, scan: Scan, state: PathState) -> None:
     """Make a point a member: its row is copied out of its block, and the scan skips it."""
     block, lane, side = position // WIDTH, position % WIDTH, scan.points[SIDE, position]
@@ -289,7 +292,7 @@ def _refresh(members: int, scan: Scan, state: PathState) -> bool:
     return True
 
 
-@inner()
+@inner(inline="always")
 def _base_residual(position: int, rank: int, points: FloatArray) -> float:
     """Residual of a point at the base vertex; its basic points come first."""
     if position < rank:

@@ -113,7 +113,7 @@ class PathState(NamedTuple):
     counters: IntArray
 
 
-@inner()
+@inner(inline="always")
 def allocate(scan: Scan, most: int) -> PathState:
     """Scratch space for paths of at most `most` members; untouched pages cost nothing."""
     n_blocks, rank, _ = scan.blocks.shape
@@ -173,7 +173,7 @@ def begin(mark: int, marks: Landmarks, state: PathState) -> int:
     return members
 
 
-@inner()
+@inner(inline="always")
 def keep(mark: int, members: int, scan: Scan, marks: Landmarks, state: PathState) -> bool:
     """Write the present vertex as a landmark; false, and nothing kept, if there is no room.
 
