@@ -52,6 +52,7 @@ def child() -> None:
     outputs = ModelOutputs(logits=logits, features=rng.normal(size=(900, 8)), labels=labels)
     train, calibration, test = (outputs.take(np.arange(k, 900, 3)) for k in range(3))
     start, clock = time.process_time(), time.perf_counter()
+    assert train.features is not None and train.labels is not None
     trust = TrustScore().fit(train.features, train.labels)
     ConditionalConformal(trust=trust).calibrate(calibration).predict_set(test, alpha=0.1)
     for name, value in sorted(seconds.items(), key=lambda item: -item[1]):

@@ -4,6 +4,8 @@ Which points a step must look at, and why that is exact, is told in `scan`. Impo
 `landmarks`, `problem`, `scan` and `work`.
 """
 
+from typing import Any
+
 import numpy as np
 
 from trustsets.engine.compiled import inner
@@ -37,7 +39,7 @@ RADIUS_SLACK = 1.0 + 1e-9
 """Room for rounding in the comparison of keys and distances."""
 FLOOR_SLACK = 1e-9
 """Room for rounding in the bound of a block."""
-NEXT = np.int64(WIDTH)
+NEXT: Any = np.int64(WIDTH)
 """Where the second products of a chapter go, after the first."""
 UNREACHED = 1e150
 """The length of a step that nothing ends; finite, so that its products are numbers."""

@@ -7,7 +7,7 @@ equal ones, its `copies`: its loss and its box are that many times as large. Imp
 and `problem`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,7 +35,7 @@ REFRESH = 100
 """Pivots between two computations of residuals and pull from scratch."""
 CAP_FACTOR = 60
 """Pivots allowed per basic point (and at least this many times ten)."""
-FIRST = np.int64(0)
+FIRST: Any = np.int64(0)
 """A start that is no constant for numba, which compiles a kernel anew for each one passed to it."""
 TINY = float(np.finfo(np.float64).tiny)
 """The least that a step of length zero moves a residual."""

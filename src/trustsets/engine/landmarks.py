@@ -8,7 +8,7 @@ is kept if that took some pivots, so they are dense where vertices change fast. 
 at the nearest: whatever other points come with it, its path is the same.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -44,13 +44,13 @@ POINTS_EACH = 2
 """Calibration points per candidate: small problems are not worth many."""
 MEMBER_FACTOR, MOST_MEMBERS = 4, 24
 """Members per dimension that landmarks may have on average, and that one may have."""
-SHIFT, ETA, PULL, INVERSE = np.arange(4)
+SHIFT, ETA, PULL, INVERSE = cast(Any, np.arange(4))
 """Rows of `Landmarks.vertex`; the first three are those of `PathState.vectors` too."""
-RESIDUAL = np.int64(2)
+RESIDUAL: Any = np.int64(2)
 """Row of the residuals of members, after `SIDE` and `COPIES`."""
-START = np.int64(0)
+START: Any = np.int64(0)
 """Where products of a block go that nobody keeps."""
-MEMBER_ROWS = np.int64(3)
+MEMBER_ROWS: Any = np.int64(3)
 """Rows of `Landmarks.member`."""
 
 

@@ -23,7 +23,7 @@ its floor: first a lower bound of that, later the value itself.
 Imports `fit`, `kernels` and `problem`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -48,16 +48,16 @@ __all__ = [
 # Kernels hand over few arrays, each with several rows: every array of a tuple adds to the time it
 # takes to compile each kernel that has the tuple. The numbers of the rows are NumPy's, since numba
 # compiles a kernel anew for each Python integer that is passed to it as a constant.
-SIDE, COPIES, DISTANCE, SCORE = np.arange(4)
+SIDE, COPIES, DISTANCE, SCORE = cast(Any, np.arange(4))
 """Rows of `Scan.points`; those of members begin with the same two."""
-SPREAD, LEAST, FIRST_KEY = np.arange(3)
+SPREAD, LEAST, FIRST_KEY = cast(Any, np.arange(3))
 """Rows of `Scan.summary`."""
 
 FIRST_BLOCKS = 4
 """Blocks of the first group, which is kept in the order of keys; groups then double."""
 SAMPLED = 64
 """Points that decide along which coordinate a set of points is split."""
-DEPTH = np.int64(64)
+DEPTH: Any = np.int64(64)
 """How often a group can be halved, and more."""
 SPREAD_SLACK = 1.0 + 1e-9
 """Room for rounding in distances to a centre."""

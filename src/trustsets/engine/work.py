@@ -3,7 +3,7 @@
 Imports `kernels`, `landmarks`, `problem` and `scan`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -47,13 +47,15 @@ __all__ = [
 ]
 
 # Rows of `PathState.vectors` after `SHIFT`, `ETA` and `PULL`, and how many there are.
-WAY, HOME_SHIFT, EDGE, WEIGHT, SIZE, GOAL, DIRECTION, ROW, SPARE, N_VECTORS = np.arange(3, 13)
+WAY, HOME_SHIFT, EDGE, WEIGHT, SIZE, GOAL, DIRECTION, ROW, SPARE, N_VECTORS = cast(
+    Any, np.arange(3, 13)
+)
 # Row of `PathState.member` after `SIDE`, `COPIES` and `RESIDUAL`, and how many there are.
-SPEED, N_MEMBER = np.arange(3, 5)
+SPEED, N_MEMBER = cast(Any, np.arange(3, 5))
 # Rows of `PathState.visits`, and how many there are.
-STAMP, READ, SEEN, OPENED, N_VISITS = np.arange(5)
+STAMP, READ, SEEN, OPENED, N_VISITS = cast(Any, np.arange(5))
 # Entries of `PathState.counters`, and how many there are.
-CLOCK, MARK, KNOWN, N_COUNTERS = np.arange(4)
+CLOCK, MARK, KNOWN, N_COUNTERS = cast(Any, np.arange(4))
 
 FIRST_CACHE = 2 * WIDTH
 """Where the blocks begin in `PathState.cache`."""
