@@ -1,16 +1,35 @@
 """The first zero of a residual along an edge, found by a look at few points.
 
 Which points a step must look at, and why that is exact, is told in `scan`. Imports `kernels`,
-`problem`, `scan` and `work`.
+`landmarks`, `problem`, `scan` and `work`.
 """
+
+from typing import Any
 
 import numpy as np
 
 from trustsets.engine.compiled import inner
-from trustsets.engine.kernels import WIDTH, block_products, dot, row_dot
+from trustsets.engine.kernels import WIDTH, block_products
+from trustsets.engine.landmarks import RESIDUAL, SHIFT, START
 from trustsets.engine.problem import FloatArray, IntArray
-from trustsets.engine.scan import Base
-from trustsets.engine.work import Work
+from trustsets.engine.scan import DISTANCE, FIRST_KEY, LEAST, SIDE, SPREAD, Scan
+from trustsets.engine.work import (
+    BLOCK_CACHE,
+    CLOCK,
+    EDGE,
+    FIRST_CACHE,
+    HOME_SHIFT,
+    KNOWN,
+    MARK,
+    OPENED,
+    READ,
+    SEEN,
+    SPEED,
+    STAMP,
+    WAY,
+    PathState,
+    rows_dot,
+)
 
 __all__ = ["advance", "first_crossing"]
 
@@ -20,67 +39,66 @@ RADIUS_SLACK = 1.0 + 1e-9
 """Room for rounding in the comparison of keys and distances."""
 FLOOR_SLACK = 1e-9
 """Room for rounding in the bound of a block."""
+NEXT: Any = np.int64(WIDTH)
+"""Where the second products of a chapter go, after the first."""
 UNREACHED = 1e150
 """The length of a step that nothing ends; finite, so that its products are numbers."""
 
 
 @inner()
-def first_crossing(members: int, base: Base, work: Work) -> tuple[float, int, int]:
+def first_crossing(members: int, scan: Scan, state: PathState) -> tuple[float, int, int]:
     """First zero of a residual along the edge: step, entering point, number of blocks seen.
 
     The entering point is a member's number or the number of members plus its position; -1: a ray.
     """
-    long = dot(work.edge, work.edge)
+    vectors, cache, floor, visits = state.vectors, state.cache, state.floor, state.visits
+    blocks, summary, points = scan.blocks, scan.summary, scan.points
+    clock, mark, known = state.counters[CLOCK], state.counters[MARK], state.counters[KNOWN]
+    long = rows_dot(vectors, EDGE, vectors, EDGE)
     tiny = EDGE_TOL * np.sqrt(long)
-    here, along = dot(work.shift, work.shift), dot(work.shift, work.edge)
-    gone, ahead = dot(work.way, work.way), dot(work.way, work.edge)
-    length, entering = _member_crossing(members, tiny, work)
+    here = rows_dot(vectors, SHIFT, vectors, SHIFT)
+    along = rows_dot(vectors, SHIFT, vectors, EDGE)
+    gone = rows_dot(vectors, WAY, vectors, WAY)
+    ahead = rows_dot(vectors, WAY, vectors, EDGE)
+    length, entering = _member_crossing(members, tiny, state.row, state.member, vectors)
     radius, reach = _after(here, along, long, length), _after(gone, ahead, long, length)
     seen = 0
-    for chapter in range(len(base.centres)):
-        if base.first_key[chapter * WIDTH] > radius:
+    for chapter in range(len(scan.centres)):
+        if summary[FIRST_KEY, chapter * WIDTH] > radius:
             break
-        _open(chapter, base, work)
+        if visits[OPENED, chapter] != mark:
+            visits[OPENED, chapter] = mark
+            _set_floors(chapter, scan.centres, summary, vectors, cache, floor)
+        block_products(scan.centres, chapter, vectors, WAY, cache, START)
+        block_products(scan.centres, chapter, vectors, EDGE, cache, NEXT)
         for lane in range(WIDTH):
             block = chapter * WIDTH + lane
             # At the end of the step the signed products of the block stay below this.
-            end = work.centre_here[lane] + length * work.centre_speed[lane]
-            bound = end + base.spread[block] * reach
-            if base.first_key[block] > radius or bound < work.floor[block]:
+            bound = cache[lane] + length * cache[WIDTH + lane] + summary[SPREAD, block] * reach
+            if summary[FIRST_KEY, block] > radius or bound < floor[block]:
                 continue
-            known = work.home_members[0]
-            if work.read[block] != work.mark[0]:
-                work.read[block] = work.mark[0]
-                _read(block, base.blocks, base.distance, work.home_shift, work.home)
-                _hide(block, work.member_position, 0, known, work.home)
-                work.floor[block] = _least(work.home, block)
-                if bound < work.floor[block]:
+            low = FIRST_CACHE + block * BLOCK_CACHE
+            if visits[READ, block] != mark:
+                visits[READ, block] = mark
+                _read_home(block, blocks, points, vectors, cache, low)
+                _hide(block, state.position, START, known, cache, low)
+                floor[block] = _least(cache, low)
+                if bound < floor[block]:
                     continue
-            if work.stamp[block] != work.clock[0]:
-                _read(block, base.blocks, work.home, work.way, work.near)
-                _hide(block, work.member_position, known, members, work.near)
-            work.seen[seen] = block
+            if visits[STAMP, block] != clock:
+                _read_near(block, blocks, vectors, cache, low)
+                _hide(block, state.position, known, members, cache, low + WIDTH)
+            visits[SEEN, seen] = block
             seen += 1
-            block_products(base.blocks, block, work.edge, work.speed, block * WIDTH)
-            shorter, position = _block_crossing(work.near, work.speed, block * WIDTH, tiny, length)
-            if position >= 0:
-                length, entering = shorter, members + position
+            block_products(blocks, block, vectors, EDGE, cache, low + 2 * WIDTH)
+            shorter, found = _block_crossing(cache, low + WIDTH, tiny, length)
+            if found >= 0:
+                length, entering = shorter, members + block * WIDTH + found
                 radius, reach = _after(here, along, long, length), _after(gone, ahead, long, length)
     return length, entering, seen
 
 
-@inner()
-def _open(chapter: int, base: Base, work: Work) -> None:
-    """Products of a chapter's centres with way and edge; its floors if they are not known yet."""
-    if work.opened[chapter] != work.mark[0]:
-        work.opened[chapter] = work.mark[0]
-        block_products(base.centres, chapter, work.home_shift, work.centre_here, 0)
-        _set_floors(chapter, work.centre_here, base.spread, base.least, work.far[0], work.floor)
-    block_products(base.centres, chapter, work.way, work.centre_here, 0)
-    block_products(base.centres, chapter, work.edge, work.centre_speed, 0)
-
-
-@inner()
+@inner(inline="always")
 def _after(square: float, along: float, long: float, length: float) -> float:
     """Distance after a step of `length` along the edge from a point at a squared distance."""
     if length >= UNREACHED:
@@ -89,97 +107,120 @@ def _after(square: float, along: float, long: float, length: float) -> float:
 
 
 @inner()
-def _member_crossing(members: int, tiny: float, work: Work) -> tuple[float, int]:
+def _member_crossing(
+    members: int, tiny: float, row: FloatArray, member: FloatArray, vectors: FloatArray
+) -> tuple[float, int]:
     """First zero among members that are not basic."""
     length, entering = UNREACHED, -1
     for m in range(members):
-        side = work.member_side[m]
+        side = member[SIDE, m]
         if side != 0.0:
-            rate = row_dot(work.member_row, m, work.edge)
-            work.member_speed[m] = rate
+            rate = rows_dot(row, m, vectors, EDGE)
+            member[SPEED, m] = rate
             if side * rate > tiny:
-                step = max(side * work.member_residual[m], 0.0) / (side * rate)
+                step = max(side * member[RESIDUAL, m], 0.0) / (side * rate)
                 if step < length:
                     length, entering = step, m
     return length, entering
 
 
-@inner()
+@inner(inline="always")
 def _set_floors(
     chapter: int,
-    middle: FloatArray,
-    spread: FloatArray,
-    least: FloatArray,
-    far: float,
+    centres: FloatArray,
+    summary: FloatArray,
+    vectors: FloatArray,
+    cache: FloatArray,
     floor: FloatArray,
 ) -> None:
-    """Lower bounds of the residuals of blocks at a landmark `far` from the base vertex."""
+    """Lower bounds of the residuals of blocks at the landmark."""
+    block_products(centres, chapter, vectors, HOME_SHIFT, cache, START)
+    far = np.sqrt(rows_dot(vectors, HOME_SHIFT, vectors, HOME_SHIFT))
     for lane in range(WIDTH):
-        block = chapter * WIDTH + lane
-        around = spread[block] * far
-        slack = FLOOR_SLACK * (abs(middle[lane]) + around)
-        floor[block] = (1.0 - FLOOR_SLACK) * least[block] - (middle[lane] + around + slack)
+        block, middle = chapter * WIDTH + lane, cache[lane]
+        around = summary[SPREAD, block] * far
+        slack = FLOOR_SLACK * (abs(middle) + around)
+        floor[block] = (1.0 - FLOOR_SLACK) * summary[LEAST, block] - (middle + around + slack)
 
 
-@inner()
-def _read(
-    block: int, blocks: FloatArray, start: FloatArray, way: FloatArray, out: FloatArray
+@inner(inline="always")
+def _read_home(
+    block: int,
+    blocks: FloatArray,
+    points: FloatArray,
+    vectors: FloatArray,
+    cache: FloatArray,
+    low: int,
 ) -> None:
-    """Signed residuals of a block: those at the start less the products with the way."""
-    low = block * WIDTH
-    block_products(blocks, block, way, out, low)
+    """Signed residuals of a block at the landmark: distances less the products with its shift."""
+    block_products(blocks, block, vectors, HOME_SHIFT, cache, low)
+    for lane in range(WIDTH):
+        cache[low + lane] = points[DISTANCE, block * WIDTH + lane] - cache[low + lane]
+
+
+@inner(inline="always")
+def _read_near(
+    block: int, blocks: FloatArray, vectors: FloatArray, cache: FloatArray, low: int
+) -> None:
+    """Signed residuals of a block now: those at the landmark less the products with the way."""
+    block_products(blocks, block, vectors, WAY, cache, low + WIDTH)
     for i in range(low, low + WIDTH):
-        out[i] = start[i] - out[i]
+        cache[i + WIDTH] = cache[i] - cache[i + WIDTH]
 
 
-@inner()
-def _hide(block: int, positions: IntArray, first: int, last: int, residual: FloatArray) -> None:
+@inner(inline="always")
+def _hide(
+    block: int, position: IntArray, first: int, last: int, cache: FloatArray, low: int
+) -> None:
     """Make the residuals of members of a block infinite: the scan then passes over them."""
     for m in range(first, last):
-        if positions[m] // WIDTH == block:
-            residual[positions[m]] = np.inf
+        if position[m] // WIDTH == block:
+            cache[low + position[m] % WIDTH] = np.inf
 
 
-@inner()
-def _least(residual: FloatArray, block: int) -> float:
+@inner(inline="always")
+def _least(cache: FloatArray, low: int) -> float:
     """Smallest residual of a block, less some room for rounding."""
     least = np.inf
-    for i in range(block * WIDTH, (block + 1) * WIDTH):
-        least = min(least, residual[i])
+    for i in range(low, low + WIDTH):
+        least = min(least, cache[i])
     return least * (1.0 - FLOOR_SLACK if least > 0.0 else 1.0 + FLOOR_SLACK)
 
 
 @inner()
-def _block_crossing(
-    near: FloatArray, speed: FloatArray, low: int, tiny: float, length: float
-) -> tuple[float, int]:
-    """First zero before `length` in the block at `low`: step and position, or -1.
+def _block_crossing(cache: FloatArray, low: int, tiny: float, length: float) -> tuple[float, int]:
+    """First zero before `length` of the residuals at `low`: step and place in the block, or -1.
 
     The count is a loop without branches, which vectorises; most blocks end there.
     """
     count = 0
     for i in range(low, low + WIDTH):
-        count += (speed[i] > tiny) & (near[i] < length * speed[i])
+        count += (cache[i + WIDTH] > tiny) & (cache[i] < length * cache[i + WIDTH])
     found = -1
     if count > 0:
-        for i in range(low, low + WIDTH):
-            if speed[i] > tiny and near[i] < length * speed[i]:
-                length, found = max(near[i], 0.0) / speed[i], i
+        for lane in range(WIDTH):
+            near, speed = cache[low + lane], cache[low + WIDTH + lane]
+            if speed > tiny and near < length * speed:
+                length, found = max(near, 0.0) / speed, lane
     return length, found
 
 
 @inner()
-def advance(length: float, members: int, seen: int, work: Work) -> None:
+def advance(length: float, members: int, seen: int, state: PathState) -> None:
     """Move the vertex and all residuals in view by `length` along the edge."""
-    work.clock[0] += 1
-    for j in range(len(work.shift)):
-        work.shift[j] += length * work.edge[j]
-        work.way[j] += length * work.edge[j]
+    vectors, member, visits, cache = state.vectors, state.member, state.visits, state.cache
+    state.counters[CLOCK] += 1
+    clock = state.counters[CLOCK]
+    for j in range(vectors.shape[1]):
+        step = length * vectors[EDGE, j]
+        vectors[SHIFT, j] += step
+        vectors[WAY, j] += step
     for m in range(members):
-        if work.member_side[m] != 0.0:
-            work.member_residual[m] -= length * work.member_speed[m]
+        if member[SIDE, m] != 0.0:
+            member[RESIDUAL, m] -= length * member[SPEED, m]
     for s in range(seen):
-        low = work.seen[s] * WIDTH
-        work.stamp[work.seen[s]] = work.clock[0]
+        block = visits[SEEN, s]
+        visits[STAMP, block] = clock
+        low = FIRST_CACHE + block * BLOCK_CACHE + WIDTH
         for i in range(low, low + WIDTH):
-            work.near[i] -= length * work.speed[i]
+            cache[i] -= length * cache[i + WIDTH]

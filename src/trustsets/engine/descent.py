@@ -7,7 +7,7 @@ equal ones, its `copies`: its loss and its box are that many times as large. Imp
 and `problem`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,10 @@ REFRESH = 100
 """Pivots between two computations of residuals and pull from scratch."""
 CAP_FACTOR = 60
 """Pivots allowed per basic point (and at least this many times ten)."""
+FIRST: Any = np.int64(0)
+"""A start that is no constant for numba, which compiles a kernel anew for each one passed to it."""
+TINY = float(np.finfo(np.float64).tiny)
+"""The least that a step of length zero moves a residual."""
 BEYOND = 1e200
 """A step longer than all; finite, so that its products are numbers."""
 
@@ -102,14 +106,14 @@ def descend(
             return UNBOUNDED, pivot
         length, entering, out = step[chosen], index[chosen], basis[leaving]
         _pass_points(rows, copies, residual, speed, length, total)
-        beyond = sign * max(length, np.finfo(np.float64).tiny)
+        beyond = sign * max(length, TINY)
         _swap(rows, copies, alpha, residual, out, beyond, entering, total)
         basis[leaving], is_basic[out], is_basic[entering] = entering, False, True
         exchange(corner, leaving, rows, entering, ratio)
     return CAPPED, cap
 
 
-@inner()
+@inner(inline="always")
 def _refresh(
     data: Data,
     pull: FloatArray,
@@ -128,7 +132,7 @@ def _refresh(
     return True
 
 
-@inner()
+@inner(inline="always")
 def _speeds(rows: FloatArray, edge: FloatArray, basis: IntArray, speed: FloatArray) -> None:
     """Rates at which residuals fall along the edge; those of basic points count as zero."""
     for i in range(len(rows)):
@@ -137,7 +141,7 @@ def _speeds(rows: FloatArray, edge: FloatArray, basis: IntArray, speed: FloatArr
         speed[basis[k]] = 0.0
 
 
-@inner()
+@inner(inline="always")
 def _total_pull(
     rows: FloatArray,
     copies: FloatArray,
@@ -177,7 +181,7 @@ def _steepest_edge(
     return leaving, excess, sign
 
 
-@inner()
+@inner(inline="always")
 def _square(matrix: FloatArray, i: int) -> float:
     total = 0.0
     for j in range(matrix.shape[1]):
@@ -185,7 +189,7 @@ def _square(matrix: FloatArray, i: int) -> float:
     return total
 
 
-@inner()
+@inner(inline="always")
 def _turn(
     residual: FloatArray,
     speed: FloatArray,
@@ -255,7 +259,7 @@ def _weighted_select(
     so it ends after at most `count` rounds. A sum in another order may miss `need` by rounding
     in a part that had reached it; the entry just after that part is then the answer.
     """
-    low, high, passed, after = 0, count, 0.0, -1
+    low, high, passed, after = FIRST, count, 0.0, -1
     while low < high:
         a, b, c = step[low], step[(low + high) // 2], step[high - 1]
         pivot = max(min(a, b), min(max(a, b), c))
@@ -302,7 +306,7 @@ def _pass_points(
                     total[j] += change * rows[i, j]
 
 
-@inner()
+@inner(inline="always")
 def _swap(
     rows: FloatArray,
     copies: FloatArray,

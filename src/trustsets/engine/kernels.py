@@ -265,22 +265,22 @@ def _swap_entries(key: FloatArray, weight: FloatArray, index: IntArray, i: int, 
 
 @inner(fastmath=REASSOCIATE)
 def block_products(
-    blocks: FloatArray, block: int, vector: FloatArray, out: FloatArray, low: int
+    blocks: FloatArray, block: int, vectors: FloatArray, v: int, out: FloatArray, low: int
 ) -> None:
-    """Products of the points of one block with a vector, into `out` from `low` on.
+    """Products of the points of one block with `vectors[v]`, into `out` from `low` on.
 
     Four coordinates at a time: sums then live in registers instead of memory.
     """
-    rank = len(vector)
+    rank = vectors.shape[1]
     for lane in range(WIDTH):
         out[low + lane] = 0.0
     for j in range(0, rank - 3, 4):
-        a, b, c, d = vector[j], vector[j + 1], vector[j + 2], vector[j + 3]
+        a, b, c, d = vectors[v, j], vectors[v, j + 1], vectors[v, j + 2], vectors[v, j + 3]
         for lane in range(WIDTH):
             out[low + lane] += (blocks[block, j, lane] * a + blocks[block, j + 1, lane] * b) + (
                 blocks[block, j + 2, lane] * c + blocks[block, j + 3, lane] * d
             )
     for j in range(rank - rank % 4, rank):
-        a = vector[j]
+        a = vectors[v, j]
         for lane in range(WIDTH):
             out[low + lane] += blocks[block, j, lane] * a

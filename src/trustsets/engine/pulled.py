@@ -19,9 +19,11 @@ import numpy as np
 from trustsets.engine.compiled import entry
 from trustsets.engine.descent import CAPPED, OPTIMAL, UNBOUNDED, Data
 from trustsets.engine.fit import MAX_ROUNDS, Vertex, certify, problem_data, run_descent
-from trustsets.engine.kernels import WIDTH, add_term, block_products, compensated_pull, dot, row_dot
+from trustsets.engine.kernels import WIDTH, add_term, block_products, compensated_pull, row_dot
+from trustsets.engine.landmarks import START
 from trustsets.engine.problem import BoolArray, FloatArray, IntArray, Problem
-from trustsets.engine.scan import Base
+from trustsets.engine.scan import COPIES, DISTANCE, FIRST_KEY, LEAST, SPREAD, Base, Scan
+from trustsets.engine.work import rows_dot
 
 __all__ = ["Guards", "Solved", "choose_guards", "fit_pulled"]
 
@@ -147,54 +149,57 @@ def _begin(
             return _look_around(data, vertex, base, solved[nearest][1])
     near = base.order[:FIRST_BAND]
     nowhere = np.zeros(len(base.order), np.bool_)
-    return Centre(vertex.basis, near, base.distance[: len(near)], nowhere, np.zeros(len(goal)))
+    distance = base.points[DISTANCE, : len(near)]
+    return Centre(vertex.basis, near, distance, nowhere, np.zeros(len(goal)))
 
 
 def _look_around(data: Data, vertex: Vertex, base: Base, basis: IntArray) -> Centre:
     """Find the points that the vertex of `basis` has put on the other side, or almost."""
     shift = np.asarray(np.linalg.solve(data.rows[basis], vertex.residuals[basis]), np.float64)
-    found, gap = np.empty(len(base.distance), np.int64), np.empty(len(base.distance))
-    count = _find_near(base, shift, found, gap)
+    size = base.points.shape[1]
+    found, gap = np.empty(size, np.int64), np.empty(size)
+    count = _find_near(base.scan, shift[None], found, gap)
     found, gap = found[:count], gap[:count].copy()
     near, is_over = base.order[found], np.zeros(len(base.order), np.bool_)
     is_over[near[gap < 0.0]] = True
-    return Centre(basis, near, gap, is_over, _pull_of(base, found[gap < 0.0]))
+    return Centre(basis, near, gap, is_over, _pull_of(base.blocks, base.points, found[gap < 0.0]))
 
 
 @entry()
-def _find_near(base: Base, shift: FloatArray, found: IntArray, gap: FloatArray) -> int:
-    """Store positions and gaps of near points; return their number.
+def _find_near(scan: Scan, shift: FloatArray, found: IntArray, gap: FloatArray) -> int:
+    """Store positions and gaps of points near the vertex at ``shift[0]``; return their number.
 
     Blocks are passed over by the bounds of `scan`, with all points `NEAR` times as far away.
     """
     middle, gone = np.empty(WIDTH), np.empty(WIDTH)
-    radius = np.sqrt(dot(shift, shift))
+    summary, points = scan.summary, scan.points
+    radius = np.sqrt(rows_dot(shift, START, shift, START))
     count = 0
-    for chapter in range(len(base.centres)):
-        if NEAR * base.first_key[chapter * WIDTH] > radius:
+    for chapter in range(len(scan.centres)):
+        if NEAR * summary[FIRST_KEY, chapter * WIDTH] > radius:
             break
-        block_products(base.centres, chapter, shift, middle, 0)
+        block_products(scan.centres, chapter, shift, START, middle, START)
         for lane in range(WIDTH):
             block = chapter * WIDTH + lane
-            if middle[lane] + base.spread[block] * radius < NEAR * base.least[block]:
+            if middle[lane] + summary[SPREAD, block] * radius < NEAR * summary[LEAST, block]:
                 continue
-            block_products(base.blocks, block, shift, gone, 0)
+            block_products(scan.blocks, block, shift, START, gone, START)
             for i in range(WIDTH):
                 position = block * WIDTH + i
-                if gone[i] > NEAR * base.distance[position]:
-                    found[count], gap[count] = position, base.distance[position] - gone[i]
+                if gone[i] > NEAR * points[DISTANCE, position]:
+                    found[count], gap[count] = position, points[DISTANCE, position] - gone[i]
                     count += 1
     return count
 
 
 @entry()
-def _pull_of(base: Base, positions: IntArray) -> FloatArray:
+def _pull_of(blocks: FloatArray, points: FloatArray, positions: IntArray) -> FloatArray:
     """Sum of the rows of points, times the sign of their residuals and their copies."""
-    total, lost = np.zeros(len(base.eta)), np.zeros(len(base.eta))
+    total, lost = np.zeros(blocks.shape[1]), np.zeros(blocks.shape[1])
     for position in positions:
         block, lane = position // WIDTH, position % WIDTH
         for j in range(len(total)):
-            add_term(base.copies[position] * base.blocks[block, j, lane], j, total, lost)
+            add_term(points[COPIES, position] * blocks[block, j, lane], j, total, lost)
     for j in range(len(total)):
         total[j] += lost[j]
     return total

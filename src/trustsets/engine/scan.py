@@ -23,7 +23,7 @@ its floor: first a lower bound of that, later the value itself.
 Imports `fit`, `kernels` and `problem`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -32,16 +32,49 @@ from trustsets.engine.fit import Vertex, heaviest
 from trustsets.engine.kernels import WIDTH, three_way
 from trustsets.engine.problem import FloatArray, IntArray, Problem, scan_keys
 
-__all__ = ["Base", "prepare"]
+__all__ = [
+    "COPIES",
+    "DISTANCE",
+    "FIRST_KEY",
+    "LEAST",
+    "SCORE",
+    "SIDE",
+    "SPREAD",
+    "Base",
+    "Scan",
+    "prepare",
+]
+
+# Kernels hand over few arrays, each with several rows: every array of a tuple adds to the time it
+# takes to compile each kernel that has the tuple. The numbers of the rows are NumPy's, since numba
+# compiles a kernel anew for each Python integer that is passed to it as a constant.
+SIDE, COPIES, DISTANCE, SCORE = cast(Any, np.arange(4))
+"""Rows of `Scan.points`; those of members begin with the same two."""
+SPREAD, LEAST, FIRST_KEY = cast(Any, np.arange(3))
+"""Rows of `Scan.summary`."""
 
 FIRST_BLOCKS = 4
 """Blocks of the first group, which is kept in the order of keys; groups then double."""
 SAMPLED = 64
 """Points that decide along which coordinate a set of points is split."""
+DEPTH: Any = np.int64(64)
+"""How often a group can be halved, and more."""
 SPREAD_SLACK = 1.0 + 1e-9
 """Room for rounding in distances to a centre."""
 DRIFT_TOL = 1e-11
 """Accepted error of a basic residual at the end of a path, as a share of the score scale."""
+
+
+class Scan(NamedTuple):
+    """What compiled code reads of `Base`, under the same names."""
+
+    blocks: FloatArray
+    centres: FloatArray
+    summary: FloatArray
+    points: FloatArray
+    alpha: float
+    reach: float
+    tolerance: float
 
 
 class Base(NamedTuple):
@@ -52,21 +85,20 @@ class Base(NamedTuple):
     blocks : (n_blocks, rank, WIDTH) array
         Rows times the sign of their residual, transposed in blocks so that the products of a
         block with a vector run over contiguous points; padded with zeros.
-    distance : (n_blocks * WIDTH,) array
-        Absolute residuals; infinite for basic points and padding.
     centres : (n_chapters, rank, WIDTH) array
         Centres of the blocks, `WIDTH` blocks to a chapter, in the same layout.
-    spread, least, first_key : (n_chapters * WIDTH,) arrays
-        Of each block: the largest distance to its centre, the smallest absolute residual, and
-        the smallest key of its group (infinite for padding).
+    summary : (3, n_chapters * WIDTH) array
+        Of each block: in row `SPREAD` the largest distance to its centre, in row `LEAST` the
+        smallest absolute residual, in row `FIRST_KEY` the smallest key of its group (infinite for
+        padding).
+    points : (4, n_blocks * WIDTH) array
+        Of each position: in row `SIDE` the sign of the residual, +1 for basic points; in row
+        `COPIES` how many equal calibration points it stands for; in row `DISTANCE` the absolute
+        residual, infinite for basic points and padding; in row `SCORE` the score as given.
     order : (n,) array
         Row number in the problem of each position.
     heavy : array
         Row numbers of the points of largest leverage.
-    side : (n,) array
-        Sign of the residual, +1 for basic points.
-    scores, copies : (n,) arrays
-        Scores as given, and how many equal calibration points each point stands for.
     rows, corner, eta, pull : arrays
         Of the vertex. Its basic points come first in scan order, in the order of `corner`.
     alpha, reach, tolerance : float
@@ -74,16 +106,11 @@ class Base(NamedTuple):
     """
 
     blocks: FloatArray
-    distance: FloatArray
     centres: FloatArray
-    spread: FloatArray
-    least: FloatArray
-    first_key: FloatArray
+    summary: FloatArray
+    points: FloatArray
     order: IntArray
     heavy: IntArray
-    side: FloatArray
-    scores: FloatArray
-    copies: FloatArray
     rows: FloatArray
     corner: FloatArray
     eta: FloatArray
@@ -91,6 +118,19 @@ class Base(NamedTuple):
     alpha: float
     reach: float
     tolerance: float
+
+    @property
+    def scan(self) -> Scan:
+        """The part for compiled code."""
+        return Scan(
+            self.blocks,
+            self.centres,
+            self.summary,
+            self.points,
+            self.alpha,
+            self.reach,
+            self.tolerance,
+        )
 
 
 def prepare(problem: Problem, vertex: Vertex) -> Base:
@@ -104,18 +144,18 @@ def prepare(problem: Problem, vertex: Vertex) -> Base:
     n_blocks = -(-n_points // WIDTH)
     signed = np.zeros((n_blocks, WIDTH, rank))
     signed.reshape(n_blocks * WIDTH, rank)[:n_points] = problem.rows[order] * side[order, None]
-    distance = np.full(n_blocks * WIDTH, np.inf)
-    distance[rank:n_points] = np.abs(vertex.residuals[order[rank:]])
+    points = np.zeros((4, n_blocks * WIDTH))
+    points[SIDE, :n_points], points[COPIES, :n_points] = side[order], problem.copies[order]
+    points[SCORE, :n_points], points[DISTANCE] = problem.scores[order], np.inf
+    points[DISTANCE, rank:n_points] = np.abs(vertex.residuals[order[rank:]])
+    centres, spread, least = _summarise(signed, points[DISTANCE].reshape(n_blocks, WIDTH))
     return Base(
-        np.ascontiguousarray(signed.transpose(0, 2, 1)),
-        distance,
-        *_summarise(signed, distance.reshape(n_blocks, WIDTH)),
-        first_key=first_key,
+        blocks=np.ascontiguousarray(signed.transpose(0, 2, 1)),
+        centres=centres,
+        summary=np.stack([spread, least, first_key]),
+        points=points,
         order=order,
         heavy=heaviest(problem.norms, rank),
-        side=side[order],
-        scores=problem.scores[order],
-        copies=problem.copies[order],
         rows=problem.rows[vertex.basis],
         corner=vertex.corner,
         eta=vertex.eta,
@@ -183,29 +223,33 @@ def _split_into_blocks(rows: FloatArray, side: FloatArray, group: IntArray) -> N
     Halves the group again and again along the coordinate in which its points differ most.
     """
     values, spare = np.empty(len(group)), np.empty(len(group))
-    stack = [(0, len(group))]
-    while len(stack) > 0:
-        low, high = stack.pop()
+    # Parts that are still to be halved; one of every size at most waits.
+    lows, highs, waiting = np.zeros(DEPTH, np.int64), np.zeros(DEPTH, np.int64), 1
+    highs[0] = len(group)
+    while waiting > 0:
+        waiting -= 1
+        low, high = lows[waiting], highs[waiting]
         n_blocks = -(-(high - low) // WIDTH)
         if n_blocks < 2:
             continue
-        column = _widest(rows, side, group[low:high])
+        column = _widest(rows, side, group, low, high)
         for i in range(low, high):
             values[i] = side[group[i]] * rows[group[i], column]
         middle = low + (n_blocks // 2) * WIDTH
         _part_at(values, spare, group, low, high, middle)
-        stack.append((low, middle))
-        stack.append((middle, high))
+        lows[waiting], highs[waiting] = low, middle
+        lows[waiting + 1], highs[waiting + 1] = middle, high
+        waiting += 2
 
 
 @inner()
-def _widest(rows: FloatArray, side: FloatArray, group: IntArray) -> int:
-    """Find the coordinate of largest variance among some of the points."""
-    step = max(1, len(group) // SAMPLED)
+def _widest(rows: FloatArray, side: FloatArray, group: IntArray, low: int, high: int) -> int:
+    """Find the coordinate of largest variance among some of the points of [low, high)."""
+    step = max(1, (high - low) // SAMPLED)
     best, widest = -1.0, 0
     for j in range(rows.shape[1]):
         total, square, count = 0.0, 0.0, 0
-        for i in range(0, len(group), step):
+        for i in range(low, high, step):
             value = side[group[i]] * rows[group[i], j]
             total += value
             square += value * value

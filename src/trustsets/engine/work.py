@@ -3,200 +3,208 @@
 Imports `kernels`, `landmarks`, `problem` and `scan`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from trustsets.engine.compiled import inner
-from trustsets.engine.kernels import WIDTH, dot, products
-from trustsets.engine.landmarks import MOST_MEMBERS, Landmarks
+from trustsets.engine.compiled import REASSOCIATE, inner
+from trustsets.engine.kernels import WIDTH
+from trustsets.engine.landmarks import (
+    INVERSE,
+    MEMBER_ROWS,
+    MOST_MEMBERS,
+    SHIFT,
+    Landmarks,
+)
 from trustsets.engine.problem import FloatArray, IntArray
-from trustsets.engine.scan import Base
+from trustsets.engine.scan import COPIES, SIDE, Scan
 
-__all__ = ["Work", "allocate", "begin", "begin_at_base", "keep"]
+__all__ = [
+    "BLOCK_CACHE",
+    "CLOCK",
+    "DIRECTION",
+    "EDGE",
+    "FIRST_CACHE",
+    "GOAL",
+    "HOME_SHIFT",
+    "KNOWN",
+    "MARK",
+    "OPENED",
+    "READ",
+    "ROW",
+    "SEEN",
+    "SIZE",
+    "SPARE",
+    "SPEED",
+    "STAMP",
+    "WAY",
+    "WEIGHT",
+    "PathState",
+    "allocate",
+    "begin",
+    "keep",
+    "rows_dot",
+]
+
+# Rows of `PathState.vectors` after `SHIFT`, `ETA` and `PULL`, and how many there are.
+WAY, HOME_SHIFT, EDGE, WEIGHT, SIZE, GOAL, DIRECTION, ROW, SPARE, N_VECTORS = cast(
+    Any, np.arange(3, 13)
+)
+# Row of `PathState.member` after `SIDE`, `COPIES` and `RESIDUAL`, and how many there are.
+SPEED, N_MEMBER = cast(Any, np.arange(3, 5))
+# Rows of `PathState.visits`, and how many there are.
+STAMP, READ, SEEN, OPENED, N_VISITS = cast(Any, np.arange(5))
+# Entries of `PathState.counters`, and how many there are.
+CLOCK, MARK, KNOWN, N_COUNTERS = cast(Any, np.arange(4))
+
+FIRST_CACHE = 2 * WIDTH
+"""Where the blocks begin in `PathState.cache`."""
+BLOCK_CACHE = 3 * WIDTH
+"""Entries of a block there."""
 
 
-class Work(NamedTuple):
-    """Scratch space of one thread.
+class PathState(NamedTuple):
+    """Scratch space of one thread, packed in few arrays (see `scan`).
 
-    The vertex lies `shift` away from the base vertex and `way` away from the landmark where the
-    path began. Basic point k is member `slot[k]`; it has dual value `eta[k]`, which moves at
-    rate ``-weight[k]`` on the way to `goal`. Members are the points whose role differs from the
-    base vertex: its basic points and every point that entered since. The scan skips them (`near`
-    and `home` are infinite there). `member_side` is 0 for basic points, else the sign of the
-    residual; `slot_copies` and `member_copies` count equal calibration points.
-
-    `near` and `speed` hold signed residuals and their rates in scan order. Those of a block
-    belong to the present vertex if the block's `stamp` equals `clock`, which moves on at every
-    step; `seen` lists the blocks scanned in this step. `home` holds signed residuals at the
-    landmark and `floor` a lower bound of those of a block; they belong to the present landmark
-    if `read` of the block and `opened` of the chapter equal `mark`. Points that share a landmark
-    find them ready.
+    Attributes
+    ----------
+    vectors : (N_VECTORS, rank) array
+        The vertex lies `SHIFT` away from the base vertex and `WAY` away from the landmark where
+        the path began, which is `HOME_SHIFT` away from the base vertex. `EDGE` is the direction
+        of the step. Basic point k has dual value ``ETA[k]``, which moves at rate ``-WEIGHT[k]``
+        on the way to `GOAL`, and stands for ``SIZE[k]`` equal calibration points. `PULL` is the
+        sum of the nonbasic points' rows times their dual values, `DIRECTION` the goal less that
+        of the landmark, `ROW` the row of the test point; `SPARE` is free.
+    slot : (rank,) array
+        Basic point k is member ``slot[k]``.
+    inverse : (rank, rank) array
+        Transposed inverse of the basic rows (`corner` in `kernels`).
+    ratio : (rank,) array
+        Of the last exchange (see `kernels`).
+    position, row : (most,) and (most, rank) arrays
+        Members are the points whose role differs from the base vertex: its basic points and every
+        point that entered since. The scan skips them: residuals in `cache` are infinite there.
+    member : (N_MEMBER, most) array
+        Of each member: `SIDE`, 0 for basic points, else the sign of the residual; `COPIES`, how
+        many equal calibration points it stands for; `RESIDUAL`, and its rate `SPEED`.
+    cache : (FIRST_CACHE + n_blocks * BLOCK_CACHE,) array
+        Two times `WIDTH` entries for a chapter, the products of its centres with way and edge. Then
+        three times `WIDTH` for each block of points: signed residuals at the landmark; signed
+        residuals now; their rates.
+    floor : (n_chapters * WIDTH,) array
+        A lower bound of the residuals of each block at the landmark.
+    visits : (N_VISITS, n_blocks) array
+        Present residuals of a block are valid if its `STAMP` equals the `CLOCK`. Those at the
+        landmark are if its `READ` equals the `MARK`, and floors are if `OPENED` of the chapter
+        does: points that share a landmark find them ready. `SEEN` lists the blocks of this step.
+    counters : (N_COUNTERS,) array
+        `CLOCK` moves on at every step, `MARK` is the number of the landmark plus one, `KNOWN` the
+        number of its members.
     """
 
-    near: FloatArray
-    speed: FloatArray
-    stamp: IntArray
-    clock: IntArray
-    seen: IntArray
-    home: FloatArray
-    floor: FloatArray
-    read: IntArray
-    opened: IntArray
-    mark: IntArray
-    home_shift: FloatArray
-    home_members: IntArray
-    far: FloatArray
-    centre_here: FloatArray
-    centre_speed: FloatArray
-    corner: FloatArray
-    eta: FloatArray
-    weight: FloatArray
-    edge: FloatArray
-    shift: FloatArray
-    way: FloatArray
-    pull: FloatArray
-    ratio: FloatArray
-    spare: FloatArray
-    goal: FloatArray
-    direction: FloatArray
+    vectors: FloatArray
     slot: IntArray
-    slot_copies: FloatArray
-    member_position: IntArray
-    member_row: FloatArray
-    member_side: FloatArray
-    member_residual: FloatArray
-    member_speed: FloatArray
-    member_copies: FloatArray
+    inverse: FloatArray
+    ratio: FloatArray
+    position: IntArray
+    row: FloatArray
+    member: FloatArray
+    cache: FloatArray
+    floor: FloatArray
+    visits: IntArray
+    counters: IntArray
 
 
-@inner()
-def allocate(base: Base, most: int) -> Work:
+@inner(inline="always")
+def allocate(scan: Scan, most: int) -> PathState:
     """Scratch space for paths of at most `most` members; untouched pages cost nothing."""
-    n_padded, rank = len(base.distance), len(base.eta)
-    n_blocks, n_chapters = n_padded // WIDTH, len(base.centres)
-    return Work(
-        near=np.empty(n_padded),
-        speed=np.empty(n_padded),
-        stamp=np.zeros(n_blocks, np.int64),
-        clock=np.zeros(1, np.int64),
-        seen=np.empty(n_blocks, np.int64),
-        home=np.empty(n_padded),
-        floor=np.empty(n_chapters * WIDTH),
-        read=np.zeros(n_blocks, np.int64),
-        opened=np.zeros(n_chapters, np.int64),
-        mark=np.zeros(1, np.int64),
-        home_shift=np.zeros(rank),
-        home_members=np.zeros(1, np.int64),
-        far=np.zeros(1),
-        centre_here=np.empty(WIDTH),
-        centre_speed=np.empty(WIDTH),
-        corner=np.empty((rank, rank)),
-        eta=np.empty(rank),
-        weight=np.empty(rank),
-        edge=np.empty(rank),
-        shift=np.empty(rank),
-        way=np.empty(rank),
-        pull=np.empty(rank),
+    n_blocks, rank, _ = scan.blocks.shape
+    return PathState(
+        vectors=np.empty((N_VECTORS, rank)),
+        slot=np.zeros(rank, np.int64),
+        inverse=np.empty((rank, rank)),
         ratio=np.empty(rank),
-        spare=np.empty(rank),
-        goal=np.empty(rank),
-        direction=np.empty(rank),
-        slot=np.empty(rank, np.int64),
-        slot_copies=np.empty(rank),
-        member_position=np.empty(most, np.int64),
-        member_row=np.empty((most, rank)),
-        member_side=np.empty(most),
-        member_residual=np.empty(most),
-        member_speed=np.empty(most),
-        member_copies=np.empty(most),
+        position=np.zeros(most, np.int64),
+        row=np.empty((most, rank)),
+        member=np.empty((N_MEMBER, most)),
+        cache=np.empty(FIRST_CACHE + n_blocks * BLOCK_CACHE),
+        floor=np.empty(scan.summary.shape[1]),
+        visits=np.zeros((N_VISITS, n_blocks), np.int64),
+        counters=np.zeros(N_COUNTERS, np.int64),
     )
 
 
+@inner(fastmath=REASSOCIATE)
+def rows_dot(left: FloatArray, i: int, right: FloatArray, k: int) -> float:
+    """Inner product of row i of one matrix and row k of another; the sum may be reordered."""
+    total = 0.0
+    for j in range(left.shape[1]):
+        total += left[i, j] * right[k, j]
+    return total
+
+
 @inner()
-def begin(mark: int, marks: Landmarks, work: Work) -> int:
-    """Go to the vertex of a landmark, with `goal` ahead; the number of members."""
-    rank = len(work.eta)
-    work.clock[0] += 1
-    work.mark[0] = mark + 1
-    low = marks.first[mark]
+def begin(mark: int, marks: Landmarks, state: PathState) -> int:
+    """Go to the vertex of a landmark, with the goal ahead; the number of members."""
+    vectors, slot, inverse, row = state.vectors, state.slot, state.inverse, state.row
+    position, member, counters = state.position, state.member, state.counters
+    rank, low = len(slot), marks.first[mark]
     members = int(marks.first[mark + 1] - low)
-    work.home_members[0] = members
+    counters[CLOCK] += 1
+    counters[MARK] = mark + 1
+    counters[KNOWN] = members
     for m in range(members):
-        work.member_position[m] = marks.position[low + m]
-        work.member_side[m] = marks.side[low + m]
-        work.member_residual[m] = marks.residual[low + m]
-        work.member_copies[m] = marks.copies[low + m]
+        position[m] = marks.position[low + m]
+        for a in range(MEMBER_ROWS):
+            member[a, m] = marks.member[a, low + m]
         for j in range(rank):
-            work.member_row[m, j] = marks.row[low + m, j]
+            row[m, j] = marks.row[low + m, j]
+    vertex = marks.vertex
     for k in range(rank):
-        work.eta[k] = marks.eta[mark, k]
-        work.pull[k] = marks.pull[mark, k]
-        work.shift[k] = marks.shift[mark, k]
-        work.home_shift[k] = marks.shift[mark, k]
-        work.way[k] = 0.0
-        work.slot[k] = marks.slot[mark, k]
-        work.slot_copies[k] = work.member_copies[work.slot[k]]
-        work.direction[k] = work.goal[k] - marks.goal[mark, k]
+        for a in range(INVERSE):
+            vectors[a, k] = vertex[mark, a, k]
         for j in range(rank):
-            work.corner[k, j] = marks.corner[mark, k, j]
-    work.far[0] = np.sqrt(dot(work.shift, work.shift))
-    products(work.corner, work.direction, work.weight)
+            inverse[k, j] = vertex[mark, INVERSE + k, j]
+        vectors[HOME_SHIFT, k] = vectors[SHIFT, k]
+        vectors[WAY, k] = 0.0
+        slot[k] = marks.slot[mark, k]
+        vectors[SIZE, k] = member[COPIES, slot[k]]
+        vectors[DIRECTION, k] = vectors[GOAL, k] - marks.blocks[mark // WIDTH, k, mark % WIDTH]
+    for k in range(rank):
+        vectors[WEIGHT, k] = rows_dot(inverse, k, vectors, DIRECTION)
     return members
 
 
-@inner()
-def begin_at_base(base: Base, work: Work) -> int:
-    """Go to the base vertex, whose goal is zero; the number of members."""
-    rank = len(work.eta)
-    for k in range(rank):
-        work.eta[k] = base.eta[k]
-        work.pull[k] = base.pull[k]
-        work.shift[k] = 0.0
-        work.goal[k] = 0.0
-        work.slot[k] = k
-        work.member_position[k] = k
-        work.member_side[k] = 0.0
-        work.member_residual[k] = 0.0
-        work.member_copies[k] = base.copies[k]
-        for j in range(rank):
-            work.corner[k, j] = base.corner[k, j]
-            work.member_row[k, j] = base.rows[k, j]
-    return rank
-
-
-@inner()
-def keep(mark: int, members: int, base: Base, marks: Landmarks, work: Work) -> bool:
+@inner(inline="always")
+def keep(mark: int, members: int, scan: Scan, marks: Landmarks, state: PathState) -> bool:
     """Write the present vertex as a landmark; false, and nothing kept, if there is no room.
 
     A point that entered and left again to the side it came from is a member no more.
     """
-    rank, low = len(work.eta), marks.first[mark]
+    vectors, slot, member = state.vectors, state.slot, state.member
+    rank, low, vertex = len(slot), marks.first[mark], marks.vertex
     end = low
     for m in range(members):
-        position, side = work.member_position[m], work.member_side[m]
-        if position >= rank and side == base.side[position]:
+        position, side = state.position[m], member[SIDE, m]
+        if position >= rank and side == scan.points[SIDE, position]:
             continue
         if end == len(marks.position) or end - low == MOST_MEMBERS * rank:
             return False
         for k in range(rank):
-            if side == 0.0 and work.slot[k] == m:
+            if side == 0.0 and slot[k] == m:
                 marks.slot[mark, k] = end - low
         marks.position[end] = position
-        marks.side[end] = side
-        marks.residual[end] = work.member_residual[m]
-        marks.copies[end] = work.member_copies[m]
+        for a in range(MEMBER_ROWS):
+            marks.member[a, end] = member[a, m]
         for j in range(rank):
-            marks.row[end, j] = work.member_row[m, j]
+            marks.row[end, j] = state.row[m, j]
         end += 1
     marks.first[mark + 1] = end
     for k in range(rank):
-        marks.goal[mark, k] = work.goal[k]
-        marks.shift[mark, k] = work.shift[k]
-        marks.eta[mark, k] = work.eta[k]
-        marks.pull[mark, k] = work.pull[k]
-        marks.blocks[mark // WIDTH, k, mark % WIDTH] = work.goal[k]
+        for a in range(INVERSE):
+            vertex[mark, a, k] = vectors[a, k]
         for j in range(rank):
-            marks.corner[mark, k, j] = work.corner[k, j]
-    marks.half_square[mark] = 0.5 * dot(work.goal, work.goal)
+            vertex[mark, INVERSE + k, j] = state.inverse[k, j]
+        marks.blocks[mark // WIDTH, k, mark % WIDTH] = vectors[GOAL, k]
+    marks.half_square[mark] = 0.5 * rows_dot(vectors, GOAL, vectors, GOAL)
     return True

@@ -5,10 +5,16 @@ multiply-add would leave a rounding residue where two equal rows must be at dist
 
 Rows are passed as an array and a row number, not as a view: a view of an array that all threads
 share counts a reference to it, atomically, and the threads would queue for that counter.
+
+Kernels that read features exist for float32 and for float64, each compiled when it is first called.
+What only kernels call has no entry for Python, which would take longer to compile than the rest.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -28,17 +34,15 @@ UNIT32 = 2.0**-24
 
 # The points may lie in memory that processes share and none may write to.
 _POINTS32 = types.Array(float32, 2, "C", readonly=True)
-_FEATURES = (_POINTS32, types.Array(float64, 2, "C", readonly=True))
+_POINTS64 = types.Array(float64, 2, "C", readonly=True)
 _FACTORS = types.Array(float64, 1, "C", readonly=True)
 _CODES = types.Array(int64, 1, "C", readonly=True)
 
 
-@njit(
-    [float64(float64[:, ::1], int64, kind, int64, _FACTORS) for kind in _FEATURES],
-    cache=True,
-    nogil=True,
-    fastmath=REASSOCIATE,
-)
+_inner = partial(njit, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+@_inner(fastmath=REASSOCIATE)
 def squared_distance(
     queries: NDArray[Any], q: int, features: NDArray[Any], i: int, scale: NDArray[Any]
 ) -> float:
@@ -51,12 +55,7 @@ def squared_distance(
     return total
 
 
-@njit(
-    types.boolean(float32[:, ::1], int64, _POINTS32, int64, float64, float64),
-    cache=True,
-    nogil=True,
-    fastmath=REASSOCIATE,
-)
+@_inner(fastmath=REASSOCIATE)
 def ruled_out(
     queries: NDArray[Any], q: int, points: NDArray[Any], i: int, low: float, cap: float
 ) -> bool:
@@ -87,26 +86,26 @@ def ruled_out(
     return bool(total + shorten * float64(part) > cap)
 
 
-@njit(float32(float64, float64, float64, float64, float64), cache=True, nogil=True)
+@_inner()
 def threshold(best: float, unit: float, shift: float, drift: float, error: float) -> float:
     """Largest value of the float32 product that a point at squared distance `best` can have."""
     reach = np.sqrt(best) * unit + drift
     value = reach * reach + error - shift
-    return float(float32(value + abs(value) * ROUND_UP))
+    return float32(value + abs(value) * ROUND_UP)  # type: ignore[no-any-return]
 
 
-@njit(types.boolean(int64[:, ::1], int64, int64, int64), cache=True, nogil=True)
+@_inner()
 def _inside(ranges: NDArray[Any], q: int, start: int, stop: int) -> bool:
     first = ranges[q, 0] <= start and stop <= ranges[q, 1]
     return bool(first or (ranges[q, 2] <= start and stop <= ranges[q, 3]))
 
 
-@njit(int32(float32[::1], float32), cache=True, nogil=True)
-def _count_kept(line: NDArray[Any], limit: float) -> int:
-    """Products not above `limit`."""
+@_inner()
+def _count_kept(products: NDArray[Any], i: int, start: int, stop: int, limit: float) -> int:
+    """Products of row i, from `start` to `stop`, that are not above `limit`."""
     kept = int32(0)
-    for j in range(line.shape[0]):
-        kept += int32(line[j] <= limit)
+    for j in range(start, stop):
+        kept += int32(products[i, j] <= limit)
     return int(kept)
 
 
@@ -157,7 +156,7 @@ def collect(
             stop = min(start + CHUNK, width)
             if _inside(skipped, q, first + start, first + stop):
                 continue
-            if _count_kept(products[i, start:stop], limit) == 0:
+            if _count_kept(products, i, start, stop, limit) == 0:
                 continue
             for j in range(start, stop):
                 if products[i, j] <= limit and not _inside(skipped, q, first + j, first + j + 1):
@@ -168,17 +167,41 @@ def collect(
 
 _tuple: Any = types.Tuple
 _STATE = _tuple([float64[::1], int64[::1], float64[:, ::1], int64[::1]])
-_REFERENCES = [_tuple([kind, _FACTORS, _POINTS32, _CODES, _CODES]) for kind in _FEATURES]
+_REFERENCES = {
+    np.dtype(kind.dtype.name): _tuple([kind, _FACTORS, _POINTS32, _CODES, _CODES])
+    for kind in (_POINTS32, _POINTS64)
+}
+_lock = threading.Lock()
 
 
-@njit(
-    [
-        void(float32[:, ::1], int64, int64[::1], float64[:, ::1], reference, float64[::1])
-        for reference in _REFERENCES
-    ],
-    cache=True,
-    nogil=True,
-)
+def _for_features(
+    result: Any, *before: Any, after: tuple[Any, ...]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compile a kernel for the type of the features when it is first called with it.
+
+    Its signature is `result` of the arguments `before`, the reference and those `after` it. One
+    signature for each type admits arrays that may be written to and arrays that may not.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        compiled: dict[Any, Callable[..., Any]] = {}
+
+        @wraps(function)
+        def call(*arguments: Any) -> Any:
+            kind = arguments[len(before)][0].dtype
+            if kind not in compiled:
+                with _lock:
+                    if kind not in compiled:
+                        signature = result(*before, _REFERENCES[kind], *after)
+                        compiled[kind] = njit(signature, cache=True, nogil=True)(function)
+            return compiled[kind](*arguments)
+
+        return call
+
+    return decorate
+
+
+@_for_features(void, float32[:, ::1], int64, int64[::1], float64[:, ::1], after=(float64[::1],))
 def seed(
     products: NDArray[Any],
     first: int,
@@ -194,24 +217,28 @@ def seed(
     """
     features, scale, _, codes, needed = reference
     wanted = needed[codes[first]]
-    if products.shape[1] < wanted:
+    width = products.shape[1]
+    if width < wanted:
         return
+    line = np.empty(width, np.float32)
     for i in range(products.shape[0]):
         q = rows[i]
         if best[q] < np.inf:
             continue
         largest = 0.0
-        line = products[i].copy() if wanted > 1 else products[i]
+        for j in range(width):
+            line[j] = products[i, j]
         for _ in range(wanted):
-            j = int(np.argmin(line))
-            distance = squared_distance(full, q, features, first + j, scale)
-            largest = max(largest, distance)
-            if wanted > 1:
-                line[j] = np.inf
+            least = 0
+            for j in range(width):
+                if line[j] < line[least]:
+                    least = j
+            largest = max(largest, squared_distance(full, q, features, first + least, scale))
+            line[least] = np.inf
         best[q] = largest
 
 
-@njit(void(float64[:, ::1], int64, int64, float64), cache=True, nogil=True)
+@_inner()
 def _insert(nearest: NDArray[Any], q: int, wanted: int, value: float) -> None:
     """Put `value` into the increasing list `nearest[q, :wanted]`, dropping its last."""
     place = wanted - 1
@@ -223,16 +250,9 @@ def _insert(nearest: NDArray[Any], q: int, wanted: int, value: float) -> None:
     nearest[q, place] = value
 
 
-@njit(
-    [
-        int64(
-            int32[::1], float32[:, ::1], int64, int64[::1], float64[:, ::1], float32[:, ::1],
-            float64[:, ::1], reference, _STATE, float64,
-        )
-        for reference in _REFERENCES
-    ],
-    cache=True,
-    nogil=True,
+@_for_features(
+    int64, int32[::1], float32[:, ::1], int64, int64[::1], float64[:, ::1], float32[:, ::1],
+    float64[:, ::1], after=(_STATE, float64),
 )  # fmt: skip
 def examine(
     found: NDArray[Any],
@@ -271,8 +291,9 @@ def examine(
     features, scale, points, codes, needed = reference
     best, best_class, nearest, current = state
     computed = 0
-    for position in found:
-        i, j = divmod(position, products.shape[1])
+    width = products.shape[1]
+    for k in range(len(found)):
+        i, j = found[k] // width, found[k] % width
         q, point = rows[i], first + j
         low = float64(products[i, j]) + allowance[q, 0]
         reach = np.sqrt(best[q]) * unit + allowance[q, 1]
@@ -286,7 +307,8 @@ def examine(
         wanted = needed[code]
         if current[q] != code:
             current[q] = code
-            nearest[q, :wanted] = np.inf
+            for place in range(wanted):
+                nearest[q, place] = np.inf
         _insert(nearest, q, wanted, distance)
         last = nearest[q, wanted - 1]
         if last < best[q] or (last == best[q] and code < best_class[q]):
@@ -295,16 +317,9 @@ def examine(
     return computed
 
 
-@njit(
-    [
-        void(
-            int32[::1], float32[:, ::1], int64, int64[::1], float64[:, ::1], float32[:, ::1],
-            float64[:, ::1], reference, float64[::1], float64[:, ::1], float64,
-        )
-        for reference in _REFERENCES
-    ],
-    cache=True,
-    nogil=True,
+@_for_features(
+    void, int32[::1], float32[:, ::1], int64, int64[::1], float64[:, ::1], float32[:, ::1],
+    float64[:, ::1], after=(float64[::1], float64[:, ::1], float64),
 )  # fmt: skip
 def gather(
     found: NDArray[Any],
@@ -325,8 +340,9 @@ def gather(
     ``query * classes + class`` of `nearest`.
     """
     features, scale, points, codes, needed = reference
-    for position in found:
-        i, j = divmod(position, products.shape[1])
+    width = products.shape[1]
+    for k in range(len(found)):
+        i, j = found[k] // width, found[k] % width
         q, point = rows[i], first + j
         low = float64(products[i, j]) + allowance[q, 0]
         reach = np.sqrt(bound[q]) * unit + allowance[q, 1]
