@@ -86,7 +86,14 @@ def test_results_and_inputs_are_left_alone() -> None:
 
 
 def test_public_names() -> None:
-    names = ["Certificate", "QuantileModel", "Thresholds", "fit_quantiles", "solve_oracle"]
+    names = [
+        "Certificate",
+        "QuantileModel",
+        "Thresholds",
+        "fit_quantiles",
+        "solve_oracle",
+        "warm_up",
+    ]
     assert sorted(trustsets.engine.__all__) == names
 
 
