@@ -300,7 +300,14 @@ def test_tuning_draws_differ_from_calibration_draws(make_outputs):
     outputs = make_outputs(400)
     predictor = ClusteredConformal(APS(own_mass="random"), 2).calibrate(outputs, tuning=outputs)
     learned = predictor.state_.learned
-    assert not np.isclose(learned.scores, learned.tuning_scores).all()
+    # s = mass ranked above the label + U times its own mass: both U can be had back.
+    above, own = APS().of_labels(outputs), APS(own_mass="include").of_labels(outputs)
+    draws = [(scores - above) / (own - above) for scores in (learned.scores, learned.tuning_scores)]
+    for each in draws:
+        assert stats.kstest(each, "uniform").pvalue > 1e-3
+    assert abs(np.corrcoef(draws)[0, 1]) < 4 / np.sqrt(400)
+    # Two independent uniform numbers are within a hundredth of each other 2% of the time.
+    assert np.mean(np.abs(draws[0] - draws[1]) < 0.01) < 0.06
 
 
 def test_reuse_of_calibration_samples_warns(make_outputs):
@@ -518,3 +525,39 @@ def test_bad_input_to_the_oracle_is_named():
     ]:
         with pytest.raises(InputError, match=message):
             oracle_sets(*arguments)
+
+
+def test_clusters_of_another_alpha_look_at_its_own_quantile():
+    """Two kinds of classes are alike up to their 97th percentile, and apart from there on."""
+    ranks = np.linspace(0.0, 0.5, 101)
+    tails = [np.where(np.arange(101) >= 97, 0.9, ranks), np.where(np.arange(101) >= 97, 0.6, ranks)]
+    labels = np.repeat(np.arange(4), 101)
+    own = 1.0 - np.concatenate([tails[0], tails[1], tails[0], tails[1]])
+    probabilities = np.tile(((1.0 - own) / 3)[:, None], (1, 4))
+    probabilities[np.arange(404), labels] = own
+    outputs = ModelOutputs(probabilities=probabilities, labels=labels)
+    predictor = ClusteredConformal(Softmax(), 2).calibrate(outputs, tuning=outputs)
+    # All six quantiles are equal at alpha = 0.1, so that there is one cluster only.
+    assert predictor.clusters(0.1).tolist() == [0, 0, 0, 0]
+    fine = predictor.clusters(0.02)
+    assert fine[0] == fine[2] != fine[1] == fine[3]
+    assert predictor.clusters(0.1).tolist() == [0, 0, 0, 0]
+    thresholds = predictor.predict_set(outputs.take([0]), alpha=[0.02, 0.1]).thresholds[0]
+    np.testing.assert_allclose(thresholds[:, 0], [0.9, 0.6, 0.9, 0.6])
+    np.testing.assert_allclose(thresholds[:, 1], 0.455, atol=0.005)
+
+
+@pytest.mark.parametrize("alpha", [0.02, 0.05, 0.1, 0.3])
+def test_auto_counts_clusters_by_the_rule_at_each_alpha(alpha, make_outputs):
+    """``floor(floor(gamma n) / 2)``, n the samples of the rarest class that alpha allows."""
+    everything = make_outputs(12_000, 25)
+    keep = (everything.codes != 0) | (np.cumsum(everything.codes == 0) <= 30)
+    outputs = everything.take(keep)
+    predictor = ClusteredConformal(Softmax()).calibrate(outputs)
+    totals = np.bincount(outputs.codes, minlength=25)
+    enough = max(int(totals.min()), int(np.ceil(round(1 / alpha, 9))) - 1)
+    kept = int((totals >= enough).sum())
+    wanted = int(kept / (75 + kept) * enough) // 2
+    clusters = predictor.clusters(alpha)
+    assert len(set(clusters[clusters >= 0].tolist())) == (wanted if wanted > 1 else 0)
+    assert wanted > 1

@@ -14,7 +14,6 @@ from trustsets import (
     Intercept,
     ModelOutputs,
     Polynomial,
-    StandardConformal,
 )
 from trustsets.draws import Stream, row_uniforms
 from trustsets.scores import Score
@@ -115,8 +114,8 @@ def test_randomised_sets_cover_exactly_over_a_function_class():
     """Weighted by a function of the class, here the confidence, coverage is 1 - alpha too."""
     rng = np.random.default_rng(1)
     gaps = []
-    for repeat in range(400):
-        calibration, test = fresh(rng, 20), fresh(rng, 20)
+    for repeat in range(1200):
+        calibration, test = fresh(rng, 5), fresh(rng, 20)
         predictor = ConditionalConformal(
             APS(own_mass="random"),
             Polynomial(1, (Confidence(),)),
@@ -124,20 +123,8 @@ def test_randomised_sets_cover_exactly_over_a_function_class():
             allow_empty=True,
             random_state=repeat,
         ).calibrate(calibration)
-        covered = predictor.predict_set(test, alpha=0.3).covers(test.labels)
+        covered = predictor.predict_set(test, alpha=0.4).covers(test.labels)
         weights = np.array([np.ones(20), test.confidence])
-        gaps.append((weights * (covered - 0.7)).mean(axis=1))
+        gaps.append((weights * (covered - 0.6)).mean(axis=1))
     error = np.std(gaps, axis=0) / np.sqrt(len(gaps))
     assert (np.abs(np.mean(gaps, axis=0)) < 4.0 * error).all()
-
-
-@pytest.mark.statistical
-def test_random_scores_of_equal_rows_are_independent_in_calibration_and_prediction():
-    """With one calibration sample, coverage at alpha = 1 / 2 is 1 / 2 only without shared draws."""
-    mean, error = coverage(
-        lambda seed: StandardConformal(APS(own_mass="random"), allow_empty=True, random_state=seed),
-        0.5,
-        1,
-        4000,
-    )
-    assert abs(mean - 0.5) < 4.0 * error
