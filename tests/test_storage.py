@@ -1,8 +1,6 @@
 import json
 import os
 import struct
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -191,71 +189,3 @@ def test_what_cannot_be_saved_is_named(make_outputs, tmp_path):
     with pytest.raises(StorageError, match="type object cannot be saved"):
         storage.write(tmp_path / "m.trustsets", object())
     assert os.listdir(tmp_path) == []
-
-
-def test_shape_and_type_are_part_of_the_checksum():
-    """The same bytes read in another way are another content."""
-    numbers = np.arange(6, dtype=np.int64)
-    forms = [
-        numbers,
-        numbers.reshape(2, 3),
-        numbers.reshape(3, 2),
-        numbers.reshape(1, 6),
-        numbers.view(np.float64),
-        numbers.view(np.uint64),
-        numbers.view(np.int32),
-        np.zeros((0, 3)),
-        np.zeros((3, 0)),
-        np.zeros((3, 0), dtype=np.float32),
-    ]
-    assert len({storage.digest(each) for each in forms}) == len(forms)
-    assert storage.digest(np.asfortranarray(forms[1])) == storage.digest(forms[1])
-
-
-@pytest.mark.parametrize(
-    "change", [{"dtype": "I64"}, {"shape": [2, 100]}, {"shape": [200, 1]}], ids=str
-)
-def test_a_tensor_declared_otherwise_is_noticed(change, saved):
-    """The header of the file is changed, not one byte of its numbers."""
-    data = saved.read_bytes()
-    (length,) = struct.unpack("<Q", data[:8])
-    header = json.loads(data[8 : 8 + length])
-    (name,) = (key for key, own in header.items() if own.get("shape") == [200])
-    assert header[name]["dtype"] == "F64"
-    header[name] |= change
-    text = json.dumps(header).encode()
-    saved.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length :])
-    with pytest.raises(StorageError, match="altered"):
-        trustsets.load(saved)
-
-
-FRESH = """
-import os, sys
-# Slow to import, and none of them knows a class of ours.
-import numba, scipy.stats, sklearn.cluster, sklearn.decomposition
-import trustsets
-from trustsets import storage
-for path in sys.argv[1:]:
-    # Every file meets an interpreter that has read no other.
-    if os.fork() == 0:
-        print(os.path.basename(path), storage.digest(trustsets.load(path)), flush=True)
-        os._exit(0)
-    os.wait()
-"""
-
-
-def test_a_fresh_process_loads_every_kind_of_model(make_outputs, tmp_path):
-    """Whatever classes a file holds are known without anything else having been imported."""
-    outputs = make_outputs(400, labels=np.array(list("abcde"))[make_outputs(400).codes])
-    kinds = PREDICTORS | {
-        "auto": lambda: ConditionalConformal(trust=PREDICTORS["conditional, trust"]().trust)
-    }
-    expected = {}
-    for place, make in enumerate(kinds.values()):
-        predictor = make().calibrate(outputs)
-        predictor.save(tmp_path / f"{place}.trustsets")
-        expected[f"{place}.trustsets"] = storage.digest(predictor)
-    paths = [str(tmp_path / name) for name in expected]
-    done = subprocess.run([sys.executable, "-c", FRESH, *paths], capture_output=True, text=True)
-    found = dict(line.split() for line in done.stdout.splitlines())
-    assert found == expected, done.stderr

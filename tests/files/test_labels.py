@@ -24,7 +24,7 @@ def with_label(label, **changes):
 def test_a_label_that_is_no_class_is_refused(label, classes, tmp_path):
     path = write_npz(tmp_path / "a", with_label(label, classes=classes))
     # Its row, or that the numbers do not name the columns.
-    message = rf"a\.npz.*(row 7 holds .*{label}|6 distinct values)"
+    message = rf"a\.npz.*(row 7 holds .*{label}|6 distinct values|labels hold -1)"
     with pytest.raises(InputError, match=message):
         open_outputs(path).read()
     # Other ranges of the file are read as ever.

@@ -348,22 +348,3 @@ def test_class_names_of_any_type_are_listed(case):
     sets = sets_that_cover(np.ones(len(outputs), dtype=bool), outputs)
     text = render_report(evaluate(sets, outputs, metrics=["conf_rank"]), outputs=outputs, sets=sets)
     assert '"classes":["0","1","2","3","4","5"]' in text
-
-
-def test_verdict_names_significant_bins_only():
-    """The lowest coverage of all may be chance: three samples say nothing, 400 do."""
-    # Bins: sound; surely too low; lowest, but tiny; low by its own p-value, but not after Holm's.
-    count, covered = np.array([1000, 400, 3, 40]), np.array([905, 316, 1, 32])
-    codes = np.repeat(np.arange(4), count)
-    hits = np.concatenate([np.arange(n) < k for n, k in zip(count, covered, strict=True)])
-    n = codes.size
-    groups = {"site": np.array(list("abcd"))[codes]}
-    outputs = ModelOutputs(logits=np.zeros((n, 3)), labels=np.zeros(n, dtype=int), groups=groups)
-    result = evaluate(sets_that_cover(hits, outputs), outputs, metrics=["groups"])
-    table = result.tables["group:site"]
-    assert table.coverage.argmin() == 2
-    assert (table.p_value <= 0.05).tolist() == [False, True, True, True]
-    assert (table.holm <= 0.05).tolist() == [False, True, False, False]
-    said = verdict({"m": result})
-    assert "in 1 (lowest 79.0%)" in said
-    assert "33.3%" not in said and "80.0%" not in said
