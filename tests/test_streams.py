@@ -88,7 +88,7 @@ def coverage(make, alpha, n, repeats):
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize(("n", "repeats"), [(1, 1000), (8, 300)])
+@pytest.mark.parametrize(("n", "repeats"), [(1, 1200), (8, 300)])
 def test_randomised_sets_with_a_random_score_cover_exactly(n, repeats):
     """No ties and no top class kept: the average coverage is 1 - alpha, not at least that."""
 
@@ -101,7 +101,7 @@ def test_randomised_sets_with_a_random_score_cover_exactly(n, repeats):
             random_state=seed,
         )
 
-    mean, error = coverage(make, 0.4, n, repeats)
-    assert abs(mean - 0.6) < 4.0 * error
+    mean, error = coverage(make, 0.2, n, repeats)
+    assert abs(mean - 0.8) < 4.0 * error
     # What shared draws would change must be visible at this number of repeats.
-    assert error < 0.016
+    assert error < 0.013
