@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy import stats
 
 from trustsets import (
     ClassBias,
@@ -13,7 +14,7 @@ from trustsets import (
     load,
 )
 from trustsets.basis import choose_basis
-from trustsets.basis.auto import CANDIDATES, RESTRAINT
+from trustsets.basis.auto import CANDIDATES, RESTRAINT, _best, _candidates, _held_out_losses
 from trustsets.statistics import Observed
 
 
@@ -72,7 +73,11 @@ def test_what_clearly_predicts_better_is_taken(make_outputs):
     assert wavy.losses[wavy.chosen] == wavy.losses.min()
     assert "is lower than that of" in wavy.sentence
     flat = choose_basis(Observed(tuning), noise)
-    assert flat.losses[0] - flat.losses[flat.chosen] >= 0.0
+    # Another has the lowest loss, by chance alone: that is not enough.
+    assert flat.losses.argmin() != 0
+    assert flat.chosen == 0
+    assert flat.basis == Polynomial(5, (Confidence(transform="rank"),), penalty=10.0)
+    assert "no other had a clearly lower pinball loss" in flat.sentence
 
 
 def test_few_tuning_samples_give_few_columns(make_outputs):
@@ -147,3 +152,39 @@ def test_class_bias_moves_the_scores_and_not_the_statistics(make_outputs):
     shifted = [each.with_logits(each.logits + bias.bias_) for each in (calibration, test)]
     theirs = ConditionalConformal(basis=basis).calibrate(shifted[0])
     np.testing.assert_array_equal(ours.predict_set(test).mask, theirs.predict_set(shifted[1]).mask)
+
+
+def test_standard_errors_of_the_choice_by_hand():
+    """Of paired differences to the first candidate, not of the losses themselves."""
+    losses = np.array([[3.0, 2.0, 3.0], [5.0, 4.0, 1.0], [9.0, 8.0, 9.0], [7.0, 6.0, 8.0]])
+    chosen, means, errors = _best(losses)
+    np.testing.assert_allclose(means, [6.0, 5.0, 5.25])
+    # Differences -1, -1, -1, -1 and 0, -4, 0, 1: their spread over the root of four.
+    np.testing.assert_allclose(errors, [0.0, 0.0, np.sqrt((17 - 4 * 0.75**2) / 4) / 2])
+    assert chosen == 1
+
+
+@pytest.mark.parametrize(("gain", "chosen"), [(1.9, 0), (2.1, 1)])
+def test_another_candidate_must_win_by_two_standard_errors(gain, chosen):
+    """Differences of -gain +- 10 in 100 samples have standard error 1."""
+    noise = 10.0 * np.resize([1.0, -1.0], 100)
+    first = 50.0 + 30.0 * np.sin(np.arange(100.0))
+    losses = np.column_stack([first, first - gain + noise, first + 1.0])
+    found, means, errors = _best(losses)
+    assert means[0] - means[1] == pytest.approx(gain * errors[1])
+    assert found == chosen
+
+
+def test_the_choice_reports_the_numbers_it_was_made_by(make_outputs):
+    tuning = make_outputs(300, groups=None)
+    noise = np.random.default_rng(0).exponential(size=300)
+    scores = np.cos(12.0 * stats.rankdata(tuning.confidence) / 300) + 0.1 * noise
+    choice = choose_basis(Observed(tuning), scores)
+    losses = _held_out_losses(_candidates(Observed(tuning)), Observed(tuning), scores)
+    assert losses.shape == (300, len(choice.candidates))
+    for place in range(1, len(choice.candidates)):
+        differences = losses[:, place] - losses[:, 0]
+        spread = np.sqrt(np.mean((differences - differences.mean()) ** 2))
+        assert choice.losses[place] == pytest.approx(losses[:, place].mean())
+        assert choice.errors[place] == pytest.approx(spread / np.sqrt(300))
+    assert (choice.errors[1:] > 1e-4).all()

@@ -74,16 +74,29 @@ def test_it_is_the_parts_put_together(digits):
 
 def test_training_and_calibration_samples_are_apart(digits):
     X, y = digits
-    seen = []
+    seen = {}
 
     class Recorder(GaussianNB):
         def fit(self, X, y):
-            seen.append(X)
+            seen["training"] = list(zip(map(bytes, np.ascontiguousarray(X)), y, strict=True))
             return super().fit(X, y)
 
+        def predict_proba(self, X):
+            seen["calibration"] = list(map(bytes, np.ascontiguousarray(X)))
+            return super().predict_proba(X)
+
     model = TrustSetClassifier(Recorder(), "standard", calibration_fraction=0.25).fit(X, y)
-    trained = {row.tobytes() for row in seen[0]}
-    assert len(trained) + model.predictor_.state_.n == len(X)
+    trained = dict(seen["training"])
+    assert len(seen["calibration"]) == model.predictor_.state_.n
+    assert not set(trained) & set(seen["calibration"])
+    # Together they are all samples, once each, and training had the labels of its own.
+    everything = dict(zip(map(bytes, np.ascontiguousarray(X)), y, strict=True))
+    assert sorted([*trained, *seen["calibration"]]) == sorted(everything)
+    assert all(everything[row] == label for row, label in trained.items())
+    reference = model.scaler_.inverse_transform(model.reference_._stored)
+    distances = np.abs(X[:, None, :3] - reference[None, :, :3]).max(axis=2).min(axis=1)
+    is_trained = np.array([bytes(row) in trained for row in np.ascontiguousarray(X)])
+    np.testing.assert_array_equal(distances < 1e-9, is_trained)
 
 
 def test_prefit_calibrates_without_training_data(digits):

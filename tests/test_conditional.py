@@ -334,3 +334,18 @@ def test_one_class_and_one_row_work():
     outputs = ModelOutputs(logits=np.zeros((30, 1)), labels=np.zeros(30, dtype=int))
     sets = ConditionalConformal(basis=Intercept()).calibrate(outputs).predict_set(outputs.take([0]))
     assert sets.mask.tolist() == [[True]]
+
+
+def test_equal_values_share_the_middle_of_their_ranks():
+    """The share below plus half the share of equals: 0 for less than all, 1 for more."""
+    fit_on, new = (
+        Observed(ModelOutputs(probabilities=np.column_stack([p, 1.0 - np.array(p)])))
+        for p in ([0.6, 0.7, 0.7, 0.7, 0.9], [0.55, 0.6, 0.65, 0.7, 0.8, 0.9, 1.0])
+    )
+    ranks = Confidence(transform="rank").fit(fit_on).values(new)
+    np.testing.assert_allclose(ranks, [0.0, 0.1, 0.2, 0.5, 0.8, 0.9, 1.0])
+    # Turning the order round turns the ranks round, ties and all.
+    margin, entropy = (
+        statistic(transform="rank").fit(fit_on).values(fit_on) for statistic in (Margin, Entropy)
+    )
+    np.testing.assert_allclose(margin + entropy, 1.0)

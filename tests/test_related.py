@@ -301,7 +301,14 @@ def test_tuning_draws_differ_from_calibration_draws(make_outputs):
     outputs = make_outputs(400)
     predictor = ClusteredConformal(APS(own_mass="random"), 2).calibrate(outputs, tuning=outputs)
     learned = predictor.state_.learned
-    assert not np.isclose(learned.scores, learned.tuning_scores).all()
+    # s = mass ranked above the label + U times its own mass: both U can be had back.
+    above, own = APS().of_labels(outputs), APS(own_mass="include").of_labels(outputs)
+    draws = [(scores - above) / (own - above) for scores in (learned.scores, learned.tuning_scores)]
+    for each in draws:
+        assert stats.kstest(each, "uniform").pvalue > 1e-3
+    assert abs(np.corrcoef(draws)[0, 1]) < 4 / np.sqrt(400)
+    # Two independent uniform numbers are within a hundredth of each other 2% of the time.
+    assert np.mean(np.abs(draws[0] - draws[1]) < 0.01) < 0.06
 
 
 def test_reuse_of_calibration_samples_warns(make_outputs):
@@ -519,3 +526,40 @@ def test_bad_input_to_the_oracle_is_named():
     ]:
         with pytest.raises(InputError, match=message):
             oracle_sets(*arguments)
+
+
+def test_clusters_of_another_alpha_look_at_its_own_quantile():
+    """Classes 0 and 1 are alike up to their 97th percentile, 0 and 2 in the scores beyond it."""
+    body, beyond = np.linspace(0.0, 0.5, 101), np.arange(101) >= 97
+    scores = [
+        np.where(beyond, tail, body + shift)
+        for shift, tail in ((0.0, 0.9), (0.0, 0.6), (0.02, 0.9), (0.02, 0.6))
+    ]
+    labels, own = np.repeat(np.arange(4), 101), 1.0 - np.concatenate(scores)
+    probabilities = np.tile(((1.0 - own) / 3)[:, None], (1, 4))
+    probabilities[np.arange(404), labels] = own
+    outputs = ModelOutputs(probabilities=probabilities, labels=labels)
+    predictor = ClusteredConformal(Softmax(), 2).calibrate(outputs, tuning=outputs)
+    # Either alpha may be asked for first, and again.
+    for _ in range(2):
+        coarse, fine = predictor.clusters(0.1), predictor.clusters(0.02)
+        assert coarse[0] == coarse[1] != coarse[2] == coarse[3]
+        assert fine[0] == fine[2] != fine[1] == fine[3]
+    thresholds = predictor.predict_set(outputs.take([0]), alpha=0.02).thresholds[0]
+    np.testing.assert_allclose(thresholds, [0.9, 0.6, 0.9, 0.6])
+
+
+@pytest.mark.parametrize("alpha", [0.02, 0.05, 0.1, 0.3])
+def test_auto_counts_clusters_by_the_rule_at_each_alpha(alpha, make_outputs):
+    """``floor(floor(gamma n) / 2)``, n the samples of the rarest class that alpha allows."""
+    everything = make_outputs(12_000, 25)
+    keep = (everything.codes != 0) | (np.cumsum(everything.codes == 0) <= 30)
+    outputs = everything.take(keep)
+    predictor = ClusteredConformal(Softmax()).calibrate(outputs)
+    totals = np.bincount(outputs.codes, minlength=25)
+    enough = max(int(totals.min()), int(np.ceil(round(1 / alpha, 9))) - 1)
+    kept = int((totals >= enough).sum())
+    wanted = int(kept / (75 + kept) * enough) // 2
+    clusters = predictor.clusters(alpha)
+    assert len(set(clusters[clusters >= 0].tolist())) == (wanted if wanted > 1 else 0)
+    assert wanted > 1

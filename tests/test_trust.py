@@ -352,3 +352,32 @@ def test_the_order_of_the_training_points_does_not_matter():
     one = TrustScore(normalize=False).fit(features, labels)
     other = TrustScore(normalize=False).fit(features[order], labels[order])
     np.testing.assert_array_equal(one.score(queries, predicted), other.score(queries, predicted))
+
+
+@pytest.mark.parametrize("device", ["cpu", "torch:cpu"])
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("factor", [2.0**-100, 1e-8, 1e3, 2.0**100])
+def test_scaling_all_features_changes_no_score(normalize, squared, device, factor):
+    """Also where the own distance is 0, and for rows so short that a fixed floor would win."""
+    rng = np.random.default_rng(0)
+    train, labels = rng.normal(size=(60, 4)), np.arange(60) % 3
+    queries, predicted = np.vstack([train[:6], rng.normal(size=(20, 4))]), np.arange(26) % 3
+    make = TrustScore(normalize, squared=squared, device=device)
+    plain = make.fit(train, labels).score(queries, predicted)
+    scaled = make.fit(factor * train, labels).score(factor * queries, predicted)
+    # The unit of the floor is kept to six digits; only own distances of 0 see it.
+    np.testing.assert_allclose(scaled[:6], plain[:6], rtol=1e-5)
+    np.testing.assert_allclose(scaled[6:], plain[6:], rtol=1e-6)
+    assert (plain[:6] > 1e9).all() and (plain[:6] < LARGEST_SCORE).any()
+    assert (plain[6:] < 1e6).all()
+
+
+def test_a_tiny_row_has_a_direction_of_its_own():
+    """Normalised, only a row of zeros has none; float32 goes down to 1e-38."""
+    train = np.array([[1.0, 0.0], [0.0, 1.0]], dtype=np.float32)
+    trust = TrustScore().fit(train, ["x", "y"])
+    for size in (1.0, 1e-15, 1e-30, 1e-37):
+        query = np.array([[3.0, 4.0]], dtype=np.float32) * np.float32(size)
+        own, other, _ = trust.distances(query, ["y"])
+        np.testing.assert_allclose([own[0], other[0]], np.sqrt([0.4, 0.8]), rtol=1e-6)

@@ -95,6 +95,12 @@ def check_classes(value: Any, labels: Array | None, n_classes: int) -> Array:
     distinct = _distinct(labels)
     if distinct.dtype.kind in "iu" and distinct[0] >= 0 and distinct[-1] < n_classes:
         return read_only(np.arange(n_classes))
+    if distinct.dtype.kind == "i" and distinct[:2].tolist() == [-1, 0]:
+        # Taken for a name, the mark of unlabelled samples would shift all columns by one.
+        raise InputError(
+            "labels hold -1 among positions of columns, where it often marks a sample without a "
+            "label; leave such samples out, or pass classes= in the order of the columns."
+        )
     if distinct.size != n_classes:
         raise InputError(
             f"labels have {distinct.size} distinct values (such as {distinct[0]!r}) for "

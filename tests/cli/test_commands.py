@@ -312,11 +312,17 @@ def test_a_model_with_names_reads_outputs_without(run, folder):
         assert run("evaluate", "nameless.npz", model, "--metric", "class").code == 0
 
 
-def test_a_fresh_process_loads_every_model(folder):
+@pytest.mark.parametrize("model", ["standard.trustsets", "conditional.trustsets"])
+def test_a_fresh_process_loads_every_model(model, run, folder):
+    """And predicts the same bytes; tests/test_storage.py has all kinds of models."""
     from command_line import spawn
 
-    done = spawn("predict", "conditional.trustsets", "new.npz", "-o", "s.csv", cwd=folder)
+    done = spawn("predict", model, "new.npz", "-o", "fresh.csv", cwd=folder)
     assert done.returncode == 0, done.stderr
+    assert run("predict", model, "new.npz", "-o", "here.csv").code == 0
+    fresh, here = ((folder / name).read_bytes() for name in ("fresh.csv", "here.csv"))
+    assert fresh == here
+    assert fresh.count(b"\n") == 1201
 
 
 def test_standard_is_the_library(folder):

@@ -3,6 +3,7 @@ import pytest
 
 from trustsets import Bins, Confidence, Groups, InputError, ModelOutputs, MondrianConformal
 from trustsets.metrics import RankBins, label_ranks
+<<<<<<< HEAD
 from trustsets.metrics.binning import (
     bin_by_class,
     bin_by_size,
@@ -12,6 +13,10 @@ from trustsets.metrics.binning import (
     rank_edges_apart,
 )
 from trustsets.statistics import Observed
+=======
+from trustsets.metrics.binning import bin_by_class, bin_by_size, bin_samples, equal_cuts
+from trustsets.statistics import Observed, Statistic
+>>>>>>> teeth
 
 
 def test_rank_against_sorting_each_row(make_outputs):
@@ -225,3 +230,43 @@ def test_one_statistic_is_a_grid_of_one_axis(make_outputs):
     binned = bin_samples(partition, Observed(make_outputs(n=200)))
     assert binned.index.shape[1] == 1
     assert [label.split()[0] for label in binned.labels] == ["Conf"] * len(binned.labels)
+
+
+class Column(Statistic):
+    """A planted statistic: one column of the features."""
+
+    def __init__(self, index):
+        object.__setattr__(self, "index", index)
+
+    def measure(self, observed):
+        return np.asarray(observed.outputs.features[:, self.index], dtype=float)
+
+    @property
+    def name(self):
+        return f"x{self.index}"
+
+
+def test_three_axes_divide_each_other_in_turn():
+    """Every bin encloses its samples and no others; every cell of two axes is halved by the third.
+
+    The columns depend on each other, so that edges of one cell do not fit another.
+    """
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=1200)
+    y = 3.0 * x + rng.normal(size=1200)
+    values = np.column_stack([x, y, 5.0 * y + rng.normal(size=1200)])
+    seen = Observed(ModelOutputs(logits=np.zeros((1200, 2)), features=values))
+    of = (Column(0), Column(1), Column(2))
+    binned = bin_samples(Bins(of, (4, 3, 2), ("quantile",) * 3), seen)
+    assert (binned.axes, binned.shape) == (("x0", "x1", "x2"), (4, 3, 2))
+    assert binned.index.tolist() == [
+        [i, j, k] for i in range(4) for j in range(3) for k in range(2)
+    ]
+    assert np.bincount(binned.cells).tolist() == [50] * 24
+    for place, edges in enumerate(binned.edges):
+        # An upper end is the lower end of the next bin; the largest value belongs to the last.
+        high = np.where(edges[:, 1] == values.max(axis=0), np.inf, edges[:, 1])
+        inside = ((values >= edges[:, 0]) & (values < high)).all(axis=1)
+        np.testing.assert_array_equal(inside, binned.cells == place)
+        name = ", ".join(f"x{i} {low:.3g} to {top:.3g}" for i, (low, top) in enumerate(edges))
+        assert binned.labels[place] == name

@@ -1,10 +1,12 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from trustsets import InputError, compare, evaluate
 from trustsets.metrics import Comparison
+from trustsets.metrics.inference import bootstrap_gaps
 
 
 @pytest.fixture
@@ -127,3 +129,62 @@ def test_only_what_is_shared_can_be_compared(runs):
         compare({"a": own}, columns=["slab"])
     with pytest.raises(InputError, match="share alpha and level"):
         compare({"a": own, "b": runs(0.9, alpha=0.2)})
+
+
+def changed(evaluation, **values):
+    """The evaluation with other numbers in its table of classes, and another coverage."""
+    data = json.loads(evaluation.to_json())
+    for part, value in values.items():
+        target = data if part == "coverage" else data["tables"]["class"]
+        target[part]["value"] = value
+    return type(evaluation).from_json(json.dumps(data))
+
+
+def test_interval_over_seeds_is_students_t_by_hand(runs):
+    """Three seeds: two degrees of freedom, t = 4.303 at 95% and 9.925 at 99%."""
+    for level, t in ((0.95, 4.302653), (0.99, 9.924843)):
+        base = replace(runs(0.9, seeds=(0,))[0], level=level)
+        own = [changed(base, coverage=value, worst=value - 0.1) for value in (0.88, 0.9, 0.95)]
+        table = compare({"a": own}, columns=["coverage", "class.worst"])
+        half = t * np.std([0.88, 0.9, 0.95], ddof=1) / np.sqrt(3)
+        for entry, mean in zip(table.entries[0], (0.91, 0.81), strict=True):
+            assert entry.mean == pytest.approx(mean)
+            assert (entry.lower, entry.upper) == pytest.approx((mean - half, mean + half))
+
+
+def test_halves_have_the_intervals_of_halves(make_case):
+    """Each of gap, shortfall and excess has its own, at the level asked for, of all six classes."""
+    own = []
+    for seed in range(3):
+        sets, outputs = make_case(n=400, seed=seed, rate=np.full(400, 0.8))
+        present = outputs.codes != 5
+        sets, outputs = sets[present], outputs.take(present)
+        own.append(evaluate(sets, outputs, metrics=["class"], n_bootstrap=5, level=0.8))
+    columns = ["class.excess", "class.gap", "class.shortfall"]
+    table = compare({"a": own}, columns=columns, n_bootstrap=300, seed=4)
+    tables = [(item.tables["class"].count, item.tables["class"].covered) for item in own]
+    gap, shortfall, excess = bootstrap_gaps(
+        tables, 0.1, divisor=6, level=0.8, n_bootstrap=300, seed=4
+    )
+    found = [(entry.lower, entry.upper) for entry in table.entries[0]]
+    assert found == [excess, gap, shortfall]
+    assert len({excess, gap, shortfall}) == 3
+
+
+@pytest.mark.parametrize(
+    ("part", "values"),
+    [
+        # The best, just within a tenth of a point, just outside, far away.
+        ("gap", [4.0, 4.1, 4.11, 9.0]),
+        ("shortfall", [1.0, 1.1, 1.11, 2.0]),
+        ("excess", [0.0, 0.1, 0.11, 2.0]),
+        # A coverage is a share: a tenth of a point is 0.001, and higher is better.
+        ("worst", [0.85, 0.849, 0.8489, 0.7]),
+    ],
+)
+def test_bold_is_what_is_within_a_tenth_of_a_point_of_the_best(runs, part, values):
+    base = runs(0.9, seeds=(0,))[0]
+    results = {name: changed(base, **{part: v}) for name, v in zip("dacb", values, strict=True)}
+    table = compare(results, columns=["coverage", f"class.{part}"])
+    assert [row[1].best for row in table.entries] == [True, True, False, False]
+    assert not any(row[0].best for row in table.entries)

@@ -235,3 +235,50 @@ def test_holm_keeps_false_alarms_at_its_level():
     p = under_coverage(covered, count, 0.1)
     alarms = np.mean([(holm(row) <= 0.1).any() for row in p])
     assert 0.02 < alarms < 0.1 + 4 * np.sqrt(0.09 / 3000)
+
+
+def test_bootstrap_over_seeds_shows_the_noise_within_them():
+    """Seeds, and points within each: against resampling both, one at a time."""
+    rng = np.random.default_rng(8)
+    count = np.array([60, 40, 80])
+    rates = ([0.7, 0.85, 0.95], [0.75, 0.8, 0.99], [0.65, 0.9, 0.97])
+    tables = [(count, np.round(count * rate).astype(int)) for rate in map(np.array, rates)]
+    slow = []
+    for _ in range(4000):
+        halves = []
+        for which in rng.integers(3, size=3):
+            sizes = rng.multinomial(180, count / 180)
+            hits = rng.binomial(sizes, tables[which][1] / count)
+            halves.append(slow_gaps(sizes, hits, 0.1))
+        low, high = np.mean(halves, axis=0)
+        slow.append([low + high, low, high])
+    width = np.ptp(np.quantile(slow, [0.025, 0.975], axis=0), axis=0)
+    found = np.array(bootstrap_gaps(tables, 0.1, n_bootstrap=8000))
+    np.testing.assert_allclose(np.ptp(found, axis=1), width, rtol=0.08)
+    # Equal seeds have noise within them alone, which averages out over nine of them.
+    one, nine = (bootstrap_gaps(tables[:1] * n, 0.1, n_bootstrap=8000)[0] for n in (1, 9))
+    assert np.ptp(nine) == pytest.approx(np.ptp(one) / 3, rel=0.08)
+
+
+def test_quantiles_of_sizes_by_hand():
+    """The empirical quantiles of all sets, not of the sizes that occur."""
+    sizes = np.repeat([1, 2, 3, 50], [1, 5, 13, 2])
+    found = summarise_sizes(np.random.default_rng(0).permutation(sizes), n_classes=50)
+    assert found.levels.tolist() == [0.05, 0.25, 0.5, 0.75, 0.95]
+    # Of 21 sets in increasing order, number 1, 5, 10, 15 and 19, counted from 0.
+    assert found.quantiles.tolist() == [2.0, 2.0, 3.0, 3.0, 50.0]
+    assert (found.median, found.full) == (3.0, 2)
+
+
+def test_p_values_of_both_correlations_by_hand():
+    """Student's t of the values, and of their ranks; small samples, so that both are large."""
+    trust = np.array([0.3, 2.0, 1.1, 0.2, 9.0, 1.5, 0.9, 4.0])
+    rank = np.array([1, 3, 2, 1, 1, 5, 2, 4])
+    found = correlate(trust, rank)
+    for x, y, r, p in (
+        (trust, rank, found.pearson, found.pearson_p),
+        (stats.rankdata(trust), stats.rankdata(rank), found.spearman, found.spearman_p),
+    ):
+        assert r == pytest.approx(np.corrcoef(x, y)[0, 1])
+        assert p == pytest.approx(2 * stats.t.sf(abs(r) * np.sqrt(6 / (1 - r**2)), 6))
+    assert abs(found.pearson_p - found.spearman_p) > 0.1

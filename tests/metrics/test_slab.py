@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from trustsets import InputError
+from trustsets import InputError, evaluate
 from trustsets.metrics import Slab
+from trustsets.metrics.inference import binomial_interval
 from trustsets.metrics.slab import lowest_mean_run
 
 
@@ -75,3 +76,28 @@ def test_slab_holds_its_mass_of_the_searched_half():
 def test_bad_arguments_are_named(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+@pytest.mark.parametrize("mass", [0.05, 0.11, 0.34, 0.77, 1.0])
+def test_the_worst_slab_holds_its_mass_and_not_more_than_it_must(mass):
+    """On a line: the lowest mean over all runs of at least ``ceil(mass n)`` searched samples."""
+    rng = np.random.default_rng(2)
+    features, hits = rng.normal(size=(61, 1)), rng.random(61) < 0.6
+    found = Slab(mass=mass, n_directions=3, seed=5).worst(features, hits, alpha=0.1)
+    searched = np.random.default_rng(5).permutation(61)[:30]
+    row = hits[searched][np.argsort(features[searched, 0])].astype(float)
+    shortest = int(np.ceil(mass * 30))
+    assert shortest > mass * 30 - 1e-9
+    assert found.searched == pytest.approx(slow_lowest(row, shortest))
+    along = features[searched] @ found.direction
+    assert np.sum((along >= found.lower) & (along <= found.upper)) >= shortest
+
+
+def test_the_slab_has_the_interval_of_the_level_asked_for(make_case):
+    sets, outputs = make_case(n=400)
+    for level in (0.5, 0.95):
+        result = evaluate(sets, outputs, metrics=["slab"], slab=Slab(n_directions=10), level=level)
+        ends = binomial_interval(result.slab.covered, result.slab.count, level)
+        found = [result.slab.coverage.lower, result.slab.coverage.upper]
+        np.testing.assert_array_equal(found, ends)
+        assert 0 < result.slab.covered < result.slab.count

@@ -7,6 +7,7 @@ import pytest
 from small_runs import QUICK, small_source
 
 from trustsets import compare
+from trustsets.metrics.coverage import Correlation
 from trustsets.paper.experiment import Cell, Experiment
 from trustsets.paper.methods import CONDITIONAL, DEFAULT, NAIVE, STANDARD
 from trustsets.paper.page import differences, write_run
@@ -111,6 +112,7 @@ def test_a_fixed_split_has_errors_of_sampling(runs):
 
 
 def test_correlations_are_printed_with_the_papers(runs):
+<<<<<<< HEAD
     text = correlation_table([runs["paper"]]).to_markdown()
     assert "| printed" in text and "-0.43" in text and "0.004" in text
     values = [item.spearman for item in runs["paper"].correlations]
@@ -123,6 +125,36 @@ def test_correlations_in_latex_have_one_row_a_dataset(runs):
     lines = [line for line in text.splitlines() if line.startswith(("places365", "small", "print"))]
     assert [line.split(" & ")[0] for line in lines] == ["places365", "printed", "small"]
     assert "$<$ 0.001" in text and "$-$0.43" in text and r"\bottomrule" in text
+=======
+    lines = correlation_table(runs["paper"]).splitlines()
+    cells = [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines]
+    assert cells[0] == ["Dataset", "Pearson", "p-value", "Spearman", "p-value"]
+    assert len(runs["paper"].correlations) == 2
+    expected = ["places365"]
+    for name in ("pearson", "spearman"):
+        first, second = (getattr(item, name) for item in runs["paper"].correlations)
+        # Of two numbers, the standard error of the mean is half their distance.
+        expected.append(f"{(first + second) / 2:.3f} ({abs(first - second) / 2:.3f})")
+        largest = max(getattr(item, f"{name}_p") for item in runs["paper"].correlations)
+        assert largest > 0.001
+        expected.append(f"{largest:.3f}")
+    assert cells[2] == expected
+    assert cells[3] == ["printed", "-0.02", "0.004", "-0.43", "< 0.001"]
+    assert len(cells) == 4
+
+
+def test_the_largest_p_value_of_the_seeds_is_shown(runs):
+    """One seed without a correlation must not be hidden by the others, or by the mean."""
+    found = [
+        Correlation(-0.5, 1e-9, -0.4, 0.0009),
+        Correlation(-0.3, 0.0312, -0.2, 0.0001),
+        Correlation(-0.1, 1e-4, -0.3, 0.0003),
+    ]
+    text = correlation_table(replace(runs["other"], correlations=found))
+    cells = [cell.strip() for cell in text.splitlines()[2].strip("| ").split("|")]
+    assert cells[2:5:2] == ["0.031", "< 0.001"]
+    assert cells[1].startswith("-0.300 (0.115") and cells[3].startswith("-0.300 (0.058")
+>>>>>>> teeth
 
 
 def test_a_run_leaves_results_tables_figures_and_a_page(runs, tmp_path):

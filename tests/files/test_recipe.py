@@ -1,0 +1,36 @@
+"""Words for a predictor mean what leaving them out means, where they name the default."""
+
+import numpy as np
+import pytest
+
+from trustsets import APS, TrustScore
+from trustsets.files.calibration import METHODS, Recipe
+
+TRUST = TrustScore().fit(np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2)
+
+
+def score(**words):
+    return Recipe(**words).build(TRUST).score
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_naming_the_default_score_changes_nothing(method):
+    default = score(method=method)
+    assert default == APS(scale="tail" if method in ("conditional", "plugin") else "raw")
+    assert score(method=method, score="aps") == default
+    assert score(method=method, own_mass="exclude") == default
+    assert score(method=method, scale=default.scale) == default
+    assert score(method=method, score="aps", scale=default.scale, own_mass="exclude") == default
+
+
+@pytest.mark.parametrize("method", ["conditional", "bins"])
+def test_naming_the_papers_score_changes_nothing(method):
+    default = score(method=method, paper=True)
+    assert default == APS()
+    assert score(method=method, paper=True, score="aps") == default
+
+
+def test_each_word_changes_its_own_part_of_the_score():
+    assert score(scale="raw") == APS(scale="raw")
+    assert score(own_mass="random") == APS(scale="tail", own_mass="random")
+    assert score(method="standard", scale="tail") == APS(scale="tail")

@@ -1,0 +1,157 @@
+"""Strangers, sets of classes with thresholds of their own, and why a set holds every class."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from trustsets import (
+    APS,
+    Atypicality,
+    Bins,
+    ClusteredConformal,
+    ConditionalConformal,
+    Confidence,
+    Groups,
+    Intercept,
+    ModelOutputs,
+    MondrianConformal,
+    PluginConformal,
+    Polynomial,
+    Softmax,
+    StandardConformal,
+    Status,
+)
+from trustsets.predictors import atypicality_groups
+
+ATYPICALITY = Atypicality.from_training(
+    np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
+)
+CURVE = Polynomial(2, (Confidence(),))
+PREDICTORS = {
+    "standard": lambda: StandardConformal(),
+    "standard, random": lambda: StandardConformal(APS(own_mass="random"), allow_empty=True),
+    "groups": lambda: MondrianConformal(Groups("site")),
+    "bins": lambda: MondrianConformal(Bins((Confidence(),), edges=((0.4, 0.6),))),
+    "class": lambda: MondrianConformal("class", score=Softmax()),
+    "naive, as in the paper": lambda: MondrianConformal(
+        Bins((Confidence(),), (3,), ("uniform",)), paper_rules=True, tuning_fraction=0.3
+    ),
+    "atypicality": lambda: atypicality_groups(ATYPICALITY, groups=2),
+    "clusters": lambda: ClusteredConformal(Softmax(), 2, tuning_fraction=0.4),
+    "clusters, auto": lambda: ClusteredConformal(),
+    "conditional": lambda: ConditionalConformal(),
+    "conditional, curve": lambda: ConditionalConformal(basis=CURVE + Groups("site")),
+    "conditional, penalised": lambda: ConditionalConformal(
+        basis=CURVE + Groups("site", restraint=5.0)
+    ),
+    "conditional, randomised": lambda: ConditionalConformal(
+        APS(own_mass="random"), CURVE, randomized=True
+    ),
+    "plug-in": lambda: PluginConformal(basis=CURVE + Groups("site")),
+}
+
+
+def with_sites(make_outputs, n, sites, **words):
+    return make_outputs(n, groups={"site": np.resize(sites, n)}, **words)
+
+
+@pytest.mark.parametrize(
+    "predictor",
+    [
+        MondrianConformal(Groups()),
+        ConditionalConformal(basis=Groups()),
+        ConditionalConformal(basis=Intercept() + Groups()),
+        PluginConformal(basis=Intercept() + Groups()),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("stranger", ["A", "b2", "z"])
+def test_an_unseen_group_is_infinite_although_all_others_are_finite(
+    predictor, stranger, make_outputs
+):
+    """Wherever its name would stand among those seen."""
+    predictor.calibrate(with_sites(make_outputs, 300, ["a", "b", "c"]))
+    new = with_sites(make_outputs, 8, ["a", "b", "c", stranger], seed=1)
+    sets = predictor.predict_set(new, alpha=[0.2, 0.4])
+    strange = new.groups["site"] == stranger
+    np.testing.assert_array_equal(np.isinf(sets.thresholds), np.repeat(strange[:, None], 2, 1))
+    assert sets.mask[strange].all()
+    said = {Status.UNSEEN_GROUP, Status.UNSEEN_DIRECTION}
+    assert set(sets.status[strange].ravel().tolist()) <= said
+    assert not said & set(sets.status[~strange].ravel().tolist())
+
+
+@pytest.mark.parametrize(
+    "strange", [("site",), ("sex",), ("age",), ("site", "age"), ("site", "sex", "age")], ids=str
+)
+def test_a_value_unseen_in_any_group_column_is_finite_under_the_penalty(strange, make_outputs):
+    rng = np.random.default_rng(0)
+    columns = {"site": list("abc"), "sex": list("fm"), "age": [1, 2, 3, 4]}
+    seen = {name: rng.choice(values, size=300) for name, values in columns.items()}
+    basis = Intercept() + Groups(restraint=5.0)
+    calibration = make_outputs(300, groups=seen)
+    predictor = ConditionalConformal(basis=basis).calibrate(calibration)
+    groups = {name: ["new" if name in strange else own[0]] * 6 for name, own in seen.items()}
+    new = make_outputs(6, seed=1, groups=groups)
+    sets = predictor.predict_set(new, alpha=[0.1, 0.3])
+    assert np.isfinite(sets.thresholds).all()
+    assert not any(Status(value).is_infinite for value in sets.status.ravel())
+    free = ConditionalConformal(basis=Intercept() + Groups()).calibrate(calibration)
+    assert np.isinf(free.predict_set(new).thresholds).all()
+
+
+def two_kinds(n, seed):
+    """Class 0 is always surely right; half of class 1 is mistaken for class 0."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % 2
+    logits = np.column_stack([np.full(n, 6.0), np.zeros(n)])
+    hard = labels == 1
+    logits[hard, 1] = rng.uniform(0.0, 12.0, size=hard.sum())
+    return ModelOutputs(logits=logits, labels=labels)
+
+
+@pytest.mark.parametrize(
+    "predictor",
+    [MondrianConformal("class", score=Softmax()), ClusteredConformal(Softmax(), n_clusters=2)],
+    ids=repr,
+)
+def test_sets_nest_where_classes_have_unequal_thresholds(predictor):
+    """The class kept in an empty set may not be the one that a smaller alpha has."""
+    predictor.calibrate(two_kinds(400, 0), tuning=two_kinds(400, 1))
+    # Nearly even, class 0 ahead: too unsure for class 0, well within reach for class 1.
+    even = ModelOutputs(logits=[[0.2, 0.0], [0.1, 0.0], [9.0, 0.0]])
+    for alphas in ([0.1, 0.7], [0.7, 0.1], [0.7, 0.4, 0.1, 0.9]):
+        sets = predictor.predict_set(even, alpha=alphas)
+        order = np.argsort(alphas)
+        smaller, larger = (sets.mask[:, :, part] for part in (order[:-1], order[1:]))
+        assert (smaller >= larger).all()
+        assert (sets.sizes > 0).all()
+    bare = predictor.set_params(allow_empty=True).predict_set(even, alpha=[0.1, 0.7])
+    predictor.set_params(allow_empty=False)
+    # The case that this is about occurs: only class 1 at 0.1, nothing at 0.7.
+    assert bare.mask[0].tolist() == [[False, False], [True, False]]
+
+
+@pytest.mark.parametrize("few", [False, True], ids=["enough", "few"])
+@pytest.mark.parametrize("name", PREDICTORS)
+def test_every_full_set_has_a_reason(name, few, make_outputs):
+    """A full set is infinite or above all scores, and only a full set is said to be."""
+    n = 40 if few else 400
+    calibration = with_sites(make_outputs, n, ["a", "a", "a", "b"])
+    new = with_sites(make_outputs, 300, ["a", "b", "new"], seed=1)
+    with warnings.catch_warnings():
+        # Too few samples for a cell, or for a temperature, is the point of one of the cases.
+        warnings.simplefilter("ignore")
+        predictor = PREDICTORS[name]().calibrate(calibration)
+        sets = predictor.predict_set(new, alpha=[0.01, 0.05, 0.1, 0.5])
+    full = sets.mask.all(axis=1)
+    assert full.any() and not full.all()
+    infinite = np.isin(sets.status, [status for status in Status if status.is_infinite])
+    above = sets.status == Status.ABOVE_ALL_SCORES
+    assert (infinite | above)[full].all()
+    assert full[above].all()
+    each_class = sets.thresholds.ndim == 3
+    without = np.isposinf(sets.thresholds)
+    np.testing.assert_array_equal(infinite, without.any(axis=1) if each_class else without)
+    assert each_class or full[infinite].all()
