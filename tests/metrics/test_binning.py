@@ -3,7 +3,6 @@ import pytest
 
 from trustsets import Bins, Confidence, Groups, InputError, ModelOutputs, MondrianConformal
 from trustsets.metrics import RankBins, label_ranks
-<<<<<<< HEAD
 from trustsets.metrics.binning import (
     bin_by_class,
     bin_by_size,
@@ -12,11 +11,7 @@ from trustsets.metrics.binning import (
     quantile_cuts,
     rank_edges_apart,
 )
-from trustsets.statistics import Observed
-=======
-from trustsets.metrics.binning import bin_by_class, bin_by_size, bin_samples, equal_cuts
 from trustsets.statistics import Observed, Statistic
->>>>>>> teeth
 
 
 def test_rank_against_sorting_each_row(make_outputs):
