@@ -326,7 +326,7 @@ def test_bad_use_is_named_and_leaves_the_calibration_whole(make_outputs, trust):
 def test_your_own_functions_cannot_be_saved(make_outputs, tmp_path):
     basis = Custom(lambda outputs: np.ones((len(outputs), 1)))
     predictor = ConditionalConformal(basis=basis).calibrate(make_outputs())
-    with pytest.raises(StorageError, match="type Custom cannot be saved"):
+    with pytest.raises(StorageError, match="Custom cannot be saved"):
         predictor.save(tmp_path / "model.trustsets")
 
 

@@ -54,7 +54,7 @@ LEGITIMATE = {
     "negative": {"scores", "tuning_scores", "features", "directions", "mean", "low", "edges",
                  "cuts", "losses", "bias", "gain"},
     "reversed": {"scores", "tuning_scores", "codes", "tuning_codes", "features", "directions",
-                 "mean", "low", "high", "phi", "cuts", "bias", "losses", "errors"},
+                 "mean", "low", "high", "phi", "cuts", "bias", "losses", "errors", "counts"},
 }  # fmt: skip
 
 

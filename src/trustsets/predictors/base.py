@@ -75,6 +75,9 @@ class Calibrated:
         self.learned.check_belongs(self.n, len(names))
         fits = self.class_bias is None or self.class_bias.bias_.size == len(names)
         storage.require(fits, "Calibrated.class_bias", "must have a number for each class")
+        storage.require(self.class_facts, "Calibrated.class_facts", "must be there")
+        assert self.class_facts is not None
+        self.class_facts.check_belongs(self.n, len(names))
 
     def scored(self, outputs: ModelOutputs) -> ModelOutputs:
         """Outputs as the score sees them."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from trustsets.arrays import Array
 from trustsets.errors import TrustSetsWarning
 from trustsets.outputs import ModelOutputs
-from trustsets.storage import storable
+from trustsets.storage import require, require_numbers, storable
 
 __all__ = ["ClassFacts", "class_names"]
 
@@ -29,6 +29,8 @@ _CLEAR_GAIN = 0.05
 _MOST_CLASSES = 1000
 # With fewer calibration samples a class without one is no surprise; `summary` still names it.
 _FEWEST_TO_WARN = 50
+# How far a share times a number of samples may be from a whole number by rounding.
+_WHOLE = 1e-6
 # Classes are called uneven from this ratio of the most to the least frequent one.
 _UNEVEN = 20
 
@@ -56,6 +58,21 @@ class ClassFacts:
     accuracy: float
     below_majority: bool
     reordered: float
+
+    def check_state(self) -> None:
+        """Refuse numbers that no labels give, for `storage`."""
+        require_numbers(self.counts, "ClassFacts.counts", None)
+        require((self.counts >= 0).all(), "ClassFacts.counts", "must not be negative")
+        right = self.accuracy * int(self.counts.sum())
+        whole = 0.0 <= self.accuracy <= 1.0 and abs(right - round(right)) < _WHOLE
+        require(whole, "ClassFacts.accuracy", "must be a share of the samples")
+        larger = self.reordered == 0.0 or self.accuracy < self.reordered <= 1.0
+        require(larger, "ClassFacts.reordered", "must be 0 or a larger accuracy")
+
+    def check_belongs(self, n: int, n_classes: int) -> None:
+        """Refuse counts of other samples or classes, for `storage`."""
+        fits = self.counts.size == n_classes and self.counts.sum() == n
+        require(fits, "ClassFacts.counts", f"must count {n} samples of {n_classes} classes")
 
     @classmethod
     def of(cls, outputs: ModelOutputs) -> Self:

@@ -74,6 +74,8 @@ class ConditionalLearned:
         require_numbers(self.phi, "ConditionalLearned.phi", None, None)
         require_numbers(self.scores, "ConditionalLearned.scores", len(self.phi))
         require_increasing(self.scores, "ConditionalLearned.scores")
+        known = self.tie_spread in (0.0, _TIE_SPREAD)
+        require(known, "ConditionalLearned.tie_spread", f"must be 0 or {_TIE_SPREAD}")
         made = self.basis.could_give(self.phi)
         require(made, "ConditionalLearned.phi", "must hold values of the basis functions")
         for name, rows, own in (
@@ -180,6 +182,8 @@ class QuantileRegressionPredictor(Predictor):
         return ["the function class"] if self.basis.learns else []
 
     def _could_learn(self, learned: ConditionalLearned) -> bool:
+        if learned.tie_spread != self._tie_spread:
+            return False
         if isinstance(self.basis, str):
             return learned.choice is not None and learned.choice.basis.could_become(learned.basis)
         return learned.choice is None and self.basis.could_become(learned.basis)
