@@ -31,6 +31,9 @@ WIDTH = 16
 """Points per block: a few vector registers."""
 SNAP_TOL = 1e-11
 """Weights this close to an integer are that integer: sums of scores then carry no rounding."""
+THRESHOLD_ROUNDING = 2.0**-42
+"""A threshold whose sum of weighted scores was rounded is raised by this share of its terms, some
+thirty times the rounding seen."""
 
 
 @inner(fastmath=REASSOCIATE)
@@ -235,6 +238,24 @@ def snap(weight: float) -> float:
     """
     whole = np.round(weight)
     return whole if abs(weight - whole) <= SNAP_TOL else weight
+
+
+@entry()
+def weighted_sum(vectors: FloatArray, weights: int, scores: int) -> float:
+    """Threshold of a vertex: row `scores` of `vectors` weighted by row `weights`, rounded up.
+
+    A sum that was not rounded is returned as it is. In exact arithmetic a threshold may equal the
+    score of a class; rounded down it would leave that class out.
+    """
+    value, size, exact = 0.0, 0.0, True
+    for k in range(vectors.shape[1]):
+        weight = snap(vectors[weights, k])
+        term = weight * vectors[scores, k]
+        total = value + term
+        exact = exact and abs(weight) <= 1.0 and weight == np.round(weight)
+        exact = exact and total - value == term and total - term == value
+        value, size = total, size + abs(term)
+    return value if exact else value + THRESHOLD_ROUNDING * size
 
 
 @inner()

@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike
 from trustsets.blocks import available_cores
 from trustsets.engine.descent import CAPPED, UNBOUNDED
 from trustsets.engine.fit import Certificate, Vertex, fit_vertex
-from trustsets.engine.kernels import SNAP_TOL
+from trustsets.engine.kernels import weighted_sum
 from trustsets.engine.landmarks import Landmarks, nearest_landmarks
-from trustsets.engine.oracle import solve_reduced
+from trustsets.engine.oracle import SOLVER_TOL, solve_reduced
 from trustsets.engine.path import LEVEL_TOL, follow_all, make_landmarks
 from trustsets.engine.problem import (
     RESOLUTION,
@@ -245,7 +245,8 @@ class QuantileModel:
         if vertex is not None and vertex.certificate.holds:
             if len(solved) < MOST_SOLVED:
                 solved.append((goal, basis))
-            return _value(vertex.corner @ row, problem.scores[basis]), Status.EXACT
+            terms = np.stack([vertex.corner @ row, problem.scores[basis]])
+            return weighted_sum(terms, 0, 1), Status.EXACT
         scale = problem.score_scale
         value = solve_reduced(
             problem.rows,
@@ -259,6 +260,8 @@ class QuantileModel:
         )
         if value is None:
             return self._solve_rounded(row, level)
+        # HiGHS satisfies constraints up to its tolerance; a threshold may only err upwards.
+        value += 2.0 * SOLVER_TOL
         return scale * value, Status.FALLBACK if np.isfinite(value) else Status.HIGH_LEVERAGE
 
     def _solve_rounded(self, row: FloatArray, level: float) -> tuple[float, Status]:
@@ -274,12 +277,6 @@ class QuantileModel:
         """The model of coarser scores, the next in `RESOLUTIONS`."""
         left = [step for step in RESOLUTIONS if step > self._resolution]
         return _fit(coarsen(self._problem, left[0]), None, left[0]) if left else None
-
-
-def _value(weights: FloatArray, scores: FloatArray) -> float:
-    """Weighted sum of scores; weights that are integers up to rounding are integers (`snap`)."""
-    whole = np.round(weights)
-    return float(np.where(np.abs(weights - whole) <= SNAP_TOL, whole, weights) @ scores)
 
 
 def _in_threads(run: Callable[[T], None], tasks: Sequence[T]) -> None:

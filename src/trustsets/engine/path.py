@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from trustsets.engine.compiled import entry, inner
 from trustsets.engine.crossing import advance, first_crossing
-from trustsets.engine.kernels import WIDTH, exchange, invert, snap
+from trustsets.engine.kernels import WIDTH, exchange, invert, weighted_sum
 from trustsets.engine.landmarks import (
     ETA,
     MOST,
@@ -306,8 +306,8 @@ def _finish(scan: Scan, state: PathState) -> tuple[float, bool]:
 
     Everything is measured against the basic rows themselves, not against the updated inverse,
     which only serves to correct. The weights solve ``Q_B' w = q`` and the threshold is
-    ``w @ s_B`` with scores as given. Dual feasibility does not depend on scores, so breaking
-    ties moved the path but not this value.
+    ``w @ s_B`` with scores as given. Dual feasibility does not depend on
+    scores, so breaking ties moved the path but not this value.
     """
     vectors, row, slot, inverse = state.vectors, state.row, state.slot, state.inverse
     rank, points = len(slot), scan.points
@@ -318,13 +318,14 @@ def _finish(scan: Scan, state: PathState) -> tuple[float, bool]:
     for _ in range(2):
         off = _refine(ROW, WEIGHT, vectors, row, slot, inverse)
         off_dual = _refine(EDGE, ETA, vectors, row, slot, inverse)
-    drift, outside, value = 0.0, 0.0, 0.0
+    drift, outside = 0.0, 0.0
     for k in range(rank):
         position, copies, eta = state.position[slot[k]], vectors[SIZE, k], vectors[ETA, k]
         start = _base_residual(position, rank, points)
         drift = max(drift, abs(start - rows_dot(row, slot[k], vectors, SHIFT)))
         outside = max(outside, eta - copies * (1.0 - scan.alpha), -copies * scan.alpha - eta)
-        value += snap(vectors[WEIGHT, k]) * points[SCORE, position]
+        vectors[SPARE, k] = points[SCORE, position]
+    value = weighted_sum(vectors, WEIGHT, SPARE)
     size = max(1.0, np.sqrt(rows_dot(vectors, ROW, vectors, ROW)))
     accurate = off <= CHECK_TOL * size and off_dual <= CHECK_TOL * size
     return value, accurate and outside <= 10.0 * CHECK_TOL * size and drift <= scan.tolerance

@@ -1,0 +1,63 @@
+"""Scores with few distinct values: a threshold that equals one of them is never below it.
+
+Confidences that are rounded, constant or one-hot give such scores. An optimum then often equals a
+score exactly, and a class at the threshold belongs to the set.
+"""
+
+import numpy as np
+import pytest
+from problems import COMPILED, Array, polynomial
+
+from trustsets import APS, ConditionalConformal, ModelOutputs, Softmax, TrustScore
+from trustsets.engine import fit_quantiles
+
+SAMPLES = 2000 if COMPILED else 120
+
+
+def inputs(kind: str, n: int, seed: int) -> Array:
+    rng = np.random.default_rng(seed)
+    if kind == "grid":
+        return rng.integers(0, 9, (n, 2)) / 8.0
+    return rng.uniform(-1.0, 1.0, (n, 2)) if kind == "uniform" else np.exp(rng.normal(size=(n, 2)))
+
+
+@pytest.mark.parametrize("kind", ["uniform", "skewed", "grid"])
+@pytest.mark.parametrize("degree", [1, 3, 5] if COMPILED else [1, 2])
+@pytest.mark.parametrize("values", [[1.4], [0.3, 0.7], [1 / 3, 2 / 3, 1.0, 7.1]])
+def test_a_threshold_at_a_score_is_not_below_it(
+    kind: str, degree: int, values: list[float]
+) -> None:
+    scores = np.random.default_rng(0).choice(values, SAMPLES)
+    phi = polynomial(inputs(kind, SAMPLES, 1), degree)
+    rows = polynomial(inputs(kind, 200, 2), degree)
+    found = fit_quantiles(phi, scores, alpha=0.1).thresholds(rows).values
+    at = [np.abs(found - value) < 1e-9 for value in values]
+    if len(values) == 1:
+        assert np.array_equal(at[0], np.isfinite(found))
+    for value, near in zip(values, at, strict=True):
+        assert np.all(found[near] >= value)
+        assert np.all(found[near] <= value * (1.0 + 1e-10))
+
+
+@pytest.mark.parametrize("score", [APS(), APS(scale="tail"), Softmax(), Softmax(scale="tail")])
+@pytest.mark.parametrize("outputs", ["all equal", "rounded", "one-hot"])
+def test_sets_of_coarse_outputs_cover(outputs: str, score: APS | Softmax) -> None:
+    rng = np.random.default_rng(5)
+    labels = rng.integers(4, size=2 * SAMPLES)
+    features = rng.normal(size=(2 * SAMPLES, 4)) + 2.0 * np.eye(4)[labels]
+    logits = np.zeros((2 * SAMPLES, 4))
+    if outputs == "rounded":
+        logits = np.round(features)
+    elif outputs == "one-hot":
+        logits = 30.0 * np.eye(4)[features.argmax(axis=1)]
+    everything = ModelOutputs(logits=logits, labels=labels, features=features)
+    calibration, test = (
+        everything.take(np.arange(SAMPLES)),
+        everything.take(np.arange(SAMPLES, 2 * SAMPLES)),
+    )
+    trust = TrustScore().fit(features + 0.1 * rng.normal(size=features.shape), labels)
+    predictor = ConditionalConformal(score, trust=trust).calibrate(calibration)
+    for alpha in (0.1, 0.02):
+        coverage = predictor.predict_set(test, alpha=alpha).covers(test.labels).mean()
+        # Four standard errors of two samples of this size, calibration and test.
+        assert coverage > 1.0 - alpha - 4.0 * np.sqrt(2.0 * alpha * (1.0 - alpha) / SAMPLES)
