@@ -23,7 +23,7 @@ inner = partial(njit, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True
 
 _NOTICE = (
     "trustsets: compiling numerical kernels for this machine, once per installation; "
-    "this takes about 20 seconds (`trustsets warmup` does it beforehand)."
+    "this takes about 15 seconds (`trustsets warmup` does it beforehand)."
 )
 
 

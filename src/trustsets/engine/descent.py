@@ -65,7 +65,20 @@ class Data(NamedTuple):
         )
 
 
-@entry()
+class Scratch(NamedTuple):
+    """Space of the descent, made outside: arrays made within a kernel take long to compile."""
+
+    residual: FloatArray
+    speed: FloatArray
+    step: FloatArray
+    weight: FloatArray
+    index: IntArray
+    total: FloatArray
+    ratio: FloatArray
+    inverse: FloatArray
+    is_basic: BoolArray
+
+
 def descend(
     data: Data, pull: FloatArray, alpha: float, basis: IntArray, edge: FloatArray
 ) -> tuple[int, int]:
@@ -76,12 +89,34 @@ def descend(
     until the slope turns (Barrodale and Roberts 1973). Scores in general position make every step
     strictly downhill, so no vertex comes twice. The last edge of an `UNBOUNDED` problem is a ray.
     """
-    rows, copies, (n_points, rank) = data.rows, data.copies, data.rows.shape
+    n_points, rank = data.rows.shape
     padded = -(-n_points // WIDTH) * WIDTH
-    residual, speed = np.zeros(padded), np.zeros(padded)
-    step, weight, index = np.empty(n_points), np.empty(n_points), np.empty(n_points, np.int64)
-    total, ratio, corner = np.empty(rank), np.empty(rank), np.empty((rank, rank))
-    is_basic = np.zeros(n_points, np.bool_)
+    space = Scratch(
+        residual=np.zeros(padded),
+        speed=np.zeros(padded),
+        step=np.empty(n_points),
+        weight=np.empty(n_points),
+        index=np.empty(n_points, np.int64),
+        total=np.empty(rank),
+        ratio=np.empty(rank),
+        inverse=np.empty((rank, rank)),
+        is_basic=np.zeros(n_points, np.bool_),
+    )
+    status, pivots = _descend(data, pull, alpha, basis, edge, space)
+    return int(status), int(pivots)
+
+
+@entry()
+def _descend(
+    data: Data,
+    pull: FloatArray,
+    alpha: float,
+    basis: IntArray,
+    edge: FloatArray,
+    space: Scratch,
+) -> tuple[int, int]:
+    rows, copies, rank = data.rows, data.copies, len(basis)
+    residual, speed, step, weight, index, total, ratio, corner, is_basic = space
     for k in range(rank):
         is_basic[basis[k]] = True
     cap, length, stale = CAP_FACTOR * max(rank, 10), BEYOND, REFRESH

@@ -135,20 +135,21 @@ def exchange(
 
 
 @entry()
+def _add_pull(rows: FloatArray, weights: FloatArray, total: FloatArray, lost: FloatArray) -> None:
+    for i in range(len(rows)):
+        for j in range(len(total)):
+            add_term(weights[i] * rows[i, j], j, total, lost)
+
+
 def compensated_pull(rows: FloatArray, weights: FloatArray) -> FloatArray:
     """Sum `weights[i] * rows[i]` over points, with Neumaier's correction.
 
     With a million terms of size one a plain sum can be off by 1e-10, near the tolerance that
     decides ties; the corrected one is exact to the last bits of the result.
     """
-    total = np.zeros(rows.shape[1])
-    lost = np.zeros(rows.shape[1])
-    for i in range(len(rows)):
-        for j in range(len(total)):
-            add_term(weights[i] * rows[i, j], j, total, lost)
-    for j in range(len(total)):
-        total[j] += lost[j]
-    return total
+    total, lost = np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
+    _add_pull(rows, weights, total, lost)
+    return total + lost
 
 
 @inner()
@@ -236,7 +237,7 @@ def snap(weight: float) -> float:
     A test row that is a calibration row, or a sum of such rows as with groups, has integer
     weights; rounding would turn its threshold of 0 into -1e-17.
     """
-    whole = np.round(weight)
+    whole = np.floor(weight + 0.5)
     return whole if abs(weight - whole) <= SNAP_TOL else weight
 
 
@@ -252,7 +253,7 @@ def weighted_sum(vectors: FloatArray, weights: int, scores: int) -> float:
         weight = snap(vectors[weights, k])
         term = weight * vectors[scores, k]
         total = value + term
-        exact = exact and abs(weight) <= 1.0 and weight == np.round(weight)
+        exact = exact and abs(weight) <= 1.0 and weight == np.floor(weight + 0.5)
         exact = exact and total - value == term and total - term == value
         value, size = total, size + abs(term)
     return value if exact else value + THRESHOLD_ROUNDING * size

@@ -110,7 +110,15 @@ def follow_all(
     the first landmark: the rows are to become the others. (A function of its own would take as
     long to compile again.)
     """
-    _follow_all(rows, levels, starts, order, base.scan, marks, fill, values, status, pivots)
+    rank = rows.shape[1]
+    # Every pivot adds a member to those of the landmark, at most.
+    longest = LANDMARK_CAP_FACTOR * rank + CAP_BASE
+    cap = longest if fill else CAP_FACTOR * rank + CAP_BASE
+    # Arrays made within a kernel take a second to compile.
+    state = allocate(base.scan, MOST_MEMBERS * rank + longest)
+    _follow_all(
+        rows, levels, starts, order, base.scan, marks, fill, cap, values, status, pivots, state
+    )
 
 
 @entry()
@@ -122,16 +130,13 @@ def _follow_all(
     scan: Scan,
     marks: Landmarks,
     fill: bool,
+    cap: int,
     values: FloatArray,
     status: NDArray[np.int8],
     pivots: IntArray,
+    state: PathState,
 ) -> None:
-    rank = rows.shape[1]
-    longest = LANDMARK_CAP_FACTOR * rank + CAP_BASE
-    # Every pivot adds a member to those of the landmark, at most.
-    state = allocate(scan, MOST_MEMBERS * rank + longest)
-    cap = longest if fill else CAP_FACTOR * rank + CAP_BASE
-    vectors = state.vectors
+    vectors, rank = state.vectors, rows.shape[1]
     taken, before, found = 0, 0, START + 1
     for i in order:
         start = starts[i]

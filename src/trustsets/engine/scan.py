@@ -177,7 +177,8 @@ def _arrange(rows: FloatArray, side: FloatArray, key: FloatArray, order: IntArra
     while low < n_blocks:
         group = order[low * WIDTH : (low + size) * WIDTH]
         first_key[low : min(low + size, n_blocks)] = key[group[0]]
-        _split_into_blocks(rows, side, group)
+        values, waiting = np.empty((2, len(group))), np.zeros((2, DEPTH), np.int64)
+        _split_into_blocks(rows, side, group, *values, *waiting)
         low, size = low + size, 2 * size
     return first_key
 
@@ -211,21 +212,28 @@ def _spreads(
                 continue
             square = 0.0
             for j in range(signed.shape[2]):
-                square += (signed[block, lane, j] - centre[block, j]) ** 2
+                gap = signed[block, lane, j] - centre[block, j]
+                square += gap * gap
             spread[block] = max(spread[block], SPREAD_SLACK * np.sqrt(square))
             least[block] = min(least[block], distance[block, lane])
 
 
 @entry()
-def _split_into_blocks(rows: FloatArray, side: FloatArray, group: IntArray) -> None:
+def _split_into_blocks(
+    rows: FloatArray,
+    side: FloatArray,
+    group: IntArray,
+    values: FloatArray,
+    spare: FloatArray,
+    lows: IntArray,
+    highs: IntArray,
+) -> None:
     """Reorder a group so that every `WIDTH` consecutive points are neighbours.
 
     Halves the group again and again along the coordinate in which its points differ most.
     """
-    values, spare = np.empty(len(group)), np.empty(len(group))
     # Parts that are still to be halved; one of every size at most waits.
-    lows, highs, waiting = np.zeros(DEPTH, np.int64), np.zeros(DEPTH, np.int64), 1
-    highs[0] = len(group)
+    lows[0], highs[0], waiting = 0, len(group), 1
     while waiting > 0:
         waiting -= 1
         low, high = lows[waiting], highs[waiting]
@@ -254,7 +262,8 @@ def _widest(rows: FloatArray, side: FloatArray, group: IntArray, low: int, high:
             total += value
             square += value * value
             count += 1
-        variance = square / count - (total / count) ** 2
+        mean = total / count
+        variance = square / count - mean * mean
         if variance > best:
             best, widest = variance, j
     return widest

@@ -115,7 +115,6 @@ class PathState(NamedTuple):
     counters: IntArray
 
 
-@inner(inline="always")
 def allocate(scan: Scan, most: int) -> PathState:
     """Scratch space for paths of at most `most` members; untouched pages cost nothing."""
     n_blocks, rank, _ = scan.blocks.shape
