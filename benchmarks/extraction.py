@@ -22,7 +22,7 @@ from torch import Tensor
 
 from trustsets.extras.forward import Batch, Runner, Tap, evaluating, run_ahead
 from trustsets.extras.shards import BatchStore
-from trustsets.paper.models import ARCHITECTURES, FEATURE_LAYER, Network
+from trustsets.paper.images.models import ARCHITECTURES, FEATURE_LAYER, Network
 
 SIZE = 224
 CLASSES = 1000

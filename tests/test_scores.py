@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from trustsets import APS, RAPS, InputError, ModelOutputs, Softmax, blocks
+from trustsets import APS, RAPS, InputError, ModelOutputs, Softmax
+from trustsets._common import blocks
 
 SCORES = [
     Softmax(),

@@ -14,9 +14,7 @@ from trustsets._version import __version__
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
-    from trustsets.atypicality import Atypicality
     from trustsets.basis import Bins, Custom, Groups, Intercept, Polynomial, PrincipalComponents
-    from trustsets.class_bias import ClassBias
     from trustsets.classifier import SetScorer, TrustSetClassifier
     from trustsets.errors import (
         InputError,
@@ -36,19 +34,19 @@ if TYPE_CHECKING:
         load,
         oracle_sets,
     )
+    from trustsets.recalibration import ClassBias, TemperatureScaling
     from trustsets.report import write_report
     from trustsets.scores import APS, RAPS, Softmax
     from trustsets.sets import PredictionSets
-    from trustsets.statistics import ClassFrequency, Confidence, Entropy, Margin, Trust
+    from trustsets.statistics import Atypicality, ClassFrequency, Confidence, Entropy, Margin, Trust
     from trustsets.status import Status
-    from trustsets.temperature import TemperatureScaling
     from trustsets.trust import TrustScore
 
 _HOME = {
     "APS": "scores",
-    "Atypicality": "atypicality",
+    "Atypicality": "statistics",
     "Bins": "basis",
-    "ClassBias": "class_bias",
+    "ClassBias": "recalibration",
     "ClassFrequency": "statistics",
     "ClusteredConformal": "predictors",
     "ConditionalConformal": "predictors",
@@ -72,7 +70,7 @@ _HOME = {
     "StandardConformal": "predictors",
     "Status": "status",
     "StorageError": "errors",
-    "TemperatureScaling": "temperature",
+    "TemperatureScaling": "recalibration",
     "Trust": "statistics",
     "TrustScore": "trust",
     "TrustSetClassifier": "classifier",

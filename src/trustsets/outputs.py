@@ -11,11 +11,10 @@ from typing import Any, Literal, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.arrays import Array, column, floating_matrix, read_only
-from trustsets.blocks import for_each_block
-from trustsets.draws import content_keys
-from trustsets.errors import InputError
-from trustsets.validation import (
+from trustsets._common.arrays import Array, column, floating_matrix, read_only
+from trustsets._common.blocks import for_each_block
+from trustsets._common.draws import content_keys
+from trustsets._common.validation import (
     check_classes,
     check_features,
     check_groups,
@@ -23,6 +22,7 @@ from trustsets.validation import (
     check_rows,
     encode_labels,
 )
+from trustsets.errors import InputError
 
 __all__ = ["ModelOutputs"]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from trustsets._common.arrays import Floats
 from trustsets.errors import InputError
 from trustsets.metrics import render
 from trustsets.metrics.binning import label_ranks
@@ -25,7 +26,7 @@ from trustsets.metrics.figure_data import (
 )
 from trustsets.metrics.result import Evaluation
 from trustsets.outputs import ModelOutputs
-from trustsets.statistics import Floats, Observed, SupportsTrust
+from trustsets.statistics import Observed, SupportsTrust
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

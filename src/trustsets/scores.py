@@ -13,14 +13,14 @@ from typing import Literal, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.blocks import for_each_block
+from trustsets._common.arrays import Floats
+from trustsets._common.blocks import for_each_block
+from trustsets._common.storage import storable
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
-from trustsets.storage import storable
 
 __all__ = ["APS", "RAPS", "RankedScores", "Score", "Softmax", "ranks_of"]
 
-Floats = NDArray[np.float64]
 
 # In the tail scale a score of 1 would be infinite; it becomes -log of this instead.
 _SMALLEST_TAIL = float(np.finfo(np.float64).tiny)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Self, final, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.arrays import Array, column, read_only
+from trustsets._common.arrays import Array, column, read_only
+from trustsets._common.validation import encode_labels
 from trustsets.errors import InputError
 from trustsets.status import Status
-from trustsets.validation import encode_labels
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 
+from trustsets._common.storage import require, require_increasing, require_numbers, storable
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.neighbours.inputs import as_matrix, as_stored, class_codes, class_positions
 from trustsets.neighbours.points import (
@@ -28,7 +29,6 @@ from trustsets.neighbours.points import (
     squares_about,
     take_rows,
 )
-from trustsets.storage import require, require_increasing, require_numbers, storable
 
 __all__ = ["TrustScore", "trust_ratio", "warn_small_classes"]
 

@@ -326,7 +326,7 @@ def test_the_predictor_is_shared_and_the_threads_are_few(cluster, predictor):
 
     @ray.remote
     def look(held):
-        from trustsets.blocks import available_cores
+        from trustsets._common.blocks import available_cores
         from trustsets.extras.ray_work import _fetch
 
         points = _fetch(held[0]).trust._points

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from trustsets import APS, InputError, storage
+from trustsets import APS, InputError
+from trustsets._common import storage
 from trustsets.extras import shards as shards_module
 from trustsets.extras.forward import Batch, Runner, Tap, run_ahead, use_half
 from trustsets.extras.torch import extract_outputs

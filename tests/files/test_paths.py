@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from trustsets import InputError, storage
+from trustsets import InputError
+from trustsets._common import storage
 from trustsets.files.parts import PartStore, part_key
 from trustsets.files.paths import Snapshot, check_output, content_digest, plain_file
 

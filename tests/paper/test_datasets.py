@@ -6,7 +6,7 @@ import pytest
 from trees import draw_image, in_folders, write_lists, write_tree
 
 from trustsets import InputError
-from trustsets.paper.datasets import DATASETS, load_dataset
+from trustsets.paper.images.datasets import DATASETS, load_dataset
 
 
 def items(listing):

@@ -17,11 +17,11 @@ from torch import nn
 from trees import SIDE, make_body, save_checkpoint, write_tree
 
 from trustsets import InputError, StorageError
-from trustsets.paper.datasets import DATASETS
-from trustsets.paper.extraction import ExtractionOptions
+from trustsets.paper.images.datasets import DATASETS
+from trustsets.paper.images.extraction import ExtractionOptions
+from trustsets.paper.images.progress import image_progress
+from trustsets.paper.images.vision import transforms
 from trustsets.paper.layout import Description, is_extracted, read_extracted
-from trustsets.paper.progress import image_progress
-from trustsets.paper.vision import transforms
 
 BATCH = 4
 # The paper's pipeline for ImageNet resizes to the crop itself.

@@ -8,8 +8,8 @@ from torch import nn
 from trees import make_body
 
 from trustsets import InputError
-from trustsets.paper import vision
-from trustsets.paper.models import ARCHITECTURES, Network, load_weights, read_weights
+from trustsets.paper.images import vision
+from trustsets.paper.images.models import ARCHITECTURES, Network, load_weights, read_weights
 
 K = 4
 

@@ -13,12 +13,13 @@ import torch
 from safetensors import safe_open
 from trees import make_body, write_tree
 
-from trustsets import InputError, TrustSetsError, storage
-from trustsets.paper import training
+from trustsets import InputError, TrustSetsError
+from trustsets._common import storage
+from trustsets.paper.images import training
+from trustsets.paper.images.listing import Listing
+from trustsets.paper.images.recipes import RECIPES
+from trustsets.paper.images.training import TrainingOptions, train_dataset
 from trustsets.paper.layout import read_extracted
-from trustsets.paper.listing import Listing
-from trustsets.paper.recipes import RECIPES
-from trustsets.paper.training import TrainingOptions, train_dataset
 
 EPOCHS = 2
 # Batch statistics of a single image need more than one place in the last layer.
@@ -71,7 +72,7 @@ KILLED = """
 import os, signal, sys
 import torch
 from trustsets.cli.main import main
-from trustsets.paper import training
+from trustsets.paper.images import training
 
 torch.set_num_threads(1)
 step, left = training._Training._make_step, [{steps}]
@@ -296,7 +297,7 @@ def test_augmentation_gives_images_of_the_size(dataset):
 
 def test_all_layers_of_the_places_network_are_trained(tmp_path, monkeypatch):
     """One step of the places recipe on the skin network's body, which is small."""
-    from trustsets.paper import models
+    from trustsets.paper.images import models
 
     small = replace(models.ARCHITECTURES["places365"], name="resnet18")
     monkeypatch.setitem(training.ARCHITECTURES, "places365", small)

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from trustsets.paper.vision import models
+from trustsets.paper.images.vision import models
 
 SIDE = 32
 LISTS = {"imagenet-lt": "ImageNet_LT", "places365-lt": "Places_LT"}

@@ -10,13 +10,14 @@ from typing import final
 
 import numpy as np
 
-from trustsets.basis.base import Basis, Floats
+from trustsets._common.arrays import Floats
+from trustsets._common.draws import Stream, row_uniforms
+from trustsets._common.storage import require, require_numbers, storable
+from trustsets.basis.base import Basis
 from trustsets.basis.functions import Polynomial
 from trustsets.basis.partitions import Groups
-from trustsets.draws import Stream, row_uniforms
 from trustsets.engine import fit_quantiles
 from trustsets.statistics import Confidence, Observed, Statistic, Trust
-from trustsets.storage import require, require_numbers, storable
 
 __all__ = ["BasisChoice", "choose_basis"]
 

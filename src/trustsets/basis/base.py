@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import block_diag
 
+from trustsets._common.arrays import Codes, Floats
+from trustsets._common.storage import require, storable
 from trustsets.errors import InputError
 from trustsets.statistics import Observed
-from trustsets.storage import require, storable
 
 __all__ = [
     "Basis",
@@ -26,9 +26,6 @@ __all__ = [
     "Sum",
     "is_one_hot",
 ]
-
-Floats = NDArray[np.float64]
-Codes = NDArray[np.int64]
 
 
 class FittedBasis(ABC):

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
-from trustsets.arrays import floating_matrix
-from trustsets.basis.base import Basis, FittedBasis, Floats
-from trustsets.blocks import for_each_block
+from trustsets._common.arrays import Floats, floating_matrix
+from trustsets._common.blocks import for_each_block
+from trustsets._common.storage import require, require_numbers, storable
+from trustsets.basis.base import Basis, FittedBasis
 from trustsets.errors import InputError, StorageError
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Confidence, FittedStatistic, Observed, Statistic, Trust
-from trustsets.storage import require, require_numbers, storable
 
 __all__ = ["Custom", "Intercept", "Polynomial", "PrincipalComponents"]
 

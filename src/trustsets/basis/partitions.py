@@ -5,11 +5,11 @@ from typing import Any, Literal, final
 
 import numpy as np
 
-from trustsets.arrays import texts_of
-from trustsets.basis.base import Codes, FittedBasis, FittedPartition, Floats, Partition, is_one_hot
+from trustsets._common.arrays import Codes, Floats, texts_of
+from trustsets._common.storage import require, require_increasing, require_numbers, storable
+from trustsets.basis.base import FittedBasis, FittedPartition, Partition, is_one_hot
 from trustsets.errors import InputError
 from trustsets.statistics import Confidence, FittedStatistic, Observed, Statistic, Trust
-from trustsets.storage import require, require_increasing, require_numbers, storable
 
 __all__ = ["Bins", "FittedBins", "FittedGroups", "Groups"]
 

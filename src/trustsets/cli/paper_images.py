@@ -156,8 +156,8 @@ def extract(
 
       trustsets paper extract imagenet --images ILSVRC2012 --weights resnet50-0676ba61.pth
     """
-    from trustsets.paper.extraction import extract_dataset
-    from trustsets.paper.machine import decoding_workers, pick_device
+    from trustsets.paper.images.extraction import extract_dataset
+    from trustsets.paper.images.machine import decoding_workers, pick_device
 
     folder = output or Path("extracted") / dataset.value
     parts = extract_dataset(
@@ -258,8 +258,8 @@ def train(
 
       trustsets paper train fitzpatrick17k --images skin --weights resnet18-f37072fd.pth
     """
-    from trustsets.paper.machine import decoding_workers, pick_device
-    from trustsets.paper.training import TrainingOptions, train_dataset
+    from trustsets.paper.images.machine import decoding_workers, pick_device
+    from trustsets.paper.images.training import TrainingOptions, train_dataset
 
     folder = output or Path("trained") / dataset.value
     given = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}

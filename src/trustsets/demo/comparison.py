@@ -14,10 +14,10 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.arrays import Array
+from trustsets._common.arrays import Array, Floats
 from trustsets.basis import Bins
 from trustsets.demo.results import MethodResult, TaskResult
-from trustsets.demo.task import DemoTask, Floats, is_right
+from trustsets.demo.task import DemoTask, is_right
 from trustsets.metrics import evaluate
 from trustsets.metrics.balls import Balls
 from trustsets.metrics.inference import conditional_coverage

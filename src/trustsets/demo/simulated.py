@@ -11,12 +11,12 @@ from typing import Self, final
 import numpy as np
 from numpy.typing import NDArray
 
+from trustsets._common.arrays import Floats
 from trustsets.demo.network import Network
 from trustsets.demo.task import DemoTask, run_network
 
 __all__ = ["LongTail", "simulated_task"]
 
-Floats = NDArray[np.float64]
 
 _WIDTH = 256
 _EPOCHS = 40

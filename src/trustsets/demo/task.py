@@ -6,12 +6,12 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from trustsets._common.arrays import Floats
 from trustsets.demo.network import Network
 from trustsets.outputs import ModelOutputs
 
 __all__ = ["DemoTask", "is_right", "run_network"]
 
-Floats = NDArray[np.float64]
 
 _CALIBRATION_BINS = 15
 

@@ -72,7 +72,7 @@ class Scratch(NamedTuple):
     speed: FloatArray
     step: FloatArray
     weight: FloatArray
-    index: IntArray
+    point: IntArray
     total: FloatArray
     ratio: FloatArray
     inverse: FloatArray
@@ -96,7 +96,7 @@ def descend(
         speed=np.zeros(padded),
         step=np.empty(n_points),
         weight=np.empty(n_points),
-        index=np.empty(n_points, np.int64),
+        point=np.empty(n_points, np.int64),
         total=np.empty(rank),
         ratio=np.empty(rank),
         inverse=np.empty((rank, rank)),

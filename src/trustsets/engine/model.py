@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trustsets.blocks import available_cores
+from trustsets._common.blocks import available_cores
 from trustsets.engine.descent import CAPPED, UNBOUNDED
 from trustsets.engine.fit import Certificate, Vertex, fit_vertex
 from trustsets.engine.kernels import weighted_sum

@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trustsets.arrays import Array
+from trustsets._common.arrays import Array
+from trustsets._common.storage import atomic_path
 from trustsets.errors import InputError
 from trustsets.extras.shards import OtherInputsError
 from trustsets.extras.torch import LOCK, FolderInUseError, extract_outputs
@@ -33,7 +34,6 @@ from trustsets.files.source import SUFFIXES, named_labels, open_columns, read_cl
 from trustsets.files.tensors import CLASS_FILE, is_shard_folder
 from trustsets.files.writing import write_outputs
 from trustsets.outputs import ModelOutputs
-from trustsets.storage import atomic_path
 
 __all__ = ["extract_file"]
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trustsets.arrays import Array
+from trustsets._common.arrays import Array
 from trustsets.errors import InputError
 from trustsets.extras.shards import BatchStore, OutputBatches
 

@@ -16,7 +16,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trustsets import storage
+from trustsets._common import storage
+from trustsets._common.quantiles import check_alphas
 from trustsets.errors import InputError, StorageError
 from trustsets.extras.ray_trust import ShardedTrustScore
 from trustsets.extras.ray_work import (
@@ -37,7 +38,6 @@ from trustsets.files.paths import Snapshot, file_identity
 from trustsets.files.prediction import DEFAULT_MEMORY, PredictionSummary, open_for_prediction
 from trustsets.files.source import open_outputs
 from trustsets.predictors import Predictor
-from trustsets.quantiles import check_alphas
 
 __all__ = [
     "ShardedTrustScore",

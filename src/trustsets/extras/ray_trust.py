@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 
-from trustsets.arrays import Array
+from trustsets._common.arrays import Array, Floats
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsError
 from trustsets.extras.ray_work import Paths, import_ray, input_files
 from trustsets.files.source import read_training, training_columns, training_labels
@@ -42,7 +42,6 @@ from trustsets.trust import TrustScore, trust_ratio, warn_small_classes
 
 __all__ = ["ShardedTrustScore"]
 
-Floats = NDArray[np.float64]
 _Queries = tuple[FloatArray, Floats, IndexArray]
 
 # Bytes of queries that travel to the shards at a time, and how many such blocks are on their way.

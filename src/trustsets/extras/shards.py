@@ -15,8 +15,8 @@ from typing import Any, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets import storage
-from trustsets.arrays import Array
+from trustsets._common import storage
+from trustsets._common.arrays import Array
 from trustsets.errors import InputError, StorageError
 
 __all__ = [

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trustsets.arrays import Array, to_numpy
+from trustsets._common.arrays import Array, to_numpy
 from trustsets.errors import InputError
 from trustsets.extras.forward import (
     Batch,

@@ -7,8 +7,8 @@ from typing import Any, Literal, final
 
 import numpy as np
 
-from trustsets import storage
-from trustsets.arrays import Array
+from trustsets._common import storage
+from trustsets._common.arrays import Array
 from trustsets.basis import Basis, Bins, Groups, Intercept, Polynomial, PrincipalComponents
 from trustsets.errors import InputError
 from trustsets.files.memory import check_fits

@@ -12,10 +12,10 @@ from typing import final
 
 import numpy as np
 
-from trustsets.arrays import Array
+from trustsets._common.arrays import Array
+from trustsets._common.storage import parse_json
 from trustsets.errors import InputError
 from trustsets.files.paths import plain_file
-from trustsets.storage import parse_json
 
 __all__ = [
     "CHUNK_BYTES",

@@ -15,7 +15,7 @@ from typing import IO, Any, final
 
 import numpy as np
 
-from trustsets.arrays import Array
+from trustsets._common.arrays import Array
 from trustsets.errors import InputError
 from trustsets.files.columns import (
     CHUNK_BYTES,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from trustsets import storage
+from trustsets._common import storage
 from trustsets.errors import InputError
 from trustsets.files.parts import part_files
 from trustsets.files.paths import arrow_file, content_digest, plain_file

@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from trustsets.arrays import Array
+from trustsets._common.arrays import Array
 from trustsets.errors import InputError
 from trustsets.files.columns import (
     LARGEST_RATIO,

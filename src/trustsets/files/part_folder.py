@@ -12,10 +12,10 @@ from glob import escape
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self, final
 
+from trustsets._common.storage import atomic_path
 from trustsets.errors import InputError, StorageError
 from trustsets.files.parts import lock_folder, part_files, parts_folder
 from trustsets.files.set_files import write_tables
-from trustsets.storage import atomic_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

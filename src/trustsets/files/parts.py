@@ -17,8 +17,8 @@ from glob import escape
 from pathlib import Path
 from typing import IO, Any, Self, final
 
+from trustsets._common.atomic import is_stream, put_in_place, real_place, try_lock
 from trustsets._version import __version__
-from trustsets.atomic import is_stream, put_in_place, real_place, try_lock
 from trustsets.errors import InputError
 
 __all__ = ["PartStore", "lock_folder", "part_files", "part_key", "parts_folder"]

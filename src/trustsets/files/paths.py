@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
 
-from trustsets.atomic import is_stream
+from trustsets._common.atomic import is_stream
 from trustsets.errors import InputError
 
 __all__ = [

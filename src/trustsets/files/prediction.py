@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from trustsets._common.quantiles import check_alphas
 from trustsets.errors import InputError
 from trustsets.files.memory import rows_that_fit
 from trustsets.files.needs import dependence, needed_groups, uses_features
@@ -26,7 +27,6 @@ from trustsets.files.set_files import (
 from trustsets.files.source import OutputsFile, in_file, open_outputs, read_classes
 from trustsets.files.tables import predict_table
 from trustsets.predictors import Predictor, load
-from trustsets.quantiles import check_alphas
 from trustsets.status import Status
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 
-from trustsets.arrays import Array
+from trustsets._common.arrays import Array
+from trustsets._common.storage import parse_json
 from trustsets.errors import InputError
 from trustsets.files.options import OPTIONS, read_record
 from trustsets.files.parts import part_files
 from trustsets.sets import PredictionSets
 from trustsets.status import Status
-from trustsets.storage import parse_json
 
 if TYPE_CHECKING:
     import pyarrow as pa

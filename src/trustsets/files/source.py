@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.arrays import Array, check_finite
+from trustsets._common.arrays import Array, check_finite
 from trustsets.errors import InputError
 from trustsets.files.columns import Column, check_texts, file_error, read_lines, text_array
 from trustsets.files.memory import check_fits

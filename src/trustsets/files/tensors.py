@@ -11,8 +11,8 @@ from typing import Any, final
 
 import numpy as np
 
-from trustsets import storage
-from trustsets.arrays import Array
+from trustsets._common import storage
+from trustsets._common.arrays import Array
 from trustsets.errors import InputError
 from trustsets.files.columns import Column, MemoryColumn, class_column, read_lines, text_array
 from trustsets.files.paths import plain_file

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from trustsets.arrays import Array
+from trustsets._common.arrays import Array
+from trustsets._common.storage import atomic_path
 from trustsets.errors import InputError
 from trustsets.files.naming import GROUP_PREFIX
 from trustsets.files.options import OPTIONS
 from trustsets.files.source import SUFFIXES, list_array
 from trustsets.outputs import ModelOutputs
-from trustsets.storage import atomic_path
 
 __all__ = ["write_outputs"]
 

@@ -12,10 +12,10 @@ from typing import Any, Literal, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.arrays import Array
-from trustsets.blocks import row_blocks
+from trustsets._common.arrays import Array, Floats
+from trustsets._common.blocks import row_blocks
 from trustsets.errors import InputError
-from trustsets.metrics.coverage import PERCENT, Floats, Ints
+from trustsets.metrics.coverage import PERCENT, Ints
 from trustsets.metrics.inference import mean_absolute_deviation
 
 __all__ = ["BallCurve", "Balls", "Neighbourhoods"]

@@ -12,10 +12,10 @@ from typing import Literal, final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.arrays import Array
+from trustsets._common.arrays import Array, Floats
+from trustsets._common.blocks import for_each_block
+from trustsets._common.draws import Stream, row_uniforms
 from trustsets.basis import Bins, FittedBins, FittedGroups, Partition
-from trustsets.blocks import for_each_block
-from trustsets.draws import Stream, row_uniforms
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.scores import ranks_of
@@ -31,7 +31,6 @@ __all__ = [
     "label_ranks",
 ]
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 RankTies = Literal["split", "together", "quantiles"]
 

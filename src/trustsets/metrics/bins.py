@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from trustsets._common.arrays import Floats
 from trustsets.metrics.binning import Binned
-from trustsets.metrics.coverage import Floats, Ints, gap_halves
+from trustsets.metrics.coverage import Ints, gap_halves
 from trustsets.metrics.inference import (
     Estimate,
     binomial_interval,

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trustsets._common.arrays import Floats
+
 __all__ = ["Correlation", "SizeSummary", "correlate", "gap_halves", "summarise_sizes"]
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 PERCENT = 100.0

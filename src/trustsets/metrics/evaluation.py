@@ -7,7 +7,7 @@ from typing import Any, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.arrays import Array
+from trustsets._common.arrays import Array
 from trustsets.basis import Bins, Groups, Partition
 from trustsets.errors import InputError
 from trustsets.metrics.balls import Balls, Neighbourhoods

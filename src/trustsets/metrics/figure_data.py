@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from trustsets._common.arrays import Floats
 from trustsets.errors import InputError
 from trustsets.metrics.bins import BinTable
 from trustsets.metrics.result import Evaluation
@@ -29,7 +30,6 @@ __all__ = [
     "two_digits",
 ]
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Runs = Evaluation | Sequence[Evaluation]
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from scipy import special, stats
 
-from trustsets.arrays import floating_matrix
-from trustsets.blocks import for_each_block
+from trustsets._common.arrays import Floats, floating_matrix
+from trustsets._common.blocks import for_each_block
 from trustsets.errors import InputError
-from trustsets.metrics.coverage import PERCENT, Floats, Ints, gap_halves
+from trustsets.metrics.coverage import PERCENT, Ints, gap_halves
 from trustsets.sets import PredictionSets
 
 __all__ = [

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from trustsets._common.arrays import Floats
 from trustsets.errors import InputError
 from trustsets.metrics import render
 from trustsets.metrics.balls import BallCurve
 from trustsets.metrics.bins import LOCAL, BinTable
-from trustsets.metrics.coverage import PERCENT, Correlation, Floats, Ints, SizeSummary
+from trustsets.metrics.coverage import PERCENT, Correlation, Ints, SizeSummary
 from trustsets.metrics.inference import Estimate, binomial_interval
 from trustsets.metrics.plain import from_plain, to_plain
 from trustsets.metrics.slab import SlabCoverage

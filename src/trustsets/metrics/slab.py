@@ -9,10 +9,10 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.arrays import Array
-from trustsets.blocks import for_each_block
+from trustsets._common.arrays import Array, Floats
+from trustsets._common.blocks import for_each_block
 from trustsets.errors import InputError
-from trustsets.metrics.coverage import Floats, Ints
+from trustsets.metrics.coverage import Ints
 from trustsets.metrics.inference import Estimate, binomial_interval
 
 __all__ = ["Slab", "SlabCoverage", "lowest_mean_run"]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from trustsets.blocks import available_cores
+from trustsets._common.blocks import available_cores
 from trustsets.neighbours.kernels import collect, examine, gather, seed
 from trustsets.neighbours.points import (
     BLOCK_ROWS,

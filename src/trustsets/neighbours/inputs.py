@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.arrays import to_numpy
+from trustsets._common.arrays import to_numpy
 from trustsets.errors import InputError
 from trustsets.neighbours.points import FloatArray, IndexArray, row_squares
 

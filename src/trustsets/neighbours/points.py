@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.blocks import for_each_block
+from trustsets._common.blocks import for_each_block
 
 __all__ = [
     "BLOCK_ROWS",

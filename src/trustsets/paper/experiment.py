@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.atypicality import Atypicality
+from trustsets._common.arrays import Floats
 from trustsets.errors import TrustSetsWarning
 from trustsets.metrics.balls import BallCurve, Balls
 from trustsets.metrics.binning import RankBins, label_ranks, rank_edges_apart
@@ -40,8 +40,8 @@ from trustsets.paper.sources import Source
 from trustsets.paper.splits import Split, TrustValues
 from trustsets.paper.stages import Stage, StageCache, Tally, digest
 from trustsets.predictors.base import limits_of
-from trustsets.statistics import Floats
-from trustsets.temperature import TemperatureScaling
+from trustsets.recalibration import TemperatureScaling
+from trustsets.statistics import Atypicality
 from trustsets.trust import TrustScore
 
 __all__ = ["RANK_SHOWN", "Cell", "Experiment", "Run"]

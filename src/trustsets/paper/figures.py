@@ -9,7 +9,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trustsets import plots, storage
+from trustsets import plots
+from trustsets._common import storage
 from trustsets.metrics.result import Evaluation
 from trustsets.paper.experiment import RANK_SHOWN, Cell, Run
 from trustsets.paper.methods import CONDITIONAL, DEFAULT, NAIVE, PCA, STANDARD, KnownTrust

@@ -26,8 +26,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from trustsets import storage
-from trustsets.arrays import Array
+from trustsets._common import storage
+from trustsets._common.arrays import Array
 from trustsets.errors import InputError, StorageError
 from trustsets.extras.shards import read_manifest, read_shards, shard_paths
 from trustsets.outputs import ModelOutputs

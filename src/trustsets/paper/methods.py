@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from trustsets.arrays import Array
+from trustsets._common.arrays import Array, Floats
 from trustsets.basis import Basis, FittedBasis, Groups, Polynomial, PrincipalComponents
 from trustsets.errors import InputError
 from trustsets.predictors.base import Predictor
@@ -21,7 +21,7 @@ from trustsets.predictors.mondrian import MondrianConformal
 from trustsets.predictors.related import PluginConformal
 from trustsets.predictors.standard import StandardConformal
 from trustsets.scores import APS, RAPS, Score, Softmax
-from trustsets.statistics import Floats, Observed
+from trustsets.statistics import Observed
 
 __all__ = [
     "ATYPICALITY",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from trustsets import storage
+from trustsets._common import storage
 from trustsets._version import __version__
 from trustsets.errors import InputError
 from trustsets.metrics import render

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from trustsets.atypicality import Atypicality
 from trustsets.errors import InputError
 from trustsets.paper.methods import ATYPICALITY, CLUSTERED, ORACLE, PLUGIN, SCORES, Method
 from trustsets.paper.sources import Source
@@ -19,6 +18,7 @@ from trustsets.predictors.clustered import ClusteredConformal
 from trustsets.predictors.oracle import oracle_sets
 from trustsets.predictors.related import atypicality_groups
 from trustsets.sets import PredictionSets
+from trustsets.statistics import Atypicality
 
 __all__ = ["fit_atypicality", "related_methods", "related_sets", "setting"]
 

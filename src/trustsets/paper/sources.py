@@ -13,7 +13,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.arrays import Array
+from trustsets._common.arrays import Array
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.paper.layout import is_extracted, read_extracted

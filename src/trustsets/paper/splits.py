@@ -8,6 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
+from trustsets._common.arrays import Floats
 from trustsets.basis import FittedBasis
 from trustsets.errors import InputError
 from trustsets.metrics.balls import Balls, Neighbourhoods
@@ -15,7 +16,7 @@ from trustsets.paper.methods import SCORES, KnownTrust, Method
 from trustsets.paper.sources import VAL, Source
 from trustsets.predictors.base import Task
 from trustsets.scores import RankedScores
-from trustsets.statistics import Floats, Observed
+from trustsets.statistics import Observed
 
 __all__ = ["Split", "TrustValues"]
 

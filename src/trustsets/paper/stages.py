@@ -19,8 +19,8 @@ from typing import Any, final
 
 import numpy as np
 
-from trustsets import storage
-from trustsets.arrays import Array
+from trustsets._common import storage
+from trustsets._common.arrays import Array
 from trustsets.errors import StorageError
 
 __all__ = ["Stage", "StageCache", "Tally", "digest"]

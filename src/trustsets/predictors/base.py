@@ -17,23 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
-from trustsets import storage
-from trustsets.arrays import Array
-from trustsets.class_bias import ClassBias
-from trustsets.draws import Stream, row_uniforms
+from trustsets._common import storage
+from trustsets._common.arrays import Array, Floats
+from trustsets._common.draws import Stream, row_uniforms
+from trustsets._common.quantiles import check_alphas
 from trustsets.errors import InputError, NotCalibratedError, StorageError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors.class_facts import ClassFacts
-from trustsets.quantiles import check_alphas
+from trustsets.recalibration import ClassBias, TemperatureScaling
+from trustsets.recalibration.temperature import check_temperature
 from trustsets.scores import Score
 from trustsets.sets import PredictionSets
 from trustsets.statistics import Observed, SupportsTrust
 from trustsets.status import Status
-from trustsets.temperature import TemperatureScaling, check_temperature
 
 __all__ = ["Calibrated", "Limits", "Predictor", "Task", "limits_of", "load"]
 
-Floats = NDArray[np.float64]
 
 _log = logging.getLogger(__name__)
 

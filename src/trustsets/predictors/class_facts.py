@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from typing import Self, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trustsets.arrays import Array
+from trustsets._common.arrays import Array, Codes
+from trustsets._common.storage import require, require_numbers, storable
 from trustsets.errors import TrustSetsWarning
 from trustsets.outputs import ModelOutputs
-from trustsets.storage import require, require_numbers, storable
 
 __all__ = ["ClassFacts", "class_names"]
 
-Codes = NDArray[np.int64]
 
 # Names that a sentence lists before it only counts.
 _MOST_NAMES = 5

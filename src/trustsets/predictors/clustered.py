@@ -6,21 +6,20 @@ from typing import Any, Literal, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
+from trustsets._common.arrays import Codes, Floats
+from trustsets._common.quantiles import check_alpha, conformal_quantile, conformal_rank
+from trustsets._common.storage import require, require_numbers, storable
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors.base import Calibrated, Limits, Predictor, Task
 from trustsets.predictors.conditional import nested
-from trustsets.quantiles import check_alpha, conformal_quantile, conformal_rank
+from trustsets.recalibration import TemperatureScaling
 from trustsets.scores import APS, Score
 from trustsets.statistics import Observed, SupportsTrust
 from trustsets.status import Status
-from trustsets.storage import require, require_numbers, storable
-from trustsets.temperature import TemperatureScaling
 
 __all__ = ["ClusteredConformal"]
 
-Floats = NDArray[np.float64]
-Codes = NDArray[np.int64]
 
 NULL = -1
 """Cluster of the classes that are too rare to be clustered."""

@@ -11,6 +11,8 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
+from trustsets._common.draws import Stream, row_uniforms
+from trustsets._common.storage import require, require_increasing, require_numbers, storable
 from trustsets.basis import (
     Basis,
     BasisChoice,
@@ -20,17 +22,14 @@ from trustsets.basis import (
     Sum,
     choose_basis,
 )
-from trustsets.class_bias import ClassBias
-from trustsets.draws import Stream, row_uniforms
 from trustsets.engine import QuantileModel, fit_quantiles
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors.base import Calibrated, Limits, Predictor, Task
+from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
 from trustsets.statistics import Observed, SupportsTrust
 from trustsets.status import Status
-from trustsets.storage import require, require_increasing, require_numbers, storable
-from trustsets.temperature import TemperatureScaling
 
 __all__ = ["ConditionalConformal", "QuantileRegressionPredictor", "nested"]
 

@@ -7,15 +7,15 @@ from typing import Any, Literal, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
+from trustsets._common.quantiles import conformal_quantile, conformal_rank
+from trustsets._common.storage import require, require_increasing, require_numbers, storable
 from trustsets.basis import Bins, FittedPartition, Groups, Partition
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.predictors.base import Calibrated, Limits, Predictor, Task
-from trustsets.quantiles import conformal_quantile, conformal_rank
+from trustsets.recalibration import TemperatureScaling
 from trustsets.scores import APS, Score
 from trustsets.statistics import Observed, SupportsTrust
 from trustsets.status import Status
-from trustsets.storage import require, require_increasing, require_numbers, storable
-from trustsets.temperature import TemperatureScaling
 
 __all__ = ["MondrianConformal"]
 

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.quantiles import check_alphas
+from trustsets._common.arrays import Floats
+from trustsets._common.quantiles import check_alphas
+from trustsets._common.validation import check_classes, check_probabilities
 from trustsets.sets import PredictionSets
 from trustsets.status import Status
-from trustsets.validation import check_classes, check_probabilities
 
 __all__ = ["oracle_sets"]
 
-Floats = NDArray[np.float64]
 
 # Sums of K float64 probabilities err by much less than this; nearer to the target than
 # this, the comparison is made again in exact arithmetic.

@@ -5,16 +5,15 @@ Clustered classes (`clustered.py`) and oracle sets (`oracle.py`) have files of t
 
 from typing import Any, final
 
-from trustsets.atypicality import Atypicality
+from trustsets._common.storage import storable
 from trustsets.basis import Basis, Bins, Polynomial
 from trustsets.errors import InputError
 from trustsets.predictors.base import Calibrated
 from trustsets.predictors.conditional import QuantileRegressionPredictor
 from trustsets.predictors.mondrian import MondrianConformal
+from trustsets.recalibration import TemperatureScaling
 from trustsets.scores import APS, Score
-from trustsets.statistics import Confidence, Observed, SupportsTrust, Trust
-from trustsets.storage import storable
-from trustsets.temperature import TemperatureScaling
+from trustsets.statistics import Atypicality, Confidence, Observed, SupportsTrust, Trust
 
 __all__ = ["PluginConformal", "atypicality_groups"]
 

@@ -6,13 +6,13 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from trustsets._common.quantiles import conformal_quantile
+from trustsets._common.storage import require, require_increasing, require_numbers, storable
 from trustsets.predictors.base import Calibrated, Limits, Predictor, Task
-from trustsets.quantiles import conformal_quantile
+from trustsets.recalibration import TemperatureScaling
 from trustsets.scores import APS, Score
 from trustsets.statistics import Observed, SupportsTrust
 from trustsets.status import Status
-from trustsets.storage import require, require_increasing, require_numbers, storable
-from trustsets.temperature import TemperatureScaling
 
 __all__ = ["StandardConformal"]
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
+from trustsets._common.arrays import Floats
 from trustsets.errors import InputError
 from trustsets.metrics.result import Evaluation
 from trustsets.outputs import ModelOutputs
@@ -14,8 +14,6 @@ from trustsets.sets import PredictionSets
 from trustsets.statistics import Observed, SupportsTrust
 
 __all__ = ["check_evaluations", "check_samples"]
-
-Floats = NDArray[np.float64]
 
 
 def check_evaluations(

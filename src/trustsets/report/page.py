@@ -8,12 +8,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
-from numpy.typing import NDArray
 
+from trustsets._common.arrays import Floats
+from trustsets._common.storage import atomic_path
 from trustsets._version import __version__
 from trustsets.errors import InputError
 from trustsets.metrics.plain import to_plain
@@ -27,11 +27,9 @@ from trustsets.report.samples import MOST_CLASSES, list_samples
 from trustsets.report.verdict import ONE_METHOD, verdict
 from trustsets.sets import PredictionSets
 from trustsets.statistics import SupportsTrust
-from trustsets.storage import atomic_path
 
 __all__ = ["render_report", "write_report"]
 
-Floats = NDArray[np.float64]
 
 _TITLE = "Coverage report"
 # Bins of set size follow from the method: their gap is no goal, so it is only listed.

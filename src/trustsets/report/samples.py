@@ -7,7 +7,8 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.blocks import for_each_block
+from trustsets._common.arrays import Floats
+from trustsets._common.blocks import for_each_block
 from trustsets.metrics.bins import BinTable
 from trustsets.metrics.result import Evaluation
 from trustsets.outputs import ModelOutputs
@@ -15,7 +16,6 @@ from trustsets.sets import PredictionSets
 
 __all__ = ["MOST_CLASSES", "SampleSource", "list_samples", "worst_first"]
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 # A set of a thousand classes is not read; its size is.

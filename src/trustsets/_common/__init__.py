@@ -1,0 +1,1 @@
+"""Plumbing no user meets: arrays, blocks, draws, quantiles, storage, validation."""

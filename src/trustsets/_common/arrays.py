@@ -1,0 +1,108 @@
+"""Arrays of any make become checked NumPy arrays here. Imports errors only."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets.errors import InputError
+
+__all__ = [
+    "Array",
+    "check_finite",
+    "column",
+    "floating_matrix",
+    "read_only",
+    "texts_of",
+    "to_numpy",
+]
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
+
+# Finiteness is checked in pieces of this many numbers, so that checking a large
+# memory-mapped array never brings the whole of it into memory.
+_PIECE = 1 << 22
+
+
+def to_numpy(value: Any, name: str) -> Array:
+    """Return `value` (NumPy, pandas, torch, list) as a NumPy array, without copying if possible."""
+    if type(value).__module__.split(".")[0] == "torch":
+        value = value.detach().cpu()
+        if "bfloat16" in str(value.dtype):
+            value = value.float()
+        return np.asarray(value.numpy())
+    array: Array = np.asanyarray(value)
+    if isinstance(array, np.ma.MaskedArray):
+        raise InputError(f"{name} must not be a masked array; fill or drop the masked entries.")
+    return array
+
+
+def floating_matrix(value: Any, name: str) -> Array:
+    """Check a two-dimensional, non-empty, finite array; integers become float64."""
+    array = to_numpy(value, name)
+    if array.ndim != 2:
+        raise InputError(
+            f"{name} must have two dimensions, one row per sample; got shape {array.shape}."
+        )
+    if array.shape[0] == 0 or array.shape[1] == 0:
+        raise InputError(f"{name} must not be empty; got shape {array.shape}.")
+    if array.dtype.kind in "iub":
+        array = array.astype(np.float64)
+    if array.dtype.kind != "f":
+        raise InputError(f"{name} must hold real numbers; got dtype {array.dtype}.")
+    if array.dtype.itemsize > 8 or not array.dtype.isnative:
+        array = array.astype(np.float64)
+    check_finite(array, name)
+    return read_only(array)
+
+
+def check_finite(array: Array, name: str, first_row: int = 0) -> None:
+    """Raise an error that names the first row with NaN or infinity.
+
+    `first_row` is the number of the array's first row where it is a part of a larger one.
+    """
+    rows = max(1, _PIECE // array.shape[1])
+    for start in range(0, array.shape[0], rows):
+        piece = np.isfinite(array[start : start + rows])
+        if not piece.all():
+            row, column = np.argwhere(~piece)[0]
+            found = array[start + row, column]
+            raise InputError(
+                f"{name} must be finite; row {first_row + start + row}, column {column} holds "
+                f"{found}. Drop or repair such rows first."
+            )
+
+
+def column(value: Any, name: str, n: int) -> Array:
+    """Check one value per sample, none of them missing."""
+    array = to_numpy(value, name)
+    if array.shape != (n,):
+        raise InputError(f"{name} must have shape ({n},), one per sample; got {array.shape}.")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise InputError(f"{name} must not hold NaN or infinity.")
+    if array.dtype.kind == "O" and any(_is_missing(item) for item in array):
+        raise InputError(f"{name} must not hold missing values; fill or drop them first.")
+    return read_only(array)
+
+
+def _is_missing(item: Any) -> bool:
+    if type(item).__name__ in {"NAType", "NaTType"}:  # pandas' own, without importing pandas
+        return True
+    return item is None or (isinstance(item, float) and np.isnan(item))
+
+
+def texts_of(values: Array) -> list[str]:
+    """Values of a column as texts; objects are not padded to the longest of them."""
+    if values.dtype.kind == "O":
+        return [str(item) for item in values]
+    found: list[str] = values.astype(str).tolist()
+    return found
+
+
+def read_only(array: Array) -> Array:
+    """Return a view that cannot be written through."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,328 @@
+"""The `.trustsets` file: arrays and JSON in one safetensors file, no code.
+
+A file holds tensors and one JSON header: the version of the format, a tree that says
+which known class takes which values and arrays, and a SHA-256 of all of it. Loading
+builds only classes that were marked with `storable`; nothing in a file is ever executed.
+The checksum tells of accidents. Whoever alters a file can also compute it, so every object is
+checked after it is built: its fields against their annotations, then by its own `check_state`.
+Imports atomic, errors and field_types. (One header, because safetensors writes several metadata
+entries in random order, and equal objects should give equal files.)
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from trustsets._common.atomic import atomic_path
+from trustsets._common.field_types import mismatch
+from trustsets.errors import InputError, StorageError
+
+__all__ = [
+    "atomic_path",
+    "checksum",
+    "digest",
+    "parse_json",
+    "read",
+    "read_note",
+    "require",
+    "require_increasing",
+    "require_numbers",
+    "storable",
+    "write",
+]
+
+_log = logging.getLogger(__name__)
+
+FORMAT = "trustsets"
+VERSION = 1
+# Texts are padded to a common width. Honest ones take few times their length in the file.
+_LARGEST_PADDING = 64
+_SMALL = 1 << 20
+
+_Storable = TypeVar("_Storable", bound=type)
+_REGISTRY: dict[str, type] = {}
+
+
+def storable(cls: _Storable) -> _Storable:
+    """Mark a class as one that files may hold.
+
+    Such a class is a plain dataclass, or has ``to_state() -> dict`` and the classmethod
+    ``from_state(dict)``. State may hold numbers, strings, None, tuples, lists,
+    string-keyed dicts, NumPy arrays and other storable objects.
+
+    After loading, state (or ``state["parameters"]``) is compared with the annotations of the
+    class, and a method ``check_state()``, if there is one, is called on the object. It raises a
+    `StorageError` that names the field where shapes, order or numbers cannot be right; see
+    `require`.
+    """
+    _REGISTRY[cls.__name__] = cls
+    return cls
+
+
+def write(path: str | os.PathLike[str], value: Any, note: dict[str, Any] | None = None) -> None:
+    """Write a storable object to `path`, all of it or nothing.
+
+    `note` is plain JSON data about the file, such as how it was made; see `read_note`.
+    """
+    from safetensors.numpy import save
+
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    tree = json.dumps(_encode(value, arrays), allow_nan=False)
+    header: dict[str, Any] = {"version": VERSION, "sha256": _digest(tree, arrays), "tree": tree}
+    if note is not None:
+        header["note"] = note
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(save(arrays, {FORMAT: json.dumps(header)}))
+    _log.info("%s: saved a %s", path, type(value).__name__)
+
+
+def require(holds: object, field: str, rule: str) -> None:
+    """Raise a `StorageError` that names a field unless its rule holds.
+
+    Examples
+    --------
+    >>> require(False, "StandardLearned.scores", "must not be empty")
+    Traceback (most recent call last):
+    trustsets.errors.StorageError: StandardLearned.scores must not be empty.
+    """
+    if not holds:
+        raise StorageError(f"{field} {rule}.")
+
+
+def require_numbers(values: Any, field: str, *shape: int | None) -> None:
+    """Finite numbers of a shape; None stands for any size but zero."""
+    wanted = ", ".join("any" if size is None else str(size) for size in shape)
+    fits = len(shape) == values.ndim and all(
+        own == size or (size is None and own > 0)
+        for own, size in zip(values.shape, shape, strict=True)
+    )
+    require(fits, field, f"must have shape ({wanted}), and has {values.shape}")
+    require(values.dtype.kind in "fiu", field, f"must hold numbers, and holds {values.dtype}")
+    require(np.isfinite(values).all(), field, "must be finite")
+
+
+def require_increasing(values: Any, field: str, strictly: bool = False) -> None:
+    """Numbers along the last axis in increasing order."""
+    steps = np.diff(values, axis=-1)
+    require((steps > 0).all() if strictly else (steps >= 0).all(), field, "must be increasing")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """JSON as the standard has it; a `ValueError` for anything else, however deep it goes."""
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is no JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def read(path: str | os.PathLike[str]) -> Any:
+    """Read what `write` wrote."""
+    header, arrays = _read_parts(Path(path))
+    try:
+        return _decode(parse_json(header["tree"]), arrays)
+    except (StorageError, InputError) as error:
+        raise StorageError(f"{path}: {error}") from error
+    except Exception as error:
+        raise StorageError(f"{path}: its content does not fit together ({error}).") from error
+
+
+def read_note(path: str | os.PathLike[str]) -> Any:
+    """Return the note that `write` was given, or None."""
+    header, _ = _read_parts(Path(path))
+    return header.get("note")
+
+
+def checksum(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 that the header of a file gives for its content, unverified."""
+    with _opened(Path(path)) as file:
+        return str(_check_header(Path(path), file.metadata() or {})["sha256"])
+
+
+def _read_parts(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+    with _opened(path) as file:
+        header = _check_header(path, file.metadata() or {})
+        try:
+            arrays = {key: file.get_tensor(key) for key in file.keys()}
+        except (TypeError, AttributeError, ValueError) as error:
+            raise StorageError(f"{path}: it holds numbers of an unknown type ({error}).") from error
+    if header["sha256"] != _digest(header["tree"], arrays):
+        raise StorageError(f"{path}: the content was altered after it was saved. Save it again.")
+    return header, arrays
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Any:
+    """Open a safetensors file; what goes wrong in it is a `StorageError`."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        what = "this is no file" if path.exists() else "there is no such file"
+        raise StorageError(f"{path}: {what}. Give the name of a saved model.")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise StorageError(
+            f"{path}: not a .trustsets file, or a damaged one ({error}). Save it again."
+        ) from error
+
+
+def _check_header(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
+    if FORMAT not in metadata:
+        raise StorageError(f"{path}: a safetensors file, but not one that trustsets wrote.")
+    try:
+        header: dict[str, Any] = parse_json(metadata[FORMAT])
+        version = int(header["version"])
+        if not (isinstance(header["sha256"], str) and isinstance(header["tree"], str)):
+            raise TypeError("digest and tree are texts")
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise StorageError(f"{path}: its header is damaged. Save it again.") from error
+    if version > VERSION:
+        raise StorageError(
+            f"{path}: written in format {version}, and this trustsets reads up to {VERSION}. "
+            "Upgrade trustsets."
+        )
+    return header
+
+
+def digest(value: Any) -> str:
+    """Digest of a storable object: equal for objects that would be stored alike."""
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    return _digest(json.dumps(_encode(value, arrays), allow_nan=False), arrays)
+
+
+def _digest(tree: str, arrays: dict[str, np.ndarray[Any, Any]]) -> str:
+    digest = hashlib.sha256(tree.encode())
+    for key in sorted(arrays):
+        array = np.asarray(arrays[key], order="C")
+        digest.update(f"{key} {array.dtype.str} {array.shape}".encode())
+        digest.update(array.data if array.size else b"")
+    return digest.hexdigest()
+
+
+def _encode(value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+    """Turn a value into JSON, its numeric arrays into named tensors."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if np.isfinite(value) else {"float": repr(value)}
+    if isinstance(value, np.ndarray):
+        return _encode_array(value, arrays)
+    if isinstance(value, list | tuple):
+        return {type(value).__name__: [_encode(item, arrays) for item in value]}
+    if isinstance(value, dict):
+        return {"dict": {str(key): _encode(item, arrays) for key, item in value.items()}}
+    return _encode_object(value, arrays)
+
+
+def _encode_array(value: np.ndarray[Any, Any], arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+    if value.dtype.kind in "US":
+        return {"strings": value.astype(str).tolist(), "width": value.dtype.str}
+    if value.dtype.kind == "O":
+        return {"objects": [_encode_scalar(item) for item in value.tolist()]}
+    if value.dtype.kind not in "biuf":
+        raise StorageError(f"an array of dtype {value.dtype} cannot be saved.")
+    key = str(len(arrays))
+    # Unlike ascontiguousarray, this leaves an array of no dimension one.
+    arrays[key] = np.asarray(value, order="C")
+    return {"tensor": key}
+
+
+def _encode_scalar(item: Any) -> Any:
+    if item is None or isinstance(item, bool | int | float | str):
+        return item
+    raise StorageError(f"a class or group name of type {type(item).__name__} cannot be saved.")
+
+
+def _encode_object(value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+    name = type(value).__name__
+    if not _is_registered(value):
+        raise StorageError(f"an object of type {name} cannot be saved.")
+    if dataclasses.is_dataclass(value) and not hasattr(value, "to_state"):
+        state = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+    else:
+        state = value.to_state()
+    # What could not be loaded is refused while it can still be repaired.
+    _check_types(name, type(value), state)
+    return {"object": name, "state": {key: _encode(item, arrays) for key, item in state.items()}}
+
+
+def _is_registered(value: Any) -> bool:
+    return _REGISTRY.get(type(value).__name__) is type(value)
+
+
+def _decode(node: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:  # noqa: PLR0911
+    """Inverse of `_encode`, building registered classes only."""
+    if not isinstance(node, dict):
+        return node
+    match node:
+        case {"object": str(name), "state": dict(state)}:
+            return _build(name, {key: _decode(item, arrays) for key, item in state.items()})
+        case {"tensor": str(key)}:
+            return arrays[key]
+        case {"list": list(items)}:
+            return [_decode(item, arrays) for item in items]
+        case {"tuple": list(items)}:
+            return tuple(_decode(item, arrays) for item in items)
+        case {"dict": dict(items)}:
+            return {key: _decode(item, arrays) for key, item in items.items()}
+        case {"strings": list(items), "width": str(width)}:
+            return _text_array(items, width)
+        case {"objects": list(items)}:
+            return _object_array(items)
+        case {"float": "inf" | "-inf" | "nan" as text}:
+            return float(text)
+    raise StorageError(f"unknown entry {sorted(node)}.")
+
+
+def _text_array(items: list[Any], width: str) -> np.ndarray[Any, Any]:
+    """Texts in their dtype, whose width is a claim of the file and is checked before it is used."""
+    require(all(isinstance(item, str) for item in items), "an array of texts", "must hold texts")
+    dtype = np.dtype(width)
+    held = sum(map(len, items)) + len(items)
+    room = max(_SMALL, _LARGEST_PADDING * dtype.alignment * held)
+    honest = dtype.kind in "US" and 0 < dtype.itemsize * max(1, len(items)) <= room
+    require(honest or not items, "an array of texts", f"cannot have the type {width!r}")
+    return np.array(items, dtype=dtype if items else "U1")
+
+
+def _object_array(items: list[Any]) -> np.ndarray[Any, Any]:
+    result = np.empty(len(items), dtype=object)
+    result[:] = items
+    return result
+
+
+def _build(name: str, state: dict[str, Any]) -> Any:
+    cls: Any = _REGISTRY.get(name)
+    if cls is None:
+        raise StorageError(f"it holds an unknown kind of object, {name!r}.")
+    _check_types(name, cls, state)
+    value = cls.from_state(state) if hasattr(cls, "from_state") else cls(**state)
+    if hasattr(value, "check_state"):
+        value.check_state()
+    return value
+
+
+def _check_types(name: str, cls: Any, state: dict[str, Any]) -> None:
+    """Fields of a dataclass, or parameters of an estimator, are of the annotated types."""
+    parameters = state.get("parameters")
+    if dataclasses.is_dataclass(cls):
+        wrong = mismatch(state, cls)
+    elif isinstance(parameters, dict):
+        wrong = mismatch(parameters, cls.__init__)
+    else:
+        return
+    require(wrong is None, f"{name}.{wrong}", "is of a wrong type")

@@ -1,0 +1,137 @@
+"""The rules for the arguments of `ModelOutputs`, one each. Imports arrays, blocks, errors."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets._common.arrays import Array, column, floating_matrix, read_only, to_numpy
+from trustsets._common.blocks import row_blocks
+from trustsets.errors import InputError
+
+__all__ = [
+    "check_classes",
+    "check_features",
+    "check_groups",
+    "check_probabilities",
+    "check_rows",
+    "encode_labels",
+]
+
+# Largest allowed |row sum - 1| of given probabilities, by bytes per number: the
+# rounding of K half-precision numbers is visible, that of doubles is not.
+_SUM_TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-3}
+
+
+def encode_labels(labels: Array, classes: Array, name: str = "labels") -> NDArray[np.int64]:
+    """Positions of `labels` in `classes`, or an error that names the first stranger."""
+    if classes.dtype.kind in "iu" and labels.dtype.kind in "iu" and _counts_from_zero(classes):
+        codes = labels.astype(np.int64)
+        unknown = (codes < 0) | (codes >= classes.size)
+    else:
+        place = {value: code for code, value in enumerate(classes.tolist())}
+        codes = np.array([place.get(value, -1) for value in labels.tolist()], dtype=np.int64)
+        unknown = codes < 0
+    if unknown.any():
+        row = int(np.argmax(unknown))
+        raise InputError(
+            f"{name} must be among the {classes.size} classes; row {row} holds "
+            f"{labels[row]!r}. Pass classes= in the order of the columns, or repair the labels."
+        )
+    return codes
+
+
+def _counts_from_zero(classes: Array) -> bool:
+    return bool(np.array_equal(classes, np.arange(classes.size)))
+
+
+def check_probabilities(value: Any) -> Array:
+    """Rows are non-negative and sum to 1 up to the rounding of their type."""
+    array = floating_matrix(value, "probabilities")
+    tolerance = _SUM_TOLERANCE[array.dtype.itemsize]
+    for block in row_blocks(*array.shape):
+        piece = array[block].astype(np.float64)
+        if piece.min() < 0.0:
+            row = block.start + int(np.argmax(piece.min(axis=1) < 0.0))
+            raise InputError(
+                f"probabilities must not be negative; row {row} has {array[row].min()}. "
+                "If these are logits, pass them as logits=."
+            )
+        sums = piece.sum(axis=1)
+        wrong = np.abs(sums - 1.0) > tolerance
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise InputError(
+                f"rows of probabilities must sum to 1; row {block.start + row} sums to "
+                f"{sums[row]:.6g}. If these are logits, pass them as logits=."
+            )
+    return array
+
+
+def check_features(value: Any, n: int) -> Array:
+    """One row of finite numbers per sample."""
+    array = floating_matrix(value, "features")
+    if array.shape[0] != n:
+        raise InputError(
+            f"features must have one row per sample; got {array.shape[0]} rows for {n} samples."
+        )
+    return array
+
+
+def check_classes(value: Any, labels: Array | None, n_classes: int) -> Array:
+    """Name the columns: as given, as integers from zero, or from the labels."""
+    if value is not None:
+        classes = to_numpy(value, "classes")
+        if classes.shape != (n_classes,):
+            raise InputError(
+                f"classes must name the {n_classes} columns; got shape {classes.shape}."
+            )
+        if len(set(classes.tolist())) != n_classes:
+            raise InputError("classes must be distinct; a name occurs twice.")
+        return read_only(classes)
+    if labels is None:
+        return read_only(np.arange(n_classes))
+    distinct = _distinct(labels)
+    if distinct.dtype.kind in "iu" and distinct[0] >= 0 and distinct[-1] < n_classes:
+        return read_only(np.arange(n_classes))
+    if distinct.dtype.kind == "i" and distinct[:2].tolist() == [-1, 0]:
+        # Taken for a name, the mark of unlabelled samples would shift all columns by one.
+        raise InputError(
+            "labels hold -1 among positions of columns, where it often marks a sample without a "
+            "label; leave such samples out, or pass classes= in the order of the columns."
+        )
+    if distinct.size != n_classes:
+        raise InputError(
+            f"labels have {distinct.size} distinct values (such as {distinct[0]!r}) for "
+            f"{n_classes} columns, so the columns cannot be named; pass classes= in their order."
+        )
+    return read_only(distinct)
+
+
+def _distinct(labels: Array) -> Array:
+    try:
+        return np.unique(labels)
+    except TypeError:
+        raise InputError(
+            "labels mix types that cannot be sorted; pass classes= in the order of the columns."
+        ) from None
+
+
+def check_groups(value: Any, n: int) -> dict[str, Array]:
+    """Columns by name, from an array, a mapping or a DataFrame."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) and type(value).__name__ != "DataFrame":
+        value = {"group": value}
+    return {str(name): column(value[name], f"groups[{name!r}]", n) for name in value}
+
+
+def check_rows(value: Any, n: int) -> NDArray[np.int64]:
+    """Identities are non-negative integers; by default they count from zero."""
+    if value is None:
+        return read_only(np.arange(n, dtype=np.int64))
+    array = column(value, "rows", n)
+    if array.dtype.kind not in "iu" or (array.size and array.min() < 0):
+        raise InputError("rows must be non-negative integers that identify the samples.")
+    return read_only(array.astype(np.int64))

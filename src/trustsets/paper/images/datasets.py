@@ -1,0 +1,267 @@
+"""The paper's five datasets as they lie on disk. Needs no torch, and opens no image.
+
+Each function turns a folder into an `ImageSet`; `load_dataset` picks one by name.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from trustsets._common.arrays import Array
+from trustsets.errors import InputError
+from trustsets.paper.images.folders import (
+    SHOWN,
+    class_folders,
+    class_names,
+    find_file,
+    flattened,
+    folder_listing,
+    images_in,
+    read_list,
+    unite_classes,
+)
+from trustsets.paper.images.listing import ImageSet, Listing
+from trustsets.paper.layout import POOL, TRAIN
+
+__all__ = ["DATASETS", "load_dataset"]
+
+LONG_TAIL_PARTS = (TRAIN, "val", "test")
+LONG_TAIL_SOURCE = "https://github.com/facebookresearch/classifier-balancing/tree/main/data"
+PLACES_TRAIN_FOLDERS = (
+    "train",
+    "data_256_standard",
+    "data_256",
+    "data_large_standard",
+    "data_large",
+)
+PLACES_VAL_FOLDERS = ("val", "val_256", "val_large")
+# Where lists and tables may lie, seen from the images.
+NEAR = (".", "..", "../..")
+TRAINING_SHARE = 0.7
+SKIN_TYPES = {str(number): str(number) for number in range(1, 7)} | {"-1": "unknown"}
+SKIN_TYPE_COLUMNS = ("fitzpatrick_scale", "fitzpatrick")
+SKIN_SUFFIXES = (".jpg", ".jpeg", ".png", "")
+
+
+def load_dataset(name: str, images: Path, *, lists: Path | None = None, seed: int = 0) -> ImageSet:
+    """List the images of a dataset.
+
+    Parameters
+    ----------
+    name : str
+        One of `DATASETS`.
+    images : path
+        Folder of the images.
+    lists : path, optional
+        Folder of the lists or tables that go with the images, or the one file where there is
+        one; by default they are looked for beside the images.
+    seed : int
+        Of the training split of ``fitzpatrick17k``; nothing else is drawn.
+    """
+    if name not in DATASETS:
+        raise InputError(f"dataset must be one of {', '.join(DATASETS)}; got {name!r}.")
+    if not images.is_dir():
+        raise InputError(f"images={images} is no folder; give the one that holds {name}.")
+    if lists is not None and not lists.exists():
+        raise InputError(f"lists={lists} does not exist; give a folder, or leave it out.")
+    return DATASETS[name](images, _near(images, lists), seed)
+
+
+def _near(images: Path, lists: Path | None) -> list[Path]:
+    """Where to look for lists: the given place only, or near the images."""
+    if lists is not None:
+        return [lists]
+    return [images / step for step in NEAR]
+
+
+def _find_table(name: str, near: Sequence[Path]) -> Path | None:
+    """A table that stands alone: the file that was given, or the one of that name."""
+    return near[0] if near[0].is_file() else find_file([name], near)
+
+
+def _imagenet(images: Path, near: Sequence[Path], _: int) -> ImageSet:
+    _require_folders(images, (TRAIN, "val"), "ILSVRC2012")
+    if class_folders(images / "val"):
+        classes = unite_classes(images, (TRAIN, "val"))
+        pool = folder_listing(images, "val", classes)
+    else:
+        classes = tuple(class_folders(images / TRAIN))
+        pool = _flat_imagenet(images, near, classes)
+    return ImageSet(
+        "imagenet", classes, {TRAIN: folder_listing(images, TRAIN, classes), POOL: pool}
+    )
+
+
+def _flat_imagenet(images: Path, near: Sequence[Path], classes: Sequence[str]) -> Listing:
+    """Validation images without class folders; a table says the class of each."""
+    table = _find_table("LOC_val_solution.csv", near)
+    if table is None:
+        raise InputError(
+            f"{images / 'val'} holds images without class folders, so their labels are not known. "
+            "Move each into val/CLASS/ with the class of the training folders (the validation "
+            "ground truth of the development kit, ILSVRC2012_devkit_t12, has the order), or put "
+            "LOC_val_solution.csv of the Kaggle release beside val/ or name it with --lists."
+        )
+    rows = pd.read_csv(table, dtype=str)
+    _require_columns(table, rows, ("ImageId", "PredictionString"))
+    synset = dict(zip(rows["ImageId"], rows["PredictionString"].str.split().str[0], strict=True))
+    codes = {name: code for code, name in enumerate(classes)}
+    found = images_in(images / "val")
+    unknown = [name for name in found if synset.get(Path(name).stem) not in codes]
+    if unknown:
+        raise InputError(
+            f"{table} gives no class of the training folders for {len(unknown)} images of "
+            f"{images / 'val'}, such as {unknown[:SHOWN]}."
+        )
+    labels = [codes[synset[Path(name).stem]] for name in found]
+    return Listing.of(images, [f"val/{name}" for name in found], labels)
+
+
+def _long_tail(name: str, stem: str) -> Callable[[Path, Sequence[Path], int], ImageSet]:
+    """Reader of three lists ``STEM_train.txt``, ``STEM_val.txt`` and ``STEM_test.txt``."""
+
+    def load(images: Path, near: Sequence[Path], _: int) -> ImageSet:
+        folders = [*near, *(folder / sub for folder in near for sub in (stem, f"{stem}_v2"))]
+        contents = {part: read_list(_find_list(stem, part, folders)) for part in LONG_TAIL_PARTS}
+        n_classes = 1 + max(int(labels.max(initial=0)) for _, labels in contents.values())
+        classes = class_names(*contents[TRAIN], n_classes)
+        parts = {
+            part: Listing.of(images, flattened(images, paths), labels)
+            for part, (paths, labels) in contents.items()
+        }
+        return ImageSet(name, classes, parts)
+
+    return load
+
+
+def _find_list(stem: str, part: str, folders: Sequence[Path]) -> Path:
+    path = find_file([f"{stem}_{part}.txt"], folders)
+    if path is None:
+        raise InputError(
+            f"{stem}_{part}.txt (lines of 'path label') is neither beside the images nor where "
+            f"--lists points; the public lists are at {LONG_TAIL_SOURCE}/{stem}."
+        )
+    return path
+
+
+def _places365(images: Path, near: Sequence[Path], _: int) -> ImageSet:
+    both = (images / TRAIN).is_dir() and (images / "val").is_dir()
+    if both and class_folders(images / "val"):
+        classes = unite_classes(images, (TRAIN, "val"))
+        listings = {
+            TRAIN: folder_listing(images, TRAIN, classes),
+            POOL: folder_listing(images, "val", classes),
+        }
+        return ImageSet("places365", classes, listings)
+    return _places365_by_lists(images, near)
+
+
+def _places365_by_lists(images: Path, near: Sequence[Path]) -> ImageSet:
+    """The release in two archives, with its own lists of files and categories."""
+    folders = [*near, *(folder / "filelist_places365-standard" for folder in near)]
+    names = ("places365_train_standard.txt", "places365_val.txt", "categories_places365.txt")
+    found = [find_file([name], folders) for name in names]
+    absent = [name for name, path in zip(names, found, strict=True) if path is None]
+    train, val = (
+        next((name for name in choice if (images / name).is_dir()), None)
+        for choice in (PLACES_TRAIN_FOLDERS, PLACES_VAL_FOLDERS)
+    )
+    if absent or train is None or val is None:
+        raise InputError(
+            f"{images} is in neither form of Places365. Either train/CLASS/ and val/CLASS/ (the "
+            "archive places365standard_easyformat.tar), or a folder out of "
+            f"{PLACES_TRAIN_FOLDERS}, one out of {PLACES_VAL_FOLDERS}, and the lists {names} "
+            f"(filelist_places365-standard.tar). Not found: {absent or 'a folder of images'}."
+        )
+    train_list, val_list, categories = (read_list(path) for path in found if path is not None)
+    order = np.argsort(categories[1], kind="stable")
+    # Official names begin with their initial: a/airfield.
+    classes = tuple(categories[0][place].partition("/")[2] for place in order)
+    parts = {TRAIN: (train, train_list), POOL: (val, val_list)}
+    listings = {
+        part: Listing.of(images, [f"{folder}/{path}" for path in paths], labels)
+        for part, (folder, (paths, labels)) in parts.items()
+    }
+    return ImageSet("places365", classes, listings)
+
+
+def _fitzpatrick17k(images: Path, near: Sequence[Path], seed: int) -> ImageSet:
+    table = _find_table("fitzpatrick17k.csv", near)
+    if table is None:
+        raise InputError(
+            "fitzpatrick17k.csv is neither beside the images nor where --lists points; it is at "
+            "https://github.com/mattgroh/fitzpatrick17k."
+        )
+    rows = pd.read_csv(table, dtype=str)
+    _require_columns(table, rows, ("md5hash", "label"))
+    if rows[["md5hash", "label"]].isna().any(axis=None):
+        raise InputError(f"{table} has rows without md5hash or label; restore the original file.")
+    classes, labels = np.unique(rows["label"].to_numpy(dtype=str), return_inverse=True)
+    whole = Listing.of(
+        images,
+        _skin_files(images, rows["md5hash"].tolist()),
+        labels,
+        {"skin_type": _skin_types(table, rows)},
+    )
+    train, pool = _draw_training(len(whole), seed)
+    parts = {TRAIN: whole.take(train), POOL: whole.take(pool)}
+    return ImageSet("fitzpatrick17k", tuple(classes.tolist()), parts, seed)
+
+
+def _skin_files(images: Path, hashes: Sequence[str]) -> list[str]:
+    """File of each image: its hash with one of the usual endings."""
+    there = {path.name for path in images.iterdir()}
+    names: list[str] = []
+    for own in hashes:
+        choice = [own + suffix for suffix in SKIN_SUFFIXES]
+        names.append(next((name for name in choice if name in there), choice[0]))
+    return names
+
+
+def _skin_types(table: Path, rows: Any) -> Array:
+    column = next((name for name in SKIN_TYPE_COLUMNS if name in rows), None)
+    if column is None:
+        raise InputError(f"{table} needs a column {' or '.join(SKIN_TYPE_COLUMNS)}.")
+    scale = rows[column].fillna("-1").str.strip().str.removesuffix(".0")
+    unknown = sorted(set(scale) - set(SKIN_TYPES))
+    if unknown:
+        raise InputError(
+            f"{table}, column {column}: skin types are 1 to 6, and -1 for unknown; got {unknown}."
+        )
+    return np.array([SKIN_TYPES[value] for value in scale])
+
+
+def _draw_training(n: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of the training share and of the rest; missing images are drawn like all others."""
+    order = np.random.default_rng(seed).permutation(n)
+    size = round(TRAINING_SHARE * n)
+    return np.sort(order[:size]), np.sort(order[size:])
+
+
+def _require_folders(images: Path, parts: Sequence[str], name: str) -> None:
+    absent = [part for part in parts if not (images / part).is_dir()]
+    if absent:
+        raise InputError(
+            f"images={images} must hold the folders {', '.join(parts)} of {name}; "
+            f"{', '.join(absent)} is not there."
+        )
+
+
+def _require_columns(path: Path, rows: Any, columns: Sequence[str]) -> None:
+    absent = [name for name in columns if name not in rows]
+    if absent:
+        raise InputError(f"{path} needs the columns {columns}; {absent} is not there.")
+
+
+DATASETS: dict[str, Callable[[Path, Sequence[Path], int], ImageSet]] = {
+    "imagenet": _imagenet,
+    "imagenet-lt": _long_tail("imagenet-lt", "ImageNet_LT"),
+    "places365": _places365,
+    "places365-lt": _long_tail("places365-lt", "Places_LT"),
+    "fitzpatrick17k": _fitzpatrick17k,
+}
+"""Readers by the name of the dataset."""

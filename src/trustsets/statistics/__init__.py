@@ -1,0 +1,25 @@
+"""Numbers known about a sample before its label: what coverage is conditioned on."""
+
+from trustsets.statistics.atypicality import Atypicality
+from trustsets.statistics.measures import ClassFrequency, Confidence, Entropy, Margin, Trust
+from trustsets.statistics.statistic import (
+    FittedStatistic,
+    Observed,
+    Statistic,
+    SupportsTrust,
+    Transform,
+)
+
+__all__ = [
+    "Atypicality",
+    "ClassFrequency",
+    "Confidence",
+    "Entropy",
+    "FittedStatistic",
+    "Margin",
+    "Observed",
+    "Statistic",
+    "SupportsTrust",
+    "Transform",
+    "Trust",
+]

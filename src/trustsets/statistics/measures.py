@@ -1,0 +1,144 @@
+"""Statistics of the model outputs: confidence, trust, entropy, margin, class frequency."""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from trustsets._common.arrays import Floats
+from trustsets._common.storage import require, storable
+from trustsets.errors import InputError
+from trustsets.statistics.statistic import Observed, Statistic
+
+__all__ = ["ClassFrequency", "Confidence", "Entropy", "Margin", "Trust"]
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class Confidence(Statistic):
+    """``Conf(x)``: the largest softmax output.
+
+    Examples
+    --------
+    >>> from trustsets import ModelOutputs
+    >>> observed = Observed(ModelOutputs(probabilities=[[0.75, 0.25]]))
+    >>> Confidence().fit(observed).values(observed)
+    array([0.75])
+    """
+
+    def measure(self, observed: Observed) -> Floats:
+        """Return the largest softmax output of each sample."""
+        return observed.confidence
+
+    @property
+    def name(self) -> str:
+        """Short name."""
+        return "Conf"
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class Trust(Statistic):
+    """``Trust(x)``: distance to the nearest other class over distance to the predicted one."""
+
+    def measure(self, observed: Observed) -> Floats:
+        """Return the trust score of each sample."""
+        return observed.trust
+
+    @property
+    def name(self) -> str:
+        """Short name."""
+        return "Trust"
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class Entropy(Statistic):
+    """Entropy of the softmax outputs, ``-sum_j p_j log p_j``.
+
+    Examples
+    --------
+    >>> from trustsets import ModelOutputs
+    >>> observed = Observed(ModelOutputs(probabilities=[[0.5, 0.5], [1.0, 0.0]]))
+    >>> Entropy().measure(observed).round(4)
+    array([0.6931, 0.    ])
+    """
+
+    def measure(self, observed: Observed) -> Floats:
+        """Return the entropy of each sample."""
+        return observed.entropy_and_margin[0]
+
+    @property
+    def name(self) -> str:
+        """Short name."""
+        return "Entropy"
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class Margin(Statistic):
+    """Gap between the two largest softmax outputs.
+
+    Examples
+    --------
+    >>> from trustsets import ModelOutputs
+    >>> observed = Observed(ModelOutputs(probabilities=[[0.5, 0.25, 0.25]]))
+    >>> Margin().measure(observed)
+    array([0.25])
+    """
+
+    def measure(self, observed: Observed) -> Floats:
+        """Return the margin of each sample."""
+        return observed.entropy_and_margin[1]
+
+    @property
+    def name(self) -> str:
+        """Short name."""
+        return "Margin"
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class ClassFrequency(Statistic):
+    """``log(1 + training samples of the predicted class)``, for long tails.
+
+    Parameters
+    ----------
+    transform : {"raw", "log", "rank"}
+        See `Statistic`; the logarithm of the count is already taken.
+    counts : tuple of int
+        Training samples of each class, in the order of the columns.
+
+    Examples
+    --------
+    >>> from trustsets import ModelOutputs
+    >>> observed = Observed(ModelOutputs(logits=[[1.0, 0.0], [0.0, 1.0]]))
+    >>> ClassFrequency(counts=(9, 99)).measure(observed).round(4)
+    array([2.3026, 4.6052])
+    """
+
+    counts: tuple[int, ...] = ()
+
+    def check_state(self) -> None:
+        """Refuse counts that are none."""
+        require(all(n >= 0 for n in self.counts), "ClassFrequency.counts", "must not be negative")
+
+    def measure(self, observed: Observed) -> Floats:
+        """Return the log count of the predicted class of each sample."""
+        if len(self.counts) != observed.outputs.n_classes:
+            raise InputError(
+                f"ClassFrequency needs counts for each of the {observed.outputs.n_classes} "
+                f"classes; got {len(self.counts)}. Pass np.bincount(train_codes) as a tuple."
+            )
+        counts = np.array(self.counts, dtype=np.float64)
+        return np.asarray(np.log1p(counts)[observed.outputs.predicted_codes])
+
+    @property
+    def name(self) -> str:
+        """Short name."""
+        return "Class frequency"

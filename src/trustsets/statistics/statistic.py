@@ -1,0 +1,139 @@
+"""What a statistic is: one number of each sample, transformed by what was learned from others.
+
+A statistic is a small value object. The samples and the trust score it looks at come together in
+`Observed`, which computes each number once.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, Protocol, final
+
+import numpy as np
+
+from trustsets._common.arrays import Floats
+from trustsets._common.blocks import for_each_block
+from trustsets._common.storage import require, require_increasing, require_numbers, storable
+from trustsets.errors import InputError
+from trustsets.outputs import ModelOutputs
+
+__all__ = ["FittedStatistic", "Observed", "Statistic", "SupportsTrust", "Transform"]
+
+Transform = Literal["raw", "log", "rank"]
+
+# Logarithms are taken of at least this, so that a statistic of 0 stays finite.
+_SMALLEST = 1e-12
+
+
+class SupportsTrust(Protocol):
+    """Anything that scores predictions by the features, such as a fitted `TrustScore`."""
+
+    def score(self, features: Any, predicted: Any) -> Floats:
+        """Trust of each prediction, shape (n,)."""
+
+
+@final
+class Observed:
+    """Samples together with the trust score in use; each statistic is computed once."""
+
+    def __init__(self, outputs: ModelOutputs, trust: SupportsTrust | None = None) -> None:
+        self.outputs = outputs
+        self.trust_score = trust
+
+    @property
+    def confidence(self) -> Floats:
+        """Largest softmax output, shape (n,), of the outputs as given (temperature 1)."""
+        return self.outputs.confidence
+
+    @cached_property
+    def trust(self) -> Floats:
+        """Trust score of the most likely class, shape (n,)."""
+        if self.trust_score is None:
+            raise InputError("Trust is asked for, but no trust score was given; pass trust=.")
+        if self.outputs.features is None:
+            raise InputError("Trust needs features; pass features= to ModelOutputs.")
+        return self.trust_score.score(self.outputs.features, self.outputs.predicted)
+
+    @cached_property
+    def entropy_and_margin(self) -> tuple[Floats, Floats]:
+        """Entropy of the softmax, and the gap between its two largest outputs."""
+        entropy, margin = np.empty(len(self.outputs)), np.ones(len(self.outputs))
+
+        def fill(block: slice) -> None:
+            p = self.outputs.block_probabilities(block)
+            entropy[block] = -(p * np.log(np.maximum(p, np.finfo(float).tiny))).sum(axis=1)
+            if p.shape[1] > 1:
+                top = np.partition(p, -2, axis=1)[:, -2:]
+                margin[block] = top[:, 1] - top[:, 0]
+
+        for_each_block(fill, len(self.outputs), self.outputs.n_classes)
+        return np.maximum(entropy, 0.0), margin
+
+
+@dataclass(frozen=True)
+class Statistic(ABC):
+    """One number per sample that does not need the label.
+
+    Parameters
+    ----------
+    transform : {"raw", "log", "rank"}
+        As it is; its logarithm; or its rank among the samples it is fitted on, between 0
+        and 1. All three carry the same information; the last two have no heavy tail.
+    """
+
+    transform: Transform = "raw"
+
+    def __post_init__(self) -> None:
+        if self.transform not in ("raw", "log", "rank"):
+            raise InputError(f'transform must be "raw", "log" or "rank"; got {self.transform!r}.')
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Short name for tables and messages."""
+
+    @abstractmethod
+    def measure(self, observed: Observed) -> Floats:
+        """Return the untransformed statistic of each sample, shape (n,)."""
+
+    @property
+    @final
+    def learns(self) -> bool:
+        """Whether the transform takes numbers from the data it is fitted on."""
+        return self.transform == "rank"
+
+    @final
+    def fit(self, observed: Observed) -> "FittedStatistic":
+        """Learn the transform from samples."""
+        reference = np.sort(self.measure(observed)) if self.learns else None
+        return FittedStatistic(self, reference)
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class FittedStatistic:
+    """A statistic with what its transform needs: the sorted values it ranks among."""
+
+    statistic: Statistic
+    reference: Floats | None
+
+    def check_state(self) -> None:
+        """Refuse a reference that no fit gives."""
+        field = "FittedStatistic.reference"
+        wanted = self.statistic.learns == (self.reference is not None)
+        require(wanted, field, "belongs to the transform 'rank', and to no other")
+        if self.reference is not None:
+            require_numbers(self.reference, field, None)
+            require_increasing(self.reference, field)
+
+    def values(self, observed: Observed) -> Floats:
+        """Return the transformed statistic of each sample, shape (n,)."""
+        measured = self.statistic.measure(observed)
+        if self.reference is not None:
+            below = np.searchsorted(self.reference, measured, side="left")
+            up_to = np.searchsorted(self.reference, measured, side="right")
+            return (below + up_to) / (2.0 * self.reference.size)
+        if self.statistic.transform == "log":
+            return np.log(np.maximum(measured, _SMALLEST))
+        return measured

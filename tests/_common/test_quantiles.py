@@ -1,0 +1,44 @@
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from trustsets import InputError
+from trustsets._common.quantiles import (
+    check_alpha,
+    check_alphas,
+    conformal_quantile,
+    conformal_rank,
+)
+
+
+def test_rank_is_exact_for_every_two_digit_alpha():
+    for hundredths in range(1, 100):
+        for n in range(1, 400):
+            exact = math.ceil((n + 1) * Fraction(100 - hundredths, 100))
+            assert conformal_rank(n, hundredths / 100) == exact, (n, hundredths)
+
+
+def test_floating_point_gets_the_rank_wrong_here():
+    assert math.ceil(100 * (1 - 0.45)) == 56  # what the obvious code does
+    assert conformal_rank(99, 0.45) == 55
+
+
+def test_quantile_past_n_is_infinite():
+    scores = np.arange(8.0)
+    assert conformal_quantile(scores, 0.1) == np.inf
+    assert conformal_quantile(np.arange(9.0), 0.1) == 8.0
+    assert conformal_quantile(np.empty(0), 0.5) == np.inf
+
+
+def test_single_precision_alpha_means_its_decimal():
+    assert check_alpha(np.float32(0.1)) == 0.1
+    assert check_alphas(np.array([0.1, 0.2])) == ((0.1, 0.2), False)
+    assert check_alphas(0.3) == ((0.3,), True)
+
+
+@pytest.mark.parametrize("alpha", [0, 1, -0.1, 90, float("nan"), "0.1", None, True, [], [[0.1]]])
+def test_bad_alpha_is_named(alpha):
+    with pytest.raises(InputError, match="alpha must"):
+        check_alphas(alpha)

@@ -1,0 +1,244 @@
+import functools
+import importlib
+import json
+import logging
+import os
+import struct
+import sys
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from saved_predictors import PREDICTORS
+
+import trustsets
+from trustsets import (
+    APS,
+    Bins,
+    ConditionalConformal,
+    Confidence,
+    Custom,
+    Groups,
+    MondrianConformal,
+    NotCalibratedError,
+    StandardConformal,
+    StorageError,
+    TemperatureScaling,
+)
+from trustsets._common import storage
+
+
+@pytest.mark.parametrize("name", PREDICTORS)
+def test_save_and_load_give_identical_bits(name, make_outputs, tmp_path):
+    outputs = make_outputs(600, labels=np.array(list("abcde"))[make_outputs(600).codes])
+    calibration, test = outputs.split(0.5)
+    predictor = PREDICTORS[name]().calibrate(calibration)
+    predictor.save(tmp_path / "model.trustsets")
+    loaded = trustsets.load(tmp_path / "model.trustsets")
+    assert type(loaded) is type(predictor)
+    assert repr(loaded) == repr(predictor)
+    alphas = [0.3, 0.2]
+    before, after = (each.predict_set(test, alpha=alphas) for each in (predictor, loaded))
+    for field in ("mask", "thresholds", "status", "classes"):
+        np.testing.assert_array_equal(getattr(before, field), getattr(after, field))
+    loaded.save(tmp_path / "again.trustsets")
+    first, second = (tmp_path / each for each in ("model.trustsets", "again.trustsets"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_fitted_temperature_travels_along(make_outputs, tmp_path):
+    outputs = make_outputs()
+    scaling = TemperatureScaling().fit(outputs)
+    StandardConformal(temperature=scaling).calibrate(outputs).save(tmp_path / "m.trustsets")
+    assert trustsets.load(tmp_path / "m.trustsets").temperature.temperature_ == scaling.temperature_
+
+
+@pytest.mark.parametrize("classes", [["x", "yy"], [10, 20], [None, "x"], [1.5, 2.5], [True, False]])
+def test_class_names_of_any_type_come_back(classes, tmp_path):
+    names = np.array(classes, dtype=object if None in classes else None)
+    outputs = trustsets.ModelOutputs(
+        logits=np.eye(2), labels=[names[1], names[1]] if None in classes else names, classes=names
+    )
+    StandardConformal().calibrate(outputs).save(tmp_path / "m.trustsets")
+    loaded = trustsets.load(tmp_path / "m.trustsets").classes_
+    assert loaded.tolist() == names.tolist()
+    assert loaded.dtype == names.dtype
+
+
+@pytest.fixture
+def saved(make_outputs, tmp_path):
+    path = tmp_path / "model.trustsets"
+    StandardConformal().calibrate(make_outputs()).save(path)
+    return path
+
+
+def test_every_truncation_is_noticed(saved):
+    whole = saved.read_bytes()
+    for size in [0, 1, 7, 8, 9, len(whole) // 2, len(whole) - 1]:
+        saved.write_bytes(whole[:size])
+        with pytest.raises(StorageError, match="damaged"):
+            trustsets.load(saved)
+
+
+def test_every_altered_byte_is_noticed(saved):
+    whole = saved.read_bytes()
+    for position in np.random.default_rng(0).integers(len(whole), size=60):
+        altered = bytearray(whole)
+        altered[position] ^= 0x20
+        saved.write_bytes(altered)
+        with pytest.raises(StorageError):
+            trustsets.load(saved)
+
+
+def rewrite(path, change):
+    """Change the metadata of a saved file, leaving its tensors alone."""
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    own = json.loads(header["__metadata__"]["trustsets"])
+    change(own)
+    header["__metadata__"]["trustsets"] = json.dumps(own)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length :])
+
+
+def test_a_newer_format_asks_for_an_upgrade(saved):
+    rewrite(saved, lambda own: own.update(version=2))
+    with pytest.raises(StorageError, match=r"written in format 2.*Upgrade"):
+        trustsets.load(saved)
+
+
+def test_only_known_classes_are_built(saved):
+    def plant(own):
+        tree = json.loads(own["tree"])
+        tree["object"] = "os.system"
+        own["tree"] = json.dumps(tree)
+
+    rewrite(saved, plant)
+    with pytest.raises(StorageError, match="altered"):
+        trustsets.load(saved)
+    with pytest.raises(StorageError, match="unknown kind of object"):
+        storage._build("os.system", {})
+
+
+def test_foreign_files_are_refused(tmp_path):
+    path = tmp_path / "foreign.safetensors"
+    save_file({"x": np.zeros(2)}, path)
+    with pytest.raises(StorageError, match="not one that trustsets wrote"):
+        trustsets.load(path)
+    path.write_text("hello")
+    with pytest.raises(StorageError, match=r"not a \.trustsets file"):
+        trustsets.load(path)
+    with pytest.raises(StorageError, match="no such file"):
+        trustsets.load(tmp_path / "missing")
+    storage.write(path, APS())
+    with pytest.raises(StorageError, match="holds a APS, not a predictor"):
+        trustsets.load(path)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(saved, monkeypatch):
+    before = saved.read_bytes()
+
+    def full_disk(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        trustsets.load(saved).save(saved)
+    assert saved.read_bytes() == before
+    assert os.listdir(saved.parent) == [saved.name]
+
+
+def test_what_cannot_be_saved_is_named(make_outputs, tmp_path):
+    with pytest.raises(NotCalibratedError, match="call calibrate first"):
+        StandardConformal().save(tmp_path / "m.trustsets")
+    with pytest.raises(StorageError, match="type object cannot be saved"):
+        storage.write(tmp_path / "m.trustsets", object())
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_can_be_saved_can_be_loaded(make_outputs, tmp_path):
+    """Parameters of NumPy's types, and lists for tuples; what would not load is not saved."""
+    bins = Bins(of=[Confidence()], counts=[np.int64(3)], spacing=["quantile"])
+    odd = MondrianConformal(by=bins, temperature=np.float64(1.5), allow_empty=np.bool_(True))
+    odd.calibrate(make_outputs()).save(tmp_path / "m.trustsets")
+    assert trustsets.load(tmp_path / "m.trustsets").allow_empty is True
+    with pytest.raises(StorageError, match=r"StandardConformal\.allow_empty is of a wrong type"):
+        StandardConformal(allow_empty="yes").calibrate(make_outputs()).save(tmp_path / "n")
+    assert not (tmp_path / "n").exists()
+
+
+OWN = """
+import numpy as np
+
+def columns(outputs):
+    return np.column_stack([np.ones(len(outputs)), outputs.confidence])
+
+def other(outputs):
+    raise SystemExit("code was run")
+
+class Holder:
+    @staticmethod
+    def inner(outputs):
+        return columns(outputs)
+
+print("imported")
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    (tmp_path / "own_functions.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("own_functions")
+    sys.modules.pop("own_functions", None)
+
+
+def test_a_custom_basis_is_saved_by_name(own_module, make_outputs, tmp_path, capsys):
+    calibration, test = make_outputs(400).split(0.5)
+    basis = Custom(own_module.columns, "function of mine") + Groups("site")
+    predictor = ConditionalConformal(basis=basis).calibrate(calibration)
+    path = tmp_path / "m.trustsets"
+    predictor.save(path)
+    before, after = (each.predict_set(test) for each in (predictor, trustsets.load(path)))
+    np.testing.assert_array_equal(before.thresholds, after.thresholds)
+    # A process that did not import it is told so, and nothing is imported for it.
+    del sys.modules["own_functions"]
+    capsys.readouterr()
+    with pytest.raises(StorageError, match=r"own_functions:columns.*Import own_functions before"):
+        trustsets.load(path)
+    assert "own_functions" not in sys.modules and capsys.readouterr().out == ""
+
+
+def test_a_custom_basis_without_a_name_is_refused_with_a_sentence(
+    own_module, make_outputs, tmp_path
+):
+    def local(outputs):
+        return own_module.columns(outputs)
+
+    functions = [local, lambda outputs: own_module.columns(outputs), own_module.Holder.inner]
+    for function in [*functions, functools.partial(own_module.columns)]:
+        predictor = ConditionalConformal(basis=Custom(function)).calibrate(make_outputs())
+        with pytest.raises(StorageError, match="defined with def at the top of a module"):
+            predictor.save(tmp_path / "m.trustsets")
+    assert not (tmp_path / "m.trustsets").exists()
+
+
+@pytest.mark.parametrize("spec", ["os:system", "shutil:rmtree", "builtins:exec", "numpy:array", ""])
+def test_a_file_cannot_name_any_function(spec):
+    with pytest.raises(StorageError, match="which is not there"):
+        storage._build("Custom", {"spec": spec, "name": "x"})
+
+
+def test_the_package_logs_to_its_own_logger(make_outputs, tmp_path, caplog):
+    logger = logging.getLogger("trustsets")
+    assert any(isinstance(handler, logging.NullHandler) for handler in logger.handlers)
+    assert logger.level == logging.NOTSET
+    with caplog.at_level("INFO", "trustsets"):
+        StandardConformal().calibrate(make_outputs(200)).save(tmp_path / "m.trustsets")
+        trustsets.load(tmp_path / "m.trustsets")
+    texts = [record.getMessage() for record in caplog.records]
+    assert "StandardConformal: calibrating on 200 samples of 5 classes, tuning on 0 others" in texts
+    path = tmp_path / "m.trustsets"
+    assert {f"{path}: saved a StandardConformal", f"{path}: loaded a StandardConformal"} <= {*texts}

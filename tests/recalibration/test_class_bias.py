@@ -1,0 +1,129 @@
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import log_softmax
+
+from trustsets import ClassBias, InputError, ModelOutputs, NotCalibratedError
+from trustsets._common.storage import read, write
+from trustsets.recalibration.class_bias import _Likelihood, _minimise, _without_harm
+
+
+def rare_classes(n=3000, n_classes=6, seed=0, shift=None):
+    """Labels from a softmax, and logits whose classes are shifted away from it."""
+    rng = np.random.default_rng(seed)
+    true = 1.5 * rng.normal(size=(n, n_classes))
+    labels = (true + rng.gumbel(size=true.shape)).argmax(axis=1)
+    shift = np.zeros(n_classes) if shift is None else shift
+    return ModelOutputs(logits=2.0 * (true - shift), labels=labels)
+
+
+SHIFT = np.array([2.0, 1.0, 0.0, 0.0, -1.0, -2.0])
+
+
+def test_fit_is_the_minimum_of_the_penalised_likelihood():
+    outputs, strength = rare_classes(400, shift=SHIFT), 3.0
+    codes = outputs.require_labels("the test")
+
+    def objective(theta):
+        logs = log_softmax(theta[0] * outputs.logits + theta[1:], axis=1)
+        own = logs[np.arange(len(outputs)), codes].sum()
+        return 0.5 * strength * theta[1:] @ theta[1:] - own
+
+    slow = minimize(objective, np.r_[1.0, np.zeros(6)], options={"gtol": 1e-6})
+    fast = _minimise(_Likelihood(outputs.logits, codes), strength)
+    assert objective(fast) == pytest.approx(slow.fun, rel=1e-7)
+    np.testing.assert_allclose(fast, slow.x, atol=2e-3)
+
+
+def test_a_shift_of_the_classes_is_found_and_undone():
+    outputs = rare_classes(6000, shift=SHIFT)
+    fitted = ClassBias().fit(outputs)
+    found = fitted.bias_ - fitted.bias_.mean()
+    # Logits are twice too large, so the shift is too: what is added is in their units.
+    np.testing.assert_allclose(found, 2.0 * SHIFT, atol=0.25)
+    assert fitted.gain_ > 0.1
+    right = fitted.transform(outputs).predicted_codes == outputs.codes
+    assert right.mean() > np.mean(outputs.predicted_codes == outputs.codes) + 0.05
+
+
+def test_where_nothing_is_gained_nothing_is_changed():
+    chosen = [ClassBias().fit(rare_classes(300, seed=seed)) for seed in range(12)]
+    unchanged = [fitted.strength_ == np.inf for fitted in chosen]
+    assert np.mean(unchanged) >= 0.5
+    for fitted, same in zip(chosen, unchanged, strict=True):
+        assert fitted.bias_.any() != same
+        assert np.abs(fitted.bias_).max() < 0.5
+
+
+def test_rare_classes_are_not_lowered_against_the_average_sample():
+    codes = np.repeat([0, 1, 2, 3], [60, 30, 6, 4])  # rare: fewer than 12.5
+    bias = np.array([1.0, 0.0, -2.0, 3.0])
+    mean = bias[codes].mean()
+    np.testing.assert_array_equal(_without_harm(bias, codes), [1.0, 0.0, mean, 3.0])
+
+
+def test_a_bias_that_gains_on_average_alone_is_not_taken():
+    """Even shares were learned, and one sample in 20 is of class 1: likelihood would drop it."""
+    rng = np.random.default_rng(0)
+    labels = (rng.random(2000) < 0.05).astype(int)
+    x = rng.normal(size=2000) + 1.5 * labels
+    logits = np.column_stack([np.zeros(2000), 1.5 * x - 1.125])
+    fitted = ClassBias().fit(ModelOutputs(logits=logits, labels=labels))
+    assert fitted.strength_ == np.inf and not fitted.bias_.any()
+
+
+def test_a_single_sample_gives_no_bias():
+    assert ClassBias().fit(rare_classes(1)).strength_ == np.inf
+
+
+def test_order_of_samples_and_kind_of_outputs_do_not_matter():
+    outputs = rare_classes(500, shift=SHIFT)
+    bias = ClassBias().fit(outputs).bias_
+    mixed = outputs.take(np.random.default_rng(1).permutation(500))
+    np.testing.assert_allclose(ClassBias().fit(mixed).bias_, bias, atol=2e-3)
+    same = ModelOutputs(probabilities=outputs.probabilities, labels=outputs.labels)
+    np.testing.assert_allclose(ClassBias().fit(same).bias_, bias, atol=2e-3)
+
+
+@pytest.mark.parametrize("shift", [None, SHIFT])
+def test_saved_and_loaded_it_is_the_same(shift, tmp_path):
+    outputs = rare_classes(500, shift=shift)
+    fitted = ClassBias().fit(outputs)
+    write(tmp_path / "bias", fitted)
+    again = read(tmp_path / "bias")
+    np.testing.assert_array_equal(again.bias_, fitted.bias_)
+    assert (again.strength_, again.gain_) == (fitted.strength_, fitted.gain_)
+    write(tmp_path / "unfitted", ClassBias())
+    assert not hasattr(read(tmp_path / "unfitted"), "bias_")
+
+
+def test_a_shifted_view_equals_shifted_logits():
+    outputs = rare_classes(50)
+    view = outputs.shifted(SHIFT)
+    plain = outputs.with_logits(outputs.logits + SHIFT)
+    probabilities = ModelOutputs(probabilities=outputs.probabilities).shifted(SHIFT)
+    for name in ("probabilities", "confidence", "predicted_codes", "logits"):
+        np.testing.assert_allclose(getattr(view, name), getattr(plain, name), rtol=1e-13)
+    np.testing.assert_allclose(probabilities.probabilities, plain.probabilities, atol=1e-14)
+    np.testing.assert_array_equal(probabilities.predicted_codes, plain.predicted_codes)
+    np.testing.assert_allclose(
+        view.shifted(-SHIFT).probabilities, outputs.probabilities, atol=1e-14
+    )
+    part = view.take([3, 1])
+    np.testing.assert_allclose(part.probabilities, plain.probabilities[[3, 1]], rtol=1e-13)
+    joined = ModelOutputs.concat([part, view.take([0])])
+    np.testing.assert_allclose(joined.logits, plain.logits[[3, 1, 0]], rtol=1e-13)
+
+
+def test_bad_use_is_named():
+    outputs = rare_classes(50)
+    with pytest.raises(NotCalibratedError, match="not fitted"):
+        ClassBias().transform(outputs)
+    with pytest.raises(InputError, match="needs labels"):
+        ClassBias().fit(ModelOutputs(logits=outputs.logits))
+    with pytest.raises(InputError, match="6 classes, but the biases are for 2"):
+        ClassBias().fit(rare_classes(50, 2)).transform(outputs)
+    with pytest.raises(InputError, match="shift must not hold NaN"):
+        outputs.shifted(np.full(6, np.nan))
+    with pytest.raises(InputError, match=r"parts\[1\] differs from parts\[0\] in its shift"):
+        ModelOutputs.concat([outputs, outputs.shifted(SHIFT)])
