@@ -1,4 +1,4 @@
-"""CLUSTERED: one threshold for each cluster of similar classes. Imports base and below."""
+"""CLUSTERED: one threshold for each cluster of similar classes."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, final
@@ -7,16 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._common.arrays import Codes, Floats
-from trustsets._common.quantiles import check_alpha, conformal_quantile, conformal_rank
+from trustsets._common.quantiles import check_alpha, conformal_rank
 from trustsets._common.storage import require, require_numbers, storable
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
-from trustsets.predictors.base import Calibrated, Limits, Predictor, Task
-from trustsets.predictors.conditional import nested
+from trustsets.predictors.base import Predictor
+from trustsets.predictors.calibrated import Calibrated, Learned, Task
+from trustsets.predictors.thresholds import SampleThresholds, quantile_table, side_by_side
+from trustsets.predictors.tuning import Method
 from trustsets.recalibration import TemperatureScaling
 from trustsets.scores import APS, Score
-from trustsets.statistics import Observed, SupportsTrust
-from trustsets.status import Status
+from trustsets.statistics import Observed
 
 __all__ = ["ClusteredConformal"]
 
@@ -39,7 +40,7 @@ STARTS = 10
 @final
 @storable
 @dataclass(frozen=True)
-class ClusteredLearned:
+class ClusteredLearned(Learned):
     """Scores and classes of both parts, and the clusterings made so far (one for each alpha)."""
 
     scores: Floats
@@ -81,7 +82,7 @@ class ClusteredLearned:
         require(0 <= self.seed < 1 << 63, "ClusteredLearned.seed", "must not be negative")
 
     def check_belongs(self, n: int, n_classes: int) -> None:
-        """Refuse what cannot belong to so many samples and classes."""
+        """Refuse what cannot come from so many samples and classes."""
         require(self.scores.size == n, "ClusteredLearned.scores", f"must be those of {n} samples")
         counted = self.totals.size == n_classes
         require(counted, "ClusteredLearned.totals", f"must count {n_classes} classes")
@@ -92,19 +93,23 @@ class ClusteredLearned:
             self._clusters[alpha] = self._cluster(alpha)
         return self._clusters[alpha]
 
+    def prepare(self, alpha: float) -> None:
+        """Cluster the classes for this alpha."""
+        self.clusters(alpha)
+
+    @property
+    def conditions_on(self) -> None:
+        """Nothing: thresholds depend on the candidate class alone."""
+
     def thresholds(self, alpha: float) -> tuple[Floats, NDArray[np.int8]]:
         """Threshold and status of every class, both of shape (K,)."""
         clusters = self.clusters(alpha)
-        cluster_of = clusters[self.codes]
-        values, status = np.empty(clusters.size), np.empty(clusters.size, dtype=np.int8)
-        for cluster in np.unique(clusters):
-            all_samples = cluster == NULL and self.null_cluster == "standard"
-            own = self.scores if all_samples else self.scores[cluster_of == cluster]
-            limit = conformal_quantile(np.sort(own), alpha)
-            values[clusters == cluster] = limit
-            too_few = Status.TOO_FEW_POINTS if own.size else Status.UNSEEN_GROUP
-            status[clusters == cluster] = Status.EXACT if np.isfinite(limit) else too_few
-        return values, status
+        names, place = np.unique(clusters, return_inverse=True)
+        own = [np.sort(self.scores[clusters[self.codes] == name]) for name in names]
+        if names[0] == NULL and self.null_cluster == "standard":
+            own[0] = np.sort(self.scores)
+        found = quantile_table(own, (alpha,))
+        return found.values[place, 0], found.status[place, 0]
 
     def _cluster(self, alpha: float) -> Codes:
         n_classes = self.totals.size
@@ -223,11 +228,7 @@ class ClusteredConformal(Predictor):
         learned: ClusteredLearned = self._state().learned
         return learned.clusters(check_alpha(alpha)).copy()
 
-    @property
-    def _trust(self) -> SupportsTrust | None:
-        return None
-
-    def _tuned_parts(self) -> list[str]:
+    def _method(self) -> Method:
         if self.n_clusters != "auto" and not _is_count(self.n_clusters):
             raise InputError(
                 'n_clusters must be a whole number of at least 1, or "auto"; '
@@ -237,27 +238,7 @@ class ClusteredConformal(Predictor):
             raise InputError(
                 f'null_cluster must be "standard" or "own"; got {self.null_cluster!r}.'
             )
-        return ["the clusters of classes"]
-
-    def _guarantee(self, state: Calibrated) -> str:
-        text = (
-            "the sets hold the true class with probability at least 1 - alpha within every "
-            "cluster of classes"
-        )
-        if self.null_cluster == "own":
-            return f"{text}, the null cluster of rare classes included, and hence on average."
-        return (
-            f"{text} but the null cluster. Rare classes are in that one and have the threshold of "
-            "all samples, which promises nothing for them; where there are any, nothing is "
-            'promised on average either (null_cluster="own" promises both).'
-        )
-
-    def _could_learn(self, learned: ClusteredLearned) -> bool:
-        return learned.n_clusters == self.n_clusters
-
-    def _auto_fraction(self, outputs: ModelOutputs) -> float:
-        codes = outputs.require_labels("calibrate")
-        return published_fraction(np.bincount(codes, minlength=outputs.n_classes), REFERENCE_ALPHA)
+        return Method(("the clusters of classes",), auto_fraction=_auto_fraction)
 
     def _learn(self, task: Task) -> ClusteredLearned:
         calibration, tuning = task.calibration.outputs, task.tuning.outputs
@@ -280,14 +261,33 @@ class ClusteredConformal(Predictor):
             null_cluster=self.null_cluster,
         )
 
-    def _limits(
-        self, learned: ClusteredLearned, observed: Observed, alphas: tuple[float, ...]
-    ) -> Limits:
-        found = [learned.thresholds(alpha) for alpha in alphas]
-        values = np.stack([values for values, _ in found], axis=1)
-        status = np.stack([status for _, status in found], axis=1)
-        worst = np.broadcast_to(status.max(axis=0), (len(observed.outputs), len(alphas)))
-        return Limits(np.full(worst.shape, np.nan), worst, per_class=nested(values, alphas))
+    def _could_learn(self, learned: Learned) -> bool:
+        return isinstance(learned, ClusteredLearned) and learned.n_clusters == self.n_clusters
+
+    def _thresholds(
+        self, learned: ClusteredLearned, observed: Observed, alphas: tuple[float, ...], seed: int
+    ) -> SampleThresholds:
+        found = side_by_side([learned.thresholds(alpha) for alpha in alphas], alphas)
+        return found.of_classes(len(observed.outputs))
+
+    def _guarantee(self, state: Calibrated) -> str:
+        text = (
+            "the sets hold the true class with probability at least 1 - alpha within every "
+            "cluster of classes"
+        )
+        if self.null_cluster == "own":
+            return f"{text}, the null cluster of rare classes included, and hence on average."
+        return (
+            f"{text} except the null cluster. The null cluster holds the rare classes and uses "
+            "the threshold of all samples, which guarantees nothing for them. Where there are "
+            "rare classes, nothing is guaranteed on average either; "
+            'null_cluster="own" guarantees both.'
+        )
+
+
+def _auto_fraction(outputs: ModelOutputs) -> float:
+    codes = outputs.require_labels("calibrate")
+    return published_fraction(np.bincount(codes, minlength=outputs.n_classes), REFERENCE_ALPHA)
 
 
 def fewest_points(alpha: float) -> int:

@@ -1,4 +1,4 @@
-"""Methods the paper's related work names, made of parts that exist. Imports its siblings.
+"""Methods of the paper's related work that are made of parts of the other predictors.
 
 Clustered classes (`clustered.py`) and oracle sets (`oracle.py`) have files of their own.
 """
@@ -8,9 +8,12 @@ from typing import Any, final
 from trustsets._common.storage import storable
 from trustsets.basis import Basis, Bins, Polynomial
 from trustsets.errors import InputError
-from trustsets.predictors.base import Calibrated
-from trustsets.predictors.conditional import QuantileRegressionPredictor
+from trustsets.predictors.base import Predictor
+from trustsets.predictors.calibrated import Calibrated, Learned, Task
+from trustsets.predictors.conditional import ConditionalLearned, tuned_by
 from trustsets.predictors.mondrian import MondrianConformal
+from trustsets.predictors.thresholds import SampleThresholds, side_by_side
+from trustsets.predictors.tuning import Method
 from trustsets.recalibration import TemperatureScaling
 from trustsets.scores import APS, Score
 from trustsets.statistics import Atypicality, Confidence, Observed, SupportsTrust, Trust
@@ -20,7 +23,7 @@ __all__ = ["PluginConformal", "atypicality_groups"]
 
 @final
 @storable
-class PluginConformal(QuantileRegressionPredictor):
+class PluginConformal(Predictor):
     """Quantile regression of the scores, its fit plugged in as the threshold (BatchGCP).
 
     With basis phi, calibration scores s_i and pinball loss l at level 1 - alpha,
@@ -88,15 +91,29 @@ class PluginConformal(QuantileRegressionPredictor):
         self.tuning_fraction = tuning_fraction
         self.random_state = random_state
 
-    def _guarantee(self, state: Calibrated) -> str:
-        columns, n = state.learned.phi.shape[1], state.n
-        return (
-            "none in finite samples; where scores have no ties, coverage falls short of 1 - alpha "
-            f"by about (1/2 - alpha) p / n, here (1/2 - alpha) {columns} / {n:,}."
-        )
+    def _method(self) -> Method:
+        return Method(tuned_by(self.basis))
 
-    def _level(self, observed: Observed, alpha: float) -> float:
-        return 0.0
+    def _learn(self, task: Task) -> ConditionalLearned:
+        return ConditionalLearned.of(self.basis, task)
+
+    def _could_learn(self, learned: Learned) -> bool:
+        return isinstance(learned, ConditionalLearned) and learned.could_come_from(self.basis)
+
+    def _thresholds(
+        self, learned: ConditionalLearned, observed: Observed, alphas: tuple[float, ...], seed: int
+    ) -> SampleThresholds:
+        phi = learned.basis.design(observed)
+        found = [learned.fit(alpha).thresholds(phi, level=0.0) for alpha in alphas]
+        return side_by_side([(own.values, own.status) for own in found], alphas)
+
+    def _guarantee(self, state: Calibrated) -> str:
+        learned: Any = state.learned
+        return (
+            "none in finite samples. Where scores have no ties, coverage is lower than 1 - alpha "
+            f"by about (1/2 - alpha) p / n, here (1/2 - alpha) {learned.phi.shape[1]} / "
+            f"{state.n:,}."
+        )
 
 
 def atypicality_groups(
