@@ -13,15 +13,15 @@ Who fits what, and when:
    alpha is first used, and keeps it.
 6. `predict_set` compares the scores of all classes with the thresholds.
 
-A method is a final subclass with five private methods: `_method` (check and describe the
-parameters), `_learn`, `_thresholds`, `_guarantee` and `_could_learn`.
+A predictor is a final subclass with five private methods: `_method` (check and describe the
+parameters), `_learn`, `_could_learn`, `_thresholds` and `_guarantee`. It overrides nothing else.
 """
 
 import logging
 import os
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import Any, Self, final
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -60,16 +60,7 @@ _FINITE = tuple(status for status in Status if not status.is_infinite)
 class Predictor(BaseEstimator, ABC):
     """A conformal predictor; see `StandardConformal` for the common parameters.
 
-    Attributes
-    ----------
-    classes_ : array of shape (K,)
-        Names of the classes, in the order of the columns.
-    temperature_ : float
-        Temperature that divides the logits before scores are computed.
-    trust : SupportsTrust or None
-        The trust score in use; None for methods without one.
-    randomized : bool
-        Whether the thresholds depend on random draws.
+    `trust` is None and `randomized` is False for methods that have no such parameter.
     """
 
     score: Score
@@ -90,6 +81,10 @@ class Predictor(BaseEstimator, ABC):
         """Fit what thresholds depend on, and keep what they are computed from."""
 
     @abstractmethod
+    def _could_learn(self, learned: Learned) -> bool:
+        """Whether `_learn` with these parameters could have returned `learned`."""
+
+    @abstractmethod
     def _thresholds(
         self, learned: Any, observed: Observed, alphas: tuple[float, ...], seed: int
     ) -> SampleThresholds:
@@ -99,61 +94,48 @@ class Predictor(BaseEstimator, ABC):
     def _guarantee(self, state: Calibrated) -> str:
         """The guarantee as a sentence about "the sets"."""
 
-    @abstractmethod
-    def _could_learn(self, learned: Learned) -> bool:
-        """Whether `_learn` with these parameters could have returned `learned`."""
-
-    @final
     def __sklearn_clone__(self) -> Self:
         # Parameters are shared: scores and bases are frozen, and a fitted trust score or
         # temperature is data to a predictor, which an unfitted copy could not stand in for.
         return type(self)(**self.get_params(deep=False))
 
     @property
-    @final
     def classes_(self) -> Array:
         """Names of the classes, in the order of the columns."""
         return self._state().classes
 
     @property
-    @final
     def temperature_(self) -> float:
         """Temperature that divides the logits before scores are computed."""
         return self._state().temperature
 
     @property
-    @final
     def needed_groups(self) -> tuple[str, ...]:
         """Names of the group columns that thresholds of new samples depend on."""
         basis = self._state().learned.conditions_on
         return () if basis is None else basis.needed_groups
 
     @property
-    @final
     def uses_features(self) -> bool:
         """Whether thresholds of new samples may depend on their features."""
         basis = self._state().learned.conditions_on
         return basis is not None and basis.uses_features
 
     @property
-    @final
     def draws_at_random(self) -> bool:
         """Whether sets depend on random draws, which are keyed on the rows of the samples."""
         return self.randomized or self.score.randomized
 
     @property
-    @final
     def batch_dependence(self) -> str | None:
         """Why the set of a sample depends on the others of its batch; None if it does not."""
         return self._method().batch_dependence
 
-    @final
     def prepare(self, alpha: float) -> Self:
         """Make the fits that `predict_set` needs at this alpha now, so that copies share them."""
         self._state().learned.prepare(float(alpha))
         return self
 
-    @final
     def calibrate(
         self, outputs: ModelOutputs, *, tuning: ModelOutputs | None = None, trust: Any = None
     ) -> Self:
@@ -211,7 +193,6 @@ class Predictor(BaseEstimator, ABC):
         self.state_ = state
         return self
 
-    @final
     def predict_set(
         self, outputs: ModelOutputs, alpha: Any = 0.1, *, trust: Any = None
     ) -> PredictionSets:
@@ -243,7 +224,6 @@ class Predictor(BaseEstimator, ABC):
             classes=state.classes,
         )
 
-    @final
     def summary(self, sets: PredictionSets | None = None) -> str:
         """Say in words what is guaranteed, and what became of the sets of a prediction."""
         state = self._state()
@@ -267,19 +247,16 @@ class Predictor(BaseEstimator, ABC):
             lines += sets.describe()
         return "\n".join(lines)
 
-    @final
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the predictor to a file that `trustsets.load` reads; no pickle, atomic."""
         self._state()
         storage.write(path, self)
 
-    @final
     def to_state(self) -> dict[str, Any]:
         """Parameters and calibrated state, for `storage`."""
         return {"parameters": self.get_params(deep=False), "state": self.state_}
 
     @classmethod
-    @final
     def from_state(cls, state: dict[str, Any]) -> Self:
         """Rebuild from `to_state`."""
         new = cls(**state["parameters"])
@@ -288,7 +265,6 @@ class Predictor(BaseEstimator, ABC):
         new.state_ = state["state"]
         return new
 
-    @final
     def check_state(self) -> None:
         """Refuse parameters and a state that do not belong together, for `storage`."""
         method, state, name = self._checked_method(), self.state_, type(self).__name__
@@ -335,23 +311,9 @@ class Predictor(BaseEstimator, ABC):
 def thresholds_from(
     predictor: Predictor, task: Task, observed: Observed, alphas: tuple[float, ...]
 ) -> SampleThresholds:
-    """Thresholds alone, from scores and statistics that several methods share.
+    """Thresholds that `calibrate` and `predict_set` would use, from a given calibration task.
 
-    Parameters
-    ----------
-    predictor : Predictor
-        Names the method; it is not changed.
-    task : Task
-        Calibration samples with the scores of their labels, at the temperature in use.
-    observed : Observed
-        New samples.
-    alphas : tuple of float
-        Allowed miscoverage.
-
-    Returns
-    -------
-    SampleThresholds
-        Those that ``calibrate`` and ``predict_set`` would use.
+    Several methods can share the scores and statistics of a task. The predictor is not changed.
     """
     predictor._checked_method()
     return predictor._thresholds(predictor._learn(task), observed, alphas, task.seed)
@@ -379,15 +341,10 @@ def _observe(
     """Both parts with a trust score, or each with its own part of the known values."""
     if tuning is None:
         return Observed(outputs, trust), None
-    if trust is None or isinstance(trust, SupportsTrust):
-        return Observed(outputs, trust), Observed(tuning, trust)
-    values, n = np.asarray(trust), len(outputs)
-    if values.shape != (n + len(tuning),):
-        raise InputError(
-            f"trust must hold the values of {n} calibration samples followed by those of "
-            f"{len(tuning)} tuning samples; got shape {values.shape}."
-        )
-    return Observed(outputs, values[:n]), Observed(tuning, values[n:])
+    parts: Any = trust, trust
+    if trust is not None and not isinstance(trust, SupportsTrust):
+        parts = np.split(np.asarray(trust), [len(outputs)])
+    return Observed(outputs, parts[0]), Observed(tuning, parts[1])
 
 
 def _width(outputs: ModelOutputs) -> int | None:

@@ -64,7 +64,7 @@ class Learned(ABC):
         """Refuse what cannot come from so many samples and classes, for `storage`."""
 
     @abstractmethod
-    def prepare(self, alpha: float) -> None:
+    def prepare(self, alpha: float) -> object:
         """Compute what all thresholds at this alpha have in common, and keep it."""
 
 

@@ -4,7 +4,8 @@ The method of Gibbs, Cherian and Candès (2023) with the function classes of Kau
 and Alaa (2025); the thresholds themselves come from `trustsets.engine`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, fields
+from functools import cached_property
 from typing import Any, Self, final
 
 import numpy as np
@@ -43,6 +44,7 @@ _SMALLEST_DRAW = 2.0**-40
 # Randomised thresholds are exact for scores without ties. Adding a uniform draw times this number
 # to the score of every sample leaves none; it changes no score by more than rounding to 5 digits.
 _TIE_SPREAD = 1e-5
+_STORED = {"group_penalty": "restraint"}
 
 
 @final
@@ -62,9 +64,11 @@ class ConditionalLearned(Learned):
     choice: BasisChoice | None = None
     group_penalty: Floats | None = None
     tie_spread: float = 0.0
-    _fits: dict[tuple[float, float], QuantileModel] = field(
-        default_factory=dict, repr=False, compare=False
-    )
+
+    @cached_property
+    def _fits(self) -> dict[tuple[float, float], QuantileModel]:
+        # Not a field: fits are not stored, but made again, to the same bits, when first needed.
+        return {}
 
     @classmethod
     def of(cls, basis: Basis | str, task: Task, tie_spread: float = 0.0) -> Self:
@@ -140,16 +144,12 @@ class ConditionalLearned(Learned):
             self._fits[key] = fit_quantiles(rows, scores, alpha=alpha)
         return self._fits[key]
 
-    def fits(self, alpha: float) -> list[QuantileModel]:
-        """The fit at alpha and, where thresholds are limited, the lower and the upper one."""
+    def prepare(self, alpha: float) -> list[QuantileModel]:
+        """Make the fit at alpha and, where thresholds are limited, the lower and the upper one."""
         if self.group_penalty is None:
             return [self.fit(alpha)]
         limits = self.fit(alpha, 1.0), self.fit(alpha * _UPPER_ALPHA, _UPPER_PENALTY)
         return [self.fit(alpha), *limits]
-
-    def prepare(self, alpha: float) -> None:
-        """Make all fits that thresholds at this alpha need."""
-        self.fits(alpha)
 
     def thresholds(self, phi: Floats, alpha: float) -> tuple[Floats, NDArray[np.int8]]:
         """Thresholds and statuses, limited from below and from above by those of two other fits.
@@ -157,7 +157,7 @@ class ConditionalLearned(Learned):
         Because these thresholds are at least as large as those of the lower fit, its coverage
         guarantee applies to them.
         """
-        own, *limits = (fit.thresholds(phi) for fit in self.fits(alpha))
+        own, *limits = (fit.thresholds(phi) for fit in self.prepare(alpha))
         if not limits:
             return own.values, own.status
         low, high = limits
@@ -168,21 +168,20 @@ class ConditionalLearned(Learned):
         return np.clip(own.values, low.values, top), status
 
     def to_state(self) -> dict[str, Any]:
-        """The problem alone: fits are made again, to the same bits, when first needed."""
-        names = ("basis", "phi", "scores", "penalty", "choice")
-        kept = {name: getattr(self, name) for name in names}
-        # Files call the group penalty by an older name.
-        return kept | {"restraint": self.group_penalty, "tie_spread": self.tie_spread}
+        """Fields by name; files have an older name for the group penalty."""
+        own = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {_STORED.get(name, name): value for name, value in own.items()}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
         """Rebuild from `to_state`."""
-        renamed = {"restraint": "group_penalty"}
-        return cls(**{renamed.get(key, key): own for key, own in state.items()})
+        names = {stored: name for name, stored in _STORED.items()}
+        return cls(**{names.get(name, name): value for name, value in state.items()})
 
 
 @final
 @storable
+@dataclass(eq=False, repr=False)
 class ConditionalConformal(Predictor):
     """Sets whose coverage holds over every function of a class, not only on average.
 
@@ -208,7 +207,7 @@ class ConditionalConformal(Predictor):
         few or no calibration samples have finite ones. `choice_` and `summary` say what was
         chosen and why.
     trust : TrustScore, optional
-        Fitted trust score; needed where the basis looks at Trust.
+        Fitted trust score; needed where the basis depends on Trust.
     temperature, allow_empty, random_state
         As in `StandardConformal`. Rank transforms, bin edges and principal components are
         learned from the tuning part.
@@ -241,28 +240,16 @@ class ConditionalConformal(Predictor):
     PredictionSets(1000 samples, 5 classes, alpha=0.1, mean size 3.37)
     """
 
-    def __init__(
-        self,
-        score: Score = APS(scale="tail"),
-        basis: Basis | str = "auto",
-        trust: SupportsTrust | None = None,
-        *,
-        temperature: float | TemperatureScaling | str | None = None,
-        class_bias: ClassBias | str | None = "auto",
-        randomized: bool = False,
-        allow_empty: bool = False,
-        tuning_fraction: float | str = "auto",
-        random_state: Any = 0,
-    ) -> None:
-        self.score = score
-        self.basis = basis
-        self.trust = trust
-        self.temperature = temperature
-        self.class_bias = class_bias
-        self.randomized = randomized
-        self.allow_empty = allow_empty
-        self.tuning_fraction = tuning_fraction
-        self.random_state = random_state
+    score: Score = APS(scale="tail")
+    basis: Basis | str = "auto"
+    trust: SupportsTrust | None = None
+    _: KW_ONLY
+    temperature: float | TemperatureScaling | str | None = None
+    class_bias: ClassBias | str | None = "auto"
+    randomized: bool = False
+    allow_empty: bool = False
+    tuning_fraction: float | str = "auto"
+    random_state: Any = 0
 
     @classmethod
     def paper(cls, trust: SupportsTrust | None = None, **changes: Any) -> Self:

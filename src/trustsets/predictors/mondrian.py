@@ -1,7 +1,7 @@
 """NAIVE and GROUPWISE: a threshold of its own for every cell of a partition."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, Self, final
 
 import numpy as np
@@ -76,6 +76,7 @@ class MondrianLearned(Learned):
 
 @final
 @storable
+@dataclass(eq=False, repr=False)
 class MondrianConformal(Predictor):
     """Conformal prediction within each cell of a partition (Mondrian conformal prediction).
 
@@ -116,26 +117,15 @@ class MondrianConformal(Predictor):
     2
     """
 
-    def __init__(
-        self,
-        by: Partition | Literal["class"] = Groups(),
-        *,
-        score: Score = APS(),
-        trust: SupportsTrust | None = None,
-        temperature: float | TemperatureScaling | str | None = None,
-        allow_empty: bool = False,
-        tuning_fraction: float = 0.2,
-        random_state: Any = 0,
-        paper_rules: bool = False,
-    ) -> None:
-        self.by = by
-        self.score = score
-        self.trust = trust
-        self.temperature = temperature
-        self.allow_empty = allow_empty
-        self.tuning_fraction = tuning_fraction
-        self.random_state = random_state
-        self.paper_rules = paper_rules
+    by: Partition | Literal["class"] = Groups()
+    _: KW_ONLY
+    score: Score = APS()
+    trust: SupportsTrust | None = None
+    temperature: float | TemperatureScaling | str | None = None
+    allow_empty: bool = False
+    tuning_fraction: float = 0.2
+    random_state: Any = 0
+    paper_rules: bool = False
 
     @classmethod
     def paper(cls, trust: SupportsTrust | None = None, **changes: Any) -> Self:

@@ -1,4 +1,4 @@
-"""Oracle sets, for data whose true probabilities are known. Imports sets and below."""
+"""Oracle sets, for data whose true probabilities are known."""
 
 from fractions import Fraction
 from itertools import accumulate

@@ -3,6 +3,7 @@
 Clustered classes (`clustered.py`) and oracle sets (`oracle.py`) have files of their own.
 """
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, final
 
 from trustsets._common.storage import storable
@@ -23,6 +24,7 @@ __all__ = ["PluginConformal", "atypicality_groups"]
 
 @final
 @storable
+@dataclass(eq=False, repr=False)
 class PluginConformal(Predictor):
     """Quantile regression of the scores, its fit plugged in as the threshold (BatchGCP).
 
@@ -31,12 +33,12 @@ class PluginConformal(Predictor):
         beta = argmin_b  sum_i l(s_i - phi(x_i)' b)        S(x) = phi(x)' beta.
 
     This is `ConditionalConformal` with weight u = 0 on the new sample: no score is imputed
-    for it, all samples share one fit, and no set is full for lack of data. The price: there
+    for it, all samples share one fit, and no set is full for lack of data. In return, there
     is **no finite-sample guarantee**. With p basis functions and scores without ties,
-    coverage falls short of 1 - alpha by about (1/2 - alpha) p / n, and tends to it as n grows.
+    coverage is lower than 1 - alpha by about (1/2 - alpha) p / n, and tends to it as n grows.
     This is an approximation; measured with n = 200, p = 6: 0.012 (0.012 expected) at alpha =
     0.1 and 0.009 (0.009) at 0.2, standard error 0.001. A sample that uses a direction of the
-    function class which calibration never saw has no fitted value; its set is full.
+    function class that no calibration sample has gets a full set.
 
     Parameters
     ----------
@@ -46,7 +48,7 @@ class PluginConformal(Predictor):
         Function class. Default: polynomials of degree 5 in the ranks of Conf and Trust. The
         publication uses indicators of overlapping groups: ``Groups()``.
     trust : TrustScore, optional
-        Fitted trust score; needed where the basis looks at Trust.
+        Fitted trust score; needed where the basis depends on Trust.
     temperature, allow_empty, tuning_fraction, random_state
         As in `StandardConformal`.
 
@@ -70,26 +72,14 @@ class PluginConformal(Predictor):
     True
     """
 
-    def __init__(
-        self,
-        score: Score = APS(scale="tail"),
-        basis: Basis = Polynomial(
-            degree=5, of=(Confidence(transform="rank"), Trust(transform="rank"))
-        ),
-        trust: SupportsTrust | None = None,
-        *,
-        temperature: float | TemperatureScaling | str | None = None,
-        allow_empty: bool = False,
-        tuning_fraction: float = 0.2,
-        random_state: Any = 0,
-    ) -> None:
-        self.score = score
-        self.basis = basis
-        self.trust = trust
-        self.temperature = temperature
-        self.allow_empty = allow_empty
-        self.tuning_fraction = tuning_fraction
-        self.random_state = random_state
+    score: Score = APS(scale="tail")
+    basis: Basis = Polynomial(degree=5, of=(Confidence(transform="rank"), Trust(transform="rank")))
+    trust: SupportsTrust | None = None
+    _: KW_ONLY
+    temperature: float | TemperatureScaling | str | None = None
+    allow_empty: bool = False
+    tuning_fraction: float = 0.2
+    random_state: Any = 0
 
     def _method(self) -> Method:
         return Method(tuned_by(self.basis))

@@ -1,6 +1,6 @@
 """STANDARD: split conformal prediction, one threshold for all samples."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, final
 
 import numpy as np
@@ -45,6 +45,7 @@ class StandardLearned(Learned):
 
 @final
 @storable
+@dataclass(eq=False, repr=False)
 class StandardConformal(Predictor):
     """Split conformal prediction: the sets hold the true class with probability 1 - alpha.
 
@@ -84,20 +85,12 @@ class StandardConformal(Predictor):
     0.908
     """
 
-    def __init__(
-        self,
-        score: Score = APS(),
-        *,
-        temperature: float | TemperatureScaling | str | None = None,
-        allow_empty: bool = False,
-        tuning_fraction: float = 0.2,
-        random_state: Any = 0,
-    ) -> None:
-        self.score = score
-        self.temperature = temperature
-        self.allow_empty = allow_empty
-        self.tuning_fraction = tuning_fraction
-        self.random_state = random_state
+    score: Score = APS()
+    _: KW_ONLY
+    temperature: float | TemperatureScaling | str | None = None
+    allow_empty: bool = False
+    tuning_fraction: float = 0.2
+    random_state: Any = 0
 
     def _method(self) -> Method:
         return Method()

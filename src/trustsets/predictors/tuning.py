@@ -26,28 +26,18 @@ __all__ = [
 @final
 @dataclass(frozen=True)
 class Method:
-    """What the parameters of a predictor say about its method, once they are checked.
-
-    Attributes
-    ----------
-    tuned : tuple of str
-        What the method itself learns from tuning samples, in words.
-    class_bias : None, "tuning" or a fitted ClassBias
-        Constants that are added to the logits of the classes.
-    auto_fraction : callable, optional
-        Share of the samples that ``tuning_fraction="auto"`` sets aside.
-    covers_each_class : bool
-        Whether coverage is guaranteed given the class, those without calibration samples
-        included.
-    batch_dependence : str, optional
-        Why the set of a sample depends on the others of its batch.
-    """
+    """What the checked parameters of a predictor say about its method."""
 
     tuned: tuple[str, ...] = ()
+    """What the method itself learns from tuning samples, in words."""
     class_bias: ClassBias | str | None = None
+    """Constants to add to the logits of the classes; ``"tuning"`` learns them."""
     auto_fraction: Callable[[ModelOutputs], float] | None = None
+    """Share of the samples that ``tuning_fraction="auto"`` sets aside."""
     covers_each_class: bool = False
+    """Whether coverage is guaranteed given the class, even one without calibration samples."""
     batch_dependence: str | None = None
+    """Why the set of a sample depends on the others of its batch."""
 
     def all_tuned(self, temperature: Any) -> tuple[str, ...]:
         """Everything that is learned from tuning samples, in words."""
