@@ -68,7 +68,7 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         Do not train the classifier.
     reference_fraction : float
         With ``prefit=True`` and no earlier `fit`, the share of the calibration data that
-        serves as training points of the trust score instead. Every call of `calibrate` sets
+        serves as training samples of the trust score instead. Every call of `calibrate` sets
         this share of its own data aside; these samples take no part in calibration.
     random_state : int
         Seed of the splits.
@@ -119,7 +119,7 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return hasattr(self, "predictor_")
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Train and calibrate; with ``prefit=True``, only take training points for Trust."""
+        """Train and calibrate; with ``prefit=True``, only take training samples for Trust."""
         X, y = _check_data(X, y)
         if self.prefit:
             check_is_fitted(self.estimator)

@@ -160,11 +160,10 @@ class Predictor(BaseEstimator, ABC):
         given, others = _observe(outputs, tuning, self.trust if trust is None else trust)
         calibration, tuning_part = tuning_split(given, others, fraction, seed, tuned)
         reused = tuning_part.outputs is calibration.outputs
-        bias = resolve_class_bias(method.class_bias, tuning_part.outputs)
-        corrected = Scoring(self.score, bias, 1.0, seed).corrected(tuning_part.outputs)
-        temperature = resolve_temperature(self.temperature, corrected)
-        scoring = Scoring(self.score, bias, temperature, seed)
         n, n_tuning = len(calibration.outputs), 0 if reused else len(tuning_part.outputs)
+        bias = resolve_class_bias(method.class_bias, tuning_part.outputs)
+        corrected = tuning_part.outputs if bias is None else bias.transform(tuning_part.outputs)
+        scoring = Scoring(self.score, bias, resolve_temperature(self.temperature, corrected), seed)
         _log.info(
             "%s: calibrating on %d samples of %d classes, tuning on %d others",
             type(self).__name__, n, outputs.n_classes, n_tuning,
@@ -183,7 +182,7 @@ class Predictor(BaseEstimator, ABC):
             n=n,
             n_tuning=n_tuning,
             reused=tuned if reused else (),
-            temperature=temperature,
+            temperature=scoring.temperature,
             seed=seed,
             learned=self._learn(task),
             class_bias=bias,
@@ -216,13 +215,8 @@ class Predictor(BaseEstimator, ABC):
         # A full set always says why it is full.
         bounded = mask.all(axis=1) & np.isin(found.status, _FINITE)
         status = np.where(bounded, np.int8(Status.ABOVE_ALL_SCORES), found.status)
-        return PredictionSets(
-            mask=mask[..., 0] if single else mask,
-            thresholds=found.values[..., 0] if single else found.values,
-            status=status[:, 0] if single else status,
-            alpha=alphas[0] if single else alphas,
-            classes=state.classes,
-        )
+        sets = PredictionSets(mask, found.values, status, alphas, state.classes)
+        return sets.at(alphas[0]) if single else sets
 
     def summary(self, sets: PredictionSets | None = None) -> str:
         """Say in words what is guaranteed, and what became of the sets of a prediction."""
@@ -231,8 +225,7 @@ class Predictor(BaseEstimator, ABC):
             f"{type(self).__name__}, calibrated on {state.n:,} samples"
             + (f" ({state.n_tuning:,} others were used for tuning)." if state.n_tuning else "."),
             f"Guarantee: {self._guarantee(state)}",
-            "Probabilities are averages over calibration samples and new samples from the same "
-            "source.",
+            "Coverage is averaged over calibration samples and new samples from the same source.",
         ]
         if state.reused:
             what = " and ".join(state.reused)

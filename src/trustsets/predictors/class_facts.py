@@ -127,17 +127,15 @@ class ClassFacts:
     def warn(self, classes: Array, *, each_class: bool) -> None:
         """Warn of what a user would not expect; `each_class` if each class has a guarantee."""
         expected = each_class or self.counts.sum() < _FEWEST_TO_WARN
-        for text in ("" if expected else self.missing(classes), self.doubts(classes)):
-            if text:
-                warnings.warn(text, TrustSetsWarning, stacklevel=3)
+        for text in filter(None, ("" if expected else self.missing(classes), self.doubts(classes))):
+            warnings.warn(text, TrustSetsWarning, stacklevel=3)
 
     def sentences(self, classes: Array, *, each_class: bool) -> list[str]:
         """All that a summary should say."""
-        order = ""
-        if classes.dtype.kind not in "iu":
-            order = f"Columns of the outputs, in order: {class_names(classes)}."
+        order = f"Columns of the outputs, in order: {class_names(classes)}."
+        named = [] if classes.dtype.kind in "iu" else [order]
         own = [] if each_class else [self.missing(classes), self.uneven(classes)]
-        return [text for text in (order, *own, self.doubts(classes)) if text]
+        return [text for text in (*named, *own, self.doubts(classes)) if text]
 
 
 def class_names(classes: Array) -> str:

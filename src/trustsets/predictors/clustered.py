@@ -1,17 +1,18 @@
 """CLUSTERED: one threshold for each cluster of similar classes."""
 
 from dataclasses import KW_ONLY, dataclass
+from fractions import Fraction
 from functools import cached_property
+from math import ceil
 from typing import Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._common.arrays import Codes, Floats
-from trustsets._common.quantiles import check_alpha, conformal_rank
+from trustsets._common.quantiles import check_alpha
 from trustsets._common.storage import require, require_numbers, storable
 from trustsets.errors import InputError
-from trustsets.outputs import ModelOutputs
 from trustsets.predictors.base import Predictor
 from trustsets.predictors.calibrated import Calibrated, Learned, Task
 from trustsets.predictors.thresholds import SampleThresholds, quantile_table, side_by_side
@@ -221,7 +222,13 @@ class ClusteredConformal(Predictor):
             raise InputError(
                 f'null_cluster must be "standard" or "own"; got {self.null_cluster!r}.'
             )
-        return Method(("the clusters of classes",), auto_fraction=_auto_fraction)
+        return Method(
+            ("the clusters of classes",),
+            auto_fraction=lambda outputs: published_fraction(
+                np.bincount(outputs.require_labels("calibrate"), minlength=outputs.n_classes),
+                REFERENCE_ALPHA,
+            ),
+        )
 
     def _learn(self, task: Task) -> ClusteredLearned:
         calibration, tuning = task.calibration.outputs, task.tuning.outputs
@@ -268,11 +275,6 @@ class ClusteredConformal(Predictor):
         )
 
 
-def _auto_fraction(outputs: ModelOutputs) -> float:
-    codes = outputs.require_labels("calibrate")
-    return published_fraction(np.bincount(codes, minlength=outputs.n_classes), REFERENCE_ALPHA)
-
-
 def fewest_points(alpha: float) -> int:
     """Smallest n with a finite conformal quantile: the first n of at least 1 / alpha - 1.
 
@@ -281,10 +283,7 @@ def fewest_points(alpha: float) -> int:
     >>> fewest_points(0.1), fewest_points(0.3)
     (9, 3)
     """
-    guess = max(1, int(1.0 / alpha) - 2)
-    while conformal_rank(guess, alpha) > guess:
-        guess += 1
-    return guess
+    return max(1, ceil(1 / Fraction(repr(float(alpha))) - 1))
 
 
 def published_fraction(totals: Codes, alpha: float) -> float:

@@ -117,6 +117,7 @@ class ConditionalLearned(Learned):
             field = f"ConditionalLearned.{name}"
             if rows is not None:
                 require_numbers(rows, field, len(rows) if rows.ndim == 2 else 1, width)
+                require(rows.dtype == np.float64, field, "must be of type float64")
             if self.basis.width is not None:
                 wanted, found = own(None), np.zeros((0, width)) if rows is None else rows
                 require(np.array_equal(found, wanted), field, "must be that of the basis")
@@ -146,10 +147,10 @@ class ConditionalLearned(Learned):
 
     def prepare(self, alpha: float) -> list[QuantileModel]:
         """Make the fit at alpha and, where thresholds are limited, the lower and the upper one."""
+        own = self.fit(alpha)
         if self.group_penalty is None:
-            return [self.fit(alpha)]
-        limits = self.fit(alpha, 1.0), self.fit(alpha * _UPPER_ALPHA, _UPPER_PENALTY)
-        return [self.fit(alpha), *limits]
+            return [own]
+        return [own, self.fit(alpha, 1.0), self.fit(alpha * _UPPER_ALPHA, _UPPER_PENALTY)]
 
     def thresholds(self, phi: Floats, alpha: float) -> tuple[Floats, NDArray[np.int8]]:
         """Thresholds and statuses, limited from below and from above by those of two other fits.
@@ -191,8 +192,8 @@ class ConditionalConformal(Predictor):
     non-negative f = phi' beta: with indicators in the basis, coverage within each group;
     with polynomials of confidence and trust, coverage that does not drift with them.
 
-    The defaults are the recipe that kept coverage most even with the smallest sets on all
-    data measured; ``docs/defaults.md`` says what each part of it does.
+    Of all settings measured, the defaults gave the most even coverage with the smallest sets;
+    ``docs/defaults.md`` says what each of them does.
 
     Parameters
     ----------
@@ -253,7 +254,7 @@ class ConditionalConformal(Predictor):
 
     @classmethod
     def paper(cls, trust: SupportsTrust | None = None, **changes: Any) -> Self:
-        """Return the paper's own setting, to the letter.
+        """Return the paper's own setting.
 
         APS without the own mass, raw powers up to degree 5 of Conf (of the unscaled
         softmax) and Trust, a temperature fitted on the calibration samples themselves (so

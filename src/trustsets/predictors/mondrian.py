@@ -82,7 +82,7 @@ class MondrianConformal(Predictor):
 
     Each cell gets the finite-sample quantile of its own calibration scores, so the sets
     hold the true class with probability 1 - alpha *within every cell*. Cells without
-    calibration samples, or with too few for alpha, get all classes, and the status says so.
+    calibration samples, or with too few for alpha, get full sets, and the status says so.
 
     Parameters
     ----------
@@ -97,11 +97,10 @@ class MondrianConformal(Predictor):
     trust : TrustScore, optional
         Fitted trust score, needed where the cells depend on Trust.
     paper_rules : bool
-        True does as the authors' code does, without a guarantee: thresholds are plain
-        1 - alpha quantiles (the higher of two neighbours) without the finite-sample
-        correction, cells and groups without calibration samples get empty sets, and the
-        edges of `Bins` are computed anew from the samples to predict. See
-        `MondrianConformal.paper`.
+        True follows the authors' code, without a guarantee: thresholds are plain 1 - alpha
+        quantiles (the higher of two neighbours) without the finite-sample correction, cells
+        without calibration samples get empty sets, and the edges of `Bins` are computed again
+        from the samples to predict. See `MondrianConformal.paper`.
 
     Examples
     --------
@@ -184,9 +183,9 @@ class MondrianConformal(Predictor):
     def _could_learn(self, learned: Learned) -> bool:
         if not isinstance(learned, MondrianLearned):
             return False
-        if learned.partition is None or not isinstance(self.by, Partition):
-            return learned.partition is None and not isinstance(self.by, Partition)
-        return self.by.could_become(learned.partition)
+        if learned.partition is None:
+            return self.by == "class"
+        return isinstance(self.by, Partition) and self.by.could_become(learned.partition)
 
     def _thresholds(
         self, learned: MondrianLearned, observed: Observed, alphas: tuple[float, ...], seed: int

@@ -28,7 +28,7 @@ __all__ = ["PluginConformal", "atypicality_groups"]
 class PluginConformal(Predictor):
     """Quantile regression of the scores, its fit plugged in as the threshold (BatchGCP).
 
-    With basis phi, calibration scores s_i and pinball loss l at level 1 - alpha,
+    With basis phi, calibration scores s_i and pinball loss l of the 1 - alpha quantile,
 
         beta = argmin_b  sum_i l(s_i - phi(x_i)' b)        S(x) = phi(x)' beta.
 
