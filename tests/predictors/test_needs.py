@@ -123,6 +123,9 @@ def test_known_trust_stands_in_for_a_trust_score(make_outputs, own_tuning):
         second.predict_set(test)
     with pytest.raises(InputError, match=r"array of shape \(50,\) without NaN; got shape \(49,\)"):
         second.predict_set(test, trust=own[1:])
+    for wrong in ("high", ["high"] * 50, np.full(50, np.nan)):
+        with pytest.raises(InputError, match="trust must be a fitted trust score, or an array"):
+            second.predict_set(test, trust=wrong)
     chosen = {"metrics": ["conf_trust", "trust_rank"], "n_bootstrap": 5}
     found = evaluate(sets, test, own, **chosen).metrics
     assert found == evaluate(sets, test, trust, **chosen).metrics

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, Self, final, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trustsets._common.arrays import Floats
+from trustsets._common.arrays import Floats, to_numpy
 from trustsets._common.blocks import for_each_block
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
 from trustsets.errors import InputError
@@ -57,11 +57,9 @@ class Observed:
 
     def split(self, fraction: float, seed: int = 0) -> tuple[Self, Self]:
         """Split at random, as `ModelOutputs.split` does, into a first part and the rest."""
+        known = self.has_trust and self.trust_score is None
         first, rest = (
-            type(self)(
-                self.outputs.take(index),
-                self.trust_score or (self.trust[index] if self.has_trust else None),
-            )
+            type(self)(self.outputs.take(index), self.trust[index] if known else self.trust_score)
             for index in self.outputs.split_indices(fraction, seed)
         )
         return first, rest
@@ -97,13 +95,14 @@ class Observed:
 
 
 def _known_trust(values: Any, n: int) -> Floats:
-    trust = np.asarray(values, dtype=np.float64)
-    if trust.shape != (n,) or np.isnan(trust).any():
+    trust = to_numpy(values, "trust")
+    numbers = trust.dtype.kind in "fiu" and not np.isnan(trust).any()
+    if trust.shape != (n,) or not numbers:
         raise InputError(
             f"trust must be a fitted trust score, or an array of shape ({n},) without NaN; got "
-            f"shape {trust.shape}."
+            f"shape {trust.shape} and type {trust.dtype}."
         )
-    return trust
+    return trust.astype(np.float64)
 
 
 @dataclass(frozen=True)
