@@ -3,6 +3,8 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from trustsets import (
@@ -18,6 +20,8 @@ from trustsets import (
     load,
 )
 from trustsets.engine import Thresholds
+from trustsets.files import predict_file
+from trustsets.files.set_files import read_predictions
 
 ALPHA = 0.1
 SMOOTH = Polynomial(1, of=(Confidence(),))
@@ -122,6 +126,24 @@ def test_storage_keeps_the_group_penalty(parts, tmp_path):
     first, second = (each.predict_set(test) for each in (predictor, again))
     np.testing.assert_array_equal(first.thresholds, second.thresholds)
     assert "10 / m" in again.summary()
+
+
+def test_prediction_files_with_the_former_word_are_read(parts, tmp_path):
+    calibration, test = parts
+    model, outputs, sets = (tmp_path / name for name in ("model", "new.npz", "sets.parquet"))
+    basis = SMOOTH + Groups(restraint=10.0)
+    predictor = ConditionalConformal(basis=basis).calibrate(calibration)
+    predictor.save(model)
+    np.savez(outputs, logits=test.logits, **test.groups)
+    predict_file(model, outputs, sets)
+    table = pq.read_table(sets)
+    words = table.column("status").to_pylist()
+    assert "limited" in words
+    former = pa.array(["restrained" if word == "limited" else word for word in words])
+    place = table.column_names.index("status")
+    pq.write_table(table.set_column(place, "status", former), sets)
+    found = read_predictions(sets, test.classes)
+    np.testing.assert_array_equal(found.status, predictor.predict_set(test).status)
 
 
 def test_randomised_sets_are_not_limited(parts):

@@ -109,27 +109,22 @@ class PluginConformal(Predictor):
 def atypicality_groups(
     atypicality: Atypicality, *, groups: int = 6, **parameters: Any
 ) -> MondrianConformal:
-    """Thresholds by confidence and atypicality: atypicality-aware conformal prediction.
+    """Atypicality-aware conformal prediction: thresholds by confidence and atypicality.
 
-    Confidence and atypicality are each cut at their quantiles into `groups` bins, and each
-    of the ``groups * groups`` cells gets a threshold of its own. Unlike the publication,
-    which takes the plain empirical quantile of a cell, `MondrianConformal` takes the
-    finite-sample one, learns the edges from the tuning part, and so keeps its guarantee in
-    every cell.
+    Confidence and atypicality are each divided at their quantiles into `groups` bins, and each
+    of the ``groups * groups`` cells gets a threshold of its own. The publication takes the plain
+    quantile of a cell; `MondrianConformal` takes the finite-sample one and learns the edges
+    from the tuning part, which guarantees coverage in every cell.
 
     Parameters
     ----------
     atypicality : Atypicality
         Fitted on training features, see `Atypicality.from_training`.
     groups : int
-        Bins of each of the two statistics. With the default 6, a cell holds about n / 36
-        calibration samples; below 9 of them (alpha = 0.1) its sets are full.
+        Bins of each of the two statistics. With 6 (default), a cell has about n / 36
+        calibration samples. Its sets are full if it has fewer than 9 (at alpha = 0.1).
     **parameters
         Further parameters of `MondrianConformal`, such as `score`.
-
-    Returns
-    -------
-    MondrianConformal
 
     References
     ----------

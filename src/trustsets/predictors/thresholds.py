@@ -44,12 +44,7 @@ class SampleThresholds:
 def quantile_table(cells: Iterable[Floats], alphas: tuple[float, ...]) -> SampleThresholds:
     """Finite-sample quantile and status of each of C cells at each alpha, both of shape (C, A).
 
-    Parameters
-    ----------
-    cells : iterable of arrays
-        Calibration scores of each cell, increasing.
-    alphas : tuple of float
-        Allowed miscoverage.
+    `cells` are the calibration scores of each cell, increasing.
 
     Examples
     --------
