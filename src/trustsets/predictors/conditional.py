@@ -27,7 +27,7 @@ from trustsets.scores import APS, Score
 from trustsets.statistics import Observed, SupportsTrust
 from trustsets.status import Status
 
-__all__ = ["ConditionalConformal", "ConditionalLearned", "tuned_by"]
+__all__ = ["ConditionalConformal", "ConditionalLearned", "tuned_by", "weight_draws"]
 
 # Tuning samples that ``tuning_fraction="auto"`` takes: enough to place ranks and to compare
 # function classes, and some of each class for its bias; the rest is worth more in calibration.
@@ -308,11 +308,9 @@ class ConditionalConformal(Predictor):
         phi = learned.basis.design(observed)
         if not self.randomized:
             return side_by_side([learned.thresholds(phi, alpha) for alpha in alphas], alphas)
-        keys = observed.outputs.draw_keys
-        draws = row_uniforms(seed, Stream.PREDICTION_LEVEL, keys)
-        weights = np.clip(draws, _SMALLEST_DRAW, 1.0 - _SMALLEST_DRAW)
+        draws, keys = weight_draws(observed.outputs, seed), observed.outputs.draw_keys
         # Thresholds are not limited: limited ones would cover more than exactly 1 - alpha.
-        found = [learned.fit(alpha).thresholds(phi, level=weights - alpha) for alpha in alphas]
+        found = [learned.fit(alpha).thresholds(phi, level=draws - alpha) for alpha in alphas]
         # s + draw <= threshold, as in calibration, with the draw on the other side.
         ties = learned.tie_spread * row_uniforms(seed, Stream.PREDICTION_TIES, keys)
         return side_by_side([(own.values - ties, own.status) for own in found], alphas)
@@ -345,6 +343,12 @@ def tuned_by(basis: Basis | str) -> tuple[str, ...]:
             f'basis must be "auto" or a function class such as Polynomial(); got {basis!r}.'
         )
     return ("the function class",) if isinstance(basis, str) or basis.learns else ()
+
+
+def weight_draws(outputs: ModelOutputs, seed: int) -> Floats:
+    """Draws u in (0, 1), shape (m,); the random weight of a new sample is u - alpha."""
+    draws = row_uniforms(seed, Stream.PREDICTION_LEVEL, outputs.draw_keys)
+    return np.clip(draws, _SMALLEST_DRAW, 1.0 - _SMALLEST_DRAW)
 
 
 def _auto_fraction(outputs: ModelOutputs) -> float:
