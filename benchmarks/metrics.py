@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets import ModelOutputs, PredictionSets, StandardConformal, evaluate
-from trustsets.metrics.evaluation import METRICS
+from trustsets.metrics.catalogue import METRICS
 
 Floats = NDArray[np.float64]
 

@@ -20,8 +20,8 @@ from trustsets.demo.results import MethodResult, TaskResult
 from trustsets.demo.task import DemoTask, is_right
 from trustsets.metrics import evaluate
 from trustsets.metrics.balls import Balls
-from trustsets.metrics.inference import conditional_coverage
 from trustsets.metrics.result import Evaluation
+from trustsets.metrics.summaries import conditional_coverage
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import ConditionalConformal, MondrianConformal, StandardConformal
 from trustsets.report import write_report

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from trustsets._common.arrays import Array, Floats
 from trustsets._common.blocks import row_blocks
 from trustsets.errors import InputError
-from trustsets.metrics.coverage import PERCENT, Ints
-from trustsets.metrics.inference import mean_absolute_deviation
+from trustsets.metrics.inference import PERCENT, Ints, mean_absolute_deviation
 
 __all__ = ["BallCurve", "Balls", "Neighbourhoods"]
 
