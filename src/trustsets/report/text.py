@@ -1,8 +1,10 @@
-"""Numbers and names as people read them. Imports nothing of the package."""
+"""Numbers and names as people read them."""
 
 import math
 from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal
+
+from trustsets.metrics.catalogue import METRICS, table_title
 
 __all__ = [
     "division_title",
@@ -17,12 +19,6 @@ __all__ = [
 
 # What stands for a number that is undefined.
 NONE = "–"
-_TITLES = {
-    "conf_trust": "Conf × Trust",
-    "conf_rank": "Conf × Rank",
-    "class": "Class",
-    "size_strata": "Set size",
-}
 
 
 def division_title(name: str) -> str:
@@ -33,14 +29,15 @@ def division_title(name: str) -> str:
     >>> division_title("conf_trust"), division_title("group:sex")
     ('Conf × Trust', 'sex')
     """
-    return _TITLES.get(name, name.removeprefix("group:"))
+    title = table_title(name)
+    return title.replace(" x ", " × ") if name in METRICS else title
 
 
 def fixed(value: float, digits: int) -> str:
     """A finite number with so many digits, halves rounded away from zero.
 
-    Coverages are ratios of counts, so that halves do occur; the page's script rounds them
-    this way, and a table must not contradict the cell beside it.
+    Coverages are ratios of counts, so halves do occur. The page's script rounds them in this
+    way, and a table must agree with it.
 
     Examples
     --------
