@@ -78,7 +78,7 @@ def interval(low: float, high: float, digits: int = 2) -> str:
     return f"{number(low, digits)}{dash}{number(high, digits)}"
 
 
-def range_of(low: float, high: float) -> str:
+def range_of(low: float, high: float, digits: int = 1) -> str:
     """An interval of shares, in percent without the sign.
 
     Examples
@@ -86,7 +86,7 @@ def range_of(low: float, high: float) -> str:
     >>> range_of(0.8912, 0.9034)
     '89.1–90.3'
     """
-    return interval(100.0 * low, 100.0 * high, 1)
+    return interval(100.0 * low, 100.0 * high, digits)
 
 
 def p_value(value: float) -> str:
