@@ -86,6 +86,18 @@ class Case:
         chosen = (self.bins or {}).get(name, partition)
         return bin_samples(chosen, self.observed, f"bins[{name!r}]")
 
+    @property
+    def remedies(self) -> dict[str, str]:
+        """What metrics may need and this case lacks, and what to do about it."""
+        outputs = self.outputs
+        known = {
+            "trust": (self.observed.trust_score, "a trust score; pass trust="),
+            "features": (outputs.features, "features; pass features= to ModelOutputs"),
+            "groups": (outputs.groups or None, "group columns; pass groups= to ModelOutputs"),
+            "truth": (self.true_coverage, "label probabilities; pass label_probabilities="),
+        }
+        return {name: remedy for name, (found, remedy) in known.items() if found is None}
+
     def neighbourhoods(self) -> Neighbourhoods:
         """The balls around these samples."""
         if isinstance(self.balls, Balls):
@@ -98,24 +110,6 @@ class Case:
         return self.balls
 
 
-# What a metric may need: whether a case has it, and what to do if not.
-_NEEDS: dict[str, tuple[Callable[[Case], bool], str]] = {
-    "trust": (lambda case: case.observed.trust_score is not None, "a trust score; pass trust="),
-    "features": (
-        lambda case: case.outputs.features is not None,
-        "features; pass features= to ModelOutputs",
-    ),
-    "groups": (
-        lambda case: bool(case.outputs.groups),
-        "group columns; pass groups= to ModelOutputs",
-    ),
-    "truth": (
-        lambda case: case.true_coverage is not None,
-        "known label probabilities; pass label_probabilities=",
-    ),
-}
-
-
 @final
 @dataclass(frozen=True)
 class Metric:
@@ -126,19 +120,19 @@ class Metric:
     title : str
         Name for people.
     measure : callable
-        A function of a `Case`. For a metric by bins it returns the bins by the name of their
-        table; for another, the value of its field in `Evaluation`.
+        A function of a `Case`. A metric by bins returns its bins by the name of their table;
+        any other returns the value of its field in `Evaluation`.
     field : str
         The field of `Evaluation` that keeps the result.
     needs : tuple of str
-        Names in `_NEEDS`.
+        Keys of `Case.remedies`.
     fewest : int
         Least number of samples.
     is_goal : bool
-        Whether a method can have coverage 1 - alpha in every bin. Rank needs the label, and
-        set sizes are the method's own choice, so that no method can reach it there.
+        Whether a method can have coverage 1 - alpha in every bin. It cannot in bins of Rank,
+        which need the label, or of set size, which is the method's own choice.
     about : str
-        One sentence for readers of a report.
+        One or two sentences for readers of a report.
     """
 
     title: str
@@ -151,12 +145,9 @@ class Metric:
 
     def missing(self, case: Case) -> str:
         """What a case lacks for this metric, with the remedy; empty if nothing."""
-        for need in self.needs:
-            has, remedy = _NEEDS[need]
-            if not has(case):
-                return remedy
-        n = len(case.outputs)
-        return "" if n >= self.fewest else f"at least {self.fewest} samples; there are {n}"
+        n, lacking = len(case.outputs), case.remedies
+        too_few = "" if n >= self.fewest else f"at least {self.fewest} samples; there are {n}"
+        return next((lacking[need] for need in self.needs if need in lacking), too_few)
 
 
 METRICS = {
@@ -225,15 +216,9 @@ METRICS = {
 class Number:
     """How one number of ``Evaluation.metrics`` is shown and compared.
 
-    Attributes
-    ----------
-    title, short : str
-        Name for people, and a shorter one for narrow tables.
-    form : {"share", "rare", "points", "plain", "whole"}
-        A share between 0 and 1, one that is often near 0, percentage points, any number, or
-        one that is mostly whole.
-    best : {"low", "high"}, optional
-        Which end is better, if any.
+    `short` is a title for narrow tables. A form is a share between 0 and 1, one that is often
+    near 0, percentage points, any number, or a number that is mostly whole. `best` says which
+    end is better, if any.
     """
 
     title: str

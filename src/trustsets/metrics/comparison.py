@@ -71,8 +71,8 @@ class Comparison(PlainData):
     alpha, level : float
         Shared by all evaluations.
     keys : tuple of tuple of str
-        Name of each row; the last part is the method, rows that share the other parts
-        (data set, score) are a block within which the best is found.
+        Name of each row. The last part is the method; rows that share the other parts (data
+        set, score) are one block, and the best is marked within each block.
     columns : tuple of str
         Names of metrics as in ``Evaluation.metrics``.
     entries : tuple of tuple of Entry
@@ -140,7 +140,7 @@ class Comparison(PlainData):
         return names + [_cell(entry, latex) for entry in self.entries[row]]
 
     def _floor_cells(self, rows: Sequence[int], latex: bool) -> list[str]:
-        """Mean floor over the methods: their bins, hence floors, are mostly the same."""
+        """Mean noise floor of the methods, whose bins are mostly the same."""
         names = [""] * (len(self._names) - 1) + [_PERFECT]
         floors = np.mean([[entry.floor for entry in self.entries[row]] for row in rows], axis=0)
         return names + ["" if math.isnan(value) else f"{value:.2f}" for value in floors]
@@ -153,7 +153,7 @@ def compare(
     n_bootstrap: int = 1000,
     seed: int = 0,
 ) -> Comparison:
-    """Put methods side by side: mean (standard error) over seeds, the best in bold.
+    """Put methods side by side: mean (standard error) over seeds, with the best in bold.
 
     Parameters
     ----------

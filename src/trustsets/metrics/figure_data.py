@@ -10,6 +10,7 @@ import numpy as np
 
 from trustsets._common.arrays import Floats
 from trustsets.errors import InputError
+from trustsets.metrics.binning import WHOLE_AXES
 from trustsets.metrics.bins import BinTable
 from trustsets.metrics.inference import Ints
 from trustsets.metrics.result import Evaluation
@@ -113,7 +114,7 @@ def _axis_labels(table: BinTable, axis: int) -> tuple[str, ...]:
         own = table.edges[table.index[:, axis] == place, axis]
         low[place], high[place] = own[:, 0].min(), own[:, 1].max()
     used = np.flatnonzero(~np.isnan(low))
-    whole = table.axes[axis] in {"Rank", "Size"}
+    whole = table.axes[axis] in WHOLE_AXES
     gaps = low[used[1:]] - high[used[:-1]]
     if np.any(gaps < (1.0 if whole else 0.0)):
         return tuple(f"Q{place + 1}" for place in range(table.shape[axis]))
@@ -126,7 +127,7 @@ def _axis_labels(table: BinTable, axis: int) -> tuple[str, ...]:
 def _column_ends(table: BinTable) -> tuple[str, ...]:
     """Edges between neighbouring columns, where all columns are there and share them."""
     found = [table.edges[table.index[:, 0] == place, 0] for place in range(table.shape[0])]
-    if table.axes[0] in {"Rank", "Size"} or not all(own.size for own in found):
+    if table.axes[0] in WHOLE_AXES or not all(own.size for own in found):
         return ()
     low, high = np.array([own[0] for own in found]).T
     if not np.allclose(low[1:], high[:-1]):
