@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from trustsets._common.arrays import Floats
-from trustsets.errors import InputError
 from trustsets.metrics import render
 from trustsets.metrics.binning import label_ranks
 from trustsets.metrics.colours import METHODS, PALETTES, deepest_coverage
@@ -70,7 +69,6 @@ def coverage_heatmap(
     counts: bool = False,
     errors: bool = False,
     colorblind: bool = False,
-    deepest: float | None = None,
 ) -> "Axes":
     """Coverage in bins over two axes: green above, red below, white at 1 - alpha.
 
@@ -88,14 +86,11 @@ def coverage_heatmap(
         Write the standard error over seeds under the coverage.
     colorblind : bool
         Blue above, orange below.
-    deepest : float, optional
-        Coverage at and below which the colour is deepest; default 0.3 below the target,
-        whatever the data, so that figures can be compared.
     """
     data = heatmap_data(evaluation, table)
     ax = ax if ax is not None else _new_axes((0.72 * len(data.columns) + 1.2, 3.0))
-    norm = _norm(data.target, deepest)
-    ax.imshow(data.coverage, cmap=_colours(colorblind), norm=norm, origin="lower", aspect="auto")
+    cmap, norm = _scale(data.target, colorblind)
+    ax.imshow(data.coverage, cmap=cmap, norm=norm, origin="lower", aspect="auto")
     _write_cells(ax, data, norm, counts, errors)
     ax.patch.set(facecolor="white", edgecolor="#bdbdbd", hatch="////")  # bins without samples
     if data.ends:
@@ -154,9 +149,8 @@ def coverage_heatmaps(
     lines = 1 + counts + (errors and len(as_list(panels[0][1])) > 1)
     height = (0.08 + 0.14 * lines) * len(first.rows) + 0.62
     size = (width * n_columns, height * n_rows + 0.45)
-    figure, axes = plt.subplots(
-        n_rows, n_columns, figsize=size, squeeze=False, layout="constrained"
-    )
+    options: dict[str, Any] = {"squeeze": False, "layout": "constrained"}
+    figure, axes = plt.subplots(n_rows, n_columns, figsize=size, **options)
     for ax, (name, runs, item) in zip(axes.flat, panels, strict=True):
         coverage_heatmap(runs, item, ax, counts=counts, errors=errors, colorblind=colorblind)
         ax.set_title(name, fontsize=8)
@@ -174,9 +168,9 @@ def add_coverage_bar(
     """Explain the colours of heatmaps below an array of axes of shape (rows, columns)."""
     from matplotlib.cm import ScalarMappable
 
-    norm = _norm(target)
+    cmap, norm = _scale(target, colorblind)
     bar = figure.colorbar(
-        ScalarMappable(norm, _colours(colorblind)),
+        ScalarMappable(norm, cmap),
         ax=axes,
         extend="min",
         label="Coverage",
@@ -187,50 +181,36 @@ def add_coverage_bar(
     bar.set_ticks(ticks, labels=[f"{tick:.2f}" for tick in ticks])
 
 
-def _colours(colorblind: bool) -> "LinearSegmentedColormap":
-    from matplotlib.colors import LinearSegmentedColormap
+def _scale(target: float, colorblind: bool) -> "tuple[LinearSegmentedColormap, TwoSlopeNorm]":
+    """White at the target; the scale is fixed, so that figures can be compared."""
+    from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 
-    return LinearSegmentedColormap.from_list(
-        "coverage", PALETTES["safe" if colorblind else "plain"]
-    )
-
-
-def _norm(target: float, deepest: float | None = None) -> "TwoSlopeNorm":
-    """White at the target; the deepest colours at 1 and at `deepest`."""
-    from matplotlib.colors import TwoSlopeNorm
-
-    bottom = deepest_coverage(target) if deepest is None else deepest
-    if not bottom < target:
-        raise InputError(f"deepest must be below the target {target:g}; got {bottom:g}.")
-    return TwoSlopeNorm(vcenter=target, vmin=bottom, vmax=1.0)
+    colours = PALETTES["safe" if colorblind else "plain"]
+    norm = TwoSlopeNorm(vcenter=target, vmin=deepest_coverage(target), vmax=1.0)
+    return LinearSegmentedColormap.from_list("coverage", colours), norm
 
 
-def degree_curves(
-    results: Mapping[str, Mapping[Any, Runs]] | Mapping[Any, Runs], table: str = "conf_trust"
-) -> "Figure":
+def degree_curves(results: Mapping[str, Mapping[int, Runs]], table: str = "conf_trust") -> "Figure":
     """CovGap and mean size against the degree of the function class, one above the other.
 
     Curves are shifted a little, so that equal ones do not hide each other.
 
     Parameters
     ----------
-    results : mapping of degree to Evaluation or list of them over seeds
-        Or a mapping of names (data sets) to such mappings.
+    results : mapping of name to mapping of degree to Evaluation, or to a list of them
+        A curve for each name, such as a data set; a list is over seeds.
     table : str
         Table whose CovGap is shown.
     """
     from matplotlib import pyplot as plt
     from matplotlib.ticker import MaxNLocator
 
-    several: dict[str, Any] = {"": results}
-    if results and all(isinstance(item, Mapping) for item in results.values()):
-        several = {str(name): item for name, item in results.items()}
     figure, (top, bottom) = plt.subplots(
         2, 1, figsize=(_HALF_WIDTH, 4.4), sharex=True, layout="constrained"
     )
-    for i, (name, item) in enumerate(several.items()):
+    for i, (name, item) in enumerate(results.items()):
         data, style = degree_data(item, table), _style(i)
-        at = data.degrees + _DODGE * _offset(i, len(several))
+        at = data.degrees + _DODGE * _offset(i, len(results))
         top.errorbar(at, data.gap, data.gap_error, label=name, **style)
         top.plot(data.degrees, data.floor, ls=":", lw=1, color=style["color"])
         bottom.errorbar(at, data.size, data.size_error, label=name, **style)
@@ -249,7 +229,6 @@ def ball_curves(
     evaluations: Mapping[str, Runs],
     ax: "Axes | None" = None,
     *,
-    floor: bool = True,
     errors: Literal["seeds", "trials"] = "seeds",
     legend: bool = True,
 ) -> "Axes":
@@ -261,8 +240,6 @@ def ball_curves(
         Methods, whose balls have the same radii.
     ax : Axes, optional
         Where to draw; a new figure by default.
-    floor : bool
-        Draw the noise floor of a perfect method, which is the same for all methods.
     errors : {"seeds", "trials"}
         Standard errors over seeds (over trials if there is one seed), or over trials only.
     legend : bool
@@ -273,9 +250,8 @@ def ball_curves(
     ax = ax if ax is not None else _new_axes((_HALF_WIDTH, 3.0))
     for i, (name, curve) in enumerate(curves.items()):
         ax.errorbar(curve.radii, curve.gap, curve.error, label=name, **_style(i))
-    if floor:
-        first = next(iter(curves.values()))
-        ax.plot(first.radii, first.floor, ls=":", color="grey", label=_FLOOR)
+    first = next(iter(curves.values()))  # the noise floor is the same for all methods
+    ax.plot(first.radii, first.floor, ls=":", color="grey", label=_FLOOR)
     ax.set(xlabel="Radius of the ball", ylabel="CovGap (%)")
     ax.set_ylim(bottom=0)
     if legend:

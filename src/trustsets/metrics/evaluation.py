@@ -115,7 +115,8 @@ def evaluate(
 
 def evaluate_case(case: Case, metrics: Sequence[str] | None = None) -> Evaluation:
     """Do the work of `evaluate` where only the hits and sizes of the sets are known."""
-    bins = _checked_bins(case.bins)
+    bins = case.bins or {}
+    _check_names(bins)
     binned: dict[str, Binned] = {}
     others: dict[str, Any] = {}
     for row in _chosen(metrics, case):
@@ -177,14 +178,7 @@ def _check_sets(sets: PredictionSets, outputs: ModelOutputs) -> None:
         )
 
 
-def _checked_bins(bins: Mapping[str, Partition] | None) -> dict[str, Partition]:
-    taken = set(METRICS) - {"conf_trust", "conf_rank"}
-    for name, partition in (bins or {}).items():
-        if name in taken:
+def _check_names(bins: Mapping[str, Partition]) -> None:
+    for name in bins:
+        if name in METRICS and name not in {"conf_trust", "conf_rank"}:
             raise InputError(f"bins names {name!r}, which is a metric already; choose another.")
-        if not isinstance(partition, Partition):
-            raise InputError(
-                f"bins[{name!r}] must be a Partition such as Bins(), RankBins() or "
-                f"Groups(...); got {type(partition).__name__}."
-            )
-    return dict(bins or {})
