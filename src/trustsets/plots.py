@@ -54,9 +54,8 @@ _HALF_WIDTH = 3.5
 _SMALL, _TINY = 7, 6.5
 # Curves over whole numbers are shifted by this much, so that equal ones do not hide each other.
 _DODGE = 0.2
-_SHOWN_POINTS = 4000
+_SHOWN_SAMPLES = 4000
 _FLOOR = "noise floor"
-_MOST_BARS = 40
 # Names of a legend stand in one row if they have no more letters than this, else in two columns.
 _ROW_OF_NAMES = 30
 
@@ -149,8 +148,9 @@ def coverage_heatmaps(
     lines = 1 + counts + (errors and len(as_list(panels[0][1])) > 1)
     height = (0.08 + 0.14 * lines) * len(first.rows) + 0.62
     size = (width * n_columns, height * n_rows + 0.45)
-    options: dict[str, Any] = {"squeeze": False, "layout": "constrained"}
-    figure, axes = plt.subplots(n_rows, n_columns, figsize=size, **options)
+    figure, axes = plt.subplots(
+        n_rows, n_columns, figsize=size, squeeze=False, layout="constrained"
+    )
     for ax, (name, runs, item) in zip(axes.flat, panels, strict=True):
         coverage_heatmap(runs, item, ax, counts=counts, errors=errors, colorblind=colorblind)
         ax.set_title(name, fontsize=8)
@@ -284,7 +284,7 @@ def trust_against_rank(
     data = trust_rank_data(values, ranks)
     ax = ax if ax is not None else _new_axes((_HALF_WIDTH, 2.7))
     rng = np.random.default_rng(0)
-    shown = rng.permutation(ranks.size)[:_SHOWN_POINTS]
+    shown = rng.permutation(ranks.size)[:_SHOWN_SAMPLES]
     # Ranks are integers: a little noise keeps the samples from hiding each other.
     spread = ranks[shown] * np.exp(rng.uniform(-0.12, 0.12, size=shown.size))
     ax.scatter(spread, values[shown], s=3, color="grey", alpha=0.2, lw=0, rasterized=True)
@@ -313,7 +313,7 @@ def size_histogram(
     evaluations: Evaluation | Mapping[str, Evaluation], ax: "Axes | None" = None
 ) -> "Axes":
     """Distribution of set sizes of one or several methods."""
-    named = {"all sets": evaluations} if isinstance(evaluations, Evaluation) else dict(evaluations)
+    named = {"all sets": evaluations} if isinstance(evaluations, Evaluation) else evaluations
     data = size_data(list(named.values()))
     ax = ax if ax is not None else _new_axes((max(4.6, 0.36 * len(data.labels) + 1.0), 3.2))
     places, width = np.arange(len(data.labels)), 0.8 / len(named)
@@ -332,7 +332,7 @@ def coverage_by_group(
     table: str,
     ax: "Axes | None" = None,
     *,
-    most: int = _MOST_BARS,
+    most: int = 40,
 ) -> "Axes":
     """Coverage of each group with its exact interval; the worst of the first method on top.
 
