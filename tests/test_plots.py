@@ -279,7 +279,7 @@ def test_axes_can_be_given(case):
     [
         (lambda r: plots.coverage_heatmap(r, "nothing"), "no table 'nothing'; there are"),
         (lambda r: plots.coverage_heatmap(r, "class"), "needs a table over two axes"),
-        (lambda r: plots.degree_curves({"a": {}}), "at least one degree"),
+        (lambda r: plots.degree_curves({}), "at least one degree"),
     ],
 )
 def test_bad_arguments_are_named(case, draw, message):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from trustsets._common.arrays import Floats
 from trustsets.metrics import render
 from trustsets.metrics.binning import label_ranks
 from trustsets.metrics.colours import METHODS, PALETTES, deepest_coverage
@@ -21,6 +20,7 @@ from trustsets.metrics.figure_data import (
     degree_data,
     group_data,
     heatmap_data,
+    log_ends,
     size_data,
     trust_rank_data,
     two_digits,
@@ -190,15 +190,17 @@ def _scale(target: float, colorblind: bool) -> "tuple[LinearSegmentedColormap, T
     return LinearSegmentedColormap.from_list("coverage", colours), norm
 
 
-def degree_curves(results: Mapping[str, Mapping[int, Runs]], table: str = "conf_trust") -> "Figure":
+def degree_curves(
+    results: Mapping[str, Mapping[int, Runs]] | Mapping[int, Runs], table: str = "conf_trust"
+) -> "Figure":
     """CovGap and mean size against the degree of the function class, one above the other.
 
     Curves are shifted a little, so that equal ones do not hide each other.
 
     Parameters
     ----------
-    results : mapping of name to mapping of degree to Evaluation, or to a list of them
-        A curve for each name, such as a data set; a list is over seeds.
+    results : mapping of degree to Evaluation or list of them over seeds
+        Or a mapping of names, such as data sets, to such mappings.
     table : str
         Table whose CovGap is shown.
     """
@@ -208,9 +210,11 @@ def degree_curves(results: Mapping[str, Mapping[int, Runs]], table: str = "conf_
     figure, (top, bottom) = plt.subplots(
         2, 1, figsize=(_HALF_WIDTH, 4.4), sharex=True, layout="constrained"
     )
-    for i, (name, item) in enumerate(results.items()):
+    is_nested = results and all(isinstance(item, Mapping) for item in results.values())
+    curves: dict[Any, Any] = dict(results) if is_nested else {"": results}
+    for i, (name, item) in enumerate(curves.items()):
         data, style = degree_data(item, table), _style(i)
-        at = data.degrees + _DODGE * _offset(i, len(results))
+        at = data.degrees + _DODGE * _offset(i, len(curves))
         top.errorbar(at, data.gap, data.gap_error, label=name, **style)
         top.plot(data.degrees, data.floor, ls=":", lw=1, color=style["color"])
         bottom.errorbar(at, data.size, data.size_error, label=name, **style)
@@ -265,13 +269,12 @@ def legend_below(ax: "Axes", figure: "Figure | None" = None) -> None:
     handles, labels = ax.get_legend_handles_labels()
     order = sorted(range(len(labels)), key=lambda i: labels[i] == _FLOOR)
     named = [handles[i] for i in order], [labels[i] for i in order]
+    style: dict[str, Any] = {"frameon": False, "fontsize": _SMALL}
     if figure is None:
-        ax.legend(*named, frameon=False, fontsize=_SMALL)
+        ax.legend(*named, **style)
     else:
         columns = len(order) if sum(map(len, labels)) <= _ROW_OF_NAMES else 2
-        figure.legend(
-            *named, loc="outside lower center", ncols=columns, frameon=False, fontsize=_SMALL
-        )
+        figure.legend(*named, loc="outside lower center", ncols=columns, **style)
 
 
 def trust_against_rank(
@@ -290,7 +293,7 @@ def trust_against_rank(
     ax.scatter(spread, values[shown], s=3, color="grey", alpha=0.2, lw=0, rasterized=True)
     ax.fill_between(data.rank, data.lower, data.upper, color=METHODS[0], alpha=0.25, lw=0)
     ax.plot(data.rank, data.median, "o-", color=METHODS[0], ms=4, label="median and quartiles")
-    ax.set(xscale="log", yscale="log", ylim=_log_limits(values))
+    ax.set(xscale="log", yscale="log", ylim=log_ends(values))
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter("{x:g}")
@@ -298,15 +301,6 @@ def trust_against_rank(
     ax.set(xlabel="Rank of the true class (log scale)", ylabel="Trust (log scale)")
     ax.legend(frameon=False, fontsize=_SMALL)
     return _tidy(ax)
-
-
-def _log_limits(values: Floats) -> tuple[float, float]:
-    """Ends of a log axis that show nearly all samples; a Trust of 0 cannot be shown."""
-    shown = values[np.isfinite(values) & (values > 0.0)]
-    if not shown.size:
-        return 0.1, 10.0
-    low, high = np.quantile(shown, [0.001, 0.999])
-    return float(low) / 1.1, float(high) * 1.1
 
 
 def size_histogram(
@@ -366,9 +360,8 @@ def coverage_by_group(
     ax.set_ylim(len(texts) - 0.5, -0.5)
     ax.set_xlabel("Coverage")
     if len(named) > 1:
-        middle = (0.5, 1.0)
-        options: dict[str, Any] = {"ncols": len(named), "frameon": False, "fontsize": 8}
-        ax.legend(loc="lower center", bbox_to_anchor=middle, **options)
+        style = {"ncols": len(named), "frameon": False, "fontsize": 8}
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), **style)
     return _tidy(ax)
 
 

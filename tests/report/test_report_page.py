@@ -205,20 +205,20 @@ def test_verdict_speaks_of_all_tables(case):
     said = verdict({"m": result})
     assert "in none of 4 Conf × Trust cells" in said
     lowest = 100 * table.coverage.min()
-    assert f"It is too low in 2 of {table.count.size} classes (lowest {lowest:.1f}%)." in said
+    assert f"Coverage is too low in 2 of {table.count.size} classes (lowest {lowest:.1f}%)." in said
     for name in ("group:site", "conf_rank", "size_strata"):
         assert f"{result.tables[name].count.size} {WORDS[name]}" in said
     assert 'MondrianConformal(by="class")' in said
     both = verdict({"m": result, "sound": case.results["standard"]})
-    assert f"It is too low in 2 of {table.count.size} classes for “m”" in both
-    assert "and none for “sound”" in both
+    assert f"Coverage is too low in 2 of {table.count.size} classes for “m”" in both
+    assert "and in none for “sound”" in both
     assert "For “m”: coverage is far below 0.9 for 2 of" in both
 
 
 WORDS = {
     "group:site": "groups by site",
     "conf_rank": "Conf × Rank cells",
-    "size_strata": "Set size bins",
+    "size_strata": "bins of set size",
 }
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "degree_data",
     "group_data",
     "heatmap_data",
+    "log_ends",
     "size_data",
     "trust_rank_data",
     "two_digits",
@@ -268,6 +269,15 @@ def trust_rank_data(trust: Floats, ranks: Ints) -> TrustRankData:
         upper=upper,
         count=np.array([np.count_nonzero(inside) for inside in found]),
     )
+
+
+def log_ends(values: Floats) -> tuple[float, float]:
+    """Ends of a log axis that show nearly all samples; a Trust of 0 cannot be shown."""
+    shown = values[np.isfinite(values) & (values > 0.0)]
+    if not shown.size:
+        return 0.1, 10.0
+    low, high = np.quantile(shown, [0.001, 0.999])
+    return float(low) / 1.1, float(high) * 1.1
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,8 +54,8 @@ def verdict(evaluations: Mapping[str, Evaluation]) -> str:
     sentences = [_on_average(evaluations)]
     if tables:
         test = f"significantly too low (Holm’s correction, {100.0 * significance:.3g}%)"
-        where = _where(tables[0], significance) or f"none of {_bins_in_words(tables[0])}"
-        sentences += [f"Coverage is {test} in {where}", _above_floor(tables[0])]
+        where = _where(tables[0], significance) or f"in none of {_bins_in_words(tables[0])}"
+        sentences += [f"Coverage is {test} {where}", _above_floor(tables[0])]
         sentences += _elsewhere(tables[1:], significance)
     return " ".join([*(f"{text}." for text in sentences), *_advice(evaluations)])
 
@@ -105,7 +105,7 @@ def _where(tables: Tables, significance: float) -> str:
     for method, table in tables.items():
         low = table.coverage[table.under_covered(significance)]
         lowest = f" (lowest {percent(float(low.min()))})" if low.size else ""
-        parts.append(f"{low.size or 'none'}{bins}{_of(method, tables)}{lowest}")
+        parts.append(f"in {low.size or 'none'}{bins}{_of(method, tables)}{lowest}")
         found, bins = found or low.size > 0, ""  # the bins are named once
     return joined(parts) if found else ""
 
@@ -120,8 +120,8 @@ def _elsewhere(others: Sequence[Tables], significance: float) -> list[str]:
             continue
         unreachable = next(iter(tables.values())).name in _LAST
         why = "; no method can reach the target in each of them" if unreachable else ""
-        low.append(f"It is too low in {where}{why}")
-    return low + ([f"It is too low in none of {joined(fine)}"] if fine else [])
+        low.append(f"Coverage is too low {where}{why}")
+    return low + ([f"Coverage is too low in none of {joined(fine)}"] if fine else [])
 
 
 def _above_floor(tables: Tables) -> str:
@@ -154,11 +154,10 @@ def _bins_in_words(tables: Tables) -> str:
     """How many bins of which kind there are."""
     table = next(iter(tables.values()))
     title = division_title(table.name)
-    kind = f"{title} {'cells' if table.is_grid else 'bins'}"
-    if table.name == "class":
-        kind = "classes"
-    elif table.name.startswith("group:"):
-        kind = f"groups by {title}"
+    usual = f"{title} {'cells' if table.is_grid else 'bins'}"
+    if table.name.startswith("group:"):
+        usual = f"groups by {title}"
+    kind = {"class": "classes", "size_strata": "bins of set size"}.get(table.name, usual)
     return f"{table.count.size:,} {kind}"
 
 
