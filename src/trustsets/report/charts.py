@@ -22,9 +22,6 @@ __all__ = [
     "ticks",
 ]
 
-# The ball chart is drawn in these units; the page scales it.
-_WIDTH, _HEIGHT = 680.0, 300.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 12.0, 10.0, 42.0
 # Rough number of steps of an axis, and the slack for the rounding of quotients.
 _STEPS = 5
 _SLACK = 1e-9
@@ -129,7 +126,7 @@ def size_chart(
 
 @dataclass(frozen=True)
 class BallLine:
-    """Curve of one method in drawing units, its floor, and its points in words."""
+    """Curve of one method in drawing units, its noise floor, and its points in words."""
 
     method: str
     slot: int
@@ -139,14 +136,37 @@ class BallLine:
 
 
 @dataclass(frozen=True)
+class Frame:
+    """Where numbers go in a chart of `width` by `height` units, which the page scales."""
+
+    x_ticks: list[float]
+    y_ticks: list[float]
+    width: float = 680.0
+    height: float = 300.0
+    left: float = 46.0
+    right: float = 668.0
+    top: float = 10.0
+    bottom: float = 258.0
+
+    def x(self, value: float) -> float:
+        """Horizontal place of a number."""
+        share = (value - self.x_ticks[0]) / (self.x_ticks[-1] - self.x_ticks[0])
+        return round(self.left + (self.right - self.left) * share, 2)
+
+    def y(self, value: float) -> float:
+        """Vertical place of a number."""
+        return round(self.bottom - (self.bottom - self.top) * value / self.y_ticks[-1], 2)
+
+    def path(self, xs: Sequence[float], ys: Sequence[float]) -> str:
+        """Points of a line."""
+        return " ".join(f"{self.x(x)},{self.y(y)}" for x, y in zip(xs, ys, strict=True))
+
+
+@dataclass(frozen=True)
 class BallChart:
     """CovGap over balls against their radius."""
 
-    width: float
-    height: float
-    left: float
-    right: float
-    bottom: float
+    frame: Frame
     lines: list[BallLine]
     x_axis: list[tuple[float, str]]
     y_axis: list[tuple[float, str]]
@@ -154,51 +174,37 @@ class BallChart:
 
 def ball_chart(evaluations: Mapping[str, Evaluation]) -> BallChart | None:
     """Place the ball curves, or None where no method has one."""
-    curves = {
-        method: (slot, item.balls)
+    curves = [
+        (method, slot, item.balls)
         for slot, (method, item) in enumerate(evaluations.items())
         if item.balls is not None and item.balls.radii.size > 0
-    }
+    ]
     if not curves:
         return None
-    tops = [np.max([curve.gap + _error(curve), curve.floor]) for _, curve in curves.values()]
-    y_ticks = ticks(float(max(tops)))
-    radii = np.concatenate([curve.radii for _, curve in curves.values()])
-    x_ticks = ticks(float(radii.max()), float(radii.min()))
-
-    def x(value: float) -> float:
-        share = (value - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
-        return round(_LEFT + (_WIDTH - _LEFT - _RIGHT) * share, 2)
-
-    def y(value: float) -> float:
-        return round(_HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * value / y_ticks[-1], 2)
-
-    def path(radii: Sequence[float], values: Sequence[float]) -> str:
-        return " ".join(f"{x(r)},{y(v)}" for r, v in zip(radii, values, strict=True))
-
-    def line(method: str, slot: int, curve: BallCurve) -> BallLine:
-        radii, gaps, floors = curve.radii.tolist(), curve.gap.tolist(), curve.floor.tolist()
-        points = []
-        for radius, gap, error, floor, count in zip(
-            radii, gaps, _error(curve).tolist(), floors, curve.count.tolist(), strict=True
-        ):
-            note = (
-                f"{method}: radius {radius:.3g}, {count:,.0f} samples a ball, "
-                f"CovGap {number(gap)}, noise floor {number(floor)}"
-            )
-            points.append((x(radius), y(gap), y(gap - error), y(gap + error), note))
-        return BallLine(method, slot, path(radii, gaps), path(radii, floors), points)
-
+    tops = [np.max([curve.gap + _error(curve), curve.floor]) for *_, curve in curves]
+    radii = np.concatenate([curve.radii for *_, curve in curves])
+    frame = Frame(ticks(float(radii.max()), float(radii.min())), ticks(float(max(tops))))
     return BallChart(
-        width=_WIDTH,
-        height=_HEIGHT,
-        left=_LEFT,
-        right=_WIDTH - _RIGHT,
-        bottom=_HEIGHT - _BOTTOM,
-        lines=[line(method, slot, curve) for method, (slot, curve) in curves.items()],
-        x_axis=[(x(tick), f"{tick:g}") for tick in x_ticks],
-        y_axis=[(y(tick), f"{tick:g}") for tick in y_ticks],
+        frame,
+        [_ball_line(frame, *curve) for curve in curves],
+        [(frame.x(tick), f"{tick:g}") for tick in frame.x_ticks],
+        [(frame.y(tick), f"{tick:g}") for tick in frame.y_ticks],
     )
+
+
+def _ball_line(frame: Frame, method: str, slot: int, curve: BallCurve) -> BallLine:
+    radii, gaps, floors = curve.radii.tolist(), curve.gap.tolist(), curve.floor.tolist()
+    points = []
+    for radius, gap, error, floor, count in zip(
+        radii, gaps, _error(curve).tolist(), floors, curve.count.tolist(), strict=True
+    ):
+        note = (
+            f"{method}: radius {radius:.3g}, {count:,.0f} samples a ball, "
+            f"CovGap {number(gap)}, noise floor {number(floor)}"
+        )
+        ends = frame.y(gap - error), frame.y(gap + error)
+        points.append((frame.x(radius), frame.y(gap), *ends, note))
+    return BallLine(method, slot, frame.path(radii, gaps), frame.path(radii, floors), points)
 
 
 def _error(curve: BallCurve) -> Floats:
