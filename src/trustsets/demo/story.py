@@ -50,7 +50,8 @@ def rows(result: TaskResult) -> list[tuple[str, ...]]:
         ]
         there = (fixed(item.contradicted_size, 2) for item in own)
         sizes.append(("   contradicted samples", *there))
-    gap = f"CovGap over 16 cells (noise floor {fixed(own[0].noise_floor, 1)})"
+    target, floor = percent(1.0 - result.alpha, 0), fixed(own[0].noise_floor, 1)
+    gap = f"Gap to {target} in 16 cells (noise floor {floor})"
     gaps = [(gap, *(fixed(item.gap, 1) for item in own))]
     low = [item.low_coverage for item in own if item.low_coverage is not None]
     truth = [("Samples with true coverage < 80%", *map(percent, low))] if low else []
@@ -65,7 +66,7 @@ def finding(result: TaskResult) -> str:
 
 
 def take_away(results: Sequence[TaskResult]) -> str:
-    """One sentence over all tasks."""
+    """What all tasks together show."""
     short = [item for item in results if falls_short(item.standard, item.alpha)]
     if not short:
         return (
@@ -77,8 +78,8 @@ def take_away(results: Sequence[TaskResult]) -> str:
     return (
         "Sets with the right coverage on average can have too little where the classifier is "
         "confident and the training data disagree: STANDARD sets have too little in "
-        f"{_tasks(len(short), len(results))}, and CONDITIONAL sets have more there in "
-        f"{_of_these(len(better), len(short))}{', with larger sets' if larger else ''}."
+        f"{_tasks(len(short), len(results))}. CONDITIONAL sets "
+        f"{_in_how_many(len(better), len(short))}{', but are larger' if larger else ''}."
     )
 
 
@@ -150,7 +151,9 @@ def _tasks(number: int, total: int) -> str:
     )
 
 
-def _of_these(number: int, total: int) -> str:
+def _in_how_many(number: int, total: int) -> str:
+    """In how many of the tasks where STANDARD falls short CONDITIONAL covers more."""
     if total == 1:
-        return "it" if number else "none"
-    return {0: "none of them", total: "each of them"}.get(number, f"{number} of them")
+        return "cover significantly more there" if number else "do not cover significantly more"
+    count = {0: "none", total: "each"}.get(number, str(number))
+    return f"cover significantly more there in {count} of them"
