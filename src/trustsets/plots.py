@@ -56,7 +56,7 @@ _SMALL, _TINY = 7, 6.5
 _DODGE = 0.2
 _SHOWN_SAMPLES = 4000
 _FLOOR = "noise floor"
-# Names of a legend stand in one row if they have no more letters than this, else in two columns.
+# A legend is one row if its names have no more letters than this, and two columns otherwise.
 _ROW_OF_NAMES = 30
 
 

@@ -59,7 +59,7 @@ def rows(result: TaskResult) -> list[tuple[str, ...]]:
 
 
 def finding(result: TaskResult) -> str:
-    """What one task shows: the coverage, the size of the sets, and what speaks against it."""
+    """What one task shows: coverage, sizes of the sets, and what larger sets alone would do."""
     if not result.n_contradicted:
         return "No sample is contradicted here, so this task cannot tell the methods apart."
     return " ".join([_coverage(result), *_sizes(result), *_truth(result)])

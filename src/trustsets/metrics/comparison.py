@@ -129,7 +129,7 @@ class Comparison(PlainData):
             cells = [self._cells(row, latex) for row in rows]
             if floor:
                 cells.append(self._floor_cells(rows, latex))
-            # The name of the block stands in its first row only.
+            # Only the first row of a block names it.
             for later in cells[1:]:
                 later[: len(self._names) - 1] = [""] * (len(self._names) - 1)
             blocks.append(cells)

@@ -64,7 +64,7 @@ def evaluate(
     label_probabilities : array of shape (n, K), optional
         True P(y | x), where known, for the true conditional coverage.
     level : float
-        Level of the intervals.
+        Confidence level of the intervals.
     n_bootstrap, seed : int
         Resamples behind the intervals of CovGap, and their seed.
 

@@ -45,7 +45,7 @@ class Estimate:
     value : float
         What was measured.
     lower, upper : float
-        Ends of the interval at the level of the evaluation.
+        Ends of the interval, at the confidence level of the evaluation.
     floor : float
         Expected value for a method whose coverage is exactly 1 - alpha everywhere.
     """
@@ -98,7 +98,7 @@ def binomial_interval(covered: Any, count: Any, level: float = 0.95) -> tuple[Fl
     """
     k, n = np.asarray(covered, dtype=np.float64), np.asarray(count, dtype=np.float64)
     tail = (1.0 - level) / 2.0
-    # The shape parameters of the untaken branches may be zero; 1 stands in for them.
+    # A shape parameter may be zero where its result is not used; 1 takes its place.
     lower = special.betaincinv(np.maximum(k, 1.0), n - k + 1.0, tail)
     upper = special.betaincinv(k + 1.0, np.maximum(n - k, 1.0), 1.0 - tail)
     return np.where(k > 0, lower, 0.0), np.where(k < n, upper, 1.0)
@@ -247,7 +247,7 @@ def bootstrap_gaps(
     alpha, divisor
         As in `gap_halves`.
     level, n_bootstrap, seed
-        Level of the intervals, number of resamples, random state.
+        Confidence level of the intervals, number of resamples, random state.
 
     Returns
     -------

@@ -17,7 +17,7 @@ from trustsets.errors import InputError
 
 __all__ = ["PlainData", "from_plain", "to_plain"]
 
-# Where a hint ``NDArray[...]`` leads: to the class, or from NumPy 2.5 on to the alias.
+# The origin of a hint ``NDArray[...]``: the class, or the alias from NumPy 2.5 on.
 _ARRAYS: tuple[Any, ...] = (np.ndarray, NDArray)
 
 
@@ -72,7 +72,7 @@ def from_plain(hint: Any, data: Any) -> Any:
     if origin is tuple:
         return tuple(from_plain(inner[0], item) for item in data)
     if origin in _ARRAYS:
-        # The type is an argument of the alias itself, or of the dtype in what it stands for.
+        # The element type is an argument of the alias, or of the dtype of the class.
         kind = inner[0] if origin is not np.ndarray else get_args(inner[1])[0]
         return np.array(data, dtype=kind)
     return float("nan") if hint is float and data is None else hint(data)

@@ -33,7 +33,7 @@ class Evaluation(PlainData):
     Attributes
     ----------
     alpha, level : float
-        Miscoverage that was asked for, and level of the intervals.
+        Miscoverage that was asked for, and confidence level of the intervals.
     n, n_classes : int
         Test samples and classes.
     coverage : Estimate

@@ -76,7 +76,7 @@ class Slab:
         covered : bool array of shape (n,)
             Whether each set holds its label.
         alpha, level : float
-            Allowed miscoverage, and level of the interval.
+            Miscoverage that was asked for, and confidence level of the interval.
         """
         n, d = features.shape
         if n < 4:
@@ -91,7 +91,7 @@ class Slab:
         lows, firsts, lasts = self._search(points, covered[search], directions.astype(precision))
         best = int(np.argmin(lows))
         direction = directions[best].astype(precision)
-        # The same product for the ends and for the held-out half: no rounding between them.
+        # Both halves are projected by the same product, so that rounding is the same.
         along = np.sort(_project(points, direction))
         lower, upper = float(along[firsts[best]]), float(along[lasts[best]])
         places = _project(features[held_out].astype(precision), direction)

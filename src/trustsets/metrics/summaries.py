@@ -38,7 +38,7 @@ class SizeSummary:
     empty, full : int
         Number of empty sets, and of full sets.
     levels, quantiles : arrays of shape (5,)
-        Quantiles of the sizes at these levels.
+        Quantiles of the sizes, and the probabilities at which they are taken.
     values, counts : int arrays of shape (S,)
         The histogram: the sizes that occur, increasing, and how often.
     """
@@ -142,7 +142,7 @@ class ConditionalSummary:
     below : Estimate
         Share of samples whose true coverage is under 1 - alpha.
     levels, quantiles : arrays of shape (Q,)
-        Quantiles of c(x).
+        Quantiles of c(x), and the probabilities at which they are taken.
     """
 
     mean: Estimate
@@ -156,7 +156,7 @@ class ConditionalSummary:
     @classmethod
     def of(cls, coverage: Floats, alpha: float, level: float) -> Self:
         """Summarise the true coverage of each sample, shape (n,)."""
-        # Probabilities add up to 1 - alpha only up to rounding; that is no shortfall.
+        # A sum of probabilities that equals 1 - alpha up to rounding is no shortfall.
         away = coverage - (1.0 - alpha)
         away = np.where(np.abs(away) < _ROUNDING, 0.0, away)
         levels = np.array(_CONDITIONAL_QUANTILES)

@@ -172,7 +172,7 @@ def _template() -> Template:
 
 
 def _assets() -> dict[str, Any]:
-    """Style and script as they stand in the page, and the digest that allows the script."""
+    """Styles, script, the digest by which the page allows the script, and the colours."""
     folder = resources.files("trustsets.report") / "templates"
     texts = {
         name.replace(".", "_"): (folder / name).read_text(encoding="utf-8")

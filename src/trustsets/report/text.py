@@ -17,7 +17,7 @@ __all__ = [
     "range_of",
 ]
 
-# What stands for a number that is undefined.
+# Written for a number that is undefined.
 NONE = "–"
 
 

@@ -9,12 +9,12 @@ from trustsets.report.text import division_title, fixed, joined, percent
 
 __all__ = ["ONE_METHOD", "judged_by", "verdict"]
 
-# Stands for the name where a single evaluation came without one.
+# The name of a single evaluation that was given without one.
 ONE_METHOD = "this method"
 
-# The verdict speaks last of bins in which no method can reach the target.
+# Bins in which no method can reach the target come last.
 _LAST = tuple(name for name, row in METRICS.items() if not row.is_goal)
-# From so many methods on, a sentence speaks of all, or of the extremes, where it can.
+# From so many methods on, sentences name the extremes instead of each method where they can.
 _MANY = 4
 
 Tables = Mapping[str, BinTable]
@@ -61,12 +61,12 @@ def verdict(evaluations: Mapping[str, Evaluation]) -> str:
 
 
 def judged_by(evaluations: Mapping[str, Evaluation]) -> str | None:
-    """The division of the samples that the verdict speaks of first, if there is any."""
+    """The division of the samples that comes first in the verdict, if there is any."""
     return next(iter(_in_order(evaluations)), None)
 
 
 def _in_order(evaluations: Mapping[str, Evaluation]) -> list[str]:
-    """Tables that all methods have, in the order in which the verdict speaks of them."""
+    """Tables that all methods have, in the order of the verdict."""
     first, *others = evaluations.values()
     shared = [name for name in first.tables if all(name in item.tables for item in others)]
     groups = [name for name in shared if name.startswith("group:")]
