@@ -180,8 +180,8 @@ METRICS = {
         lambda case: correlate(case.observed.trust, label_ranks(case.outputs)),
         field="correlation",
         needs=("trust", "features"),
-        about="Correlation over the test samples. Negative values mean that the true class ranks "
-        "lower where Trust is low.",
+        about="Correlation over the test samples. Negative values mean that samples with lower "
+        "Trust tend to have a larger Rank.",
     ),
     "balls": Metric(
         "Balls",
@@ -205,8 +205,9 @@ METRICS = {
         lambda case: ConditionalSummary.of(np.asarray(case.true_coverage), case.alpha, case.level),
         field="conditional",
         needs=("truth",),
-        about="Probability that the set of a sample holds its label, computed from the known label "
-        "probabilities; its gap is the mean distance from the target over samples.",
+        about="True conditional coverage is the probability that the set of a sample contains the "
+        "true class, computed from the known label probabilities. Its CovGap is the mean distance "
+        "from the target over samples.",
     ),
 }
 
@@ -242,7 +243,7 @@ NUMBERS = {
     ".excess": Number("excess", "points", "low"),
     ".worst": Number("worst coverage", "share", "high"),
     ".mean": Number("coverage", "share"),
-    ".below": Number("share of samples below", "share"),
+    ".below": Number("coverage below target", "share"),
 }
 
 
