@@ -80,6 +80,7 @@ def write_report(
     Examples
     --------
     >>> import tempfile
+    >>> import numpy as np
     >>> from trustsets import StandardConformal, evaluate
     >>> rng = np.random.default_rng(0)
     >>> logits = 2.0 * rng.normal(size=(1000, 4))
