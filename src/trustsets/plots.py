@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from trustsets._common.arrays import Floats
 from trustsets.metrics import render
 from trustsets.metrics.binning import label_ranks
 from trustsets.metrics.colours import METHODS, PALETTES, deepest_coverage
