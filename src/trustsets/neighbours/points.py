@@ -1,4 +1,4 @@
-"""The reference points, grouped by class. Imports NumPy and `blocks` alone."""
+"""The reference points, grouped by class, and what the searches of them return."""
 
 from __future__ import annotations
 
@@ -71,6 +71,16 @@ class NearestSquares(NamedTuple):
     own: NDArray[np.float64]
     other: NDArray[np.float64]
     other_class: IndexArray
+
+    def distances(self, own: IndexArray, needed: IndexArray) -> ClassDistances:
+        """Distances of queries of the classes `own`, where no other points are to be merged.
+
+        Class `c` is as far as its `needed[c]`-th nearest point.
+        """
+        known = np.flatnonzero(own >= 0)
+        squares = np.full(len(own), np.inf)
+        squares[known] = self.own[known, needed[own[known]] - 1]
+        return ClassDistances(np.sqrt(squares), np.sqrt(self.other), self.other_class)
 
 
 class Pairs(NamedTuple):
