@@ -212,7 +212,7 @@ class ModelOutputs:
         def fill(block: slice) -> None:
             result[block] = self.block_probabilities(block)
 
-        for_each_block(fill, *result.shape)
+        for_each_block(fill, len(self), self.n_classes)
         return result
 
     def block_probabilities(self, block: slice, temperature: float = 1.0) -> NDArray[np.float64]:
@@ -374,7 +374,8 @@ class ModelOutputs:
 
 def _content_keys(values: Array) -> NDArray[np.int64]:
     """An integer made of the content of each row."""
-    return row_numbers(lambda block: content_keys(values[block]), *values.shape, np.int64)
+    n, width = values.shape
+    return row_numbers(lambda block: content_keys(values[block]), n, width, np.int64)
 
 
 def _check_alike(parts: Sequence[ModelOutputs]) -> None:

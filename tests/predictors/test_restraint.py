@@ -50,7 +50,7 @@ def test_thresholds_are_those_of_the_groups_held_between_two_others(parts):
     calibration, test = parts
     own = thresholds(SMOOTH + Groups(), calibration, test)
     low, high = (thresholds(SMOOTH, calibration, test, alpha) for alpha in (ALPHA, ALPHA / 4))
-    held = thresholds(SMOOTH + Groups(restraint=PROHIBITIVE), calibration, test)
+    held = thresholds(SMOOTH + Groups(penalty=PROHIBITIVE), calibration, test)
     expected = np.clip(own.thresholds, low.thresholds, high.thresholds)
     np.testing.assert_allclose(held.thresholds, expected, atol=1e-6)
     # All three cases occur, or this test would say little.
@@ -62,7 +62,7 @@ def test_thresholds_are_those_of_the_groups_held_between_two_others(parts):
 def test_the_lower_fit_decides_where_the_two_cross(parts):
     """Fits at two levels may cross; the guarantee is that of the lower one."""
     calibration, _ = parts
-    predictor = ConditionalConformal(basis=SMOOTH + Groups(restraint=10.0)).calibrate(calibration)
+    predictor = ConditionalConformal(basis=SMOOTH + Groups(penalty=10.0)).calibrate(calibration)
     learned = predictor.state_.learned
     learned.prepare(ALPHA)
     (own, low, high), exact = learned._fits, np.zeros(4, np.int8)
@@ -86,7 +86,7 @@ def test_few_samples_or_none_give_a_finite_threshold_that_says_so(parts):
     )
     for new in (test, stranger):
         own = thresholds(SMOOTH + Groups(), calibration, new)
-        held = thresholds(SMOOTH + Groups(restraint=10.0), calibration, new)
+        held = thresholds(SMOOTH + Groups(penalty=10.0), calibration, new)
         without = np.isinf(own.thresholds)
         assert without.any()
         assert np.isfinite(held.thresholds).all()
@@ -98,14 +98,14 @@ def test_few_samples_or_none_give_a_finite_threshold_that_says_so(parts):
 
 def test_smaller_alphas_give_larger_sets(parts):
     calibration, test = parts
-    held = thresholds(SMOOTH + Groups(restraint=10.0), calibration, test, (0.05, 0.1, 0.3))
+    held = thresholds(SMOOTH + Groups(penalty=10.0), calibration, test, (0.05, 0.1, 0.3))
     assert (np.diff(held.mask.astype(int), axis=2) <= 0).all()
 
 
 def test_order_of_the_samples_does_not_matter(parts):
     calibration, test = parts
     order = np.random.default_rng(1).permutation(len(calibration))
-    basis = SMOOTH + Groups(restraint=10.0)
+    basis = SMOOTH + Groups(penalty=10.0)
     first = thresholds(basis, calibration, test)
     second = thresholds(basis, calibration.take(order), test)
     np.testing.assert_array_equal(first.thresholds, second.thresholds)
@@ -114,7 +114,7 @@ def test_order_of_the_samples_does_not_matter(parts):
 
 def test_storage_keeps_the_restraint(parts, tmp_path):
     calibration, test = parts
-    basis = SMOOTH + Groups("sex", restraint=10.0)
+    basis = SMOOTH + Groups("sex", penalty=10.0)
     predictor = ConditionalConformal(basis=basis).calibrate(calibration)
     predictor.save(tmp_path / "model")
     again = load(tmp_path / "model")
@@ -129,7 +129,7 @@ def test_randomised_sets_are_not_held(parts):
     calibration, test = parts
     found = []
     for restraint in (0.0, 10.0):
-        basis = SMOOTH + Groups(restraint=restraint)
+        basis = SMOOTH + Groups(penalty=restraint)
         predictor = ConditionalConformal(basis=basis, randomized=True).calibrate(calibration)
         found.append(predictor.predict_set(test).thresholds)
         assert "/ m" not in predictor.summary()
@@ -154,7 +154,7 @@ def test_coverage_on_average_is_kept_and_that_of_groups_up_to_the_price():
     restraint, n = 2.0, 150
     rng = np.random.default_rng(0)
     hits, hard_hits = [], []
-    basis = Intercept() + Groups(restraint=restraint)
+    basis = Intercept() + Groups(penalty=restraint)
     for _ in range(150):
         calibration, test = hard_group(n, rng), hard_group(400, rng)
         predictor = ConditionalConformal(Softmax(), basis, allow_empty=True).calibrate(calibration)
@@ -168,5 +168,5 @@ def test_coverage_on_average_is_kept_and_that_of_groups_up_to_the_price():
 
 @pytest.mark.parametrize("restraint", [-1.0, 0.5, np.inf, np.nan])
 def test_a_price_that_could_not_do_its_work_is_refused(restraint):
-    with pytest.raises(InputError, match="restraint must be 0, or finite and 1 or more"):
-        Groups("site", restraint=restraint)
+    with pytest.raises(InputError, match="penalty must be 0, or finite and 1 or more"):
+        Groups("site", penalty=restraint)

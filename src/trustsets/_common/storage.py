@@ -309,6 +309,8 @@ def _build(name: str, state: dict[str, Any]) -> Any:
     cls: Any = _REGISTRY.get(name)
     if cls is None:
         raise StorageError(f"it holds an unknown kind of object, {name!r}.")
+    renamed = getattr(cls, "renamed_fields", {})
+    state = {renamed.get(field, field): value for field, value in state.items()}
     _check_types(name, cls, state)
     value = cls.from_state(state) if hasattr(cls, "from_state") else cls(**state)
     if hasattr(value, "check_state"):

@@ -364,9 +364,7 @@ class ExactSearch:
         )
 
 
-def _tiles(
-    rows: IndexArray, start: int, stop: int
-) -> Iterator[tuple[IndexArray, int, int]]:
+def _tiles(rows: IndexArray, start: int, stop: int) -> Iterator[tuple[IndexArray, int, int]]:
     """Yield queries with the first and last + 1 of a range of points, one tile after another."""
     for top in range(0, len(rows), TILE_QUERIES):
         for first in range(start, stop, TILE_POINTS):

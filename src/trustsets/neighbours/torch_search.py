@@ -248,7 +248,7 @@ class TorchSearch:
         first, last = np.searchsorted(block.own, [code, code + 1])
         some = slice(int(first), int(last))
         start, stop = int(self.points.starts[code]), int(self.points.starts[code + 1])
-        part = _Block(*(each[some] for each in block))
+        part = _Block._make(each[some] for each in block)
         best[some], _ = self._read(part, best[some], start, stop, [])
 
     def _other(self, block: _Block) -> tuple[Tensor, Tensor]:

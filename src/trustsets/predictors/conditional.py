@@ -78,8 +78,8 @@ class ConditionalLearned:
         made = self.basis.could_give(self.phi)
         require(made, "ConditionalLearned.phi", "must hold values of the basis functions")
         for name, rows, own in (
-            ("penalty", self.penalty, self.basis.penalty),
-            ("restraint", self.restraint, self.basis.restraint),
+            ("penalty", self.penalty, self.basis.penalty_rows),
+            ("restraint", self.restraint, self.basis.bounding_rows),
         ):
             field = f"ConditionalLearned.{name}"
             if rows is not None:
@@ -206,8 +206,8 @@ class QuantileRegressionPredictor(Predictor):
             scores = scores + spread * row_uniforms(task.seed, Stream.CALIBRATION_TIES, rows)
         # One order for the same samples in any order: the fit cannot depend on it then.
         order = np.lexsort((*phi.T, scores))
-        penalty = basis.penalty(task.calibration)
-        held = basis.restraint(task.calibration)
+        penalty = basis.penalty_rows(task.calibration)
+        held = basis.bounding_rows(task.calibration)
         restraint = held if len(held) else None
         return ConditionalLearned(
             basis, phi[order], scores[order], penalty, choice, restraint, spread
