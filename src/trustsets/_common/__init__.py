@@ -1,1 +1,1 @@
-"""Helpers behind the public modules: arrays, blocks, draws, quantiles, ranks, storage, validation."""
+"""Helpers behind the public modules: arrays, blocks, draws, quantiles, ranks, storage, checks."""
