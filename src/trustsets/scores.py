@@ -59,10 +59,9 @@ class RankedScores:
 
         They equal those of `Score.sets`, but the sets themselves are not made.
         """
+        n, width = self.by_rank.shape
         counted = row_numbers(
-            lambda rows: count_up_to(self.by_rank[rows], thresholds[rows]),
-            *self.by_rank.shape,
-            dtype=np.int64,
+            lambda rows: count_up_to(self.by_rank[rows], thresholds[rows]), n, width, np.int64
         )
         sizes = np.maximum(counted, smallest)
         return sizes, self.label_rank < sizes

@@ -248,8 +248,12 @@ def _minimise(likelihood: _Likelihood, strength: float, start: Floats | None = N
         return value + 0.5 * strength * float(theta[1:] @ theta[1:]), gradient
 
     bounds = [_INVERSE_TEMPERATURES] + [(None, None)] * (free - 1)
-    options = {"maxiter": _MAX_STEPS}
     found = minimize(
-        objective, first[:free], jac=True, method="L-BFGS-B", bounds=bounds, options=options
+        objective,
+        first[:free],
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": _MAX_STEPS},
     )
     return np.concatenate([found.x, first[free:]])
