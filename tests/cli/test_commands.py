@@ -349,23 +349,23 @@ def test_odd_names_are_printed_as_they_are(run, folder):
 
 
 def test_stopping_says_how_to_go_on(run, folder, monkeypatch):
-    from trustsets.files.prediction import _Job
+    from trustsets.files.prediction import BlockPredictor
 
-    def stop(job, samples, start):
+    def stop(own, block):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_Job, "predict", stop)
+    monkeypatch.setattr(BlockPredictor, "predict", stop)
     done = run("predict", "standard.trustsets", "new.npz", "-o", "s.csv")
     assert done.code == 130 and "Give the same command again" in done.err
 
 
 def test_too_little_memory_is_one_line(run, folder, monkeypatch):
-    from trustsets.files.prediction import _Job
+    from trustsets.files.prediction import BlockPredictor
 
-    def fail(job, samples, start):
+    def fail(own, block):
         raise MemoryError("Unable to allocate 7 PiB")
 
-    monkeypatch.setattr(_Job, "predict", fail)
+    monkeypatch.setattr(BlockPredictor, "predict", fail)
     done = run("predict", "standard.trustsets", "new.npz", "-o", "s.csv")
     assert done.code == 2 and "not enough memory (Unable to allocate 7 PiB)" in done.err
 

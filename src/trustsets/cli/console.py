@@ -11,10 +11,12 @@ import os
 import sys
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from trustsets._common.progress import Advance, progress_bar
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -199,17 +201,9 @@ def _aligned(rows: Sequence[Sequence[str]], n_names: int) -> list[str]:
     ]
 
 
-@contextmanager
-def progress(description: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Give a function to call with the number of steps done; a bar on a terminal only."""
-    if settings.quiet or not _is_terminal(sys.stderr):
-        yield lambda done: None
-        return
-    from rich.progress import Progress
-
-    with Progress(console=_rich(stderr=True), transient=True) as bar:
-        task = bar.add_task(description, total=total)
-        yield lambda done: bar.advance(task, done)
+def progress(title: str, total: int | None) -> AbstractContextManager[Advance]:
+    """A bar on a terminal, unless --quiet; gives a function to call with the steps done."""
+    return progress_bar(title, total, wanted=False if settings.quiet else None, transient=True)
 
 
 @contextmanager

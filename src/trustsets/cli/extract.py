@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Classes, Config, Debug, Json, Quiet, resolved
+from trustsets.cli.options import Classes, resolved
 
 __all__ = ["extract"]
 
@@ -69,10 +69,6 @@ def extract(
     classes: Classes = None,
     batch_size: BatchSize = 64,
     device: Device = None,
-    config: Config = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Run a PyTorch model and keep its logits, features and labels.
 

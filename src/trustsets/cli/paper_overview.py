@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Debug, Json, Quiet
 from trustsets.cli.paper_run import Figures, command_line
 
 __all__ = ["overview"]
@@ -23,9 +22,6 @@ def overview(
     folders: Folders,
     output: Output = Path("results/overview"),
     figures: Figures = True,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Put the results of several datasets on one page, as the paper prints them.
 

@@ -11,8 +11,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from glob import escape
 from pathlib import Path
 from typing import Any, final
 
@@ -21,14 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from trustsets._common.arrays import Array
+from trustsets._common.resuming import WorkFolder
 from trustsets._common.storage import atomic_path
 from trustsets.errors import InputError
 from trustsets.extras.shards import OtherInputsError
-from trustsets.extras.torch import LOCK, FolderInUseError, extract_outputs
+from trustsets.extras.torch import extract_outputs
 from trustsets.files.columns import Column, check_texts
 from trustsets.files.naming import LABELS
 from trustsets.files.options import sidecar
-from trustsets.files.parts import lock_folder, part_key
 from trustsets.files.paths import Snapshot, check_output
 from trustsets.files.source import SUFFIXES, named_labels, open_columns, read_classes
 from trustsets.files.tensors import CLASS_FILE, is_shard_folder
@@ -88,82 +86,44 @@ def extract_file(
     progress : bool, optional
         Show a progress bar; by default on a terminal.
     """
-    target = Path(result)
-    sources = [inputs, weights, classes]
-    shards = _shard_folder(
-        target, sources, [model, transform, batch_size, str(inputs), str(weights), str(classes)]
-    )
+    target, sources = Path(result), [inputs, weights, classes]
+    _check_target(target, sources)
     before = Snapshot(*sources)
     network = _build_model(model, weights)
     names = None if classes is None else read_classes(classes)
     loader = _open_inputs(Path(inputs), transform, names, batch_size, before)
 
-    def extract() -> ModelOutputs:
-        with _swept(shards, target):
-            return extract_outputs(
-                network,
-                loader,
-                layer,
-                device=device,
-                classes=loader.classes,
-                shards=shards,
-                progress=progress,
-            )
+    def extract(shards: Path) -> ModelOutputs:
+        return extract_outputs(
+            network, loader, layer, device=device, classes=loader.classes, shards=shards,
+            progress=progress,
+        )  # fmt: skip
 
-    try:
-        outputs = extract()
-    except OtherInputsError:
-        if shards == target:
-            raise
-        # Left by a run over other inputs, where no one has asked for it.
-        shutil.rmtree(shards, ignore_errors=True)
-        outputs = extract()
-    if shards == target:
+    if target.suffix == "":
+        outputs = extract(target)
         _write_beside(target, loader.classes, record)
-    else:
+        return outputs
+    setting = [model, transform, batch_size, *map(str, sources)]
+    with WorkFolder(target, {"extract": setting}) as folder:
+        shards = folder.path / "shards"
+        try:
+            outputs = extract(shards)
+        except OtherInputsError:
+            # They were left by a run whose inputs have changed since.
+            shutil.rmtree(shards)
+            outputs = extract(shards)
         write_outputs(target, outputs, record)
-        _remove_hidden(target)
+        folder.finish()
     return outputs
 
 
-def _remove_hidden(target: Path) -> None:
-    """Remove the shards of this result, and those that runs with other options left behind."""
-    for folder in target.parent.glob(f".{escape(target.name)}.*.shards"):
-        lock = lock_folder(folder, LOCK)
-        if lock is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-            lock.close()
-
-
-def _shard_folder(target: Path, sources: list[StrPath | None], setting: list[Any]) -> Path:
-    """The result itself, or a hidden folder beside it that belongs to these inputs alone."""
-    if target.suffix == "":
-        visible = target.is_dir() and any(
-            not item.name.startswith(".") for item in target.iterdir()
-        )
-        if visible and not is_shard_folder(target):
+def _check_target(target: Path, sources: list[StrPath | None]) -> None:
+    """The result is a file of a known kind, or a folder that is new or holds shards."""
+    if target.suffix:
+        check_output(target, SUFFIXES, sources)
+    elif target.is_dir() and not is_shard_folder(target):
+        if any(not item.name.startswith(".") for item in target.iterdir()):
             raise InputError(f"{target}: this folder holds other things; give a new name.")
-        return target
-    if target.suffix.lower() not in SUFFIXES:
-        raise InputError(
-            f"{target}: outputs are written as {', '.join(SUFFIXES)}, or as a folder of shards "
-            "under a name without extension."
-        )
-    check_output(target, SUFFIXES, sources)
-    return target.parent / f".{target.name}.{part_key({'extract': setting})[:16]}.shards"
-
-
-@contextmanager
-def _swept(shards: Path, target: Path) -> Iterator[None]:
-    """Leave no hidden folder behind an error before the first shard."""
-    try:
-        yield
-    except FolderInUseError:
-        raise
-    except BaseException:
-        if shards != target and not any(shards.glob("shard-*")):
-            shutil.rmtree(shards, ignore_errors=True)
-        raise
 
 
 def _write_beside(folder: Path, classes: Any, record: dict[str, Any] | None) -> None:

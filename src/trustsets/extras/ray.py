@@ -10,13 +10,14 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from trustsets._common import storage
+from trustsets._common.progress import Advance, Progress, no_progress
 from trustsets._common.quantiles import check_alphas
 from trustsets.errors import InputError, StorageError
 from trustsets.extras.ray_trust import ShardedTrustScore
@@ -33,7 +34,6 @@ from trustsets.extras.ray_work import (
     write_piece,
 )
 from trustsets.files.part_folder import PartFolder
-from trustsets.files.parts import part_key
 from trustsets.files.paths import Snapshot, file_identity
 from trustsets.files.prediction import DEFAULT_MEMORY, PredictionSummary, open_for_prediction
 from trustsets.files.source import open_outputs
@@ -42,7 +42,6 @@ from trustsets.predictors import Predictor
 __all__ = [
     "ShardedTrustScore",
     "connected",
-    "count_rows",
     "predict_dataset",
     "predict_files",
     "read_outputs",
@@ -145,7 +144,7 @@ def predict_files(
     part_rows: int = PART_ROWS,
     cpus: float = 1,
     record: dict[str, Any] | None = None,
-    advance: Callable[[int], None] = lambda done: None,
+    progress: Progress = no_progress,
 ) -> PredictionSummary:
     """Predict sets for files of model outputs on Ray.
 
@@ -176,8 +175,8 @@ def predict_files(
         Cores of a task, which uses as many threads.
     record : dict, optional
         Options to store with the result.
-    advance : callable
-        Called with the number of samples done.
+    progress : callable, optional
+        See `trustsets.files.predict_file`.
     """
     import_ray()
     check_alphas(alpha)
@@ -195,13 +194,14 @@ def predict_files(
         "record": record,
     }
     shared = share(predictor, alpha)
-    with PartFolder(Path(result), part_key(setting), record) as folder:
+    with PartFolder(Path(result), setting, record) as folder:
         work = Work(shared, float(alpha), tuple(ids), tuple(groups), memory, folder.writer)
         made = _dataset(pieces).map_batches(
             write_piece, batch_size=1, batch_format="pyarrow", fn_kwargs={"work": work},
             num_cpus=cpus,
         )  # fmt: skip
-        summary = _summarise(made, pieces, predictor.classes_.size, advance)
+        with progress(sum(piece.stop - piece.start for piece in pieces)) as advance:
+            summary = _summarise(made, pieces, predictor.classes_.size, advance)
         before.check()
         folder.finish([piece.stop - piece.start for piece in pieces])
     return summary
@@ -261,11 +261,6 @@ def _no_cluster(address: str, error: Exception) -> InputError:
     )
 
 
-def count_rows(outputs: Paths) -> int:
-    """Samples in files of model outputs; only the headers of the files are read."""
-    return sum(len(open_outputs(file)) for file in input_files(outputs))
-
-
 def _dataset(pieces: Any) -> Any:
     items = [asdict(piece) for piece in pieces]
     dataset = import_ray().data.from_items(items, override_num_blocks=min(len(items), _MOST_TASKS))
@@ -274,7 +269,7 @@ def _dataset(pieces: Any) -> Any:
 
 
 def _summarise(
-    made: Any, pieces: Sequence[Piece], n_classes: int, advance: Callable[[int], None]
+    made: Any, pieces: Sequence[Piece], n_classes: int, advance: Advance
 ) -> PredictionSummary:
     """Let the work run, and add up what the parts report."""
     summary = PredictionSummary(sum(piece.stop - piece.start for piece in pieces), n_classes)

@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator
 from trustsets._common.arrays import Array, Floats
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsError
 from trustsets.extras.ray_work import Paths, import_ray, input_files
-from trustsets.files.source import read_training, training_columns, training_labels
+from trustsets.files.source import TrainingFile, read_training
 from trustsets.neighbours.inputs import (
     as_labels,
     as_matrix,
@@ -287,8 +287,9 @@ def _load(paths: Sequence[str], setting: _Setting) -> tuple[ClassPoints, ShardSe
 
 def _look_into(path: str) -> _Contents:
     """Count the labels of a file; its features are not read."""
-    features, _ = training_columns(path)
-    values = as_labels(training_labels(path), features.shape[0], f"{path}: labels")
+    training = TrainingFile(path)
+    features = training.features
+    values = as_labels(training.read_labels(), features.shape[0], f"{path}: labels")
     classes, counts = np.unique(values, return_counts=True)
     dtype = np.dtype(features.dtype)
     wide = dtype if dtype in (np.float16, np.float32) else np.dtype(np.float64)

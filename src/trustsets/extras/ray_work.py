@@ -16,7 +16,7 @@ from trustsets.errors import InputError, NotCalibratedError, TrustSetsError
 from trustsets.files.memory import rows_that_fit
 from trustsets.files.needs import needed_groups
 from trustsets.files.part_folder import PartWriter
-from trustsets.files.prediction import DEFAULT_MEMORY, PredictionSummary, predict_rows
+from trustsets.files.prediction import DEFAULT_MEMORY, BlockPredictor, PredictionSummary
 from trustsets.files.source import OutputsFile, open_outputs
 from trustsets.files.tables import predict_table
 from trustsets.predictors import Predictor
@@ -197,8 +197,8 @@ def _predicted(piece: Piece, work: Work, summary: PredictionSummary) -> Iterator
         piece.path, groups=[*work.groups, *needed_groups(predictor)], ids=work.ids
     )
     rows = rows_that_fit(source.row_bytes, source.n_classes, work.memory)
+    blocks = BlockPredictor(predictor, source, work.alpha, piece.first_row)
     for start in range(piece.start, piece.stop, rows):
-        stop = min(start + rows, piece.stop)
-        table = predict_rows(predictor, source, start, stop, work.alpha, piece.first_row)
+        table = blocks.predict(blocks.read(start, min(start + rows, piece.stop)))
         summary.add(table)
         yield table

@@ -271,7 +271,7 @@ def _tuning(
     source = open_outputs(path, groups=groups, classes=names)
     own = source.classes
     if own is None:
-        source = open_outputs(path, groups=groups, classes=calibration.classes)
+        source = source.with_classes(calibration.classes)
     elif not np.array_equal(own, calibration.classes):
         raise InputError(
             f"{path}: its classes are not those of the calibration samples, or in another order. "

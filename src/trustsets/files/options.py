@@ -15,8 +15,7 @@ from typing import Any
 
 from trustsets._common import storage
 from trustsets.errors import InputError
-from trustsets.files.parts import part_files
-from trustsets.files.paths import arrow_file, content_digest, plain_file
+from trustsets.files.paths import arrow_file, content_digest, part_files, plain_file
 
 __all__ = ["OPTIONS", "OPTIONS_FACT", "bound_record", "read_options", "read_record", "sidecar"]
 

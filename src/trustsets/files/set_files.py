@@ -15,7 +15,7 @@ from trustsets._common.arrays import Array
 from trustsets._common.storage import parse_json
 from trustsets.errors import InputError
 from trustsets.files.options import OPTIONS, read_record
-from trustsets.files.parts import part_files
+from trustsets.files.paths import part_files
 from trustsets.sets import PredictionSets
 from trustsets.status import Status
 

@@ -1,6 +1,6 @@
 """Arrays of `.safetensors` files, and of the folders of shards that extraction writes.
 
-Imports columns and storage.
+A folder of shards holds ``manifest.json`` and ``shard-00000.safetensors`` and so on.
 """
 
 from bisect import bisect_right
@@ -17,9 +17,18 @@ from trustsets.errors import InputError
 from trustsets.files.columns import Column, MemoryColumn, class_column, read_lines, text_array
 from trustsets.files.paths import plain_file
 
-__all__ = ["CLASS_FILE", "is_shard_folder", "shard_columns", "tensor_columns"]
+__all__ = [
+    "CLASS_FILE",
+    "MANIFEST",
+    "is_shard_folder",
+    "read_manifest",
+    "shard_columns",
+    "shard_path",
+    "tensor_columns",
+]
 
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
+"""What a folder of shards says about itself."""
 _CLASSES = "classes"
 CLASS_FILE = "classes.txt"
 """Class names of a folder of shards, one a line."""
@@ -42,12 +51,12 @@ def tensor_columns(path: Path) -> dict[str, Column]:
 
 def is_shard_folder(path: Path) -> bool:
     """Whether a folder was written by ``trustsets extract``."""
-    return (path / _MANIFEST).is_file()
+    return (path / MANIFEST).is_file()
 
 
 def shard_columns(path: Path) -> dict[str, Column]:
     """Arrays of a folder of shards, each joined from its pieces."""
-    manifest = _read_manifest(path)
+    manifest = read_manifest(path)
     if not manifest.get("finished") or manifest["shards"] < 1:
         raise InputError(
             f"{path}: the extraction into this folder is not finished; run the same extraction "
@@ -55,7 +64,7 @@ def shard_columns(path: Path) -> dict[str, Column]:
         )
     # The count is a claim: the first shard that is missing ends it.
     numbers = range(manifest["shards"])
-    pieces = [_shard_fields(path / f"shard-{number:05d}.safetensors") for number in numbers]
+    pieces = [_shard_fields(shard_path(path, number)) for number in numbers]
     if any(piece.keys() != pieces[0].keys() for piece in pieces):
         raise InputError(f"{path}: its shards hold different arrays; extract again.")
     found: dict[str, Column] = {
@@ -71,15 +80,25 @@ def shard_columns(path: Path) -> dict[str, Column]:
     return found
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def shard_path(folder: Path, number: int) -> Path:
+    """Place of a shard."""
+    return folder / f"shard-{number:05d}.safetensors"
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What a folder says about its shards: setting, shards, rows, finished and their shapes."""
     try:
-        text = plain_file(path / _MANIFEST).read_text(encoding="utf-8")
+        text = plain_file(folder / MANIFEST).read_text(encoding="utf-8")
         manifest: dict[str, Any] = storage.parse_json(text)
-        if not isinstance(manifest["shards"], int):
+        missing = {"setting", "finished", "rows", "n_features", "n_classes"} - manifest.keys()
+        if missing or not isinstance(manifest["setting"], dict):
+            raise ValueError("an entry is missing")
+        if not isinstance(manifest["shards"], int) or manifest["shards"] < 0:
             raise ValueError("it counts no shards")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{path / _MANIFEST}: damaged ({error}); extract into a new folder."
+            f"{folder}: damaged {MANIFEST} ({error}); choose another folder, or empty this one and "
+            "extract again."
         ) from error
     return manifest
 
