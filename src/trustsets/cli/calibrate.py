@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import LabelledOutputs, Seed, resolved
+from trustsets.cli.options import LabelledOutputs, Seed, option, resolved
 
 if TYPE_CHECKING:
     from trustsets.files.calibration import Recipe
@@ -29,124 +29,107 @@ class RecipeOptions:
 
     group: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            rich_help_panel=_DATA,
-            help="An array that holds groups; may be given again.",
-        ),
+        option("NAME", "An array that holds groups; may be given again.", panel=_DATA),
     ] = None
     tuning_fraction: Annotated[
         float | None,
-        typer.Option(
-            metavar="SHARE",
-            rich_help_panel=_DATA,
-            help="Share of OUTPUTS to tune on, if there is anything to tune.",
-        ),
+        option("SHARE", "Share of OUTPUTS to tune on, if there is anything to tune.", panel=_DATA),
     ] = None
     method: Annotated[
         Method,
-        typer.Option(
-            metavar="METHOD",
-            rich_help_panel=_METHOD,
-            help="How thresholds are set: conditional, standard, bins, groups, class, plugin or "
+        option(
+            "METHOD",
+            "How thresholds are set: conditional, standard, bins, groups, class, plugin or "
             "clustered.",
+            panel=_METHOD,
         ),
     ] = "conditional"
     basis: Annotated[
         list[BasisName] | None,
-        typer.Option(
-            metavar="BASIS",
-            rich_help_panel=_METHOD,
-            help="Function class of 'conditional' and 'plugin': polynomial, bins, groups, "
+        option(
+            "BASIS",
+            "Function class of 'conditional' and 'plugin': polynomial, bins, groups, "
             "components or intercept. Several are added up. Default: 'conditional' chooses on "
             "the tuning samples.",
+            panel=_METHOD,
         ),
     ] = None
     degree: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "N",
+            "Degree of the polynomial. Default: 5 if --basis, --statistic or --transform is given.",
             min=0,
-            metavar="N",
-            rich_help_panel=_METHOD,
-            help="Degree of the polynomial. Default: 5 if --basis, --statistic or --transform is "
-            "given.",
+            panel=_METHOD,
         ),
     ] = None
     components: Annotated[
-        int,
-        typer.Option(
-            min=1, metavar="N", rich_help_panel=_METHOD, help="Number of principal components."
-        ),
+        int, option("N", "Number of principal components.", min=1, panel=_METHOD)
     ] = 20
     statistic: Annotated[
         list[StatisticName] | None,
-        typer.Option(
-            metavar="NAME",
-            rich_help_panel=_METHOD,
-            help="What polynomial and bins are functions of: confidence, trust, entropy or "
+        option(
+            "NAME",
+            "What polynomial and bins are functions of: confidence, trust, entropy or "
             "margin; may be given again. Default: confidence and trust.",
+            panel=_METHOD,
         ),
     ] = None
     transform: Annotated[
         Literal["rank", "log", "raw"] | None,
-        typer.Option(
-            metavar="NAME",
-            rich_help_panel=_METHOD,
-            help="How the polynomial transforms a statistic: rank (default), log or raw.",
+        option(
+            "NAME",
+            "How the polynomial transforms a statistic: rank (default), log or raw.",
+            panel=_METHOD,
         ),
     ] = None
     randomized: Annotated[
         bool,
-        typer.Option(
+        option(
+            None,
+            "Random thresholds for 'conditional'; with --allow-empty, coverage is exact.",
             "--randomized",
-            rich_help_panel=_METHOD,
-            help="Random thresholds for 'conditional'; with --allow-empty, coverage is exact.",
+            panel=_METHOD,
         ),
     ] = False
     paper: Annotated[
         bool,
-        typer.Option(
+        option(
+            None,
+            "The paper's own setting of 'conditional' or 'bins' (called NAIVE there).",
             "--paper",
-            rich_help_panel=_METHOD,
-            help="The paper's own setting of 'conditional' or 'bins' (called NAIVE there).",
+            panel=_METHOD,
         ),
     ] = False
     score: Annotated[
-        ScoreName | None,
-        typer.Option(
-            metavar="SCORE", rich_help_panel=_SCORE, help="aps (default), raps or softmax."
-        ),
+        ScoreName | None, option("SCORE", "aps (default), raps or softmax.", panel=_SCORE)
     ] = None
     scale: Annotated[
         Literal["raw", "tail"] | None,
-        typer.Option(
-            metavar="SCALE",
-            rich_help_panel=_SCORE,
-            help="raw or tail. Default: tail for 'conditional' and 'plugin', else raw.",
+        option(
+            "SCALE",
+            "raw or tail. Default: tail for 'conditional' and 'plugin', else raw.",
+            panel=_SCORE,
         ),
     ] = None
     own_mass: Annotated[
         Literal["exclude", "include", "random"] | None,
-        typer.Option(
-            metavar="HOW",
-            rich_help_panel=_SCORE,
-            help="Mass of the label itself in aps and raps: exclude (default), include or random.",
+        option(
+            "HOW",
+            "Mass of the label itself in aps and raps: exclude (default), include or random.",
+            panel=_SCORE,
         ),
     ] = None
     temperature: Annotated[
         str | None,
-        typer.Option(
-            metavar="T",
-            rich_help_panel=_SCORE,
-            help="Divide the logits by this number; 'tuning' finds the best one on the tuning "
-            "samples.",
+        option(
+            "T",
+            "Divide the logits by this number; 'tuning' finds the best one on the tuning samples.",
+            panel=_SCORE,
         ),
     ] = None
     allow_empty: Annotated[
-        bool,
-        typer.Option(
-            "--allow-empty", rich_help_panel=_SCORE, help="Sets may lack the most likely class."
-        ),
+        bool, option(None, "Sets may lack the most likely class.", "--allow-empty", panel=_SCORE)
     ] = False
     seed: Seed = 0
 
@@ -162,41 +145,26 @@ class RecipeOptions:
         return Recipe(**chosen)
 
 
-Output = Annotated[
-    Path,
-    typer.Option("--output", "-o", metavar="MODEL", help="Where to save it (.trustsets)."),
-]
+Output = Annotated[Path, option("MODEL", "Where to save it (.trustsets).", "--output", "-o")]
 Train = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        rich_help_panel=_DATA,
-        help="Features and labels of the training data, for the trust score.",
-    ),
+    option("FILE", "Features and labels of the training data, for the trust score.", panel=_DATA),
 ]
 Tuning = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        rich_help_panel=_DATA,
-        help="Other labelled outputs to tune on, instead of a part of OUTPUTS.",
-    ),
+    option("FILE", "Other labelled outputs to tune on, instead of a part of OUTPUTS.", panel=_DATA),
 ]
 Classes = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        rich_help_panel=_DATA,
-        help="Class names: a text file, or a file with an array 'classes'.",
-    ),
+    option("FILE", "Class names: a text file, or a file with an array 'classes'.", panel=_DATA),
 ]
 Neighbour = Annotated[
     int,
-    typer.Option(
+    option(
+        "N",
+        "The trust score measures the distance to the N-th nearest neighbour of a class.",
         min=1,
-        metavar="N",
-        rich_help_panel=_METHOD,
-        help="The trust score measures the distance to the N-th nearest neighbour of a class.",
+        panel=_METHOD,
     ),
 ]
 

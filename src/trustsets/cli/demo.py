@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Seed, resolved
+from trustsets.cli.options import Seed, option, resolved
 
 if TYPE_CHECKING:
     from trustsets.demo import TaskResult
@@ -22,14 +22,14 @@ def demo(
     context: typer.Context,
     task: Annotated[
         list[TaskName] | None,
-        typer.Option(
-            metavar="TASK",
-            help="digits, library (functions of Python's standard library) or simulated; may be "
+        option(
+            "TASK",
+            "digits, library (functions of Python's standard library) or simulated; may be "
             "given again. Default: all three.",
         ),
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where to write the reports.")
+        Path, option("FOLDER", "Where to write the reports.", "--output", "-o")
     ] = Path("trustsets-demo"),
     seed: Seed = 0,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import ComparisonOptions, resolved
+from trustsets.cli.options import ComparisonOptions, option, resolved
 
 if TYPE_CHECKING:
     from trustsets.metrics import Entry, Evaluation
@@ -19,8 +19,7 @@ __all__ = ["evaluate", "print_evaluations"]
 def evaluate(
     context: typer.Context,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write all numbers as JSON."),
+        Path | None, option("FILE", "Write all numbers as JSON.", "--output", "-o")
     ] = None,
     *,
     options: ComparisonOptions,

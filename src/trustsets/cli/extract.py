@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Classes, resolved
+from trustsets.cli.options import Classes, option, resolved
 
 __all__ = ["extract"]
 
@@ -29,33 +29,26 @@ Inputs = Annotated[
 ]
 Output = Annotated[
     Path,
-    typer.Option(
+    option(
+        "FILE",
+        "Where to write: .npz, .parquet, .safetensors, or a folder of shards.",
         "--output",
         "-o",
-        metavar="FILE",
-        help="Where to write: .npz, .parquet, .safetensors, or a folder of shards.",
     ),
 ]
-Weights = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Weights of the model, as .safetensors."),
-]
+Weights = Annotated[Path | None, option("FILE", "Weights of the model, as .safetensors.")]
 Layer = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Module whose output are the features. Default: the input of the last linear layer.",
+    option(
+        "NAME", "Module whose output are the features. Default: the input of the last linear layer."
     ),
 ]
 Transform = Annotated[
     str | None,
-    typer.Option(
-        metavar="MODULE:FUNCTION",
-        help="Turns a PIL image into a tensor. Default: colours between 0 and 1.",
-    ),
+    option("MODULE:FUNCTION", "Turns a PIL image into a tensor. Default: colours between 0 and 1."),
 ]
-BatchSize = Annotated[int, typer.Option(metavar="N", min=1, help="Samples at a time.")]
-Device = Annotated[str | None, typer.Option(metavar="NAME", help="Where to run, such as cuda.")]
+BatchSize = Annotated[int, option("N", "Samples at a time.", min=1)]
+Device = Annotated[str | None, option("NAME", "Where to run, such as cuda.")]
 
 
 def extract(

@@ -24,6 +24,7 @@ __all__ = [
     "LabelledOutputs",
     "Seed",
     "expanded",
+    "option",
     "resolved",
 ]
 
@@ -44,6 +45,27 @@ class Command(TyperCommand):
             if word == _RAY and (place + 1 == len(args) or args[place + 1].startswith("-")):
                 given.append(_LOCAL)
         return super().parse_args(ctx, given)
+
+
+def option(
+    metavar: str | None, text: str, *names: str, panel: str | None = None, **more: Any
+) -> Any:
+    """An option of a command.
+
+    Parameters
+    ----------
+    metavar : str, optional
+        What stands for its value in the help; None for a flag.
+    text : str
+        What the help says.
+    *names : str
+        Such as ``"--output", "-o"``; by default made from the name of the parameter.
+    panel : str, optional
+        Group of options in the help.
+    **more
+        Further arguments of `typer.Option`.
+    """
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **more)
 
 
 def _setter(name: str) -> Callable[[bool], bool]:
@@ -69,11 +91,7 @@ def _load(context: typer.Context, path: Path | None) -> Path | None:
 
 Alpha = Annotated[
     float,
-    typer.Option(
-        "--alpha",
-        metavar="SHARE",
-        help="Share of sets that may miss the true class, between 0 and 1.",
-    ),
+    option("SHARE", "Share of sets that may miss the true class, between 0 and 1.", "--alpha"),
 ]
 LabelledOutputs = Annotated[
     Path,
@@ -84,20 +102,12 @@ LabelledOutputs = Annotated[
 ]
 Classes = Annotated[
     Path | None,
-    typer.Option(
-        "--classes",
-        metavar="FILE",
-        help="Class names: a text file, or a file with an array 'classes'.",
-    ),
+    option("FILE", "Class names: a text file, or a file with an array 'classes'.", "--classes"),
 ]
 Groups = Annotated[
-    list[str] | None,
-    typer.Option("--group", metavar="NAME", help="An array that holds groups; may be given again."),
+    list[str] | None, option("NAME", "An array that holds groups; may be given again.", "--group")
 ]
-Seed = Annotated[
-    int,
-    typer.Option("--seed", metavar="N", min=0, help="Seed of everything that is drawn at random."),
-]
+Seed = Annotated[int, option("N", "Seed of everything that is drawn at random.", "--seed", min=0)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,13 +116,13 @@ class _Config:
 
     config: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
+        option(
+            "FILE",
+            "Take options from a TOML file, or those that made an earlier output. An output "
+            "never says where to write or what code to run.",
             is_eager=True,
             callback=_load,
-            rich_help_panel=_PANEL,
-            help="Take options from a TOML file, or those that made an earlier output. An output "
-            "never says where to write or what code to run.",
+            panel=_PANEL,
         ),
     ] = None
 
@@ -123,33 +133,36 @@ class _Common:
 
     json: Annotated[
         bool,
-        typer.Option(
+        option(
+            None,
+            "Print the result as JSON.",
             "--json",
             is_eager=True,
             callback=_setter("json"),
-            rich_help_panel=_PANEL,
-            help="Print the result as JSON.",
+            panel=_PANEL,
         ),
     ] = False
     quiet: Annotated[
         bool,
-        typer.Option(
+        option(
+            None,
+            "Print nothing but results and errors.",
             "--quiet",
             "-q",
             is_eager=True,
             callback=_setter("quiet"),
-            rich_help_panel=_PANEL,
-            help="Print nothing but results and errors.",
+            panel=_PANEL,
         ),
     ] = False
     debug: Annotated[
         bool,
-        typer.Option(
+        option(
+            None,
+            "Show the traceback of an error.",
             "--debug",
             is_eager=True,
             callback=_setter("debug"),
-            rich_help_panel=_PANEL,
-            help="Show the traceback of an error.",
+            panel=_PANEL,
         ),
     ] = False
 
@@ -165,17 +178,17 @@ class ComparisonOptions:
     ]
     alpha: Annotated[
         float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Share of sets that may miss the true class. Default: that of the predictions, "
+        option(
+            "SHARE",
+            "Share of sets that may miss the true class. Default: that of the predictions, "
             "or else 0.1.",
         ),
     ] = None
     train: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Features and labels of the training data, for the trust score. Default: the "
+        option(
+            "FILE",
+            "Features and labels of the training data, for the trust score. Default: the "
             "trust score of the first model that has one.",
         ),
     ] = None
@@ -183,15 +196,13 @@ class ComparisonOptions:
     group: Groups = None
     metric: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Measure only this (conf_trust, conf_rank, class, groups, size_strata, "
+        option(
+            "NAME",
+            "Measure only this (conf_trust, conf_rank, class, groups, size_strata, "
             "trust_rank, balls, slab); may be given again. Default: all.",
         ),
     ] = None
-    level: Annotated[
-        float, typer.Option(metavar="SHARE", help="Confidence level of the intervals.")
-    ] = 0.95
+    level: Annotated[float, option("SHARE", "Confidence level of the intervals.")] = 0.95
     seed: Seed = 0
 
     def comparison(self) -> "Comparison":

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import resolved
+from trustsets.cli.options import option, resolved
 
 __all__ = ["extract", "train"]
 
@@ -22,41 +22,29 @@ _MACHINE = "Machine"
 class ImageOptions:
     """Options of both commands: which images there are, and where they are decoded and run."""
 
-    images: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the images.")]
+    images: Annotated[Path, option("DIR", "Folder of the images.")]
     lists: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder of the lists or tables of the dataset; by default beside the images.",
+        option(
+            "DIR", "Folder of the lists or tables of the dataset; by default beside the images."
         ),
     ] = None
-    image_size: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Side of the images that the network sees.")
-    ] = 224
+    image_size: Annotated[int, option("N", "Side of the images that the network sees.", min=1)] = (
+        224
+    )
     max_unreadable: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="How many images may be missing or damaged before it is an error.",
-        ),
+        int, option("N", "How many images may be missing or damaged before it is an error.", min=0)
     ] = 100
     device: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            rich_help_panel=_MACHINE,
-            help="cpu, cuda, or auto: a GPU where there is one.",
-        ),
+        str, option("NAME", "cpu, cuda, or auto: a GPU where there is one.", panel=_MACHINE)
     ] = "auto"
     workers: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
+        option(
+            "N",
+            "Processes that decode images; with 0, the command itself does. Default: one per core.",
             min=0,
-            rich_help_panel=_MACHINE,
-            help="Processes that decode images; with 0, the command itself does. Default: one "
-            "per core.",
+            panel=_MACHINE,
         ),
     ] = None
 
@@ -75,43 +63,33 @@ class ImageOptions:
 ExtractDataset = Annotated[
     Dataset, typer.Argument(metavar="DATASET", help="One of the paper's five datasets.")
 ]
-ExtractWeights = Annotated[Path, typer.Option(metavar="FILE", help="Checkpoint of the network.")]
+ExtractWeights = Annotated[Path, option("FILE", "Checkpoint of the network.")]
 ExtractOutput = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", metavar="DIR", help="Where to write. Default: extracted/DATASET."
-    ),
+    Path | None, option("DIR", "Where to write. Default: extracted/DATASET.", "--output", "-o")
 ]
-ExtractSeed = Annotated[
-    int, typer.Option(metavar="N", min=0, help="Seed of the training split of fitzpatrick17k.")
-]
+ExtractSeed = Annotated[int, option("N", "Seed of the training split of fitzpatrick17k.", min=0)]
 Resize = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", min=1, help="Shorter side before the crop. Default: as in the paper."
-    ),
+    int | None, option("N", "Shorter side before the crop. Default: as in the paper.", min=1)
 ]
 MixedPrecision = Annotated[
     bool | None,
-    typer.Option(
+    option(
+        None,
+        "Run in half precision or not. Default: on a GPU only.",
         "--mixed-precision/--single-precision",
-        rich_help_panel=_MACHINE,
-        help="Run in half precision or not. Default: on a GPU only.",
+        panel=_MACHINE,
     ),
 ]
 ExtractBatchSize = Annotated[
-    int,
-    typer.Option(
-        metavar="N", min=1, rich_help_panel=_MACHINE, help="Images that are run together."
-    ),
+    int, option("N", "Images that are run together.", min=1, panel=_MACHINE)
 ]
 ShardRows = Annotated[
     int,
-    typer.Option(
-        metavar="N",
+    option(
+        "N",
+        "Images in one file of the result; an interruption loses at most so many.",
         min=1,
-        rich_help_panel=_MACHINE,
-        help="Images in one file of the result; an interruption loses at most so many.",
+        panel=_MACHINE,
     ),
 ]
 
@@ -176,34 +154,22 @@ def _part_row(part: Any) -> list[str]:
 TrainDataset = Annotated[
     Trained, typer.Argument(metavar="DATASET", help="Dataset whose network to train.")
 ]
-TrainWeights = Annotated[
-    Path, typer.Option(metavar="FILE", help="Checkpoint to start from, trained on ImageNet.")
-]
+TrainWeights = Annotated[Path, option("FILE", "Checkpoint to start from, trained on ImageNet.")]
 TrainOutput = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="DIR", help="Where to write. Default: trained/DATASET."),
+    Path | None, option("DIR", "Where to write. Default: trained/DATASET.", "--output", "-o")
 ]
-TrainSeed = Annotated[
-    int, typer.Option(metavar="N", min=0, help="Seed of everything that is drawn at random.")
-]
+TrainSeed = Annotated[int, option("N", "Seed of everything that is drawn at random.", min=0)]
 Epochs = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=1, help="Default: 50 for fitzpatrick17k, 10 for places365."),
+    int | None, option("N", "Default: 50 for fitzpatrick17k, 10 for places365.", min=1)
 ]
-TrainBatchSize = Annotated[
-    int, typer.Option(metavar="N", min=1, help="Images in one training step.")
-]
+TrainBatchSize = Annotated[int, option("N", "Images in one training step.", min=1)]
 LearningRate = Annotated[
-    float | None,
-    typer.Option(metavar="RATE", help="Default: 0.001 for fitzpatrick17k, 0.01 for places365."),
+    float | None, option("RATE", "Default: 0.001 for fitzpatrick17k, 0.01 for places365.")
 ]
 CheckpointSteps = Annotated[
     int,
-    typer.Option(
-        metavar="N",
-        min=1,
-        rich_help_panel=_MACHINE,
-        help="Steps between checkpoints; there is one after each epoch too.",
+    option(
+        "N", "Steps between checkpoints; there is one after each epoch too.", min=1, panel=_MACHINE
     ),
 ]
 

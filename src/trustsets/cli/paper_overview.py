@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from trustsets.cli import console
+from trustsets.cli.options import option
 from trustsets.cli.paper_run import Figures, command_line
 
 __all__ = ["overview"]
@@ -14,7 +15,7 @@ Folders = Annotated[
     list[Path],
     typer.Argument(metavar="DIR...", help="Folders that 'paper run' wrote, one a dataset."),
 ]
-Output = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the page.")]
+Output = Annotated[Path, option("DIR", "Folder of the page.", "--output", "-o")]
 
 
 def overview(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Alpha
+from trustsets.cli.options import Alpha, option
 
 if TYPE_CHECKING:
     from trustsets.paper.options import Options
@@ -23,61 +23,53 @@ class RunOptions:
     """Options on which the numbers depend; the names are those of `trustsets.paper.options`."""
 
     alpha: Alpha = 0.1
-    seeds: Annotated[
-        str, typer.Option(metavar="LIST", help="Seeds of the splits, such as 1-10 or 1,4.")
-    ] = "1-10"
-    scores: Annotated[str, typer.Option(metavar="LIST", help="Conformity scores.")] = (
-        "softmax,APS,RAPS"
-    )
-    degrees: Annotated[
-        str, typer.Option(metavar="LIST", help="Degrees of CONDITIONAL; the paper stops at 5.")
-    ] = "1-8"
-    degree: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Degree of CONDITIONAL in the tables.")
-    ] = 5
+    seeds: Annotated[str, option("LIST", "Seeds of the splits, such as 1-10 or 1,4.")] = "1-10"
+    scores: Annotated[str, option("LIST", "Conformity scores.")] = "softmax,APS,RAPS"
+    degrees: Annotated[str, option("LIST", "Degrees of CONDITIONAL; the paper stops at 5.")] = "1-8"
+    degree: Annotated[int, option("N", "Degree of CONDITIONAL in the tables.", min=1)] = 5
     bins: Annotated[
         Literal["auto", "text", "code"],
-        typer.Option(
-            help="Trust and Rank bins within each confidence bin (text), or the same for all "
-            "(code). auto: code for the paper's datasets, whose printed numbers were made so."
+        option(
+            None,
+            "Trust and Rank bins within each confidence bin (text), or the same for all "
+            "(code). auto: code for the paper's datasets, whose printed numbers were made so.",
         ),
     ] = "auto"
     rank_edges: Annotated[
         str | None,
-        typer.Option(
-            metavar="LIST",
-            help="Edges of the Rank bins by hand, such as the authors' 0,1,2,4,1000 for ImageNet "
+        option(
+            "LIST",
+            "Edges of the Rank bins by hand, such as the authors' 0,1,2,4,1000 for ImageNet "
             "(the default there); each bin holds its upper edge.",
         ),
     ] = None
     balls: Annotated[
         Literal["growing", "fixed"],
-        typer.Option(
-            help="Balls that grow until they hold 10 samples (the authors' code), or of one "
-            "radius around samples with 10 neighbours (the package's own)."
+        option(
+            None,
+            "Balls that grow until they hold 10 samples (the authors' code), or of one "
+            "radius around samples with 10 neighbours (the package's own).",
         ),
     ] = "growing"
     normalize: Annotated[
-        bool, typer.Option(help="Divide features by their L2 norm in Trust, as the authors did.")
+        bool, option(None, "Divide features by their L2 norm in Trust, as the authors did.")
     ] = True
     neighbour: Annotated[
         int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Trust measures the distance to the N-th nearest neighbour of a class: 2 in the "
+        option(
+            "N",
+            "Trust measures the distance to the N-th nearest neighbour of a class: 2 in the "
             "authors' code, 1 in the text.",
+            min=1,
         ),
     ] = 2
     squared: Annotated[
-        bool, typer.Option(help="Squared distances in Trust, as in the authors' code.")
+        bool, option(None, "Squared distances in Trust, as in the authors' code.")
     ] = True
     related: Annotated[
-        bool, typer.Option(help="Also run the methods that the paper names as related work.")
+        bool, option(None, "Also run the methods that the paper names as related work.")
     ] = False
-    device: Annotated[
-        str, typer.Option(metavar="NAME", help="Where trust is computed: cpu or cuda.")
-    ] = "cpu"
+    device: Annotated[str, option("NAME", "Where trust is computed: cpu or cuda.")] = "cpu"
 
     def parsed(self, dataset: str) -> "Options":
         """The same options with their texts read."""
@@ -102,30 +94,24 @@ Dataset = Annotated[
 ]
 Data = Annotated[
     Path | None,
-    typer.Option(
-        metavar="PATH",
-        help="What 'paper extract' wrote (default: extracted/DATASET), a folder with "
+    option(
+        "PATH",
+        "What 'paper extract' wrote (default: extracted/DATASET), a folder with "
         "DATASET_pool.npz and DATASET_train.npz, or a file of outputs.",
     ),
 ]
 Train = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Features and labels of training samples, for trust."),
+    Path | None, option("FILE", "Features and labels of training samples, for trust.")
 ]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="DIR", help="Default: results/DATASET."),
-]
+Output = Annotated[Path | None, option("DIR", "Default: results/DATASET.", "--output", "-o")]
 Group = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="An array that is a group column; may be given again."),
+    list[str] | None, option("NAME", "An array that is a group column; may be given again.")
 ]
 Cache = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Where stages are kept. Default: cache in the output."),
+    Path | None, option("DIR", "Where stages are kept. Default: cache in the output.")
 ]
-Figures = Annotated[bool, typer.Option(help="Draw the figures.")]
-Force = Annotated[bool, typer.Option("--force", help="Use nothing from the cache.")]
+Figures = Annotated[bool, option(None, "Draw the figures.")]
+Force = Annotated[bool, option(None, "Use nothing from the cache.", "--force")]
 
 
 def run(

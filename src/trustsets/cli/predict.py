@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Alpha, resolved
+from trustsets.cli.options import Alpha, option, resolved
 
 if TYPE_CHECKING:
     from trustsets.files.prediction import PredictionSummary
@@ -22,30 +22,18 @@ Outputs = Annotated[
     ),
 ]
 Output = Annotated[
-    Path,
-    typer.Option(
-        "--output", "-o", metavar="FILE", help="Where to write: .parquet, .csv or .jsonl."
-    ),
+    Path, option("FILE", "Where to write: .parquet, .csv or .jsonl.", "--output", "-o")
 ]
 Ids = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="NAME",
-        help="An array to copy to the result; may be given again. 'id' is always copied.",
-    ),
+    option("NAME", "An array to copy to the result; may be given again. 'id' is always copied."),
 ]
 Memory = Annotated[
-    str,
-    typer.Option(
-        metavar="SIZE", help="Memory for the samples at work, besides the program and the model."
-    ),
+    str, option("SIZE", "Memory for the samples at work, besides the program and the model.")
 ]
 Ray = Annotated[
     str | None,
-    typer.Option(
-        metavar="[ADDRESS]",
-        help="Run on the Ray cluster at this address, or on one started here.",
-    ),
+    option("[ADDRESS]", "Run on the Ray cluster at this address, or on one started here."),
 ]
 
 

@@ -7,19 +7,17 @@ from typing import Annotated
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import ComparisonOptions, resolved
+from trustsets.cli.options import ComparisonOptions, option, resolved
 
 __all__ = ["report"]
 
 
 def report(
     context: typer.Context,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the page.")
-    ] = Path("report.html"),
-    title: Annotated[
-        str, typer.Option(metavar="TEXT", help="Title of the page.")
-    ] = "Coverage report",
+    output: Annotated[Path, option("FILE", "Where to write the page.", "--output", "-o")] = Path(
+        "report.html"
+    ),
+    title: Annotated[str, option("TEXT", "Title of the page.")] = "Coverage report",
     *,
     options: ComparisonOptions,
 ) -> None:

@@ -24,7 +24,7 @@ from trustsets._common.storage import atomic_path
 from trustsets.errors import InputError
 from trustsets.extras.shards import OtherInputsError
 from trustsets.extras.torch import extract_outputs
-from trustsets.files.columns import Column, check_texts
+from trustsets.files.columns import check_texts
 from trustsets.files.naming import LABELS
 from trustsets.files.options import sidecar
 from trustsets.files.paths import Snapshot, check_output
@@ -182,84 +182,80 @@ def _load_weights(network: nn.Module, path: Path) -> None:
 
 
 def _open_inputs(
-    path: Path,
-    transform: str | None,
-    classes: Array | None,
-    batch_size: int,
-    before: Snapshot,
-) -> "_ArrayLoader | _ImageLoader":
+    path: Path, transform: str | None, classes: Array | None, batch_size: int, before: Snapshot
+) -> "_Loader":
     """Batches of a file of arrays, or of a folder of images."""
-    if not path.is_dir() or any(path.glob("*.npy")):
-        if transform is not None:
-            raise InputError(f"{path}: a transform is for images; transform arrays beforehand.")
-        return _ArrayLoader(path, classes, batch_size, before)
-    return _ImageLoader(path, transform, classes, batch_size, before)
+    if path.is_dir() and not any(path.glob("*.npy")):
+        return _Loader(_Images(path, transform, classes), batch_size, before)
+    if transform is not None:
+        raise InputError(f"{path}: a transform is for images; transform arrays beforehand.")
+    return _Loader(_Arrays(path, classes), batch_size, before)
 
 
 @final
-class _ArrayLoader:
-    """Batches of the array ``inputs`` of a file, with its labels if there are any."""
+class _Loader:
+    """Batches of samples; at the end it checks that no input file was changed meanwhile."""
 
-    def __init__(
-        self, path: Path, classes: Array | None, batch_size: int, before: Snapshot
-    ) -> None:
-        self._before = before
+    def __init__(self, samples: "_Arrays | _Images", batch_size: int, before: Snapshot) -> None:
+        self._samples, self._size, self._before = samples, batch_size, before
+        self.classes = samples.classes
+
+    def __len__(self) -> int:
+        return -(-len(self._samples) // self._size)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        n = len(self._samples)
+        for start in range(0, n, self._size):
+            yield self._samples.read(start, min(start + self._size, n))
+        self._before.check()
+
+
+@final
+class _Arrays:
+    """The array ``inputs`` of a file, with its labels if there are any."""
+
+    def __init__(self, path: Path, classes: Array | None) -> None:
         columns = open_columns(path)
         name = next((name for name in INPUTS if name in columns), None)
         if name is None:
             raise InputError(
                 f"{path}: there is no array 'inputs'; there are {', '.join(sorted(columns))}."
             )
-        self._inputs = columns[name]
-        self._inputs.require_usable()
-        if self._inputs.dtype.kind not in "fiub" or len(self._inputs.shape) < 2:
-            raise self._inputs.error(
-                f"has shape {self._inputs.shape} and type {self._inputs.dtype}; it must hold "
-                "numbers, one row per sample."
+        inputs = self._inputs = columns[name]
+        inputs.require_usable()
+        if inputs.dtype.kind not in "fiub" or len(inputs.shape) < 2:
+            raise inputs.error(
+                f"has shape {inputs.shape} and type {inputs.dtype}; it must hold numbers, one row "
+                "per sample."
             )
         self._labels = next((columns[name] for name in LABELS if name in columns), None)
-        if self._labels is not None and self._labels.shape != self._inputs.shape[:1]:
+        if self._labels is not None and self._labels.shape != inputs.shape[:1]:
             raise self._labels.error(
                 f"has shape {self._labels.shape}; there must be one for each of the "
-                f"{self._inputs.shape[0]} inputs."
+                f"{inputs.shape[0]} inputs."
             )
-        self.classes = classes if classes is not None else _file_classes(path, columns)
-        self._size = batch_size
+        if classes is None and "classes" in columns:
+            classes = read_classes(path)
+        self.classes = classes
 
     def __len__(self) -> int:
-        return -(-self._inputs.shape[0] // self._size)
+        return self._inputs.shape[0]
 
-    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        n = self._inputs.shape[0]
-        for start in range(0, n, self._size):
-            stop = min(start + self._size, n)
-            batch = torch.from_numpy(np.array(self._inputs.read(start, stop)))
-            numbers = batch if batch.is_floating_point() else batch.float()
-            if self._labels is None:
-                yield (numbers,)
-            else:
-                labels = check_texts(self._labels, self._labels.read(start, stop))
-                yield numbers, named_labels(self._labels, labels, self.classes, start)  # type: ignore[misc]
-        self._before.check()
-
-
-def _file_classes(path: Path, columns: dict[str, Column]) -> Array | None:
-    return read_classes(path) if "classes" in columns else None
+    def read(self, start: int, stop: int) -> tuple[Any, ...]:
+        """Inputs and labels of the rows `start` up to `stop`."""
+        batch = torch.from_numpy(np.array(self._inputs.read(start, stop)))
+        numbers = batch if batch.is_floating_point() else batch.float()
+        if self._labels is None:
+            return (numbers,)
+        labels = check_texts(self._labels, self._labels.read(start, stop))
+        return numbers, named_labels(self._labels, labels, self.classes, start)
 
 
 @final
-class _ImageLoader:
-    """Batches of the images of a folder; subfolders are classes."""
+class _Images:
+    """The images of a folder; subfolders are classes."""
 
-    def __init__(
-        self,
-        path: Path,
-        transform: str | None,
-        classes: Array | None,
-        batch_size: int,
-        before: Snapshot,
-    ) -> None:
-        self._before = before
+    def __init__(self, path: Path, transform: str | None, classes: Array | None) -> None:
         folders = sorted(folder for folder in path.iterdir() if folder.is_dir())
         self._labelled = bool(folders)
         self._files = [file for folder in folders or [path] for file in _images(folder)]
@@ -270,18 +266,16 @@ class _ImageLoader:
         names = np.array([folder.name for folder in folders]) if folders else None
         self.classes = names if classes is None else classes
         self._transform = _to_tensor if transform is None else _find(transform, "transform")
-        self._size = batch_size
 
     def __len__(self) -> int:
-        return -(-len(self._files) // self._size)
+        return len(self._files)
 
-    def __iter__(self) -> Iterator[Any]:
-        for start in range(0, len(self._files), self._size):
-            files = self._files[start : start + self._size]
-            batch = _stack([self._read(file) for file in files], files)
-            labels = np.array([file.parent.name for file in files])
-            yield (batch, labels) if self._labelled else (batch,)
-        self._before.check()
+    def read(self, start: int, stop: int) -> tuple[Any, ...]:
+        """Tensors and labels of the images `start` up to `stop`."""
+        files = self._files[start:stop]
+        batch = _stack([self._read(file) for file in files], files)
+        labels = np.array([file.parent.name for file in files])
+        return (batch, labels) if self._labelled else (batch,)
 
     def _read(self, file: Path) -> Tensor:
         try:

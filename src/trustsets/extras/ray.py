@@ -39,13 +39,7 @@ from trustsets.files.prediction import DEFAULT_MEMORY, PredictionSummary, open_f
 from trustsets.files.source import open_outputs
 from trustsets.predictors import Predictor
 
-__all__ = [
-    "ShardedTrustScore",
-    "connected",
-    "predict_dataset",
-    "predict_files",
-    "read_outputs",
-]
+__all__ = ["ShardedTrustScore", "connected", "predict_dataset", "predict_files", "read_outputs"]
 
 PART_ROWS = 1 << 16
 """Rows of one piece of work, and of one part of the result."""

@@ -117,11 +117,7 @@ class ShardedTrustScore(BaseEstimator):
         self.working_memory = working_memory
 
     def fit(
-        self,
-        shards: Paths,
-        *,
-        workers: int | None = None,
-        options: dict[str, Any] | None = None,
+        self, shards: Paths, *, workers: int | None = None, options: dict[str, Any] | None = None
     ) -> Self:
         """Let actors read the training points, and keep them there.
 

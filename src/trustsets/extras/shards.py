@@ -89,17 +89,13 @@ class OutputBatches:
         """All parts, end to end."""
         return cls(*(_join([getattr(part, own.name) for part in parts]) for own in fields(cls)))
 
-    def batch_labels(self) -> list[Array | None]:
-        """Labels of each batch."""
-        if self.labels is None:
-            return [None] * len(self.sizes)
-        return list(np.split(self.labels, np.cumsum(self.sizes)[:-1]))
-
-    def batch_digests(self) -> list[Array | None]:
-        """Digest of the inputs of each batch."""
-        if self.input_digests is None:
-            return [None] * len(self.sizes)
-        return list(self.input_digests)
+    def batches(self) -> Iterator[tuple[int, Array | None, Array | None]]:
+        """Size, labels and digest of the inputs of each batch."""
+        nothing: list[Array | None] = [None] * len(self.sizes)
+        ends = np.cumsum(self.sizes)[:-1]
+        labels = nothing if self.labels is None else np.split(self.labels, ends)
+        digests = nothing if self.input_digests is None else list(self.input_digests)
+        return zip(self.sizes.tolist(), labels, digests, strict=True)
 
     def without_outputs(self) -> "OutputBatches":
         """Return the same batches with empty logits and features: what is checked against."""
@@ -155,13 +151,7 @@ class BatchStore:
         if self._directory is not None:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._resume(self._directory)
-        self._known = [
-            (int(size), labels, digest)
-            for part in self._parts
-            for size, labels, digest in zip(
-                part.sizes, part.batch_labels(), part.batch_digests(), strict=True
-            )
-        ]
+        self._known = [batch for part in self._parts for batch in part.batches()]
 
     @property
     def n_known(self) -> int:

@@ -115,11 +115,7 @@ def extract_outputs(
 
 
 def _collect(
-    runner: Runner,
-    loader: Iterable[Any],
-    store: BatchStore,
-    advance: Advance,
-    kept: bool,
+    runner: Runner, loader: Iterable[Any], store: BatchStore, advance: Advance, kept: bool
 ) -> None:
     """Put every batch into the store, running the model on those it does not have.
 

@@ -27,15 +27,7 @@ from trustsets.scores import APS, RAPS, Score, Softmax
 from trustsets.statistics import Confidence, Entropy, Margin, Statistic, Trust
 from trustsets.trust import TrustScore
 
-__all__ = [
-    "BASES",
-    "METHODS",
-    "SCORES",
-    "STATISTICS",
-    "Recipe",
-    "calibrate_file",
-    "load_labelled",
-]
+__all__ = ["BASES", "METHODS", "SCORES", "STATISTICS", "Recipe", "calibrate_file", "load_labelled"]
 
 StrPath = str | os.PathLike[str]
 STATISTICS: dict[str, type[Statistic]] = {

@@ -336,11 +336,7 @@ class _Test:
         trust = None if self.trust is None else _KnownTrust(self.trust)
         try:
             return evaluate(
-                self.sets(name),
-                self.outputs,
-                trust,
-                balls=self._balls,
-                **self._comparison.measured,
+                self.sets(name), self.outputs, trust, balls=self._balls, **self._comparison.measured
             )
         except InputError as error:
             if str(error).startswith(str(self._methods[name])):

@@ -23,12 +23,7 @@ from trustsets.files.options import bound_record, sidecar
 from trustsets.files.parquet import scalar_values
 from trustsets.files.parts import PartStore
 from trustsets.files.paths import Snapshot, check_output, content_digest
-from trustsets.files.set_files import (
-    PREDICTION_SUFFIXES,
-    check_suffix,
-    has_sidecar,
-    write_tables,
-)
+from trustsets.files.set_files import PREDICTION_SUFFIXES, check_suffix, has_sidecar, write_tables
 from trustsets.files.source import OutputsFile, in_file, open_outputs
 from trustsets.files.tables import result_table
 from trustsets.outputs import ModelOutputs
@@ -181,11 +176,7 @@ def _predict_parts(
 
 
 def _assemble(
-    file: IO[bytes],
-    kind: str,
-    store: PartStore,
-    record: dict[str, Any],
-    summary: PredictionSummary,
+    file: IO[bytes], kind: str, store: PartStore, record: dict[str, Any], summary: PredictionSummary
 ) -> None:
     """Write all parts to one file, and count what is in them."""
 
