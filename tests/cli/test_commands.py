@@ -244,7 +244,7 @@ def test_warnings_are_one_line(run, folder):
         ("predict missing.trustsets new.npz -o s.csv", "missing.trustsets: there is no such file"),
         ("predict standard.trustsets new.npz -o s.csv --alpha 2", "alpha"),
         ("predict standard.trustsets new.npz -o s.csv --memory much", "such as 512MB"),
-        ("predict standard.trustsets new.npz -o s.xls", "s.xls: predictions are written as"),
+        ("predict standard.trustsets new.npz -o s.xls", "s.xls: the result is written as"),
         ("predict standard.trustsets new.npz -o no/s.csv", "folder does not exist"),
         ("predict standard.trustsets new.npz -o s.csv --id nothing", "no column to copy 'nothing'"),
         ("evaluate new.npz standard.trustsets", "new.npz: there is no array 'labels'"),
@@ -253,7 +253,7 @@ def test_warnings_are_one_line(run, folder):
         ("evaluate test.npz standard.trustsets --metric all", "all"),
         ("evaluate test.npz standard.trustsets --alpha 0", "alpha"),
         ("report test.npz standard.trustsets -o no/r.html", "folder does not exist"),
-        ("predict standard.trustsets new.npz -o s", "s: predictions are written as"),
+        ("predict standard.trustsets new.npz -o s", "s: the result is written as"),
         ("calibrate calibration.npz -o m --method standard", "m: the result is written as .trust"),
         ("calibrate calibration.npz -o calibration.npz --method standard", "as .trustsets"),
         ("evaluate test.npz standard.trustsets -o r", "r: the result is written as .json"),
@@ -421,7 +421,7 @@ def test_options_beside_a_result_are_bound_to_it(run, folder):
         assert run(*arguments, "--alpha", "0.1").code == 0
         beside.write_bytes(old)
         done = run("evaluate", "test.npz", f"s.{suffix}", "--metric", "class")
-        assert done.code == 2 and "are those of another file" in done.err
+        assert done.code == 2 and "are belong to another file" in done.err
         assert run("predict", "--config", f"s.{suffix}", "-o", "t.csv").code == 2
         assert run(*arguments, "--alpha", "0.1").code == 0
         assert run("evaluate", "test.npz", f"s.{suffix}", "--metric", "class").code == 0

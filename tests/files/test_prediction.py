@@ -233,7 +233,7 @@ def test_models_and_outputs_must_fit_together(model, tmp_path):
 def test_too_little_memory_and_unknown_forms(plain_model, new, tmp_path):
     with pytest.raises(InputError, match=r"memory=100 bytes is too little: one sample"):
         predict_file(plain_model, new, tmp_path / "sets.csv", memory=100)
-    with pytest.raises(InputError, match=r"sets\.txt: predictions are written as \.parquet"):
+    with pytest.raises(InputError, match=r"sets\.txt: the result is written as \.parquet"):
         predict_file(plain_model, new, tmp_path / "sets.txt")
     with pytest.raises(InputError, match="alpha"):
         predict_file(plain_model, new, tmp_path / "sets.csv", alpha=1.5)

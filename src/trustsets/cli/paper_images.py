@@ -135,11 +135,8 @@ def extract(
     if console.settings.json:
         _print_json(context, folder, {"parts": [asdict(part) for part in parts]})
         return
-    console.print_table(
-        ["part", "images", "unreadable", "accuracy", "images/s"],
-        [_part_row(part) for part in parts],
-        title=dataset,
-    )
+    header = ["part", "images", "unreadable", "accuracy", "images/s"]
+    console.print_table(header, [_part_row(part) for part in parts], title=dataset)
     _name_unreadable(folder)
     console.say(f"Written to {folder}.")
 

@@ -133,7 +133,6 @@ def predict_files(
     *,
     alpha: float = 0.1,
     memory: int = DEFAULT_MEMORY,
-    groups: Sequence[str] = (),
     ids: Sequence[str] = (),
     part_rows: int = PART_ROWS,
     cpus: float = 1,
@@ -157,39 +156,31 @@ def predict_files(
     result : path
         Name of the folder to be, ending in ``.parquet``, like `outputs` on a file system that all
         machines share.
-    alpha : float
-        Allowed miscoverage.
-    memory : int
-        Bytes that a worker may use for samples and sets, besides the program and the predictor.
-    groups, ids : sequence of str
-        Further group columns, and arrays to copy; see `open_outputs`.
+    alpha, memory, ids, record, progress
+        As in `trustsets.files.predict_file`; `memory` is for each worker.
     part_rows : int
         Rows of a part, which is also what is made again when a worker dies.
     cpus : float
         Cores of a task, which uses as many threads.
-    record : dict, optional
-        Options to store with the result.
-    progress : callable, optional
-        See `trustsets.files.predict_file`.
     """
     import_ray()
     check_alphas(alpha)
     files = input_files(outputs)
     before = Snapshot(*files)
-    opened = (open_for_prediction(predictor, file, groups=groups, ids=ids) for file in files)
+    opened = (open_for_prediction(predictor, file, ids=ids) for file in files)
     pieces = list(cut(opened, part_rows))
     record = record or {"command": "predict", "options": {"alpha": alpha}}
     setting = {
         "predictor": _identity(predictor),
         "outputs": [file_identity(file) for file in files],
-        "columns": [list(groups), list(ids)],
+        "columns": list(ids),
         "alpha": alpha,
         "rows": part_rows,
         "record": record,
     }
     shared = share(predictor, alpha)
     with PartFolder(Path(result), setting, record) as folder:
-        work = Work(shared, float(alpha), tuple(ids), tuple(groups), memory, folder.writer)
+        work = Work(shared, float(alpha), tuple(ids), memory=memory, writer=folder.writer)
         made = _dataset(pieces).map_batches(
             write_piece, batch_size=1, batch_format="pyarrow", fn_kwargs={"work": work},
             num_cpus=cpus,

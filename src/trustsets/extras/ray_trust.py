@@ -1,7 +1,8 @@
-"""Trust scores whose training points are spread over a Ray cluster. Imports Ray when used.
+"""Trust scores whose training points are spread over a Ray cluster; Ray is imported when used.
 
-One actor holds one shard of the points. Each answers with the little that `neighbours.partial`
-needs to merge exactly; Ray starts an actor that was lost anew, which reads its shard again.
+One actor holds one shard of the points and answers with the few distances that
+`neighbours.partial` needs for an exact merge. Ray restarts an actor that was lost, and the actor
+reads its shard again.
 """
 
 from collections import deque

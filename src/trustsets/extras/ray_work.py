@@ -193,9 +193,7 @@ def _report(summary: PredictionSummary) -> dict[str, Any]:
 def _predicted(piece: Piece, work: Work, summary: PredictionSummary) -> Iterator["pa.Table"]:
     """Sets of a piece, as many rows at a time as fit into memory."""
     predictor = _fetch(work.predictor)
-    source = open_outputs(
-        piece.path, groups=[*work.groups, *needed_groups(predictor)], ids=work.ids
-    )
+    source = open_outputs(piece.path, groups=needed_groups(predictor), ids=work.ids)
     rows = rows_that_fit(source.row_bytes, source.n_classes, work.memory)
     blocks = BlockPredictor(predictor, source, work.alpha, piece.first_row)
     for start in range(piece.start, piece.stop, rows):

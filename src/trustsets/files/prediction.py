@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -23,7 +22,7 @@ from trustsets.files.options import bound_record, sidecar
 from trustsets.files.parquet import scalar_values
 from trustsets.files.parts import PartStore
 from trustsets.files.paths import Snapshot, check_output, content_digest
-from trustsets.files.set_files import PREDICTION_SUFFIXES, check_suffix, has_sidecar, write_tables
+from trustsets.files.set_files import PREDICTION_SUFFIXES, has_sidecar, write_tables
 from trustsets.files.source import OutputsFile, in_file, open_outputs
 from trustsets.files.tables import result_table
 from trustsets.outputs import ModelOutputs
@@ -106,7 +105,6 @@ def predict_file(
     *,
     alpha: float = 0.1,
     memory: int = DEFAULT_MEMORY,
-    groups: Sequence[str] = (),
     ids: Sequence[str] = (),
     record: dict[str, Any] | None = None,
     progress: Progress = no_progress,
@@ -124,20 +122,19 @@ def predict_file(
         Allowed miscoverage.
     memory : int
         Bytes that samples and sets at work may take, besides the program and the model.
-    groups, ids : sequence of str
-        See `open_outputs`.
+    ids : sequence of str
+        Arrays to copy to the result; one called ``id`` always is.
     record : dict, optional
         Options to store with the result.
     progress : callable, optional
         Given the number of samples, returns a context that gives a function, which is then called
         with the number of samples of each finished block.
     """
-    target = Path(result)
-    kind = check_suffix(target)
-    check_output(target, PREDICTION_SUFFIXES, [model, outputs])
+    target = check_output(result, PREDICTION_SUFFIXES, [model, outputs])
+    kind = target.suffix.lower()
     before = Snapshot(model, outputs)
     predictor: Predictor = load(model)
-    source = open_for_prediction(predictor, outputs, groups=groups, ids=ids, name=str(model))
+    source = open_for_prediction(predictor, outputs, ids=ids, name=str(model))
     check_alphas(alpha)
     rows = rows_that_fit(source.row_bytes, source.n_classes, memory)
     record = record or {"command": "predict", "options": {"alpha": alpha}}
@@ -270,14 +267,13 @@ def open_for_prediction(
     predictor: Predictor,
     outputs: str | os.PathLike[str],
     *,
-    groups: Sequence[str] = (),
     ids: Sequence[str] = (),
     name: str = "the predictor",
 ) -> OutputsFile:
     """Open outputs, and see that they fit a predictor, which errors call `name`."""
     if reason := dependence(predictor):
         raise InputError(f"{name}: {reason}.")
-    source = open_outputs(outputs, groups=[*groups, *needed_groups(predictor)], ids=ids)
+    source = open_outputs(outputs, groups=needed_groups(predictor), ids=ids)
     n_classes = predictor.classes_.size
     if source.n_classes != n_classes:
         raise InputError(
@@ -290,7 +286,7 @@ def open_for_prediction(
             f"{outputs}: array {source.roles.classes!r} names other classes, or the same in "
             f"another order, than {name} was calibrated with. Use outputs of the same classifier."
         )
-    if predictor._trust is not None and not source.has_features:
+    if predictor._trust is not None and source.roles.features is None:
         raise InputError(
             f"{outputs}: there is no array 'features', which {name} needs for its trust score. "
             "Save the embeddings of the samples with their logits."

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PREDICTION_SUFFIXES",
-    "check_suffix",
     "has_sidecar",
     "read_alpha",
     "read_predictions",
@@ -42,20 +41,9 @@ _Row = tuple[list[Any], float | None, str]
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def check_suffix(path: Path) -> str:
-    """The extension of a prediction file, if it is one that can be written."""
-    suffix = path.suffix.lower()
-    if suffix not in PREDICTION_SUFFIXES:
-        raise InputError(
-            f"{path}: predictions are written as {', '.join(PREDICTION_SUFFIXES)}; got "
-            f"{suffix or 'no extension'!r}."
-        )
-    return suffix
-
-
 def has_sidecar(path: Path) -> bool:
     """Whether the options need a file of their own."""
-    return check_suffix(path) != ".parquet"
+    return path.suffix.lower() != ".parquet"
 
 
 def write_tables(
@@ -136,7 +124,7 @@ def read_predictions(path: Path, classes: Array) -> PredictionSets:
     alpha = read_alpha(path)
     readers = {".parquet": _parquet_rows, ".csv": _csv_rows, ".jsonl": _json_rows}
     place = {name: code for code, name in enumerate(classes.tolist())}
-    rows = readers[check_suffix(path)](path)
+    rows = readers[path.suffix.lower()](path)
     batches = []
     try:
         while batch := list(islice(rows, _BATCH)):

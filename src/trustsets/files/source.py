@@ -1,7 +1,7 @@
 """Model outputs in a file of any kind, read by ranges of rows.
 
-`open_outputs` looks at names, shapes and types; numbers are read when asked for, and no more
-of them than asked for, unless a compressed file must be passed through.
+`open_outputs` reads names, shapes and types only. Numbers are read when they are asked for, and
+only those rows, except that a compressed array must be unpacked from its beginning.
 """
 
 import os
@@ -141,16 +141,6 @@ class OutputsFile:
     def with_classes(self, classes: Any) -> "OutputsFile":
         """The same file with other class names."""
         return OutputsFile(self.path, self._columns, self.roles, classes)
-
-    @property
-    def has_features(self) -> bool:
-        """Whether there are embeddings."""
-        return self.roles.features is not None
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether there are true labels."""
-        return self.roles.labels is not None
 
     @property
     def row_bytes(self) -> int:

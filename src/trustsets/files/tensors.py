@@ -14,7 +14,14 @@ import numpy as np
 from trustsets._common import storage
 from trustsets._common.arrays import Array
 from trustsets.errors import InputError
-from trustsets.files.columns import Column, MemoryColumn, class_column, read_lines, text_array
+from trustsets.files.columns import (
+    Column,
+    MemoryColumn,
+    class_column,
+    read_lines,
+    readable,
+    text_array,
+)
 from trustsets.files.paths import plain_file
 
 __all__ = [
@@ -97,7 +104,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             raise ValueError("it counts no shards")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{folder}: damaged {MANIFEST} ({error}); choose another folder, or empty this one and "
+            f"{folder / MANIFEST}: damaged ({error}); choose another folder, or empty this one and "
             "extract again."
         ) from error
     return manifest
@@ -137,26 +144,19 @@ def _opened(path: Path) -> Iterator[Any]:
 
     if not path.is_file():
         raise InputError(f"{path}: there is no such file. Extract the outputs again.")
-    try:
+    with readable(path, "safetensors", SafetensorError):
         with safe_open(path, framework="numpy") as file:
             yield file
-    except SafetensorError as error:
-        raise InputError(
-            f"{path}: not a readable safetensors file ({error}). It is truncated or damaged; save "
-            "it again."
-        ) from error
 
 
 def _column(path: Path, file: Any, key: str, name: str | None = None) -> "_TensorColumn":
     view = file.get_slice(key)
-    kind = str(view.get_dtype())
-    column = _TensorColumn(path, name or key, key, tuple(view.get_shape()), kind)
-    return column
+    return _TensorColumn(path, name or key, key, tuple(view.get_shape()), str(view.get_dtype()))
 
 
 @final
 class _TensorColumn(Column):
-    """One tensor; each read opens the file anew, so that no mapped page stays in memory."""
+    """One tensor; every read opens the file again, so that no mapped page stays in memory."""
 
     def __init__(self, path: Path, name: str, key: str, shape: tuple[int, ...], kind: str) -> None:
         # An unknown type gets a dtype that no array may have; it is refused where it is used.

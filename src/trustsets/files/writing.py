@@ -1,4 +1,4 @@
-"""Model outputs to files, as `open_outputs` reads them. Imports outputs, storage, options."""
+"""Model outputs to files, as `open_outputs` reads them."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from trustsets._common.storage import atomic_path
 from trustsets.errors import InputError
 from trustsets.files.naming import GROUP_PREFIX
 from trustsets.files.options import OPTIONS
+from trustsets.files.paths import check_output
 from trustsets.files.source import SUFFIXES, list_array
 from trustsets.outputs import ModelOutputs
 
@@ -35,15 +36,8 @@ def write_outputs(
     ...     open_outputs(f"{folder}/outputs.parquet").read().labels.tolist()
     ['cat', 'dog']
     """
-    target = Path(path)
+    target = check_output(path, SUFFIXES)
     writers = {".npz": _write_npz, ".parquet": _write_parquet, ".safetensors": _write_tensors}
-    if target.suffix.lower() not in writers:
-        raise InputError(
-            f"{target}: outputs are written as {', '.join(SUFFIXES)}; got "
-            f"{target.suffix or 'no extension'!r}."
-        )
-    if not target.absolute().parent.is_dir():
-        raise InputError(f"{target}: its folder does not exist; make it first.")
     texts = {"classes": json.dumps(_names(outputs.classes).tolist())}
     if record is not None:
         texts[OPTIONS] = json.dumps(record)
