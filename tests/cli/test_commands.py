@@ -348,6 +348,26 @@ def test_odd_names_are_printed_as_they_are(run, folder):
     )
 
 
+def test_predict_opens_its_input_once_and_reads_each_block_once(run, folder, monkeypatch):
+    from trustsets.files import source
+
+    opened, read, once = [], [], source.open_columns
+
+    def watched(path):
+        opened.append(path)
+        columns = once(path)
+        logits = columns["logits"]
+        original = logits.read
+        logits.read = lambda *rows: read.append(rows) or original(*rows)
+        return columns
+
+    monkeypatch.setattr(source, "open_columns", watched)
+    arguments = ["predict", "standard.trustsets", "new.npz", "-o", "s.csv", "--memory", "100KB"]
+    assert run(*arguments).code == 0
+    assert len(opened) == 1
+    assert len(read) > 1 and len(read) == len(set(read))
+
+
 def test_stopping_says_how_to_go_on(run, folder, monkeypatch):
     from trustsets.files.prediction import BlockPredictor
 
@@ -421,7 +441,7 @@ def test_options_beside_a_result_are_bound_to_it(run, folder):
         assert run(*arguments, "--alpha", "0.1").code == 0
         beside.write_bytes(old)
         done = run("evaluate", "test.npz", f"s.{suffix}", "--metric", "class")
-        assert done.code == 2 and "are belong to another file" in done.err
+        assert done.code == 2 and "belong to another file" in done.err
         assert run("predict", "--config", f"s.{suffix}", "-o", "t.csv").code == 2
         assert run(*arguments, "--alpha", "0.1").code == 0
         assert run("evaluate", "test.npz", f"s.{suffix}", "--metric", "class").code == 0

@@ -324,7 +324,7 @@ def test_the_address_may_be_left_out(monkeypatch, tmp_path, words, address):
     from trustsets.cli import main, predict
 
     asked = []
-    monkeypatch.setattr(predict, "_predict_on_ray", lambda *given: asked.append(given[0]) or 1 / 0)
+    monkeypatch.setattr(predict, "_predict", lambda *given: asked.append(given[0]) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["predict", "model", "outputs", "-o", "sets.parquet", *words])
     assert asked == [address]
