@@ -50,20 +50,9 @@ class Command(TyperCommand):
 def option(
     metavar: str | None, text: str, *names: str, panel: str | None = None, **more: Any
 ) -> Any:
-    """An option of a command.
+    """An option of a command with its help text; `metavar` stands for its value, None for a flag.
 
-    Parameters
-    ----------
-    metavar : str, optional
-        What stands for its value in the help; None for a flag.
-    text : str
-        What the help says.
-    *names : str
-        Such as ``"--output", "-o"``; by default made from the name of the parameter.
-    panel : str, optional
-        Group of options in the help.
-    **more
-        Further arguments of `typer.Option`.
+    `names` are such as ``"--output", "-o"``; by default the name of the parameter makes one.
     """
     return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **more)
 

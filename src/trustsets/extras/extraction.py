@@ -1,7 +1,7 @@
 """`extract_file`: inputs in files to outputs in files, through a PyTorch model.
 
 Needs the extra ``trustsets[torch]``; folders of images also need Pillow. A model is named as
-``module:function``, code that its user chose to run; nothing is ever unpickled, and weights
+``module:function``, which is code that the user chose to run. Nothing is ever unpickled: weights
 come from safetensors files.
 """
 

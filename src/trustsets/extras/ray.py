@@ -1,8 +1,8 @@
 """Prediction on Ray: datasets of Arrow batches, and files of any number and size.
 
-Imports Ray when it is used. Ray schedules the work, moves it and repeats what was lost with a
-worker or a machine; here stands only what one piece of work is. The predictor goes into Ray's
-object store once, and all workers of a machine read its training points from there.
+Ray schedules the work and repeats what was lost with a worker or a machine; this module says what
+one piece of work is. The predictor goes into Ray's object store once, and all workers of a machine
+read its training samples from there. Ray is imported when it is used.
 """
 
 import json
@@ -141,10 +141,11 @@ def predict_files(
 ) -> PredictionSummary:
     """Predict sets for files of model outputs on Ray.
 
-    The result is a folder of Parquet parts, which readers of Parquet take for one table: the sets
-    of all samples in the order of the files, the same bits as in one process whatever the number
-    of workers and however often some died. It appears when it is whole. A run that was
-    interrupted, by a bad input for example, goes on where it stopped when it is called again.
+    The result is a folder of Parquet parts, which readers of Parquet take for one table. It holds
+    the sets of all samples in the order of the files. They equal those of one process bit for bit,
+    whatever the number of workers and however often some died. The folder appears when it is
+    complete. A run that was interrupted, by a bad input for example, continues when it is called
+    again.
 
     Parameters
     ----------
@@ -154,12 +155,12 @@ def predict_files(
         Files that `trustsets.files.open_outputs` reads, or a folder of Parquet files. Row groups
         of at most `part_rows` rows read best.
     result : path
-        Name of the folder to be, ending in ``.parquet``, like `outputs` on a file system that all
-        machines share.
+        Name of the folder to make, ending in ``.parquet``. Like `outputs`, it must be on a file
+        system that all machines share.
     alpha, memory, ids, record, progress
         As in `trustsets.files.predict_file`; `memory` is for each worker.
     part_rows : int
-        Rows of a part, which is also what is made again when a worker dies.
+        Rows of a part; when a worker dies, its part is made again.
     cpus : float
         Cores of a task, which uses as many threads.
     """
@@ -230,7 +231,7 @@ def _identity(predictor: Predictor) -> str:
 
 
 def check_answers(address: str) -> None:
-    """Knock at an address of the form host:port, for which Ray would wait ten minutes."""
+    """Try to reach an address of the form host:port; Ray itself would wait ten minutes for it."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "/" not in host:
         try:

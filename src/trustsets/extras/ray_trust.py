@@ -128,7 +128,7 @@ class ShardedTrustScore(BaseEstimator):
             Files with ``features`` and ``labels``, as `trustsets.files.read_training` reads them,
             or a folder of Parquet files, on a file system that all machines share.
         workers : int, optional
-            Actors among which the files are dealt; by default each file has its own.
+            Number of actors that share the files; by default each file has its own.
         options : dict, optional
             Options of the actors in Ray's words, such as ``{"num_cpus": 4, "memory": 60e9}``.
         """
@@ -232,18 +232,18 @@ class ShardedTrustScore(BaseEstimator):
 class _Shard:
     """One shard of the training points; an actor.
 
-    Every call brings the setting, since Ray may have started the actor anew: it then knows its
-    files alone.
+    Every call brings the setting, because Ray may have restarted the actor, which then knows only
+    its files.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = paths
-        self._held: tuple[ClassPoints, ShardSearch] | None = None
+        self._loaded: tuple[ClassPoints, ShardSearch] | None = None
 
     def _points_and_search(self, setting: _Setting) -> tuple[ClassPoints, ShardSearch]:
-        if self._held is None:
-            self._held = _load(self._paths, setting)
-        return self._held
+        if self._loaded is None:
+            self._loaded = _load(self._paths, setting)
+        return self._loaded
 
     def ready(self, setting: _Setting) -> None:
         """Answer once the shard is read."""
@@ -312,7 +312,7 @@ def _common_spread(ray: Any, actors: Sequence[Any], shared: Any, total: int) -> 
 
 
 def _answers(ray: Any, references: Sequence[Any]) -> Iterator[Any]:
-    """Results in order; an error of this package comes as itself, not in Ray's wrapping."""
+    """Results in order; an error of this package is raised as it was, not wrapped by Ray."""
     for reference in references:
         try:
             answer = ray.get(reference)

@@ -1,6 +1,6 @@
-"""What one worker does of a prediction on Ray: a batch, or a range of rows of a file.
+"""The work of one Ray worker: a batch of a dataset, or a range of rows of a file.
 
-Imports Ray when it is used. The driver prepares it: `input_files`, `cut`, `share`.
+The driver prepares the work with `input_files`, `cut` and `share`. Ray is imported when it is used.
 """
 
 import copy
@@ -44,12 +44,12 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 @final
 @dataclass(frozen=True)
 class Piece:
-    """A range of rows of one file: a piece of work.
+    """A range of rows of one file: one piece of work.
 
     Attributes
     ----------
     number : int
-        Of the part of the result.
+        Number of the part of the result that it makes.
     path : str
     start, stop : int
         Rows of the file.
@@ -67,7 +67,11 @@ class Piece:
 @final
 @dataclass(frozen=True)
 class Work:
-    """What all pieces have in common. The reference is inside, so Ray hands it on unopened."""
+    """What all pieces have in common.
+
+    The reference to the predictor is inside an object, so that Ray passes it on as a reference and
+    does not fetch the predictor for every task.
+    """
 
     predictor: Any
     alpha: float

@@ -98,7 +98,7 @@ class OutputBatches:
         return zip(self.sizes.tolist(), labels, digests, strict=True)
 
     def without_outputs(self) -> "OutputBatches":
-        """Return the same batches with empty logits and features: what is checked against."""
+        """The same batches with empty logits and features, to compare later batches with."""
         logits = None if self.logits is None else self.logits[:0].copy()
         return replace(self, logits=logits, features=self.features[:0].copy())
 
@@ -110,7 +110,7 @@ class OtherInputsError(InputError):
 
 @final
 class BatchStore:
-    """Collects batches in order; with a directory, continues what an earlier run left there.
+    """Collects batches in order; with a directory, it continues what an earlier run left there.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class BatchStore:
     Attributes
     ----------
     finished : bool
-        Whether an earlier run came to the end.
+        Whether an earlier run finished.
     """
 
     def __init__(

@@ -80,7 +80,7 @@ def text_array(path: Path, name: str, texts: Sequence[str]) -> Array:
 class Column(ABC):
     """An array of a file: `path`, its `name` there, `shape` and `dtype`.
 
-    `fault` says what is wrong with an array that is only refused where it is used.
+    `fault` says what is wrong with an array. Such an array is refused only where it is used.
     """
 
     fault: str | None = None

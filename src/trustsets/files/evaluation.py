@@ -114,12 +114,8 @@ class Comparison:
     @property
     def measured(self) -> dict[str, Any]:
         """Options of `trustsets.evaluate`, by name."""
-        return {
-            "metrics": self.metrics,
-            "level": self.level,
-            "n_bootstrap": self.n_bootstrap,
-            "seed": self.seed,
-        }
+        names = ("metrics", "level", "n_bootstrap", "seed")
+        return {name: getattr(self, name) for name in names}
 
 
 def evaluate_files(

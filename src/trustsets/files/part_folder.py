@@ -63,7 +63,7 @@ class PartWriter:
 
 @final
 class PartFolder:
-    """A folder to be; use it as a context around the work of the writers.
+    """A folder in the making; use it as a context around the work of the writers.
 
     Parameters
     ----------

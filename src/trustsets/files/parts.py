@@ -26,7 +26,7 @@ class PartStore:
     Parameters
     ----------
     output : path
-        The file to be; its folder must exist.
+        The file to make; its folder must exist.
     setting : JSON data
         All that every part depends on; see `WorkFolder`.
     """

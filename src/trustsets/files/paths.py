@@ -1,7 +1,7 @@
-"""What commands read and write: plain files, in their places, unchanged.
+"""Checks of the files that commands read and write.
 
-Checks that need no content: an input is a file that ends, an output has the right extension and
-is none of the inputs, and the inputs are still the same when the output appears.
+Checks that need no content: an input is a regular file, an output has the right extension and is
+none of the inputs, and the inputs are still the same when the output appears.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _PARQUET_PART = re.compile(r"part-\d{6,}\.parquet")
 
 
 def plain_file(path: StrPath) -> Path:
-    """The path of a file that exists and ends; a pipe or a device could hang or never end."""
+    """The path of a regular file; reading a pipe or a device might never end."""
     target = Path(path)
     try:
         mode = target.stat().st_mode

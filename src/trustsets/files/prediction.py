@@ -85,7 +85,7 @@ class PredictionSummary:
         }
 
     def sentences(self) -> list[str]:
-        """The same in words."""
+        """The summary in sentences."""
         lines = [
             f"{self.n:,} sets of {self.mean_size:.2f} classes on average; "
             f"{self.sizes[self.n_classes]:,} hold all {self.n_classes:,} classes, "
