@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Classes, option, resolved
+from trustsets.cli.options import Classes, argument, option, resolved
 
 __all__ = ["extract"]
 
@@ -27,8 +27,7 @@ class ExtractionOptions:
     transform: Annotated[
         str | None,
         option(
-            "MODULE:FUNCTION",
-            "Turns a PIL image into a tensor. Default: colours between 0 and 1.",
+            "MODULE:FUNCTION", "Turns a PIL image into a tensor. Default: colours between 0 and 1."
         ),
     ] = None
     classes: Classes = None
@@ -38,17 +37,16 @@ class ExtractionOptions:
 
 Model = Annotated[
     str,
-    typer.Argument(
-        metavar="MODEL",
-        help="MODULE:FUNCTION that returns the torch model; the module may lie in the "
-        "current folder.",
+    argument(
+        "MODEL",
+        "MODULE:FUNCTION that returns the torch model; the module may lie in the current folder.",
     ),
 ]
 Inputs = Annotated[
     Path,
-    typer.Argument(
-        metavar="INPUTS",
-        help="A folder of images, one subfolder a class; or a file with the arrays "
+    argument(
+        "INPUTS",
+        "A folder of images, one subfolder a class; or a file with the arrays "
         "'inputs' and, if known, 'labels'.",
     ),
 ]

@@ -23,6 +23,7 @@ __all__ = [
     "Groups",
     "LabelledOutputs",
     "Seed",
+    "argument",
     "expanded",
     "option",
     "resolved",
@@ -45,6 +46,11 @@ class Command(TyperCommand):
             if word == _RAY and (place + 1 == len(args) or args[place + 1].startswith("-")):
                 given.append(_LOCAL)
         return super().parse_args(ctx, given)
+
+
+def argument(metavar: str, text: str) -> Any:
+    """An argument of a command, which has no name to type, with its help text."""
+    return typer.Argument(metavar=metavar, help=text)
 
 
 def option(
@@ -83,11 +89,7 @@ Alpha = Annotated[
     option("SHARE", "Share of sets that may miss the true class, between 0 and 1.", "--alpha"),
 ]
 LabelledOutputs = Annotated[
-    Path,
-    typer.Argument(
-        metavar="OUTPUTS",
-        help="Labelled outputs: .npz, .parquet, .safetensors or a folder of .npy.",
-    ),
+    Path, argument("OUTPUTS", "Labelled outputs: .npz, .parquet, .safetensors or a folder of .npy.")
 ]
 Classes = Annotated[
     Path | None,
@@ -162,8 +164,7 @@ class ComparisonOptions:
 
     outputs: LabelledOutputs
     methods: Annotated[
-        list[str],
-        typer.Argument(metavar="METHODS", help="Models or predictions, as FILE or NAME=FILE."),
+        list[str], argument("METHODS", "Models or predictions, as FILE or NAME=FILE.")
     ]
     alpha: Annotated[
         float | None,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import option, resolved
+from trustsets.cli.options import argument, option, resolved
 
 __all__ = ["extract", "train"]
 
@@ -60,9 +60,7 @@ class ImageOptions:
         }
 
 
-ExtractDataset = Annotated[
-    Dataset, typer.Argument(metavar="DATASET", help="One of the paper's five datasets.")
-]
+ExtractDataset = Annotated[Dataset, argument("DATASET", "One of the paper's five datasets.")]
 ExtractWeights = Annotated[Path, option("FILE", "Checkpoint of the network.")]
 ExtractOutput = Annotated[
     Path | None, option("DIR", "Where to write. Default: extracted/DATASET.", "--output", "-o")
@@ -148,9 +146,7 @@ def _part_row(part: Any) -> list[str]:
     ]  # fmt: skip
 
 
-TrainDataset = Annotated[
-    Trained, typer.Argument(metavar="DATASET", help="Dataset whose network to train.")
-]
+TrainDataset = Annotated[Trained, argument("DATASET", "Dataset whose network to train.")]
 TrainWeights = Annotated[Path, option("FILE", "Checkpoint to start from, trained on ImageNet.")]
 TrainOutput = Annotated[
     Path | None, option("DIR", "Where to write. Default: trained/DATASET.", "--output", "-o")

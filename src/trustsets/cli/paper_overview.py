@@ -6,14 +6,13 @@ from typing import Annotated
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import option
+from trustsets.cli.options import argument, option
 from trustsets.cli.paper_run import Figures, command_line
 
 __all__ = ["overview"]
 
 Folders = Annotated[
-    list[Path],
-    typer.Argument(metavar="DIR...", help="Folders that 'paper run' wrote, one a dataset."),
+    list[Path], argument("DIR...", "Folders that 'paper run' wrote, one a dataset.")
 ]
 Output = Annotated[Path, option("DIR", "Folder of the page.", "--output", "-o")]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Alpha, option
+from trustsets.cli.options import Alpha, argument, option
 
 if TYPE_CHECKING:
     from trustsets.paper.options import Options
@@ -87,9 +87,8 @@ class RunOptions:
 
 Dataset = Annotated[
     str,
-    typer.Argument(
-        metavar="DATASET",
-        help="imagenet, imagenet-lt, places365, places365-lt, fitzpatrick17k; or any name.",
+    argument(
+        "DATASET", "imagenet, imagenet-lt, places365, places365-lt, fitzpatrick17k; or any name."
     ),
 ]
 Data = Annotated[

@@ -7,19 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Alpha, option, resolved
+from trustsets.cli.options import Alpha, argument, option, resolved
 
 if TYPE_CHECKING:
     from trustsets.files.prediction import PredictionSummary
 
 __all__ = ["predict"]
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Saved by 'trustsets calibrate'.")]
+Model = Annotated[Path, argument("MODEL", "Saved by 'trustsets calibrate'.")]
 Outputs = Annotated[
-    Path,
-    typer.Argument(
-        metavar="OUTPUTS", help="New outputs: .npz, .parquet, .safetensors or a folder of .npy."
-    ),
+    Path, argument("OUTPUTS", "New outputs: .npz, .parquet, .safetensors or a folder of .npy.")
 ]
 Output = Annotated[
     Path, option("FILE", "Where to write: .parquet, .csv or .jsonl.", "--output", "-o")
