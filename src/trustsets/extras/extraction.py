@@ -28,9 +28,9 @@ from trustsets.files.columns import check_texts
 from trustsets.files.naming import LABELS
 from trustsets.files.options import sidecar
 from trustsets.files.paths import Snapshot, check_output
-from trustsets.files.source import SUFFIXES, named_labels, open_columns, read_classes
+from trustsets.files.source import named_labels, open_columns, read_classes
 from trustsets.files.tensors import CLASS_FILE, is_shard_folder
-from trustsets.files.writing import write_outputs
+from trustsets.files.writing import WRITERS, write_outputs
 from trustsets.outputs import ModelOutputs
 
 __all__ = ["extract_file"]
@@ -120,7 +120,7 @@ def extract_file(
 def _check_target(target: Path, sources: list[StrPath | None]) -> None:
     """The result is a file of a known kind, or a folder that is new or holds shards."""
     if target.suffix:
-        check_output(target, SUFFIXES, sources)
+        check_output(target, tuple(WRITERS), sources)
     elif target.is_dir() and not is_shard_folder(target):
         if any(not item.name.startswith(".") for item in target.iterdir()):
             raise InputError(f"{target}: this folder holds other things; give a new name.")

@@ -5,7 +5,7 @@ only those rows, except that a compressed array must be unpacked from its beginn
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -18,13 +18,17 @@ from trustsets.errors import InputError
 from trustsets.files.columns import Column, check_texts, file_error, read_lines, text_array
 from trustsets.files.memory import check_fits
 from trustsets.files.naming import GROUP_PREFIX, ROW, Roles, find_roles
+from trustsets.files.numpy_files import folder_columns, npz_columns
+from trustsets.files.parquet import parquet_columns
 from trustsets.files.paths import plain_file
+from trustsets.files.tensors import is_shard_folder, shard_columns, tensor_columns
 from trustsets.outputs import ModelOutputs
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "READERS",
     "OutputsFile",
     "TrainingFile",
     "in_file",
@@ -36,7 +40,12 @@ __all__ = [
     "read_training",
 ]
 
-SUFFIXES = (".npz", ".parquet", ".safetensors")
+READERS: dict[str, Callable[[Path], dict[str, Column]]] = {
+    ".npz": npz_columns,
+    ".parquet": parquet_columns,
+    ".safetensors": tensor_columns,
+}
+"""How files of model outputs are read, by extension."""
 # Rows at a time when the distinct labels of a whole file are looked for.
 _LABEL_ROWS = 1 << 20
 
@@ -48,24 +57,15 @@ def open_columns(path: str | os.PathLike[str]) -> dict[str, Column]:
         return _open_folder(target)
     plain_file(target)
     suffix = target.suffix.lower()
-    if suffix == ".npz":
-        from trustsets.files.numpy_files import npz_columns as read
-    elif suffix == ".parquet":
-        from trustsets.files.parquet import parquet_columns as read
-    elif suffix == ".safetensors":
-        from trustsets.files.tensors import tensor_columns as read
-    else:
+    if suffix not in READERS:
         raise InputError(
             f"{target}: files of kind {suffix or 'unknown'!r} are not read; use "
-            f"{', '.join(SUFFIXES)} or a folder of .npy files."
+            f"{', '.join(READERS)} or a folder of .npy files."
         )
-    return read(target)
+    return READERS[suffix](target)
 
 
 def _open_folder(path: Path) -> dict[str, Column]:
-    from trustsets.files.numpy_files import folder_columns
-    from trustsets.files.tensors import is_shard_folder, shard_columns
-
     found = shard_columns(path) if is_shard_folder(path) else folder_columns(path)
     if not found:
         raise InputError(

@@ -13,10 +13,10 @@ from trustsets.errors import InputError
 from trustsets.files.naming import GROUP_PREFIX
 from trustsets.files.options import OPTIONS
 from trustsets.files.paths import check_output
-from trustsets.files.source import SUFFIXES, list_array
+from trustsets.files.source import list_array
 from trustsets.outputs import ModelOutputs
 
-__all__ = ["write_outputs"]
+__all__ = ["WRITERS", "write_outputs"]
 
 
 def write_outputs(
@@ -36,13 +36,12 @@ def write_outputs(
     ...     open_outputs(f"{folder}/outputs.parquet").read().labels.tolist()
     ['cat', 'dog']
     """
-    target = check_output(path, SUFFIXES)
-    writers = {".npz": _write_npz, ".parquet": _write_parquet, ".safetensors": _write_tensors}
+    target = check_output(path, tuple(WRITERS))
     texts = {"classes": json.dumps(_names(outputs.classes).tolist())}
     if record is not None:
         texts[OPTIONS] = json.dumps(record)
     with atomic_path(target) as temporary:
-        writers[target.suffix.lower()](temporary, outputs, texts)
+        WRITERS[target.suffix.lower()](temporary, outputs, texts)
 
 
 def _names(classes: Array) -> Array:
@@ -91,3 +90,7 @@ def _write_tensors(path: Path, outputs: ModelOutputs, texts: dict[str, str]) -> 
                 ".npz or .parquet."
             )
     save_file({name: np.ascontiguousarray(values) for name, values in arrays.items()}, path, texts)
+
+
+WRITERS = {".npz": _write_npz, ".parquet": _write_parquet, ".safetensors": _write_tensors}
+"""How model outputs are written, by extension."""
