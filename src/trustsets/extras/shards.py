@@ -73,13 +73,12 @@ class OutputBatches:
             self.logits is None or (self.logits.ndim == 2 and len(self.logits) == n),
             "OutputBatches.logits", f"must have {n} rows",
         )  # fmt: skip
-        for name in ("labels", "rows", "predicted"):
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("labels", "rows", "predicted"), (n,))
+        shapes["input_digests"] = (len(self.sizes), _DIGEST_BYTES)
+        for name, shape in shapes.items():
             own = getattr(self, name)
-            fits = own is None or own.shape == (n,)
-            storage.require(fits, f"OutputBatches.{name}", f"must have {n} rows")
-        own = self.input_digests
-        fits = own is None or own.shape == (len(self.sizes), _DIGEST_BYTES)
-        storage.require(fits, "OutputBatches.input_digests", "must be one for each batch")
+            fits = own is None or own.shape == shape
+            storage.require(fits, f"OutputBatches.{name}", f"must have shape {shape}")
 
     def __len__(self) -> int:
         return len(self.features)
