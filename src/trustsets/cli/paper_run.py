@@ -116,7 +116,6 @@ Force = Annotated[bool, option(None, "Use nothing from the cache.", "--force")]
 def run(
     context: typer.Context,
     dataset: Dataset,
-    options: RunOptions,
     data: Data = None,
     train: Train = None,
     output: Output = None,
@@ -124,6 +123,8 @@ def run(
     cache: Cache = None,
     figures: Figures = True,
     force: Force = False,
+    *,
+    options: RunOptions,
 ) -> None:
     """Run the paper's experiment and write its tables and figures.
 
