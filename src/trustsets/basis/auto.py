@@ -153,7 +153,7 @@ def _held_out_losses(bases: list[Polynomial], tuning: Observed, scores: Floats) 
             rows = np.vstack([phi[fold != k], penalty, -penalty])
             targets = np.concatenate([scores[fold != k], np.zeros(2 * len(penalty))])
             model = fit_quantiles(rows, targets, alpha=ALPHA)
-            fit = model.thresholds(phi[fold == k], level=0.0).values
+            fit = model.thresholds(phi[fold == k], weight=0.0).values
             # A direction that the other folds lack has no fit; its sets would hold every class,
             # as with a threshold at the largest score.
             residual = scores[fold == k] - np.where(np.isfinite(fit), fit, scores.max())

@@ -225,7 +225,7 @@ class QuantileRegressionPredictor(Predictor):
                 values, codes = learned.held_thresholds(phi, alpha)
             else:
                 # Held thresholds would cover more than the level that was asked for.
-                found = learned.fit(alpha).thresholds(phi, level=level)
+                found = learned.fit(alpha).thresholds(phi, weight=level)
                 values, codes = found.values, found.status
             thresholds[:, place], status[:, place] = values, codes
         if learned.tie_spread:
