@@ -19,7 +19,7 @@ def distinct_points(phi: FloatArray, scores: FloatArray) -> tuple[IntArray, Floa
     key = np.empty(len(scores))
     largest = np.abs(phi).max(axis=0, initial=0.0)
     factors = np.sqrt(2.0 + np.arange(phi.shape[1])) / np.where(largest > 0.0, largest, 1.0)
-    point_keys(phi, scores, factors, key)
+    _point_keys(phi, scores, factors, key)
     order = np.argsort(key, kind="stable")
     ordered = key[order]
     again = 1 + np.flatnonzero(ordered[1:] == ordered[:-1])
@@ -34,7 +34,7 @@ def distinct_points(phi: FloatArray, scores: FloatArray) -> tuple[IntArray, Floa
 
 
 @entry()
-def point_keys(phi: FloatArray, scores: FloatArray, factors: FloatArray, out: FloatArray) -> None:
+def _point_keys(phi: FloatArray, scores: FloatArray, factors: FloatArray, out: FloatArray) -> None:
     """Store one key per point; equal points get equal bits because the order of sums is fixed."""
     for i in range(len(scores)):
         total = scores[i]

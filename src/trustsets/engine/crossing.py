@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from trustsets.engine.compiled import FloatArray, IntArray, inner
-from trustsets.engine.kernels import EDGE_TOL, WIDTH, block_products, rows_dot
-from trustsets.engine.landmarks import FROM_BASE, RESIDUAL, START
+from trustsets.engine.compiled import FloatArray, inner
+from trustsets.engine.kernels import EDGE_TOL, WIDTH, ZERO, block_products, rows_dot
+from trustsets.engine.landmarks import FROM_BASE, RESIDUAL
 from trustsets.engine.path_state import (
     BLOCK_CACHE,
     BOUNDED_FOR,
@@ -51,7 +51,7 @@ def first_crossing(members: int, scan: Scan, state: PathState) -> tuple[float, i
     -1 if no residual reaches zero: the edge is a ray.
     """
     vectors, cache, floor, visits = state.vectors, state.cache, state.floor, state.visits
-    blocks, summary, points, counters = scan.blocks, scan.summary, scan.points, state.counters
+    blocks, summary, counters = scan.blocks, scan.summary, state.counters
     step, landmark, known = counters[STEP], counters[LANDMARK], counters[LANDMARK_MEMBERS]
     long = rows_dot(vectors, EDGE, vectors, EDGE)
     tiny = EDGE_TOL * np.sqrt(long)
@@ -70,8 +70,8 @@ def first_crossing(members: int, scan: Scan, state: PathState) -> tuple[float, i
             break
         if visits[BOUNDED_FOR, superblock] != landmark:
             visits[BOUNDED_FOR, superblock] = landmark
-            _set_floors(superblock, scan.centres, summary, vectors, cache, floor)
-        block_products(scan.centres, superblock, vectors, FROM_LANDMARK, cache, START)
+            _set_floors(superblock, scan, state)
+        block_products(scan.centres, superblock, vectors, FROM_LANDMARK, cache, ZERO)
         block_products(scan.centres, superblock, vectors, EDGE, cache, NEXT)
         for lane in range(WIDTH):
             block = superblock * WIDTH + lane
@@ -83,15 +83,15 @@ def first_crossing(members: int, scan: Scan, state: PathState) -> tuple[float, i
             if visits[READ_FOR, block] != landmark:
                 # The first path that needs the block replaces its bound by the true minimum.
                 visits[READ_FOR, block] = landmark
-                _read_landmark(block, blocks, points, vectors, cache, low)
-                _hide(block, state.position, START, known, cache, low)
+                _read_landmark(block, low, scan, state)
+                _hide(block, ZERO, known, low, state)
                 floor[block] = _least(cache, low)
                 if bound < floor[block]:
                     continue
             if visits[UPDATED_AT, block] != step:
                 # The step before did not scan the block, so its residuals are out of date.
-                _read_vertex(block, blocks, vectors, cache, low)
-                _hide(block, state.position, known, members, cache, low + WIDTH)
+                _read_vertex(block, low, scan, state)
+                _hide(block, known, members, low + WIDTH, state)
             visits[SCANNED, scanned] = block
             scanned += 1
             block_products(blocks, block, vectors, EDGE, cache, low + 2 * WIDTH)
@@ -131,55 +131,41 @@ def _member_crossing(
 
 
 @inner(inline="always")
-def _set_floors(
-    superblock: int,
-    centres: FloatArray,
-    summary: FloatArray,
-    vectors: FloatArray,
-    cache: FloatArray,
-    floor: FloatArray,
-) -> None:
+def _set_floors(superblock: int, scan: Scan, state: PathState) -> None:
     """Store lower bounds of the residuals at the landmark, for the blocks of a superblock."""
-    block_products(centres, superblock, vectors, LANDMARK_SHIFT, cache, START)
+    summary, vectors, cache = scan.summary, state.vectors, state.cache
+    block_products(scan.centres, superblock, vectors, LANDMARK_SHIFT, cache, ZERO)
     far = np.sqrt(rows_dot(vectors, LANDMARK_SHIFT, vectors, LANDMARK_SHIFT))
     for lane in range(WIDTH):
         block, middle = superblock * WIDTH + lane, cache[lane]
         around = summary[SPREAD, block] * far
         slack = FLOOR_SLACK * (abs(middle) + around)
         least = (1.0 - FLOOR_SLACK) * summary[LEAST_DISTANCE, block]
-        floor[block] = least - (middle + around + slack)
+        state.floor[block] = least - (middle + around + slack)
 
 
 @inner(inline="always")
-def _read_landmark(
-    block: int,
-    blocks: FloatArray,
-    points: FloatArray,
-    vectors: FloatArray,
-    cache: FloatArray,
-    low: int,
-) -> None:
+def _read_landmark(block: int, low: int, scan: Scan, state: PathState) -> None:
     """Store signed residuals at the landmark: distances less the products with its shift."""
-    block_products(blocks, block, vectors, LANDMARK_SHIFT, cache, low)
+    cache, points = state.cache, scan.points
+    block_products(scan.blocks, block, state.vectors, LANDMARK_SHIFT, cache, low)
     for lane in range(WIDTH):
         cache[low + lane] = points[DISTANCE, block * WIDTH + lane] - cache[low + lane]
 
 
 @inner(inline="always")
-def _read_vertex(
-    block: int, blocks: FloatArray, vectors: FloatArray, cache: FloatArray, low: int
-) -> None:
+def _read_vertex(block: int, low: int, scan: Scan, state: PathState) -> None:
     """Store signed residuals at the vertex: those at the landmark less the products since."""
-    block_products(blocks, block, vectors, FROM_LANDMARK, cache, low + WIDTH)
+    cache = state.cache
+    block_products(scan.blocks, block, state.vectors, FROM_LANDMARK, cache, low + WIDTH)
     for i in range(low, low + WIDTH):
         cache[i + WIDTH] = cache[i] - cache[i + WIDTH]
 
 
 @inner(inline="always")
-def _hide(
-    block: int, position: IntArray, first: int, last: int, cache: FloatArray, low: int
-) -> None:
+def _hide(block: int, first: int, last: int, low: int, state: PathState) -> None:
     """Make the residuals of members of a block infinite, so that the scan never chooses them."""
+    position, cache = state.position, state.cache
     for m in range(first, last):
         if position[m] // WIDTH == block:
             cache[low + position[m] % WIDTH] = np.inf

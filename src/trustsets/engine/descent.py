@@ -5,7 +5,7 @@ The problem is to minimise ``sum_i copies_i loss(s_i - Q_i b) - linear @ b`` ove
 linear there, so they enter as the sum of their ``eta_i Q_i``, with ``eta_i`` the slope of the loss.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from trustsets.engine.compiled import BoolArray, FloatArray, IntArray, entry, in
 from trustsets.engine.kernels import (
     EDGE_TOL,
     WIDTH,
+    ZERO,
     dot,
     exchange,
     invert,
@@ -31,8 +32,6 @@ REFRESH = 100
 """Pivots between two computations of residuals and sums from scratch."""
 CAP_FACTOR = 60
 """Pivots allowed per basic point; at least ten times this many are allowed."""
-FIRST: Any = np.int64(0)
-"""Zero as a variable: numba compiles a kernel anew for each Python constant passed to it."""
 TINY = float(np.finfo(np.float64).tiny)
 """The residual that a leaving point gets from a step of length zero."""
 BEYOND = 1e200
@@ -107,7 +106,7 @@ def _descend(
     scratch: Scratch,
 ) -> tuple[int, int]:
     rows, copies, rank = data.rows, data.copies, len(basic)
-    residual, speed, step, drop, index, total, ratio, inverse, is_basic = scratch
+    total, inverse, is_basic = scratch.total, scratch.inverse, scratch.is_basic
     for k in range(rank):
         is_basic[basic[k]] = True
     cap, length, stale = CAP_FACTOR * max(rank, 10), BEYOND, REFRESH
@@ -117,7 +116,7 @@ def _descend(
             leaving, excess, sign = _steepest_edge(inverse, total, alpha, copies, basic)
         # Updates drift, so only freshly computed numbers may decide that a vertex is optimal.
         if leaving < 0:
-            if not _refresh(data, linear, alpha, basic, is_basic, inverse, residual, total):
+            if not _refresh(data, linear, alpha, basic, scratch):
                 return CAPPED, pivot
             leaving, excess, sign = _steepest_edge(inverse, total, alpha, copies, basic)
             stale = 0
@@ -126,36 +125,30 @@ def _descend(
         stale += 1
         for j in range(rank):
             edge[j] = -sign * inverse[leaving, j]
-        _speeds(rows, edge, basic, speed)
-        chosen = _turn(residual, speed, copies, edge, excess, length, step, drop, index)
+        _speeds(rows, edge, basic, scratch.speed)
+        chosen = _turn(copies, edge, excess, length, scratch)
         if chosen < 0:
             return UNBOUNDED, pivot
-        length, entering, out = step[chosen], index[chosen], basic[leaving]
-        _pass_points(rows, copies, residual, speed, length, total)
-        beyond = sign * max(length, TINY)
-        _swap(rows, copies, alpha, residual, out, beyond, entering, total)
+        length, entering, out = scratch.step[chosen], scratch.point[chosen], basic[leaving]
+        _pass_points(data, length, scratch)
+        # After a step of length zero, too, the leaving point lies on a side.
+        _swap(data, alpha, out, sign * max(length, TINY), entering, scratch)
         basic[leaving], is_basic[out], is_basic[entering] = entering, False, True
-        exchange(inverse, leaving, rows, entering, ratio)
+        exchange(inverse, leaving, rows, entering, scratch.ratio)
     return CAPPED, cap
 
 
 @inner(inline="always")
 def _refresh(
-    data: PointSet,
-    linear: FloatArray,
-    alpha: float,
-    basic: IntArray,
-    is_basic: BoolArray,
-    inverse: FloatArray,
-    residual: FloatArray,
-    total: FloatArray,
+    data: PointSet, linear: FloatArray, alpha: float, basic: IntArray, scratch: Scratch
 ) -> bool:
     """Compute inverse, residuals and sum of a vertex from scratch; false if it is singular."""
-    if not invert(data.rows, basic, inverse):
+    residual, inverse, rows = scratch.residual, scratch.inverse, data.rows
+    if not invert(rows, basic, inverse):
         return False
     centred, nudges = data.centred_scores, data.nudges
-    nudged_residuals(data.rows, data.norms, centred, nudges, basic, inverse, residual)
-    _nonbasic_sum(data.rows, data.copies, residual, is_basic, linear, alpha, total)
+    nudged_residuals(rows, data.norms, centred, nudges, basic, inverse, residual)
+    _nonbasic_sum(data, linear, alpha, scratch)
     return True
 
 
@@ -169,16 +162,10 @@ def _speeds(rows: FloatArray, edge: FloatArray, basic: IntArray, speed: FloatArr
 
 
 @inner(inline="always")
-def _nonbasic_sum(
-    rows: FloatArray,
-    copies: FloatArray,
-    residual: FloatArray,
-    is_basic: BoolArray,
-    linear: FloatArray,
-    alpha: float,
-    total: FloatArray,
-) -> None:
-    """Store `linear` plus the sum of ``eta_i Q_i`` over nonbasic points in `total`."""
+def _nonbasic_sum(data: PointSet, linear: FloatArray, alpha: float, scratch: Scratch) -> None:
+    """Store `linear` plus the sum of ``eta_i Q_i`` over nonbasic points."""
+    rows, copies, total = data.rows, data.copies, scratch.total
+    residual, is_basic = scratch.residual, scratch.is_basic
     for j in range(len(total)):
         total[j] = linear[j]
     for i in range(len(rows)):
@@ -221,15 +208,7 @@ def _square(matrix: FloatArray, i: int) -> float:
 
 @inner(inline="always")
 def _turn(
-    residual: FloatArray,
-    speed: FloatArray,
-    copies: FloatArray,
-    edge: FloatArray,
-    excess: float,
-    last: float,
-    step: FloatArray,
-    drop: FloatArray,
-    index: IntArray,
+    copies: FloatArray, edge: FloatArray, excess: float, last: float, scratch: Scratch
 ) -> int:
     """Place in `step` and `index` of the crossing at which the slope turns, or -1."""
     tiny = EDGE_TOL * np.sqrt(dot(edge, edge))
@@ -237,29 +216,20 @@ def _turn(
     # crossings to select from; the second is further, and the third look has no horizon.
     for look in range(3):
         horizon = BEYOND if look == 2 else (64.0 if look else 4.0) * last
-        count = _crossings(residual, speed, copies, tiny, horizon, step, drop, index)
-        chosen = _weighted_select(step, drop, index, count, excess)
+        count = _crossings(copies, tiny, horizon, scratch)
+        chosen = _weighted_select(scratch.step, scratch.drop, scratch.point, count, excess)
         if chosen >= 0:
             return chosen
     return -1
 
 
 @inner()
-def _crossings(
-    residual: FloatArray,
-    speed: FloatArray,
-    copies: FloatArray,
-    tiny: float,
-    horizon: float,
-    step: FloatArray,
-    drop: FloatArray,
-    index: IntArray,
-) -> int:
+def _crossings(copies: FloatArray, tiny: float, horizon: float, scratch: Scratch) -> int:
     """Collect where residuals ``residual - t * speed`` reach zero for t up to the horizon.
 
     At its zero a point changes the slope of the loss by its copies times its rate, its `drop`.
     """
-    count = 0
+    residual, speed, count = scratch.residual, scratch.speed, 0
     for low in range(0, len(residual), WIDTH):
         n_here = 0
         # This loop has no branches, so it vectorises, and most blocks have no crossing.
@@ -271,9 +241,9 @@ def _crossings(
         for i in range(low, low + WIDTH):
             rate = speed[i] if residual[i] > 0.0 else -speed[i]
             if rate > tiny and abs(residual[i]) <= horizon * rate:
-                step[count] = abs(residual[i]) / rate
-                drop[count] = copies[i] * rate
-                index[count] = i
+                scratch.step[count] = abs(residual[i]) / rate
+                scratch.drop[count] = copies[i] * rate
+                scratch.point[count] = i
                 count += 1
     return count
 
@@ -287,7 +257,7 @@ def _weighted_select(
     Quickselect: each round splits the candidates in three by a pivot value and keeps one part,
     so it ends after at most `count` rounds.
     """
-    low, high, passed, after = FIRST, count, 0.0, -1
+    low, high, passed, after = ZERO, count, 0.0, -1
     while low < high:
         a, b, c = step[low], step[(low + high) // 2], step[high - 1]
         pivot = max(min(a, b), min(max(a, b), c))
@@ -309,18 +279,13 @@ def _weighted_select(
 
 
 @inner()
-def _pass_points(
-    rows: FloatArray,
-    copies: FloatArray,
-    residual: FloatArray,
-    speed: FloatArray,
-    length: float,
-    total: FloatArray,
-) -> None:
+def _pass_points(data: PointSet, length: float, scratch: Scratch) -> None:
     """Go `length` along the edge; a point that changes side changes the sum by its row.
 
     The speeds are not needed any more, so their array takes the old residuals.
     """
+    rows, copies, total = data.rows, data.copies, scratch.total
+    residual, speed = scratch.residual, scratch.speed
     for low in range(0, len(residual), WIDTH):
         passed = 0
         for i in range(low, low + WIDTH):
@@ -338,19 +303,10 @@ def _pass_points(
 
 @inner(inline="always")
 def _swap(
-    rows: FloatArray,
-    copies: FloatArray,
-    alpha: float,
-    residual: FloatArray,
-    leaving: int,
-    new: float,
-    entering: int,
-    total: FloatArray,
+    data: PointSet, alpha: float, leaving: int, new: float, entering: int, scratch: Scratch
 ) -> None:
-    """Exchange two points in the residuals and in the sum; the leaving one gets residual `new`.
-
-    That residual is never zero: after a step of length zero, too, the point lies on a side.
-    """
+    """Exchange two points in the residuals and in the sum; the leaving one gets residual `new`."""
+    rows, copies, residual, total = data.rows, data.copies, scratch.residual, scratch.total
     left_at = copies[leaving] * (1.0 - alpha if new > 0.0 else -alpha)
     came_from = copies[entering] * (1.0 - alpha if residual[entering] > 0.0 else -alpha)
     for j in range(len(total)):

@@ -19,13 +19,13 @@ from trustsets.engine.descent import OPTIMAL, UNBOUNDED, descend
 from trustsets.engine.fit import problem_points
 from trustsets.engine.kernels import (
     WIDTH,
+    ZERO,
     add_term,
     block_products,
     compensated_sum,
     row_dot,
     rows_dot,
 )
-from trustsets.engine.landmarks import START
 from trustsets.engine.problem import Problem
 from trustsets.engine.scan_order import (
     COPIES,
@@ -280,18 +280,18 @@ def _find_near(scan: Scan, shift: FloatArray, found: IntArray, gap: FloatArray) 
     """
     middle, gone = np.empty(WIDTH), np.empty(WIDTH)
     summary, points = scan.summary, scan.points
-    radius = np.sqrt(rows_dot(shift, START, shift, START))
+    radius = np.sqrt(rows_dot(shift, ZERO, shift, ZERO))
     count = 0
     for superblock in range(len(scan.centres)):
         if NEAR_SHARE * summary[GROUP_KEY, superblock * WIDTH] > radius:
             break
-        block_products(scan.centres, superblock, shift, START, middle, START)
+        block_products(scan.centres, superblock, shift, ZERO, middle, ZERO)
         for lane in range(WIDTH):
             block = superblock * WIDTH + lane
             bound = middle[lane] + summary[SPREAD, block] * radius
             if bound < NEAR_SHARE * summary[LEAST_DISTANCE, block]:
                 continue
-            block_products(scan.blocks, block, shift, START, gone, START)
+            block_products(scan.blocks, block, shift, ZERO, gone, ZERO)
             for i in range(WIDTH):
                 position = block * WIDTH + i
                 if gone[i] > NEAR_SHARE * points[DISTANCE, position]:

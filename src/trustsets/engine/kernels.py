@@ -5,29 +5,17 @@ A vertex is stored as its inverse basis, transposed: an (r, r) array `inverse` w
 the residuals of the other basic points stay zero.
 """
 
+from typing import Any
+
 import numpy as np
 
 from trustsets.engine.compiled import REASSOCIATE, FloatArray, IntArray, entry, inner
 from trustsets.engine.whitening import SPLITTER
 
-__all__ = [
-    "EDGE_TOL",
-    "WIDTH",
-    "add_term",
-    "block_products",
-    "compensated_sum",
-    "dot",
-    "exchange",
-    "invert",
-    "nudged_residuals",
-    "row_dot",
-    "rows_dot",
-    "three_way",
-    "weighted_sum",
-]
-
 WIDTH = 16
 """Points per block: a few vector registers."""
+ZERO: Any = np.int64(0)
+"""Zero as a NumPy integer: numba compiles a kernel anew for each Python integer passed to it."""
 EDGE_TOL = 1e-11
 """A product of a row with an edge counts as zero below this share of the edge's length."""
 ROUNDING = 2.0**-46

@@ -13,27 +13,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from trustsets.engine.compiled import FloatArray, IntArray, entry, inner
-from trustsets.engine.kernels import WIDTH, block_products
+from trustsets.engine.kernels import WIDTH, ZERO, block_products
 from trustsets.engine.problem import Problem
 from trustsets.engine.scan_order import COPIES, ScanOrder
-
-__all__ = [
-    "DUAL",
-    "FROM_BASE",
-    "INVERSE",
-    "MEMBER_ROWS",
-    "MOST",
-    "MOST_MEMBERS",
-    "NONBASIC_SUM",
-    "RESIDUAL",
-    "ROUND",
-    "START",
-    "Landmarks",
-    "begin_landmarks",
-    "candidate_rows",
-    "nearest_landmark",
-    "nearest_landmarks",
-]
 
 MOST = 1023
 """Landmarks besides the base vertex. More shorten paths but lengthen the search for the nearest."""
@@ -49,8 +31,6 @@ FROM_BASE, DUAL, NONBASIC_SUM, INVERSE = cast(Any, np.arange(4))
 """Rows of `Landmarks.vertex`; the first three are those of `PathState.vectors`, too."""
 RESIDUAL: Any = np.int64(2)
 """Row of the residuals of members, after `SIDE` and `COPIES`."""
-START: Any = np.int64(0)
-"""Zero as a variable (see `scan_order`): where products of a block go that are not kept."""
 MEMBER_ROWS: Any = np.int64(3)
 """Rows of `Landmarks.member`."""
 
@@ -137,15 +117,8 @@ def candidate_rows(problem: Problem, most: int) -> FloatArray:
     return np.asarray(problem.rows[chosen])
 
 
-def nearest_landmarks(
-    rows: FloatArray, weights: FloatArray, landmarks: Landmarks, out: IntArray
-) -> None:
-    """Store for every row the number of the landmark whose goal is nearest to its own."""
-    _nearest(rows, weights, landmarks.blocks, landmarks.half_square, np.empty(WIDTH), out)
-
-
 @entry()
-def _nearest(
+def nearest_landmarks(
     rows: FloatArray,
     weights: FloatArray,
     blocks: FloatArray,
@@ -153,6 +126,7 @@ def _nearest(
     here: FloatArray,
     out: IntArray,
 ) -> None:
+    """Store for every row the number of the landmark whose goal is nearest to its own."""
     for i in range(len(rows)):
         out[i] = nearest_landmark(rows, i, weights[i], blocks, half_square, len(blocks), here)
 
@@ -171,7 +145,7 @@ def nearest_landmark(
     best, nearest = np.inf, 0
     # |goal - landmark|^2 / 2 less |goal|^2 / 2, which is the same for all landmarks.
     for block in range(count):
-        block_products(blocks, block, rows, i, here, START)
+        block_products(blocks, block, rows, i, here, ZERO)
         for lane in range(WIDTH):
             far = half_square[block * WIDTH + lane] - weight * here[lane]
             if far < best:

@@ -14,7 +14,7 @@ from trustsets.engine.compiled import FloatArray, IntArray
 from trustsets.engine.descent import CAPPED, UNBOUNDED
 from trustsets.engine.extreme import Solved, WeightedSample, choose_sample, fit_extreme
 from trustsets.engine.fit import fit_vertex
-from trustsets.engine.kernels import weighted_sum
+from trustsets.engine.kernels import WIDTH, weighted_sum
 from trustsets.engine.landmarks import Landmarks, nearest_landmarks
 from trustsets.engine.linear_program import SOLVER_TOL, solve_reduced
 from trustsets.engine.path import WEIGHT_TOL, follow_paths, make_landmarks
@@ -137,7 +137,8 @@ class QuantileModel:
         phi = self._read_rows(phi_test)
         weights = self._read_weights(level if weight is None else weight, len(phi))
         if not self.certificate.holds:
-            return self._all_uncertified(len(phi))
+            status = np.full(len(phi), Status.UNCERTIFIED, np.int8)
+            return Thresholds(np.full(len(phi), np.inf), status, np.zeros(len(phi), np.int64))
         result = self._follow(phi, weights)
         unseen = self._problem.whitening.leaves_row_space(phi)
         result.values[unseen] = np.copysign(np.inf, weights[unseen])
@@ -149,11 +150,6 @@ class QuantileModel:
         for array in (result.values, result.status, result.pivots):
             array.flags.writeable = False
         return result
-
-    def _all_uncertified(self, count: int) -> Thresholds:
-        """Infinite thresholds, for a model whose base fit has no proof even with equal scores."""
-        status = np.full(count, Status.UNCERTIFIED, np.int8)
-        return Thresholds(np.full(count, np.inf), status, np.zeros(count, np.int64))
 
     def _read_rows(self, phi_test: ArrayLike) -> FloatArray:
         phi = read_matrix(phi_test, "phi_test")
@@ -187,7 +183,8 @@ class QuantileModel:
 
         def locate(part: slice) -> None:
             rows[part] = self._problem.whitening.apply(phi[part])
-            nearest_landmarks(rows[part], weights[part], landmarks, starts[part])
+            arrays = landmarks.blocks, landmarks.half_square, np.empty(WIDTH)
+            nearest_landmarks(rows[part], weights[part], *arrays, starts[part])
 
         def run(part: IntArray) -> None:
             follow_paths(rows, weights, starts, part, self._scan_order.scan, landmarks, out)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trustsets.engine.compiled import FloatArray, IntArray, entry, inner
 from trustsets.engine.crossing import advance, first_crossing
-from trustsets.engine.kernels import WIDTH, exchange, invert, rows_dot, weighted_sum
+from trustsets.engine.kernels import WIDTH, ZERO, exchange, invert, rows_dot, weighted_sum
 from trustsets.engine.landmarks import (
     DUAL,
     FROM_BASE,
@@ -24,7 +24,6 @@ from trustsets.engine.landmarks import (
     NONBASIC_SUM,
     RESIDUAL,
     ROUND,
-    START,
     Landmarks,
     begin_landmarks,
     candidate_rows,
@@ -132,7 +131,7 @@ def _follow_paths(
     state: PathState,
 ) -> None:
     vectors, rank = state.vectors, rows.shape[1]
-    taken, before, found = 0, 0, START + 1
+    taken, before, found = 0, 0, ZERO + 1
     for i in order:
         start = starts[i]
         if fill:

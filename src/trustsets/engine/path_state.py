@@ -9,32 +9,6 @@ from trustsets.engine.kernels import WIDTH, rows_dot
 from trustsets.engine.landmarks import FROM_BASE, INVERSE, MEMBER_ROWS, MOST_MEMBERS, Landmarks
 from trustsets.engine.scan_order import COPIES, SIDE, Scan
 
-__all__ = [
-    "BASIC_COPIES",
-    "BLOCK_CACHE",
-    "BOUNDED_FOR",
-    "COEFFICIENT",
-    "DIRECTION",
-    "EDGE",
-    "FIRST_CACHE",
-    "FROM_LANDMARK",
-    "GOAL",
-    "LANDMARK",
-    "LANDMARK_MEMBERS",
-    "LANDMARK_SHIFT",
-    "READ_FOR",
-    "ROW",
-    "SCANNED",
-    "SPARE",
-    "SPEED",
-    "STEP",
-    "UPDATED_AT",
-    "PathState",
-    "allocate",
-    "load_landmark",
-    "store_landmark",
-]
-
 # Rows of `PathState.vectors` after `FROM_BASE`, `DUAL` and `NONBASIC_SUM`, and their number.
 (
     FROM_LANDMARK,

@@ -27,19 +27,6 @@ from trustsets.engine.kernels import WIDTH, three_way
 from trustsets.engine.problem import Problem, scan_keys
 from trustsets.engine.vertex import Vertex
 
-__all__ = [
-    "COPIES",
-    "DISTANCE",
-    "GROUP_KEY",
-    "LEAST_DISTANCE",
-    "SCORE",
-    "SIDE",
-    "SPREAD",
-    "Scan",
-    "ScanOrder",
-    "make_scan_order",
-]
-
 # Kernels take few arrays with several rows each, because every array of a tuple adds to the time
 # that each kernel with that tuple takes to compile. Row numbers are NumPy integers, because numba
 # compiles a kernel anew for each Python integer that is passed to it as a constant.

@@ -56,7 +56,7 @@ class Whitening:
     def apply(self, phi: FloatArray) -> FloatArray:
         """Whitened rows (m, rank) of basis rows (m, p)."""
         rows = np.empty((len(phi), self.rank))
-        whiten_rows(phi, self.scale, self.independent, self.transform, rows)
+        _whiten_rows(phi, self.scale, self.independent, self.transform, rows)
         return rows
 
     def leaves_row_space(self, phi: FloatArray) -> BoolArray:
@@ -66,7 +66,7 @@ class Whitening:
     def deviations(self, phi: FloatArray) -> FloatArray:
         """Distance (m,) of dependent columns from `relation`, beyond rounding."""
         out = np.zeros(len(phi))
-        relation_gaps(phi, self.scale, self.independent, self.dependent, self.relation, out)
+        _relation_gaps(phi, self.scale, self.independent, self.dependent, self.relation, out)
         return out
 
 
@@ -138,41 +138,31 @@ def _add_product(x: float, row: FloatArray, first: int, total: FloatArray, low: 
         total[k] = new
 
 
-@inner()
-def whiten_row(
-    phi: FloatArray,
-    scale: FloatArray,
-    independent: IntArray,
-    transform: FloatArray,
-    out: FloatArray,
-    low: FloatArray,
-) -> None:
-    """One whitened row, correct to the last bits; equal rows give equal bits in any batch."""
-    for k in range(len(out)):
-        out[k] = low[k] = 0.0
-    for j in range(len(independent)):
-        column = independent[j]
-        _add_product(phi[column] * scale[column], transform[j], j, out, low)
-    for k in range(len(out)):
-        out[k] += low[k]
-
-
 @entry()
-def whiten_rows(
+def _whiten_rows(
     phi: FloatArray,
     scale: FloatArray,
     independent: IntArray,
     transform: FloatArray,
     out: FloatArray,
 ) -> None:
-    """Whiten every row of `phi` (m, p) into `out` (m, rank)."""
+    """Whiten every row of `phi` (m, p) into `out` (m, rank), correct to the last bits.
+
+    Equal rows give equal bits in any batch.
+    """
     low = np.empty(out.shape[1])
     for i in range(len(phi)):
-        whiten_row(phi[i], scale, independent, transform, out[i], low)
+        for k in range(len(low)):
+            out[i, k] = low[k] = 0.0
+        for j in range(len(independent)):
+            column = independent[j]
+            _add_product(phi[i, column] * scale[column], transform[j], j, out[i], low)
+        for k in range(len(low)):
+            out[i, k] += low[k]
 
 
 @entry()
-def relation_gaps(
+def _relation_gaps(
     phi: FloatArray,
     scale: FloatArray,
     independent: IntArray,
