@@ -173,7 +173,8 @@ class QuantileModel:
                 f"got values from {given.min()} to {given.max()}; draw uniformly from that "
                 "interval."
             )
-        return np.ascontiguousarray(np.broadcast_to(given, (count,)))
+        # A copy: numba would compile all kernels again for the read-only view.
+        return np.array(np.broadcast_to(given, (count,)))
 
     def _follow(self, phi: FloatArray, weights: FloatArray) -> Thresholds:
         """Run the paths in threads; a point's result does not depend on how rows are split."""
