@@ -41,7 +41,7 @@ def style() -> None:
             "axes.titlesize": 10.5,
             "axes.titlelocation": "left",
             "legend.frameon": False,
-            "figure.dpi": 130,
+            "figure.dpi": 105,
         }
     )
 
@@ -180,26 +180,29 @@ def measure(n: int) -> Counts:
 
 def draw_line(axes: Axes, sizes: list[int], values: list[Array], colour: str, label: str) -> None:
     """The mean over test points, and the 90% quantile as a thin line."""
-    axes.plot(sizes, [v.mean() for v in values], "o-", color=colour, ms=4, label=f"{label}: mean")
+    axes.plot(sizes, [v.mean() for v in values], "o-", color=colour, ms=4, label=f"{label}, mean")
     high = [np.quantile(v, 0.9) for v in values]
-    axes.plot(sizes, high, "--", color=colour, lw=0.9, label="90% of the paths are below")
+    axes.plot(sizes, high, "--", color=colour, lw=0.9, label="90% quantile")
 
 
 def draw_scan(counts: list[Counts]) -> None:
     """Figure 2: points scanned and pivots against n."""
     sizes = [c.n for c in counts]
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.7), layout="constrained")
-    left.plot(sizes, sizes, color=GREY, lw=1.0, ls=":", label="all calibration points")
+    left.plot(sizes, sizes, color=GREY, lw=1.2, ls=":")
+    left.annotate(
+        "all points", (sizes[-1], sizes[-1]), (-8, 0), textcoords="offset points", ha="right"
+    )
     draw_line(left, sizes, [c.base_points for c in counts], BLUE, "from the base vertex")
     draw_line(left, sizes, [c.points for c in counts], ORANGE, "from the nearest landmark")
     left.set(xscale="log", yscale="log", ylim=(10, 3e6), title="Points scanned by one path")
     draw_line(right, sizes, [c.base_pivots for c in counts], BLUE, "from the base vertex")
     draw_line(right, sizes, [c.pivots for c in counts], ORANGE, "from the nearest landmark")
-    right.set(xscale="log", ylim=(0, 20), title="Pivots of one path")
+    right.set(xscale="log", ylim=(0, 18), yticks=range(0, 19, 3), title="Pivots of one path")
     for axes in (left, right):
         axes.set_xlabel("calibration points n")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        axes.legend(loc="upper left")
+    right.legend(loc="upper left", ncols=2)
     figure.savefig(FIGURES / "engine_scan.png")
 
 

@@ -6,6 +6,9 @@ from problems import COMPILED, Array, Case, random_case, reference
 
 from trustsets.engine import fit_quantiles
 from trustsets.engine import landmarks as landmarks_module
+from trustsets.engine import path as path_module
+from trustsets.engine.path import CAP_BASE, CAP_FACTOR
+from trustsets.engine.scan_order import GROUP_KEY, SPREAD
 from trustsets.status import Status
 
 FEATURES = [
@@ -139,3 +142,51 @@ def test_every_landmark_leads_to_the_same_vertex(
         object.__setattr__(model, "_landmarks", landmarks._replace(half_square=only))
         found = model.thresholds(case.tests, weights).values
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("scores", ["continuous", "rounded"])
+@pytest.mark.parametrize("features", ["normal", "bins", "polynomial3"])
+def test_paths_pass_their_own_check(features: str, scores: str) -> None:
+    """The next solver would repair a wrong path, so its own result is looked at, with copies."""
+    for seed in SEEDS:
+        case = random_case(seed, features, scores, n=60, m=12)
+        drawn = np.random.default_rng(seed).integers(60, size=240)
+        weights = np.full(12, 1.0 - case.alpha)
+        model = fit_quantiles(case.phi[drawn], case.scores[drawn], case.alpha)
+        found = model._follow(case.tests, weights)
+        cap = CAP_FACTOR * model.rank + CAP_BASE
+        assert np.all((found.status != Status.FALLBACK) | (found.pivots == cap))
+
+
+def far_rows(features: str) -> tuple[Case, Array]:
+    """A problem, and test rows at many times their size, up to infinite thresholds."""
+    n, rng = 4000 if COMPILED else 900, np.random.default_rng(1)
+    if features == "line":
+        phi = np.column_stack([np.ones(n), rng.uniform(-1.0, 1.0, n)])
+        case = Case(phi, rng.gamma(2.0, size=n), phi[:3], 0.1)
+    else:
+        case = random_case(1, features, "continuous", n=n, m=3)
+    sizes = np.array([0.25, 1.0, 4.0, 16.0, 60.0])
+    return case, (case.tests * sizes[:, None, None]).reshape(-1, case.phi.shape[1])
+
+
+@pytest.mark.parametrize("features", ["line", "polynomial1", "student"])
+def test_bounds_never_hide_a_crossing(monkeypatch: pytest.MonkeyPatch, features: str) -> None:
+    """Long paths from the base vertex are the same when every block is scanned in every step."""
+    for factor in ("CAP_FACTOR", "LANDMARK_CAP_FACTOR"):
+        monkeypatch.setattr(path_module, factor, 60)
+    case, tests = far_rows(features)
+    model = fit_quantiles(case.phi, case.scores, 0.1)
+    object.__setattr__(model, "_landmarks", model._base_landmark)
+    bounded = model._follow(tests, np.full(len(tests), 0.9))
+    order = model._scan_order
+    summary = order.scan.summary.copy()
+    summary[SPREAD] = 1e7
+    summary[GROUP_KEY] = np.where(np.isfinite(summary[GROUP_KEY]), -2.0 - model.rank, np.inf)
+    scan = order.scan._replace(summary=summary)
+    object.__setattr__(model, "_scan_order", order._replace(scan=scan))
+    whole = model._follow(tests, np.full(len(tests), 0.9))
+    assert bounded.pivots.max() >= 10
+    np.testing.assert_array_equal(bounded.status, whole.status)
+    np.testing.assert_array_equal(bounded.pivots, whole.pivots)
+    np.testing.assert_allclose(bounded.values, whole.values, rtol=1e-12)

@@ -4,12 +4,16 @@ Confidences that are rounded, constant or one-hot give such scores. An optimum t
 score exactly, and a class at the threshold belongs to the set.
 """
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from problems import COMPILED, Array, polynomial
 
 from trustsets import APS, ConditionalConformal, ModelOutputs, Softmax, TrustScore
 from trustsets.engine import fit_quantiles
+from trustsets.engine.kernels import weighted_sum
+from trustsets.engine.problem import RESOLUTION, build_problem
 
 SAMPLES = 2000 if COMPILED else 120
 
@@ -61,3 +65,27 @@ def test_sets_of_coarse_outputs_cover(outputs: str, score: APS | Softmax) -> Non
         coverage = predictor.predict_set(test, alpha=alpha).covers(test.labels).mean()
         # Four standard errors of two samples of this size, calibration and test.
         assert coverage > 1.0 - alpha - 4.0 * np.sqrt(2.0 * alpha * (1.0 - alpha) / SAMPLES)
+
+
+@pytest.mark.parametrize("digits", [2, 52])
+def test_a_sum_is_never_rounded_down(digits: int) -> None:
+    """Against rational arithmetic; sums of short binary fractions are exact."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        coefficients = rng.integers(-1, 2, 6).astype(float)
+        scores = np.round(rng.random(6) * 2.0**digits) / 2.0**digits
+        found = Fraction(float(weighted_sum(np.stack([coefficients, scores]), 0, 1)))
+        terms = zip(coefficients, scores, strict=True)
+        exact = sum((Fraction(c) * Fraction(s) for c, s in terms), Fraction(0))
+        assert exact <= found <= exact + Fraction(1, 10**11)
+        assert digits == 52 or found == exact
+
+
+def test_nudges_break_ties_and_keep_the_order_of_scores() -> None:
+    gap = 1.25 * RESOLUTION
+    scores = np.append(gap * np.repeat(np.arange(40.0), 5), 1.0)
+    problem = build_problem(np.arange(201.0)[:, None], scores, 0.1)
+    np.testing.assert_array_equal(problem.scores, np.ldexp(scores, -problem.exponent))
+    assert np.all(problem.nudges > 0.0)
+    assert len(np.unique(problem.nudges)) == 201
+    assert problem.nudges[:-1].max() < 0.5 * np.ldexp(gap, -problem.exponent)

@@ -109,6 +109,7 @@ def _descend(
     total, inverse, is_basic = scratch.total, scratch.inverse, scratch.is_basic
     for k in range(rank):
         is_basic[basic[k]] = True
+    # The first pivot finds the vertex stale, so everything is computed from scratch.
     cap, length, stale = CAP_FACTOR * max(rank, 10), BEYOND, REFRESH
     for pivot in range(cap):
         leaving, excess, sign = -1, 0.0, 0.0
@@ -123,6 +124,7 @@ def _descend(
         if leaving < 0:
             return OPTIMAL, pivot
         stale += 1
+        # Along the edge the residual of the leaving point gets the sign of the broken bound.
         for j in range(rank):
             edge[j] = -sign * inverse[leaving, j]
         _speeds(rows, edge, basic, scratch.speed)
@@ -260,6 +262,7 @@ def _weighted_select(
     low, high, passed, after = ZERO, count, 0.0, -1
     while low < high:
         a, b, c = step[low], step[(low + high) // 2], step[high - 1]
+        # The median of three is a good pivot value for sorted and for random steps.
         pivot = max(min(a, b), min(max(a, b), c))
         less, more = three_way(step, drop, index, low, high, pivot)
         below = passed
@@ -288,6 +291,7 @@ def _pass_points(data: PointSet, length: float, scratch: Scratch) -> None:
     residual, speed = scratch.residual, scratch.speed
     for low in range(0, len(residual), WIDTH):
         passed = 0
+        # Without branches, as in `_crossings`: in most blocks no point changes side.
         for i in range(low, low + WIDTH):
             new = residual[i] - length * speed[i]
             passed += (residual[i] > 0.0) != (new > 0.0)

@@ -162,6 +162,7 @@ class _ExtremeFit(ActiveSet):
             nearest = int(np.argmin(apart))
             if apart[nearest] < SIMILAR_SHARE * np.linalg.norm(self.goal):
                 return self._centre_at(solved[nearest][1])
+        # No point has crossed yet, and the scan order lists the nearest points first.
         near = self.scan_order.order[:FIRST_ACTIVE]
         distance = self.scan_order.scan.points[DISTANCE, : len(near)]
         nowhere = np.zeros(len(self.data.rows), np.bool_)
@@ -189,6 +190,8 @@ class _ExtremeFit(ActiveSet):
         if self.size < len(near):
             distance = np.abs(centre.gap) / norms[near]
             near = near[np.argpartition(distance, self.size)[: self.size]]
+        # The descent starts at the basic points of the centre. Those of the base vertex have slopes
+        # between the bounds there, so they cannot be fixed on a side.
         basic = centre.basic_points, self.vertex.basic_points
         parts = [near, *basic, self.scan_order.high_leverage, self.missed]
         return np.unique(np.concatenate(parts))
@@ -202,8 +205,10 @@ class _ExtremeFit(ActiveSet):
         order = np.argsort(both)
         both = both[order]
         part = self.data.take(both)
+        # A sampled point acts like all the points that it represents.
         part.copies[:] *= np.concatenate([np.ones(len(self.active)), weights])[order]
-        # On their side of the centre the sampled points, with their weights, cancel out.
+        # The sampled points are part of the fixed sum already. Subtracting their own slopes leaves
+        # the slope at the centre unchanged, whatever their weights are.
         own = compensated_sum(self.data.rows[points], weights * self._slopes(points))
         local = np.searchsorted(both, self.centre.basic_points)
         status, pivots, self.edge = descend(part, self.linear - own, self.alpha, local)
@@ -234,6 +239,7 @@ class _ExtremeFit(ActiveSet):
 
     def recentre(self, wrong: IntArray) -> None:
         """Choose the next active set around the new solution."""
+        # The number of wrong points should halve in each round; a larger active set helps.
         if len(wrong) > self.last_wrong // 2:
             self.size = int(GROWTH * self.size) + 1
         # Points that come up again and again stay active; too many only say "not there yet".
@@ -244,6 +250,7 @@ class _ExtremeFit(ActiveSet):
     def is_final(self, status: int) -> bool:
         """Whether a ray is one of all points, too, or all points were solved for."""
         if status == UNBOUNDED:
+            # A ray over few points may be stopped by others, so all of them are asked.
             loss = _loss_along(self.data.rows, self.data.copies, self.edge, self.alpha)
             if self.goal @ self.edge > (1.0 + RAY_TOL) * loss:
                 return True
@@ -283,6 +290,7 @@ def _find_near(scan: Scan, shift: FloatArray, found: IntArray, gap: FloatArray) 
     radius = np.sqrt(rows_dot(shift, ZERO, shift, ZERO))
     count = 0
     for superblock in range(len(scan.centres)):
+        # Keys grow from group to group, so all later points are too far away.
         if NEAR_SHARE * summary[GROUP_KEY, superblock * WIDTH] > radius:
             break
         block_products(scan.centres, superblock, shift, ZERO, middle, ZERO)
