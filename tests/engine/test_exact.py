@@ -7,7 +7,7 @@ from problems import COMPILED, Array, Case, random_case, reference
 from trustsets.engine import fit_quantiles
 from trustsets.engine import landmarks as landmarks_module
 from trustsets.engine import path as path_module
-from trustsets.engine.path import CAP_BASE, CAP_FACTOR
+from trustsets.engine.path import CAP_BASE, CAP_FACTOR, REFRESH
 from trustsets.engine.scan_order import GROUP_KEY, SPREAD
 from trustsets.status import Status
 
@@ -160,7 +160,7 @@ def test_paths_pass_their_own_check(features: str, scores: str) -> None:
 
 def far_rows(features: str) -> tuple[Case, Array]:
     """A problem, and test rows at many times their size, up to infinite thresholds."""
-    n, rng = 4000 if COMPILED else 900, np.random.default_rng(1)
+    n, rng = 900, np.random.default_rng(1)
     if features == "line":
         phi = np.column_stack([np.ones(n), rng.uniform(-1.0, 1.0, n)])
         case = Case(phi, rng.gamma(2.0, size=n), phi[:3], 0.1)
@@ -186,7 +186,11 @@ def test_bounds_never_hide_a_crossing(monkeypatch: pytest.MonkeyPatch, features:
     scan = order.scan._replace(summary=summary)
     object.__setattr__(model, "_scan_order", order._replace(scan=scan))
     whole = model._follow(tests, np.full(len(tests), 0.9))
-    assert bounded.pivots.max() >= 10
+    longest = int(np.argmax(np.where(bounded.status == Status.EXACT, bounded.pivots, -1)))
+    assert bounded.pivots[longest] > REFRESH
+    row = model._problem.whitening.apply(tests[longest : longest + 1])[0]
+    alone, _ = model._solve_alone(row, 0.9, [])
+    assert bounded.values[longest] == pytest.approx(alone, rel=1e-9)
     np.testing.assert_array_equal(bounded.status, whole.status)
     np.testing.assert_array_equal(bounded.pivots, whole.pivots)
     np.testing.assert_allclose(bounded.values, whole.values, rtol=1e-12)

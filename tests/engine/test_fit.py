@@ -10,6 +10,7 @@ from scipy.optimize import linprog
 
 from trustsets.engine import fit as fit_module
 from trustsets.engine import fit_quantiles, solve_linear_program
+from trustsets.engine import linear_program as program_module
 from trustsets.engine import model as model_module
 from trustsets.engine.descent import CAPPED
 from trustsets.engine.fit import fit_vertex
@@ -69,8 +70,12 @@ def fail_all_paths(model: QuantileModel) -> None:
     object.__setattr__(model, "_scan_order", order._replace(scan=scan))
 
 
-def test_descent_and_program_agree_with_the_path() -> None:
-    """The two stand-ins for a path that fails give the value of the path."""
+@pytest.mark.parametrize("active", [8, 2000])
+def test_descent_and_program_agree_with_the_path(
+    monkeypatch: pytest.MonkeyPatch, active: int
+) -> None:
+    """The two solvers that take over from a path give its value, however few points start."""
+    monkeypatch.setattr(program_module, "FIRST_ACTIVE", active)
     model, tests = extreme_model()
     problem, vertex = model._problem, model._scan_order.vertex
     expected = model.thresholds(tests)
