@@ -13,11 +13,11 @@ from trustsets.engine import fit_quantiles, solve_linear_program
 from trustsets.engine import linear_program as program_module
 from trustsets.engine import model as model_module
 from trustsets.engine.descent import CAPPED
-from trustsets.engine.fit import fit_vertex
+from trustsets.engine.fit import fit_vertex, problem_points
 from trustsets.engine.linear_program import solve_reduced
 from trustsets.engine.model import QuantileModel
 from trustsets.engine.problem import Problem, build_problem
-from trustsets.engine.vertex import Certificate, Vertex
+from trustsets.engine.vertex import Certificate, Vertex, certify
 from trustsets.status import Status
 
 N = 6000 if COMPILED else 150
@@ -54,6 +54,18 @@ def test_a_certificate_fails_on_any_violation() -> None:
         assert not Certificate(*wrong, pivots=1).holds
 
 
+def test_only_the_optimal_vertex_has_a_certificate() -> None:
+    case = random_case(0, "polynomial1", "continuous", n=60)
+    problem = build_problem(case.phi, case.scores, 0.1)
+    data, best = problem_points(problem), fit_vertex(problem).basic_points
+    assert certify(data, 0.1, best, np.zeros(3), 0).certificate.holds
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        basic = np.sort(rng.choice(60, 3, replace=False))
+        if not np.array_equal(basic, best):
+            assert not certify(data, 0.1, basic, np.zeros(3), 0).certificate.holds
+
+
 def extreme_model() -> tuple[QuantileModel, np.ndarray]:
     rng = np.random.default_rng(0)
     x = np.exp(rng.standard_normal(N // 2))
@@ -70,7 +82,7 @@ def fail_all_paths(model: QuantileModel) -> None:
     object.__setattr__(model, "_scan_order", order._replace(scan=scan))
 
 
-@pytest.mark.parametrize("active", [8, 2000])
+@pytest.mark.parametrize("active", [8, 16, 24, 2000])
 def test_descent_and_program_agree_with_the_path(
     monkeypatch: pytest.MonkeyPatch, active: int
 ) -> None:
