@@ -67,7 +67,8 @@ def small_path() -> Path2D:
     residuals = scores - vertices @ phi.T
     loss = np.maximum((1.0 - ALPHA) * residuals, -ALPHA * residuals).sum(axis=1)
     gain = vertices @ np.array([1.0, test])
-    weights, betas = [], []
+    weights: list[float] = []
+    betas: list[Array] = []
     for weight in np.linspace(0.0, 1.0 - ALPHA, 4001):
         best = vertices[np.argmin(loss - weight * gain)]
         if not betas or not np.array_equal(best, betas[-1]):
