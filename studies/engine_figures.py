@@ -199,11 +199,11 @@ def draw_scan(counts: list[Counts]) -> None:
     left.set(xscale="log", yscale="log", ylim=(10, 3e6), title="Points scanned by one path")
     draw_line(right, sizes, [c.base_pivots for c in counts], BLUE, "from the base vertex")
     draw_line(right, sizes, [c.pivots for c in counts], ORANGE, "from the nearest landmark")
-    right.set(xscale="log", ylim=(0, 18), yticks=range(0, 19, 3), title="Pivots of one path")
+    right.set(xscale="log", ylim=(0, 21), yticks=range(0, 19, 3), title="Pivots of one path")
     for axes in (left, right):
         axes.set_xlabel("calibration points n")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    right.legend(loc="upper left", ncols=2)
+    right.legend(loc="upper left")
     figure.savefig(FIGURES / "engine_scan.png")
 
 
