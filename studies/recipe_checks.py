@@ -211,7 +211,7 @@ def check_falling() -> tuple[float, float]:
     finite = np.isfinite(expected)
     assert finite.any() and np.array_equal(finite, np.isfinite(found))
     rises = FALLING.rows(problem.learned.basis, problem.phi.shape[1])
-    steps = problem.model.thresholds(rises, level=0.0).values  # linear in the row at weight 0
+    steps = problem.model.thresholds(rises, weight=0.0).values  # linear in the row at weight 0
     return float(np.abs(found - expected)[finite].max()), float(steps.max())
 
 

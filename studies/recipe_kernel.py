@@ -311,7 +311,7 @@ def fit_kernel(
 
 def _program(phi: Floats, scores: Floats, alpha: float) -> State:
     """The optimum without the RKHS: a vertex of a linear program."""
-    basis = fit_quantiles(phi, scores, alpha=alpha).basis
+    basis = fit_quantiles(phi, scores, alpha=alpha).basic_points
     b = np.linalg.solve(phi[basis], scores[basis])
     residuals = scores - phi @ b
     side = np.where(residuals > 0.0, 1, -1).astype(np.int64)

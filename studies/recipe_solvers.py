@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 class Model(Protocol):
     """What a fitted calibration problem must be able to do."""
 
-    def thresholds(self, phi_test: Floats, level: Any = None) -> Thresholds:
+    def thresholds(self, phi_test: Floats, weight: Any = None) -> Thresholds:
         """Threshold of every new row."""
 
 
@@ -119,9 +119,9 @@ class GaussianModel:
 
     model: KernelModel
 
-    def thresholds(self, phi_test: Floats, level: Any = None) -> Thresholds:
+    def thresholds(self, phi_test: Floats, weight: Any = None) -> Thresholds:
         """Threshold of every new row."""
-        return self.model.thresholds(phi_test, _ranks(phi_test), level)
+        return self.model.thresholds(phi_test, _ranks(phi_test), weight)
 
 
 def _ranks(phi: Floats) -> Floats:
