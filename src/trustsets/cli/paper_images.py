@@ -156,8 +156,7 @@ def extract(
 
       trustsets paper extract imagenet --images ILSVRC2012 --weights resnet50-0676ba61.pth
     """
-    from trustsets.paper.images.extraction import extract_dataset
-    from trustsets.paper.images.machine import decoding_workers, pick_device
+    from trustsets.paper.images.extraction import ExtractionOptions, extract_dataset
 
     folder = output or Path("extracted") / dataset.value
     parts = extract_dataset(
@@ -167,15 +166,17 @@ def extract(
         folder,
         lists=lists,
         seed=seed,
-        resize=resize,
-        size=image_size,
-        device=pick_device(device),
-        mixed_precision="auto" if mixed_precision is None else mixed_precision,
-        batch_size=batch_size,
-        workers=decoding_workers(workers),
-        max_unreadable=max_unreadable,
-        shard_rows=shard_rows,
-        progress=False if quiet else None,
+        options=ExtractionOptions(
+            resize=resize,
+            size=image_size,
+            device=device,
+            mixed_precision="auto" if mixed_precision is None else mixed_precision,
+            batch_size=batch_size,
+            workers=workers,
+            max_unreadable=max_unreadable,
+            shard_rows=shard_rows,
+            progress=False if quiet else None,
+        ),
     )
     if console.settings.json:
         _print_json(context, folder, {"parts": [asdict(part) for part in parts]})
@@ -258,7 +259,6 @@ def train(
 
       trustsets paper train fitzpatrick17k --images skin --weights resnet18-f37072fd.pth
     """
-    from trustsets.paper.images.machine import decoding_workers, pick_device
     from trustsets.paper.images.training import TrainingOptions, train_dataset
 
     folder = output or Path("trained") / dataset.value
@@ -272,8 +272,8 @@ def train(
         seed=seed,
         size=image_size,
         options=TrainingOptions(
-            device=pick_device(device),
-            workers=decoding_workers(workers),
+            device=device,
+            workers=workers,
             checkpoint_steps=checkpoint_steps,
             max_unreadable=max_unreadable,
             progress=False if quiet else None,

@@ -133,7 +133,8 @@ def run(
     """
     from trustsets.paper.experiment import Experiment
     from trustsets.paper.options import Options, choose_bins, parse_edges, parse_numbers
-    from trustsets.paper.page import Made, write_run
+    from trustsets.paper.page import write_run
+    from trustsets.paper.results import Made
     from trustsets.paper.sources import read_source
     from trustsets.paper.stages import StageCache
 

@@ -1,4 +1,4 @@
-"""The paper's five datasets as they lie on disk. Needs no torch, and opens no image.
+"""The paper's five datasets as they lie on disk; no image is opened.
 
 Each function turns a folder into an `ImageSet`; `load_dataset` picks one by name.
 """

@@ -1,4 +1,4 @@
-"""Images that could not be read: named, counted, and too many of them an error. Needs no torch."""
+"""Images that could not be read: they are named and counted, and too many are an error."""
 
 from pathlib import Path
 from typing import final
