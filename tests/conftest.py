@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -28,3 +30,32 @@ def make_outputs():
         return ModelOutputs(**(fields | changes))
 
     return make
+
+
+# Folders and files whose tests `make quick` leaves out, besides those with the mark of their own:
+# they start processes, run networks or a browser, or simulate for seconds.
+SLOW = (
+    "cli",
+    "demo",
+    "extras",
+    "paper",
+    "statistical",
+    "report/test_report_in_browser.py",
+)
+HERE = Path(__file__).parent
+
+
+def _is_slow(path: Path) -> bool:
+    return any(path.is_relative_to(HERE / name) for name in SLOW)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import slow tests, which may need torch or ray, where none is wanted."""
+    wanted = config.getoption("markexpr", "")
+    return True if "not slow" in wanted and _is_slow(collection_path) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _is_slow(item.path):
+            item.add_marker(pytest.mark.slow)

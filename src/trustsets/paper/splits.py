@@ -63,17 +63,19 @@ class Split:
     @cached_property
     def observed(self) -> tuple[Observed, Observed]:
         """Calibration and test samples with the paper's trust scores, if there are any."""
-        source, trust = self.source, self._trust
-        if trust is None:
+        if self._trust is None:
             return Observed(self.calibration), Observed(self.test)
-        first, second = (
-            Observed(half, KnownTrust(trust[part][source.positions(part, half)]))
-            for part, half in (
-                (source.calibration_part, self.calibration),
-                (source.test_part, self.test),
-            )
+        first, second = map(KnownTrust, self.trust_of_halves(self._trust))
+        return Observed(self.calibration, first), Observed(self.test, second)
+
+    def trust_of_halves(self, trust: TrustValues) -> tuple[Floats, Floats]:
+        """Trust of the calibration samples and of the test samples."""
+        source = self.source
+        first, second = source.calibration_part, source.test_part
+        return (
+            trust[first][source.positions(first, self.calibration)],
+            trust[second][source.positions(second, self.test)],
         )
-        return first, second
 
     def scored(self, score: str) -> tuple[Task, RankedScores]:
         """Calibration problem of the paper's methods, and the scores of the test samples.

@@ -185,27 +185,30 @@ def _printed_cells(row: Row) -> list[str]:
 
 def paper_tables(run: Run) -> list[PaperTable]:
     """Tables 1, 2, 4, 5, those by degree and of related work, as far as the run allows."""
-    main = [STANDARD, NAIVE, CONDITIONAL, DEFAULT]
-    columns = _columns(run, _MAIN)
-    found = []
-    if _MAIN_SCORE in run.options.scores:
-        if run.source.has_trust:
-            title = f"methods, {_MAIN_SCORE} score"
-            found.append(_table(run, 1, title, [_MAIN_SCORE], main, columns))
-        if run.source.groups:
-            found.append(_group_table(run))
-        if run.source.has_features:
-            title = "principal components of the features as function class"
-            methods = [*main[:-1], PCA, DEFAULT]
-            found.append(_table(run, 4, title, [_MAIN_SCORE], methods, columns))
-        if run.options.related:
-            methods = [STANDARD, CONDITIONAL, *RELATED, DEFAULT]
-            title = "Methods of related work"
-            found.append(_table(run, None, title, [_MAIN_SCORE], methods, columns))
-    title = "methods by conformity score"
-    found.append(_table(run, 5, title, run.options.scores, main, columns))
-    if run.source.has_trust and len(run.options.degrees) > 1:
-        found.append(_degree_table(run, columns))
+    source, options = run.source, run.options
+    main, one = [STANDARD, NAIVE, CONDITIONAL], [_MAIN_SCORE]
+    columns, found = _columns(run, _MAIN), []
+    if source.has_trust:
+        cells = _cells(run, one, [*main, DEFAULT])
+        found.append(_table(run, 1, f"methods, {_MAIN_SCORE} score", cells, columns))
+    if source.groups:
+        found.append(_group_table(run))
+    if source.has_features:
+        title = "principal components of the features as function class"
+        found.append(_table(run, 4, title, _cells(run, one, [*main, PCA, DEFAULT]), columns))
+    if options.related:
+        cells = _cells(run, one, [STANDARD, CONDITIONAL, *RELATED, DEFAULT])
+        found.append(_table(run, None, "Methods of related work", cells, columns, "related"))
+    cells = _cells(run, options.scores, [*main, DEFAULT])
+    found.append(_table(run, 5, "methods by conformity score", cells, columns))
+    if source.has_trust and len(options.degrees) > 1:
+        title = f"{CONDITIONAL} by degree of the polynomials (the paper stops at 5)"
+        cells = [
+            Cell(score, CONDITIONAL, degree)
+            for score in options.scores
+            for degree in options.degrees
+        ]
+        found.append(_table(run, None, title, cells, columns, "degrees", "Degree"))
     return [table for table in found if table.rows]
 
 
@@ -214,71 +217,53 @@ def _columns(run: Run, wanted: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in wanted if name in shared)
 
 
+def _cells(run: Run, scores: Sequence[str], methods: Sequence[str]) -> list[Cell]:
+    with_degree = {CONDITIONAL, PLUGIN}
+    return [
+        Cell(score, method, run.options.degree if method in with_degree else None)
+        for score in scores
+        for method in methods
+    ]
+
+
 def _group_table(run: Run) -> PaperTable:
     parts = [f"group:{name}.{part}" for name in run.source.groups for part in ("gap", "worst")]
     columns = _columns(run, ["coverage", "size", *parts, "class.gap"])
-    own = [cell.method for cell in run.evaluations if cell.method.startswith(GROUPWISE)]
-    package = [cell.method for cell in run.evaluations if cell.method.startswith(OWN_GROUPWISE)]
-    methods = [STANDARD, *dict.fromkeys(own), CONDITIONAL, *dict.fromkeys(package), DEFAULT]
-    return _table(run, 2, "methods by group", [_MAIN_SCORE], methods, columns)
+    known = dict.fromkeys(cell.method for cell in run.evaluations)
+    own = [name for name in known if name.startswith(GROUPWISE)]
+    package = [name for name in known if name.startswith(OWN_GROUPWISE)]
+    methods = [STANDARD, *own, CONDITIONAL, *package, DEFAULT]
+    return _table(run, 2, "methods by group", _cells(run, [_MAIN_SCORE], methods), columns)
 
 
 def _table(
     run: Run,
     number: int | None,
     title: str,
-    scores: Sequence[str],
-    methods: Sequence[str],
-    columns: tuple[str, ...],
-) -> PaperTable:
-    with_degree = {CONDITIONAL, PLUGIN}
-    cells = [
-        Cell(score, method, run.options.degree if method in with_degree else None)
-        for score in scores
-        for method in methods
-    ]
-    slug = f"table{number}" if number else "related"
-    rows = _rows(run, number, cells, [cell.method for cell in cells], columns)
-    return PaperTable(number, slug, title, ("Score", "Method"), columns, rows)
-
-
-def _degree_table(run: Run, columns: tuple[str, ...]) -> PaperTable:
-    cells = [
-        Cell(score, CONDITIONAL, degree)
-        for score in run.options.scores
-        for degree in run.options.degrees
-    ]
-    title = f"{CONDITIONAL} by degree of the polynomials (the paper stops at 5)"
-    rows = _rows(run, None, cells, [str(cell.degree) for cell in cells], columns)
-    return PaperTable(None, "degrees", title, ("Score", "Degree"), columns, rows)
-
-
-def _rows(
-    run: Run,
-    table: int | None,
     cells: Sequence[Cell],
-    names: Sequence[str],
     columns: tuple[str, ...],
-) -> tuple[Row, ...]:
-    """Rows of the cells that were run, with the printed numbers of a table of the paper."""
+    slug: str = "",
+    head: str = "Method",
+) -> PaperTable:
+    """Table of the cells that were run; numbers in the paper's tables have the printed ones."""
     there = {
-        (cell.score, name): cell
-        for cell, name in zip(cells, names, strict=True)
+        (cell.score, cell.method if head == "Method" else str(cell.degree)): cell
+        for cell in cells
         if cell in run.evaluations
     }
-    if not there:
-        return ()
-    results = {key: run.evaluations[cell] for key, cell in there.items()}
-    compared = compare(results, columns=columns, n_bootstrap=_BOOTSTRAP)
     rows = []
-    for (key, cell), entries in zip(there.items(), compared.entries, strict=True):
-        place = (table, run.source.name, cell.score, cell.method)
+    results = {key: run.evaluations[cell] for key, cell in there.items()}
+    compared = compare(results, columns=columns, n_bootstrap=_BOOTSTRAP).entries if there else ()
+    for (key, cell), entries in zip(there.items(), compared, strict=True):
+        place = (number, run.source.name, cell.score, cell.method)
         numbers = [
             _number(entry, run.evaluations[cell], column, printed_value(*place, column))
             for column, entry in zip(columns, entries, strict=True)
         ]
         rows.append(Row(key, tuple(numbers)))
-    return tuple(rows)
+    return PaperTable(
+        number, slug or f"table{number}", title, ("Score", head), columns, tuple(rows)
+    )
 
 
 def _number(
