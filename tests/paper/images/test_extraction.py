@@ -303,7 +303,7 @@ def test_weights_of_other_classes_or_another_split_are_refused(prepared, cli, tm
     other = save_checkpoint(tree.dataset, make_body(tree.dataset, 5), tmp_path / "five")
     code, _, err = cli(*command(tree, other, tmp_path / "out"))
     assert code == 2
-    assert "have 5 classes, and the images of fitzpatrick17k 3" in err
+    assert "have 5 classes, and the images of fitzpatrick17k have 3" in err
     from safetensors.torch import save_file
 
     for facts, message in [
