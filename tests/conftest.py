@@ -32,21 +32,36 @@ def make_outputs():
     return make
 
 
-# Folders and files whose tests `make quick` leaves out, besides those with the mark of their own:
-# they start processes, run networks or a browser, or simulate for seconds.
+# Folders, files and tests (by the beginning of their name) that `make quick` leaves out, besides
+# those with a mark of their own: they start processes, run networks or a browser, or take seconds.
 SLOW = (
     "cli",
     "demo",
+    "engine/test_compiled.py",
+    "engine/test_exact.py",
     "extras",
+    "neighbours/test_neighbours.py::test_torch",
+    "neighbours/test_partial.py",
     "paper",
-    "statistical",
+    "predictors/test_conditional.py::test_levels_never_cross",
+    "predictors/test_loading.py",
+    "predictors/test_predictors.py::test_sets_are_nested_in_alpha[clusters",
+    "predictors/test_related.py::test_a_saved_atypicality",
     "report/test_report_in_browser.py",
+    "statistical",
+    "test_classifier.py",
 )
 HERE = Path(__file__).parent
 
 
-def _is_slow(path: Path) -> bool:
-    return any(path.is_relative_to(HERE / name) for name in SLOW)
+def _is_slow(path: Path, name: str = "") -> bool:
+    if not path.is_relative_to(HERE):
+        return False
+    place = path.relative_to(HERE).as_posix()
+    return any(
+        f"{place}::{name}".startswith(slow) if "::" in slow else f"{place}/".startswith(f"{slow}/")
+        for slow in SLOW
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -57,5 +72,5 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if _is_slow(item.path):
+        if _is_slow(item.path, item.name):
             item.add_marker(pytest.mark.slow)
