@@ -45,7 +45,7 @@ types: $(READY)
 unit: $(READY) browser
 	$(BIN)/python -m pytest
 
-NUMERICAL := tests/engine tests/neighbours
+NUMERICAL := tests/basis tests/engine tests/metrics tests/neighbours tests/recalibration
 FAST := $(BIN)/python -m pytest -q -m "not slow and not statistical"
 quick-numerical: $(READY)
 	$(FAST) $(NUMERICAL)

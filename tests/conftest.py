@@ -40,6 +40,8 @@ SLOW = (
     "engine/test_compiled.py",
     "engine/test_exact.py",
     "extras",
+    "files/test_reading.py::test_reading_a_part_takes_the_memory",
+    "files/test_tables.py::test_engines",
     "neighbours/test_neighbours.py::test_torch",
     "neighbours/test_partial.py",
     "paper",
@@ -48,8 +50,10 @@ SLOW = (
     "predictors/test_predictors.py::test_sets_are_nested_in_alpha[clusters",
     "predictors/test_related.py::test_a_saved_atypicality",
     "report/test_report_in_browser.py",
+    "report/test_report_page.py::test_page_of_25000_points",
     "statistical",
     "test_classifier.py",
+    "test_plots.py::test_matplotlib_is_imported",
 )
 HERE = Path(__file__).parent
 
