@@ -106,6 +106,7 @@ def test_public_names() -> None:
 
 if COMPILED:
 
+    @pytest.mark.slow
     def test_the_laws_hold_without_compilation() -> None:
         """The kernels as plain Python: what coverage measures is what runs."""
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
