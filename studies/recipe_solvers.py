@@ -18,8 +18,11 @@ from trustsets import APS, ConditionalConformal, ModelOutputs, Polynomial
 from trustsets.basis import Basis, FittedBasis
 from trustsets.basis.functions import FittedPolynomial
 from trustsets.engine import Thresholds, fit_quantiles
-from trustsets.predictors.base import Calibrated, Task
-from trustsets.predictors.conditional import ConditionalLearned, QuantileRegressionPredictor
+from trustsets.predictors.base import Predictor
+from trustsets.predictors.calibrated import Calibrated, Learned, Task
+from trustsets.predictors.conditional import ConditionalLearned
+from trustsets.predictors.thresholds import SampleThresholds, side_by_side
+from trustsets.predictors.tuning import Method
 from trustsets.statistics import FittedStatistic, Observed, Statistic, SupportsTrust
 
 Floats = NDArray[np.float64]
@@ -46,7 +49,7 @@ class Solver(ABC):
 
 
 @final
-class SolvedConformal(QuantileRegressionPredictor):
+class SolvedConformal(Predictor):
     """`ConditionalConformal` with a given basis and class biases, and the thresholds of a solver.
 
     It knows the one alpha of the study.
@@ -65,26 +68,28 @@ class SolvedConformal(QuantileRegressionPredictor):
         self.tuning_fraction = "auto"
         self.random_state = 0
 
-    @property
-    def _class_bias(self) -> str:
-        return "tuning"
-
-    def _auto_fraction(self, outputs: ModelOutputs) -> float:
-        return ConditionalConformal()._auto_fraction(outputs)
-
-    def _guarantee(self, state: Calibrated) -> str:
-        return f"the one that the docstring of {type(self.solver).__name__} derives."
-
-    def _level(self, observed: Observed, alpha: float) -> None:
-        return None
+    def _method(self) -> Method:
+        like = ConditionalConformal(basis=self.basis, class_bias="tuning")
+        return like._method()
 
     def _learn(self, task: Task) -> ConditionalLearned:
-        # All but the fit is the package's; it keeps fits by alpha and by the price of a restraint,
-        # and this one, without any, is there already.
-        learned = super()._learn(task)
+        # All but the fit is the package's.
+        learned = ConditionalLearned.of(self.basis, task)
         fits: dict[tuple[float, float], Any] = learned._fits
         fits[self.alpha, 0.0] = self.solver.fit(learned, self.alpha)
         return learned
+
+    def _could_learn(self, learned: Learned) -> bool:
+        return isinstance(learned, ConditionalLearned)
+
+    def _thresholds(
+        self, learned: ConditionalLearned, observed: Observed, alphas: tuple[float, ...], seed: int
+    ) -> SampleThresholds:
+        phi = learned.basis.design(observed)
+        return side_by_side([learned.thresholds(phi, alpha) for alpha in alphas], alphas)
+
+    def _guarantee(self, state: Calibrated) -> str:
+        return f"the one that the docstring of {type(self.solver).__name__} derives."
 
 
 @final

@@ -268,8 +268,10 @@ def textbook(
     predictor: ConditionalConformal, sets: PredictionSets, test: ModelOutputs
 ) -> PredictionSets:
     """The sets of the same thresholds, without the class that is always kept."""
-    state = predictor.state_
-    mask = predictor.score.sets(state.scored(test), sets.thresholds, temperature=state.temperature)
+    scoring = predictor.state_.scoring(predictor.score)
+    mask = predictor.score.sets(
+        scoring.corrected(test), sets.thresholds, temperature=scoring.temperature
+    )
     return replace(sets, mask=mask)
 
 

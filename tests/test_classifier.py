@@ -158,7 +158,7 @@ def test_a_class_that_calibration_lacks_is_named(digits):
     wrapped = TrustSetClassifier(model, "standard", prefit=True)
     with pytest.warns(TrustSetsWarning, match="no calibration sample of class 'two'"):
         wrapped.calibrate(X[without], y[without])
-    assert "nothing is promised for it" in wrapped.predictor_.summary()
+    assert "nothing is guaranteed for it" in wrapped.predictor_.summary()
 
 
 def test_frames_and_pipelines_work_together(digits):

@@ -1,4 +1,4 @@
-"""A scikit-learn classifier that also predicts sets. Imports predictors and below."""
+"""A scikit-learn classifier that also predicts sets."""
 
 import warnings
 from collections.abc import Callable
@@ -42,22 +42,22 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """Wrap any classifier: `predict_set` gives sets that hold the true class.
 
     `fit` trains the classifier on one part of the data and calibrates on the other. With
-    ``prefit=True`` the classifier is used as it is: `calibrate` needs data that it was
+    ``prefit=True`` the classifier is used as it is, and `calibrate` needs data that it was
     not trained on.
 
-    Coverage is promised for new samples of the classes that training saw, the `classes_`. A
-    class that training or calibration lacks is named in a warning; a label that the
-    classifier does not know is refused by `calibrate`.
+    Coverage is guaranteed for new samples of the classes that training saw, the `classes_`. A
+    warning names the classes that training or calibration lacks; `calibrate` refuses labels
+    that the classifier does not know.
 
     Parameters
     ----------
     estimator : classifier
         Any scikit-learn classifier or pipeline with `predict_proba` or `decision_function`.
     method : {"conditional", "standard", "mondrian"} or Predictor
-        ``"conditional"`` is `ConditionalConformal` with its defaults, which suit themselves
-        to the amount of calibration data; ``"mondrian"`` uses a grid of confidence and
-        trust; ``"standard"`` is split conformal prediction. A predictor of your own is used
-        as given; its trust score, if it has none, is fitted here.
+        ``"conditional"`` is `ConditionalConformal` with its defaults, which depend on the
+        amount of calibration data; ``"mondrian"`` uses a grid of confidence and trust;
+        ``"standard"`` is split conformal prediction. A predictor is used as given, with a
+        trust score fitted here if it has none.
     features : {"auto", "input", "pipeline"} or callable
         Where the trust score measures distances: the input, the output of a pipeline
         before its last step, or ``features(X)``. ``"auto"`` takes the second for a
@@ -68,7 +68,7 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         Do not train the classifier.
     reference_fraction : float
         With ``prefit=True`` and no earlier `fit`, the share of the calibration data that
-        serves as training points of the trust score instead. Every call of `calibrate` sets
+        serves as training samples of the trust score instead. Every call of `calibrate` sets
         this share of its own data aside; these samples take no part in calibration.
     random_state : int
         Seed of the splits.
@@ -119,20 +119,15 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return hasattr(self, "predictor_")
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Train and calibrate; with ``prefit=True``, only take training points for Trust."""
+        """Train and calibrate; with ``prefit=True``, only take training samples for Trust."""
         X, y = _check_data(X, y)
         if self.prefit:
             check_is_fitted(self.estimator)
-            self._adopt(self.estimator)
-            self._refer_to(X, y)
-            self.reference_is_training_ = True
-            return self
+            return self._adopt(self.estimator)._refer_to(X, y, is_training=True)
         train, rest = _part(y, 1.0 - _fraction(self, "calibration_fraction"), self.random_state)
-        estimator = clone(self.estimator)
-        estimator.fit(_safe_indexing(X, train), y[train])
-        self._adopt(estimator)
-        self._refer_to(_safe_indexing(X, train), y[train])
-        self.reference_is_training_ = True
+        X_train, estimator = _safe_indexing(X, train), clone(self.estimator)
+        estimator.fit(X_train, y[train])
+        self._adopt(estimator)._refer_to(X_train, y[train], is_training=True)
         rest = rest[self._seen_in_training(y[rest])]
         return self._calibrate(_safe_indexing(X, rest), y[rest])
 
@@ -144,9 +139,9 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             share = _fraction(self, "reference_fraction")
             self._adopt(self.estimator)
             _check_known(y, self.classes_)
-            # Anew at every call: a sample must never be calibrated with itself as the reference.
+            # At every call: a sample must never be calibrated with itself as the reference.
             reference, rest = _part(y, share, self.random_state)
-            self._refer_to(_safe_indexing(X, reference), y[reference])
+            self._refer_to(_safe_indexing(X, reference), y[reference], is_training=False)
             X, y = _safe_indexing(X, rest), y[rest]
         elif not hasattr(self, "estimator_"):
             raise NotCalibratedError("there is no trained classifier; call fit, or set prefit.")
@@ -177,24 +172,26 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             margins = np.column_stack([-margins, margins]) / 2.0
         return ModelOutputs(logits=margins, **arguments)
 
-    def _adopt(self, estimator: Any) -> None:
+    def _adopt(self, estimator: Any) -> Self:
         """Take a trained classifier."""
         self.estimator_ = estimator
         self.classes_ = np.asarray(estimator.classes_)
-        if hasattr(estimator, "n_features_in_"):
-            self.n_features_in_ = estimator.n_features_in_
-        if hasattr(estimator, "feature_names_in_"):
-            self.feature_names_in_ = estimator.feature_names_in_
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(estimator, name):
+                setattr(self, name, getattr(estimator, name))
+        return self
 
-    def _refer_to(self, X: Any, y: Array) -> None:
+    def _refer_to(self, X: Any, y: Array, *, is_training: bool) -> Self:
         """Fit the trust score to samples that take no part in calibration."""
         _check_known(y, self.classes_)
         raw = self._raw_features(X)
         self.scaler_ = StandardScaler().fit(raw)
         self.reference_ = TrustScore(normalize=False).fit(self.scaler_.transform(raw), y)
+        self.reference_is_training_ = is_training
+        return self
 
     def _seen_in_training(self, y: Array) -> NDArray[np.bool_]:
-        """Which samples are of a class that the classifier knows; the others are named."""
+        """Which samples are of a class that the classifier knows; warn of the others."""
         known = np.isin(y, self.classes_)
         if not known.any():
             raise InputError(
@@ -204,7 +201,7 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if not known.all():
             warnings.warn(
                 f"training had no sample of {class_names(np.unique(y[~known]))}, so no set can "
-                "hold it and coverage is promised for the other classes only; give more samples "
+                "hold it and coverage is guaranteed for the other classes only; give more samples "
                 "of each class.",
                 TrustSetsWarning,
                 stacklevel=3,
@@ -221,10 +218,7 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         """A fresh predictor for n calibration samples."""
         if isinstance(self.method, Predictor):
             predictor: Predictor = clone(self.method)
-            if (
-                "trust" in predictor.get_params(deep=False)
-                and predictor.get_params()["trust"] is None
-            ):
+            if predictor.trust is None and "trust" in predictor.get_params(deep=False):
                 predictor.set_params(trust=self.reference_)
             return predictor
         if self.method == "standard":
@@ -241,22 +235,19 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         )
 
     def _raw_features(self, X: Any) -> NDArray[np.float64]:
-        """Numbers that distances are measured between, before they are standardised."""
-        last_of_pipeline = isinstance(self.estimator_, Pipeline) and len(self.estimator_) > 1
+        """Features before they are standardised."""
         if callable(self.features):
-            values = self.features(X)
-        elif self.features == "pipeline" or (self.features == "auto" and last_of_pipeline):
-            if not last_of_pipeline:
-                raise InputError('features="pipeline" needs a pipeline of two steps or more.')
-            values = self.estimator_[:-1].transform(X)
-        elif self.features in ("auto", "input"):
-            values = X
-        else:
+            return _dense_numbers(self.features(X))
+        if self.features not in ("auto", "input", "pipeline"):
             raise InputError(
                 'features must be "auto", "input", "pipeline" or a function of X; '
                 f"got {self.features!r}."
             )
-        return _dense_numbers(values)
+        has_steps = isinstance(self.estimator_, Pipeline) and len(self.estimator_) > 1
+        if self.features == "pipeline" and not has_steps:
+            raise InputError('features="pipeline" needs a pipeline of two steps or more.')
+        before_last = has_steps and self.features != "input"
+        return _dense_numbers(self.estimator_[:-1].transform(X) if before_last else X)
 
     def _features(self, X: Any) -> NDArray[np.float64]:
         return np.asarray(self.scaler_.transform(self._raw_features(X)))
@@ -273,7 +264,7 @@ class SetScorer:
         Minus the mean distance between coverage and 1 - alpha (in percent) over `n_bins`
         equal shares of the samples by confidence; or minus the mean size of the sets.
     alpha : float
-        Level of the sets.
+        Allowed miscoverage.
     n_bins : int
         Number of shares.
 

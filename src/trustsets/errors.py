@@ -1,4 +1,4 @@
-"""What can go wrong, in one family. Imports nothing of the package.
+"""The errors and the warning of this package.
 
 Every message names the argument, the rule, what came instead, and what to do.
 """

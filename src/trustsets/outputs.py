@@ -266,6 +266,13 @@ class ModelOutputs:
             Keep the shares of the labels (True), of a group column (its name), or of the
             given values equal in both parts, up to rounding.
         """
+        first, rest = self.split_indices(fraction, seed, stratify)
+        return self._select(first), self._select(rest)
+
+    def split_indices(
+        self, fraction: float, seed: int = 0, stratify: Any = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Positions of the samples in the two parts that `split` gives."""
         if not 0.0 < fraction < 1.0:
             raise InputError(f"fraction must lie strictly between 0 and 1; got {fraction}.")
         if len(self) < 2:
@@ -280,8 +287,7 @@ class ModelOutputs:
         position[by_stratum] = (place + 0.5) / np.repeat(count, count)
         size = min(max(round(fraction * len(self)), 1), len(self) - 1)
         first = np.sort(order[np.argsort(position, kind="stable")[:size]])
-        rest = np.setdiff1d(order, first)
-        return self._select(first), self._select(rest)
+        return first, np.setdiff1d(order, first)
 
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:

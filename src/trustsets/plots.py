@@ -310,7 +310,7 @@ def legend_below(ax: "Axes", figure: "Figure | None" = None) -> None:
 
 
 def trust_against_rank(
-    outputs: ModelOutputs, trust: SupportsTrust, ax: "Axes | None" = None
+    outputs: ModelOutputs, trust: SupportsTrust | Floats, ax: "Axes | None" = None
 ) -> "Axes":
     """Trust against Rank, both in log scale: samples, and median and quartiles by rank."""
     from matplotlib.ticker import LogLocator, NullFormatter

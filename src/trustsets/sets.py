@@ -1,4 +1,4 @@
-"""The result people came for: a set of classes per sample. Imports quantiles, status, errors."""
+"""Prediction sets: the classes in the set of each sample."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ __all__ = ["PredictionSets"]
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class PredictionSets:
-    """Prediction sets of m samples at one level, or at each of A levels.
+    """Prediction sets of m samples at one alpha, or at each of A alphas.
 
     Attributes
     ----------
     mask : bool array of shape (m, K), or (m, K, A) for a sequence of alphas
         Whether a class is in the set.
     thresholds : array of shape (m,) or (m, A)
-        Largest allowed score; (m, K) or (m, K, A) where every class has its own.
+        Largest score in the set; (m, K) or (m, K, A) where each class has its own threshold.
     status : int8 array of shape (m,) or (m, A)
         `Status` of each threshold; ``Status(value).sentence`` says it in words.
     alpha : float, or tuple of float
@@ -90,7 +90,7 @@ class PredictionSets:
             own = self.mask[index]
             if self.is_single:
                 return self.classes[own]
-            return [self.classes[own[:, level]] for level in range(own.shape[1])]
+            return [self.classes[column] for column in own.T]
         return type(self)(
             self.mask[index], self.thresholds[index], self.status[index], self.alpha, self.classes
         )
@@ -113,14 +113,9 @@ class PredictionSets:
             raise InputError(f"alpha={alpha} was not predicted; there are {alphas}.")
         if self.is_single:
             return self
-        level = alphas.index(alpha)
-        return type(self)(
-            self.mask[:, :, level],
-            self.thresholds[..., level],
-            self.status[:, level],
-            alpha,
-            self.classes,
-        )
+        place = alphas.index(alpha)
+        mask, thresholds = self.mask[..., place], self.thresholds[..., place]
+        return type(self)(mask, thresholds, self.status[..., place], alpha, self.classes)
 
     def covers(self, labels: Any) -> NDArray[np.bool_]:
         """Whether each set holds its label, shape (m,) or (m, A)."""
@@ -133,12 +128,12 @@ class PredictionSets:
         return list(self)
 
     def describe(self) -> list[str]:
-        """Sentences: how many sets hold every class or one, and why."""
+        """Sentences: how many sets are full or empty, and why thresholds are what they are."""
         self._require_single("describe")
         full = self.mask.all(axis=1)
         lines = [
-            f"Of {len(self):,} sets at alpha={self.alpha:g}, {np.count_nonzero(full):,} hold all "
-            f"{self.classes.size} classes and {np.count_nonzero(self.sizes == 0):,} are empty."
+            f"Of {len(self):,} sets at alpha={self.alpha:g}, {np.count_nonzero(full):,} are full "
+            f"({self.classes.size} classes) and {np.count_nonzero(self.sizes == 0):,} are empty."
         ]
         for status in Status:
             count = int(np.count_nonzero(self.status == status))
@@ -179,10 +174,10 @@ class PredictionSets:
 
     def _require_single(self, method: str) -> None:
         if not self.is_single:
-            raise InputError(f"{method} shows one level; choose it with .at(alpha) first.")
+            raise InputError(f"{method} shows one alpha; choose it with .at(alpha) first.")
 
     def _one_threshold(self) -> NDArray[np.float64]:
-        """One number per sample: the largest, where every class has its own threshold."""
+        """One number per sample: the largest, where each class has its own threshold."""
         return self.thresholds if self.thresholds.ndim == 1 else self.thresholds.max(axis=1)
 
     def _status_names(self) -> list[str]:

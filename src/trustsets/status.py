@@ -1,7 +1,4 @@
-"""Why a threshold is what it is: one small vocabulary from the engine to the report.
-
-Imports nothing of the package.
-"""
+"""Why a threshold is what it is: one vocabulary from the engine to the report."""
 
 from enum import IntEnum
 
@@ -9,12 +6,12 @@ __all__ = ["Status"]
 
 
 class Status(IntEnum):
-    """Outcome of one test point; stored as int8, read as a sentence.
+    """Outcome of one new sample; stored as int8, read as a sentence.
 
     Examples
     --------
     >>> Status.UNSEEN_GROUP.sentence
-    'no calibration point shares the group of this point, so its set holds every class'
+    'no calibration sample shares the group of this sample, so the set is full'
     """
 
     EXACT = 0
@@ -24,7 +21,7 @@ class Status(IntEnum):
     TOO_FEW_POINTS = 4
     UNSEEN_GROUP = 5
     ABOVE_ALL_SCORES = 6
-    RESTRAINED = 7
+    LIMITED = 7
     ROUNDED_UP = 8
     UNCERTIFIED = 9
 
@@ -43,31 +40,31 @@ _SENTENCES = {
     Status.EXACT: "the threshold is exact",
     Status.FALLBACK: "the threshold is exact; the slower linear program was needed to find it",
     Status.HIGH_LEVERAGE: (
-        "the calibration data cannot balance a point this extreme, so its threshold is infinite"
+        "the calibration samples cannot balance a sample this extreme, so the threshold is infinite"
     ),
     Status.UNSEEN_DIRECTION: (
-        "the point uses a direction of the function class that no calibration point has, "
-        "so its threshold is infinite"
+        "the sample uses a direction of the function class that no calibration sample has, so the "
+        "threshold is infinite"
     ),
     Status.TOO_FEW_POINTS: (
-        "there are too few calibration points for this alpha, so the set holds every class"
+        "there are too few calibration samples for this alpha, so the set is full"
     ),
     Status.UNSEEN_GROUP: (
-        "no calibration point shares the group of this point, so its set holds every class"
+        "no calibration sample shares the group of this sample, so the set is full"
     ),
     Status.ABOVE_ALL_SCORES: (
-        "the threshold is finite and above the score of every class, so the set holds them all"
+        "the threshold is finite and above the scores of all classes, so the set is full"
     ),
-    Status.RESTRAINED: (
-        "the groups of this point ask for a higher threshold than all points together need at a "
-        "quarter of alpha, so it has the latter"
+    Status.LIMITED: (
+        "the group of this sample has too few calibration samples for a threshold of its own, so "
+        "the threshold was limited to the one that all samples would get at alpha / 4"
     ),
     Status.ROUNDED_UP: (
-        "rounding errors kept the exact threshold from being certified, so calibration scores were "
-        "rounded up until one could be: coverage is kept, and the set may be larger"
+        "rounding errors prevented a proof that the threshold is exact, so calibration scores were "
+        "rounded up until there was one: coverage is kept, and the set may be larger"
     ),
     Status.UNCERTIFIED: (
-        "rounding errors kept any finite threshold from being certified, so it is infinite: "
-        "coverage is kept"
+        "rounding errors prevented a proof for every finite threshold, so the threshold is "
+        "infinite: coverage is kept"
     ),
 }

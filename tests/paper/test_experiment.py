@@ -36,7 +36,6 @@ from trustsets.paper.methods import (
     PLUGIN,
     RELATED,
     STANDARD,
-    RememberedTrust,
 )
 from trustsets.paper.options import Options, parse_numbers
 from trustsets.paper.sources import Source
@@ -238,15 +237,6 @@ def test_other_logits_with_the_same_predictions_keep_the_trust_scores(tmp_path, 
     other = small_source(logits=1.5 * source.parts["pool"].logits)
     made = {name: item.made for name, item in run(other, folder=tmp_path / "own")[1].items()}
     assert (made["trust"], made["temperature"], made["sets"]) == (0, 2, ALL)
-
-
-def test_remembered_trust_knows_its_samples_in_any_order():
-    features, values = np.random.default_rng(0).normal(size=(9, 4)), np.arange(9.0)
-    known = RememberedTrust(features, values)
-    order = [4, 4, 0, 8]
-    assert known.score(features[order], None).tolist() == order
-    with pytest.raises(InputError, match="not measured"):
-        known.score(features + 1.0, None)
 
 
 def test_a_fixed_split_is_run_once():

@@ -73,14 +73,14 @@ def test_accuracy_below_the_most_frequent_class_warns():
     rng = np.random.default_rng(0)
     labels = (rng.random(500) < 0.1).astype(int)
     noise = ModelOutputs(logits=rng.normal(size=(500, 2)), labels=labels)
-    with pytest.warns(TrustSetsWarning, match=r"right for 49\.6% .* always answering 0 would be"):
+    with pytest.warns(TrustSetsWarning, match=r"right for 49\.6% .* always predicting 0 would be"):
         StandardConformal().calibrate(noise)
     # As good as the majority, within error: no warning.
     same = ModelOutputs(logits=[[1.0, 0.0]] * 500, labels=labels)
     assert not ClassFacts.of(same).below_majority
 
 
-PROMISE = "no calibration sample of class 4: nothing is promised for it"
+PROMISE = "no calibration sample of class 4, so nothing is guaranteed for it"
 
 
 @pytest.mark.parametrize("predictor", [StandardConformal(), ConditionalConformal()])
@@ -98,7 +98,7 @@ def test_a_threshold_for_each_class_covers_an_unseen_one(make_outputs):
     outputs = make_outputs(600, 5)
     by_class = MondrianConformal(by="class").calibrate(outputs.take(outputs.codes != 4))
     assert by_class.predict_set(outputs, alpha=0.1).mask[:, 4].all()
-    assert "nothing is promised" not in by_class.summary()
+    assert "nothing is guaranteed" not in by_class.summary()
 
 
 def imbalanced(n, rng):
@@ -132,7 +132,7 @@ def test_even_classes_need_no_advice(make_outputs):
 
 def test_the_null_cluster_is_promised_only_what_it_gets(make_outputs):
     published = ClusteredConformal().calibrate(make_outputs(300))
-    assert "promises nothing for them" in published.summary()
+    assert "guarantees nothing for them" in published.summary()
     assert "hence on average" not in published.summary()
     own = ClusteredConformal(null_cluster="own").calibrate(make_outputs(300))
     assert "included, and hence on average" in own.summary()

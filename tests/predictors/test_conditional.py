@@ -201,7 +201,7 @@ def test_a_group_that_calibration_never_saw_gets_every_class(make_outputs):
     assert [Status(value).is_infinite for value in sets.status] == [False, False, True]
     assert sets.status[2] == Status.UNSEEN_DIRECTION
     assert sets.mask[2].all()
-    assert "no calibration point has" in predictor.summary(sets)
+    assert "no calibration sample has" in predictor.summary(sets)
 
 
 def test_the_status_of_a_full_set_says_why_it_is_full(make_outputs):

@@ -51,7 +51,7 @@ def test_a_part_that_learns_takes_tuning_samples_or_warns(method, name, make_out
     assert 0 < apart.state_.n_tuning == 300 - apart.state_.n
     with pytest.warns(TrustSetsWarning, match="the function class will be learned from"):
         reused = method(basis=LEARNING[name], tuning_fraction=0.0).calibrate(calibration)
-    assert "holds only approximately here: the function class" in reused.summary()
+    assert "holds only approximately, because the function class" in reused.summary()
 
 
 @pytest.mark.parametrize("method", METHODS)

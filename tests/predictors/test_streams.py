@@ -14,8 +14,8 @@ from trustsets import (
     ModelOutputs,
 )
 from trustsets._common.draws import Stream, row_uniforms
+from trustsets.predictors.conditional import weight_draws
 from trustsets.scores import Score
-from trustsets.statistics import Observed
 
 SEEDS = (*range(12), 2**31, 2**31 + 1, 2**63, 2**64 - 1)
 
@@ -63,7 +63,7 @@ def test_calibration_tuning_prediction_and_level_have_draws_of_their_own(make_ou
     clusters.predict_set(outputs)
     conditional = ConditionalConformal(Recorder(), Intercept(), randomized=True)
     conditional.calibrate(outputs)
-    level = conditional._level(Observed(outputs), 0.1) + 0.1
+    level = weight_draws(outputs, conditional.state_.seed)
     calibration, tuning, prediction, again = Recorder.kept
     np.testing.assert_array_equal(again, calibration)
     for first, second in combinations((calibration, tuning, prediction, level), 2):

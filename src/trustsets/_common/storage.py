@@ -319,10 +319,10 @@ def _build(name: str, state: dict[str, Any]) -> Any:
 def _check_types(name: str, cls: Any, state: dict[str, Any]) -> None:
     """Fields of a dataclass, or parameters of an estimator, are of the annotated types."""
     parameters = state.get("parameters")
-    if dataclasses.is_dataclass(cls):
-        wrong = mismatch(state, cls)
-    elif isinstance(parameters, dict):
+    if isinstance(parameters, dict):
         wrong = mismatch(parameters, cls.__init__)
+    elif dataclasses.is_dataclass(cls):
+        wrong = mismatch(state, cls)
     else:
         return
     require(wrong is None, f"{name}.{wrong}", "is of a wrong type")

@@ -127,7 +127,7 @@ def choose_basis(tuning: Observed, scores: Floats) -> BasisChoice:
 def _candidates(tuning: Observed) -> list[Polynomial]:
     """Polynomials that the tuning samples can tell apart; constants if there are very few."""
     of: tuple[Statistic, ...] = (Confidence(transform="rank"),)
-    if tuning.trust_score is not None:
+    if tuning.has_trust:
         of = (*of, Trust(transform="rank"))
     room = len(tuning.outputs) // SAMPLES_PER_COLUMN
     fitting = [

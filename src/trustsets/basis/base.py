@@ -63,6 +63,15 @@ class FittedBasis(ABC):
         """Cell of each class, shape (K,): for classes of one cell phi is the same function."""
         return np.zeros(n_classes, np.int64)
 
+    def needed_groups(self) -> tuple[str, ...]:
+        """Names of the group columns that `design` reads."""
+        return ()
+
+    @property
+    def uses_features(self) -> bool:
+        """Whether `design` may read the features of samples."""
+        return True
+
     def could_give(self, phi: Floats) -> bool:
         """Whether `design` could have returned `phi`, for the check of a loaded model."""
         return self.width is None or phi.shape[1] == self.width
@@ -192,6 +201,16 @@ class FittedSum(FittedBasis):
         widths = [part.width for part in self.parts]
         known = [width for width in widths if width is not None]
         return sum(known) if len(known) == len(widths) else None
+
+    @property
+    def needed_groups(self) -> tuple[str, ...]:
+        """Columns of all parts, each once."""
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.needed_groups))
+
+    @property
+    def uses_features(self) -> bool:
+        """Whether any part does."""
+        return any(part.uses_features for part in self.parts)
 
     def could_give(self, phi: Floats) -> bool:
         """Whether every part could have given its columns."""

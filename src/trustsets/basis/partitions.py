@@ -125,6 +125,16 @@ class FittedGroups(FittedPartition):
         """Values of each column, and one for those never seen."""
         return sum(len(levels) + 1 for levels in self.levels)
 
+    @property
+    def needed_groups(self) -> tuple[str, ...]:
+        """The group columns."""
+        return self.columns
+
+    @property
+    def uses_features(self) -> bool:
+        """Groups alone decide."""
+        return False
+
     def could_give(self, phi: Floats) -> bool:
         """Whether each column of groups has one known value in each row."""
         if phi.shape[1] != self.width:

@@ -12,15 +12,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from trustsets.errors import InputError, NotCalibratedError, TrustSetsError
+from trustsets.errors import InputError, TrustSetsError
 from trustsets.files.memory import rows_that_fit
-from trustsets.files.needs import needed_groups
 from trustsets.files.part_folder import PartWriter
 from trustsets.files.prediction import DEFAULT_MEMORY, PredictionSummary, predict_rows
 from trustsets.files.source import OutputsFile, open_outputs
 from trustsets.files.tables import predict_table
 from trustsets.predictors import Predictor
-from trustsets.predictors.conditional import ConditionalLearned
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,12 +89,7 @@ def import_ray() -> Any:
 
 def share(predictor: Predictor, alpha: float) -> Any:
     """Put a predictor into the object store, with the fit of this alpha made."""
-    if not hasattr(predictor, "state_"):
-        raise NotCalibratedError("predictor is not calibrated; call calibrate first.")
-    learned = predictor.state_.learned
-    if isinstance(learned, ConditionalLearned):
-        learned.prepare(float(alpha))
-    return import_ray().put(predictor)
+    return import_ray().put(predictor.prepare(alpha))
 
 
 @lru_cache(maxsize=1)
@@ -193,9 +186,7 @@ def _report(summary: PredictionSummary) -> dict[str, Any]:
 def _predicted(piece: Piece, work: Work, summary: PredictionSummary) -> Iterator["pa.Table"]:
     """Sets of a piece, as many rows at a time as fit into memory."""
     predictor = _fetch(work.predictor)
-    source = open_outputs(
-        piece.path, groups=[*work.groups, *needed_groups(predictor)], ids=work.ids
-    )
+    source = open_outputs(piece.path, groups=[*work.groups, *predictor.needed_groups], ids=work.ids)
     rows = rows_that_fit(source.row_bytes, source.n_classes, work.memory)
     for start in range(piece.start, piece.stop, rows):
         stop = min(start + rows, piece.stop)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from trustsets.errors import InputError
 from trustsets.files.calibration import load_labelled
-from trustsets.files.needs import needed_groups
 from trustsets.files.options import OPTIONS_FACT
 from trustsets.files.parts import PartStore, part_key
 from trustsets.files.paths import Snapshot, check_output, content_digest
@@ -203,18 +202,6 @@ def _then(evaluation: Evaluation, advance: Callable[[int], None]) -> Evaluation:
 
 
 @final
-class _KnownTrust:
-    """Trust scores of the test samples, computed once for all methods."""
-
-    def __init__(self, values: NDArray[np.float64]) -> None:
-        self._values = values
-
-    def score(self, features: Any, predicted: Any) -> NDArray[np.float64]:
-        """Return what is known."""
-        return self._values
-
-
-@final
 class _Test:
     """Labelled samples, the methods, and all that their evaluations share; loaded when needed."""
 
@@ -255,7 +242,7 @@ class _Test:
     @cached_property
     def outputs(self) -> ModelOutputs:
         """The labelled samples, with the class names of the models."""
-        needed = [name for one in self.predictors.values() for name in needed_groups(one)]
+        needed = [name for one in self.predictors.values() for name in one.needed_groups]
         groups = list(dict.fromkeys([*self._groups, *needed]))
         source = open_outputs(self._path, groups=groups)
         names = None if self._classes is None else read_classes(self._classes)
@@ -284,7 +271,7 @@ class _Test:
             score: Any = TrustScore().fit(*read_training(self._train, self.outputs.classes))
         else:
             score = next(
-                (one._trust for one in self.predictors.values() if one._trust is not None), None
+                (one.trust for one in self.predictors.values() if one.trust is not None), None
             )
         if score is None or features is None:
             return None
@@ -326,7 +313,7 @@ class _Test:
             return evaluate(
                 self.sets(name),
                 self.outputs,
-                None if self.trust is None else _KnownTrust(self.trust),
+                self.trust,
                 metrics=wanted.metrics,
                 balls=self._balls,
                 level=wanted.level,

@@ -14,7 +14,6 @@ import numpy as np
 from trustsets._common.quantiles import check_alphas
 from trustsets.errors import InputError
 from trustsets.files.memory import rows_that_fit
-from trustsets.files.needs import dependence, needed_groups, uses_features
 from trustsets.files.options import bound_record, sidecar
 from trustsets.files.parts import PartStore, part_key
 from trustsets.files.paths import Snapshot, check_output, content_digest
@@ -230,8 +229,7 @@ def read_rows(
     predictor: Predictor, source: OutputsFile, start: int, stop: int, first_row: int = 0
 ) -> "pa.Table":
     """What a predictor looks at in the rows `start` up to `stop` of a file."""
-    features = uses_features(predictor)
-    return source.table(start, stop, features=features, first_row=first_row)
+    return source.table(start, stop, features=predictor.uses_features, first_row=first_row)
 
 
 def _predict_samples(
@@ -252,9 +250,9 @@ def open_for_prediction(
     name: str = "the predictor",
 ) -> OutputsFile:
     """Open outputs, and see that they fit a predictor, which errors call `name`."""
-    if reason := dependence(predictor):
+    if reason := predictor.batch_dependence:
         raise InputError(f"{name}: {reason}.")
-    source = open_outputs(outputs, groups=[*groups, *needed_groups(predictor)], ids=ids)
+    source = open_outputs(outputs, groups=[*groups, *predictor.needed_groups], ids=ids)
     n_classes = predictor.classes_.size
     if source.n_classes != n_classes:
         raise InputError(
@@ -267,7 +265,7 @@ def open_for_prediction(
             f"{outputs}: array {source.roles.classes!r} names other classes, or the same in "
             f"another order, than {name} was calibrated with. Use outputs of the same classifier."
         )
-    if predictor._trust is not None and not source.has_features:
+    if predictor.trust is not None and not source.has_features:
         raise InputError(
             f"{outputs}: there is no array 'features', which {name} needs for its trust score. "
             "Save the embeddings of the samples with their logits."

@@ -165,6 +165,7 @@ class _Batch(NamedTuple):
 
 
 _CODES = {status.name.lower(): int(status) for status in Status}
+_CODES["restrained"] = int(Status.LIMITED)  # the former word
 _LINES = 1 << 14
 
 

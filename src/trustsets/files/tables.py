@@ -1,4 +1,4 @@
-"""`predict_table`: Arrow table in, Arrow table out. Imports naming, needs, parquet, predictors.
+"""`predict_table`: Arrow table in, Arrow table out. Imports naming, parquet, predictors.
 
 The one batch function behind one process, Ray, Spark's mapInArrow and Dask. A row of the
 result depends on its own row of the input alone, whatever the batches.
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from trustsets.errors import InputError
 from trustsets.files.naming import RESULT, ROW, Roles, find_roles
-from trustsets.files.needs import dependence, needed_groups, uses_features, uses_rows
 from trustsets.files.parquet import list_matrix, scalar_values
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor
@@ -58,7 +57,7 @@ def predict_table(
     >>> predict_table(predictor, batch, alpha=0.1).to_pylist()[1]
     {'id': 'y', 'set': ['b'], 'size': 1, 'threshold': 0.0, 'status': 'exact'}
     """
-    roles = find_roles(table.column_names, needed_groups(predictor), ids)
+    roles = find_roles(table.column_names, predictor.needed_groups, ids)
     _check(predictor, table, roles)
     sets = predictor.predict_set(_outputs(predictor, table, roles), alpha=float(alpha))
     return result_table(table.select(_copied(table, roles)), sets)
@@ -90,12 +89,12 @@ def _outputs(predictor: Predictor, table: "pa.Table", roles: Roles) -> ModelOutp
             f"{classes.size}. Use outputs of the same classifier."
         )
     fields: dict[str, Any] = {roles.kind: values, "classes": classes}
-    if roles.features is not None and uses_features(predictor):
+    if roles.features is not None and predictor.uses_features:
         column = table.column(roles.features)
         fields["features"] = list_matrix(column, f"column {roles.features!r}")
     fields["groups"] = {
         group: scalar_values(table.column(roles.groups[group]), f"column {group!r}")
-        for group in needed_groups(predictor)
+        for group in predictor.needed_groups
     }
     if ROW in table.column_names:
         fields["rows"] = scalar_values(table.column(ROW), f"column {ROW!r}")
@@ -107,10 +106,10 @@ def _check(predictor: Predictor, table: "pa.Table", roles: Roles) -> None:
         raise InputError(
             f"table has no column 'logits' or 'probabilities'; it has {table.column_names}."
         )
-    if uses_rows(predictor) and ROW not in table.column_names:
+    if predictor.draws_at_random and ROW not in table.column_names:
         raise InputError(
             f"table needs a column {ROW!r} with the number of each sample: this predictor draws "
             "at random, and the draws of a sample must not depend on its batch."
         )
-    if reason := dependence(predictor):
+    if reason := predictor.batch_dependence:
         raise InputError(f"predictor cannot work in batches: {reason}.")

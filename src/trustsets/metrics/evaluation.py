@@ -7,7 +7,7 @@ from typing import Any, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Array
+from trustsets._common.arrays import Array, Floats
 from trustsets.basis import Bins, Groups, Partition
 from trustsets.errors import InputError
 from trustsets.metrics.balls import Balls, Neighbourhoods
@@ -49,7 +49,7 @@ _FEWEST_FOR_SLAB = 4
 def evaluate(
     sets: PredictionSets,
     outputs: ModelOutputs,
-    trust: SupportsTrust | None = None,
+    trust: SupportsTrust | Floats | None = None,
     *,
     metrics: Sequence[str] | None = None,
     bins: Mapping[str, Partition] | None = None,
@@ -70,8 +70,9 @@ def evaluate(
     outputs : ModelOutputs
         The same samples with their labels; features for balls and slab, groups for
         coverage by group.
-    trust : TrustScore, optional
-        Fitted trust score, for Conf x Trust and the correlation of Trust and Rank.
+    trust : TrustScore or array of shape (n,), optional
+        Fitted trust score, or known values, for Conf x Trust and the correlation of Trust and
+        Rank.
     metrics : sequence of str, optional
         Names among ``conf_trust``, ``conf_rank``, ``class``, ``groups``, ``size_strata``,
         ``trust_rank``, ``balls``, ``slab``, ``conditional``. Default: all that the data
@@ -309,10 +310,11 @@ def _chosen(metrics: Sequence[str] | None, case: _Case) -> set[str]:
 def _missing(name: str, case: _Case) -> str:
     """What a metric lacks, with the remedy; empty if nothing."""
     outputs = case.outputs
-    if name in {"conf_trust", "trust_rank"} and case.observed.trust_score is None:
+    if name in {"conf_trust", "trust_rank"} and not case.observed.has_trust:
         replaced = name == "conf_trust" and name in case.extra
         return "" if replaced else "a trust score; pass trust="
-    if name in {"conf_trust", "trust_rank", "balls", "slab"} and outputs.features is None:
+    measured = {"conf_trust", "trust_rank"} if case.observed.trust_score is not None else set()
+    if name in {"balls", "slab"} | measured and outputs.features is None:
         return "features; pass features= to ModelOutputs"
     fewest = {"balls": _FEWEST_FOR_BALLS, "slab": _FEWEST_FOR_SLAB}.get(name, 1)
     if len(outputs) < fewest:

@@ -19,7 +19,7 @@ from trustsets.paper.figures import (
     save_figure,
     with_balls,
 )
-from trustsets.paper.methods import CONDITIONAL, DEFAULT, NAIVE, PCA, STANDARD, KnownTrust
+from trustsets.paper.methods import CONDITIONAL, DEFAULT, NAIVE, PCA, STANDARD
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -136,7 +136,7 @@ def _balls_of(methods: Sequence[str]) -> "Callable[[Run, Axes | None], bool]":
 def _trust_rank(run: Run, ax: "Axes | None") -> bool:
     if run.trust is not None and ax is not None:
         outputs = run.source.parts[run.source.test_part]
-        plots.trust_against_rank(outputs, KnownTrust(run.trust), ax)
+        plots.trust_against_rank(outputs, run.trust, ax)
     return run.trust is not None
 
 

@@ -29,7 +29,6 @@ from trustsets.paper.methods import (
     PCA,
     SCORES,
     Method,
-    RememberedTrust,
     SharedBasis,
     describe,
     paper_methods,
@@ -39,7 +38,7 @@ from trustsets.paper.related import fit_atypicality, related_methods, related_se
 from trustsets.paper.sources import Source
 from trustsets.paper.splits import Split, TrustValues
 from trustsets.paper.stages import Stage, StageCache, Tally, digest
-from trustsets.predictors.base import limits_of
+from trustsets.predictors.base import thresholds_from
 from trustsets.recalibration import TemperatureScaling
 from trustsets.statistics import Atypicality
 from trustsets.trust import TrustScore
@@ -299,16 +298,18 @@ class Experiment:
         """A method of the paper, from the scores and statistics that all of them share."""
         basis = SharedBasis(split.components(method)) if method.name == PCA else None
         predictor = method.predictor(SCORES[score], basis)
-        limits = limits_of(predictor, split.task(score), split.observed[1], (self.options.alpha,))
-        sizes, covered = split.ranked(score).outcomes(limits.thresholds[:, 0])
+        task, test = split.task(score), split.observed[1]
+        found = thresholds_from(predictor, task, test, (self.options.alpha,))
+        sizes, covered = split.ranked(score).outcomes(found.values[:, 0])
         return {"covered": covered, "sizes": sizes.astype(np.int32)}
 
     def _own_sets(self, split: Split, score: str, method: Method) -> dict[str, Any]:
         """A method that sets tuning samples aside: as anyone would run it."""
         if method.name == DEFAULT:
-            predictor = method.predictor(SCORES[score]).set_params(trust=self._remembered)
-            predictor.calibrate(split.calibration)
-            sets = predictor.predict_set(split.test, self.options.alpha)
+            assert self._default_trust is not None  # the method is run with trust scores only
+            first, second = split.parts_of(self._default_trust)
+            predictor = method.predictor(SCORES[score]).calibrate(split.calibration, trust=first)
+            sets = predictor.predict_set(split.test, self.options.alpha, trust=second)
         else:
             known = self._atypicality if method.name == ATYPICALITY else None
             sets = related_sets(method, score, split, self.options.alpha, known)
@@ -317,16 +318,6 @@ class Experiment:
     @cached_property
     def _atypicality(self) -> Atypicality:
         return fit_atypicality(self.source)
-
-    @cached_property
-    def _remembered(self) -> RememberedTrust:
-        """The package's own trust scores of all samples."""
-        assert self._default_trust is not None  # the method is run with trust scores only
-        parts = self.source.parts
-        features = np.concatenate([np.asarray(own.features) for own in parts.values()])
-        return RememberedTrust(
-            features, np.concatenate([self._default_trust[part] for part in parts])
-        )
 
     def _metrics(self, split: Split, covered: NDArray[np.bool_], sizes: Ints) -> Evaluation:
         bins = self.options.partitions(self.source.name)

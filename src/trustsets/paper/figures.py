@@ -13,7 +13,7 @@ from trustsets import plots
 from trustsets._common import storage
 from trustsets.metrics.result import Evaluation
 from trustsets.paper.experiment import RANK_SHOWN, Cell, Run
-from trustsets.paper.methods import CONDITIONAL, DEFAULT, NAIVE, PCA, STANDARD, KnownTrust
+from trustsets.paper.methods import CONDITIONAL, DEFAULT, NAIVE, PCA, STANDARD
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -167,5 +167,5 @@ def _trust_rank(run: Run) -> "Figure | None":
     if run.trust is None:
         return None
     outputs = run.source.parts[run.source.test_part]
-    ax = plots.trust_against_rank(outputs, KnownTrust(run.trust))
+    ax = plots.trust_against_rank(outputs, run.trust)
     return ax.figure  # type: ignore[return-value]

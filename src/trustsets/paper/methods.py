@@ -5,14 +5,12 @@ Each is a predictor of this package; here are their names in the tables and what
 default, and its groupwise method, whose names say so. Those of related work are in `related`.
 """
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
-from trustsets._common.arrays import Array, Floats
 from trustsets.basis import Basis, FittedBasis, Groups, Polynomial, PrincipalComponents
 from trustsets.errors import InputError
 from trustsets.predictors.base import Predictor
@@ -38,9 +36,7 @@ __all__ = [
     "RELATED",
     "SCORES",
     "STANDARD",
-    "KnownTrust",
     "Method",
-    "RememberedTrust",
     "SharedBasis",
     "conditional",
     "describe",
@@ -62,43 +58,6 @@ PAPER_DEGREE = 5
 _COMPONENTS = 20
 # The authors fit the temperature on the calibration samples and let sets be empty.
 _AS_PAPER: dict[str, Any] = {"temperature": 1.0, "tuning_fraction": 0.0, "allow_empty": True}
-
-
-@final
-class KnownTrust:
-    """Trust scores of particular samples, measured before."""
-
-    def __init__(self, values: Floats) -> None:
-        self.values = values
-
-    def score(self, features: Any, predicted: Any) -> Floats:
-        """Return the values, for the samples they belong to."""
-        if len(predicted) != len(self.values):
-            raise InputError("these trust scores are known for their own samples only.")
-        return self.values
-
-
-@final
-class RememberedTrust:
-    """Trust scores measured before, looked up by the features: any of the samples, in any order.
-
-    It holds 16 bytes and a number for each sample.
-    """
-
-    def __init__(self, features: Array, values: Floats) -> None:
-        self._known = dict(zip(_row_keys(features), values.tolist(), strict=True))
-
-    def score(self, features: Any, predicted: Any) -> Floats:
-        """Return the values; predictions are those they were measured with."""
-        try:
-            return np.array([self._known[key] for key in _row_keys(features)])
-        except KeyError:
-            raise InputError("features holds a sample whose trust was not measured.") from None
-
-
-def _row_keys(features: Array) -> Iterator[bytes]:
-    for row in np.ascontiguousarray(features):
-        yield hashlib.blake2b(row.data, digest_size=16).digest()
 
 
 @final

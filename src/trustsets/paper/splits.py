@@ -12,9 +12,9 @@ from trustsets._common.arrays import Floats
 from trustsets.basis import FittedBasis
 from trustsets.errors import InputError
 from trustsets.metrics.balls import Balls, Neighbourhoods
-from trustsets.paper.methods import SCORES, KnownTrust, Method
+from trustsets.paper.methods import SCORES, Method
 from trustsets.paper.sources import VAL, Source
-from trustsets.predictors.base import Task
+from trustsets.predictors.calibrated import Task
 from trustsets.scores import RankedScores
 from trustsets.statistics import Observed
 
@@ -66,15 +66,17 @@ class Split:
         """Calibration and test samples with the paper's trust scores, if there are any."""
         if self._trust is None:
             return Observed(self.calibration), Observed(self.test)
-        pool = self.source.test_part
-        first, second = (
-            KnownTrust(self._trust[part][self.source.positions(part, half)])
-            for part, half in (
-                (VAL if self.source.fixed_split else pool, self.calibration),
-                (pool, self.test),
-            )
-        )
+        first, second = self.parts_of(self._trust)
         return Observed(self.calibration, first), Observed(self.test, second)
+
+    def parts_of(self, trust: TrustValues) -> tuple[Floats, Floats]:
+        """Trust of the calibration samples and of the test samples."""
+        pool = self.source.test_part
+        part = VAL if self.source.fixed_split else pool
+        return (
+            trust[part][self.source.positions(part, self.calibration)],
+            trust[pool][self.source.positions(pool, self.test)],
+        )
 
     def task(self, score: str) -> Task:
         """Calibration problem of the paper's methods: everything is tuned on the same samples."""

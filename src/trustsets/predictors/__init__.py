@@ -1,4 +1,4 @@
-"""From calibration data to prediction sets. Imports sets, basis, scores and below."""
+"""From calibration samples to prediction sets."""
 
 from trustsets.predictors.base import Predictor, load
 from trustsets.predictors.clustered import ClusteredConformal

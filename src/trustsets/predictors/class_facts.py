@@ -1,7 +1,7 @@
-"""What calibration labels say about the classes and the classifier. Imports outputs, storage.
+"""What calibration labels say about the classes and the classifier.
 
-A guarantee on average is true and yet no help to a class that calibration lacks, to one that
-is rare, or to a user whose columns are in another order than the class names.
+A guarantee on average does not protect a class that calibration lacks or that is rare, and it
+does not tell a user that the columns are in another order than the class names.
 """
 
 import warnings
@@ -23,9 +23,9 @@ _MOST_NAMES = 5
 # A warning about the classifier needs evidence of this p-value and a difference of this share.
 _CLEAR_P = 1e-4
 _CLEAR_GAIN = 0.05
-# The best order of the columns takes a K x K table of counts and K^3 steps at worst.
+# Finding the best order of the columns takes a K x K table of counts and up to K^3 steps.
 _MOST_CLASSES = 1000
-# With fewer calibration samples a class without one is no surprise; `summary` still names it.
+# With fewer calibration samples it is normal that a class has none; `summary` still names it.
 _FEWEST_TO_WARN = 50
 # How far a share times a number of samples may be from a whole number by rounding.
 _WHOLE = 1e-6
@@ -46,10 +46,10 @@ class ClassFacts:
     accuracy : float
         Share of calibration samples whose most likely class is the label.
     below_majority : bool
-        Whether the most frequent class, given as the answer always, is surely right more often.
+        Whether always predicting the most frequent class is significantly more accurate.
     reordered : float
-        Accuracy that another order of the columns would have, where it is clearly larger;
-        otherwise 0. The order is learned on one half of the samples and judged on the other.
+        Accuracy with another order of the columns, where it is clearly larger; otherwise 0. The
+        order is learned on one half of the samples and tested on the other.
     """
 
     counts: Codes
@@ -89,27 +89,27 @@ class ClassFacts:
             return ""
         kind, pronoun = ("class", "it") if absent.size == 1 else ("classes", "them")
         return (
-            f"There is no calibration sample of {kind} {class_names(classes[absent])}: nothing is "
-            f"promised for {pronoun}, only for the classes seen."
+            f"There is no calibration sample of {kind} {class_names(classes[absent])}, so nothing "
+            f"is guaranteed for {pronoun}, only for the other classes."
         )
 
     def doubts(self, classes: Array) -> str:
         """Sentence on a classifier that does not fit the labels; empty if it does."""
         share = f"The most likely class is right for {self.accuracy:.1%} of the calibration samples"
-        order = f"the columns must be {class_names(classes)}, in this order (see classes=)"
+        order = f"the columns must be {class_names(classes)}, in this order (see classes=)."
         if self.reordered:
             return (
-                f"{share}, and would be for {self.reordered:.1%} in another order of the columns: "
-                f"{order}."
+                f"{share}. It would be right for {self.reordered:.1%} in another order of the "
+                f"columns: {order}"
             )
-        if self.below_majority:
-            top = int(self.counts.argmax())
-            usual = self.counts[top] / self.counts.sum()
-            return (
-                f"{share}, but always answering {class_names(classes[[top]])} would be right for "
-                f"{usual:.1%}. If that is not how the classifier was trained, {order}."
-            )
-        return ""
+        if not self.below_majority:
+            return ""
+        top = int(self.counts.argmax())
+        usual = self.counts[top] / self.counts.sum()
+        return (
+            f"{share}, but always predicting {class_names(classes[[top]])} would be right for "
+            f"{usual:.1%}. If the classifier should be better than that, {order}"
+        )
 
     def uneven(self, classes: Array) -> str:
         """Sentence on rare classes; empty where all are about as frequent."""
@@ -119,25 +119,23 @@ class ClassFacts:
             return ""
         return (
             f"There are {seen[top]:,} calibration samples of class {class_names(classes[[top]])} "
-            f"and {seen[low]:,} of class {class_names(classes[[low]])}: without a guarantee for "
-            'each class, such as that of MondrianConformal(by="class"), rare ones may be missed '
-            "often."
+            f"and {seen[low]:,} of class {class_names(classes[[low]])}. Sets may miss rare classes "
+            "often, unless coverage is guaranteed for each class, as by "
+            'MondrianConformal(by="class").'
         )
 
     def warn(self, classes: Array, *, each_class: bool) -> None:
-        """Warn of what a user would not expect; `each_class` says that all classes are covered."""
+        """Warn of what a user would not expect; `each_class` if each class has a guarantee."""
         expected = each_class or self.counts.sum() < _FEWEST_TO_WARN
-        for text in ("" if expected else self.missing(classes), self.doubts(classes)):
-            if text:
-                warnings.warn(text, TrustSetsWarning, stacklevel=4)
+        for text in filter(None, ("" if expected else self.missing(classes), self.doubts(classes))):
+            warnings.warn(text, TrustSetsWarning, stacklevel=3)
 
     def sentences(self, classes: Array, *, each_class: bool) -> list[str]:
         """All that a summary should say."""
-        order = ""
-        if classes.dtype.kind not in "iu":
-            order = f"Columns of the outputs, in order: {class_names(classes)}."
+        order = f"Columns of the outputs, in order: {class_names(classes)}."
+        named = [] if classes.dtype.kind in "iu" else [order]
         own = [] if each_class else [self.missing(classes), self.uneven(classes)]
-        return [text for text in (order, *own, self.doubts(classes)) if text]
+        return [text for text in (*named, *own, self.doubts(classes)) if text]
 
 
 def class_names(classes: Array) -> str:
@@ -156,7 +154,7 @@ def class_names(classes: Array) -> str:
 
 
 def _is_clear(better: int, worse: int) -> bool:
-    """Whether so many wins among better + worse are no chance (sign test, one-sided)."""
+    """Whether so many wins are significant (one-sided sign test)."""
     from scipy import special
 
     return better > 0 and bool(special.bdtr(worse, better + worse, 0.5) < _CLEAR_P)
@@ -171,7 +169,7 @@ def _better_order(codes: Codes, predicted: Codes, counts: Codes) -> float:
 
     learn = np.arange(codes.size) % 2 == 0
     table = np.bincount(codes[learn] * width + predicted[learn], minlength=width * width)
-    # By shares of each class: a frequent class must not be bought at the cost of a rare one.
+    # By shares of each class, so that frequent classes do not decide for the rare ones.
     shares = table.reshape(width, width) / np.maximum(counts, 1)[:, None]
     fits = linear_sum_assignment(shares + 1e-9 * np.eye(width), maximize=True)[1]
     own, other = codes[~learn] == predicted[~learn], fits[codes[~learn]] == predicted[~learn]

@@ -1,22 +1,25 @@
-"""CLUSTERED: one threshold for each cluster of similar classes. Imports base and below."""
+"""CLUSTERED: one threshold for each cluster of similar classes."""
 
-from dataclasses import dataclass, field
-from typing import Any, Literal, Self, final
+from dataclasses import KW_ONLY, dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import ceil
+from typing import Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._common.arrays import Codes, Floats
-from trustsets._common.quantiles import check_alpha, conformal_quantile, conformal_rank
+from trustsets._common.quantiles import check_alpha
 from trustsets._common.storage import require, require_numbers, storable
 from trustsets.errors import InputError
-from trustsets.outputs import ModelOutputs
-from trustsets.predictors.base import Calibrated, Limits, Predictor, Task
-from trustsets.predictors.conditional import nested
+from trustsets.predictors.base import Predictor
+from trustsets.predictors.calibrated import Calibrated, Learned, Task
+from trustsets.predictors.thresholds import SampleThresholds, quantile_table, side_by_side
+from trustsets.predictors.tuning import Method
 from trustsets.recalibration import TemperatureScaling
 from trustsets.scores import APS, Score
-from trustsets.statistics import Observed, SupportsTrust
-from trustsets.status import Status
+from trustsets.statistics import Observed
 
 __all__ = ["ClusteredConformal"]
 
@@ -24,11 +27,11 @@ __all__ = ["ClusteredConformal"]
 NULL = -1
 """Cluster of the classes that are too rare to be clustered."""
 
-# A class is described by its scores' quantiles at these levels and at 1 - alpha.
-EMBEDDING_LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9)
-# The published rule solves two wishes for c clustering points a class (of n) and M clusters
-# of K classes: c = 2 M, to tell M distributions apart, and (n - c) K / M = 150 points left
-# to set the threshold of a cluster. Together: c = n K / (75 + K).
+# A class is described by the quantiles of its scores at these probabilities and at 1 - alpha.
+EMBEDDING_QUANTILES = (0.5, 0.6, 0.7, 0.8, 0.9)
+# With n samples of each of K classes, the published rule takes c of them for clustering into M
+# clusters so that c = 2 M, to tell M distributions apart, and (n - c) K / M = 150 samples are left
+# for the threshold of a cluster. Together: c = n K / (75 + K).
 FRACTION_CONSTANT = 75
 # The clustering fraction is needed before alpha is known.
 REFERENCE_ALPHA = 0.1
@@ -39,7 +42,7 @@ STARTS = 10
 @final
 @storable
 @dataclass(frozen=True)
-class ClusteredLearned:
+class ClusteredLearned(Learned):
     """Scores and classes of both parts, and the clusterings made so far (one for each alpha)."""
 
     scores: Floats
@@ -50,17 +53,11 @@ class ClusteredLearned:
     n_clusters: int | Literal["auto"]
     seed: int
     null_cluster: Literal["standard", "own"] = "standard"
-    _clusters: dict[float, Codes] = field(default_factory=dict, repr=False, compare=False)
 
-    def to_state(self) -> dict[str, Any]:
-        """All but the clusterings, which are made again when first needed."""
-        names = "scores codes tuning_scores tuning_codes totals n_clusters seed null_cluster"
-        return {name: getattr(self, name) for name in names.split()}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Rebuild from `to_state`."""
-        return cls(**state)
+    @cached_property
+    def _clusters(self) -> dict[float, Codes]:
+        # Not a field: clusters are not stored, but made again when first needed.
+        return {}
 
     def check_state(self) -> None:
         """Refuse scores and classes that no calibration gives."""
@@ -73,7 +70,7 @@ class ClusteredLearned:
         require_numbers(self.totals, "ClusteredLearned.totals", None)
         counts = np.bincount(self.codes, minlength=self.totals.size)
         others = np.bincount(self.tuning_codes, minlength=self.totals.size)
-        # One part alone where the calibration samples were used for tuning, too.
+        # The calibration samples alone, where they were used for tuning too.
         sums = any(np.array_equal(self.totals, each) for each in (counts, counts + others))
         require(sums, "ClusteredLearned.totals", "must count the samples of each class")
         count = self.n_clusters == "auto" or _is_count(self.n_clusters)
@@ -81,43 +78,44 @@ class ClusteredLearned:
         require(0 <= self.seed < 1 << 63, "ClusteredLearned.seed", "must not be negative")
 
     def check_belongs(self, n: int, n_classes: int) -> None:
-        """Refuse what cannot belong to so many samples and classes."""
+        """Refuse what cannot come from so many samples and classes."""
         require(self.scores.size == n, "ClusteredLearned.scores", f"must be those of {n} samples")
         counted = self.totals.size == n_classes
         require(counted, "ClusteredLearned.totals", f"must count {n_classes} classes")
 
-    def clusters(self, alpha: float) -> Codes:
-        """Cluster of each class, shape (K,); `NULL` for the rare ones. Made once."""
+    def prepare(self, alpha: float) -> None:
+        """Cluster the classes for this alpha, once."""
         if alpha not in self._clusters:
             self._clusters[alpha] = self._cluster(alpha)
+
+    def clusters(self, alpha: float) -> Codes:
+        """Cluster of each class, shape (K,); `NULL` for the rare ones."""
+        self.prepare(alpha)
         return self._clusters[alpha]
+
+    @property
+    def conditions_on(self) -> None:
+        """Nothing: thresholds depend on the candidate class alone."""
 
     def thresholds(self, alpha: float) -> tuple[Floats, NDArray[np.int8]]:
         """Threshold and status of every class, both of shape (K,)."""
         clusters = self.clusters(alpha)
-        cluster_of = clusters[self.codes]
-        values, status = np.empty(clusters.size), np.empty(clusters.size, dtype=np.int8)
-        for cluster in np.unique(clusters):
-            all_samples = cluster == NULL and self.null_cluster == "standard"
-            own = self.scores if all_samples else self.scores[cluster_of == cluster]
-            limit = conformal_quantile(np.sort(own), alpha)
-            values[clusters == cluster] = limit
-            too_few = Status.TOO_FEW_POINTS if own.size else Status.UNSEEN_GROUP
-            status[clusters == cluster] = Status.EXACT if np.isfinite(limit) else too_few
-        return values, status
+        names, place = np.unique(clusters, return_inverse=True)
+        own = [np.sort(self.scores[clusters[self.codes] == name]) for name in names]
+        if names[0] == NULL and self.null_cluster == "standard":
+            own[0] = np.sort(self.scores)
+        found = quantile_table(own, (alpha,))
+        return found.values[place, 0], found.status[place, 0]
 
     def _cluster(self, alpha: float) -> Codes:
-        n_classes = self.totals.size
-        clusters = np.full(n_classes, NULL, dtype=np.int64)
-        counts = np.bincount(self.tuning_codes, minlength=n_classes)
+        clusters = np.full(self.totals.size, NULL, dtype=np.int64)
+        counts = np.bincount(self.tuning_codes, minlength=clusters.size)
         common = np.flatnonzero(counts >= fewest_points(alpha))
-        wanted = published_clusters(self.totals, alpha)
-        if self.n_clusters != "auto":
-            wanted = self.n_clusters
-        elif wanted < 2:
-            # As the authors do: where one cluster is all the data allow, nothing is clustered.
-            return clusters
-        if common.size:
+        wanted, fewest = self.n_clusters, 1
+        if wanted == "auto":
+            # As the authors do: where the data allow one cluster only, nothing is clustered.
+            wanted, fewest = published_clusters(self.totals, alpha), 2
+        if common.size and wanted >= fewest:
             points = self._embedding(common, alpha)
             clusters[common] = _k_means(points, np.sqrt(counts[common]), wanted, self.seed)
         return clusters
@@ -127,21 +125,22 @@ class ClusteredLearned:
         order = np.argsort(self.tuning_codes, kind="stable")
         start = np.searchsorted(self.tuning_codes[order], np.arange(self.totals.size + 1))
         scores = self.tuning_scores[order]
-        levels = np.unique([*EMBEDDING_LEVELS, 1.0 - alpha])
-        return np.array([np.quantile(scores[start[y] : start[y + 1]], levels) for y in classes])
+        shares = np.unique([*EMBEDDING_QUANTILES, 1.0 - alpha])
+        return np.array([np.quantile(scores[start[y] : start[y + 1]], shares) for y in classes])
 
 
 @final
 @storable
+@dataclass(eq=False, repr=False)
 class ClusteredConformal(Predictor):
-    r"""Class-conditional conformal prediction with classes of similar scores put together.
+    r"""Conformal prediction with one threshold for each cluster of classes with similar scores.
 
-    Classes are described by quantiles of their scores on the tuning part, at the levels
-    0.5, 0.6, 0.7, 0.8, 0.9 and 1 - alpha, and grouped by k-means with weights
-    :math:`\sqrt{n_y}`. Each cluster gets the finite-sample quantile of the calibration
-    scores of its classes, and the set holds y if s(x, y) is at most the threshold of y's
-    cluster. Coverage is at least 1 - alpha *given that the true class is in a cluster*, and
-    close to it given the class, as far as the classes of a cluster are alike.
+    Classes are described by the 0.5, 0.6, 0.7, 0.8, 0.9 and 1 - alpha quantiles of their
+    tuning scores, and clustered by k-means with weights :math:`\sqrt{n_y}`. Each cluster gets
+    the finite-sample quantile of the calibration scores of its classes, and the set holds y if
+    s(x, y) is at most the threshold of y's cluster. Coverage is at least 1 - alpha *given that
+    the true class is in a cluster*. Given the class it is close to that, as far as the classes
+    of a cluster have similar scores.
 
     A class with fewer than ``1 / alpha - 1`` tuning samples goes to the null cluster. As
     published, the null cluster uses the standard threshold of all calibration samples, which
@@ -174,8 +173,8 @@ class ClusteredConformal(Predictor):
 
     Notes
     -----
-    Clusters depend on alpha and are made when an alpha is first asked for. Given a sequence
-    of alphas, thresholds that cross between clusterings are lifted, so that sets are nested.
+    Clusters depend on alpha and are made when an alpha is first used. For a sequence of alphas,
+    thresholds that cross between clusterings are raised, so that sets are nested.
 
     References
     ----------
@@ -199,35 +198,21 @@ class ClusteredConformal(Predictor):
     PredictionSets(2000 samples, 4 classes, alpha=0.1, mean size 1.29)
     """
 
-    def __init__(
-        self,
-        score: Score = APS(),
-        n_clusters: int | Literal["auto"] = "auto",
-        *,
-        null_cluster: Literal["standard", "own"] = "standard",
-        temperature: float | TemperatureScaling | str | None = None,
-        allow_empty: bool = False,
-        tuning_fraction: float | str = "auto",
-        random_state: Any = 0,
-    ) -> None:
-        self.score = score
-        self.n_clusters = n_clusters
-        self.null_cluster = null_cluster
-        self.temperature = temperature
-        self.allow_empty = allow_empty
-        self.tuning_fraction = tuning_fraction
-        self.random_state = random_state
+    score: Score = APS()
+    n_clusters: int | Literal["auto"] = "auto"
+    _: KW_ONLY
+    null_cluster: Literal["standard", "own"] = "standard"
+    temperature: float | TemperatureScaling | str | None = None
+    allow_empty: bool = False
+    tuning_fraction: float | str = "auto"
+    random_state: Any = 0
 
     def clusters(self, alpha: float = 0.1) -> Codes:
-        """Cluster of each class at a level, shape (K,); -1 is the null cluster."""
+        """Cluster of each class at an alpha, shape (K,); -1 is the null cluster."""
         learned: ClusteredLearned = self._state().learned
         return learned.clusters(check_alpha(alpha)).copy()
 
-    @property
-    def _trust(self) -> SupportsTrust | None:
-        return None
-
-    def _tuned_parts(self) -> list[str]:
+    def _method(self) -> Method:
         if self.n_clusters != "auto" and not _is_count(self.n_clusters):
             raise InputError(
                 'n_clusters must be a whole number of at least 1, or "auto"; '
@@ -237,27 +222,13 @@ class ClusteredConformal(Predictor):
             raise InputError(
                 f'null_cluster must be "standard" or "own"; got {self.null_cluster!r}.'
             )
-        return ["the clusters of classes"]
-
-    def _guarantee(self, state: Calibrated) -> str:
-        text = (
-            "the sets hold the true class with probability at least 1 - alpha within every "
-            "cluster of classes"
+        return Method(
+            ("the clusters of classes",),
+            auto_fraction=lambda outputs: published_fraction(
+                np.bincount(outputs.require_labels("calibrate"), minlength=outputs.n_classes),
+                REFERENCE_ALPHA,
+            ),
         )
-        if self.null_cluster == "own":
-            return f"{text}, the null cluster of rare classes included, and hence on average."
-        return (
-            f"{text} but the null cluster. Rare classes are in that one and have the threshold of "
-            "all samples, which promises nothing for them; where there are any, nothing is "
-            'promised on average either (null_cluster="own" promises both).'
-        )
-
-    def _could_learn(self, learned: ClusteredLearned) -> bool:
-        return learned.n_clusters == self.n_clusters
-
-    def _auto_fraction(self, outputs: ModelOutputs) -> float:
-        codes = outputs.require_labels("calibrate")
-        return published_fraction(np.bincount(codes, minlength=outputs.n_classes), REFERENCE_ALPHA)
 
     def _learn(self, task: Task) -> ClusteredLearned:
         calibration, tuning = task.calibration.outputs, task.tuning.outputs
@@ -280,14 +251,28 @@ class ClusteredConformal(Predictor):
             null_cluster=self.null_cluster,
         )
 
-    def _limits(
-        self, learned: ClusteredLearned, observed: Observed, alphas: tuple[float, ...]
-    ) -> Limits:
-        found = [learned.thresholds(alpha) for alpha in alphas]
-        values = np.stack([values for values, _ in found], axis=1)
-        status = np.stack([status for _, status in found], axis=1)
-        worst = np.broadcast_to(status.max(axis=0), (len(observed.outputs), len(alphas)))
-        return Limits(np.full(worst.shape, np.nan), worst, per_class=nested(values, alphas))
+    def _could_learn(self, learned: Learned) -> bool:
+        return isinstance(learned, ClusteredLearned) and learned.n_clusters == self.n_clusters
+
+    def _thresholds(
+        self, learned: ClusteredLearned, observed: Observed, alphas: tuple[float, ...], seed: int
+    ) -> SampleThresholds:
+        found = side_by_side([learned.thresholds(alpha) for alpha in alphas], alphas)
+        return found.of_classes(len(observed.outputs))
+
+    def _guarantee(self, state: Calibrated) -> str:
+        text = (
+            "the sets hold the true class with probability at least 1 - alpha within every "
+            "cluster of classes"
+        )
+        if self.null_cluster == "own":
+            return f"{text}, the null cluster of rare classes included, and hence on average."
+        return (
+            f"{text} except the null cluster. The null cluster holds the rare classes and uses "
+            "the threshold of all samples, which guarantees nothing for them. Where there are "
+            "rare classes, nothing is guaranteed on average either; "
+            'null_cluster="own" guarantees both.'
+        )
 
 
 def fewest_points(alpha: float) -> int:
@@ -298,14 +283,11 @@ def fewest_points(alpha: float) -> int:
     >>> fewest_points(0.1), fewest_points(0.3)
     (9, 3)
     """
-    guess = max(1, int(1.0 / alpha) - 2)
-    while conformal_rank(guess, alpha) > guess:
-        guess += 1
-    return guess
+    return max(1, ceil(1 / Fraction(repr(float(alpha))) - 1))
 
 
 def published_fraction(totals: Codes, alpha: float) -> float:
-    """Share of the samples to cluster with, ``K / (75 + K)`` over the classes not too rare.
+    """Share of the samples to cluster with: ``K / (75 + K)``, K the classes that are not rare.
 
     Examples
     --------
@@ -317,7 +299,7 @@ def published_fraction(totals: Codes, alpha: float) -> float:
 
 
 def published_clusters(totals: Codes, alpha: float) -> int:
-    """Number of clusters, half of the clustering samples of the rarest class kept.
+    """Number of clusters: half of the clustering samples of the rarest class that counts.
 
     Examples
     --------

@@ -1,17 +1,21 @@
-"""NAIVE and GROUPWISE: a threshold of its own for every cell. Imports base and below."""
+"""NAIVE and GROUPWISE: a threshold of its own for every cell of a partition."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.quantiles import conformal_quantile, conformal_rank
+from trustsets._common.arrays import Floats
+from trustsets._common.quantiles import conformal_rank
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
 from trustsets.basis import Bins, FittedPartition, Groups, Partition
 from trustsets.errors import InputError, TrustSetsWarning
-from trustsets.predictors.base import Calibrated, Limits, Predictor, Task
+from trustsets.predictors.base import Predictor
+from trustsets.predictors.calibrated import Calibrated, Learned, Task
+from trustsets.predictors.thresholds import SampleThresholds, quantile_table
+from trustsets.predictors.tuning import Method
 from trustsets.recalibration import TemperatureScaling
 from trustsets.scores import APS, Score
 from trustsets.statistics import Observed, SupportsTrust
@@ -23,11 +27,11 @@ __all__ = ["MondrianConformal"]
 @final
 @storable
 @dataclass(frozen=True)
-class MondrianLearned:
+class MondrianLearned(Learned):
     """Scores by cell: those of cell c are ``scores[start[c]:start[c + 1]]``, increasing."""
 
     partition: FittedPartition | None
-    scores: NDArray[np.float64]
+    scores: Floats
     start: NDArray[np.int64]
 
     def check_state(self) -> None:
@@ -42,40 +46,43 @@ class MondrianLearned:
             require_increasing(own, "MondrianLearned.scores")
 
     def check_belongs(self, n: int, n_classes: int) -> None:
-        """Refuse what cannot belong to so many samples and classes."""
+        """Refuse what cannot come from so many samples and classes."""
         cells = n_classes if self.partition is None else self.partition.n_cells
         require(self.start.size == cells + 1, "MondrianLearned.start", f"must have {cells} cells")
         require(self.scores.size == n, "MondrianLearned.scores", f"must be those of {n} samples")
 
-    def by_cell(self) -> list[NDArray[np.float64]]:
+    def by_cell(self) -> list[Floats]:
         """Scores of each cell."""
         return np.split(self.scores, self.start[1:-1])
 
-    def thresholds(self, alpha: float) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
-        """Threshold and status of every cell."""
-        values = np.array([conformal_quantile(own, alpha) for own in self.by_cell()])
-        status = np.where(np.isinf(values), Status.TOO_FEW_POINTS, Status.EXACT)
-        return values, np.where(np.diff(self.start) == 0, Status.UNSEEN_GROUP, status)
+    @property
+    def conditions_on(self) -> FittedPartition | None:
+        """The partition; None for one by class, which is not known of new samples."""
+        return self.partition
 
-    def paper_thresholds(self, alpha: float) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
-        """The authors' rule: plain quantiles, and nothing at all in cells without samples."""
-        values = np.array(
-            [
-                np.quantile(own, 1.0 - alpha, method="higher") if own.size else -np.inf
-                for own in self.by_cell()
-            ]
-        )
-        return values, np.where(np.diff(self.start) == 0, Status.UNSEEN_GROUP, Status.EXACT)
+    def prepare(self, alpha: float) -> None:
+        """Nothing: quantiles are read off the scores."""
+
+    def paper_quantiles(self, alphas: tuple[float, ...]) -> SampleThresholds:
+        """The authors' rule: plain quantiles, and empty sets in cells without samples."""
+        seen = np.diff(self.start) > 0
+        values = np.full((seen.size, len(alphas)), -np.inf)
+        for cell, own in enumerate(self.by_cell()):
+            if seen[cell]:
+                values[cell] = np.quantile(own, 1.0 - np.array(alphas), method="higher")
+        status = np.where(seen[:, None], Status.EXACT, Status.UNSEEN_GROUP)
+        return SampleThresholds(values, np.broadcast_to(status, values.shape).astype(np.int8))
 
 
 @final
 @storable
+@dataclass(eq=False, repr=False)
 class MondrianConformal(Predictor):
     """Conformal prediction within each cell of a partition (Mondrian conformal prediction).
 
     Each cell gets the finite-sample quantile of its own calibration scores, so the sets
     hold the true class with probability 1 - alpha *within every cell*. Cells without
-    calibration samples, or with too few for alpha, get all classes, and the status says so.
+    calibration samples, or with too few for alpha, get full sets, and the status says so.
 
     Parameters
     ----------
@@ -90,11 +97,10 @@ class MondrianConformal(Predictor):
     trust : TrustScore, optional
         Fitted trust score, needed where the cells depend on Trust.
     paper_rules : bool
-        True does as the authors' code does, without a guarantee: thresholds are plain
-        1 - alpha quantiles (the higher of two neighbours) without the finite-sample
-        correction, cells and groups without calibration samples get empty sets, and the
-        edges of `Bins` are computed anew from the samples to predict. See
-        `MondrianConformal.paper`.
+        True follows the authors' code, without a guarantee: thresholds are plain 1 - alpha
+        quantiles (the higher of two neighbours) without the finite-sample correction, cells
+        without calibration samples get empty sets, and the edges of `Bins` are computed again
+        from the samples to predict. See `MondrianConformal.paper`.
 
     Examples
     --------
@@ -110,26 +116,15 @@ class MondrianConformal(Predictor):
     2
     """
 
-    def __init__(
-        self,
-        by: Partition | Literal["class"] = Groups(),
-        *,
-        score: Score = APS(),
-        trust: SupportsTrust | None = None,
-        temperature: float | TemperatureScaling | str | None = None,
-        allow_empty: bool = False,
-        tuning_fraction: float = 0.2,
-        random_state: Any = 0,
-        paper_rules: bool = False,
-    ) -> None:
-        self.by = by
-        self.score = score
-        self.trust = trust
-        self.temperature = temperature
-        self.allow_empty = allow_empty
-        self.tuning_fraction = tuning_fraction
-        self.random_state = random_state
-        self.paper_rules = paper_rules
+    by: Partition | Literal["class"] = Groups()
+    _: KW_ONLY
+    score: Score = APS()
+    trust: SupportsTrust | None = None
+    temperature: float | TemperatureScaling | str | None = None
+    allow_empty: bool = False
+    tuning_fraction: float = 0.2
+    random_state: Any = 0
+    paper_rules: bool = False
 
     @classmethod
     def paper(cls, trust: SupportsTrust | None = None, **changes: Any) -> Self:
@@ -160,68 +155,65 @@ class MondrianConformal(Predictor):
         }
         return cls(trust=trust, **(setting | changes))
 
-    @property
-    def _trust(self) -> SupportsTrust | None:
-        return self.trust
-
-    @property
-    def _covers_each_class(self) -> bool:
-        return not isinstance(self.by, Partition) and not self.paper_rules
-
-    def _tuned_parts(self) -> list[str]:
-        if isinstance(self.by, Partition):
-            return ["the bin edges"] if self.by.learns else []
-        if self.by != "class":
-            raise InputError(f'by must be Groups(...), Bins(...) or "class"; got {self.by!r}.')
-        return []
-
-    def _could_learn(self, learned: MondrianLearned) -> bool:
+    def _method(self) -> Method:
         if not isinstance(self.by, Partition):
-            return learned.partition is None
-        return learned.partition is not None and self.by.could_become(learned.partition)
-
-    def _guarantee(self, state: Calibrated) -> str:
-        if self.paper_rules:
-            return "none; this is the authors' own rule, which leaves out the correction."
-        cells = "class" if self.by == "class" else "cell of the partition"
-        return (
-            "the sets hold the true class with probability at least 1 - alpha within every "
-            f"{cells}."
+            if self.by != "class":
+                raise InputError(f'by must be Groups(...), Bins(...) or "class"; got {self.by!r}.')
+            return Method(covers_each_class=not self.paper_rules)
+        if not self.by.learns:
+            return Method()
+        together = (
+            "the paper's own NAIVE computes its bins from the samples to predict, so its sets "
+            "depend on what is predicted together; calibrate the method without paper rules"
         )
+        return Method(("the bin edges",), batch_dependence=together if self.paper_rules else None)
 
     def _learn(self, task: Task) -> MondrianLearned:
         outputs = task.calibration.outputs
+        partition: Any = None
         if isinstance(self.by, Partition):
-            partition = self.by.fit(task.tuning if self.by.learns else task.calibration)
+            partition = task.fit(self.by)
             cells, n_cells = partition.cells(task.calibration), partition.n_cells
         else:
-            partition = None
             cells, n_cells = outputs.require_labels("calibrate"), outputs.n_classes
         order = np.lexsort((task.scores, cells))
         start = np.concatenate([[0], np.cumsum(np.bincount(cells, minlength=n_cells))])
         return MondrianLearned(partition, task.scores[order], start.astype(np.int64))
 
-    def _limits(
-        self, learned: MondrianLearned, observed: Observed, alphas: tuple[float, ...]
-    ) -> Limits:
-        rule = learned.paper_thresholds if self.paper_rules else learned.thresholds
-        found = [rule(alpha) for alpha in alphas]
-        values = np.stack([values for values, _ in found], axis=1)
-        status = np.stack([status for _, status in found], axis=1).astype(np.int8)
-        if not self.paper_rules:
-            _warn_small_cells(learned, alphas)
+    def _could_learn(self, learned: Learned) -> bool:
+        if not isinstance(learned, MondrianLearned):
+            return False
         if learned.partition is None:
-            worst = np.broadcast_to(status.max(axis=0), (len(observed.outputs), len(alphas)))
-            return Limits(np.full(worst.shape, np.nan), worst, per_class=values)
+            return self.by == "class"
+        return isinstance(self.by, Partition) and self.by.could_become(learned.partition)
+
+    def _thresholds(
+        self, learned: MondrianLearned, observed: Observed, alphas: tuple[float, ...], seed: int
+    ) -> SampleThresholds:
+        if self.paper_rules:
+            found = learned.paper_quantiles(alphas)
+        else:
+            found = quantile_table(learned.by_cell(), alphas)
+            _warn_small_cells(learned, alphas)
         partition = learned.partition
-        if self.paper_rules and isinstance(self.by, Bins):
+        if partition is None or not isinstance(self.by, Partition):
+            return found.of_classes(len(observed.outputs))
+        if self.paper_rules and self.by.learns:
             partition = self.by.fit(observed)
         cells = partition.cells(observed)
-        strangers = (cells < 0)[:, None]
-        unseen = -np.inf if self.paper_rules else np.inf
-        return Limits(
-            np.where(strangers, unseen, values[cells]),
-            np.where(strangers, Status.UNSEEN_GROUP, status[cells]).astype(np.int8),
+        unseen = (cells < 0)[:, None]
+        return SampleThresholds(
+            np.where(unseen, -np.inf if self.paper_rules else np.inf, found.values[cells]),
+            np.where(unseen, np.int8(Status.UNSEEN_GROUP), found.status[cells]),
+        )
+
+    def _guarantee(self, state: Calibrated) -> str:
+        if self.paper_rules:
+            return "none, because the authors' own rule leaves out the finite-sample correction."
+        cells = "class" if self.by == "class" else "cell of the partition"
+        return (
+            "the sets hold the true class with probability at least 1 - alpha within every "
+            f"{cells}."
         )
 
 
@@ -232,8 +224,8 @@ def _warn_small_cells(learned: MondrianLearned, alphas: tuple[float, ...]) -> No
     if small:
         warnings.warn(
             f"{small} of {np.count_nonzero(sizes)} groups have too few calibration samples for "
-            f"alpha={alpha:g} (the smallest has {sizes[sizes > 0].min()}); their sets hold every "
-            "class. Use fewer groups, more data or a larger alpha.",
+            f"alpha={alpha:g} (the smallest has {sizes[sizes > 0].min()}); their sets are "
+            "full. Use fewer groups, more data or a larger alpha.",
             TrustSetsWarning,
             stacklevel=4,
         )

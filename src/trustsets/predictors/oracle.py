@@ -1,4 +1,4 @@
-"""Oracle sets, for data whose true probabilities are known. Imports sets and below."""
+"""Oracle sets, for data whose true probabilities are known."""
 
 from fractions import Fraction
 from itertools import accumulate
@@ -27,11 +27,11 @@ def oracle_sets(probabilities: Any, alpha: Any = 0.1, classes: Any = None) -> Pr
     With true probabilities p_(1) >= p_(2) >= ... of a sample, its set holds the k most
     likely classes (the first columns among equals), k the smallest number with
     ``p_(1) + ... + p_(k) >= 1 - alpha`` (section 2.2 of the paper). Coverage then holds for
-    every single sample, and no sets with that property are smaller: the yardstick for
-    simulated data.
+    every single sample, and no sets with that property are smaller. They are the best that
+    any method can reach on simulated data.
 
-    Sums near 1 - alpha are compared exactly, probabilities and alpha read as the decimals
-    they print as: ten classes of 0.1 give nine at alpha = 0.1, whatever their binary sum.
+    Sums near 1 - alpha are compared exactly, and probabilities and alpha are read as the
+    decimals they print as: ten classes of 0.1 give nine at alpha = 0.1.
 
     Parameters
     ----------
@@ -60,20 +60,15 @@ def oracle_sets(probabilities: Any, alpha: Any = 0.1, classes: Any = None) -> Pr
     names = check_classes(classes, None, values.shape[1])
     order = np.argsort(-values, axis=1, kind="stable")
     ranked = np.take_along_axis(values, order, axis=1)
-    counts = np.stack([_counts(ranked, level) for level in alphas], axis=1)
+    counts = np.stack([_counts(ranked, own) for own in alphas], axis=1)
     places = np.empty_like(order)
     np.put_along_axis(places, order, np.arange(values.shape[1])[None, :], axis=1)
     mask = places[:, :, None] < counts[:, None, :]
     above = np.hstack([np.zeros((len(ranked), 1)), np.cumsum(ranked[:, :-1], axis=1)])
     thresholds = np.take_along_axis(above, counts - 1, axis=1)
     status = np.full(counts.shape, Status.EXACT, dtype=np.int8)
-    return PredictionSets(
-        mask=mask[..., 0] if single else mask,
-        thresholds=thresholds[:, 0] if single else thresholds,
-        status=status[:, 0] if single else status,
-        alpha=alphas[0] if single else alphas,
-        classes=names,
-    )
+    sets = PredictionSets(mask, thresholds, status, alphas, names)
+    return sets.at(alphas[0]) if single else sets
 
 
 def _counts(ranked: Floats, alpha: float) -> NDArray[np.int64]:

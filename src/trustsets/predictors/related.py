@@ -1,16 +1,20 @@
-"""Methods the paper's related work names, made of parts that exist. Imports its siblings.
+"""Methods of the paper's related work that are made of parts of the other predictors.
 
 Clustered classes (`clustered.py`) and oracle sets (`oracle.py`) have files of their own.
 """
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, final
 
 from trustsets._common.storage import storable
 from trustsets.basis import Basis, Bins, Polynomial
 from trustsets.errors import InputError
-from trustsets.predictors.base import Calibrated
-from trustsets.predictors.conditional import QuantileRegressionPredictor
+from trustsets.predictors.base import Predictor
+from trustsets.predictors.calibrated import Calibrated, Learned, Task
+from trustsets.predictors.conditional import ConditionalLearned, tuned_by
 from trustsets.predictors.mondrian import MondrianConformal
+from trustsets.predictors.thresholds import SampleThresholds, side_by_side
+from trustsets.predictors.tuning import Method
 from trustsets.recalibration import TemperatureScaling
 from trustsets.scores import APS, Score
 from trustsets.statistics import Atypicality, Confidence, Observed, SupportsTrust, Trust
@@ -20,20 +24,21 @@ __all__ = ["PluginConformal", "atypicality_groups"]
 
 @final
 @storable
-class PluginConformal(QuantileRegressionPredictor):
+@dataclass(eq=False, repr=False)
+class PluginConformal(Predictor):
     """Quantile regression of the scores, its fit plugged in as the threshold (BatchGCP).
 
-    With basis phi, calibration scores s_i and pinball loss l at level 1 - alpha,
+    With basis phi, calibration scores s_i and pinball loss l of the 1 - alpha quantile,
 
         beta = argmin_b  sum_i l(s_i - phi(x_i)' b)        S(x) = phi(x)' beta.
 
     This is `ConditionalConformal` with weight u = 0 on the new sample: no score is imputed
-    for it, all samples share one fit, and no set is full for lack of data. The price: there
+    for it, all samples share one fit, and no set is full for lack of data. In return, there
     is **no finite-sample guarantee**. With p basis functions and scores without ties,
-    coverage falls short of 1 - alpha by about (1/2 - alpha) p / n, and tends to it as n grows.
+    coverage is lower than 1 - alpha by about (1/2 - alpha) p / n, and tends to it as n grows.
     This is an approximation; measured with n = 200, p = 6: 0.012 (0.012 expected) at alpha =
     0.1 and 0.009 (0.009) at 0.2, standard error 0.001. A sample that uses a direction of the
-    function class which calibration never saw has no fitted value; its set is full.
+    function class that no calibration sample has gets a full set.
 
     Parameters
     ----------
@@ -43,7 +48,7 @@ class PluginConformal(QuantileRegressionPredictor):
         Function class. Default: polynomials of degree 5 in the ranks of Conf and Trust. The
         publication uses indicators of overlapping groups: ``Groups()``.
     trust : TrustScore, optional
-        Fitted trust score; needed where the basis looks at Trust.
+        Fitted trust score; needed where the basis depends on Trust.
     temperature, allow_empty, tuning_fraction, random_state
         As in `StandardConformal`.
 
@@ -67,62 +72,59 @@ class PluginConformal(QuantileRegressionPredictor):
     True
     """
 
-    def __init__(
-        self,
-        score: Score = APS(scale="tail"),
-        basis: Basis = Polynomial(
-            degree=5, of=(Confidence(transform="rank"), Trust(transform="rank"))
-        ),
-        trust: SupportsTrust | None = None,
-        *,
-        temperature: float | TemperatureScaling | str | None = None,
-        allow_empty: bool = False,
-        tuning_fraction: float = 0.2,
-        random_state: Any = 0,
-    ) -> None:
-        self.score = score
-        self.basis = basis
-        self.trust = trust
-        self.temperature = temperature
-        self.allow_empty = allow_empty
-        self.tuning_fraction = tuning_fraction
-        self.random_state = random_state
+    score: Score = APS(scale="tail")
+    basis: Basis = Polynomial(degree=5, of=(Confidence(transform="rank"), Trust(transform="rank")))
+    trust: SupportsTrust | None = None
+    _: KW_ONLY
+    temperature: float | TemperatureScaling | str | None = None
+    allow_empty: bool = False
+    tuning_fraction: float = 0.2
+    random_state: Any = 0
+
+    def _method(self) -> Method:
+        return Method(tuned_by(self.basis))
+
+    def _learn(self, task: Task) -> ConditionalLearned:
+        return ConditionalLearned.of(self.basis, task)
+
+    def _could_learn(self, learned: Learned) -> bool:
+        return isinstance(learned, ConditionalLearned) and learned.could_come_from(self.basis)
+
+    def _thresholds(
+        self, learned: ConditionalLearned, observed: Observed, alphas: tuple[float, ...], seed: int
+    ) -> SampleThresholds:
+        phi = learned.basis.design(observed)
+        found = [learned.fit(alpha).thresholds(phi, level=0.0) for alpha in alphas]
+        return side_by_side([(own.values, own.status) for own in found], alphas)
 
     def _guarantee(self, state: Calibrated) -> str:
-        columns, n = state.learned.phi.shape[1], state.n
+        learned: Any = state.learned
         return (
-            "none in finite samples; where scores have no ties, coverage falls short of 1 - alpha "
-            f"by about (1/2 - alpha) p / n, here (1/2 - alpha) {columns} / {n:,}."
+            "none in finite samples. Where scores have no ties, coverage is lower than 1 - alpha "
+            f"by about (1/2 - alpha) p / n, here (1/2 - alpha) {learned.phi.shape[1]} / "
+            f"{state.n:,}."
         )
-
-    def _level(self, observed: Observed, alpha: float) -> float:
-        return 0.0
 
 
 def atypicality_groups(
     atypicality: Atypicality, *, groups: int = 6, **parameters: Any
 ) -> MondrianConformal:
-    """Thresholds by confidence and atypicality: atypicality-aware conformal prediction.
+    """Atypicality-aware conformal prediction: thresholds by confidence and atypicality.
 
-    Confidence and atypicality are each cut at their quantiles into `groups` bins, and each
-    of the ``groups * groups`` cells gets a threshold of its own. Unlike the publication,
-    which takes the plain empirical quantile of a cell, `MondrianConformal` takes the
-    finite-sample one, learns the edges from the tuning part, and so keeps its guarantee in
-    every cell.
+    Confidence and atypicality are each divided at their quantiles into `groups` bins, and each
+    of the ``groups * groups`` cells gets a threshold of its own. The publication takes the plain
+    quantile of a cell; `MondrianConformal` takes the finite-sample one and learns the edges
+    from the tuning part, which guarantees coverage in every cell.
 
     Parameters
     ----------
     atypicality : Atypicality
         Fitted on training features, see `Atypicality.from_training`.
     groups : int
-        Bins of each of the two statistics. With the default 6, a cell holds about n / 36
-        calibration samples; below 9 of them (alpha = 0.1) its sets are full.
+        Bins of each of the two statistics. With 6 (default), a cell has about n / 36
+        calibration samples. Its sets are full if it has fewer than 9 (at alpha = 0.1).
     **parameters
         Further parameters of `MondrianConformal`, such as `score`.
-
-    Returns
-    -------
-    MondrianConformal
 
     References
     ----------

@@ -1,18 +1,19 @@
-"""STANDARD: split conformal prediction, one threshold for all. Imports base and below."""
+"""STANDARD: split conformal prediction, one threshold for all samples."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trustsets._common.quantiles import conformal_quantile
+from trustsets._common.arrays import Floats
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
-from trustsets.predictors.base import Calibrated, Limits, Predictor, Task
+from trustsets.predictors.base import Predictor
+from trustsets.predictors.calibrated import Calibrated, Learned, Task
+from trustsets.predictors.thresholds import SampleThresholds, quantile_table
+from trustsets.predictors.tuning import Method
 from trustsets.recalibration import TemperatureScaling
 from trustsets.scores import APS, Score
-from trustsets.statistics import Observed, SupportsTrust
-from trustsets.status import Status
+from trustsets.statistics import Observed
 
 __all__ = ["StandardConformal"]
 
@@ -20,10 +21,10 @@ __all__ = ["StandardConformal"]
 @final
 @storable
 @dataclass(frozen=True)
-class StandardLearned:
+class StandardLearned(Learned):
     """Calibration scores in increasing order."""
 
-    scores: NDArray[np.float64]
+    scores: Floats
 
     def check_state(self) -> None:
         """Refuse scores that no calibration gives."""
@@ -31,12 +32,20 @@ class StandardLearned:
         require_increasing(self.scores, "StandardLearned.scores")
 
     def check_belongs(self, n: int, n_classes: int) -> None:
-        """Refuse what cannot belong to so many samples and classes."""
+        """Refuse what cannot come from so many samples and classes."""
         require(self.scores.size == n, "StandardLearned.scores", f"must be those of {n} samples")
+
+    @property
+    def conditions_on(self) -> None:
+        """Nothing."""
+
+    def prepare(self, alpha: float) -> None:
+        """Nothing: a quantile is read off the scores."""
 
 
 @final
 @storable
+@dataclass(eq=False, repr=False)
 class StandardConformal(Predictor):
     """Split conformal prediction: the sets hold the true class with probability 1 - alpha.
 
@@ -76,40 +85,27 @@ class StandardConformal(Predictor):
     0.908
     """
 
-    def __init__(
-        self,
-        score: Score = APS(),
-        *,
-        temperature: float | TemperatureScaling | str | None = None,
-        allow_empty: bool = False,
-        tuning_fraction: float = 0.2,
-        random_state: Any = 0,
-    ) -> None:
-        self.score = score
-        self.temperature = temperature
-        self.allow_empty = allow_empty
-        self.tuning_fraction = tuning_fraction
-        self.random_state = random_state
+    score: Score = APS()
+    _: KW_ONLY
+    temperature: float | TemperatureScaling | str | None = None
+    allow_empty: bool = False
+    tuning_fraction: float = 0.2
+    random_state: Any = 0
 
-    @property
-    def _trust(self) -> SupportsTrust | None:
-        return None
-
-    def _tuned_parts(self) -> list[str]:
-        return []
-
-    def _guarantee(self, state: Calibrated) -> str:
-        return "the sets hold the true class with probability at least 1 - alpha."
+    def _method(self) -> Method:
+        return Method()
 
     def _learn(self, task: Task) -> StandardLearned:
         return StandardLearned(np.sort(task.scores))
 
-    def _limits(
-        self, learned: StandardLearned, observed: Observed, alphas: tuple[float, ...]
-    ) -> Limits:
-        quantiles = np.array([conformal_quantile(learned.scores, alpha) for alpha in alphas])
-        status = np.where(np.isinf(quantiles), Status.TOO_FEW_POINTS, Status.EXACT)
-        shape = (len(observed.outputs), len(alphas))
-        return Limits(
-            np.broadcast_to(quantiles, shape), np.broadcast_to(status.astype(np.int8), shape)
-        )
+    def _could_learn(self, learned: Learned) -> bool:
+        return isinstance(learned, StandardLearned)
+
+    def _thresholds(
+        self, learned: StandardLearned, observed: Observed, alphas: tuple[float, ...], seed: int
+    ) -> SampleThresholds:
+        only = np.zeros(len(observed.outputs), dtype=np.int64)
+        return quantile_table([learned.scores], alphas).of_cells(only)
+
+    def _guarantee(self, state: Calibrated) -> str:
+        return "the sets hold the true class with probability at least 1 - alpha."

@@ -92,7 +92,8 @@ def check_samples(
     own = {str(name): item for name, item in given.items()}
     for name, evaluation in evaluations.items():
         own[name] = _check_sets(name, own[name], outputs, evaluation)
-    return SampleSource(outputs, own, _check_trust(trust, outputs), most)
+    values = None if trust is None else Observed(outputs, trust).trust
+    return SampleSource(outputs, own, values, most)
 
 
 def _check_sets(
@@ -116,17 +117,3 @@ def _check_sets(
             "objects as to evaluate."
         )
     return own
-
-
-def _check_trust(trust: SupportsTrust | Floats | None, outputs: ModelOutputs) -> Floats | None:
-    """Trust of each sample, from a trust score or as given."""
-    if trust is None:
-        return None
-    if not isinstance(trust, np.ndarray):
-        return Observed(outputs, trust).trust
-    if trust.shape != (len(outputs),) or np.isnan(trust).any():
-        raise InputError(
-            f"trust must be a fitted trust score, or an array of shape ({len(outputs)},) without "
-            f"NaN; got shape {trust.shape}."
-        )
-    return trust

@@ -7,11 +7,12 @@ A statistic is a small value object. The samples and the trust score it looks at
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol, final
+from typing import Any, Literal, Protocol, Self, final, runtime_checkable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from trustsets._common.arrays import Floats
+from trustsets._common.arrays import Floats, to_numpy
 from trustsets._common.blocks import for_each_block
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
 from trustsets.errors import InputError
@@ -25,6 +26,7 @@ Transform = Literal["raw", "log", "rank"]
 _SMALLEST = 1e-12
 
 
+@runtime_checkable
 class SupportsTrust(Protocol):
     """Anything that scores predictions by the features, such as a fitted `TrustScore`."""
 
@@ -34,11 +36,33 @@ class SupportsTrust(Protocol):
 
 @final
 class Observed:
-    """Samples together with the trust score in use; each statistic is computed once."""
+    """Samples together with their trust; each statistic is computed once.
 
-    def __init__(self, outputs: ModelOutputs, trust: SupportsTrust | None = None) -> None:
+    Parameters
+    ----------
+    outputs : ModelOutputs
+        The samples.
+    trust : SupportsTrust or array of shape (n,), optional
+        A fitted trust score, or the values that are known already.
+    """
+
+    def __init__(
+        self, outputs: ModelOutputs, trust: SupportsTrust | ArrayLike | None = None
+    ) -> None:
         self.outputs = outputs
-        self.trust_score = trust
+        self.trust_score = trust if isinstance(trust, SupportsTrust) else None
+        self.has_trust = trust is not None
+        if trust is not None and self.trust_score is None:
+            self.trust = _known_trust(trust, len(outputs))
+
+    def split(self, fraction: float, seed: int = 0) -> tuple[Self, Self]:
+        """Split at random, as `ModelOutputs.split` does, into a first part and the rest."""
+        known = self.has_trust and self.trust_score is None
+        first, rest = (
+            type(self)(self.outputs.take(index), self.trust[index] if known else self.trust_score)
+            for index in self.outputs.split_indices(fraction, seed)
+        )
+        return first, rest
 
     @property
     def confidence(self) -> Floats:
@@ -49,7 +73,7 @@ class Observed:
     def trust(self) -> Floats:
         """Trust score of the most likely class, shape (n,)."""
         if self.trust_score is None:
-            raise InputError("Trust is asked for, but no trust score was given; pass trust=.")
+            raise InputError("Trust is needed, but no trust score was given; pass trust=.")
         if self.outputs.features is None:
             raise InputError("Trust needs features; pass features= to ModelOutputs.")
         return self.trust_score.score(self.outputs.features, self.outputs.predicted)
@@ -68,6 +92,17 @@ class Observed:
 
         for_each_block(fill, len(self.outputs), self.outputs.n_classes)
         return np.maximum(entropy, 0.0), margin
+
+
+def _known_trust(values: Any, n: int) -> Floats:
+    trust = to_numpy(values, "trust")
+    numbers = trust.dtype.kind in "fiu" and not np.isnan(trust).any()
+    if trust.shape != (n,) or not numbers:
+        raise InputError(
+            f"trust must be a fitted trust score, or an array of shape ({n},) without NaN; got "
+            f"shape {trust.shape} and type {trust.dtype}."
+        )
+    return trust.astype(np.float64)
 
 
 @dataclass(frozen=True)

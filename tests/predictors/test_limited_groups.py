@@ -1,8 +1,10 @@
-"""Restrained groups stay between what all samples need at alpha and at alpha / 4."""
+"""Thresholds of groups are limited by those that all samples get at alpha and at alpha / 4."""
 
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from trustsets import (
@@ -18,10 +20,12 @@ from trustsets import (
     load,
 )
 from trustsets.engine import Thresholds
+from trustsets.files import predict_file
+from trustsets.files.set_files import read_predictions
 
 ALPHA = 0.1
 SMOOTH = Polynomial(1, of=(Confidence(),))
-# A price that no group can pay: restrained fits know nothing of groups then.
+# A penalty so large that the limiting fits know nothing of groups.
 PROHIBITIVE = 1e6
 
 
@@ -46,17 +50,17 @@ def parts(make_outputs):
     return skewed(make_outputs(600)), skewed(make_outputs(300, seed=5), seed=6)
 
 
-def test_thresholds_are_those_of_the_groups_held_between_two_others(parts):
+def test_thresholds_are_those_of_the_groups_limited_by_two_others(parts):
     calibration, test = parts
     own = thresholds(SMOOTH + Groups(), calibration, test)
     low, high = (thresholds(SMOOTH, calibration, test, alpha) for alpha in (ALPHA, ALPHA / 4))
-    held = thresholds(SMOOTH + Groups(restraint=PROHIBITIVE), calibration, test)
+    limited = thresholds(SMOOTH + Groups(restraint=PROHIBITIVE), calibration, test)
     expected = np.clip(own.thresholds, low.thresholds, high.thresholds)
-    np.testing.assert_allclose(held.thresholds, expected, atol=1e-6)
+    np.testing.assert_allclose(limited.thresholds, expected, atol=1e-6)
     # All three cases occur, or this test would say little.
     assert (own.thresholds < low.thresholds).any()
     assert (own.thresholds > high.thresholds).any()
-    assert (own.thresholds == held.thresholds).any()
+    assert (own.thresholds == limited.thresholds).any()
 
 
 def test_the_lower_fit_decides_where_the_two_cross(parts):
@@ -73,10 +77,10 @@ def test_the_lower_fit_decides_where_the_two_cross(parts):
     ):
         found = Thresholds(np.array(values), exact, exact.astype(np.int64))
         learned._fits[key] = SimpleNamespace(thresholds=lambda _, found=found: found)
-    values, status = learned.held_thresholds(np.zeros((4, 1)), ALPHA)
+    values, status = learned.thresholds(np.zeros((4, 1)), ALPHA)
     np.testing.assert_array_equal(values, [2.0, 2.0, 2.0, 4.0])
-    held = Status.RESTRAINED
-    np.testing.assert_array_equal(status, [Status.EXACT, held, held, Status.EXACT])
+    limited = Status.LIMITED
+    np.testing.assert_array_equal(status, [Status.EXACT, limited, limited, Status.EXACT])
 
 
 def test_few_samples_or_none_give_a_finite_threshold_that_says_so(parts):
@@ -86,20 +90,20 @@ def test_few_samples_or_none_give_a_finite_threshold_that_says_so(parts):
     )
     for new in (test, stranger):
         own = thresholds(SMOOTH + Groups(), calibration, new)
-        held = thresholds(SMOOTH + Groups(restraint=10.0), calibration, new)
+        limited = thresholds(SMOOTH + Groups(restraint=10.0), calibration, new)
         without = np.isinf(own.thresholds)
         assert without.any()
-        assert np.isfinite(held.thresholds).all()
-        said = {Status.RESTRAINED, Status.ABOVE_ALL_SCORES}
-        assert set(held.status[without].tolist()) <= said
-        full = held.mask.all(axis=1)
-        np.testing.assert_array_equal(held.status == Status.ABOVE_ALL_SCORES, full)
+        assert np.isfinite(limited.thresholds).all()
+        said = {Status.LIMITED, Status.ABOVE_ALL_SCORES}
+        assert set(limited.status[without].tolist()) <= said
+        full = limited.mask.all(axis=1)
+        np.testing.assert_array_equal(limited.status == Status.ABOVE_ALL_SCORES, full)
 
 
 def test_smaller_alphas_give_larger_sets(parts):
     calibration, test = parts
-    held = thresholds(SMOOTH + Groups(restraint=10.0), calibration, test, (0.05, 0.1, 0.3))
-    assert (np.diff(held.mask.astype(int), axis=2) <= 0).all()
+    limited = thresholds(SMOOTH + Groups(restraint=10.0), calibration, test, (0.05, 0.1, 0.3))
+    assert (np.diff(limited.mask.astype(int), axis=2) <= 0).all()
 
 
 def test_order_of_the_samples_does_not_matter(parts):
@@ -112,7 +116,7 @@ def test_order_of_the_samples_does_not_matter(parts):
     np.testing.assert_array_equal(first.status, second.status)
 
 
-def test_storage_keeps_the_restraint(parts, tmp_path):
+def test_storage_keeps_the_group_penalty(parts, tmp_path):
     calibration, test = parts
     basis = SMOOTH + Groups("sex", restraint=10.0)
     predictor = ConditionalConformal(basis=basis).calibrate(calibration)
@@ -124,7 +128,25 @@ def test_storage_keeps_the_restraint(parts, tmp_path):
     assert "10 / m" in again.summary()
 
 
-def test_randomised_sets_are_not_held(parts):
+def test_prediction_files_with_the_former_word_are_read(parts, tmp_path):
+    calibration, test = parts
+    model, outputs, sets = (tmp_path / name for name in ("model", "new.npz", "sets.parquet"))
+    basis = SMOOTH + Groups(restraint=10.0)
+    predictor = ConditionalConformal(basis=basis).calibrate(calibration)
+    predictor.save(model)
+    np.savez(outputs, logits=test.logits, **test.groups)
+    predict_file(model, outputs, sets)
+    table = pq.read_table(sets)
+    words = table.column("status").to_pylist()
+    assert "limited" in words
+    former = pa.array(["restrained" if word == "limited" else word for word in words])
+    place = table.column_names.index("status")
+    pq.write_table(table.set_column(place, "status", former), sets)
+    found = read_predictions(sets, test.classes)
+    np.testing.assert_array_equal(found.status, predictor.predict_set(test).status)
+
+
+def test_randomised_sets_are_not_limited(parts):
     """They promise coverage of exactly 1 - alpha, which wider sets would exceed."""
     calibration, test = parts
     found = []
@@ -149,7 +171,7 @@ def hard_group(n: int, rng: np.random.Generator) -> ModelOutputs:
     )
 
 
-def test_coverage_on_average_is_kept_and_that_of_groups_up_to_the_price():
+def test_coverage_on_average_is_kept_and_that_of_groups_up_to_the_penalty():
     """The law of the docstring, over 150 calibrations of 150 samples, 30 of them hard."""
     restraint, n = 2.0, 150
     rng = np.random.default_rng(0)
@@ -167,6 +189,6 @@ def test_coverage_on_average_is_kept_and_that_of_groups_up_to_the_price():
 
 
 @pytest.mark.parametrize("restraint", [-1.0, 0.5, np.inf, np.nan])
-def test_a_price_that_could_not_do_its_work_is_refused(restraint):
+def test_a_penalty_too_small_to_make_thresholds_finite_is_refused(restraint):
     with pytest.raises(InputError, match="restraint must be 0, or finite and 1 or more"):
         Groups("site", restraint=restraint)

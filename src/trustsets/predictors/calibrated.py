@@ -1,0 +1,159 @@
+"""What a method is given to learn from, and what a calibrated predictor keeps."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets._common.arrays import Array, Floats
+from trustsets._common.draws import Stream, row_uniforms
+from trustsets._common.storage import require, storable
+from trustsets.basis import Basis, FittedBasis, FittedSum, Sum
+from trustsets.outputs import ModelOutputs
+from trustsets.predictors.class_facts import ClassFacts
+from trustsets.predictors.thresholds import SampleThresholds
+from trustsets.recalibration import ClassBias
+from trustsets.recalibration.temperature import check_temperature
+from trustsets.scores import Score
+from trustsets.statistics import Observed
+
+__all__ = ["Calibrated", "Learned", "Scoring", "Task"]
+
+# Counts and seeds are 64-bit numbers.
+_LARGEST_COUNT = 1 << 63
+
+
+@final
+@dataclass(frozen=True)
+class Task:
+    """Calibration samples, and the samples that everything but thresholds is learned from.
+
+    `scores` are those of the calibration labels. ``tuning_scores()`` computes those of the
+    tuning labels, for the methods that need them.
+    """
+
+    calibration: Observed
+    tuning: Observed
+    scores: Floats
+    tuning_scores: Callable[[], Floats]
+    seed: int
+
+    def fit(self, basis: Basis) -> FittedBasis:
+        """Fit a function class: what learns on tuning samples, the rest on calibration samples.
+
+        A part that does not learn only takes names from the data, such as those of groups.
+        """
+        if isinstance(basis, Sum):
+            return FittedSum(tuple(self.fit(part) for part in basis.parts))
+        return basis.fit(self.tuning if basis.learns else self.calibration)
+
+
+class Learned(ABC):
+    """What a method keeps of the calibration samples; storable."""
+
+    @property
+    @abstractmethod
+    def conditions_on(self) -> FittedBasis | None:
+        """What thresholds of a sample depend on; None where all samples have the same."""
+
+    @abstractmethod
+    def check_belongs(self, n: int, n_classes: int) -> None:
+        """Refuse what cannot come from so many samples and classes, for `storage`."""
+
+    @abstractmethod
+    def prepare(self, alpha: float) -> object:
+        """Compute what all thresholds at this alpha have in common, and keep it."""
+
+
+@final
+@dataclass(frozen=True)
+class Scoring:
+    """How scores are computed: the score, class biases, temperature and random draws."""
+
+    score: Score
+    class_bias: ClassBias | None
+    temperature: float
+    seed: int
+
+    def corrected(self, outputs: ModelOutputs) -> ModelOutputs:
+        """Outputs with the class biases added, as the score sees them."""
+        return outputs if self.class_bias is None else self.class_bias.transform(outputs)
+
+    def of_labels(self, outputs: ModelOutputs, stream: Stream) -> Floats:
+        """Scores of the labels, shape (n,); random draws are keyed on the rows."""
+        return self.score.of_labels(
+            self.corrected(outputs),
+            temperature=self.temperature,
+            draws=self._draws(stream, outputs.rows),
+        )
+
+    def masks(
+        self, outputs: ModelOutputs, thresholds: SampleThresholds, *, allow_empty: bool
+    ) -> NDArray[np.bool_]:
+        """Which classes are in the sets, shape (m, K, A)."""
+        corrected = self.corrected(outputs)
+        draws = self._draws(Stream.PREDICTION_SCORE, outputs.draw_keys)
+        if thresholds.values.ndim == 2:
+            return self.score.sets(
+                corrected,
+                thresholds.values,
+                temperature=self.temperature,
+                draws=draws,
+                smallest=0 if allow_empty else 1,
+            )
+        scores = self.score.matrix(corrected, temperature=self.temperature, draws=draws)
+        mask: NDArray[np.bool_] = scores[:, :, None] <= thresholds.values
+        if not allow_empty:
+            # If the set of any alpha is empty, all alphas get the class, or the sets of the
+            # smaller alphas, which may hold other classes, would not be nested.
+            empty = ~np.all(mask.any(axis=1), axis=1, keepdims=True)
+            mask[np.arange(len(outputs)), corrected.predicted_codes] |= empty
+        return mask
+
+    def _draws(self, stream: Stream, keys: NDArray[np.int64]) -> Floats | None:
+        return row_uniforms(self.seed, stream, keys) if self.score.randomized else None
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class Calibrated:
+    """All that a calibrated predictor knows besides its parameters."""
+
+    classes: Array
+    n_features: int | None
+    n: int
+    n_tuning: int
+    reused: tuple[str, ...]
+    temperature: float
+    seed: int
+    learned: Any
+    class_bias: ClassBias | None = None
+    class_facts: ClassFacts | None = None
+
+    def scoring(self, score: Score) -> Scoring:
+        """How new samples are scored."""
+        return Scoring(score, self.class_bias, self.temperature, self.seed)
+
+    def check_state(self) -> None:
+        """Refuse numbers that no calibration gives, and parts that belong to different data."""
+        names = self.classes.tolist() if self.classes.ndim == 1 else []
+        # NaN is not equal to itself.
+        distinct = names and len(set(names)) == len(names) and names == self.classes.tolist()
+        require(distinct, "Calibrated.classes", "must be distinct names")
+        for name, least in (("n", 1), ("n_tuning", 0), ("seed", 0), ("n_features", 1)):
+            own = getattr(self, name)
+            enough = own is None or least <= own < _LARGEST_COUNT
+            require(enough, f"Calibrated.{name}", f"must be {least} or more")
+        check_temperature(self.temperature)
+        known = isinstance(self.learned, Learned)
+        require(known, "Calibrated.learned", "must be what a method learns")
+        self.learned.check_belongs(self.n, len(names))
+        fits = self.class_bias is None or self.class_bias.bias_.size == len(names)
+        require(fits, "Calibrated.class_bias", "must have a number for each class")
+        require(self.class_facts, "Calibrated.class_facts", "must be there")
+        assert self.class_facts is not None
+        self.class_facts.check_belongs(self.n, len(names))

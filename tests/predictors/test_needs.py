@@ -1,0 +1,149 @@
+"""What a predictor says it needs of new samples is what it needs; known trust can be an array."""
+
+import numpy as np
+import pytest
+from saved_predictors import PREDICTORS
+
+from trustsets import (
+    Bins,
+    ConditionalConformal,
+    Confidence,
+    Groups,
+    InputError,
+    Intercept,
+    ModelOutputs,
+    MondrianConformal,
+    TrustScore,
+    evaluate,
+)
+from trustsets.statistics import Observed
+
+LETTERS = np.array(list("abcde"))
+
+
+@pytest.fixture(params=PREDICTORS)
+def calibrated(request, make_outputs):
+    """A calibrated predictor of each kind, and new samples with their rows."""
+    calibration, test = (
+        make_outputs(n, seed=seed, labels=LETTERS[make_outputs(n, seed=seed).codes])
+        for n, seed in ((400, 0), (60, 5))
+    )
+    return PREDICTORS[request.param]().calibrate(calibration), test
+
+
+def rebuilt(outputs, features=True, groups=None):
+    """The same samples with rows of their own, and without what is left out."""
+    return ModelOutputs(
+        logits=outputs.logits,
+        classes=outputs.classes,
+        features=outputs.features if features else None,
+        groups=outputs.groups if groups is None else groups,
+        rows=np.arange(len(outputs)),
+    )
+
+
+def same(one, other):
+    return np.array_equal(one.thresholds, other.thresholds) and np.array_equal(one.mask, other.mask)
+
+
+def test_needed_groups_are_the_columns_without_which_there_are_no_sets(calibrated):
+    predictor, test = calibrated
+    whole = predictor.predict_set(rebuilt(test))
+    needed = {name: test.groups[name] for name in predictor.needed_groups}
+    other = {"unused": np.arange(len(test))}
+    assert same(predictor.predict_set(rebuilt(test, groups=needed | other)), whole)
+    for name in needed:
+        left = {other: own for other, own in needed.items() if other != name}
+        with pytest.raises(InputError, match=name):
+            predictor.predict_set(rebuilt(test, groups=left))
+
+
+def test_features_are_not_needed_where_a_predictor_says_so(calibrated):
+    predictor, test = calibrated
+    if not predictor.uses_features:
+        without = predictor.predict_set(rebuilt(test, features=False))
+        assert same(without, predictor.predict_set(rebuilt(test)))
+
+
+def test_what_uses_groups_trust_or_neither_says_so(make_outputs):
+    outputs = make_outputs(300)
+    both = ConditionalConformal(basis=Groups("site") + Groups("site")).calibrate(outputs)
+    assert both.needed_groups == ("site",) and not both.uses_features
+    trust = TrustScore().fit(outputs.features, outputs.labels)
+    assert MondrianConformal(by=Bins(counts=(2, 2)), trust=trust).calibrate(outputs).uses_features
+    assert not MondrianConformal(by="class").calibrate(outputs).uses_features
+
+
+def test_draws_move_the_sets_of_those_that_draw_and_of_no_others(calibrated):
+    """With other rows, and so with other draws, the same samples get other thresholds or sets."""
+    predictor, test = calibrated
+    one = predictor.predict_set(rebuilt(test), alpha=0.3)
+    moved = ModelOutputs(
+        logits=test.logits,
+        classes=test.classes,
+        features=test.features,
+        groups=test.groups,
+        rows=np.arange(1000, 1000 + len(test)),
+    )
+    assert same(predictor.predict_set(moved, alpha=0.3), one) != predictor.draws_at_random
+
+
+def test_sets_depend_on_their_batch_only_where_a_predictor_says_why(calibrated, make_outputs):
+    predictor, test = calibrated
+    assert predictor.batch_dependence is None
+    part = predictor.predict_set(rebuilt(test).take(np.arange(7)))
+    assert same(part, predictor.predict_set(rebuilt(test))[:7])
+    bins = Bins(of=(Confidence(),), counts=(4,), spacing=("quantile",))
+    paper = MondrianConformal.paper(by=bins, temperature=1.0)
+    with pytest.warns(UserWarning, match="bin edges"):
+        paper.calibrate(make_outputs(300))
+    assert "depend on what is predicted together" in paper.batch_dependence
+    whole, part = (paper.predict_set(make_outputs(40).take(np.arange(n))) for n in (40, 7))
+    assert not np.array_equal(whole.thresholds[:7], part.thresholds)
+    by_hand = Bins(of=(Confidence(),), edges=((0.5, 0.8),))
+    assert MondrianConformal.paper(by=by_hand).batch_dependence is None
+
+
+@pytest.mark.parametrize("own_tuning", [False, True])
+def test_known_trust_stands_in_for_a_trust_score(make_outputs, own_tuning):
+    """Values follow their samples through the tuning split."""
+    train, calibration, tuning, test = (make_outputs(n, seed=n) for n in (80, 500, 200, 50))
+    trust = TrustScore().fit(train.features, train.labels)
+    values = {len(own): trust.score(own.features, own.predicted) for own in (calibration, tuning)}
+    words = {"tuning": tuning} if own_tuning else {}
+    first = ConditionalConformal(trust=trust).calibrate(calibration, **words)
+    known = np.concatenate(list(values.values())) if own_tuning else values[500]
+    second = ConditionalConformal().calibrate(calibration, trust=known, **words)
+    sets = first.predict_set(test)
+    own = trust.score(test.features, test.predicted)
+    assert same(second.predict_set(test, trust=own), sets)
+    assert same(second.predict_set(rebuilt(test, features=False), trust=own), sets)
+    assert not same(second.predict_set(test, trust=own[::-1]), sets)
+    with pytest.raises(InputError, match="no trust score was given; pass trust="):
+        second.predict_set(test)
+    with pytest.raises(InputError, match=r"array of shape \(50,\) without NaN; got shape \(49,\)"):
+        second.predict_set(test, trust=own[1:])
+    for wrong in ("high", ["high"] * 50, np.full(50, np.nan)):
+        with pytest.raises(InputError, match="trust must be a fitted trust score, or an array"):
+            second.predict_set(test, trust=wrong)
+    chosen = {"metrics": ["conf_trust", "trust_rank"], "n_bootstrap": 5}
+    found = evaluate(sets, test, own, **chosen).metrics
+    assert found == evaluate(sets, test, trust, **chosen).metrics
+
+
+def test_known_trust_is_evaluated_without_features(make_outputs):
+    test = make_outputs(200)
+    bare = make_outputs(200, features=None)
+    sets = ConditionalConformal(basis=Intercept()).calibrate(make_outputs(300, seed=2))
+    own = np.random.default_rng(0).random(200)
+    with_features, without = (evaluate(sets.predict_set(part), part, own) for part in (test, bare))
+    assert with_features.tables["conf_trust"].gap == without.tables["conf_trust"].gap
+
+
+def test_a_split_keeps_trust_with_its_samples(make_outputs):
+    outputs = make_outputs(100)
+    for own in Observed(outputs, outputs.confidence).split(0.3, seed=4):
+        np.testing.assert_array_equal(own.trust, own.outputs.confidence)
+    first, _ = Observed(outputs).split(0.3, seed=4)
+    assert not first.has_trust
+    np.testing.assert_array_equal(first.outputs.rows, outputs.split(0.3, seed=4)[0].rows)
