@@ -63,6 +63,7 @@ class FittedBasis(ABC):
         """Cell of each class, shape (K,): for classes of one cell phi is the same function."""
         return np.zeros(n_classes, np.int64)
 
+    @property
     def needed_groups(self) -> tuple[str, ...]:
         """Names of the group columns that `design` reads."""
         return ()

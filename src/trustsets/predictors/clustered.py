@@ -255,7 +255,7 @@ class ClusteredConformal(Predictor):
         return isinstance(learned, ClusteredLearned) and learned.n_clusters == self.n_clusters
 
     def _thresholds(
-        self, learned: ClusteredLearned, observed: Observed, alphas: tuple[float, ...], seed: int
+        self, learned: ClusteredLearned, observed: Observed, alphas: tuple[float, ...], scoring: Scoring
     ) -> SampleThresholds:
         found = side_by_side([learned.thresholds(alpha) for alpha in alphas], alphas)
         return found.of_classes(len(observed.outputs))

@@ -303,16 +303,16 @@ class ConditionalConformal(Predictor):
         return learned.could_come_from(self.basis, self._tie_spread)
 
     def _thresholds(
-        self, learned: ConditionalLearned, observed: Observed, alphas: tuple[float, ...], seed: int
+        self, learned: ConditionalLearned, observed: Observed, alphas: tuple[float, ...], scoring: Scoring
     ) -> SampleThresholds:
         phi = learned.basis.design(observed)
         if not self.randomized:
             return side_by_side([learned.thresholds(phi, alpha) for alpha in alphas], alphas)
-        draws, keys = weight_draws(observed.outputs, seed), observed.outputs.draw_keys
+        draws, keys = weight_draws(observed.outputs, scoring.seed), observed.outputs.draw_keys
         # Thresholds are not limited: limited ones would cover more than exactly 1 - alpha.
         found = [learned.fit(alpha).thresholds(phi, level=draws - alpha) for alpha in alphas]
         # s + draw <= threshold, as in calibration, with the draw on the other side.
-        ties = learned.tie_spread * row_uniforms(seed, Stream.PREDICTION_TIES, keys)
+        ties = learned.tie_spread * row_uniforms(scoring.seed, Stream.PREDICTION_TIES, keys)
         return side_by_side([(own.values - ties, own.status) for own in found], alphas)
 
     def _guarantee(self, state: Calibrated) -> str:

@@ -188,7 +188,7 @@ class MondrianConformal(Predictor):
         return isinstance(self.by, Partition) and self.by.could_become(learned.partition)
 
     def _thresholds(
-        self, learned: MondrianLearned, observed: Observed, alphas: tuple[float, ...], seed: int
+        self, learned: MondrianLearned, observed: Observed, alphas: tuple[float, ...], scoring: Scoring
     ) -> SampleThresholds:
         if self.paper_rules:
             found = learned.paper_quantiles(alphas)

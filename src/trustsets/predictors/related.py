@@ -91,7 +91,7 @@ class PluginConformal(Predictor):
         return isinstance(learned, ConditionalLearned) and learned.could_come_from(self.basis)
 
     def _thresholds(
-        self, learned: ConditionalLearned, observed: Observed, alphas: tuple[float, ...], seed: int
+        self, learned: ConditionalLearned, observed: Observed, alphas: tuple[float, ...], scoring: Scoring
     ) -> SampleThresholds:
         phi = learned.basis.design(observed)
         found = [learned.fit(alpha).thresholds(phi, level=0.0) for alpha in alphas]

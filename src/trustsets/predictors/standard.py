@@ -102,7 +102,7 @@ class StandardConformal(Predictor):
         return isinstance(learned, StandardLearned)
 
     def _thresholds(
-        self, learned: StandardLearned, observed: Observed, alphas: tuple[float, ...], seed: int
+        self, learned: StandardLearned, observed: Observed, alphas: tuple[float, ...], scoring: Scoring
     ) -> SampleThresholds:
         only = np.zeros(len(observed.outputs), dtype=np.int64)
         return quantile_table([learned.scores], alphas).of_cells(only)
