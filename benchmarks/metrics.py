@@ -1,8 +1,8 @@
 """Seconds and peak memory of every metric of one method at ImageNet's size.
 
 Simulated outputs: n = 25,000 samples, K = 1,000 classes, d = 2,048 features. The trust
-score itself is not timed here; a stand-in gives its numbers. Memory is the most that a
-stage held on top of the data, taken in a second run. Run: python benchmarks/metrics.py
+score itself is not timed here; its values are drawn at random. Memory is the most that a
+stage used on top of the data, measured in a second run. Run: python benchmarks/metrics.py
 """
 
 import argparse
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets import ModelOutputs, PredictionSets, StandardConformal, evaluate
-from trustsets.metrics.evaluation import METRICS
+from trustsets.metrics.catalogue import METRICS
 
 Floats = NDArray[np.float64]
 
@@ -46,7 +46,7 @@ def simulate(n: int, n_classes: int, d: int) -> tuple[ModelOutputs, PredictionSe
 
 
 def measure(action: Callable[[], object]) -> tuple[float, float]:
-    """Seconds, and the most memory held at once in GB."""
+    """Seconds, and the most memory in use at once, in GB."""
     start = time.perf_counter()
     action()
     seconds = time.perf_counter() - start

@@ -1,7 +1,7 @@
-"""The paper's figures from evaluations. Imports metrics and below; matplotlib when drawing.
+"""The paper's figures from evaluations, drawn with matplotlib.
 
-What a figure shows is prepared in `trustsets.metrics.figure_data`; the functions here only
-put it on axes. They take and return Axes, or return the Figure where there are several panels.
+`trustsets.metrics.figure_data` prepares what a figure shows, and the functions here put it on
+axes. They take and return Axes, or return the Figure where there are several panels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from trustsets._common.arrays import Floats
-from trustsets.errors import InputError
 from trustsets.metrics import render
 from trustsets.metrics.binning import label_ranks
+from trustsets.metrics.colours import METHODS, PALETTES, deepest_coverage
 from trustsets.metrics.figure_data import (
     HeatmapData,
     Runs,
+    as_list,
     ball_data,
     degree_data,
     group_data,
     heatmap_data,
+    log_ends,
     size_data,
     trust_rank_data,
     two_digits,
@@ -34,33 +36,28 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
+    "add_coverage_bar",
     "ball_curves",
     "coverage_by_group",
     "coverage_heatmap",
     "coverage_heatmaps",
     "degree_curves",
+    "legend_below",
     "size_histogram",
     "trust_against_rank",
 ]
 
-# Below, at and above the target; the safe pair is vermilion and blue of Okabe and Ito.
-_COLOURS = {False: ("#b2182b", "#ffffff", "#1b7837"), True: ("#d55e00", "#ffffff", "#0072b2")}
-# Lines of several methods: Okabe and Ito's palette, which is safe for colour-blind readers.
-_PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-# The deepest colour is for coverage this far below the target, or worse: a fixed scale, so
-# that noise in a good table is not painted as a catastrophe.
-_FULL_COLOUR = 0.3
-_LIGHT = 0.55
+# Text on a colour deeper than this share of the scale is white.
+_DEEP = 0.325
 # Width in inches of one panel: half a page, where letters of 6.5 points and more are readable.
 _HALF_WIDTH = 3.5
 _SMALL, _TINY = 7, 6.5
-# Curves over whole numbers stand this far apart, so that equal ones do not hide each other.
+# Curves over whole numbers are shifted by this much, so that equal ones do not hide each other.
 _DODGE = 0.2
-_SHOWN_POINTS = 4000
+_SHOWN_SAMPLES = 4000
 _FLOOR = "noise floor"
-_MOST_BARS = 40
-# Names of a legend stand in one row if they have no more letters than this, else in two columns.
+# A legend is one row if its names have no more letters than this, and two columns otherwise.
 _ROW_OF_NAMES = 30
 
 
@@ -72,9 +69,8 @@ def coverage_heatmap(
     counts: bool = False,
     errors: bool = False,
     colorblind: bool = False,
-    deepest: float | None = None,
 ) -> "Axes":
-    """Coverage in bins over two axes: green over, red under, white at 1 - alpha.
+    """Coverage in bins over two axes: green above, red below, white at 1 - alpha.
 
     Parameters
     ----------
@@ -89,15 +85,12 @@ def coverage_heatmap(
     errors : bool
         Write the standard error over seeds under the coverage.
     colorblind : bool
-        Blue over, orange under.
-    deepest : float, optional
-        Coverage at and below which the colour is deepest; default 0.3 under the target,
-        whatever the data, so that figures can be compared.
+        Blue above, orange below.
     """
     data = heatmap_data(evaluation, table)
     ax = ax if ax is not None else _new_axes((0.72 * len(data.columns) + 1.2, 3.0))
-    norm = _norm(data.target, deepest)
-    ax.imshow(data.coverage, cmap=_colours(colorblind), norm=norm, origin="lower", aspect="auto")
+    cmap, norm = _scale(data.target, colorblind)
+    ax.imshow(data.coverage, cmap=cmap, norm=norm, origin="lower", aspect="auto")
     _write_cells(ax, data, norm, counts, errors)
     ax.patch.set(facecolor="white", edgecolor="#bdbdbd", hatch="////")  # bins without samples
     if data.ends:
@@ -105,8 +98,7 @@ def coverage_heatmap(
     else:
         ax.set_xticks(range(len(data.columns)), data.columns, rotation=45, ha="right", fontsize=8)
     ax.set_yticks(range(len(data.rows)), data.rows, fontsize=_SMALL)
-    ax.set_xlabel(data.axes[0])
-    ax.set_ylabel(data.axes[1])
+    ax.set(xlabel=data.axes[0], ylabel=data.axes[1])
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return ax
@@ -121,8 +113,7 @@ def _write_cells(
         text = two_digits(value) + (f"\nn={data.count[row, column]}" if counts else "")
         if errors and not np.isnan(data.error[row, column]):
             text += f"\n±{two_digits(float(data.error[row, column]))}"
-        deep = abs(float(norm(value)) - 0.5) > _LIGHT / 2.0 + 0.05
-        colour = "white" if deep else "black"
+        colour = "white" if abs(float(norm(value)) - 0.5) > _DEEP else "black"
         ax.text(column, row, text, ha="center", va="center", fontsize=_TINY, color=colour)
 
 
@@ -155,7 +146,7 @@ def coverage_heatmaps(
     first = heatmap_data(panels[0][1], tables[0])
     width = max(_HALF_WIDTH, 0.25 * len(first.columns) + 1.0)
     n_rows, n_columns = (len(panels), 1) if stacked else (len(tables), len(panels) // len(tables))
-    lines = 1 + counts + (errors and len(_listed(panels[0][1])) > 1)
+    lines = 1 + counts + (errors and len(as_list(panels[0][1])) > 1)
     height = (0.08 + 0.14 * lines) * len(first.rows) + 0.62
     size = (width * n_columns, height * n_rows + 0.45)
     figure, axes = plt.subplots(
@@ -178,9 +169,9 @@ def add_coverage_bar(
     """Explain the colours of heatmaps below an array of axes of shape (rows, columns)."""
     from matplotlib.cm import ScalarMappable
 
-    norm = _norm(target)
+    cmap, norm = _scale(target, colorblind)
     bar = figure.colorbar(
-        ScalarMappable(norm, _colours(colorblind)),
+        ScalarMappable(norm, cmap),
         ax=axes,
         extend="min",
         label="Coverage",
@@ -191,60 +182,47 @@ def add_coverage_bar(
     bar.set_ticks(ticks, labels=[f"{tick:.2f}" for tick in ticks])
 
 
-def _listed(runs: Runs) -> Sequence[Evaluation]:
-    return [runs] if isinstance(runs, Evaluation) else runs
+def _scale(target: float, colorblind: bool) -> "tuple[LinearSegmentedColormap, TwoSlopeNorm]":
+    """White at the target; the scale is fixed, so that figures can be compared."""
+    from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 
-
-def _colours(colorblind: bool) -> "LinearSegmentedColormap":
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("coverage", _COLOURS[colorblind])
-
-
-def _norm(target: float, deepest: float | None = None) -> "TwoSlopeNorm":
-    """White at the target; the deepest colours at 1 and at `deepest`."""
-    from matplotlib.colors import TwoSlopeNorm
-
-    bottom = max(target - _FULL_COLOUR, 0.0) if deepest is None else deepest
-    if not bottom < target:
-        raise InputError(f"deepest must be below the target {target:g}; got {bottom:g}.")
-    return TwoSlopeNorm(vcenter=target, vmin=bottom, vmax=1.0)
+    colours = PALETTES["safe" if colorblind else "plain"]
+    norm = TwoSlopeNorm(vcenter=target, vmin=deepest_coverage(target), vmax=1.0)
+    return LinearSegmentedColormap.from_list("coverage", colours), norm
 
 
 def degree_curves(
-    results: Mapping[str, Mapping[Any, Runs]] | Mapping[Any, Runs], table: str = "conf_trust"
+    results: Mapping[str, Mapping[int, Runs]] | Mapping[int, Runs], table: str = "conf_trust"
 ) -> "Figure":
     """CovGap and mean size against the degree of the function class, one above the other.
 
-    Curves stand a little apart, so that those which coincide can be told from one another.
+    Curves are shifted a little, so that equal ones do not hide each other.
 
     Parameters
     ----------
     results : mapping of degree to Evaluation or list of them over seeds
-        Or a mapping of names (data sets) to such mappings.
+        Or a mapping of names, such as data sets, to such mappings.
     table : str
         Table whose CovGap is shown.
     """
     from matplotlib import pyplot as plt
     from matplotlib.ticker import MaxNLocator
 
-    several: dict[str, Any] = {"": results}
-    if results and all(isinstance(item, Mapping) for item in results.values()):
-        several = {str(name): item for name, item in results.items()}
     figure, (top, bottom) = plt.subplots(
         2, 1, figsize=(_HALF_WIDTH, 4.4), sharex=True, layout="constrained"
     )
-    for i, (name, item) in enumerate(several.items()):
+    is_nested = results and all(isinstance(item, Mapping) for item in results.values())
+    curves: dict[Any, Any] = dict(results) if is_nested else {"": results}
+    for i, (name, item) in enumerate(curves.items()):
         data, style = degree_data(item, table), _style(i)
-        at = data.degrees + _DODGE * (i - (len(several) - 1) / 2.0)
+        at = data.degrees + _DODGE * _offset(i, len(curves))
         top.errorbar(at, data.gap, data.gap_error, label=name, **style)
         top.plot(data.degrees, data.floor, ls=":", lw=1, color=style["color"])
         bottom.errorbar(at, data.size, data.size_error, label=name, **style)
     top.plot([], [], ls=":", lw=1, color="grey", label=_FLOOR)
     top.set_ylabel(f"{render.title(table + '.gap')} (%)")
-    bottom.set_ylabel("Mean set size")
-    bottom.set_xlabel("Degree")
     top.set_ylim(bottom=0)
+    bottom.set(xlabel="Degree", ylabel="Mean set size")
     for ax in (top, bottom):
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         _tidy(ax)
@@ -256,7 +234,6 @@ def ball_curves(
     evaluations: Mapping[str, Runs],
     ax: "Axes | None" = None,
     *,
-    floor: bool = True,
     errors: Literal["seeds", "trials"] = "seeds",
     legend: bool = True,
 ) -> "Axes":
@@ -268,11 +245,8 @@ def ball_curves(
         Methods, whose balls have the same radii.
     ax : Axes, optional
         Where to draw; a new figure by default.
-    floor : bool
-        Draw the noise floor of a perfect method, which is the same for all methods.
     errors : {"seeds", "trials"}
-        Standard errors over seeds (over trials if there is one seed), or over trials only, as
-        in the paper.
+        Standard errors over seeds (over trials if there is one seed), or over trials only.
     legend : bool
         Name the methods: below a new figure, or on the given axes.
     """
@@ -281,11 +255,9 @@ def ball_curves(
     ax = ax if ax is not None else _new_axes((_HALF_WIDTH, 3.0))
     for i, (name, curve) in enumerate(curves.items()):
         ax.errorbar(curve.radii, curve.gap, curve.error, label=name, **_style(i))
-    if floor:
-        first = next(iter(curves.values()))
-        ax.plot(first.radii, first.floor, ls=":", color="grey", label=_FLOOR)
-    ax.set_xlabel("Radius of the ball")
-    ax.set_ylabel("CovGap (%)")
+    first = next(iter(curves.values()))  # the noise floor is the same for all methods
+    ax.plot(first.radii, first.floor, ls=":", color="grey", label=_FLOOR)
+    ax.set(xlabel="Radius of the ball", ylabel="CovGap (%)")
     ax.set_ylim(bottom=0)
     if legend:
         legend_below(ax, ax.get_figure(root=True) if own else None)
@@ -293,20 +265,17 @@ def ball_curves(
 
 
 def legend_below(ax: "Axes", figure: "Figure | None" = None) -> None:
-    """Name the methods, then the floor, below all axes of a figure, or on the axes.
-
-    (By itself a legend puts lines, such as the floor, before error bars.)
-    """
+    """Name the methods, then the noise floor, below all axes of a figure, or on the axes."""
+    # By default a legend lists lines, such as the noise floor, before error bars.
     handles, labels = ax.get_legend_handles_labels()
     order = sorted(range(len(labels)), key=lambda i: labels[i] == _FLOOR)
     named = [handles[i] for i in order], [labels[i] for i in order]
+    style: dict[str, Any] = {"frameon": False, "fontsize": _SMALL}
     if figure is None:
-        ax.legend(*named, frameon=False, fontsize=_SMALL)
+        ax.legend(*named, **style)
     else:
         columns = len(order) if sum(map(len, labels)) <= _ROW_OF_NAMES else 2
-        figure.legend(
-            *named, loc="outside lower center", ncols=columns, frameon=False, fontsize=_SMALL
-        )
+        figure.legend(*named, loc="outside lower center", ncols=columns, **style)
 
 
 def trust_against_rank(
@@ -319,51 +288,36 @@ def trust_against_rank(
     data = trust_rank_data(values, ranks)
     ax = ax if ax is not None else _new_axes((_HALF_WIDTH, 2.7))
     rng = np.random.default_rng(0)
-    shown = rng.permutation(ranks.size)[:_SHOWN_POINTS]
+    shown = rng.permutation(ranks.size)[:_SHOWN_SAMPLES]
     # Ranks are integers: a little noise keeps the samples from hiding each other.
     spread = ranks[shown] * np.exp(rng.uniform(-0.12, 0.12, size=shown.size))
     ax.scatter(spread, values[shown], s=3, color="grey", alpha=0.2, lw=0, rasterized=True)
-    ax.fill_between(data.rank, data.lower, data.upper, color=_PALETTE[0], alpha=0.25, lw=0)
-    ax.plot(data.rank, data.median, "o-", color=_PALETTE[0], ms=4, label="median and quartiles")
-    ax.set_xscale("log")
-    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    ax.xaxis.set_major_formatter("{x:g}")
-    ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.set_yscale("log")
-    ax.set_ylim(*_log_limits(values))
-    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    ax.yaxis.set_major_formatter("{x:g}")
-    ax.yaxis.set_minor_formatter(NullFormatter())
-    ax.set_xlabel("Rank of the true class (log scale)")
-    ax.set_ylabel("Trust (log scale)")
+    ax.fill_between(data.rank, data.lower, data.upper, color=METHODS[0], alpha=0.25, lw=0)
+    ax.plot(data.rank, data.median, "o-", color=METHODS[0], ms=4, label="median and quartiles")
+    ax.set(xscale="log", yscale="log", ylim=log_ends(values))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+    ax.set(xlabel="Rank of the true class (log scale)", ylabel="Trust (log scale)")
     ax.legend(frameon=False, fontsize=_SMALL)
     return _tidy(ax)
-
-
-def _log_limits(values: Floats) -> tuple[float, float]:
-    """Ends of a log axis that hold nearly all samples; a Trust of 0 has no place on it."""
-    shown = values[np.isfinite(values) & (values > 0.0)]
-    if not shown.size:
-        return 0.1, 10.0
-    low, high = np.quantile(shown, [0.001, 0.999])
-    return float(low) / 1.1, float(high) * 1.1
 
 
 def size_histogram(
     evaluations: Evaluation | Mapping[str, Evaluation], ax: "Axes | None" = None
 ) -> "Axes":
     """Distribution of set sizes of one or several methods."""
-    named = {"all sets": evaluations} if isinstance(evaluations, Evaluation) else dict(evaluations)
+    named = {"all sets": evaluations} if isinstance(evaluations, Evaluation) else evaluations
     data = size_data(list(named.values()))
     ax = ax if ax is not None else _new_axes((max(4.6, 0.36 * len(data.labels) + 1.0), 3.2))
     places, width = np.arange(len(data.labels)), 0.8 / len(named)
     for i, (name, item) in enumerate(named.items()):
-        shift = (i - (len(named) - 1) / 2.0) * width
         text = f"{name} (mean {item.sizes.mean:.2f})"
-        ax.bar(places + shift, data.shares[i], width, color=_PALETTE[i % len(_PALETTE)], label=text)
+        at = places + width * _offset(i, len(named))
+        ax.bar(at, data.shares[i], width, color=METHODS[i % len(METHODS)], label=text)
     ax.set_xticks(places, data.labels, rotation=45, ha="right", fontsize=8)
-    ax.set_xlabel("Set size")
-    ax.set_ylabel("Share of sets")
+    ax.set(xlabel="Set size", ylabel="Share of sets")
     ax.legend(frameon=False, fontsize=8)
     return _tidy(ax)
 
@@ -373,7 +327,7 @@ def coverage_by_group(
     table: str,
     ax: "Axes | None" = None,
     *,
-    most: int = _MOST_BARS,
+    most: int = 40,
 ) -> "Axes":
     """Coverage of each group with its exact interval; the worst of the first method on top.
 
@@ -390,13 +344,13 @@ def coverage_by_group(
     """
     named = {"": evaluations} if isinstance(evaluations, Evaluation) else dict(evaluations)
     first = next(iter(named.values()))
-    shown = group_data(first, table).top(most)
+    shown = group_data(first, table, most)
     place = {label: i for i, label in enumerate(shown.labels)}
     ax = ax if ax is not None else _new_axes((5.0, (0.1 + 0.16 * len(named)) * len(place) + 1.2))
     for i, (name, item) in enumerate(named.items()):
         data = group_data(item, table)
         keep = [j for j, label in enumerate(data.labels) if label in place]
-        offset = (i - (len(named) - 1) / 2.0) * 0.6 / len(named)
+        offset = 0.6 / len(named) * _offset(i, len(named))
         y = [place[data.labels[j]] + offset for j in keep]
         bars = np.stack([data.coverage - data.lower, data.upper - data.coverage])[:, keep]
         style = {key: value for key, value in _style(i).items() if key not in {"ls", "lw"}}
@@ -407,20 +361,20 @@ def coverage_by_group(
     ax.set_ylim(len(texts) - 0.5, -0.5)
     ax.set_xlabel("Coverage")
     if len(named) > 1:
-        ax.legend(
-            loc="lower center",
-            bbox_to_anchor=(0.5, 1.0),
-            ncols=len(named),
-            frameon=False,
-            fontsize=8,
-        )
+        style = {"ncols": len(named), "frameon": False, "fontsize": 8}
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), **style)
     return _tidy(ax)
 
 
+def _offset(i: int, n: int) -> float:
+    """Place of the i-th of n marks around their middle, in steps."""
+    return i - (n - 1) / 2.0
+
+
 def _style(i: int) -> dict[str, Any]:
-    """Colour and marker of the i-th method: told apart without colour too."""
+    """Colour and marker of the i-th method; the marker alone tells methods apart too."""
     return {
-        "color": _PALETTE[i % len(_PALETTE)],
+        "color": METHODS[i % len(METHODS)],
         "marker": _MARKERS[i % len(_MARKERS)],
         "ms": 3.5,
         "lw": 1.2,

@@ -92,7 +92,7 @@ class TestComparison:
 
     def test_the_report_speaks_of_the_same_inputs(self, result):
         page = Path(result.report).read_text(encoding="utf-8")
-        assert "Contradicted inputs" in page
+        assert "Contradicted samples" in page
         assert percent(result.standard.contradicted_coverage) in page
 
     def test_every_step_is_announced_once(self, task, tmp_path):
@@ -145,23 +145,23 @@ class TestWords:
         np.testing.assert_allclose(said, expected, atol=0.5001)
         assert f"{result.conditional.size:.2f} classes" in story.finding(result)
 
-    def test_a_repair_is_told_with_its_price(self):
+    def test_higher_coverage_is_told_with_the_size_of_its_sets(self):
         said = story.finding(made_up(0.80, 0.90))
         assert "only 80%" in said and "sets for 90% (NAIVE: 88%)." in said
-        assert "The price: 3.00 classes a set instead of 2.00." in said
+        assert "larger: 3.00 classes on average instead of 2.00." in said
         assert "enlarged to that size would reach 85%." in said
 
     def test_a_method_that_does_worse_is_not_praised(self):
         lost = made_up(0.80, 0.70)
         assert "CONDITIONAL does worse" in story.finding(lost)
-        assert "in none" in story.take_away([lost])
+        assert "CONDITIONAL sets do not cover significantly more." in story.take_away([lost])
         assert "in none of them" in story.take_away([lost, lost])
         assert "larger" not in story.take_away([lost])
 
-    def test_a_difference_within_chance_is_called_so(self):
+    def test_a_difference_that_is_not_significant_is_called_so(self):
         doubt = made_up(0.80, 0.90, p_value=0.2)
-        assert "may be chance" in story.finding(doubt)
-        assert "in none" in story.take_away([doubt])
+        assert "noise alone can explain" in story.finding(doubt)
+        assert "CONDITIONAL sets do not cover significantly more." in story.take_away([doubt])
 
     def test_size_that_would_do_as_well_is_admitted(self):
         assert "size alone" in story.finding(made_up(0.80, 0.90, grown_coverage=0.91))
@@ -170,22 +170,22 @@ class TestWords:
     def test_where_standard_holds_nothing_is_claimed(self):
         fine = made_up(0.90, 0.95)
         assert "only" not in story.finding(fine)
-        assert "do not fall short" in story.take_away([fine])
+        assert "is not significantly too low" in story.take_away([fine])
 
     def test_the_take_away_counts_tasks(self):
         short, fine, lost = made_up(0.8, 0.9), made_up(0.9, 0.9), made_up(0.8, 0.7)
         assert "in all 3 tasks" in story.take_away([short] * 3)
-        assert "in each of them, at the price of larger sets" in story.take_away([short] * 3)
-        assert "do in both tasks" in story.take_away([short, lost])
+        assert "in each of them, but are larger" in story.take_away([short] * 3)
+        assert "too little in both tasks" in story.take_away([short, lost])
         assert "in 1 of them" in story.take_away([short, lost])
-        assert "do in 1 of 3 tasks" in story.take_away([short, fine, fine])
+        assert "too little in 1 of 3 tasks" in story.take_away([short, fine, fine])
         assert "in this task" in story.take_away([short])
 
-    def test_cheaper_sets_have_no_price(self):
+    def test_smaller_sets_are_not_called_larger(self):
         own = made_up(0.80, 0.90)
         small = own.methods | {"CONDITIONAL": method(0.9, 1.5, 0.90)}
         said = story.finding(replace(own, methods=small))
-        assert "1.50 classes a set, STANDARD 2.00" in said and "price" not in said
+        assert "1.50 classes on average, STANDARD sets 2.00" in said and "larger" not in said
 
     def test_rows_mark_what_falls_short(self):
         table = story.rows(made_up(0.80, 0.90))

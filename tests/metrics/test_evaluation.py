@@ -206,7 +206,7 @@ def test_balls_can_be_shared_between_methods(make_case):
         ({"metrics": ["covgap"]}, "'covgap', which is none of conf_trust, conf_rank"),
         ({"metrics": "class"}, r"write metrics=\('class',\)"),
         ({"metrics": ["conf_trust"]}, "'conf_trust', which needs a trust score; pass trust="),
-        ({"metrics": ["conditional"]}, "needs known label probabilities"),
+        ({"metrics": ["conditional"]}, "needs label probabilities; pass label_probabilities="),
         ({"bins": {"class": Bins()}}, "'class', which is a metric already"),
         ({"bins": {"mine": "conf"}}, r"bins\['mine'\] must be a Partition"),
         ({"bins": {"age": Groups("age")}}, "no group column 'age'"),

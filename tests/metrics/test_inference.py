@@ -5,17 +5,17 @@ import pytest
 from scipy import stats
 
 from trustsets import InputError, PredictionSets
-from trustsets.metrics.coverage import correlate, gap_halves, summarise_sizes
 from trustsets.metrics.inference import (
     binomial_interval,
     bootstrap_gaps,
-    conditional_coverage,
     expected_gap,
     expected_worst,
+    gap_halves,
     holm,
     mean_absolute_deviation,
     under_coverage,
 )
+from trustsets.metrics.summaries import conditional_coverage, correlate, summarise_sizes
 
 
 def slow_gaps(count, covered, alpha, divisor=None):

@@ -23,7 +23,7 @@ from trustsets import (
 )
 from trustsets.errors import InputError
 from trustsets.metrics import Balls, label_ranks
-from trustsets.metrics.coverage import correlate
+from trustsets.metrics.summaries import correlate
 from trustsets.paper.experiment import RANK_SHOWN, Cell, Experiment
 from trustsets.paper.methods import (
     CONDITIONAL,

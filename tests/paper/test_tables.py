@@ -7,7 +7,7 @@ import pytest
 from small_runs import QUICK, small_source
 
 from trustsets import compare
-from trustsets.metrics.coverage import Correlation
+from trustsets.metrics.summaries import Correlation
 from trustsets.paper.experiment import Cell, Experiment
 from trustsets.paper.methods import CONDITIONAL, DEFAULT, NAIVE, STANDARD
 from trustsets.paper.page import differences, write_run

@@ -1,8 +1,11 @@
 """What the tests of the report share."""
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 
-from trustsets import PredictionSets
+from trustsets import PredictionSets, write_report
 from trustsets.metrics import Balls, Slab
 
 # Names that would break a page which does not escape, or a spreadsheet.
@@ -25,3 +28,10 @@ def sets_that_cover(hits, outputs, seed=0):
     mask[np.arange(len(outputs)), outputs.codes] = hits
     n = len(outputs)
     return PredictionSets(mask, np.zeros(n), np.zeros(n, dtype=np.int8), 0.1, outputs.classes)
+
+
+def render_report(evaluations, **options):
+    """The page as text."""
+    with tempfile.TemporaryDirectory() as folder:
+        page = write_report(Path(folder) / "report.html", evaluations, **options)
+        return page.read_text(encoding="utf-8")

@@ -11,8 +11,8 @@ from matplotlib import image
 from report_cases import CLASSES
 
 from trustsets.metrics import Evaluation
+from trustsets.metrics.colours import shade
 from trustsets.report import write_report
-from trustsets.report.colours import shade
 
 GRID = '.heatmap[data-table="{table}"][data-method="{method}"]'
 # Inside the margins of the style sheet, in CSS pixels.

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from report_cases import CLASSES, FAST, FirstFeature, sets_that_cover
+from report_cases import CLASSES, FAST, FirstFeature, render_report, sets_that_cover
 
 from trustsets import (
     Bins,
@@ -21,9 +21,8 @@ from trustsets import (
     write_report,
 )
 from trustsets.metrics import Evaluation, RankBins
-from trustsets.report import render_report
+from trustsets.metrics.colours import shade
 from trustsets.report.charts import ball_chart, gap_chart, size_chart, ticks
-from trustsets.report.colours import shade
 from trustsets.report.content import bin_lists, divisions, glance
 from trustsets.report.verdict import judged_by, verdict
 
@@ -165,10 +164,12 @@ def test_verdict_tells_the_planted_failure_from_a_sound_method(case):
     said = verdict({"planted": case.results["planted"]})
     coverage = case.results["planted"].coverage.value
     assert f"“planted” ({100 * coverage:.1f}%) is below the 90% target" in said
-    assert f"of {low.size} Conf × Trust cells" in said
-    assert f"in {low.sum()} (lowest {100 * table.coverage[low].min():.1f}%)" in said
+    lowest = 100 * table.coverage[low].min()
+    assert f"in {low.sum()} of {low.size} Conf × Trust cells (lowest {lowest:.1f}%)." in said
     gap = table.gap
-    assert f"{gap.value - gap.floor:.1f} of {gap.value:.1f} points are beyond" in said
+    assert (
+        f"{gap.value - gap.floor:.1f} of {gap.value:.1f} points are above the noise floor." in said
+    )
     assert said.endswith(".")
 
 
@@ -180,8 +181,8 @@ def test_verdict_of_perfect_methods(case):
     share = f"{100 * result.coverage.value:.1f}%"
     assert said.startswith(
         f"On average, “a” ({share}), “b” ({share}) and “c” ({share}) are within error of "
-        "the 90% target; coverage is significantly too low (Holm, 5%) in none of "
-        f"{result.tables['conf_trust'].count.size} Conf × Trust cells; "
+        "the 90% target. Coverage is significantly too low (Holm’s correction, 5%) in none of "
+        f"{result.tables['conf_trust'].count.size} Conf × Trust cells. "
     )
     full = sets_that_cover(np.ones(len(case.outputs), dtype=bool), case.outputs)
     above = evaluate(full, case.outputs, metrics=["groups"])
@@ -204,19 +205,20 @@ def test_verdict_speaks_of_all_tables(case):
     said = verdict({"m": result})
     assert "in none of 4 Conf × Trust cells" in said
     lowest = 100 * table.coverage.min()
-    assert f"of {table.count.size} classes, it is too low in 2 (lowest {lowest:.1f}%)" in said
+    assert f"Coverage is too low in 2 of {table.count.size} classes (lowest {lowest:.1f}%)." in said
     for name in ("group:site", "conf_rank", "size_strata"):
         assert f"{result.tables[name].count.size} {WORDS[name]}" in said
     assert 'MondrianConformal(by="class")' in said
     both = verdict({"m": result, "sound": case.results["standard"]})
-    assert "it is too low in 2 for “m”" in both and "and none for “sound”" in both
+    assert f"Coverage is too low in 2 of {table.count.size} classes for “m”" in both
+    assert "and in none for “sound”" in both
     assert "For “m”: coverage is far below 0.9 for 2 of" in both
 
 
 WORDS = {
     "group:site": "groups by site",
     "conf_rank": "Conf × Rank cells",
-    "size_strata": "Set size bins",
+    "size_strata": "bins of set size",
 }
 
 
@@ -228,7 +230,7 @@ def test_verdict_of_many_methods_names_the_extremes(case):
     assert gaps[0].above_floor < 0.0  # a sound method: nothing is left, and never less
     best = f"0.0 of {gaps[0].value:.1f} points"
     worst = f"{gaps[1].above_floor:.1f} of {gaps[1].value:.1f} points"
-    assert f"from {best} for “a” to {worst} for “b” are beyond" in said
+    assert f"from {best} for “a” to {worst} for “b” are above the noise floor." in said
     share = f"{100 * standard.coverage.value:.1f}%"
     said = verdict(dict.fromkeys("abcd", standard))
     assert said.startswith(f"On average, all 4 methods ({share} to {share}) are ")
@@ -299,7 +301,7 @@ def test_charts_place_numbers_where_they_belong(case):
         places = (mark.floor, mark.low, mark.low + mark.width, mark.value)
         numbers = (gap.floor, gap.lower, gap.upper, gap.value)
         assert [place * end / 100.0 for place in places] == pytest.approx(numbers, abs=1e-3)
-    bars = [bar for _, row in size_chart(case.results).rows for bar in row]
+    bars = [bar for _, row in size_chart(case.results) for bar in row]
     assert max(width for _, width, _ in bars) == 100.0
     balls = ball_chart(case.results)
     tops = {text: y for y, text in balls.y_axis}

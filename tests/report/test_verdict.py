@@ -22,5 +22,5 @@ def test_verdict_names_significant_bins_only():
     assert (table.p_value <= 0.05).tolist() == [False, True, True, True]
     assert (table.holm <= 0.05).tolist() == [False, True, False, False]
     said = verdict({"m": result})
-    assert "in 1 (lowest 79.0%)" in said
+    assert "in 1 of 4 groups by site (lowest 79.0%)" in said
     assert "33.3%" not in said and "80.0%" not in said

@@ -1,7 +1,7 @@
 """Three tasks that need no download, and the comparison that `trustsets demo` shows.
 
-Imports report and below. Every task is a function of a seed that returns a `DemoTask`:
-data, a network trained on a part of it, and its outputs on the rest.
+A task is a function of a seed. It trains a network on a part of its data and returns the
+network's outputs on that part and on the rest, as a `DemoTask`.
 """
 
 from trustsets.demo.comparison import compare_methods

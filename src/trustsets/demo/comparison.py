@@ -1,8 +1,8 @@
 """STANDARD, NAIVE and CONDITIONAL on one task, measured where the classifier is overconfident.
 
-An input is called contradicted if the classifier is at least half sure of its prediction,
-but the most similar training sample is of another class (Trust below 1). No label is needed
-to tell.
+A sample is called contradicted if the classifier is at least 50% confident of its prediction,
+but the most similar training sample is of another class (Trust below 1). Its label is not
+needed to tell.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,10 +18,8 @@ from trustsets._common.arrays import Array, Floats
 from trustsets.basis import Bins
 from trustsets.demo.results import MethodResult, TaskResult
 from trustsets.demo.task import DemoTask, is_right
-from trustsets.metrics import evaluate
-from trustsets.metrics.balls import Balls
-from trustsets.metrics.inference import conditional_coverage
-from trustsets.metrics.result import Evaluation
+from trustsets.metrics import Balls, Evaluation, conditional_coverage, evaluate
+from trustsets.metrics.inference import share_estimate
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import ConditionalConformal, MondrianConformal, StandardConformal
 from trustsets.report import write_report
@@ -32,15 +30,15 @@ from trustsets.trust import TrustScore
 __all__ = ["ALPHA", "LOW_COVERAGE", "compare_methods", "contradicted"]
 
 ALPHA = 0.1
-# From this confidence on, the classifier favours its prediction over all others together.
+# From this confidence on, the prediction is more likely than all other classes together.
 SURE = 0.5
-# Sets with a true coverage below this are plainly too small.
+# A set with a true coverage below this is clearly too small.
 LOW_COVERAGE = 0.8
-_GROUP = "Contradicted inputs"
+_GROUP = "Contradicted samples"
 _CONTRADICTED, _OTHERS = "contradicted", "all others"
 _GRID = Bins(counts=(4, 4), spacing=("quantile", "quantile"))
-# Levels tried in search of STANDARD sets as large as the CONDITIONAL ones.
-_LEVELS = tuple(float(level) for level in np.arange(1, 41) / 400)
+# Alphas tried in search of STANDARD sets as large as the CONDITIONAL ones.
+_ALPHAS = tuple(float(alpha) for alpha in np.arange(1, 41) / 400)
 
 Bools = NDArray[np.bool_]
 Step = Callable[[str], AbstractContextManager[Any]]
@@ -49,7 +47,7 @@ Step = Callable[[str], AbstractContextManager[Any]]
 def compare_methods(
     task: DemoTask, report: Path, *, seed: int = 0, step: Step = nullcontext
 ) -> TaskResult:
-    """Calibrate the three methods on half of the pool, measure on the other, write a report.
+    """Calibrate the three methods on half of the pool, measure on the other half, write a report.
 
     Parameters
     ----------
@@ -59,7 +57,8 @@ def compare_methods(
     seed : int
         Splits the pool.
     step : callable
-        Called with a few words, to give a context manager around each longer piece of work.
+        Called with a few words before each longer piece of work; returns a context manager
+        that is entered during the work, such as a progress bar.
     """
     case = _Case.make(task, seed)
     predictors, sets = _predictors(case.trust), {}
@@ -84,7 +83,7 @@ def compare_methods(
 
 
 def contradicted(outputs: ModelOutputs, trust: Floats) -> Bools:
-    """Inputs with a sure prediction that the most similar training sample contradicts."""
+    """Samples with a confident prediction that the most similar training sample contradicts."""
     return np.asarray((outputs.confidence >= SURE) & (trust < 1.0))
 
 
@@ -102,7 +101,7 @@ class _Case:
 
     @classmethod
     def make(cls, task: DemoTask, seed: int) -> Self:
-        """Fit the trust score, split the pool, and name the contradicted inputs a group."""
+        """Fit the trust score, split the pool, and make the contradicted samples a group."""
         codes = task.train.require_labels("the trust score")
         trust = TrustScore().fit(_features(task.train), task.train.classes[codes])
         calibration, test = task.pool.split(0.5, seed=seed)
@@ -120,17 +119,17 @@ class _Case:
 
     @property
     def truth(self) -> Floats | None:
-        """True label probabilities of the test inputs, where known."""
+        """True label probabilities of the test samples, where known."""
         known = self.task.label_probabilities
         return None if known is None else known[self.test.rows]
 
-    def share(self, hits: NDArray[Any]) -> float:
-        """Mean over the contradicted inputs; NaN if there are none."""
-        return float(hits[self.chosen].mean()) if self.chosen.any() else float("nan")
+    def share(self, values: NDArray[Any]) -> float:
+        """Mean over the contradicted samples; NaN if there are none."""
+        return float(values[self.chosen].mean()) if self.chosen.any() else float("nan")
 
 
 def _features(outputs: ModelOutputs) -> Array:
-    assert outputs.features is not None  # `run_network` gives the hidden layer
+    assert outputs.features is not None  # a network gives its hidden layer
     return outputs.features
 
 
@@ -144,7 +143,7 @@ def _predictors(trust: TrustScore) -> dict[str, Any]:
 
 
 def _evaluate(case: _Case, sets: Mapping[str, PredictionSets]) -> dict[str, Evaluation]:
-    """Every metric of each method; what depends on the inputs alone is made once."""
+    """Every metric of each method; the balls are drawn once for all."""
     balls = Balls().around(_features(case.test))
     return {
         name: evaluate(
@@ -162,21 +161,22 @@ def _evaluate(case: _Case, sets: Mapping[str, PredictionSets]) -> dict[str, Eval
 def _grown_sets(
     standard: StandardConformal, test: ModelOutputs, target: PredictionSets
 ) -> PredictionSets:
-    """STANDARD sets at the first level that makes them as large as the target's on average."""
-    found = standard.predict_set(test, alpha=_LEVELS)
+    """STANDARD sets at the largest alpha that makes them as large as the target's on average."""
+    found = standard.predict_set(test, alpha=_ALPHAS)
     large = np.flatnonzero(found.sizes.mean(axis=0) >= target.sizes.mean())
-    return found.at(_LEVELS[large[-1] if large.size else 0])
+    return found.at(_ALPHAS[large[-1] if large.size else 0])
 
 
 def _details(task: DemoTask, case: _Case, seed: int) -> dict[str, str]:
     return {
         "Data": task.about,
         "Classifier": (
-            f"one hidden layer; {percent(task.accuracy)} right and {percent(task.confidence)} "
-            f"sure on average, calibration error {percent(task.calibration_error)}"
+            f"one hidden layer; accuracy {percent(task.accuracy)}, mean confidence "
+            f"{percent(task.confidence)}, calibration error {percent(task.calibration_error)}"
         ),
         "Trust": "distances in the hidden layer",
-        _GROUP: "at least 50% sure, but the most similar training sample is of another class",
+        _GROUP: "confidence of 50% or more, but the most similar training sample is of another "
+        "class",
         "Calibration samples": f"{len(case.calibration):,}",
         "Seed": str(seed),
     }
@@ -214,30 +214,27 @@ def _summarise(
 
 
 def _method(case: _Case, found: Evaluation, sets: PredictionSets) -> MethodResult:
-    table, gap = found.tables[f"group:{_GROUP}"], found.metrics["conf_trust.gap"]
-    low, truth = None, case.truth
+    gap, chosen, truth = found.metrics["conf_trust.gap"], case.chosen, case.truth
+    covered = sets.covers(case.test.labels)
+    there = share_estimate(int(covered[chosen].sum()), int(chosen.sum()), found.level)
+    low = None
     if truth is not None:
         low = float((conditional_coverage(sets, truth) < LOW_COVERAGE).mean())
-
-    def there(values: Floats) -> float:
-        named = dict(zip(table.labels, values.tolist(), strict=True))
-        return float(named.get(_CONTRADICTED, "nan"))
-
     return MethodResult(
         coverage=found.coverage.value,
         size=found.sizes.mean,
-        contradicted_coverage=there(table.coverage),
-        contradicted_lower=there(table.lower),
-        contradicted_upper=there(table.upper),
-        contradicted_size=there(table.mean_size),
+        contradicted_coverage=there.value,
+        contradicted_lower=there.lower,
+        contradicted_upper=there.upper,
+        contradicted_size=case.share(sets.sizes),
         gap=gap.value,
-        gap_by_chance=gap.floor,
+        noise_floor=gap.floor,
         low_coverage=low,
     )
 
 
 def _paired_test(first: Bools, second: Bools) -> float:
-    """McNemar's exact test: of inputs that one method alone covers, each has its fair share."""
+    """McNemar's exact test that each method covers as many samples that the other misses."""
     from scipy import stats
 
     only_first, only_second = int((first & ~second).sum()), int((~first & second).sum())

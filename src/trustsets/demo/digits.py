@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from trustsets.demo.network import Network
-from trustsets.demo.task import DemoTask, run_network
+from trustsets.demo.task import DemoTask, Network
 
 __all__ = ["digits_task"]
 
@@ -19,8 +18,8 @@ def digits_task(seed: int = 0, n_train: int = 100) -> DemoTask:
     seed : int
         Chooses the training images and the first weights.
     n_train : int
-        Training images of the 1,797; the others are the pool. Few, or there would hardly
-        be an error to cover.
+        Training images of the 1,797; the others are the pool. There are few, because a
+        network trained on many makes hardly any errors.
     """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -31,7 +30,7 @@ def digits_task(seed: int = 0, n_train: int = 100) -> DemoTask:
         np.arange(len(labels)), train_size=n_train, random_state=seed, stratify=labels
     )
     network = Network.train(images[seen], labels[seen], width=_WIDTH, epochs=_EPOCHS, seed=seed)
-    train, pool = (run_network(network, images[i], labels[i], np.arange(10)) for i in (seen, new))
+    train, pool = (network.outputs(images[i], labels[i], np.arange(10)) for i in (seen, new))
     return DemoTask(
         name="digits",
         title="Handwritten digits",

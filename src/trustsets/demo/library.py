@@ -1,17 +1,34 @@
-"""The task of naming the module that a function of the standard library comes from."""
+"""The task of naming the module that a function of Python's standard library comes from.
 
+The library's files are read and parsed, never imported.
+"""
+
+import ast
+import re
+import sysconfig
+import tokenize
+import warnings
+from collections import Counter
+from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.demo.functions import library_functions, words_of
-from trustsets.demo.network import Network
-from trustsets.demo.task import DemoTask, run_network
+from trustsets.demo.task import DemoTask, Network
+from trustsets.errors import InputError
 
-__all__ = ["functions", "library_task"]
+__all__ = ["functions_in", "library_functions", "library_task", "words_of"]
 
+# Installed packages are not the library, and tests repeat one another.
+_SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+# Modules with fewer functions are left out.
 _FEWEST = 12
+# Shorter functions, such as a lone `pass`, could be of any module.
+_FEWEST_WORDS = 10
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w+")
+_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _DIRECTIONS = 128
 _WIDTH = 256
 _EPOCHS = 40
@@ -31,7 +48,7 @@ def library_task(seed: int = 0, train_share: float = 0.4) -> DemoTask:
     """
     from sklearn.model_selection import train_test_split
 
-    texts, modules = functions()
+    texts, modules = library_functions()
     classes, codes = np.unique(modules, return_inverse=True)
     seen, new = train_test_split(
         np.arange(len(texts)), train_size=train_share, random_state=seed, stratify=codes
@@ -39,9 +56,7 @@ def library_task(seed: int = 0, train_share: float = 0.4) -> DemoTask:
     seen, new = np.sort(seen), np.sort(new)
     inputs = _describe(texts, seen, seed)
     network = Network.train(inputs[seen], codes[seen], width=_WIDTH, epochs=_EPOCHS, seed=seed)
-    train, pool = (
-        run_network(network, inputs[index], classes[codes[index]], classes) for index in (seen, new)
-    )
+    train, pool = (network.outputs(inputs[i], classes[codes[i]], classes) for i in (seen, new))
     return DemoTask(
         name="library",
         title="Functions of Python's standard library",
@@ -55,9 +70,90 @@ def library_task(seed: int = 0, train_share: float = 0.4) -> DemoTask:
 
 
 @cache
-def functions() -> tuple[list[str], list[str]]:
-    """Read the library once, however many seeds are tried."""
-    return library_functions(_FEWEST)
+def library_functions(
+    fewest: int = _FEWEST, root: Path | None = None
+) -> tuple[list[str], list[str]]:
+    """Texts of functions and methods, and the name of the module of each, in a fixed order.
+
+    No two texts are equal. The library is read once, however many seeds are tried.
+
+    Parameters
+    ----------
+    fewest : int
+        Modules with fewer functions are left out.
+    root : path, optional
+        Folder of the standard library; by default that of the running Python.
+    """
+    root = Path(sysconfig.get_path("stdlib")) if root is None else root
+    module_of: dict[str, str] = {}
+    for path in sorted(root.rglob("*.py")):
+        place = path.relative_to(root)
+        if _SKIPPED.isdisjoint(place.parts):
+            module = ".".join(place.with_suffix("").parts).removesuffix(".__init__")
+            for text in functions_in(_read(path)):
+                module_of.setdefault(text, module)
+    size = Counter(module_of.values())
+    kept = {text: module for text, module in module_of.items() if size[module] >= fewest}
+    if not kept:
+        raise InputError(
+            f"the source of Python's standard library is not in {root}; choose another task, "
+            "or a Python that comes with its .py files."
+        )
+    return list(kept), list(kept.values())
+
+
+def functions_in(source: str) -> Iterator[str]:
+    """Texts of the functions and methods in a source file, with single spaces.
+
+    A function within another is a part of its text and not listed by itself.
+    """
+    lines = source.splitlines()
+    for node in _definitions(_parse(source)):
+        text = " ".join(" ".join(lines[node.lineno - 1 : node.end_lineno]).split())
+        if len(_IDENTIFIER.findall(text)) >= _FEWEST_WORDS:
+            yield text
+
+
+def words_of(text: str) -> list[str]:
+    """Identifiers and words of a source text, and the parts of compound ones, in lower case.
+
+    Examples
+    --------
+    >>> words_of("def readLine(self, max_size)")
+    ['def', 'readline', 'read', 'line', 'self', 'max_size', 'max', 'size']
+    """
+    words = []
+    for word in _IDENTIFIER.findall(text):
+        parts = _PART.findall(word)
+        words += [word, *parts] if len(parts) > 1 else [word]
+    return [word.lower() for word in words]
+
+
+def _definitions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield child
+        elif isinstance(child, (ast.ClassDef, ast.If, ast.Try)):
+            yield from _definitions(child)
+
+
+def _read(path: Path) -> str:
+    """Text of a source file in the encoding it declares; empty if it cannot be decoded."""
+    try:
+        with tokenize.open(path) as file:
+            return file.read()
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return ""
+
+
+def _parse(source: str) -> ast.Module:
+    """Syntax tree; an empty one for files that do not parse, as the library has some."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return ast.parse(source)
+        except (SyntaxError, ValueError):
+            return ast.Module(body=[], type_ignores=[])
 
 
 def _describe(texts: list[str], seen: NDArray[np.int64], seed: int) -> NDArray[np.float32]:
@@ -71,5 +167,5 @@ def _describe(texts: list[str], seen: NDArray[np.int64], seed: int) -> NDArray[n
     counts = words.transform(texts)
     directions = TruncatedSVD(_DIRECTIONS, random_state=seed).fit(counts[seen])
     described = normalize(directions.transform(counts))
-    # Inputs of unit variance are what the first weights of a network are made for.
+    # The first weights of a network suit inputs of unit variance.
     return np.asarray(described * np.sqrt(_DIRECTIONS), dtype=np.float32)

@@ -9,20 +9,20 @@ __all__ = ["MethodResult", "TaskResult"]
 @final
 @dataclass(frozen=True)
 class MethodResult:
-    """What one method reached on the test inputs; shares between 0 and 1.
+    """What one method reached on the test samples; shares lie between 0 and 1.
 
     Attributes
     ----------
     coverage, size : float
-        Share of sets that hold the true class, and their mean size.
+        Share of sets that hold the label, and their mean size.
     contradicted_coverage, contradicted_lower, contradicted_upper, contradicted_size : float
-        The same on contradicted inputs, with the exact 95% interval of the coverage; NaN
-        where there are none.
-    gap, gap_by_chance : float
-        Mean distance of coverage from the target over 16 cells of confidence x trust, in
-        percentage points, and what a perfect method would show.
+        The same on contradicted samples, with the exact 95% interval of the coverage; NaN
+        (interval 0 to 1) if there are none.
+    gap, noise_floor : float
+        CovGap over 16 cells of confidence x trust in percentage points, and what a perfect
+        method would show.
     low_coverage : float, optional
-        Share of inputs whose true coverage is below 80%, where it is known.
+        Share of samples whose true coverage is below 80%, where it is known.
     """
 
     coverage: float
@@ -32,7 +32,7 @@ class MethodResult:
     contradicted_upper: float
     contradicted_size: float
     gap: float
-    gap_by_chance: float
+    noise_floor: float
     low_coverage: float | None = None
 
 
@@ -46,22 +46,22 @@ class TaskResult:
     task, title, about : str
         As in `DemoTask`.
     alpha : float
-        Share of sets that may miss the true class.
+        Miscoverage that was asked for.
     n_classes, n_calibration, n_test, n_contradicted : int
-        Classes; inputs to calibrate on, to test on, and contradicted ones of the latter.
+        Classes; calibration samples, test samples, and contradicted test samples.
     accuracy, confidence, calibration_error : float
-        Of the classifier, on all it was not trained on.
+        Of the classifier, on all samples that it was not trained on.
     contradicted_accuracy, contradicted_confidence : float
-        On the contradicted test inputs.
+        On the contradicted test samples.
     methods : dict of str to MethodResult
         ``STANDARD``, ``NAIVE`` and ``CONDITIONAL``.
     grown_coverage, grown_size : float
-        Coverage of contradicted inputs by STANDARD sets whose level was raised until they
+        Coverage of contradicted samples by STANDARD sets whose alpha was lowered until they
         were as large on average as those of CONDITIONAL, and the mean size reached.
     p_value : float
-        Exact test (McNemar) that STANDARD and CONDITIONAL cover contradicted inputs equally.
+        Exact test (McNemar) that STANDARD and CONDITIONAL cover contradicted samples equally.
     report : str
-        Where the page is.
+        Path of the report.
     """
 
     task: str

@@ -1,8 +1,9 @@
 """A long-tailed task whose true label probabilities are known.
 
 Class k is drawn with probability proportional to ``1 / k ** tail``; features are normal
-around a centre of the class, so that P(y | x) has a closed form. Its parameters were chosen so
-that the effect is plain to see: it illustrates the methods and is no evidence of their worth.
+around a centre of the class, so that P(y | x) has a closed form. The parameters were chosen to
+make the difference between methods large. The task illustrates the methods; it is no evidence
+for any of them.
 """
 
 from dataclasses import dataclass
@@ -12,11 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._common.arrays import Floats
-from trustsets.demo.network import Network
-from trustsets.demo.task import DemoTask, run_network
+from trustsets.demo.task import DemoTask, Network
 
 __all__ = ["LongTail", "simulated_task"]
-
 
 _WIDTH = 256
 _EPOCHS = 40
@@ -73,7 +72,7 @@ def simulated_task(
     rng = np.random.default_rng(seed)
     law = LongTail.make(rng, n_classes, n_features, tail, spread)
     inputs, labels = law.draw(rng, n_train)
-    # One sample of each class, so that the network knows them all.
+    # One sample of each class, so that the network has seen every class.
     inputs = np.concatenate([inputs, law.centres + rng.normal(size=law.centres.shape)])
     labels = np.concatenate([labels, np.arange(n_classes)])
     new_inputs, new_labels = law.draw(rng, n_pool)
@@ -86,7 +85,7 @@ def simulated_task(
             f"{n_pool:,} samples of {n_classes} classes, drawn from a known law; the network was "
             f"trained on {len(labels):,} others."
         ),
-        train=run_network(network, inputs, labels, classes),
-        pool=run_network(network, new_inputs, new_labels, classes),
+        train=network.outputs(inputs, labels, classes),
+        pool=network.outputs(new_inputs, new_labels, classes),
         label_probabilities=law.label_probabilities(new_inputs),
     )

@@ -1,19 +1,81 @@
-"""What every task of the demo gives: a trained classifier's outputs on two sets of samples."""
+"""What every task of the demo gives: a small network's outputs on two sets of samples."""
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._common.arrays import Floats
-from trustsets.demo.network import Network
 from trustsets.outputs import ModelOutputs
 
-__all__ = ["DemoTask", "is_right", "run_network"]
+__all__ = ["DemoTask", "Network", "is_right"]
 
+Singles = NDArray[np.float32]
 
+_LARGEST_BATCH = 128
+_FEWEST_BATCHES = 4
+_RATE = 2e-3
 _CALIBRATION_BINS = 15
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Network:
+    """One hidden layer of rectified units, and logits that are a linear map of them.
+
+    It becomes overconfident in the usual way: it has more weights than samples, and its
+    training goes on after the training error has reached zero.
+    """
+
+    weights: tuple[Singles, Singles]
+    biases: tuple[Singles, Singles]
+
+    @classmethod
+    def train(cls, inputs: Any, codes: Any, *, width: int, epochs: int, seed: int) -> Self:
+        """Minimise the cross entropy with Adam.
+
+        Parameters
+        ----------
+        inputs : array of shape (n, d)
+        codes : array of shape (n,)
+            Classes ``0..K-1``, each of which occurs.
+        width, epochs : int
+            Hidden units, and passes over the data.
+        seed : int
+            For the first weights and the order of the samples.
+        """
+        from sklearn.neural_network import MLPClassifier
+        from threadpoolctl import threadpool_limits
+
+        batch = min(_LARGEST_BATCH, max(len(codes) // _FEWEST_BATCHES, 1))
+        model = MLPClassifier(
+            (width,), alpha=1e-5, batch_size=batch, learning_rate_init=_RATE, random_state=seed
+        )
+        inputs = np.asarray(inputs, dtype=np.float32)
+        # Pass by pass, because `fit` would warn that it has not converged. On one core, because
+        # threads slow down matrix products of this size.
+        with threadpool_limits(1):
+            for _ in range(epochs):
+                model.partial_fit(inputs, codes, classes=np.unique(codes))
+        return cls(tuple(model.coefs_), tuple(model.intercepts_))
+
+    def hidden(self, inputs: Any) -> Singles:
+        """Hidden layer, shape (n, width)."""
+        inputs = np.asarray(inputs, dtype=np.float32)
+        hidden: Singles = np.maximum(inputs @ self.weights[0] + self.biases[0], np.float32(0.0))
+        return hidden
+
+    def logits(self, hidden: Singles) -> Singles:
+        """Logits from the hidden layer, shape (n, K)."""
+        return hidden @ self.weights[1] + self.biases[1]
+
+    def outputs(self, inputs: Any, labels: Any, classes: Any) -> ModelOutputs:
+        """Outputs on samples, with the hidden layer as features."""
+        hidden = self.hidden(inputs)
+        return ModelOutputs(
+            logits=self.logits(hidden), features=hidden, labels=labels, classes=classes
+        )
 
 
 @final
@@ -50,7 +112,7 @@ class DemoTask:
 
     @property
     def confidence(self) -> float:
-        """Mean confidence on the pool: equal to the accuracy, were the classifier calibrated."""
+        """Mean confidence on the pool; a calibrated classifier has it equal to the accuracy."""
         return float(self.pool.confidence.mean())
 
     @property
@@ -60,14 +122,6 @@ class DemoTask:
         bins = (self.pool.confidence * _CALIBRATION_BINS).astype(np.int64)
         sums = np.bincount(np.minimum(bins, _CALIBRATION_BINS - 1), weights=surplus)
         return float(np.abs(sums).sum() / len(self.pool))
-
-
-def run_network(network: Network, inputs: Any, labels: Any, classes: Any) -> ModelOutputs:
-    """Outputs of a trained network on samples, with its hidden layer as features."""
-    hidden = network.hidden(inputs)
-    return ModelOutputs(
-        logits=network.logits(hidden), features=hidden, labels=labels, classes=classes
-    )
 
 
 def is_right(outputs: ModelOutputs) -> NDArray[np.bool_]:

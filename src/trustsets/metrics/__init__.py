@@ -1,7 +1,7 @@
-"""Where coverage fails, with error bars and noise floors. Imports sets, basis and below.
+"""Metrics of prediction sets, each with an interval and a noise floor.
 
-`evaluate` measures one method, `compare` puts several side by side; the modules hold the
-single metrics for those who want just one.
+`evaluate` measures one method and `compare` puts several side by side. `catalogue` lists every
+metric; the other modules compute them.
 """
 
 from trustsets.metrics.balls import BallCurve, Balls, Neighbourhoods
@@ -9,9 +9,10 @@ from trustsets.metrics.binning import Rank, RankBins, label_ranks
 from trustsets.metrics.bins import BinTable
 from trustsets.metrics.comparison import Comparison, Entry, compare
 from trustsets.metrics.evaluation import evaluate
-from trustsets.metrics.inference import Estimate, conditional_coverage, expected_gap
+from trustsets.metrics.inference import Estimate, expected_gap
 from trustsets.metrics.result import Evaluation
 from trustsets.metrics.slab import Slab, SlabCoverage
+from trustsets.metrics.summaries import conditional_coverage
 
 __all__ = [
     "BallCurve",

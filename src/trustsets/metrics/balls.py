@@ -1,7 +1,7 @@
-"""Local coverage: CovGap over Euclidean balls in feature space. Imports inference and below.
+"""Local coverage: CovGap over Euclidean balls in feature space (the paper's appendix B.4).
 
-The paper's appendix B.4, read in two ways (see `Balls`). Distances go from a sample of centres
-to all points, in blocks: memory and time grow with n, never with n squared.
+Distances are computed from a subset of centres to all samples, in blocks, so memory and time
+grow in proportion to n.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,17 +15,16 @@ from numpy.typing import NDArray
 from trustsets._common.arrays import Array, Floats
 from trustsets._common.blocks import row_blocks
 from trustsets.errors import InputError
-from trustsets.metrics.coverage import PERCENT, Ints
-from trustsets.metrics.inference import mean_absolute_deviation
+from trustsets.metrics.inference import PERCENT, Ints, mean_absolute_deviation
 
 __all__ = ["BallCurve", "Balls", "Neighbourhoods"]
 
-# Centres whose distances are held at once: enough for matrix multiplication to run at full
-# speed, and 25 MB against 25,000 points.
+# Centres whose distances are in memory at once: enough for matrix products to run at full speed,
+# and 25 MB for 25,000 samples.
 _CENTRES_AT_ONCE = 256
-# The authors' factor for the radius of a ball that holds too few points.
+# The authors' factor for the radius of a ball that holds too few samples.
 _GROWTH = 1.1
-# More steps than any two distances in double precision are apart; a radius of 0 never grows.
+# More steps than between any two distances in double precision; a radius of 0 never grows.
 _MOST_GROWTHS = 16_000
 
 
@@ -35,29 +34,29 @@ class Balls:
     """How to draw balls.
 
     The paper asks for balls of radius r around 100 random test samples "such that every ball
-    should have at least 10 neighboring points". The two rules are two readings of that.
+    should have at least 10 neighboring points". The two rules are two ways to read this.
 
     Parameters
     ----------
     rule : {"fixed", "growing"}
-        ``"fixed"``: all balls have the radius r, and only samples with enough neighbours
-        are centres. A value of the curve then speaks of its radius and of nothing else;
-        this is the package's own rule. ``"growing"``: every sample may be a centre, and the
-        radius of its ball starts at r and grows by a factor of 1.1 until the ball holds
-        enough points; the centre itself is left out. This is what the authors ran: small
-        radii speak of the nearest neighbours, however far they are. See `Balls.paper`.
+        ``"fixed"``, the package's own rule: all balls have the radius r, and only samples
+        with enough neighbours are centres, so that every point of the curve describes
+        balls of its radius. ``"growing"``, what the authors ran: every sample may be a centre,
+        and the radius of its ball grows from r by factors of 1.1 until the ball holds enough
+        samples, the centre not counted. Small radii then describe the nearest neighbours,
+        however far they are. See `Balls.paper`.
     n_radii : int
         Radii are evenly spaced between the smallest and the `largest` quantile of the
         distances of `n_pairs` random pairs.
     n_centres, n_trials : int
         Balls per trial, and trials per radius.
     min_neighbours : int
-        Points a ball must hold besides its centre.
+        Samples that a ball must hold besides its centre.
     n_pool : int
-        Number of sampled points that serve as centres. Every trial at every radius draws
-        its centres from those of the pool that have enough neighbours (with replacement
-        where they are fewer than `n_centres`). Growing balls have the pool of all samples;
-        the same centres serve all radii.
+        Number of samples that may be centres. Every trial at every radius draws its
+        centres from those of the pool that have enough neighbours (with replacement if
+        there are fewer than `n_centres`). For growing balls all samples may be centres, and
+        all radii have the same centres.
     largest : float
         Quantile of the pair distances that is the largest radius.
     n_pairs : int
@@ -66,8 +65,7 @@ class Balls:
         Radii to use instead, increasing; `typical_radii` of a whole dataset makes its
         splits comparable.
     seed : int
-        The same seed and features give the same balls, so that methods are compared on
-        the same ones.
+        The same seed and features give the same balls for all methods.
 
     Examples
     --------
@@ -121,7 +119,7 @@ class Balls:
             raise InputError(f"radii must be one or more increasing numbers; got {self.radii}.")
 
     def around(self, features: Array) -> "Neighbourhoods":
-        """Draw centres and radii, and find which ball sizes hold which points.
+        """Draw centres and radii, and find which balls hold which samples.
 
         Parameters
         ----------
@@ -130,8 +128,6 @@ class Balls:
             centring, so that little cancels), and in float64 for doubles.
         """
         n = features.shape[0]
-        if n < 2:
-            raise InputError("balls need at least two samples.")
         rng = np.random.default_rng(self.seed)
         drawn = self._radii(features, rng)
         radii = drawn if self.radii is None else np.array(self.radii, dtype=np.float64)
@@ -141,9 +137,9 @@ class Balls:
         shell = _empty_shell(centres.size, n, radii.size)
 
         def keep(rows: slice, squared: Array) -> None:
-            # Counting the radii that a point exceeds beats a binary search tenfold.
-            for limit in (radii**2).astype(squared.dtype):
-                shell[rows] += squared > limit
+            # Counting the radii that a distance exceeds is ten times faster than a binary search.
+            for radius in (radii**2).astype(squared.dtype):
+                shell[rows] += squared > radius
             shell[np.arange(rows.start, rows.stop), centres[rows]] = 0
 
         _squared_distances(features, centres, keep)
@@ -160,22 +156,21 @@ class Balls:
 
         def keep(rows: slice, squared: Array) -> None:
             squared[np.arange(len(squared)), centres[rows]] = np.inf  # the centre is left out
-            limits = _grow(radii**2, squared, self.min_neighbours)
-            for limit in limits.T:
-                shell[rows] += squared > limit[:, None]
-            reach[rows] = limits
+            reach[rows] = grown = _grow(radii**2, squared, self.min_neighbours)
+            for radius in grown.T:
+                shell[rows] += squared > radius[:, None]
 
         _squared_distances(features, centres, keep)
         return Neighbourhoods(self, radii, centres, shell, reach, trials.reshape(drawn.shape))
 
     def typical_radii(self, features: Array) -> tuple[float, ...]:
-        """Radii that `around` uses on these features, to be given to other samples too."""
-        if features.shape[0] < 2:
-            raise InputError("balls need at least two samples.")
+        """Radii that `around` uses on these features, which can be given to other samples too."""
         return tuple(self._radii(features, np.random.default_rng(self.seed)).tolist())
 
     def _radii(self, features: Array, rng: np.random.Generator) -> Floats:
         n = features.shape[0]
+        if n < 2:
+            raise InputError("balls need at least two samples.")
         first = rng.integers(n, size=self.n_pairs)
         second = (first + rng.integers(1, n, size=self.n_pairs)) % n
         distances = np.empty(self.n_pairs)
@@ -199,9 +194,9 @@ class Neighbourhoods:
     centres : int array of shape (C,)
         Samples that are centres.
     shell : int array of shape (C, n)
-        Number of balls around the centre that do not hold the point.
+        Number of balls around each centre that do not hold the sample.
     reach : array of shape (C, R), optional
-        Squared radii of growing balls; +inf for those that never hold enough points.
+        Squared radii of growing balls; +inf for those that never hold enough samples.
     drawn : int array of shape (n_trials, n_centres), optional
         Centres of each trial with growing balls.
     """
@@ -224,19 +219,19 @@ class Neighbourhoods:
 
     @cached_property
     def _sizes(self) -> Ints:
-        """Points of each ball, shape (C, R)."""
+        """Samples of each ball, shape (C, R)."""
         return self._totals(None)
 
     @cached_property
     def _fit(self) -> NDArray[np.bool_]:
-        """Balls that hold enough points, shape (C, R)."""
+        """Balls that hold enough samples, shape (C, R)."""
         if self.reach is None:
-            # The centre lies in its own ball and is no neighbour of itself.
+            # The centre lies in its own ball, but is not its own neighbour.
             return self._sizes > self.plan.min_neighbours
         return np.broadcast_to(np.isfinite(self.reach).all(axis=0), self.reach.shape)
 
     def _totals(self, hits: NDArray[np.bool_] | None) -> Ints:
-        """Points (or covered points) of each ball, shape (C, R)."""
+        """Samples (or covered samples) of each ball, shape (C, R)."""
         n_radii = self.radii.size
         inside = slice(None) if hits is None else np.flatnonzero(hits)
         totals = np.empty((self.centres.size, n_radii), dtype=np.int64)
@@ -244,7 +239,7 @@ class Neighbourhoods:
             totals[i] = np.cumsum(np.bincount(row[inside], minlength=n_radii + 1)[:n_radii])
         if self.reach is None:
             return totals
-        # A ball that started larger may end up smaller: its place is that of its own reach.
+        # A ball that started larger may end up smaller, so balls are ordered by their reach.
         place = self.reach.argsort(axis=1, kind="stable").argsort(axis=1)
         return np.take_along_axis(totals, place, axis=1)
 
@@ -298,9 +293,9 @@ class BallCurve:
     radii : array of shape (R,)
         Radius of the balls.
     gap, standard_error : arrays of shape (R,)
-        Mean CovGap (percent) over the trials, and its standard error (the spread of the
-        trials over the root of their number). It speaks of the drawing of balls, on these
-        test samples.
+        Mean CovGap (percent) over the trials, and its standard error (``trial_spread``
+        over the root of the number of trials). It measures the drawing of balls, not of test
+        samples.
     trial_spread : array of shape (R,)
         Standard deviation over trials.
     floor : array of shape (R,)
@@ -308,7 +303,7 @@ class BallCurve:
     eligible : int array of shape (R,)
         Centres of the pool with enough neighbours; all that were drawn if balls grow.
     count : array of shape (R,)
-        Mean number of points in an eligible ball.
+        Mean number of samples in an eligible ball.
     """
 
     radii: Floats
@@ -328,8 +323,8 @@ def _empty_shell(n_centres: int, n: int, n_radii: int) -> NDArray[np.unsignedint
 def _grow(squared_radii: Floats, squared: Array, least: int) -> Array:
     """Squared radii around each centre after growing, shape (C, R), in the type of `squared`.
 
-    `squared` has the distances to all points, +inf for the centre itself; +inf where no
-    growth makes the ball hold `least` points.
+    `squared` has the distances to all samples, +inf for the centre itself. The result is +inf
+    where no growth makes the ball hold `least` samples.
     """
     needed = np.full(len(squared), np.inf, dtype=squared.dtype)
     if squared.shape[1] > least:
@@ -346,9 +341,9 @@ def _grow(squared_radii: Floats, squared: Array, least: int) -> Array:
 
 
 def _squared_distances(features: Array, centres: Ints, use: Callable[[slice, Array], None]) -> None:
-    """Hand out squared distances from centres to all points, a block of centres at a time.
+    """Call `use` with squared distances from a block of centres to all samples, for all blocks.
 
-    ``|a - b|^2 = |a|^2 + |b|^2 - 2 a'b`` lets matrix multiplication do the work.
+    They are computed as ``|a|^2 + |b|^2 - 2 a'b``, which is a matrix product.
     """
     dtype = np.float64 if features.dtype == np.float64 else np.float32
     points: Array = features.astype(dtype)

@@ -1,22 +1,22 @@
-"""Bins of test samples, with names for people. Imports basis and below.
+"""Bins of test samples, with names for people.
 
 Evaluation bins are fitted on the test samples themselves. Conf x Trust and groups are the
-`Bins` and `Groups` that predictors use; Rank and classes need the label, so they exist
-only here.
+`Bins` and `Groups` that predictors use. Bins of Rank and of classes need the label, so they are
+for evaluation only.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, final, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trustsets._common.arrays import Array, Floats
 from trustsets._common.blocks import for_each_block
 from trustsets._common.draws import Stream, row_uniforms
 from trustsets.basis import Bins, FittedBins, FittedGroups, Partition
 from trustsets.errors import InputError
+from trustsets.metrics.inference import Ints
 from trustsets.outputs import ModelOutputs
 from trustsets.scores import ranks_of
 from trustsets.statistics import Confidence, Observed, Statistic
@@ -31,11 +31,12 @@ __all__ = [
     "label_ranks",
 ]
 
-Ints = NDArray[np.int64]
 RankTies = Literal["split", "together", "quantiles"]
 
 # Strata of set size: the largest size of each but the last (Angelopoulos et al. 2021).
 SIZE_STRATA = (1, 3, 10, 100)
+# Axes whose values are whole numbers.
+WHOLE_AXES = frozenset({"Rank", "Size"})
 
 
 def label_ranks(outputs: ModelOutputs) -> Ints:
@@ -63,8 +64,8 @@ def label_ranks(outputs: ModelOutputs) -> Ints:
 class Rank(Statistic):
     """Ranks of the labels of particular samples, for evaluation only.
 
-    It holds the ranks it was made with instead of looking them up, so that no predictor
-    can learn from calibration samples and then peek at the labels of new ones.
+    It keeps the ranks it was made with, so that no predictor can compute the ranks of new
+    samples from their labels.
     """
 
     ranks: Floats = field(kw_only=True, repr=False)
@@ -97,19 +98,20 @@ class RankBins(Partition):
         Divide each Conf bin by its own ranks (the paper's text), or all by the same edges
         (the authors' code).
     ties : {"split", "together", "quantiles"}
-        Three quarters of the samples may have rank 1, so that bins of equal size must part
-        equal ranks. ``"split"`` does (the paper's text); which of the equals goes where is
-        random, but fixed by the identity of the sample. ``"quantiles"`` takes the plain
-        quantiles of the ranks as edges (the authors' code): a bin holds its upper edge,
-        equal ranks share a bin, and bins between equal edges stay empty. ``"together"``
-        keeps equal ranks in one bin too: going up, each edge is put where the bin comes
-        closest to an equal share of the samples *that are left*, so that an accurate model
-        gets the bin {1} and equal parts of its errors; that shows miscoverage of errors
-        more sharply. Fewer distinct ranks than bins then leave the last bins empty.
+        What to do with samples of equal rank; three quarters may have rank 1.
+        ``"split"`` (the paper's text) makes bins of equal size, with equal ranks in different
+        bins where necessary; the choice is random, but fixed by the identity of the sample.
+        ``"quantiles"`` (the authors' code) takes the quantiles of the ranks as edges: a
+        bin includes its upper edge, equal ranks share a bin, and bins between equal edges
+        stay empty. ``"together"`` keeps equal ranks in one bin and puts each edge, going up,
+        where the bin comes closest to an equal share of the samples *that are left*. An
+        accurate model then has the bin {1} and equal parts of its errors, which shows
+        miscoverage of errors more clearly. With fewer distinct ranks than bins the last
+        bins stay empty.
     edges : sequence of float, optional
         Edges of Rank given by hand, as the authors did for ImageNet: ``(0, 1, 2, 4, 1000)``
-        makes the bins {1}, {2}, {3, 4}, {5..1000}; each holds its upper edge. The second
-        count, `nested` and `ties` do not matter then.
+        makes the bins {1}, {2}, {3, 4}, {5..1000}; each includes its upper edge. The second
+        count, `nested` and `ties` are then not used.
 
     Examples
     --------
@@ -163,7 +165,7 @@ class RankBins(Partition):
         return FittedBins(of, (*outer.edges, cuts[:1]), (*outer.cuts, cuts), product=True)
 
     def _split(self, ranks: Ints, observed: Observed) -> FittedBins:
-        """Quantile bins of ranks that are spread over [rank, rank + 1): no ties are left."""
+        """Quantile bins of ranks that are spread over [rank, rank + 1), which breaks all ties."""
         spread = ranks + row_uniforms(0, Stream.RANK_TIES, observed.outputs.rows)
         of = (Confidence(), Rank(ranks=spread))
         bins = Bins(of, self.counts, ("uniform", "quantile"), product=True, nested=self.nested)
@@ -188,7 +190,7 @@ def _manual_cuts(edges: Sequence[float], ranks: Ints) -> Floats:
 
 
 def _above(edges: Floats) -> Floats:
-    """Cuts just above edges: a rank is an integer, so "up to and including e" is this."""
+    """Cuts just above edges, so that an integer rank equal to an edge is below the cut."""
     cuts: Floats = np.floor(edges) + 0.5
     return cuts
 
@@ -209,7 +211,7 @@ def quantile_cuts(ranks: Ints, count: int) -> Floats:
 
 
 def rank_edges_apart(ranks: Ints, count: int = 4) -> tuple[float, ...]:
-    """Edges by hand for pictures: rank 1 apart, the other ranks in bins of nearly equal size.
+    """Edges for heatmaps: a bin for rank 1, and bins of nearly equal size for other ranks.
 
     Examples
     --------
@@ -223,7 +225,7 @@ def rank_edges_apart(ranks: Ints, count: int = 4) -> tuple[float, ...]:
 
 
 def equal_cuts(ranks: Ints, count: int) -> Floats:
-    """Inner edges of `count` bins of nearly equal size that never part equal ranks.
+    """Inner edges of `count` bins of nearly equal size that never separate equal ranks.
 
     Shape (count - 1,), non-decreasing; +inf for bins that stay empty.
     """
@@ -294,19 +296,19 @@ def bin_samples(partition: Partition, observed: Observed, name: str = "bins") ->
     compact = np.where(cells >= 0, np.searchsorted(codes, cells), -1)
     if isinstance(fitted, FittedBins):
         return _grid(fitted, observed, codes, compact)
+    axis, labels = name, [f"{name} {code}" for code in codes.tolist()]
     if isinstance(fitted, FittedGroups):
+        axis = " x ".join(fitted.columns)
         labels = [", ".join(fitted.combinations[code]) for code in codes.tolist()]
-        return _flat(" x ".join(fitted.columns), fitted.n_cells, compact, labels, codes)
-    labels = [f"{name} {code}" for code in codes.tolist()]
-    return _flat(name, fitted.n_cells, compact, labels, codes)
+    return _flat(axis, fitted.n_cells, compact, labels, codes)
 
 
 def bin_by_class(outputs: ModelOutputs) -> Binned:
     """One bin per class that occurs, in the order of the columns."""
     found = outputs.require_labels("the class bins")
     codes, cells = np.unique(found, return_inverse=True)
-    names = outputs.classes[codes].tolist()
-    return _flat("Class", outputs.n_classes, cells, [str(name) for name in names], codes)
+    names = [str(name) for name in outputs.classes[codes].tolist()]
+    return _flat("Class", outputs.n_classes, cells, names, codes)
 
 
 def bin_by_size(sizes: Ints, n_classes: int) -> Binned:
@@ -322,12 +324,11 @@ def bin_by_size(sizes: Ints, n_classes: int) -> Binned:
     codes, cells = np.unique(np.searchsorted(upper, sizes), return_inverse=True)
     ends = np.stack([lower, upper], axis=1)[codes]
     labels = [_span("Size", low, high) for low, high in ends.tolist()]
-    flat = _flat("Size", upper.size, cells, labels, codes)
-    return Binned(flat.axes, flat.shape, flat.cells, flat.labels, flat.index, ends[:, None] * 1.0)
+    return replace(_flat("Size", upper.size, cells, labels, codes), edges=ends[:, None] * 1.0)
 
 
 def _flat(axis: str, n_cells: int, cells: Array, labels: Sequence[str], codes: Ints) -> Binned:
-    """Bins without order along one axis."""
+    """Bins along one axis without ends."""
     edges = np.full((len(labels), 1, 2), np.nan)
     return Binned((axis,), (n_cells,), cells.astype(np.int64), tuple(labels), codes[:, None], edges)
 
@@ -364,7 +365,7 @@ def _extremes(values: Floats, cells: Ints, n_bins: int) -> Floats:
 
 
 def _span(name: str, low: float, high: float) -> str:
-    """An interval in words; counts (Rank, Size) are whole numbers."""
-    if name not in {"Rank", "Size"}:
+    """An interval in words."""
+    if name not in WHOLE_AXES:
         return f"{name} {low:.3g} to {high:.3g}"
     return f"{name} {low:.0f}" if low == high else f"{name} {low:.0f}-{high:.0f}"

@@ -1,4 +1,4 @@
-"""The table of one division of the samples into bins. Imports binning and inference."""
+"""The table of one division of the samples into bins."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
@@ -9,14 +9,17 @@ from scipy import stats
 
 from trustsets._common.arrays import Floats
 from trustsets.metrics.binning import Binned
-from trustsets.metrics.coverage import Ints, gap_halves
+from trustsets.metrics.catalogue import Case
 from trustsets.metrics.inference import (
     Estimate,
+    Ints,
     binomial_interval,
     bootstrap_gaps,
     expected_gap,
     expected_worst,
+    gap_halves,
     holm,
+    share_estimate,
     under_coverage,
 )
 
@@ -46,16 +49,16 @@ class BinTable:
     mean_size : array of shape (B,)
         Mean size of the sets.
     p_value, holm, benjamini_hochberg : arrays of shape (B,)
-        Exact one-sided test that the coverage is below 1 - alpha, as it is and adjusted
-        for the number of bins (any false alarm; share of false alarms).
+        Exact one-sided test that the coverage is below 1 - alpha: unadjusted, and adjusted for
+        the number of bins (for any false alarm; for the share of false alarms).
     divisor : int, optional
         What CovGap divides by; None means the number of bins that hold samples.
     gap, shortfall, excess : Estimate
         CovGap in percent, and its two halves.
     worst : Estimate
-        Coverage of the worst bin. It was picked for looking bad, so its exact interval is
-        at the level ``1 - (1 - level) / B`` (Bonferroni), and the floor is the expected
-        worst coverage of a perfect method.
+        Lowest coverage of any bin. As it is the lowest of B, its exact interval has the
+        level ``1 - (1 - level) / B`` (Bonferroni), and its noise floor is the expected lowest
+        coverage of a perfect method.
     cells : int array of shape (n,), or None
         Bin of each sample; not kept in JSON.
     """
@@ -82,6 +85,15 @@ class BinTable:
     worst: Estimate
     cells: Ints | None = field(default=None, repr=False, metadata=LOCAL)
 
+    @property
+    def is_grid(self) -> bool:
+        """Whether the bins lie on a grid of two axes."""
+        return len(self.axes) == 2
+
+    def under_covered(self, significance: float) -> NDArray[np.bool_]:
+        """Bins whose coverage is significantly below 1 - alpha after Holm's correction."""
+        return self.holm <= significance
+
     def to_frame(self) -> "pd.DataFrame":
         """One row per bin."""
         import pandas as pd
@@ -90,78 +102,58 @@ class BinTable:
         return pd.DataFrame({"bin": self.labels} | {n: getattr(self, n) for n in names.split()})
 
 
-def tabulate(
-    name: str,
-    binned: Binned,
-    hits: NDArray[np.bool_],
-    sizes: Ints,
-    alpha: float,
-    *,
-    divisor: int | None = None,
-    level: float = 0.95,
-    n_bootstrap: int = 1000,
-    seed: int = 0,
-) -> BinTable:
-    """Count samples by bin and put error bars on what comes out.
-
-    Parameters
-    ----------
-    name : str
-        Name of the table.
-    binned : Binned
-        Where each sample belongs.
-    hits : bool array of shape (n,)
-        Whether the set of each sample holds its label.
-    sizes : int array of shape (n,)
-        Sizes of the sets.
-    alpha, divisor, level, n_bootstrap, seed
-        As in `trustsets.metrics.inference.bootstrap_gaps`.
-    """
+def tabulate(name: str, binned: Binned, case: Case) -> BinTable:
+    """Count the samples of a case by bin, with intervals, tests and noise floors."""
     inside = binned.cells >= 0
     cells, n_bins = binned.cells[inside], len(binned.labels)
     count = np.bincount(cells, minlength=n_bins)
-    covered = np.bincount(cells[hits[inside]], minlength=n_bins)
-    lower, upper = binomial_interval(covered, count, level)
-    p_value = under_coverage(covered, count, alpha)
-    floor = expected_gap(count, alpha, divisor)
-    shortfall, excess = (float(half) for half in gap_halves(count, covered, alpha, divisor))
-    of_gap, of_shortfall, of_excess = bootstrap_gaps(
-        [(count, covered)],
-        alpha,
-        divisor=divisor,
-        level=level,
-        n_bootstrap=n_bootstrap,
-        seed=seed,
-    )
+    covered = np.bincount(cells[case.covered[inside]], minlength=n_bins)
+    lower, upper = binomial_interval(covered, count, case.level)
+    p_value = under_coverage(covered, count, case.alpha)
+    per_class = name == "class" and case.class_divisor == "all"
+    divisor = case.outputs.n_classes if per_class else None
+    gap, shortfall, excess = _gaps(count, covered, divisor, case)
     return BinTable(
         name=name,
-        axes=binned.axes,
-        shape=binned.shape,
-        labels=binned.labels,
-        index=binned.index,
-        edges=binned.edges,
+        **vars(binned),
         count=count,
         covered=covered,
         coverage=covered / count,
         lower=lower,
         upper=upper,
-        mean_size=np.bincount(cells, weights=sizes[inside], minlength=n_bins) / count,
+        mean_size=np.bincount(cells, weights=case.sizes[inside], minlength=n_bins) / count,
         p_value=p_value,
         holm=holm(p_value),
         benjamini_hochberg=stats.false_discovery_control(p_value),
         divisor=divisor,
-        gap=Estimate(shortfall + excess, *of_gap, floor),
-        shortfall=Estimate(shortfall, *of_shortfall, floor / 2.0),
-        excess=Estimate(excess, *of_excess, floor / 2.0),
-        worst=_worst(count, covered, alpha, level),
-        cells=binned.cells,
+        gap=gap,
+        shortfall=shortfall,
+        excess=excess,
+        worst=_worst(count, covered, case),
     )
 
 
-def _worst(count: Ints, covered: Ints, alpha: float, level: float) -> Estimate:
-    """Lowest coverage, its interval corrected for the choice among the bins, its floor."""
+def _gaps(count: Ints, covered: Ints, divisor: int | None, case: Case) -> list[Estimate]:
+    """CovGap, shortfall and excess with intervals and noise floors."""
+    shortfall, excess = (float(half) for half in gap_halves(count, covered, case.alpha, divisor))
+    ends = bootstrap_gaps(
+        [(count, covered)],
+        case.alpha,
+        divisor=divisor,
+        level=case.level,
+        n_bootstrap=case.n_bootstrap,
+        seed=case.seed,
+    )
+    floor = expected_gap(count, case.alpha, divisor)
+    return [
+        Estimate(shortfall + excess, *ends[0], floor),
+        Estimate(shortfall, *ends[1], floor / 2.0),
+        Estimate(excess, *ends[2], floor / 2.0),
+    ]
+
+
+def _worst(count: Ints, covered: Ints, case: Case) -> Estimate:
+    """Lowest coverage, its interval corrected for the choice among the bins, its noise floor."""
     low = int(np.argmin(covered / count))
-    corrected = 1.0 - (1.0 - level) / count.size
-    lower, upper = binomial_interval(covered[low], count[low], corrected)
-    value = float(covered[low] / count[low])
-    return Estimate(value, float(lower), float(upper), expected_worst(count, alpha))
+    corrected = 1.0 - (1.0 - case.level) / count.size
+    return share_estimate(covered[low], count[low], corrected, expected_worst(count, case.alpha))

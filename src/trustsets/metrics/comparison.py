@@ -1,9 +1,5 @@
-"""`compare`: methods side by side over seeds, in the form of the paper's tables.
+"""`compare`: methods side by side over seeds, in the form of the paper's tables."""
 
-Imports result and below.
-"""
-
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +10,9 @@ from scipy import stats
 
 from trustsets.errors import InputError
 from trustsets.metrics import render
+from trustsets.metrics.catalogue import number_of
 from trustsets.metrics.inference import bootstrap_gaps
-from trustsets.metrics.plain import from_plain, to_plain
+from trustsets.metrics.plain import PlainData
 from trustsets.metrics.result import Evaluation
 
 if TYPE_CHECKING:
@@ -25,9 +22,9 @@ __all__ = ["Comparison", "Entry", "compare"]
 
 Key = tuple[str, ...]
 
-# The paper sets in bold what is within 0.1 of the best: percentage points, so 0.001 for
-# coverages, which are shares. The slack forgives the rounding of sums.
-_CLOSE = {"gap": 0.1, "shortfall": 0.1, "excess": 0.1, "worst": 0.001}
+# The paper sets in bold what is within 0.1 percentage points of the best, which is 0.001 for
+# shares. The slack allows for rounding of sums.
+_CLOSE = {"points": 0.1, "share": 0.001}
 _SLACK = 1e-9
 _MARGINAL = ("coverage", "size")
 _GAP_PARTS = ("gap", "shortfall", "excess")
@@ -45,8 +42,8 @@ class Entry:
     mean, standard_error : float
         Mean over seeds, and ``sd / sqrt(S)``; NaN for one seed.
     lower, upper : float
-        Interval of the mean: bootstrap over seeds and points for gaps and their halves,
-        Student's t over seeds otherwise; with one seed, that of the evaluation.
+        Interval of the mean: a bootstrap over seeds and samples for gaps and their halves,
+        Student's t over seeds otherwise. With one seed, that of the evaluation.
     floor : float
         Mean noise floor.
     best : bool
@@ -66,7 +63,7 @@ class Entry:
 
 @final
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(PlainData):
     """A table of methods by metrics; `compare` makes it.
 
     Attributes
@@ -74,8 +71,8 @@ class Comparison:
     alpha, level : float
         Shared by all evaluations.
     keys : tuple of tuple of str
-        Name of each row; the last part is the method, rows that share the other parts
-        (data set, score) are a block within which the best is found.
+        Name of each row. The last part is the method; rows that share the other parts (data
+        set, score) are one block, and the best is marked within each block.
     columns : tuple of str
         Names of metrics as in ``Evaluation.metrics``.
     entries : tuple of tuple of Entry
@@ -120,21 +117,6 @@ class Comparison:
             spans=spans if in_order else (),
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        plain: dict[str, Any] = to_plain(self)
-        return plain
-
-    def to_json(self) -> str:
-        """JSON text that `from_json` reads."""
-        return json.dumps(self.to_dict(), allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> "Comparison":
-        """Rebuild from `to_json`."""
-        built: Comparison = from_plain(cls, json.loads(text))
-        return built
-
     @property
     def _names(self) -> list[str]:
         """Heads of the name columns."""
@@ -147,7 +129,7 @@ class Comparison:
             cells = [self._cells(row, latex) for row in rows]
             if floor:
                 cells.append(self._floor_cells(rows, latex))
-            # The name of the block stands in its first row only.
+            # Only the first row of a block names it.
             for later in cells[1:]:
                 later[: len(self._names) - 1] = [""] * (len(self._names) - 1)
             blocks.append(cells)
@@ -158,7 +140,7 @@ class Comparison:
         return names + [_cell(entry, latex) for entry in self.entries[row]]
 
     def _floor_cells(self, rows: Sequence[int], latex: bool) -> list[str]:
-        """Mean floor over the methods: their bins, hence floors, are mostly the same."""
+        """Mean noise floor of the methods, whose bins are mostly the same."""
         names = [""] * (len(self._names) - 1) + [_PERFECT]
         floors = np.mean([[entry.floor for entry in self.entries[row]] for row in rows], axis=0)
         return names + ["" if math.isnan(value) else f"{value:.2f}" for value in floors]
@@ -171,7 +153,7 @@ def compare(
     n_bootstrap: int = 1000,
     seed: int = 0,
 ) -> Comparison:
-    """Put methods side by side: mean (standard error) over seeds, the best in bold.
+    """Put methods side by side: mean (standard error) over seeds, with the best in bold.
 
     Parameters
     ----------
@@ -183,8 +165,8 @@ def compare(
         (coverage, size, the gaps over Conf x Trust, Conf x Rank, classes and groups, and
         the worst group), as far as every evaluation has them.
     n_bootstrap, seed : int
-        Resamples behind the intervals of gaps, and their seed. Seeds, and points within
-        each seed, are resampled as independent; splits of one pool are not quite that.
+        Resamples behind the intervals of gaps, and their seed. Seeds, and samples within
+        each seed, are resampled as if independent; splits of one pool are only nearly so.
 
     Returns
     -------
@@ -257,18 +239,18 @@ def _summarise(runs: Sequence[Evaluation], column: str, n_bootstrap: int, seed: 
 def _mark_best(
     keys: tuple[Key, ...], columns: tuple[str, ...], rows: list[list[Entry]]
 ) -> tuple[tuple[Entry, ...], ...]:
-    """Mark what is within reach of the best of its block: least gap, highest worst coverage."""
+    """Mark what is the best of its block or close to it, where a number has a better end."""
     marked = [list(row) for row in rows]
     for block in _block_rows(keys):
         for j, column in enumerate(columns):
-            part = column.rpartition(".")[2]
-            if part not in _CLOSE:
+            number = number_of(column)
+            if number.best is None:
                 continue
-            sign = -1.0 if part == "worst" else 1.0
+            sign = -1.0 if number.best == "high" else 1.0
             costs = {i: sign * rows[i][j].mean for i in block}
-            limit = min(costs.values()) + _CLOSE[part] + _SLACK
+            largest = min(costs.values()) + _CLOSE[number.form] + _SLACK
             for i in block:
-                marked[i][j] = replace(rows[i][j], best=costs[i] <= limit)
+                marked[i][j] = replace(rows[i][j], best=costs[i] <= largest)
     return tuple(tuple(row) for row in marked)
 
 

@@ -1,16 +1,18 @@
-"""What the figures show, as plain arrays: testable without drawing. Imports result and below."""
+"""What figures and reports show, as plain arrays that can be tested without drawing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trustsets._common.arrays import Floats
 from trustsets.errors import InputError
+from trustsets.metrics.binning import WHOLE_AXES
 from trustsets.metrics.bins import BinTable
+from trustsets.metrics.inference import Ints
 from trustsets.metrics.result import Evaluation
 
 __all__ = [
@@ -21,22 +23,24 @@ __all__ = [
     "Runs",
     "SizeData",
     "TrustRankData",
+    "as_list",
     "ball_data",
     "degree_data",
     "group_data",
     "heatmap_data",
+    "log_ends",
     "size_data",
     "trust_rank_data",
     "two_digits",
 ]
 
-Ints = NDArray[np.int64]
 Runs = Evaluation | Sequence[Evaluation]
 
-_BANDS_PER_DOUBLING = 2
-# Up to this largest size every size has a band of its own; beyond, bands grow by the factor.
+# Ranges of Rank: so many until the rank has doubled.
+_STEPS_PER_DOUBLING = 2
+# Up to this largest size every size is shown by itself; beyond, ranges of sizes grow by the factor.
 _SINGLE_SIZES = 15
-_BAND_GROWTH = 1.5
+_SIZE_GROWTH = 1.5
 _MOST_DIGITS = 6
 
 
@@ -62,10 +66,10 @@ class HeatmapData:
 
 def heatmap_data(runs: Runs, table: str) -> HeatmapData:
     """Put the bins of a table over two axes on their grid; the first seed names the bins."""
-    items = _as_list(runs)
+    items = as_list(runs)
     tables = [_table(item, table) for item in items]
     first = tables[0]
-    if len(first.axes) != 2:
+    if not first.is_grid:
         raise InputError(
             f"a heatmap needs a table over two axes; {table!r} is over {first.axes}. "
             "Use coverage_by_group for it."
@@ -95,7 +99,7 @@ def _on_grid(table: BinTable) -> tuple[Floats, Ints]:
 
 
 def _mean_and_error(values: Floats) -> tuple[Floats, Floats]:
-    """Mean and standard error along the first axis; NaN counts as not there."""
+    """Mean and standard error along the first axis, without NaN entries."""
     there = ~np.isnan(values)
     n = there.sum(axis=0)
     mean = np.where(n > 0, np.where(there, values, 0.0).sum(axis=0) / np.maximum(n, 1), np.nan)
@@ -111,7 +115,7 @@ def _axis_labels(table: BinTable, axis: int) -> tuple[str, ...]:
         own = table.edges[table.index[:, axis] == place, axis]
         low[place], high[place] = own[:, 0].min(), own[:, 1].max()
     used = np.flatnonzero(~np.isnan(low))
-    whole = table.axes[axis] in {"Rank", "Size"}
+    whole = table.axes[axis] in WHOLE_AXES
     gaps = low[used[1:]] - high[used[:-1]]
     if np.any(gaps < (1.0 if whole else 0.0)):
         return tuple(f"Q{place + 1}" for place in range(table.shape[axis]))
@@ -124,7 +128,7 @@ def _axis_labels(table: BinTable, axis: int) -> tuple[str, ...]:
 def _column_ends(table: BinTable) -> tuple[str, ...]:
     """Edges between neighbouring columns, where all columns are there and share them."""
     found = [table.edges[table.index[:, 0] == place, 0] for place in range(table.shape[0])]
-    if table.axes[0] in {"Rank", "Size"} or not all(own.size for own in found):
+    if table.axes[0] in WHOLE_AXES or not all(own.size for own in found):
         return ()
     low, high = np.array([own[0] for own in found]).T
     if not np.allclose(low[1:], high[:-1]):
@@ -133,7 +137,7 @@ def _column_ends(table: BinTable) -> tuple[str, ...]:
 
 
 def two_digits(value: float) -> str:
-    """Two digits after the point and no more than is needed: .95, and 1 for what rounds to it.
+    """A coverage in few letters: two digits after the point, no leading zero.
 
     Examples
     --------
@@ -160,7 +164,7 @@ def _ends(low: float, high: float, whole: bool) -> str:
 
 
 def _digits(value: float, digits: int) -> str:
-    """So many digits, but whole numbers in full: Trust may be 350, and not 3.5e+02."""
+    """A number with so many digits; large numbers are written out, not as 3.5e+02."""
     return f"{value:.0f}" if abs(value) >= 10.0**digits else f"{value:.{digits}g}"
 
 
@@ -181,26 +185,26 @@ def degree_data(results: Mapping[Any, Runs], table: str = "conf_trust") -> Degre
     if not results:
         raise InputError("results must hold at least one degree.")
     degrees = sorted(results)
-    runs = [_as_list(results[degree]) for degree in degrees]
-    gaps = [[_table(item, table).gap.value for item in own] for own in runs]
-    sizes = [[item.sizes.mean for item in own] for own in runs]
-    floors = [np.mean([_table(item, table).gap.floor for item in own]) for own in runs]
-    return DegreeData(
-        degrees=np.array(degrees, dtype=np.float64),
-        gap=np.array([np.mean(own) for own in gaps]),
-        gap_error=np.array([_standard_error(own) for own in gaps]),
-        floor=np.array(floors),
-        size=np.array([np.mean(own) for own in sizes]),
-        size_error=np.array([_standard_error(own) for own in sizes]),
-    )
+    runs = [as_list(results[degree]) for degree in degrees]
+
+    def summarise(number: Callable[[Evaluation], float]) -> Floats:
+        """Means and standard errors, shape (2, degrees)."""
+        values = [np.array([number(item) for item in own]) for own in runs]
+        found: Floats = np.array([_mean_and_error(own) for own in values]).T
+        return np.nan_to_num(found)
+
+    gap, gap_error = summarise(lambda item: _table(item, table).gap.value)
+    size, size_error = summarise(lambda item: item.sizes.mean)
+    floor, _ = summarise(lambda item: _table(item, table).gap.floor)
+    return DegreeData(np.array(degrees, np.float64), gap, gap_error, floor, size, size_error)
 
 
 @dataclass(frozen=True, eq=False)
 class BallData:
     """CovGap over balls by radius.
 
-    `error` is the standard error over seeds, or over trials: where there is one seed, or as
-    `ball_data` was asked.
+    `error` is the standard error over seeds; over trials where there is one seed, or where
+    `ball_data` was asked for it.
     """
 
     radii: Floats
@@ -212,10 +216,10 @@ class BallData:
 def ball_data(runs: Runs, errors: Literal["seeds", "trials"] = "seeds") -> BallData:
     """Mean curve over seeds, at the radii that all seeds have.
 
-    `errors` says what the error bars of several seeds speak of: the seeds, or only the
-    drawing of balls in the trials, as in the paper.
+    `errors` says what the error bars of several seeds measure: the spread over seeds, or
+    only that of the drawing of balls in the trials, as in the paper.
     """
-    curves = [item.balls for item in _as_list(runs)]
+    curves = [item.balls for item in as_list(runs)]
     known = [curve for curve in curves if curve is not None]
     if len(known) < len(curves):
         raise InputError("an evaluation has no balls; evaluate with features.")
@@ -227,20 +231,19 @@ def ball_data(runs: Runs, errors: Literal["seeds", "trials"] = "seeds") -> BallD
         raise InputError(
             "the seeds share no radius; draw all balls with the same Balls(radii=...)."
         )
-    at = [np.searchsorted(curve.radii, radii) for curve in known]
-    gaps = np.stack([curve.gap[own] for curve, own in zip(known, at, strict=True)])
-    floors = np.stack([curve.floor[own] for curve, own in zip(known, at, strict=True)])
-    mean, error = _mean_and_error(gaps)
+    at = [(curve, np.searchsorted(curve.radii, radii)) for curve in known]
+    mean, error = _mean_and_error(np.stack([curve.gap[own] for curve, own in at]))
+    floors = np.stack([curve.floor[own] for curve, own in at])
     if errors == "trials":
-        own_errors = [curve.standard_error[own] for curve, own in zip(known, at, strict=True)]
         # Trials of different seeds are drawn independently.
-        error = np.sqrt(np.sum(np.square(own_errors), axis=0)) / len(known)
+        squares = np.square([curve.standard_error[own] for curve, own in at])
+        error = np.sqrt(squares.sum(axis=0)) / len(known)
     return BallData(radii, mean, error, floors.mean(axis=0))
 
 
 @dataclass(frozen=True, eq=False)
 class TrustRankData:
-    """Quartiles of Trust for bands of Rank that grow geometrically."""
+    """Quartiles of Trust for ranges of Rank that grow geometrically."""
 
     rank: Floats
     median: Floats
@@ -250,57 +253,62 @@ class TrustRankData:
 
 
 def trust_rank_data(trust: Floats, ranks: Ints) -> TrustRankData:
-    """Quartiles of Trust in bands of Rank; the rank of a band is its geometric mean."""
-    # Bands double every other step; the low ones are single ranks.
-    steps = np.arange(_BANDS_PER_DOUBLING * int(np.ceil(np.log2(ranks.max() + 1))) + 1)
-    edges = np.unique(np.round(2.0 ** (steps / _BANDS_PER_DOUBLING)))
-    band = np.searchsorted(edges, ranks, side="right")
-    found = np.unique(band)
-    quartiles = np.array([np.quantile(trust[band == item], [0.25, 0.5, 0.75]) for item in found])
+    """Quartiles of Trust in ranges of Rank; the rank of a range is its geometric mean."""
+    # Low ranks have a range each.
+    steps = np.arange(_STEPS_PER_DOUBLING * int(np.ceil(np.log2(ranks.max() + 1))) + 1)
+    edges = np.unique(np.round(2.0 ** (steps / _STEPS_PER_DOUBLING)))
+    place = np.searchsorted(edges, ranks, side="right")
+    found = [place == own for own in np.unique(place)]
+    lower, median, upper = np.array(
+        [np.quantile(trust[inside], [0.25, 0.5, 0.75]) for inside in found]
+    ).T
     return TrustRankData(
-        rank=np.array([np.exp(np.log(ranks[band == item]).mean()) for item in found]),
-        median=quartiles[:, 1],
-        lower=quartiles[:, 0],
-        upper=quartiles[:, 2],
-        count=np.array([np.count_nonzero(band == item) for item in found]),
+        rank=np.array([np.exp(np.log(ranks[inside]).mean()) for inside in found]),
+        median=median,
+        lower=lower,
+        upper=upper,
+        count=np.array([np.count_nonzero(inside) for inside in found]),
     )
+
+
+def log_ends(values: Floats) -> tuple[float, float]:
+    """Ends of a log axis that show nearly all samples; a Trust of 0 cannot be shown."""
+    shown = values[np.isfinite(values) & (values > 0.0)]
+    if not shown.size:
+        return 0.1, 10.0
+    low, high = np.quantile(shown, [0.001, 0.999])
+    return float(low) / 1.1, float(high) * 1.1
 
 
 @dataclass(frozen=True, eq=False)
 class SizeData:
-    """Share of sets by size: every small size, then bands that grow geometrically."""
+    """Share of sets by size: every small size, then ranges that grow geometrically."""
 
     labels: tuple[str, ...]
     shares: Floats
 
 
 def size_data(evaluations: Sequence[Evaluation]) -> SizeData:
-    """Shares of the sets of several methods in the same bands, shape (methods, bands)."""
+    """Shares of the sets of several methods in the same ranges, shape (methods, ranges)."""
     largest = max(int(item.sizes.values.max()) for item in evaluations)
-    starts = _size_bands(largest)
-    ends = np.append(starts[1:] - 1, largest)
+    starts = np.arange(largest + 1)
+    if largest > _SINGLE_SIZES:
+        steps = int(np.ceil(np.log(largest) / np.log(_SIZE_GROWTH)))
+        grown = np.unique(np.round(_SIZE_GROWTH ** np.arange(steps + 1)).astype(np.int64))
+        starts = np.append(0, grown[grown <= largest])
+    edges = np.append(starts, largest + 1)
     shares = [
-        np.histogram(item.sizes.values, np.append(starts, largest + 1), weights=item.sizes.counts)
-        for item in evaluations
+        np.histogram(item.sizes.values, edges, weights=item.sizes.counts)[0] for item in evaluations
     ]
     return SizeData(
-        labels=tuple(_ends(low, high, True) for low, high in zip(starts, ends, strict=True)),
-        shares=np.array([own[0] / own[0].sum() for own in shares]),
+        labels=tuple(_ends(low, high - 1, True) for low, high in pairwise(edges.tolist())),
+        shares=np.array([own / own.sum() for own in shares]),
     )
-
-
-def _size_bands(largest: int) -> Ints:
-    """First size of each band; bands hold one size each if they are few."""
-    if largest <= _SINGLE_SIZES:
-        return np.arange(largest + 1)
-    steps = int(np.ceil(np.log(largest) / np.log(_BAND_GROWTH)))
-    grown = np.unique(np.round(_BAND_GROWTH ** np.arange(steps + 1)).astype(np.int64))
-    return np.append(0, grown[grown <= largest])
 
 
 @dataclass(frozen=True, eq=False)
 class GroupData:
-    """Coverage of the bins of a table with intervals, the worst first."""
+    """Coverage of bins of a table with intervals, the lowest first."""
 
     labels: tuple[str, ...]
     coverage: Floats
@@ -308,21 +316,11 @@ class GroupData:
     upper: Floats
     count: Ints
 
-    def top(self, most: int) -> "GroupData":
-        """The `most` bins of lowest coverage."""
-        return GroupData(
-            self.labels[:most],
-            self.coverage[:most],
-            self.lower[:most],
-            self.upper[:most],
-            self.count[:most],
-        )
 
-
-def group_data(evaluation: Evaluation, table: str) -> GroupData:
-    """Bins of a table in increasing order of coverage."""
+def group_data(evaluation: Evaluation, table: str, most: int | None = None) -> GroupData:
+    """The `most` bins of lowest coverage, or all, in increasing order of coverage."""
     found = _table(evaluation, table)
-    order = np.argsort(found.coverage, kind="stable")
+    order = np.argsort(found.coverage, kind="stable")[:most]
     return GroupData(
         labels=tuple(found.labels[i] for i in order),
         coverage=found.coverage[order],
@@ -338,9 +336,6 @@ def _table(evaluation: Evaluation, name: str) -> BinTable:
     return evaluation.tables[name]
 
 
-def _as_list(runs: Runs) -> list[Evaluation]:
+def as_list(runs: Runs) -> list[Evaluation]:
+    """One evaluation, or those over seeds, as a list."""
     return [runs] if isinstance(runs, Evaluation) else list(runs)
-
-
-def _standard_error(values: Sequence[float]) -> float:
-    return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0

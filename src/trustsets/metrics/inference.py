@@ -1,69 +1,94 @@
-"""How much of a number is chance: intervals, noise floors, tests. Imports coverage and below.
+"""Coverage gaps, their intervals and noise floors, and tests of under-coverage.
 
 Everything here is exact (binomial) except the interval of a coverage gap, which is a
-bootstrap. Given the bins, the samples covered in bin b of a perfectly covered method
-are Binomial(n_b, 1 - alpha), independent over bins: that is the law behind every floor.
+bootstrap. Given the bins, a method with coverage 1 - alpha everywhere covers
+Binomial(n_b, 1 - alpha) of the n_b samples of bin b, independently over bins. Every noise
+floor is an expectation under this law.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special, stats
 
-from trustsets._common.arrays import Floats, floating_matrix
-from trustsets._common.blocks import for_each_block
-from trustsets.errors import InputError
-from trustsets.metrics.coverage import PERCENT, Ints, gap_halves
-from trustsets.sets import PredictionSets
+from trustsets._common.arrays import Floats
 
 __all__ = [
     "Estimate",
     "binomial_interval",
     "bootstrap_gaps",
-    "conditional_coverage",
     "expected_gap",
     "expected_worst",
+    "gap_halves",
     "holm",
     "mean_absolute_deviation",
+    "mean_estimate",
+    "share_estimate",
     "under_coverage",
 ]
 
-_NONE = float("nan")
+Ints = NDArray[np.int64]
+
+PERCENT = 100.0
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A metric with its error bar and what chance alone would give; NaN where undefined.
+    """A metric with its interval and its noise floor; NaN where undefined.
 
     Attributes
     ----------
     value : float
         What was measured.
     lower, upper : float
-        Ends of the interval at the level of the evaluation.
+        Ends of the interval, at the confidence level of the evaluation.
     floor : float
         Expected value for a method whose coverage is exactly 1 - alpha everywhere.
     """
 
     value: float
-    lower: float = _NONE
-    upper: float = _NONE
-    floor: float = _NONE
+    lower: float = math.nan
+    upper: float = math.nan
+    floor: float = math.nan
 
     @property
     def above_floor(self) -> float:
-        """What is left after taking off the noise floor; negative values are chance too."""
+        """Value minus noise floor; a perfect method is above or below 0 by noise alone."""
         return self.value - self.floor
+
+
+def share_estimate(covered: Any, count: Any, level: float, floor: float = math.nan) -> Estimate:
+    """Share of `count` samples with its exact interval; NaN for no samples.
+
+    Examples
+    --------
+    >>> share_estimate(9, 10, level=0.95).value
+    0.9
+    """
+    lower, upper = binomial_interval(covered, count, level)
+    value = float(covered / count) if count else math.nan
+    return Estimate(value, float(lower), float(upper), floor)
+
+
+def mean_estimate(values: Any, level: float, floor: float = math.nan) -> Estimate:
+    """Mean of independent numbers with its normal interval."""
+    values = np.asarray(values, dtype=np.float64)
+    spread = values.std(ddof=1) if values.size > 1 else math.nan
+    half = float(stats.norm.ppf(0.5 + level / 2.0) * spread / np.sqrt(values.size))
+    mean = float(values.mean())
+    return Estimate(mean, mean - half, mean + half, floor)
 
 
 def binomial_interval(covered: Any, count: Any, level: float = 0.95) -> tuple[Floats, Floats]:
     """Clopper-Pearson interval of a proportion, elementwise.
 
-    The ends are the success probabilities at which the observed count sits exactly at the
-    upper or the lower tail of mass (1 - level) / 2, so the interval holds the truth with
-    probability at least `level` whatever it is. A count of zero gives [0, 1].
+    Each end is the success probability at which the observed count lies exactly at the
+    end of a tail of mass (1 - level) / 2. The interval therefore contains the true
+    probability with probability `level` or more. A count of zero gives [0, 1].
 
     Examples
     --------
@@ -73,10 +98,46 @@ def binomial_interval(covered: Any, count: Any, level: float = 0.95) -> tuple[Fl
     """
     k, n = np.asarray(covered, dtype=np.float64), np.asarray(count, dtype=np.float64)
     tail = (1.0 - level) / 2.0
-    # The shape parameters of the untaken branches may be zero; 1 stands in for them.
+    # A shape parameter may be zero where its result is not used; 1 takes its place.
     lower = special.betaincinv(np.maximum(k, 1.0), n - k + 1.0, tail)
     upper = special.betaincinv(k + 1.0, np.maximum(n - k, 1.0), 1.0 - tail)
     return np.where(k > 0, lower, 0.0), np.where(k < n, upper, 1.0)
+
+
+def gap_halves(
+    count: Ints, covered: Ints, alpha: float, divisor: int | None = None
+) -> tuple[Floats, Floats]:
+    """Shortfall and excess of coverage in percent; together they are CovGap.
+
+    With c_b the share of covered samples of bin b, averaged over the non-empty bins,
+
+        shortfall = 100 mean max(0, 1 - alpha - c_b)
+        excess    = 100 mean max(0, c_b - (1 - alpha))
+        CovGap    = 100 mean |c_b - (1 - alpha)| = shortfall + excess
+
+    Parameters
+    ----------
+    count, covered : int arrays of shape (..., B)
+        Samples, and covered samples, of each bin; leading axes are separate tables.
+    alpha : float
+        Allowed miscoverage.
+    divisor : int, optional
+        Divide the sums by this number instead of the number of non-empty bins; the paper
+        divides the class gap by the number of classes K, present or not.
+
+    Examples
+    --------
+    >>> shortfall, excess = gap_halves(np.array([10, 4, 0]), np.array([8, 4, 0]), alpha=0.1)
+    >>> round(float(shortfall), 6), round(float(excess), 6)
+    (5.0, 5.0)
+    """
+    present = count > 0
+    share = covered / np.maximum(count, 1)
+    gap = np.where(present, share - (1.0 - alpha), 0.0)
+    bins = np.maximum(np.count_nonzero(present, axis=-1), 1) if divisor is None else divisor
+    shortfall = PERCENT * np.maximum(-gap, 0.0).sum(axis=-1) / bins
+    excess = PERCENT * np.maximum(gap, 0.0).sum(axis=-1) / bins
+    return shortfall, excess
 
 
 def mean_absolute_deviation(count: Any, probability: float) -> Floats:
@@ -121,7 +182,7 @@ def expected_worst(count: Ints, alpha: float) -> float:
     """Noise floor of the worst coverage: ``E min_b X_b / n_b``; exact.
 
     The integral of ``P(min > t) = prod_b P(X_b > t n_b)``, a step function whose steps
-    are at the fractions k / n_b. Of many small bins the worst looks bad for any method.
+    are at the fractions k / n_b. The worst of many small bins is low for any method.
 
     Examples
     --------
@@ -142,17 +203,18 @@ def expected_worst(count: Ints, alpha: float) -> float:
 
 
 def under_coverage(covered: Any, count: Any, alpha: float) -> Floats:
-    """One-sided exact p-value per bin: ``P(Binomial(n, 1 - alpha) <= covered)``.
+    """One-sided exact p-value of each bin: ``P(Binomial(n, 1 - alpha) <= covered)``.
 
-    Small values say that coverage below 1 - alpha is not chance.
+    Small values mean that noise alone does not explain a coverage below 1 - alpha.
     """
     return np.asarray(stats.binom.cdf(covered, count, 1.0 - alpha), dtype=np.float64)
 
 
 def holm(p_values: Floats) -> Floats:
-    """Holm's adjusted p-values: those at most q keep the chance of any false alarm at q.
+    """Holm's adjusted p-values: the j-th smallest of B times B - j + 1, made non-decreasing.
 
-    The j-th smallest of B is multiplied by B - j + 1, and made non-decreasing.
+    Calling every bin with an adjusted p-value up to q under-covered makes any false alarm with
+    probability q at most.
 
     Examples
     --------
@@ -185,7 +247,7 @@ def bootstrap_gaps(
     alpha, divisor
         As in `gap_halves`.
     level, n_bootstrap, seed
-        Level of the intervals, number of resamples, random state.
+        Confidence level of the intervals, number of resamples, random state.
 
     Returns
     -------
@@ -194,16 +256,16 @@ def bootstrap_gaps(
 
     Notes
     -----
-    Resampling n points with replacement, bins held fixed, makes the covered and uncovered
-    counts of the bins multinomial; they are drawn as such. With several seeds, seeds are
-    resampled too.
+    Resampling n samples with replacement in fixed bins makes the covered and uncovered
+    counts of the bins multinomial, so the counts are drawn directly. With several seeds, the
+    seeds are resampled too.
 
-    An average of absolute values is biased upwards by noise, and a resample is noisier
-    than the sample. The interval is therefore the percentile interval moved so that its
-    resamples average to the estimate: it is an interval for the *expected CovGap at
-    these bin sizes*, the quantity whose value for a perfect method is the noise floor.
-    For gaps far from zero its level is nominal; where coverage is perfect the resamples
-    scatter by 1.25 times too much, so it errs on the wide side.
+    Noise biases a mean of absolute values upwards, and a resample is noisier than the
+    sample. The percentile interval is therefore shifted until the mean of the resamples
+    equals the estimate. The result is an interval for the *expected CovGap at these bin
+    sizes*, the quantity whose value for a perfect method is the noise floor. For gaps far
+    from zero its level is nominal; where coverage is perfect the resamples scatter 1.25
+    times too much, so the interval is too wide.
     """
     rng = np.random.default_rng(seed)
     drawn = np.stack([_resample(rng, *table, alpha, divisor, n_bootstrap) for table in tables])
@@ -229,7 +291,7 @@ def _resample(
     divisor: int | None,
     n_bootstrap: int,
 ) -> Floats:
-    """Shortfall and excess of resampled points, shape (n_bootstrap, 2)."""
+    """Shortfall and excess of resampled samples, shape (n_bootstrap, 2)."""
     occupied = count > 0
     n, k = count[occupied], covered[occupied]
     sizes = rng.multinomial(int(n.sum()), n / n.sum(), size=n_bootstrap)
@@ -240,37 +302,3 @@ def _resample(
 def _with_sum(halves: Floats) -> Floats:
     """Put shortfall + excess = CovGap in front, along the last axis."""
     return np.concatenate([halves.sum(axis=-1, keepdims=True), halves], axis=-1)
-
-
-def conditional_coverage(sets: PredictionSets, label_probabilities: Any) -> Floats:
-    """True coverage of each set where P(y | x) is known: its probability mass, shape (m,).
-
-    Parameters
-    ----------
-    sets : PredictionSets
-        Sets of m samples at one alpha.
-    label_probabilities : array of shape (m, K)
-        True label probabilities, from a simulation or from many human labels per sample.
-
-    Examples
-    --------
-    >>> sets = PredictionSets(
-    ...     mask=np.array([[True, False], [True, True]]), thresholds=np.zeros(2),
-    ...     status=np.zeros(2, dtype=np.int8), alpha=0.1, classes=np.arange(2),
-    ... )
-    >>> conditional_coverage(sets, [[0.7, 0.3], [0.5, 0.5]]).tolist()
-    [0.7, 1.0]
-    """
-    truth = floating_matrix(label_probabilities, "label_probabilities")
-    if truth.shape != sets.mask.shape:
-        raise InputError(
-            f"label_probabilities must have shape {sets.mask.shape}, one row per set and one "
-            f"column per class; got {truth.shape}."
-        )
-    result = np.empty(len(sets))
-
-    def fill(block: slice) -> None:
-        result[block] = np.where(sets.mask[block], truth[block], 0.0).sum(axis=1)
-
-    for_each_block(fill, *truth.shape)
-    return result

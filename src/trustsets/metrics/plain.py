@@ -1,22 +1,47 @@
-"""Results to plain JSON data and back, driven by their type hints. Imports errors only.
+"""Results to plain JSON data and back, driven by their type hints.
 
-JSON has no NaN: an undefined number is null, and null in the place of a number is NaN.
+JSON has no NaN: an undefined number is written as null, and null is read as NaN where the type
+hint is a number.
 """
 
 import dataclasses
+import json
 import math
 import types
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Self, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trustsets.errors import InputError
 
-__all__ = ["from_plain", "to_plain"]
+__all__ = ["PlainData", "from_plain", "to_plain"]
 
-# Where a hint ``NDArray[...]`` leads: to the class, or from NumPy 2.5 on to the alias.
+# The origin of a hint ``NDArray[...]``: the class, or the alias from NumPy 2.5 on.
 _ARRAYS: tuple[Any, ...] = (np.ndarray, NDArray)
+
+
+class PlainData:
+    """A dataclass that can be written as JSON and read again."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: lists, dicts, strings, numbers; None for what is undefined."""
+        plain: dict[str, Any] = to_plain(self)
+        return plain
+
+    def to_json(self) -> str:
+        """JSON text that `from_json` reads."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Rebuild from `to_json`, without what belongs to single samples."""
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InputError(f"text must be JSON written by to_json: {error}.") from None
+        built: Self = from_plain(cls, data)
+        return built
 
 
 def to_plain(value: Any) -> Any:
@@ -47,7 +72,7 @@ def from_plain(hint: Any, data: Any) -> Any:
     if origin is tuple:
         return tuple(from_plain(inner[0], item) for item in data)
     if origin in _ARRAYS:
-        # The type is an argument of the alias itself, or of the dtype in what it stands for.
+        # The element type is an argument of the alias, or of the dtype of the class.
         kind = inner[0] if origin is not np.ndarray else get_args(inner[1])[0]
         return np.array(data, dtype=kind)
     return float("nan") if hint is float and data is None else hint(data)

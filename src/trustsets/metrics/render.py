@@ -1,34 +1,11 @@
-"""Text tables: Markdown for reading, LaTeX for papers. Imports nothing of the package."""
+"""Tables as text: Markdown for reading, LaTeX for papers."""
 
 from collections.abc import Sequence
 
+from trustsets.metrics.catalogue import number_of, table_title
+
 __all__ = ["bold", "escape_latex", "latex_table", "markdown_table", "title"]
 
-_TITLES = {
-    "coverage": "Coverage",
-    "size": "Size",
-    "size_median": "Median size",
-    "empty": "Empty sets",
-    "full": "Full sets",
-    "slab": "Worst-slab coverage",
-    "pearson": "Pearson of Trust and Rank",
-    "spearman": "Spearman of Trust and Rank",
-}
-_TABLES = {
-    "conf_trust": "Conf x Trust",
-    "conf_rank": "Conf x Rank",
-    "class": "Class",
-    "size_strata": "Size-stratified",
-    "conditional": "True conditional",
-}
-_PARTS = {
-    "gap": "CovGap",
-    "shortfall": "shortfall",
-    "excess": "excess",
-    "worst": "worst coverage",
-    "mean": "coverage",
-    "below": "share of samples below",
-}
 _LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -44,17 +21,17 @@ _LATEX = {
 
 
 def title(metric: str) -> str:
-    """Name of a metric for people.
+    """Short name of a number of ``Evaluation.metrics`` for people.
 
     Examples
     --------
     >>> title("conf_trust.gap"), title("group:sex.worst")
     ('Conf x Trust CovGap', 'sex worst coverage')
     """
-    table, dot, part = metric.rpartition(".")
-    if not dot:
-        return _TITLES.get(metric, metric)
-    return f"{_TABLES.get(table, table.removeprefix('group:'))} {_PARTS.get(part, part)}"
+    number = number_of(metric)
+    own = number.short or number.title
+    table = metric.rpartition(".")[0]
+    return f"{table_title(table)} {own}" if table else own
 
 
 def bold(text: str, *, latex: bool) -> str:

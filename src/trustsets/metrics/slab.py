@@ -1,6 +1,7 @@
-"""Worst-slab coverage: the worst band of feature space, found on one half, judged on the other.
+"""Worst-slab coverage (Cauchois, Gupta and Duchi 2021).
 
-Cauchois, Gupta and Duchi (2021). Imports inference and below.
+A slab is the region between two parallel planes in feature space. The slab of lowest
+coverage is searched for on one half of the samples and measured on the other.
 """
 
 from dataclasses import dataclass
@@ -12,8 +13,7 @@ from numpy.typing import NDArray
 from trustsets._common.arrays import Array, Floats
 from trustsets._common.blocks import for_each_block
 from trustsets.errors import InputError
-from trustsets.metrics.coverage import Ints
-from trustsets.metrics.inference import Estimate, binomial_interval
+from trustsets.metrics.inference import Estimate, Ints, share_estimate
 
 __all__ = ["Slab", "SlabCoverage", "lowest_mean_run"]
 
@@ -34,15 +34,15 @@ class Slab:
     mass : float
         Share of the samples that a slab must hold, in (0, 1].
     seed : int
-        Halves and directions depend on it and on n and d alone, so that methods are
-        compared on the same ones.
+        Random state of halves and directions. They depend on the seed, n and d alone, so
+        all methods are compared on the same ones.
 
     Notes
     -----
-    For each direction the slab of lowest coverage with at least `mass` of the first half is
-    found exactly. The worst over directions is then measured on the second half: there
-    it is an ordinary coverage, free of the bias of having been searched for, with an exact
-    interval, and its expectation for a perfect method is 1 - alpha.
+    For each direction the search finds exactly the slab of lowest coverage that holds at
+    least `mass` of the first half. The worst slab over directions is measured on the second
+    half, which took no part in the search. Its coverage there is unbiased, has an exact
+    interval, and has the expectation 1 - alpha for a perfect method.
 
     Examples
     --------
@@ -76,7 +76,7 @@ class Slab:
         covered : bool array of shape (n,)
             Whether each set holds its label.
         alpha, level : float
-            Allowed miscoverage, and level of the interval.
+            Miscoverage that was asked for, and confidence level of the interval.
         """
         n, d = features.shape
         if n < 4:
@@ -91,17 +91,20 @@ class Slab:
         lows, firsts, lasts = self._search(points, covered[search], directions.astype(precision))
         best = int(np.argmin(lows))
         direction = directions[best].astype(precision)
-        # The same product for the ends and for the held-out half: no rounding between them.
+        # Both halves are projected by the same product, so that rounding is the same.
         along = np.sort(_project(points, direction))
-        lower, upper = along[firsts[best]], along[lasts[best]]
-        return self._measure(
-            _project(features[held_out].astype(precision), direction),
-            covered[held_out],
-            float(lows[best]),
-            (float(lower), float(upper)),
-            direction.astype(np.float64),
-            alpha,
-            level,
+        lower, upper = float(along[firsts[best]]), float(along[lasts[best]])
+        places = _project(features[held_out].astype(precision), direction)
+        inside = (places >= lower) & (places <= upper)
+        count, hits = int(inside.sum()), int(covered[held_out][inside].sum())
+        return SlabCoverage(
+            coverage=share_estimate(hits, count, level, floor=1.0 - alpha),
+            searched=float(lows[best]),
+            count=count,
+            covered=hits,
+            lower=lower,
+            upper=upper,
+            direction=direction.astype(np.float64),
         )
 
     def _search(
@@ -111,7 +114,6 @@ class Slab:
         shortest = max(1, int(np.ceil(self.mass * covered.size)))
         lows = np.empty(len(directions))
         firsts, lasts = np.empty((2, len(directions)), dtype=np.int64)
-
         along = directions @ points.T
 
         def fill(block: slice) -> None:
@@ -120,30 +122,6 @@ class Slab:
 
         for_each_block(fill, len(directions), covered.size)
         return lows, firsts, lasts
-
-    @staticmethod
-    def _measure(
-        along: Array,
-        covered: NDArray[np.bool_],
-        searched: float,
-        ends: tuple[float, float],
-        direction: Floats,
-        alpha: float,
-        level: float,
-    ) -> "SlabCoverage":
-        inside = (along >= ends[0]) & (along <= ends[1])
-        count, hits = int(inside.sum()), int(covered[inside].sum())
-        lower, upper = binomial_interval(hits, count, level)
-        value = hits / count if count else float("nan")
-        return SlabCoverage(
-            coverage=Estimate(value, float(lower), float(upper), 1.0 - alpha),
-            searched=searched,
-            count=count,
-            covered=hits,
-            lower=ends[0],
-            upper=ends[1],
-            direction=direction,
-        )
 
 
 @final
@@ -172,6 +150,11 @@ class SlabCoverage:
     lower: float
     upper: float
     direction: Floats
+
+    @property
+    def metrics(self) -> dict[str, Estimate]:
+        """The number by its name in ``Evaluation.metrics``."""
+        return {"slab": self.coverage}
 
 
 def lowest_mean_run(hits: NDArray[np.bool_], shortest: int) -> tuple[Floats, Ints, Ints]:

@@ -18,10 +18,12 @@ from trustsets._common.arrays import Floats
 from trustsets.errors import TrustSetsWarning
 from trustsets.metrics.balls import BallCurve, Balls
 from trustsets.metrics.binning import RankBins, label_ranks, rank_edges_apart
-from trustsets.metrics.coverage import Correlation, Ints, correlate
-from trustsets.metrics.evaluation import evaluate_outcomes
+from trustsets.metrics.catalogue import Case
+from trustsets.metrics.evaluation import evaluate_case
+from trustsets.metrics.inference import Ints
 from trustsets.metrics.plain import from_plain, to_plain
 from trustsets.metrics.result import Evaluation
+from trustsets.metrics.summaries import Correlation, correlate
 from trustsets.paper.methods import (
     ATYPICALITY,
     DEFAULT,
@@ -336,17 +338,16 @@ class Experiment:
         }
 
         def make() -> dict[str, Any]:
-            found = evaluate_outcomes(
-                covered,
-                sizes,
-                split.test,
-                split.observed[1],
+            case = Case(
+                covered=covered,
+                sizes=sizes,
+                outputs=split.test,
+                observed=split.observed[1],
                 alpha=self.options.alpha,
-                metrics=metrics,
                 bins=bins,
                 n_bootstrap=_BOOTSTRAP,
             )
-            return {"json": found.to_json()}
+            return {"json": evaluate_case(case, metrics).to_json()}
 
         return Evaluation.from_json(self.cache.get(METRICS, inputs, make)["json"])
 

@@ -15,8 +15,8 @@ from scipy import stats
 
 from trustsets.metrics import render
 from trustsets.metrics.comparison import Entry, compare
-from trustsets.metrics.coverage import Correlation
 from trustsets.metrics.result import Evaluation
+from trustsets.metrics.summaries import Correlation
 from trustsets.paper.experiment import Cell, Run
 from trustsets.paper.methods import (
     CONDITIONAL,

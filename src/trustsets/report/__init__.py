@@ -1,9 +1,9 @@
-"""One self-contained HTML page about evaluations. Imports metrics and below.
+"""One self-contained HTML page about evaluations.
 
-`write_report` makes the page. What it shows is prepared as plain data (`content`, `charts`,
-`samples`, `verdict`), apart from the template that lays it out.
+`write_report` makes the page. `content`, `charts`, `samples` and `verdict` prepare what it shows
+as plain data, and the template lays it out.
 """
 
-from trustsets.report.page import render_report, write_report
+from trustsets.report.page import write_report
 
-__all__ = ["render_report", "write_report"]
+__all__ = ["write_report"]

@@ -1,4 +1,4 @@
-"""Where marks go in the charts: fractions of a width, coordinates of a line. Imports metrics."""
+"""Where marks go in the charts: shares of a width, coordinates of a line."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,25 +6,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trustsets._common.arrays import Floats
 from trustsets.metrics.balls import BallCurve
 from trustsets.metrics.figure_data import size_data
+from trustsets.metrics.inference import Estimate
 from trustsets.metrics.result import Evaluation
 from trustsets.report.text import division_title, interval, number, percent
 
 __all__ = [
     "BallChart",
     "GapChart",
-    "SizeChart",
     "ball_chart",
     "gap_chart",
     "size_chart",
     "ticks",
 ]
 
-# The ball chart is drawn in these units; the page scales it.
-_WIDTH, _HEIGHT = 680.0, 300.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 12.0, 10.0, 42.0
-# Steps of an axis, about; and what forgives the rounding of quotients.
+# Rough number of steps of an axis, and the slack for the rounding of quotients.
 _STEPS = 5
 _SLACK = 1e-9
 
@@ -73,53 +71,48 @@ class GapChart:
 
 def gap_chart(evaluations: Mapping[str, Evaluation], names: Sequence[str]) -> GapChart:
     """Place the gaps of the named divisions."""
-    gaps = [
-        (name, [(slot, method, item.tables[name].gap) for slot, (method, item) in own])
+    gaps = {
+        name: [
+            (slot, method, item.tables[name].gap)
+            for slot, (method, item) in enumerate(evaluations.items())
+            if name in item.tables
+        ]
         for name in names
-        if (own := [pair for pair in enumerate(evaluations.items()) if name in pair[1][1].tables])
-    ]
-    axis = ticks(max((gap.upper for _, own in gaps for _, _, gap in own), default=1.0))
+    }
+    axis = ticks(max((gap.upper for own in gaps.values() for *_, gap in own), default=1.0))
 
     def place(value: float) -> float:
         return round(100.0 * value / axis[-1], 3)
 
-    rows = [
-        (
-            division_title(name),
-            [
-                GapMark(
-                    method=method,
-                    slot=slot,
-                    floor=place(gap.floor),
-                    low=place(gap.lower),
-                    width=place(gap.upper - gap.lower),
-                    value=place(gap.value),
-                    text=number(gap.value),
-                    note=f"CovGap {number(gap.value)} ({interval(gap.lower, gap.upper)}), "
-                    f"noise floor {number(gap.floor)}",
-                )
-                for slot, method, gap in own
-            ],
+    def mark(slot: int, method: str, gap: Estimate) -> GapMark:
+        return GapMark(
+            method=method,
+            slot=slot,
+            floor=place(gap.floor),
+            low=place(gap.lower),
+            width=place(gap.upper - gap.lower),
+            value=place(gap.value),
+            text=number(gap.value),
+            note=f"CovGap {number(gap.value)} ({interval(gap.lower, gap.upper)}), "
+            f"noise floor {number(gap.floor)}",
         )
-        for name, own in gaps
-    ]
+
+    rows = [(division_title(name), [mark(*item) for item in own]) for name, own in gaps.items()]
     return GapChart(rows, [(place(tick), f"{tick:g}") for tick in axis])
 
 
-@dataclass(frozen=True)
-class SizeChart:
-    """Share of the sets by size: a row per band, a bar per method."""
+def size_chart(
+    evaluations: Mapping[str, Evaluation],
+) -> list[tuple[str, list[tuple[int, float, str]]]]:
+    """Share of the sets by size: a row per range of sizes, with a bar per method.
 
-    rows: list[tuple[str, list[tuple[int, float, str]]]]
-
-
-def size_chart(evaluations: Mapping[str, Evaluation]) -> SizeChart:
-    """Lengths of the bars, relative to the longest."""
+    A bar is the slot of its method, its length in percent of the longest bar, and its text.
+    """
     data = size_data(list(evaluations.values()))
     longest = float(data.shares.max())
-    # Many classes make many small sizes that no set has; the largest always occurs.
+    # With many classes there may be small sizes that no set has; the largest always occurs.
     start = int(np.argmax(data.shares.any(axis=0)))
-    rows = [
+    return [
         (
             label,
             [
@@ -129,12 +122,11 @@ def size_chart(evaluations: Mapping[str, Evaluation]) -> SizeChart:
         )
         for label, shares in zip(data.labels[start:], data.shares.T[start:].tolist(), strict=True)
     ]
-    return SizeChart(rows)
 
 
 @dataclass(frozen=True)
 class BallLine:
-    """Curve of one method in drawing units, its floor, and its points in words."""
+    """Curve of one method in drawing units, its noise floor, and its points in words."""
 
     method: str
     slot: int
@@ -144,14 +136,37 @@ class BallLine:
 
 
 @dataclass(frozen=True)
+class Frame:
+    """Where numbers go in a chart of `width` by `height` units, which the page scales."""
+
+    x_ticks: list[float]
+    y_ticks: list[float]
+    width: float = 680.0
+    height: float = 300.0
+    left: float = 46.0
+    right: float = 668.0
+    top: float = 10.0
+    bottom: float = 258.0
+
+    def x(self, value: float) -> float:
+        """Horizontal place of a number."""
+        share = (value - self.x_ticks[0]) / (self.x_ticks[-1] - self.x_ticks[0])
+        return round(self.left + (self.right - self.left) * share, 2)
+
+    def y(self, value: float) -> float:
+        """Vertical place of a number."""
+        return round(self.bottom - (self.bottom - self.top) * value / self.y_ticks[-1], 2)
+
+    def path(self, xs: Sequence[float], ys: Sequence[float]) -> str:
+        """Points of a line."""
+        return " ".join(f"{self.x(x)},{self.y(y)}" for x, y in zip(xs, ys, strict=True))
+
+
+@dataclass(frozen=True)
 class BallChart:
     """CovGap over balls against their radius."""
 
-    width: float
-    height: float
-    left: float
-    right: float
-    bottom: float
+    frame: Frame
     lines: list[BallLine]
     x_axis: list[tuple[float, str]]
     y_axis: list[tuple[float, str]]
@@ -159,58 +174,39 @@ class BallChart:
 
 def ball_chart(evaluations: Mapping[str, Evaluation]) -> BallChart | None:
     """Place the ball curves, or None where no method has one."""
-    curves = {
-        method: (slot, item.balls)
+    curves = [
+        (method, slot, item.balls)
         for slot, (method, item) in enumerate(evaluations.items())
         if item.balls is not None and item.balls.radii.size > 0
-    }
+    ]
     if not curves:
         return None
-    tops = [np.max([curve.gap + _error(curve), curve.floor]) for _, curve in curves.values()]
-    y_ticks = ticks(float(max(tops)))
-    radii = np.concatenate([curve.radii for _, curve in curves.values()])
-    x_ticks = ticks(float(radii.max()), float(radii.min()))
-
-    def x(value: float) -> float:
-        share = (value - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
-        return round(_LEFT + (_WIDTH - _LEFT - _RIGHT) * share, 2)
-
-    def y(value: float) -> float:
-        return round(_HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * value / y_ticks[-1], 2)
-
-    def path(radii: Sequence[float], values: Sequence[float]) -> str:
-        return " ".join(f"{x(r)},{y(v)}" for r, v in zip(radii, values, strict=True))
-
-    def line(method: str, slot: int, curve: BallCurve) -> BallLine:
-        radii, gaps = curve.radii.tolist(), curve.gap.tolist()
-        errors, floors = _error(curve).tolist(), curve.floor.tolist()
-        points = [
-            (x(radius), y(gap), y(gap - error), y(gap + error), _ball_note(method, *rest))
-            for radius, gap, error, *rest in zip(
-                radii, gaps, errors, radii, gaps, floors, curve.count.tolist(), strict=True
-            )
-        ]
-        return BallLine(method, slot, path(radii, gaps), path(radii, floors), points)
-
+    tops = [np.max([curve.gap + _error(curve), curve.floor]) for *_, curve in curves]
+    radii = np.concatenate([curve.radii for *_, curve in curves])
+    frame = Frame(ticks(float(radii.max()), float(radii.min())), ticks(float(max(tops))))
     return BallChart(
-        width=_WIDTH,
-        height=_HEIGHT,
-        left=_LEFT,
-        right=_WIDTH - _RIGHT,
-        bottom=_HEIGHT - _BOTTOM,
-        lines=[line(method, slot, curve) for method, (slot, curve) in curves.items()],
-        x_axis=[(x(tick), f"{tick:g}") for tick in x_ticks],
-        y_axis=[(y(tick), f"{tick:g}") for tick in y_ticks],
+        frame,
+        [_ball_line(frame, *curve) for curve in curves],
+        [(frame.x(tick), f"{tick:g}") for tick in frame.x_ticks],
+        [(frame.y(tick), f"{tick:g}") for tick in frame.y_ticks],
     )
 
 
-def _error(curve: BallCurve) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+def _ball_line(frame: Frame, method: str, slot: int, curve: BallCurve) -> BallLine:
+    radii, gaps, floors = curve.radii.tolist(), curve.gap.tolist(), curve.floor.tolist()
+    points = []
+    for radius, gap, error, floor, count in zip(
+        radii, gaps, _error(curve).tolist(), floors, curve.count.tolist(), strict=True
+    ):
+        note = (
+            f"{method}: radius {radius:.3g}, {count:,.0f} samples a ball, "
+            f"CovGap {number(gap)}, noise floor {number(floor)}"
+        )
+        ends = frame.y(gap - error), frame.y(gap + error)
+        points.append((frame.x(radius), frame.y(gap), *ends, note))
+    return BallLine(method, slot, frame.path(radii, gaps), frame.path(radii, floors), points)
+
+
+def _error(curve: BallCurve) -> Floats:
     """Standard deviation over trials, 0 where one trial leaves it undefined."""
     return np.nan_to_num(curve.trial_spread)
-
-
-def _ball_note(method: str, radius: float, gap: float, floor: float, count: float) -> str:
-    return (
-        f"{method}: radius {radius:.3g}, {count:,.0f} samples a ball, "
-        f"CovGap {number(gap)}, noise floor {number(floor)}"
-    )

@@ -1,4 +1,4 @@
-"""What `write_report` accepts, with errors that say what to do. Imports metrics and below."""
+"""Checks of the arguments of `write_report`."""
 
 from collections.abc import Mapping
 
@@ -45,16 +45,12 @@ def _check_same_samples(evaluations: Mapping[str, Evaluation]) -> None:
             "evaluations must share test samples, classes, alpha and level; got (n, K, alpha, "
             f"level) = {sorted(settings)}. Write one report for each."
         )
-    _check_same_axes(evaluations)
     rows = [item.rows for item in evaluations.values() if item.rows is not None]
     if any(not np.array_equal(rows[0], other) for other in rows[1:]):
         raise InputError(
             "evaluations must be of the same test samples in the same order; their rows differ. "
             "Evaluate every method on the same ModelOutputs."
         )
-
-
-def _check_same_axes(evaluations: Mapping[str, Evaluation]) -> None:
     axes: dict[str, tuple[str, ...]] = {}
     for item in evaluations.values():
         for name, table in item.tables.items():
@@ -72,7 +68,7 @@ def check_samples(
     trust: SupportsTrust | Floats | None,
     most: int,
 ) -> SampleSource | None:
-    """What samples can be listed from, or None where neither outputs nor sets came."""
+    """Where listed samples come from, or None where neither outputs nor sets are given."""
     if (outputs is None) != (sets is None):
         missing = "outputs" if outputs is None else "sets"
         raise InputError(f"listing samples needs both outputs= and sets=; {missing}= is missing.")
@@ -81,17 +77,16 @@ def check_samples(
     if most < 1:
         raise InputError(f"samples_per_cell must be 1 or more; got {most}.")
     outputs.require_labels("the list of samples")
-    given = {ONE_METHOD: sets} if isinstance(sets, PredictionSets) else sets
-    if isinstance(sets, PredictionSets) and len(evaluations) == 1:
-        given = dict.fromkeys(evaluations, sets)
-    if set(map(str, given)) != set(evaluations):
+    if isinstance(sets, PredictionSets):
+        only = len(evaluations) == 1
+        sets = dict.fromkeys(evaluations if only else (ONE_METHOD,), sets)
+    given = {str(name): item for name, item in sets.items()}
+    if set(given) != set(evaluations):
         raise InputError(
             f"sets must name the methods {list(evaluations)}; got {list(given)}. Use the same "
             "names in evaluations and sets."
         )
-    own = {str(name): item for name, item in given.items()}
-    for name, evaluation in evaluations.items():
-        own[name] = _check_sets(name, own[name], outputs, evaluation)
+    own = {name: _check_sets(name, given[name], outputs, evaluations[name]) for name in given}
     values = None if trust is None else Observed(outputs, trust).trust
     return SampleSource(outputs, own, values, most)
 
@@ -99,7 +94,7 @@ def check_samples(
 def _check_sets(
     name: str, sets: PredictionSets, outputs: ModelOutputs, evaluation: Evaluation
 ) -> PredictionSets:
-    """The sets at the level of the evaluation, if they are those that were evaluated."""
+    """The sets at the alpha of the evaluation, if they are those that were evaluated."""
     if evaluation.set_sizes is None or evaluation.rows is None:
         raise InputError(
             f"evaluations[{name!r}] was read from JSON, which does not keep single samples; "

@@ -1,16 +1,17 @@
-"""What the page shows, as plain data for the template. Imports metrics and the parts beside it."""
+"""The tables and heatmaps of the page as plain data for the template."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from trustsets.metrics import render
 from trustsets.metrics.bins import BinTable
+from trustsets.metrics.catalogue import METRICS, NUMBERS, number_of
+from trustsets.metrics.colours import shade
 from trustsets.metrics.figure_data import heatmap_data
 from trustsets.metrics.inference import Estimate
+from trustsets.metrics.render import title
 from trustsets.metrics.result import Evaluation
-from trustsets.report.colours import shade
 from trustsets.report.text import (
     NONE,
     division_title,
@@ -21,7 +22,6 @@ from trustsets.report.text import (
     percent,
     range_of,
 )
-from trustsets.report.verdict import is_grid, under_covered
 
 __all__ = [
     "BinList",
@@ -33,24 +33,23 @@ __all__ = [
     "glance",
     "grid_names",
     "other_measures",
+    "terms",
 ]
 
 Evaluations = Mapping[str, Evaluation]
+GlanceRow = tuple[str, list[tuple[str, str]]]
 
-# Numbers that have a section of their own, or none: shares in percent, gaps in points.
-_SHARES = ("slab", "conditional.mean", "conditional.below")
-_POINTS = ("conditional.gap", "conditional.shortfall", "conditional.excess")
-_PLAIN = ("pearson", "spearman")
+_AVERAGES = ("coverage", "size", "size_median", "empty", "full")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a heatmap; `bin` is None where no sample fell."""
+    """One cell of a heatmap; `bin` is None if it has no samples."""
 
     bin: int | None
-    text: str
-    style: str
-    flagged: bool
+    text: str = ""
+    style: str = ""
+    flagged: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def division_names(evaluations: Evaluations) -> list[str]:
 def grid_names(evaluations: Evaluations) -> list[str]:
     """Names of the tables over two axes."""
     tables = {name: table for item in evaluations.values() for name, table in item.tables.items()}
-    return [name for name in division_names(evaluations) if is_grid(tables[name])]
+    return [name for name in division_names(evaluations) if tables[name].is_grid]
 
 
 def divisions(evaluations: Evaluations) -> list[Division]:
@@ -96,21 +95,20 @@ def divisions(evaluations: Evaluations) -> list[Division]:
 
 
 def _heatmap(method: str, evaluation: Evaluation, name: str) -> Heatmap:
-    data = heatmap_data(evaluation, name)
-    table = evaluation.tables[name]
-    level, target = 1.0 - evaluation.level, 1.0 - evaluation.alpha
+    data, table = heatmap_data(evaluation, name), evaluation.tables[name]
+    low = table.under_covered(1.0 - evaluation.level)
     at = {(int(y), int(x)): i for i, (x, y) in enumerate(table.index.tolist())}
 
-    def cell(y: int, x: int) -> Cell:
-        place = at.get((y, x))
+    def cell(place: int | None) -> Cell:
         if place is None:
-            return Cell(None, "", "", False)
+            return Cell(None)
         share = float(table.coverage[place])
-        colours = shade(share, target).style
-        return Cell(place, fixed(100.0 * share, 0), colours, bool(table.holm[place] <= level))
+        colours = shade(share, data.target).style
+        return Cell(place, fixed(100.0 * share, 0), colours, bool(low[place]))
 
     rows = [
-        (label, [cell(y, x) for x in range(len(data.columns))]) for y, label in enumerate(data.rows)
+        (label, [cell(at.get((y, x))) for x in range(len(data.columns))])
+        for y, label in enumerate(data.rows)
     ]
     return Heatmap(method, data.columns, rows[::-1], data.axes)
 
@@ -120,59 +118,60 @@ class Glance:
     """Rows of the table of methods that belong together; a cell is its text and its interval."""
 
     title: str
-    rows: list[tuple[str, list[tuple[str, str]]]]
+    rows: list[GlanceRow]
 
 
 def glance(evaluations: Evaluations, names: Sequence[str]) -> list[Glance]:
     """The table of methods: averages first, then the gaps of the named divisions."""
-    return [_averages(evaluations), *(_gaps(evaluations, name) for name in names)]
+    rows = [(NUMBERS[name].title, _cells(evaluations, name)) for name in _AVERAGES]
+    return [Glance("On average", rows), *(_gaps(evaluations, name) for name in names)]
 
 
-def _averages(evaluations: Evaluations) -> Glance:
-    found = [item.metrics for item in evaluations.values()]
-    return Glance(
-        "On average",
-        [
-            ("Coverage", [_share(item["coverage"]) for item in found]),
-            ("Mean set size", [_points(item["size"]) for item in found]),
-            ("Median set size", [(f"{item['size_median'].value:g}", "") for item in found]),
-            ("Empty sets", [_rare(item["empty"]) for item in found]),
-            ("Sets of all classes", [_rare(item["full"]) for item in found]),
-        ],
-    )
+def other_measures(evaluations: Evaluations) -> Glance | None:
+    """Numbers that have no section of their own; None where no method has any."""
+    known = {f"{table}.{part}" for table in division_names(evaluations) for part in _PARTS}
+    found = dict.fromkeys(name for item in evaluations.values() for name in item.metrics)
+    names = [name for name in found if name not in known.union(_AVERAGES)]
+    names.sort(key=lambda name: list(_FORMS).index(number_of(name).form))
+    rows = [(title(name), _cells(evaluations, name)) for name in names]
+    return Glance("Other measures", rows) if rows else None
+
+
+def terms(evaluations: Evaluations) -> list[tuple[str, str]]:
+    """Explanations of the metrics on the page that few readers know."""
+    return [
+        (row.title, row.about)
+        for row in METRICS.values()
+        if row.about and any(getattr(item, row.field) is not None for item in evaluations.values())
+    ]
 
 
 def _gaps(evaluations: Evaluations, name: str) -> Glance:
     tables = [item.tables.get(name) for item in evaluations.values()]
-    level = 1.0 - next(iter(evaluations.values())).level
-    none = (NONE, "")
-    return Glance(
-        division_title(name),
-        [
-            ("CovGap, points", [none if t is None else _points(t.gap) for t in tables]),
-            ("Above the noise floor", [none if t is None else _above(t.gap) for t in tables]),
-            (
-                "Bins significantly too low",
-                [
-                    none if t is None else (f"{under_covered(t, level):,}", f"of {t.count.size:,}")
-                    for t in tables
-                ],
-            ),
-            ("Lowest coverage", [none if t is None else _share(t.worst) for t in tables]),
-        ],
-    )
+    significance = 1.0 - next(iter(evaluations.values())).level
+
+    def row(label: str, cell: Callable[[BinTable], tuple[str, str]]) -> GlanceRow:
+        return label, [(NONE, "") if table is None else cell(table) for table in tables]
+
+    def low(table: BinTable) -> tuple[str, str]:
+        return f"{table.under_covered(significance).sum():,}", f"of {table.count.size:,}"
+
+    def above(table: BinTable) -> tuple[str, str]:
+        return number(table.gap.above_floor), f"floor {number(table.gap.floor)}"
+
+    rows = [
+        row("CovGap, points", lambda table: _points(table.gap)),
+        row("Above the noise floor", above),
+        row("Bins significantly too low", low),
+        row("Lowest coverage", lambda table: _share(table.worst)),
+    ]
+    return Glance(division_title(name), rows)
 
 
-def other_measures(evaluations: Evaluations) -> Glance | None:
-    """Worst slab, true conditional coverage, correlation; None where no method has any."""
-    found = [item.metrics for item in evaluations.values()]
-    rows = []
-    for names, form in ((_SHARES, _share), (_POINTS, _points), (_PLAIN, _points)):
-        for name in names:
-            if any(name in item for item in found):
-                cells = [form(item[name]) if name in item else (NONE, "") for item in found]
-                rows.append((render.title(name), cells))
-    return Glance("Other measures", rows) if rows else None
+def _cells(evaluations: Evaluations, name: str) -> list[tuple[str, str]]:
+    """One number of every method, with its interval."""
+    form, found = _FORMS[number_of(name).form], [item.metrics for item in evaluations.values()]
+    return [form(item[name]) if name in item else (NONE, "") for item in found]
 
 
 def _share(item: Estimate) -> tuple[str, str]:
@@ -184,12 +183,16 @@ def _rare(item: Estimate) -> tuple[str, str]:
     return percent(item.value, 2), interval(100.0 * item.lower, 100.0 * item.upper)
 
 
-def _above(gap: Estimate) -> tuple[str, str]:
-    return number(gap.above_floor), f"floor {number(gap.floor)}"
-
-
 def _points(item: Estimate) -> tuple[str, str]:
     return number(item.value), interval(item.lower, item.upper)
+
+
+def _whole(item: Estimate) -> tuple[str, str]:
+    return f"{item.value:g}", ""
+
+
+_FORMS = {"share": _share, "rare": _rare, "points": _points, "plain": _points, "whole": _whole}
+_PARTS = tuple(name.removeprefix(".") for name in NUMBERS if name.startswith("."))
 
 
 @dataclass(frozen=True)
@@ -206,8 +209,8 @@ class BinCell:
 class BinList:
     """Bins without a grid (classes, groups, set sizes): a row per bin, columns per method.
 
-    The rows start in the order of the first method's coverage, the lowest first. Counts
-    that are the same for every method are given once (`shared_count`), after the name.
+    Rows are in increasing order of the first method's coverage. Counts that are the same for
+    every method are given once (`shared_count`), after the name.
     """
 
     name: str
@@ -220,42 +223,35 @@ class BinList:
 def bin_lists(evaluations: Evaluations) -> list[BinList]:
     """Every table that is not on a grid."""
     grids = grid_names(evaluations)
+    significance = 1.0 - next(iter(evaluations.values())).level
     found = []
     for name in division_names(evaluations):
-        own = {
-            method: (item.tables[name], 1.0 - item.level)
-            for method, item in evaluations.items()
-            if name in item.tables and name not in grids
-        }
-        if own:
-            shared = _same_counts([table for table, _ in own.values()])
-            rows = _rows(own, shared)
+        own = {m: item.tables[name] for m, item in evaluations.items() if name in item.tables}
+        if name not in grids:
+            tables = list(own.values())
+            shared = all(_same_counts(tables[0], other) for other in tables[1:])
+            rows = _rows(tables, shared, significance)
             found.append(BinList(name, division_title(name), list(own), shared, rows))
     return found
 
 
-def _same_counts(tables: Sequence[BinTable]) -> bool:
-    first = tables[0]
-    return all(
-        other.labels == first.labels and np.array_equal(other.count, first.count)
-        for other in tables[1:]
-    )
+def _same_counts(one: BinTable, other: BinTable) -> bool:
+    return one.labels == other.labels and np.array_equal(one.count, other.count)
 
 
 def _rows(
-    tables: Mapping[str, tuple[BinTable, float]], shared_count: bool
+    tables: Sequence[BinTable], shared_count: bool, significance: float
 ) -> list[tuple[str, list[BinCell]]]:
     """Cells by bin; methods may have different bins where these are of set sizes."""
-    places = [_places(table.labels) for table, _ in tables.values()]
+    places = [_places(table.labels) for table in tables]
     keys = list(dict.fromkeys(key for own in places for key in own))
-    first = next(iter(tables.values()))[0]
-    lowest = {key: float(first.coverage[i]) for key, i in places[0].items()}
+    lowest = {key: float(tables[0].coverage[i]) for key, i in places[0].items()}
     keys.sort(key=lambda key: lowest.get(key, np.inf))
 
     def cells(key: tuple[str, int]) -> list[BinCell]:
         found = [
-            _bin_cells(table, own.get(key), level)
-            for own, (table, level) in zip(places, tables.values(), strict=True)
+            _bin_cells(table, own.get(key), significance)
+            for own, table in zip(places, tables, strict=True)
         ]
         if shared_count:
             found = [found[0][:1], *(own[1:] for own in found)]
@@ -265,7 +261,7 @@ def _rows(
 
 
 def _places(labels: Sequence[str]) -> dict[tuple[str, int], int]:
-    """Bin by name; ends that round alike make names that recur, so these are numbered."""
+    """Bins by name and number: bins whose ends round alike have the same name."""
     seen: dict[str, int] = {}
     found = {}
     for i, label in enumerate(labels):
@@ -274,7 +270,7 @@ def _places(labels: Sequence[str]) -> dict[tuple[str, int], int]:
     return found
 
 
-def _bin_cells(table: BinTable, place: int | None, level: float) -> list[BinCell]:
+def _bin_cells(table: BinTable, place: int | None, significance: float) -> list[BinCell]:
     """Count, coverage, mean size and adjusted p-value of one bin."""
     if place is None:
         return [BinCell(None, NONE)] * 4
@@ -283,7 +279,7 @@ def _bin_cells(table: BinTable, place: int | None, level: float) -> list[BinCell
     ends = range_of(float(table.lower[place]), float(table.upper[place]))
     return [
         BinCell(count, f"{count:,}"),
-        BinCell(share, percent(share), ends, flagged=holm <= level),
+        BinCell(share, percent(share), ends, flagged=holm <= significance),
         BinCell(size, number(size)),
         BinCell(holm, p_value(holm)),
     ]

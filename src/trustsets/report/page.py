@@ -1,4 +1,4 @@
-"""`write_report`: checks what came, collects what is shown, fills the template."""
+"""`write_report`: check the arguments, collect what is shown, fill the template."""
 
 import base64
 import hashlib
@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
@@ -16,24 +16,19 @@ from trustsets._common.arrays import Floats
 from trustsets._common.storage import atomic_path
 from trustsets._version import __version__
 from trustsets.errors import InputError
+from trustsets.metrics.colours import METHODS, PALETTES, deepest_coverage
 from trustsets.metrics.plain import to_plain
 from trustsets.metrics.result import Evaluation
 from trustsets.outputs import ModelOutputs
 from trustsets.report import content
 from trustsets.report.charts import ball_chart, gap_chart, size_chart
 from trustsets.report.checks import check_evaluations, check_samples
-from trustsets.report.colours import deepest_share
 from trustsets.report.samples import MOST_CLASSES, list_samples
 from trustsets.report.verdict import ONE_METHOD, verdict
 from trustsets.sets import PredictionSets
 from trustsets.statistics import SupportsTrust
 
-__all__ = ["render_report", "write_report"]
-
-
-_TITLE = "Coverage report"
-# Bins of set size follow from the method: their gap is no goal, so it is only listed.
-_NOT_A_GOAL = "size_strata"
+__all__ = ["write_report"]
 
 
 def write_report(
@@ -43,7 +38,7 @@ def write_report(
     outputs: ModelOutputs | None = None,
     sets: PredictionSets | Mapping[str, PredictionSets] | None = None,
     trust: SupportsTrust | Floats | None = None,
-    title: str = _TITLE,
+    title: str = "Coverage report",
     guarantee: str | Mapping[str, str] | None = None,
     details: Mapping[str, Any] | None = None,
     date: str | None = None,
@@ -51,15 +46,15 @@ def write_report(
 ) -> Path:
     """Write evaluations as one HTML page that needs no network.
 
-    The page shows what was run, a verdict in words, a table of the methods,
-    heatmaps that answer to mouse and keyboard, coverage gaps against chance, set sizes,
-    tables by class and group that sort and filter, and offers the numbers as JSON and CSV.
-    The same arguments give the same bytes.
+    The page shows what was run, a verdict in words, a table of the methods, heatmaps for mouse
+    and keyboard, coverage gaps against their noise floors, set sizes, and tables by class and
+    group that sort and filter. It offers the numbers as JSON and CSV. The same arguments give
+    the same bytes.
 
     Parameters
     ----------
     path : path
-        File to write, all of it or nothing; its folder must exist.
+        File to write, as a whole or not at all; its folder must exist.
     evaluations : Evaluation, or mapping of method name to Evaluation
         What `evaluate` returned, on the same test samples at the same alpha.
     outputs, sets : ModelOutputs, and PredictionSets or mapping of method name to them
@@ -73,7 +68,7 @@ def write_report(
     details : mapping, optional
         Facts about the run to show at the top: data, model, score, calibration size.
     date : str, optional
-        Shown as it is. Left out by default, so that the page depends on its input alone.
+        Shown as given. By default there is none, so that the page depends on its input alone.
     samples_per_cell : int
         Most samples listed for one cell.
 
@@ -85,6 +80,7 @@ def write_report(
     Examples
     --------
     >>> import tempfile
+    >>> import numpy as np
     >>> from trustsets import StandardConformal, evaluate
     >>> rng = np.random.default_rng(0)
     >>> logits = 2.0 * rng.normal(size=(1000, 4))
@@ -105,36 +101,6 @@ def write_report(
     target = Path(path)
     if not target.parent.is_dir():
         raise InputError(f"path must lie in a folder that exists; {target.parent} does not.")
-    text = render_report(
-        evaluations,
-        outputs=outputs,
-        sets=sets,
-        trust=trust,
-        title=title,
-        guarantee=guarantee,
-        details=details,
-        date=date,
-        samples_per_cell=samples_per_cell,
-    )
-    with atomic_path(target) as temporary:
-        # Names of files may hold bytes that are no text.
-        temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
-    return target
-
-
-def render_report(
-    evaluations: Evaluation | Mapping[str, Evaluation],
-    *,
-    outputs: ModelOutputs | None = None,
-    sets: PredictionSets | Mapping[str, PredictionSets] | None = None,
-    trust: SupportsTrust | Floats | None = None,
-    title: str = _TITLE,
-    guarantee: str | Mapping[str, str] | None = None,
-    details: Mapping[str, Any] | None = None,
-    date: str | None = None,
-    samples_per_cell: int = 20,
-) -> str:
-    """Return the page of `write_report` as text; the parameters are the same."""
     own = check_evaluations(evaluations)
     source = check_samples(own, outputs, sets, trust, samples_per_cell)
     facts = _facts(own, details, date)
@@ -145,32 +111,32 @@ def render_report(
         "evaluations": {method: item.to_dict() for method, item in own.items()},
         "samples": None if source is None else list_samples(own, content.grid_names(own), source),
     }
-    page = (
-        _environment()
-        .get_template("report.html")
-        .render(
-            title=title,
-            facts=facts,
-            guarantees=_guarantees(guarantee, own),
-            lists_samples=source is not None,
-            samples_per_cell=samples_per_cell,
-            data=htmlsafe_json_dumps(numbers, allow_nan=False, separators=(",", ":")),
-            **_words(next(iter(own.values()))),
-            **_parts(own),
-            **_assets(),
-        )
+    page = _template().render(
+        title=title,
+        facts=facts,
+        guarantees=_guarantees(guarantee, own),
+        lists_samples=source is not None,
+        samples_per_cell=samples_per_cell,
+        data=htmlsafe_json_dumps(numbers, allow_nan=False, separators=(",", ":")),
+        **_words(next(iter(own.values()))),
+        **_parts(own),
+        **_assets(),
     )
-    # A browser reads a carriage return as a line feed, and a name in an attribute would then not
-    # be the one in the data.
-    return page.replace("\r", "&#13;")
+    # A browser reads a carriage return as a line feed, so that a name in an attribute would
+    # differ from the one in the data.
+    text = page.replace("\r", "&#13;")
+    with atomic_path(target) as temporary:
+        # Names of files may hold bytes that are no text.
+        temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
+    return target
 
 
 def _words(first: Evaluation) -> dict[str, Any]:
-    """What the notes on the page speak of."""
+    """Words that the notes on the page use."""
     return {
         "version": __version__,
         "target": f"{100.0 * (1.0 - first.alpha):g}%",
-        "deepest": f"{100.0 * deepest_share(1.0 - first.alpha):.3g}%",
+        "deepest": f"{100.0 * deepest_coverage(1.0 - first.alpha):.3g}%",
         "level": f"{100.0 * first.level:g}%",
         "significance": f"{100.0 * (1.0 - first.level):.3g}%",
         "most_classes": MOST_CLASSES,
@@ -179,7 +145,8 @@ def _words(first: Evaluation) -> dict[str, Any]:
 
 def _parts(evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
     """Tables and charts, in the order of the page."""
-    goals = [name for name in content.division_names(evaluations) if name != _NOT_A_GOAL]
+    # Set sizes are the method's own choice, so the gap over their bins says nothing against it.
+    goals = [name for name in content.division_names(evaluations) if name != "size_strata"]
     return {
         "methods": list(evaluations),
         "verdict": verdict(evaluations),
@@ -190,10 +157,11 @@ def _parts(evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
         "bin_lists": content.bin_lists(evaluations),
         "balls": ball_chart(evaluations),
         "other": content.other_measures(evaluations),
+        "terms": content.terms(evaluations),
     }
 
 
-def _environment() -> Environment:
+def _template() -> Template:
     return Environment(
         loader=PackageLoader("trustsets.report", "templates"),
         autoescape=True,
@@ -201,11 +169,11 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-    )
+    ).get_template("report.html")
 
 
 def _assets() -> dict[str, Any]:
-    """Style and script as they stand in the page, and the digest that allows the script."""
+    """Styles, script, the digest by which the page allows the script, and the colours."""
     folder = resources.files("trustsets.report") / "templates"
     texts = {
         name.replace(".", "_"): (folder / name).read_text(encoding="utf-8")
@@ -214,7 +182,9 @@ def _assets() -> dict[str, Any]:
     digest = hashlib.sha256(texts["report_js"].encode("utf-8")).digest()
     # These files are ours; everything else that reaches the page is escaped.
     return {name: Markup(text) for name, text in texts.items()} | {
-        "script_digest": base64.b64encode(digest).decode("ascii")
+        "script_digest": base64.b64encode(digest).decode("ascii"),
+        "method_colours": METHODS,
+        "palettes": PALETTES,
     }
 
 

@@ -1,31 +1,29 @@
-"""The worst samples of every heatmap cell, as plain data. Imports metrics, sets and outputs."""
+"""The worst samples of every heatmap cell, as plain data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trustsets._common.arrays import Floats
 from trustsets._common.blocks import for_each_block
 from trustsets.metrics.bins import BinTable
+from trustsets.metrics.inference import Ints
 from trustsets.metrics.result import Evaluation
 from trustsets.outputs import ModelOutputs
 from trustsets.sets import PredictionSets
 
 __all__ = ["MOST_CLASSES", "SampleSource", "list_samples", "worst_first"]
 
-Ints = NDArray[np.int64]
-
-# A set of a thousand classes is not read; its size is.
+# Of larger sets, the page writes out this many classes and gives the size.
 MOST_CLASSES = 12
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class SampleSource:
-    """Where listed samples come from: checked, one set of sets per method."""
+    """Where listed samples come from: checked outputs, and the sets of each method."""
 
     outputs: ModelOutputs
     sets: Mapping[str, PredictionSets]
@@ -34,9 +32,10 @@ class SampleSource:
 
 
 def worst_first(evaluation: Evaluation, label_probability: Floats) -> Ints:
-    """Order of the samples: missed ones first, the least expected label first among them.
+    """Order of the samples, the worst first, shape (n,).
 
-    Covered samples follow, the largest sets first. Shape (n,).
+    Missed samples come first, in increasing order of their label's probability. Covered
+    samples follow, those with the largest sets first.
 
     Parameters
     ----------
@@ -127,7 +126,7 @@ def _describe_rows(listed: list[int], source: SampleSource) -> dict[str, list[An
         str(i): [
             int(outputs.rows[i]),
             int(codes[i]),
-            # Rounded as shown: rounding twice could show another number.
+            # Rounded as shown, because rounding twice could give another number.
             round(float(outputs.confidence[i]), 3),
             None if source.trust is None else _finite(float(f"{source.trust[i]:.3g}")),
         ]
@@ -136,5 +135,5 @@ def _describe_rows(listed: list[int], source: SampleSource) -> dict[str, list[An
 
 
 def _finite(value: float) -> float | str:
-    """JSON has no infinity, which is the trust of a sample that equals a training point."""
+    """Write infinity, which JSON lacks: the trust of a sample equal to a training sample."""
     return value if np.isfinite(value) else "∞"

@@ -1,8 +1,10 @@
-"""Numbers and names as people read them. Imports nothing of the package."""
+"""Numbers and names as people read them."""
 
 import math
 from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal
+
+from trustsets.metrics.catalogue import METRICS, table_title
 
 __all__ = [
     "division_title",
@@ -15,14 +17,8 @@ __all__ = [
     "range_of",
 ]
 
-# What stands for a number that is undefined.
+# Written for a number that is undefined.
 NONE = "–"
-_TITLES = {
-    "conf_trust": "Conf × Trust",
-    "conf_rank": "Conf × Rank",
-    "class": "Class",
-    "size_strata": "Set size",
-}
 
 
 def division_title(name: str) -> str:
@@ -33,14 +29,15 @@ def division_title(name: str) -> str:
     >>> division_title("conf_trust"), division_title("group:sex")
     ('Conf × Trust', 'sex')
     """
-    return _TITLES.get(name, name.removeprefix("group:"))
+    title = table_title(name)
+    return title.replace(" x ", " × ") if name in METRICS else title
 
 
 def fixed(value: float, digits: int) -> str:
     """A finite number with so many digits, halves rounded away from zero.
 
-    Coverages are ratios of counts, so that halves do occur; the page's script rounds them
-    this way, and a table must not contradict the cell beside it.
+    Coverages are ratios of counts, so halves do occur. The page's script rounds them in this
+    way, and a table must agree with it.
 
     Examples
     --------
@@ -81,7 +78,7 @@ def interval(low: float, high: float, digits: int = 2) -> str:
     return f"{number(low, digits)}{dash}{number(high, digits)}"
 
 
-def range_of(low: float, high: float) -> str:
+def range_of(low: float, high: float, digits: int = 1) -> str:
     """An interval of shares, in percent without the sign.
 
     Examples
@@ -89,7 +86,7 @@ def range_of(low: float, high: float) -> str:
     >>> range_of(0.8912, 0.9034)
     '89.1–90.3'
     """
-    return interval(100.0 * low, 100.0 * high, 1)
+    return interval(100.0 * low, 100.0 * high, digits)
 
 
 def p_value(value: float) -> str:

@@ -1,0 +1,274 @@
+"""Every metric that `evaluate` knows, one row each; and how their numbers are shown."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets._common.arrays import Array, Floats
+from trustsets.basis import Bins, Groups, Partition
+from trustsets.errors import InputError
+from trustsets.metrics.balls import Balls, Neighbourhoods
+from trustsets.metrics.binning import (
+    Binned,
+    RankBins,
+    bin_by_class,
+    bin_by_size,
+    bin_samples,
+    label_ranks,
+)
+from trustsets.metrics.inference import Ints
+from trustsets.metrics.slab import Slab
+from trustsets.metrics.summaries import ConditionalSummary, correlate
+from trustsets.outputs import ModelOutputs
+from trustsets.statistics import Observed
+
+__all__ = ["METRICS", "NUMBERS", "Case", "Metric", "Number", "number_of", "table_title"]
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Case:
+    """What is known of one method on the test samples, and how to measure it.
+
+    Attributes
+    ----------
+    covered, sizes : arrays of shape (n,)
+        Whether each set holds its label, and its size.
+    outputs : ModelOutputs
+        The samples, with labels.
+    observed : Observed
+        The same samples with the trust score in use; it computes each statistic once and
+        can be shared among methods.
+    alpha : float
+        Miscoverage that was asked for.
+    true_coverage : array of shape (n,), optional
+        True conditional coverage of each set, where known.
+    bins, class_divisor, balls, slab, level, n_bootstrap, seed
+        As in `evaluate`.
+    """
+
+    covered: NDArray[np.bool_]
+    sizes: Ints
+    outputs: ModelOutputs
+    observed: Observed
+    alpha: float
+    true_coverage: Floats | None = None
+    bins: Mapping[str, Partition] | None = None
+    class_divisor: Literal["all", "present"] = "all"
+    balls: Balls | Neighbourhoods = Balls()
+    slab: Slab = Slab()
+    level: float = 0.95
+    n_bootstrap: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.outputs.require_labels("evaluate")
+        if not 0.0 < self.level < 1.0:
+            raise InputError(f"level must lie strictly between 0 and 1; got {self.level}.")
+        if self.n_bootstrap < 1:
+            raise InputError(f"n_bootstrap must be 1 or more; got {self.n_bootstrap}.")
+        if self.class_divisor not in {"all", "present"}:
+            raise InputError(
+                f'class_divisor must be "all" or "present"; got {self.class_divisor!r}.'
+            )
+
+    @property
+    def features(self) -> Array:
+        """Features of the samples."""
+        assert self.outputs.features is not None  # checked by `Metric.missing`
+        return self.outputs.features
+
+    def bin_by(self, name: str, partition: Partition) -> Binned:
+        """Bins of a partition, or of the one that the user gave under this name."""
+        chosen = (self.bins or {}).get(name, partition)
+        return bin_samples(chosen, self.observed, f"bins[{name!r}]")
+
+    @property
+    def remedies(self) -> dict[str, str]:
+        """What metrics may need and this case lacks, and what to do about it."""
+        outputs, features = self.outputs, "features; pass features= to ModelOutputs"
+        known: dict[str, tuple[Any, str]] = {
+            "features": (outputs.features, features),
+            "groups": (outputs.groups or None, "group columns; pass groups= to ModelOutputs"),
+            "truth": (self.true_coverage, "label probabilities; pass label_probabilities="),
+        }
+        lacking = {name: remedy for name, (found, remedy) in known.items() if found is None}
+        if not self.observed.has_trust:
+            lacking["trust"] = "a trust score; pass trust="
+        elif self.observed.trust_score is not None and outputs.features is None:
+            lacking["trust"] = features
+        return lacking
+
+    def neighbourhoods(self) -> Neighbourhoods:
+        """The balls around these samples."""
+        if isinstance(self.balls, Balls):
+            return self.balls.around(self.features)
+        if self.balls.shell.shape[1] != len(self.outputs):
+            raise InputError(
+                f"balls were drawn around {self.balls.shell.shape[1]} samples, but outputs has "
+                f"{len(self.outputs)}; make them with Balls().around(outputs.features)."
+            )
+        return self.balls
+
+
+@final
+@dataclass(frozen=True)
+class Metric:
+    """One metric.
+
+    Attributes
+    ----------
+    title : str
+        Name for people.
+    measure : callable
+        A function of a `Case`. A metric by bins returns its bins by the name of their table;
+        any other returns the value of its field in `Evaluation`.
+    field : str
+        The field of `Evaluation` that keeps the result.
+    needs : tuple of str
+        Keys of `Case.remedies`.
+    fewest : int
+        Least number of samples.
+    is_goal : bool
+        Whether a method can have coverage 1 - alpha in every bin. It cannot in bins of Rank,
+        which need the label, or of set size, which is the method's own choice.
+    about : str
+        One or two sentences for readers of a report.
+    """
+
+    title: str
+    measure: Callable[[Case], Any]
+    field: str = "tables"
+    needs: tuple[str, ...] = ()
+    fewest: int = 1
+    is_goal: bool = True
+    about: str = ""
+
+    def missing(self, case: Case) -> str:
+        """What a case lacks for this metric, with the remedy; empty if nothing."""
+        n, lacking = len(case.outputs), case.remedies
+        too_few = "" if n >= self.fewest else f"at least {self.fewest} samples; there are {n}"
+        return next((lacking[need] for need in self.needs if need in lacking), too_few)
+
+
+METRICS = {
+    "conf_trust": Metric(
+        "Conf x Trust",
+        lambda case: {"conf_trust": case.bin_by("conf_trust", Bins())},
+        needs=("trust",),
+    ),
+    "conf_rank": Metric(
+        "Conf x Rank",
+        lambda case: {"conf_rank": case.bin_by("conf_rank", RankBins())},
+        is_goal=False,
+    ),
+    "class": Metric("Class", lambda case: {"class": bin_by_class(case.outputs)}),
+    "groups": Metric(
+        "Groups",
+        lambda case: {
+            f"group:{name}": bin_samples(Groups(name), case.observed)
+            for name in case.outputs.groups
+        },
+        needs=("groups",),
+    ),
+    "size_strata": Metric(
+        "Set size",
+        lambda case: {"size_strata": bin_by_size(case.sizes, case.outputs.n_classes)},
+        is_goal=False,
+    ),
+    "trust_rank": Metric(
+        "Trust and Rank",
+        lambda case: correlate(case.observed.trust, label_ranks(case.outputs)),
+        field="correlation",
+        needs=("trust",),
+        about="Correlation over the test samples. Negative values mean that samples with lower "
+        "Trust tend to have a larger Rank.",
+    ),
+    "balls": Metric(
+        "Balls",
+        lambda case: case.neighbourhoods().curve(case.covered, case.alpha),
+        field="balls",
+        needs=("features",),
+        fewest=2,
+        about="Test samples within a radius of a random test sample, in feature space.",
+    ),
+    "slab": Metric(
+        "Worst slab",
+        lambda case: case.slab.worst(case.features, case.covered, case.alpha, case.level),
+        field="slab",
+        needs=("features",),
+        fewest=4,
+        about="Region between two parallel planes in feature space. The one of lowest coverage is "
+        "searched for on one half of the test samples, and its coverage is measured on the other.",
+    ),
+    "conditional": Metric(
+        "True conditional",
+        lambda case: ConditionalSummary.of(np.asarray(case.true_coverage), case.alpha, case.level),
+        field="conditional",
+        needs=("truth",),
+        about="True conditional coverage is the probability that the set of a sample contains the "
+        "true class, computed from the known label probabilities. Its CovGap is the mean distance "
+        "from the target over samples.",
+    ),
+}
+
+
+@final
+@dataclass(frozen=True)
+class Number:
+    """How one number of ``Evaluation.metrics`` is shown and compared.
+
+    `short` is a title for narrow tables. A form is a share between 0 and 1, one that is often
+    near 0, percentage points, any number, or a number that is mostly whole. `best` says which
+    end is better, if any.
+    """
+
+    title: str
+    form: Literal["share", "rare", "points", "plain", "whole"] = "plain"
+    best: Literal["low", "high"] | None = None
+    short: str = ""
+
+
+# A name that starts with a dot is a part of a table of bins, or of a metric with several numbers.
+NUMBERS = {
+    "coverage": Number("Coverage", "share"),
+    "size": Number("Mean set size", short="Size"),
+    "size_median": Number("Median set size", "whole", short="Median size"),
+    "empty": Number("Empty sets", "rare"),
+    "full": Number("Full sets", "rare"),
+    "slab": Number("Worst-slab coverage", "share"),
+    "pearson": Number("Pearson of Trust and Rank"),
+    "spearman": Number("Spearman of Trust and Rank"),
+    ".gap": Number("CovGap", "points", "low"),
+    ".shortfall": Number("shortfall", "points", "low"),
+    ".excess": Number("excess", "points", "low"),
+    ".worst": Number("worst coverage", "share", "high"),
+    ".mean": Number("coverage", "share"),
+    ".below": Number("coverage below target", "share"),
+}
+
+
+def number_of(name: str) -> Number:
+    """The row of a number, by its name in ``Evaluation.metrics``.
+
+    Examples
+    --------
+    >>> number_of("conf_trust.gap").form, number_of("class.worst").best
+    ('points', 'high')
+    """
+    _, dot, part = name.rpartition(".")
+    return NUMBERS.get(dot + part, Number(part))
+
+
+def table_title(name: str) -> str:
+    """Name of a table of bins for people; groups and bins of the user have their own.
+
+    Examples
+    --------
+    >>> table_title("conf_trust"), table_title("group:sex")
+    ('Conf x Trust', 'sex')
+    """
+    return METRICS[name].title if name in METRICS else name.removeprefix("group:")

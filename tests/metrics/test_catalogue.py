@@ -1,0 +1,51 @@
+"""One row makes a metric: what follows from the tables of `trustsets.metrics.catalogue`."""
+
+import numpy as np
+
+from trustsets import compare, evaluate, write_report
+from trustsets.metrics import Balls, Slab
+from trustsets.metrics.binning import bin_samples
+from trustsets.metrics.catalogue import METRICS, NUMBERS, Metric, number_of
+from trustsets.metrics.render import title
+
+FAST = {"balls": Balls(n_radii=3, n_trials=5), "slab": Slab(n_directions=20), "n_bootstrap": 20}
+
+
+def test_every_number_has_a_row(make_case, trust):
+    sets, outputs = make_case()
+    truth = np.full((600, 6), 1 / 6)
+    found = evaluate(sets, outputs, trust, label_probabilities=truth, **FAST).metrics
+    rows = {name: number_of(name) for name in found}
+    assert set(map(id, rows.values())) == set(map(id, NUMBERS.values()))
+    titles = [title(name) for name in found]
+    assert len(set(titles)) == len(titles)
+
+
+def test_a_row_is_enough_for_a_metric_by_bins(make_case, monkeypatch, tmp_path):
+    """The new table is measured, compared, shown, and named by its title everywhere."""
+    from trustsets import Groups
+
+    def measure(case):
+        return {"toy": bin_samples(Groups("sex"), case.observed)}
+
+    monkeypatch.setitem(METRICS, "toy", Metric("Toy x Toy", measure, needs=("groups",)))
+    sets, outputs = make_case()
+    result = evaluate(sets, outputs, metrics=["toy", "groups"])
+    assert list(result.tables) == ["group:sex", "group:site", "toy"]
+    same = result.tables["group:sex"]
+    assert result.metrics["toy.gap"] == same.gap
+    assert "| Toy x Toy CovGap" in result.to_markdown()
+    assert compare({"a": result}, columns=["toy.worst"]).entries[0][0].best
+    page = write_report(tmp_path / "page.html", result).read_text(encoding="utf-8")
+    assert "2 Toy × Toy bins" in page and "By Toy × Toy" in page
+
+
+def test_rows_say_what_a_case_lacks(make_case):
+    """Metrics that need something are left out without it, and all others are there."""
+    sets, outputs = make_case()
+    result = evaluate(sets, outputs, **FAST)
+    absent = {name for name, row in METRICS.items() if {"trust", "truth"} & set(row.needs)}
+    assert absent == {"conf_trust", "trust_rank", "conditional"}
+    fields = {row.field for name, row in METRICS.items() if name not in absent}
+    assert all(getattr(result, field) is not None for field in fields)
+    assert "conf_trust" not in result.tables
