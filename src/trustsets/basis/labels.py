@@ -131,7 +131,9 @@ class ClassClusters(Basis):
         order = np.argsort(hardness, kind="stable")
         cluster[order] = np.arange(n_classes) * n_clusters // n_classes
         table = np.eye(n_clusters)[cluster]
-        return FittedClassFunctions(read_only(table), self.penalty, "function of the label's cluster")
+        return FittedClassFunctions(
+            read_only(table), self.penalty, "function of the label's cluster"
+        )
 
 
 @final

@@ -149,6 +149,21 @@ class QuantileModel:
             array.flags.writeable = False
         return result
 
+    def fitted(self, phi: ArrayLike) -> FloatArray:
+        """Values of the base fit, shape (m,): lower bounds of the thresholds, without a path.
+
+        Infinite for a row with a direction that no calibration point has.
+        """
+        rows = self._read_rows(phi)
+        if not self._certified:
+            return np.full(len(rows), -np.inf)
+        problem, basis = self._problem, self._vertex.basis
+        beta = self._vertex.corner.T @ problem.scores[basis]
+        # Not a matrix product: the last digits of one depend on the other rows of its batch.
+        values = np.einsum("ij,j->i", problem.whitening.apply(rows), beta)
+        values[problem.whitening.leaves_row_space(rows)] = np.inf
+        return np.asarray(np.ldexp(values, problem.exponent))
+
     def _all_uncertified(self, count: int) -> Thresholds:
         """Infinite thresholds: the answer where even the coarsest base fit has no proof."""
         status = np.full(count, Status.UNCERTIFIED, np.int8)

@@ -27,20 +27,19 @@ from trustsets._common.arrays import Codes, Floats
 from trustsets.engine import QuantileModel
 from trustsets.status import Status
 
-__all__ = ["CandidateRows", "candidate_thresholds"]
-
-Bools = NDArray[np.bool_]
+__all__ = ["CandidateRows", "candidate_thresholds", "spread_rows"]
 
 # Where the bound is taken: t and theta of the module's formula.
 _T, _THETA = 1.5, 0.7
 # Samples whose rows stand for others, and the fewest samples for which the bound is worth its cost.
 _CENTRES = 40
+_ROUNDS = 5
 _FEWEST_SAMPLES = 200
 # Bounds are sums of a few rounded numbers; scores this close to one, in units of the largest
 # number, are not decided by it.
 _SLACK = 1e-9
-# Rows whose thresholds are computed together.
-_ROWS = 1 << 16
+# Numbers that are held at a time while centres are compared with rows.
+_NUMBERS = 1 << 22
 
 
 @final
@@ -51,22 +50,18 @@ class CandidateRows:
     Attributes
     ----------
     rows : function
-        Rows of the samples (an index array) for one cell, shape (len, p).
+        Rows of all samples for one cell, shape (m, p).
     cells : (K,) array
         Cell of each class.
-    n_samples : int
-    additive : bool
-        Whether rows of two samples differ by the same vector in every cell.
-    centres : function
-        Rows of the samples that stand for others, for one cell, shape (J, p); they must not depend
-        on the samples at hand.
+    centres : function, optional
+        For bases that are the sum of functions of the sample and of the label: rows of samples
+        that stand for others, for one cell, shape (J, p). They must not depend on the samples at
+        hand.
     """
 
-    rows: Callable[[Codes, int], Floats]
+    rows: Callable[[int], Floats]
     cells: Codes
-    n_samples: int
-    additive: bool
-    centres: Callable[[int], Floats]
+    centres: Callable[[int], Floats] | None = None
 
     @property
     def n_cells(self) -> int:
@@ -76,8 +71,8 @@ class CandidateRows:
 
 def candidate_thresholds(
     model: QuantileModel, candidates: CandidateRows, scores: Floats
-) -> tuple[Floats, NDArray[np.int8], float]:
-    """Thresholds of all cells that give the exact sets, with statuses.
+) -> tuple[Floats, NDArray[np.int8]]:
+    """Numbers that divide the scores of all candidates as their thresholds do, with statuses.
 
     Parameters
     ----------
@@ -89,58 +84,58 @@ def candidate_thresholds(
     Returns
     -------
     thresholds : (m, C) array
-        The exact threshold where a class of the cell has a score between the fitted value and it,
-        and the fitted value elsewhere: the set is the same.
+        The exact threshold where a class of the cell has a score between the lower bound and it;
+        elsewhere the lower bound, which gives the same set.
     status : (m, C) array
-        Of the thresholds that were computed; `EXACT` elsewhere.
-    share : float
-        Share of cells decided without computing their threshold.
+        Of the thresholds that were computed and kept; `EXACT` elsewhere.
     """
-    everyone = np.arange(candidates.n_samples)
-    low = _fitted(model, candidates)
-    high = np.full(low.shape, np.inf)
-    if candidates.additive and candidates.n_samples >= _FEWEST_SAMPLES:
-        high = _upper_bounds(model, candidates, low)
     slack = _SLACK * max(1.0, float(np.abs(scores).max(initial=0.0)))
+    low = _fitted(model, candidates) - slack
+    high = np.full(low.shape, np.inf)
+    if candidates.centres is not None and len(scores) >= _FEWEST_SAMPLES:
+        high = _upper_bounds(model, candidates, low) + 2.0 * slack
     status = np.full(low.shape, np.int8(Status.EXACT))
-    computed = 0
     for cell in range(candidates.n_cells):
         own = scores[:, candidates.cells == cell]
-        bottom, top = low[:, cell, None], high[:, cell, None]
-        open_ = ((own > bottom - slack) & (own <= top + slack)).any(axis=1) | np.isinf(bottom[:, 0])
-        for part in np.array_split(everyone[open_], -(-int(open_.sum()) // _ROWS) or 1):
-            found = model.thresholds(candidates.rows(part, cell))
-            needed = (own[part] > bottom[part]) & (own[part] <= found.values[:, None])
-            keep = needed.any(axis=1) | np.isinf(bottom[part, 0])
-            low[part[keep], cell] = found.values[keep]
-            status[part[keep], cell] = found.status[keep]
-            computed += len(part)
-    return low, status, 1.0 - computed / max(low.size, 1)
+        undecided = (own > low[:, cell, None]) & (own <= high[:, cell, None])
+        # Where no calibration point shares a direction, the threshold is infinite.
+        left = np.flatnonzero(undecided.any(axis=1) | np.isinf(low[:, cell]))
+        found = model.thresholds(candidates.rows(cell)[left])
+        within = (own[left] > low[left, cell, None]) & (own[left] <= found.values[:, None])
+        kept = within.any(axis=1) | np.isinf(low[left, cell])
+        low[left[kept], cell] = found.values[kept]
+        status[left[kept], cell] = found.status[kept]
+    return low, status
 
 
 def _fitted(model: QuantileModel, candidates: CandidateRows) -> Floats:
     """Fitted values of all samples and cells, shape (m, C); infinite for unseen directions."""
-    everyone = np.arange(candidates.n_samples)
-    if not candidates.additive:
-        own = [model.fitted(candidates.rows(everyone, cell)) for cell in range(candidates.n_cells)]
+    if candidates.centres is None:
+        own = [model.fitted(candidates.rows(cell)) for cell in range(candidates.n_cells)]
         return np.stack(own, axis=1)
-    # One row of a cell differs from that of the first cell by the same vector for all samples.
-    base = [candidates.centres(cell)[:1] for cell in range(candidates.n_cells)]
-    of_cell = np.concatenate([model.fitted(row) for row in base])
-    first = int(np.argmax(np.isfinite(of_cell)))
-    values = model.fitted(candidates.rows(everyone, first))
-    return np.asarray(values[:, None] + (of_cell - of_cell[first]))
+    # The rows of two cells differ by the same vector for all samples.
+    rows = [candidates.centres(cell)[:1] for cell in range(candidates.n_cells)]
+    of_cells = np.concatenate([model.fitted(row) for row in rows])
+    first = _seen_cell(of_cells)
+    values = model.fitted(candidates.rows(first))
+    return np.asarray(values[:, None] + (of_cells - of_cells[first]))
+
+
+def _seen_cell(values: Floats) -> int:
+    """The first cell whose value is finite."""
+    return int(np.argmax(np.isfinite(values)))
 
 
 def _upper_bounds(model: QuantileModel, candidates: CandidateRows, low: Floats) -> Floats:
     """Bounds of the thresholds from above, shape (m, C); infinite where there is none."""
-    everyone, weight = np.arange(candidates.n_samples), 1.0 - model.alpha
-    first = int(np.argmax(np.isfinite(low[0]))) if len(low) else 0
-    rows, centres = candidates.rows(everyone, first), candidates.centres(first)
+    assert candidates.centres is not None
+    weight = 1.0 - model.alpha
+    first = _seen_cell(low.min(axis=0))
+    rows, centres = candidates.rows(first), candidates.centres(first)
     near = _nearest(rows, centres)
 
     def gain(goal: Floats) -> Floats:
-        """``g'beta(g)``: a threshold of the row g / u, times u."""
+        """``g'beta(g)``, which is the threshold of the row g / u, times u."""
         return np.asarray(weight * model.thresholds(goal / weight).values)
 
     used = np.unique(near)
@@ -154,24 +149,28 @@ def _upper_bounds(model: QuantileModel, candidates: CandidateRows, low: Floats) 
 
 
 def _nearest(rows: Floats, centres: Floats) -> Codes:
-    """Number of the centre nearest to each row, columns in units of their spread."""
+    """Number of the centre nearest to each row, in units of the spread of the centres."""
     spread = centres.std(axis=0)
-    scaled = centres / np.where(spread > 0.0, spread, 1.0)
+    unit = np.where(spread > 0.0, spread, 1.0)
     out = np.empty(len(rows), np.int64)
-    for low in range(0, len(rows), 4096):
-        part = rows[low : low + 4096] / np.where(spread > 0.0, spread, 1.0)
-        gaps = part[:, None, :] - scaled[None]
-        out[low : low + 4096] = np.einsum("ijk,ijk->ij", gaps, gaps).argmin(axis=1)
+    step = max(1, _NUMBERS // max(centres.size, 1))
+    for low in range(0, len(rows), step):
+        gaps = (rows[low : low + step, None, :] - centres[None]) / unit
+        out[low : low + step] = np.einsum("ijk,ijk->ij", gaps, gaps).argmin(axis=1)
     return out
 
 
 def spread_rows(rows: Floats, count: int = _CENTRES) -> Codes:
-    """Numbers of rows that are spread evenly over all of them (k-means, deterministic)."""
-    from scipy.cluster.vq import kmeans2
-
+    """Numbers of a few rows that are spread over all of them: means of clusters, nearly."""
+    if rows.shape[1] == 0:
+        return np.zeros(1, np.int64)
     spread = rows.std(axis=0)
     scaled = rows / np.where(spread > 0.0, spread, 1.0)
-    count = min(count, len(np.unique(scaled, axis=0)))
-    centres, _ = kmeans2(scaled, count, minit="++", seed=0)
-    gaps = [np.einsum("ij,ij->i", scaled - own, scaled - own).argmin() for own in centres]
-    return np.unique(np.array(gaps, np.int64))
+    centres = scaled[np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(np.int64)]
+    for _ in range(_ROUNDS):
+        near = _nearest(scaled, centres)
+        size = np.bincount(near, minlength=len(centres))
+        total = np.zeros_like(centres)
+        np.add.at(total, near, scaled)
+        centres = (total / np.maximum(size, 1)[:, None])[size > 0]
+    return np.unique(_nearest(centres, scaled))

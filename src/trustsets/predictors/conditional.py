@@ -11,7 +11,7 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Floats
+from trustsets._common.arrays import Codes, Floats
 from trustsets._common.draws import Stream, row_uniforms
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
 from trustsets.basis import Basis, BasisChoice, FittedBasis, Polynomial, choose_basis
@@ -19,7 +19,8 @@ from trustsets.engine import QuantileModel, fit_quantiles
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors.base import Predictor
-from trustsets.predictors.calibrated import Calibrated, Learned, Task
+from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
+from trustsets.predictors.candidates import CandidateRows, candidate_thresholds, spread_rows
 from trustsets.predictors.thresholds import SampleThresholds, side_by_side
 from trustsets.predictors.tuning import Method
 from trustsets.recalibration import ClassBias, TemperatureScaling
@@ -168,6 +169,57 @@ class ConditionalLearned(Learned):
         status = np.where(own.values > top, limited, own.status)
         return np.clip(own.values, low.values, top), status
 
+    def candidates(self, observed: Observed) -> CandidateRows:
+        """Rows of new samples with every candidate label."""
+        basis, n_classes = self.basis, observed.outputs.n_classes
+        cells = basis.class_cells(n_classes)
+        codes = np.unique(cells, return_index=True)[1]
+        if not basis.is_additive:
+            return CandidateRows(
+                lambda cell: basis.design_for(
+                    observed, np.full(len(observed.outputs), codes[cell])
+                ),
+                cells,
+            )
+        # Functions of the label alone: any sample shows them.
+        some = np.zeros(len(codes), np.int64)
+        trust = np.ones(len(codes)) if observed.has_trust else None
+        labels = basis.design_for(Observed(observed.outputs.take(some), trust), codes)
+        varying = (labels != labels[0]).any(axis=0)
+        rows = basis.design_for(observed, np.full(len(observed.outputs), codes[0]))
+        centres = self.phi[self._centres(varying)]
+
+        def with_label(given: Floats, cell: int) -> Floats:
+            own = given.copy()
+            own[:, varying] = labels[cell, varying]
+            return own
+
+        return CandidateRows(
+            lambda cell: with_label(rows, cell), cells, lambda cell: with_label(centres, cell)
+        )
+
+    def _centres(self, varying: NDArray[np.bool_]) -> Codes:
+        """Calibration samples whose rows stand for others, spread over functions of the sample."""
+        return spread_rows(self.phi[:, ~varying])
+
+    def candidate_thresholds(
+        self, candidates: CandidateRows, scores: Floats, alpha: float
+    ) -> tuple[Floats, NDArray[np.int8]]:
+        """Thresholds of all classes, shape (m, K), and the worst status of each sample."""
+        own, *limits = (
+            candidate_thresholds(fit, candidates, scores) for fit in self.prepare(alpha)
+        )
+        values, status = own
+        if limits:
+            low, high = limits
+            # The order of two numbers that stand in for thresholds is not that of the thresholds,
+            # but each divides the scores as its threshold does, and so do minimum and maximum.
+            top = np.maximum(low[0], high[0])
+            limited = np.where(np.isfinite(top), np.int8(Status.LIMITED), high[1])
+            status = np.where(values > top, limited, status)
+            values = np.clip(values, low[0], top)
+        return values[:, candidates.cells], status.max(axis=1)
+
     def to_state(self) -> dict[str, Any]:
         """Fields by name; files have an older name for the group penalty."""
         own = {item.name: getattr(self, item.name) for item in fields(self)}
@@ -303,8 +355,14 @@ class ConditionalConformal(Predictor):
         return learned.could_come_from(self.basis, self._tie_spread)
 
     def _thresholds(
-        self, learned: ConditionalLearned, observed: Observed, alphas: tuple[float, ...], scoring: Scoring
+        self,
+        learned: ConditionalLearned,
+        observed: Observed,
+        alphas: tuple[float, ...],
+        scoring: Scoring,
     ) -> SampleThresholds:
+        if learned.basis.uses_label:
+            return self._candidate_thresholds(learned, observed, alphas, scoring)
         phi = learned.basis.design(observed)
         if not self.randomized:
             return side_by_side([learned.thresholds(phi, alpha) for alpha in alphas], alphas)
@@ -314,6 +372,24 @@ class ConditionalConformal(Predictor):
         # s + draw <= threshold, as in calibration, with the draw on the other side.
         ties = learned.tie_spread * row_uniforms(scoring.seed, Stream.PREDICTION_TIES, keys)
         return side_by_side([(own.values - ties, own.status) for own in found], alphas)
+
+    def _candidate_thresholds(
+        self,
+        learned: ConditionalLearned,
+        observed: Observed,
+        alphas: tuple[float, ...],
+        scoring: Scoring,
+    ) -> SampleThresholds:
+        """Thresholds of every class, where the basis functions depend on the label."""
+        if self.randomized:
+            raise InputError(
+                "randomized=True needs basis functions of the sample alone; leave out those of the "
+                "label, or set randomized=False."
+            )
+        candidates = learned.candidates(observed)
+        scores = scoring.matrix(observed.outputs)
+        found = [learned.candidate_thresholds(candidates, scores, alpha) for alpha in alphas]
+        return side_by_side(found, alphas)
 
     def _guarantee(self, state: Calibrated) -> str:
         learned: Any = state.learned
