@@ -61,7 +61,7 @@ class FittedSplines(FittedBasis):
             product = (product[:, :, None] * part[:, None, :]).reshape(len(part), -1)
         return product
 
-    def penalty(self, observed: Observed | None) -> Floats:
+    def penalty_rows(self, observed: Observed | None) -> Floats:
         """Return third differences along each statistic."""
         width = self.splines.knots + 2
         third = self.splines.price * np.diff(np.eye(width), n=3, axis=0)

@@ -50,7 +50,7 @@ from trustsets import (
     evaluate,
 )
 from trustsets.basis import Basis
-from trustsets.basis.auto import RESTRAINT
+from trustsets.basis.auto import GROUP_PENALTY
 from trustsets.demo import TASKS
 from trustsets.metrics.balls import Balls, Neighbourhoods
 from trustsets.predictors import Predictor
@@ -141,9 +141,9 @@ def conditional(basis: Any = "auto", **words: Any) -> Make:
     )
 
 
-def with_groups(basis: Basis, restraint: float = RESTRAINT) -> Callable[[Task], Basis]:
+def with_groups(basis: Basis, penalty: float = GROUP_PENALTY) -> Callable[[Task], Basis]:
     """Add the groups that ``basis="auto"`` would add."""
-    return lambda task: basis + Groups(restraint=restraint) if task.pool.groups else basis
+    return lambda task: basis + Groups(penalty=penalty) if task.pool.groups else basis
 
 
 def fixed(basis: Basis, **words: Any) -> Make:

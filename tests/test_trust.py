@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import sys
 from fractions import Fraction
 from pathlib import Path
 
@@ -258,6 +259,16 @@ def test_approximation_reports_its_recall(data, approximate):
     )
     rough = TrustScore(approximate=approximate, components=2, probes=1).fit(train, labels)
     assert rough.recall_ < 1.0
+
+
+def test_a_missing_faiss_names_the_extra_and_only_ivf_needs_it(data, monkeypatch):
+    train, labels, queries, predicted = data
+    monkeypatch.setitem(sys.modules, "faiss", None)  # as if it were not installed
+    trust = TrustScore(approximate="ivf")
+    with pytest.raises(InputError, match=r'approximate="ivf" needs FAISS.*trustsets\[faiss\]'):
+        trust.fit(train, labels)
+    for approximate in (None, "pca"):
+        trust.set_params(approximate=approximate).fit(train, labels).score(queries, predicted)
 
 
 def test_scikit_learn_citizen(data):

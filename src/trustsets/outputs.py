@@ -1,18 +1,19 @@
-"""What a classifier said about n samples, validated once. Imports validation and below.
+"""What a classifier said about n samples, checked once.
 
-Everything after this file trusts what it gets: shapes agree, numbers are finite,
-labels are known classes.
+Everything after this file relies on what it gets: shapes agree, numbers are finite, labels are
+known classes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Array, column, floating_matrix, read_only
-from trustsets._common.blocks import for_each_block
+from trustsets._common.arrays import Array, Codes, Floats, column, floating_matrix, read_only
+from trustsets._common.blocks import for_each_block, row_numbers
 from trustsets._common.draws import content_keys
 from trustsets._common.validation import (
     check_classes,
@@ -30,6 +31,21 @@ __all__ = ["ModelOutputs"]
 _SMALLEST_PROBABILITY = float(np.finfo(np.float64).tiny)
 
 
+@dataclass(frozen=True)
+class _Parts:
+    """The arrays of `ModelOutputs`, checked; `shift` is added to the logits of each class."""
+
+    kind: Literal["logits", "probabilities"]
+    values: Array
+    features: Array | None
+    classes: Array
+    codes: Codes | None
+    groups: dict[str, Array]
+    rows: Codes
+    rows_given: bool
+    shift: Floats | None = None
+
+
 @final
 class ModelOutputs:
     """Outputs of a classifier for n samples, with what is known about the samples.
@@ -37,8 +53,8 @@ class ModelOutputs:
     Parameters
     ----------
     logits : array of shape (n, K), optional
-        Unnormalised scores; NumPy, pandas or torch, float16 to float64. Kept as they
-        are (not copied): do not write to the array afterwards.
+        Unnormalised outputs; NumPy, pandas or torch, float16 to float64. The array is kept
+        and not copied: do not write to it afterwards.
     probabilities : array of shape (n, K), optional
         Given instead of `logits`; rows must sum to 1 up to rounding, which is repaired.
     features : array of shape (n, d), optional
@@ -52,9 +68,9 @@ class ModelOutputs:
         such integers, otherwise the sorted distinct labels if there are exactly K.
     rows : array of shape (n,), optional
         Non-negative integers that identify the samples; default ``0..n-1``. `take` keeps
-        them. Randomised predictions draw one number for each of the rows given here, or,
-        where none are given, for the content of the sample (`draw_keys`): either way the
-        order and batching of samples never matter.
+        them. A randomised prediction depends on the number given here, or, without one, on
+        the content of the sample (`draw_keys`). The order and batching of samples never
+        matter.
 
     Examples
     --------
@@ -81,112 +97,117 @@ class ModelOutputs:
     ) -> None:
         if (logits is None) == (probabilities is None):
             raise InputError("Give exactly one of logits and probabilities.")
-        self._kind: Literal["logits", "probabilities"]
         if logits is not None:
-            self._kind, self._values = "logits", floating_matrix(logits, "logits")
+            values = floating_matrix(logits, "logits")
         else:
-            self._kind, self._values = "probabilities", check_probabilities(probabilities)
-        n, n_classes = self._values.shape
-        self._features = None if features is None else check_features(features, n)
+            values = check_probabilities(probabilities)
+        n, n_classes = values.shape
         labels = None if labels is None else column(labels, "labels", n)
-        self._classes = check_classes(classes, labels, n_classes)
-        self._codes = None if labels is None else read_only(encode_labels(labels, self._classes))
-        self._groups = check_groups(groups, n)
-        self._rows = check_rows(rows, n)
-        self._rows_given = rows is not None
-        self._shift: NDArray[np.float64] | None = None
+        names = check_classes(classes, labels, n_classes)
+        self._parts = _Parts(
+            kind="probabilities" if logits is None else "logits",
+            values=values,
+            features=None if features is None else check_features(features, n),
+            classes=names,
+            codes=None if labels is None else read_only(encode_labels(labels, names)),
+            groups=check_groups(groups, n),
+            rows=check_rows(rows, n),
+            rows_given=rows is not None,
+        )
+
+    @classmethod
+    def _of(cls, parts: _Parts) -> Self:
+        """Build from parts that were checked before."""
+        new = cls.__new__(cls)
+        new._parts = parts
+        return new
 
     def __len__(self) -> int:
-        return int(self._values.shape[0])
+        return int(self._parts.values.shape[0])
 
     def __repr__(self) -> str:
         parts = [f"n={len(self)}", f"K={self.n_classes}"]
-        parts += [f"d={self._features.shape[1]}"] if self._features is not None else []
-        parts += ["labels"] if self._codes is not None else []
-        parts += [f"groups={list(self._groups)}"] if self._groups else []
+        parts += [f"d={self.features.shape[1]}"] if self.features is not None else []
+        parts += ["labels"] if self.codes is not None else []
+        parts += [f"groups={list(self.groups)}"] if self.groups else []
         return f"ModelOutputs({', '.join(parts)})"
 
     @property
     def n_classes(self) -> int:
         """Number of classes K."""
-        return int(self._values.shape[1])
+        return int(self._parts.values.shape[1])
 
     @property
     def classes(self) -> Array:
         """Class names, shape (K,), in the order of the columns."""
-        return self._classes
+        return self._parts.classes
 
     @property
     def features(self) -> Array | None:
         """Embeddings of shape (n, d), or None."""
-        return self._features
+        return self._parts.features
 
     @property
     def groups(self) -> dict[str, Array]:
         """Group columns by name."""
-        return dict(self._groups)
+        return dict(self._parts.groups)
 
     @property
     def rows(self) -> NDArray[np.int64]:
         """Identities of the samples, shape (n,)."""
-        return self._rows
+        return self._parts.rows
 
     @cached_property
     def draw_keys(self) -> NDArray[np.int64]:
-        """What random draws of a prediction are keyed on, shape (n,).
+        """One integer per sample, shape (n,), that its random draws are made from.
 
-        The rows, where they were given. Otherwise a number made of the logits or
-        probabilities and the features of the sample: samples predicted one by one have draws
-        of their own, and the same as in any batch. Samples that agree in all these values
-        share a draw; give `rows` where a classifier says the very same of many samples.
+        These are the `rows` where they were given. Otherwise the integer is made of the logits or
+        probabilities and of the features: a sample predicted alone has the same draw as in
+        any batch. Samples that agree in all these values share a draw; give `rows` where a
+        classifier has the very same outputs for many samples.
         """
-        if self._rows_given:
-            return self._rows
-        keys = _keys_of(self._values)
-        if self._features is not None:
+        if self._parts.rows_given:
+            return self.rows
+        keys = _content_keys(self._parts.values)
+        if self.features is not None:
             # Times 3, so that equal logits and features do not cancel out.
-            keys = 3 * keys + _keys_of(self._features)
+            keys = 3 * keys + _content_keys(self.features)
         return read_only(keys)
 
     @property
     def codes(self) -> NDArray[np.int64] | None:
         """Column of the true class of each sample, shape (n,), or None without labels."""
-        return self._codes
+        return self._parts.codes
 
     @property
     def labels(self) -> Array | None:
         """True classes as given, shape (n,), or None."""
-        return None if self._codes is None else self._classes[self._codes]
+        return None if self.codes is None else self.classes[self.codes]
 
     @cached_property
     def predicted_codes(self) -> NDArray[np.int64]:
-        """Column of the most likely class; the first of equals, shape (n,)."""
-        if self._shift is None:
-            return read_only(np.argmax(self._values, axis=1))
-        result = np.empty(len(self), dtype=np.int64)
-
-        def fill(block: slice) -> None:
-            result[block] = self._shifted_block(block).argmax(axis=1)
-
-        for_each_block(fill, len(self), self.n_classes)
-        return read_only(result)
+        """Column of the most likely class, the first of equals, shape (n,)."""
+        if self._parts.shift is None:
+            return read_only(np.argmax(self._parts.values, axis=1))
+        return read_only(self._row_numbers(lambda b: self._shifted_block(b).argmax(axis=1), int))
 
     @property
     def predicted(self) -> Array:
         """Most likely class of each sample, shape (n,)."""
-        return self._classes[self.predicted_codes]
+        return self.classes[self.predicted_codes]
 
     @property
     def logits(self) -> Array:
         """Logits as given, or the logarithm of the given probabilities, shape (n, K)."""
-        if self._kind == "logits":
-            return self._values if self._shift is None else self._values + self._shift
+        values, shift = self._parts.values, self._parts.shift
+        if self._parts.kind == "logits":
+            return values if shift is None else values + shift
         return np.log(np.maximum(self.probabilities, _SMALLEST_PROBABILITY))
 
     @property
     def probabilities(self) -> NDArray[np.float64]:
-        """Softmax outputs in float64, shape (n, K); made anew at each call."""
-        result = np.empty(self._values.shape)
+        """Softmax outputs in float64, shape (n, K); computed at each call."""
+        result = np.empty(self._parts.values.shape)
 
         def fill(block: slice) -> None:
             result[block] = self.block_probabilities(block)
@@ -197,7 +218,7 @@ class ModelOutputs:
     def block_probabilities(self, block: slice, temperature: float = 1.0) -> NDArray[np.float64]:
         """Float64 probabilities of a block of rows, at a temperature, without the rest."""
         values = self._shifted_block(block)
-        if self._kind == "logits":
+        if self._parts.kind == "logits":
             values -= values.max(axis=1, keepdims=True)
             if temperature != 1.0:
                 values /= temperature
@@ -209,32 +230,29 @@ class ModelOutputs:
         return values
 
     def _shifted_block(self, block: slice) -> NDArray[np.float64]:
-        """Float64 values of a block of rows, with the shift, in their own kind."""
-        values = self._values[block].astype(np.float64)
-        if self._shift is None:
+        """Float64 logits or probabilities of a block of rows, with the shift."""
+        values, shift = self._parts.values[block].astype(np.float64), self._parts.shift
+        if shift is None:
             return values
-        if self._kind == "logits":
-            values += self._shift
+        if self._parts.kind == "logits":
+            values += shift
         else:
-            values *= np.exp(self._shift - self._shift.max())
+            values *= np.exp(shift - shift.max())
         return values
 
     @cached_property
     def confidence(self) -> NDArray[np.float64]:
         """``Conf(x)``, the largest softmax output, shape (n,)."""
-        result = np.empty(len(self))
+        return read_only(self._row_numbers(lambda b: self.block_probabilities(b).max(axis=1)))
 
-        def fill(block: slice) -> None:
-            result[block] = self.block_probabilities(block).max(axis=1)
-
-        for_each_block(fill, len(self), self.n_classes)
-        return read_only(result)
+    def _row_numbers(self, function: Any, dtype: type = float) -> Array:
+        return row_numbers(function, len(self), self.n_classes, dtype)
 
     def require_labels(self, purpose: str) -> NDArray[np.int64]:
-        """Return the label codes, or say that `purpose` cannot do without."""
-        if self._codes is None:
+        """Return the label codes; without labels, raise an error that names `purpose`."""
+        if self.codes is None:
             raise InputError(f"{purpose} needs labels; pass labels= to ModelOutputs.")
-        return self._codes
+        return self.codes
 
     def take(self, index: Any) -> Self:
         """Return the samples at `index` (integers, booleans or a slice), identities kept."""
@@ -298,22 +316,19 @@ class ModelOutputs:
         if not parts:
             raise InputError("parts must hold at least one ModelOutputs.")
         _check_alike(parts)
-        rows = np.concatenate([part.rows for part in parts])
+        every = [part._parts for part in parts]
+        rows = np.concatenate([each.rows for each in every])
         distinct = np.unique(rows).size == rows.size
-        return cls._trusted(
-            kind=parts[0]._kind,
-            values=np.concatenate([part._values for part in parts]),
-            features=_join([part._features for part in parts]),
-            classes=parts[0]._classes,
-            codes=_join([part._codes for part in parts]),
-            groups={
-                name: np.concatenate([part._groups[name] for part in parts])
-                for name in parts[0]._groups
-            },
-            rows=rows if distinct else np.arange(rows.size),
-            rows_given=distinct and all(part._rows_given for part in parts),
-            shift=parts[0]._shift,
+        joined = replace(
+            every[0],
+            values=_join([each.values for each in every]),
+            features=_join([each.features for each in every]),
+            codes=_join([each.codes for each in every]),
+            groups={name: _join([each.groups[name] for each in every]) for name in every[0].groups},
+            rows=read_only(rows if distinct else np.arange(rows.size)),
+            rows_given=distinct and all(each.rows_given for each in every),
         )
+        return cls._of(joined)
 
     def _strata(self, stratify: Any) -> Array:
         if stratify is None or stratify is False:
@@ -321,53 +336,26 @@ class ModelOutputs:
         if stratify is True:
             return self.require_labels("stratify=True")
         if isinstance(stratify, str):
-            if stratify not in self._groups:
+            if stratify not in self.groups:
                 raise InputError(
-                    f"stratify names no group column: {stratify!r}; there are {list(self._groups)}."
+                    f"stratify must name a group column, one of {list(self.groups)}; "
+                    f"got {stratify!r}."
                 )
-            stratify = self._groups[stratify]
+            stratify = self.groups[stratify]
         values = column(stratify, "stratify", len(self))
         return np.unique(values.astype(str), return_inverse=True)[1]
 
     def _select(self, index: NDArray[np.int64]) -> Self:
-        return self._trusted(
-            kind=self._kind,
-            values=self._values[index],
-            features=None if self._features is None else self._features[index],
-            classes=self._classes,
-            codes=None if self._codes is None else self._codes[index],
-            groups={name: column[index] for name, column in self._groups.items()},
-            rows=self._rows[index],
-            rows_given=self._rows_given,
-            shift=self._shift,
+        parts = self._parts
+        chosen = replace(
+            parts,
+            values=read_only(parts.values[index]),
+            features=None if parts.features is None else read_only(parts.features[index]),
+            codes=None if parts.codes is None else read_only(parts.codes[index]),
+            groups={name: read_only(values[index]) for name, values in parts.groups.items()},
+            rows=read_only(parts.rows[index]),
         )
-
-    @classmethod
-    def _trusted(
-        cls,
-        *,
-        kind: Literal["logits", "probabilities"],
-        values: Array,
-        features: Array | None,
-        classes: Array,
-        codes: NDArray[np.int64] | None,
-        groups: Mapping[str, Array],
-        rows: NDArray[np.int64],
-        rows_given: bool,
-        shift: NDArray[np.float64] | None = None,
-    ) -> Self:
-        """Build from parts that were checked before."""
-        new = cls.__new__(cls)
-        new._kind = kind
-        new._values = read_only(values)
-        new._features = None if features is None else read_only(features)
-        new._classes = classes
-        new._codes = None if codes is None else read_only(codes)
-        new._groups = {name: read_only(column) for name, column in groups.items()}
-        new._rows = read_only(rows)
-        new._rows_given = rows_given
-        new._shift = shift
-        return new
+        return self._of(chosen)
 
     def shifted(self, shift: Any) -> Self:
         """Return the same samples with a constant added to the logits of each class.
@@ -382,49 +370,25 @@ class ModelOutputs:
         array([[0.333, 0.667]])
         """
         amounts = column(shift, "shift", self.n_classes).astype(np.float64)
-        before = np.zeros(self.n_classes) if self._shift is None else self._shift
-        return self._trusted(
-            kind=self._kind,
-            values=self._values,
-            features=self._features,
-            classes=self._classes,
-            codes=self._codes,
-            groups=self._groups,
-            rows=self._rows,
-            rows_given=self._rows_given,
-            shift=read_only(before + amounts),
-        )
+        return self._of(replace(self._parts, shift=read_only(_shift_of(self) + amounts)))
 
     def with_logits(self, logits: Array) -> Self:
         """Return the same samples with other logits (for example temperature-scaled)."""
-        return self._trusted(
-            kind="logits",
-            values=floating_matrix(logits, "logits"),
-            features=self._features,
-            classes=self._classes,
-            codes=self._codes,
-            groups=self._groups,
-            rows=self._rows,
-            rows_given=self._rows_given,
-        )
+        values = floating_matrix(logits, "logits")
+        return self._of(replace(self._parts, kind="logits", values=values, shift=None))
 
 
-def _keys_of(values: Array) -> NDArray[np.int64]:
-    """A number made of the content of each row."""
-    keys = np.empty(len(values), dtype=np.int64)
-
-    def fill(block: slice) -> None:
-        keys[block] = content_keys(values[block])
-
-    for_each_block(fill, *values.shape)
-    return keys
+def _content_keys(values: Array) -> NDArray[np.int64]:
+    """An integer made of the content of each row."""
+    n, width = values.shape
+    return row_numbers(lambda block: content_keys(values[block]), n, width, np.int64)
 
 
 def _check_alike(parts: Sequence[ModelOutputs]) -> None:
     first = parts[0]
     for number, part in enumerate(parts[1:], start=1):
         same = {
-            "logits or probabilities": part._kind == first._kind,
+            "logits or probabilities": part._parts.kind == first._parts.kind,
             "classes": np.array_equal(part.classes, first.classes),
             "shift": np.array_equal(_shift_of(part), _shift_of(first)),
             "features": _width(part) == _width(first),
@@ -437,13 +401,14 @@ def _check_alike(parts: Sequence[ModelOutputs]) -> None:
 
 
 def _shift_of(outputs: ModelOutputs) -> NDArray[np.float64]:
-    return np.zeros(outputs.n_classes) if outputs._shift is None else outputs._shift
+    shift = outputs._parts.shift
+    return np.zeros(outputs.n_classes) if shift is None else shift
 
 
 def _width(outputs: ModelOutputs) -> int | None:
     return None if outputs.features is None else int(outputs.features.shape[1])
 
 
-def _join(pieces: Sequence[Array | None]) -> Array | None:
-    present = [piece for piece in pieces if piece is not None]
-    return np.concatenate(present) if present else None
+def _join(pieces: Sequence[Any]) -> Any:
+    """Arrays end to end; None where there are none."""
+    return None if pieces[0] is None else read_only(np.concatenate(pieces))

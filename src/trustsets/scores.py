@@ -1,8 +1,8 @@
-"""Conformity scores: how badly a label agrees with the classifier. Imports outputs, blocks, errors.
+"""Conformity scores: how badly a label agrees with the classifier.
 
-Every score here grows with the rank of the label in the sorted softmax outputs, so a
-score is one formula on probabilities in decreasing order. Scores of given labels, scores
-of all labels, and the labels below a threshold all follow from it, in this file, once.
+Every score here increases with the rank of the label among the softmax outputs. A score is thus
+one formula on probabilities in decreasing order (`_raw` and `_tail`). `Score` derives from it the
+scores of the true labels, the scores of all labels, and the labels up to a threshold.
 """
 
 from abc import ABC, abstractmethod
@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._common.arrays import Floats
-from trustsets._common.blocks import for_each_block
+from trustsets._common.blocks import for_each_block, row_numbers
+from trustsets._common.ranks import count_up_to, most_likely, ranks_of
 from trustsets._common.storage import storable
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 
-__all__ = ["APS", "RAPS", "RankedScores", "Score", "Softmax", "ranks_of"]
+__all__ = ["APS", "RAPS", "RankedScores", "Score", "Softmax"]
 
 
 # In the tail scale a score of 1 would be infinite; it becomes -log of this instead.
@@ -27,7 +28,7 @@ _SMALLEST_TAIL = float(np.finfo(np.float64).tiny)
 
 
 class _Block(NamedTuple):
-    """Some rows: probabilities, the same in decreasing order, and the scores of the ranks."""
+    """Some samples: probabilities, the same in decreasing order, and the scores by rank."""
 
     rows: slice
     probabilities: Floats
@@ -56,14 +57,13 @@ class RankedScores:
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Sizes of the sets of these thresholds, and whether they hold the true label.
 
-        The same as the sizes and hits of `Score.sets`, without the sets.
+        They equal those of `Score.sets`, but the sets themselves are not made.
         """
-        sizes = np.empty(len(thresholds), dtype=np.int64)
-
-        def fill(rows: slice) -> None:
-            sizes[rows] = np.maximum(_count_up_to(self.by_rank[rows], thresholds[rows]), smallest)
-
-        for_each_block(fill, *self.by_rank.shape)
+        n, width = self.by_rank.shape
+        counted = row_numbers(
+            lambda rows: count_up_to(self.by_rank[rows], thresholds[rows]), n, width, np.int64
+        )
+        sizes = np.maximum(counted, smallest)
         return sizes, self.label_rank < sizes
 
 
@@ -76,8 +76,8 @@ class Score(ABC):
     scale : {"raw", "tail"}
         ``"raw"`` is the textbook score s. ``"tail"`` is ``-log(1 - s)`` (with s divided by
         its largest possible value where that is not 1): the same order of labels and the
-        same guarantee, but scores close to 1 stay apart. ``1 - s`` is summed from the
-        smallest probability upwards, so that it keeps its digits.
+        same guarantee, but scores close to 1 remain distinct. ``1 - s`` is summed from the
+        smallest probability upwards, so that no digits are lost.
     """
 
     scale: Literal["raw", "tail"] = "raw"
@@ -100,11 +100,7 @@ class Score(ABC):
         """``1 - s`` by rank, as a fraction of its largest possible value."""
 
     def of_labels(
-        self,
-        outputs: ModelOutputs,
-        *,
-        temperature: float = 1.0,
-        draws: Floats | None = None,
+        self, outputs: ModelOutputs, *, temperature: float = 1.0, draws: Floats | None = None
     ) -> Floats:
         """Scores of the true labels, shape (n,); never holds an n x K array.
 
@@ -126,11 +122,7 @@ class Score(ABC):
         return result
 
     def matrix(
-        self,
-        outputs: ModelOutputs,
-        *,
-        temperature: float = 1.0,
-        draws: Floats | None = None,
+        self, outputs: ModelOutputs, *, temperature: float = 1.0, draws: Floats | None = None
     ) -> Floats:
         """Scores of all labels, shape (n, K).
 
@@ -150,13 +142,9 @@ class Score(ABC):
         return result
 
     def ranked(
-        self,
-        outputs: ModelOutputs,
-        *,
-        temperature: float = 1.0,
-        draws: Floats | None = None,
-    ) -> "RankedScores":
-        """Scores of the ranks of labelled samples: many thresholds can then be tried cheaply.
+        self, outputs: ModelOutputs, *, temperature: float = 1.0, draws: Floats | None = None
+    ) -> RankedScores:
+        """Scores by rank of labelled samples, with which many thresholds can be tried quickly.
 
         Examples
         --------
@@ -194,7 +182,7 @@ class Score(ABC):
         outputs : ModelOutputs
             n samples.
         thresholds : array of shape (n,) or (n, A)
-            One threshold per sample, or one for each of A levels.
+            One threshold per sample, or one for each of A alphas.
         temperature : float
             Divides the logits.
         draws : array of shape (n,), optional
@@ -206,14 +194,13 @@ class Score(ABC):
         -------
         mask : bool array of shape (n, K) or (n, K, A)
         """
-        levels = thresholds.reshape(len(outputs), -1)
-        mask = np.empty((len(outputs), outputs.n_classes, levels.shape[1]), dtype=bool)
+        columns = thresholds.reshape(len(outputs), -1)
+        mask = np.empty((len(outputs), outputs.n_classes, columns.shape[1]), dtype=bool)
 
         def fill(block: _Block) -> None:
-            for level in range(levels.shape[1]):
-                count = _count_up_to(block.by_rank, levels[block.rows, level])
-                count = np.maximum(count, smallest)
-                mask[block.rows, :, level] = _most_likely(block, count)
+            for place, own in enumerate(columns[block.rows].T):
+                count = np.maximum(count_up_to(block.by_rank, own), smallest)
+                mask[block.rows, :, place] = most_likely(block.probabilities, block.ranked, count)
 
         self._each_block(outputs, temperature, draws, fill)
         return mask if thresholds.ndim == 2 else mask[:, :, 0]
@@ -225,7 +212,7 @@ class Score(ABC):
         draws: Floats | None,
         use: Callable[[_Block], None],
     ) -> None:
-        """Hand out blocks of probabilities with the scores of their ranks."""
+        """Call `use` on every block of samples, in threads."""
         if self.randomized and draws is None:
             raise InputError("a randomised score needs draws, one uniform number per sample.")
 
@@ -258,10 +245,7 @@ class Softmax(Score):
     array([0.25])
     """
 
-    @property
-    def randomized(self) -> bool:
-        """Never."""
-        return False
+    randomized = False
 
     def _raw(self, sorted_probabilities: Floats, draws: Floats | None) -> Floats:
         return 1.0 - sorted_probabilities
@@ -272,7 +256,7 @@ class Softmax(Score):
 
 @dataclass(frozen=True, kw_only=True)
 class _Cumulative(Score):
-    """Probability mass ranked above the label, a share of its own, and a penalty by rank."""
+    """Mass ranked above the label, a share of the label's own mass, and a penalty by rank."""
 
     own_mass: Literal["exclude", "include", "random"] = "exclude"
 
@@ -285,12 +269,12 @@ class _Cumulative(Score):
 
     @property
     def randomized(self) -> bool:
-        """Whether the own mass counts by a random share."""
+        """Whether a random share of the label's own mass counts."""
         return self.own_mass == "random"
 
     @abstractmethod
     def _penalty(self, n_classes: int) -> Floats:
-        """What each rank costs on top of the mass, shape (K,), never decreasing."""
+        """What is added to the mass at each rank, shape (K,), never decreasing."""
 
     def _share(self, draws: Floats | None) -> Floats:
         """Share of the label's own mass that counts."""
@@ -309,7 +293,7 @@ class _Cumulative(Score):
             np.cumsum(sorted_probabilities[:, :-1], axis=1, out=mass[:, 1:])
         if self.randomized:
             mass += self._share(draws) * sorted_probabilities
-            # Increasing in exact arithmetic; rounding must not let a worse rank pass first.
+            # Increasing in exact arithmetic; with rounding, a worse rank could score lower.
             np.maximum.accumulate(mass, axis=1, out=mass)
         mass += self._penalty(mass.shape[1])
         return mass
@@ -395,36 +379,3 @@ class RAPS(_Cumulative):
     def _penalty(self, n_classes: int) -> Floats:
         counted = np.arange(n_classes) + (self.own_mass != "exclude")
         return np.asarray(self.lam * np.maximum(0.0, counted - float(self.k_reg)))
-
-
-def _count_up_to(by_rank: Floats, threshold: Floats) -> NDArray[np.int64]:
-    """How many ranks have a score of at most the threshold; scores never decrease."""
-    above = by_rank > threshold[:, None]
-    count: NDArray[np.int64] = np.where(above[:, -1], above.argmax(axis=1), by_rank.shape[1])
-    return count
-
-
-def ranks_of(probabilities: Floats, codes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """0-based rank of one label per row; among equals the lower column comes first."""
-    own = np.take_along_axis(probabilities, codes[:, None], axis=1)
-    before = np.arange(probabilities.shape[1]) < codes[:, None]
-    ahead = (probabilities > own) | ((probabilities == own) & before)
-    ranks: NDArray[np.int64] = np.count_nonzero(ahead, axis=1)
-    return ranks
-
-
-def _most_likely(block: _Block, count: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Mark the `count` most likely labels of each row; among equals the lower columns."""
-    last = np.take_along_axis(block.ranked, np.maximum(count - 1, 0)[:, None], axis=1)
-    mask: NDArray[np.bool_] = block.probabilities >= last
-    mask[count == 0] = False
-    after = np.minimum(count, block.ranked.shape[1] - 1)
-    following = np.take_along_axis(block.ranked, after[:, None], axis=1)
-    straddled = np.flatnonzero((following == last)[:, 0] & (count > 0) & (count <= after))
-    # Where equal probabilities straddle the cut, the first of them fill the places left.
-    if straddled.size:
-        tied = block.probabilities[straddled] == last[straddled]
-        mask[straddled] &= ~tied
-        places = count[straddled] - np.count_nonzero(mask[straddled], axis=1)
-        mask[straddled] |= tied & (np.cumsum(tied, axis=1) <= places[:, None])
-    return mask

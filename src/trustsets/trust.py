@@ -1,4 +1,4 @@
-"""Trust scores: how much closer the predicted class is than any other. Uses `neighbours`."""
+"""Trust scores: how much closer the predicted class is than any other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import Any, Protocol, Self, final
+from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,6 +29,7 @@ from trustsets.neighbours.points import (
     squares_about,
     take_rows,
 )
+from trustsets.neighbours.search import APPROXIMATIONS, Search, make_search
 
 __all__ = ["TrustScore", "trust_ratio", "warn_small_classes"]
 
@@ -39,27 +40,6 @@ LARGEST_SCORE = 1e12
 # Pairs of rows from which a run is long enough to show its progress.
 LONG_RUN = 10**10
 STORAGE_TYPES = (None, "float16", "float32", "float64")
-APPROXIMATIONS = (None, "pca", "ivf")
-# Training points whose nearest other class is searched exactly too, to measure the recall.
-RECALL_SAMPLE = 1000
-
-
-class _Search(Protocol):
-    """Any of the searches of `neighbours`."""
-
-    def distances(
-        self,
-        features: FloatArray,
-        scale: NDArray[np.float64],
-        own: IndexArray,
-        advance: Callable[[int], None] | None = None,
-    ) -> ClassDistances:
-        """Distances to the own and the nearest other class."""
-
-    def own_distances(
-        self, features: FloatArray, scale: NDArray[np.float64], own: IndexArray
-    ) -> NDArray[np.float64]:
-        """Distances to the own class."""
 
 
 @final
@@ -85,13 +65,13 @@ class TrustScore(BaseEstimator):
         farthest one, with a warning when fitting.
     squared : bool
         Use squared distances. `TrustScore(neighbour=2, squared=True)` gives the numbers of the
-        paper's own runs.
+        authors' runs of the paper.
     filter_fraction : float
-        Per class, drop up to this fraction of the points: those whose ball holding
-        `filter_neighbours` points of the class (themselves included) has the largest radius. Points
-        tied with the last one kept stay.
+        Drop up to this fraction of the points of each class: those with the largest distance to
+        their `filter_neighbours`-th nearest point of the class, themselves included. Points tied
+        with the last one kept are kept too.
     filter_neighbours : int
-        Points in that ball. A class with fewer points is kept whole.
+        See `filter_fraction`. Classes with fewer points are not filtered.
     device : str
         `"cpu"`, or a torch device such as `"cuda"` or `"cuda:1"`; `"torch:cpu"` runs the torch
         search on the CPU.
@@ -100,10 +80,10 @@ class TrustScore(BaseEstimator):
         `"float16"` halves a file and rounds the training features to about three digits.
     approximate : {None, "pca", "ivf"}
         For very large training sets. `"pca"` measures distances in the `components` leading
-        principal directions; `"ivf"` looks for other classes in the `probes` nearest of a set of
-        clusters (FAISS). How often either finds the right other class is measured when fitting
-        (`recall_`). Coverage guarantees hold for any function of the features, so they do not
-        depend on how Trust is computed: an approximation can cost efficiency, never validity.
+        principal directions. `"ivf"` looks for other classes in the `probes` nearest of a set of
+        clusters; it needs FAISS (``pip install "trustsets[faiss]"``). How often the right other
+        class is found is measured when fitting (`recall_`). Coverage guarantees hold for any
+        function of the features, so an approximation can make sets larger, but not invalid.
     components : int
         Directions that `"pca"` keeps.
     probes : int
@@ -128,11 +108,11 @@ class TrustScore(BaseEstimator):
 
     Notes
     -----
-    Odd cases have a rule each, and the score is always finite, increases with the other distance
-    and decreases with the own one: a training point of the predicted class has own distance 0 and
-    a score of about `other / 1e-12`; a point of two classes at once scores 1; a predicted class
-    that the training data lack is infinitely far and scores 0; with a single class the other
-    distance is infinite and the score is 1e12, the largest there is.
+    The score is always finite, increases with the other distance and decreases with the own one.
+    A training point of the predicted class has own distance 0 and a score of about
+    `other / 1e-12`. A point that two classes share scores 1. A predicted class without training
+    points is infinitely far and scores 0. With a single class the other distance is infinite and
+    the score is 1e12, the largest possible.
 
     Examples
     --------
@@ -231,12 +211,12 @@ class TrustScore(BaseEstimator):
         return own, other, self.classes_[np.maximum(found.other_class, 0)]
 
     def score(self, features: ArrayLike, predicted: ArrayLike) -> NDArray[np.float64]:
-        """Trust scores, (n,) float64; see the class for the formula and its odd cases."""
+        """Trust scores, (n,) float64; see the class for the formula and its special cases."""
         own, other, _ = self.distances(features, predicted)
         return trust_ratio(own, other, self.scale_**2 if self.squared else self.scale_)
 
     def to_state(self) -> dict[str, Any]:
-        """Everything needed to rebuild the object, for `storage`."""
+        """State for `from_state`."""
         self._check_fitted()
         return {
             "parameters": self.get_params(deep=False),
@@ -265,25 +245,27 @@ class TrustScore(BaseEstimator):
 
     @property
     def _widen(self) -> bool:
-        """Whether the search needs float32: a card takes float16, half to keep and to move."""
+        """Whether the search needs float32; that of a GPU takes float16, in half the memory."""
         return self.device == "cpu" or self.approximate == "ivf"
 
     def _set_up(
         self, classes: NDArray[Any], stored: FloatArray, points: ClassPoints, scale: float
     ) -> None:
         """Finish a fit: reduce or cluster when approximate, and measure the recall."""
-        reduction = None
+        exact, reduction = points, None
         if self.approximate == "pca":
             from trustsets.neighbours.approximate import principal_reduction, reduce_rows
 
             reduction = principal_reduction(points, self.components)
-            exact = points
             stored = as_stored(reduce_rows(points.features, points.scale, *reduction), self.storage)
             points = search_points(stored, points.starts, False, self._widen)
-        else:
-            exact = points
         self._finish(classes, stored, points, scale, reduction)
-        self.recall_ = 1.0 if self.approximate is None else self._measure_recall(exact)
+        self.recall_ = 1.0
+        if self.approximate is not None:
+            from trustsets.neighbours.approximate import measured_recall
+
+            truth = self._build_search(exact, exact=True)
+            self.recall_ = measured_recall((truth, exact), (self._search, points))
 
     def _finish(
         self,
@@ -305,19 +287,12 @@ class TrustScore(BaseEstimator):
 
     def _build_search(
         self, points: ClassPoints, neighbour: int | None = None, exact: bool = False
-    ) -> _Search:
+    ) -> Search:
         """Make the search that the parameters ask for."""
         wanted = self.neighbour if neighbour is None else neighbour
         memory = None if self.working_memory is None else self.working_memory * 2**20
-        if self.approximate == "ivf" and not exact:
-            from trustsets.neighbours.approximate import ClusterSearch
-
-            return ClusterSearch(points, wanted, self.probes, memory)
-        if self.device == "cpu":
-            from trustsets.neighbours.exact import ExactSearch
-
-            return ExactSearch(points, wanted, memory=memory)
-        return _torch_search(points, wanted, self.device, memory)
+        probes = self.probes if self.approximate == "ivf" and not exact else None
+        return make_search(points, wanted, self.device, probes, memory)
 
     def _dense(self, points: ClassPoints) -> NDArray[np.bool_]:
         r"""Mark the high-density points of each class.
@@ -358,17 +333,6 @@ class TrustScore(BaseEstimator):
         with _progress_bar(self.progress, len(matrix), len(self._points.features)) as advance:
             return self._search.distances(matrix, scale, own, advance)
 
-    def _measure_recall(self, points: ClassPoints) -> float:
-        """Share of sampled training points whose nearest other class the search finds."""
-        rng = np.random.default_rng(0)
-        total = len(points.features)
-        asked = rng.choice(total, min(RECALL_SAMPLE, total), replace=False)
-        exact = self._build_search(points, exact=True)
-        own = points.codes[asked]
-        truth = exact.distances(points.features[asked], points.scale[asked], own)
-        found = self._search.distances(self._points.features[asked], self._points.scale[asked], own)
-        return float(np.mean(truth.other_class == found.other_class))
-
     def _check_fitted(self) -> None:
         if not hasattr(self, "classes_"):
             raise NotCalibratedError(
@@ -376,12 +340,10 @@ class TrustScore(BaseEstimator):
             )
 
     def _check_parameters(self) -> None:
-        for name in (
-            "neighbour", "filter_neighbours", "components", "probes", "working_memory"
-        ):  # fmt: skip
+        names = ["neighbour", "filter_neighbours", "components", "probes"]
+        names += [] if self.working_memory is None else ["working_memory"]
+        for name in names:
             value = getattr(self, name)
-            if name == "working_memory" and value is None:
-                continue
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
                 raise InputError(f"{name} must be a whole number of at least 1, got {value!r}.")
         if not 0.0 <= self.filter_fraction < 1.0:
@@ -414,9 +376,8 @@ def _check_points(state: dict[str, Any]) -> None:
     names = classes.tolist()
     require(names == sorted(set(names)), "TrustScore.classes", "must be distinct and sorted")
     for name, largest in (("scale", np.finfo(np.float64).max), ("recall", 1.0)):
-        own = state[name]
-        held = isinstance(own, float | int) and 0.0 <= own <= largest
-        require(held, f"TrustScore.{name}", "must be a finite number, not negative")
+        allowed = isinstance(state[name], float | int) and 0.0 <= state[name] <= largest
+        require(allowed, f"TrustScore.{name}", "must be a finite number, not negative")
     if state["reduction"] is not None:
         mean, directions = state["reduction"]
         require_numbers(mean, "TrustScore.reduction", None)
@@ -424,7 +385,7 @@ def _check_points(state: dict[str, Any]) -> None:
 
 
 def warn_small_classes(classes: NDArray[Any], sizes: IndexArray, neighbour: int) -> None:
-    """Say which classes cannot be represented by the neighbour asked for."""
+    """Warn of classes with fewer training points than the neighbour asked for."""
     small = np.flatnonzero(sizes < neighbour)
     if len(small):
         warnings.warn(
@@ -434,22 +395,6 @@ def warn_small_classes(classes: NDArray[Any], sizes: IndexArray, neighbour: int)
             TrustSetsWarning,
             stacklevel=3,
         )
-
-
-def _torch_search(points: ClassPoints, neighbour: int, device: str, memory: int | None) -> _Search:
-    try:
-        from trustsets.neighbours.torch_search import TorchSearch
-    except ImportError as error:
-        raise InputError(
-            f'device={device!r} needs torch, which is not installed. Install "trustsets[torch]", '
-            'or use device="cpu".'
-        ) from error
-    try:
-        return TorchSearch(points, neighbour, device.removeprefix("torch:"), memory)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(
-            f'device={device!r} cannot be used by torch: {error}. Use device="cpu".'
-        ) from error
 
 
 def trust_ratio(

@@ -1,10 +1,12 @@
-"""How many threads a process uses."""
+"""Work in blocks equals work on all rows at once; and how many threads a process uses."""
 
 import os
 
+import numpy as np
 import pytest
 
-from trustsets._common.blocks import available_cores
+from trustsets._common import blocks
+from trustsets._common.blocks import available_cores, row_blocks, row_numbers
 
 
 @pytest.mark.parametrize(("value", "expected"), [("3", 3), ("2,4", 2), (" 1 ", 1)])
@@ -21,3 +23,22 @@ def test_otherwise_there_is_one_for_each_core(monkeypatch, value):
     assert cores == available_cores() >= 1
     if hasattr(os, "sched_getaffinity"):
         assert cores == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 100])
+def test_blocks_cover_every_row_once_and_in_order(monkeypatch, n):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 8 * 3 * 4)  # four rows of three numbers
+    sizes = [rows.stop - rows.start for rows in row_blocks(n, 3)]
+    assert [i for rows in row_blocks(n, 3) for i in range(rows.start, rows.stop)] == list(range(n))
+    assert max(sizes, default=0) <= 4
+    # A row wider than a block is a block of its own.
+    assert all(rows.stop - rows.start == 1 for rows in row_blocks(n, 1000))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int64])
+def test_numbers_of_rows_do_not_depend_on_the_blocks(monkeypatch, dtype):
+    table = np.random.default_rng(0).integers(0, 99, size=(50, 3)).astype(dtype)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 8 * 3 * 4)
+    found = row_numbers(lambda rows: table[rows].max(axis=1), 50, 3, dtype)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, table.max(axis=1))

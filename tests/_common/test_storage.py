@@ -231,6 +231,14 @@ def test_a_file_cannot_name_any_function(spec):
         storage._build("Custom", {"spec": spec, "name": "x"})
 
 
+def test_files_with_older_field_names_still_load():
+    old = {"columns": ("sex",), "restraint": 5.0}
+    assert storage._build("Groups", old) == Groups("sex", penalty=5.0)
+    seen = {"columns": ("sex",), "levels": (("f", "m"),), "combinations": (("f",), ("m",))}
+    fitted = storage._build("FittedGroups", seen | {"price": 5.0})
+    assert (fitted.penalty, fitted.values) == (5.0, (("f", "m"),))
+
+
 def test_the_package_logs_to_its_own_logger(make_outputs, tmp_path, caplog):
     logger = logging.getLogger("trustsets")
     assert any(isinstance(handler, logging.NullHandler) for handler in logger.handlers)

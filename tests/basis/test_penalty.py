@@ -62,14 +62,14 @@ def test_a_large_penalty_leaves_linear_functions(make_outputs):
 
 def test_no_penalty_changes_nothing(make_outputs):
     fitted = Polynomial(3, (Confidence(),)).fit(Observed(make_outputs()))
-    assert fitted.penalty(Observed(make_outputs())).shape == (0, 4)
+    assert fitted.penalty_rows(Observed(make_outputs())).shape == (0, 4)
 
 
 def test_a_sum_pays_for_each_part_in_its_own_columns(make_outputs):
     observed = Observed(make_outputs())
     smooth = Polynomial(3, (Confidence(),), penalty=2.0)
     fitted = (Groups() + smooth + Intercept()).fit(observed)
-    rows = fitted.penalty(observed)
+    rows = fitted.penalty_rows(observed)
     n_groups = Groups().fit(observed).design(observed).shape[1]
     expected = np.zeros((2, n_groups + 5))
     expected[0, n_groups + 2] = expected[1, n_groups + 3] = 2.0

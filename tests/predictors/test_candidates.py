@@ -70,6 +70,7 @@ def test_sets_are_those_of_a_linear_program_for_each_candidate(basis, seed):
                 assert sets.mask[i, code] == (own[i, code] <= threshold)
 
 
+@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # small classes
 def test_indicators_alone_are_class_conditional_mondrian():
     for seed in range(5):
         calibration, test = some(seed, 150), some(50 + seed, 400)

@@ -43,7 +43,7 @@ PREDICTORS = {
     "conditional": lambda: ConditionalConformal(),
     "conditional, curve": lambda: ConditionalConformal(basis=CURVE + Groups("site")),
     "conditional, penalised": lambda: ConditionalConformal(
-        basis=CURVE + Groups("site", restraint=5.0)
+        basis=CURVE + Groups("site", penalty=5.0)
     ),
     "conditional, randomised": lambda: ConditionalConformal(
         APS(own_mass="random"), CURVE, randomized=True
@@ -89,7 +89,7 @@ def test_a_value_unseen_in_any_group_column_is_finite_under_the_penalty(strange,
     rng = np.random.default_rng(0)
     columns = {"site": list("abc"), "sex": list("fm"), "age": [1, 2, 3, 4]}
     seen = {name: rng.choice(values, size=300) for name, values in columns.items()}
-    basis = Intercept() + Groups(restraint=5.0)
+    basis = Intercept() + Groups(penalty=5.0)
     calibration = make_outputs(300, groups=seen)
     predictor = ConditionalConformal(basis=basis).calibrate(calibration)
     groups = {name: ["new" if name in strange else own[0]] * 6 for name, own in seen.items()}

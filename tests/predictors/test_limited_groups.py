@@ -54,7 +54,7 @@ def test_thresholds_are_those_of_the_groups_limited_by_two_others(parts):
     calibration, test = parts
     own = thresholds(SMOOTH + Groups(), calibration, test)
     low, high = (thresholds(SMOOTH, calibration, test, alpha) for alpha in (ALPHA, ALPHA / 4))
-    limited = thresholds(SMOOTH + Groups(restraint=PROHIBITIVE), calibration, test)
+    limited = thresholds(SMOOTH + Groups(penalty=PROHIBITIVE), calibration, test)
     expected = np.clip(own.thresholds, low.thresholds, high.thresholds)
     np.testing.assert_allclose(limited.thresholds, expected, atol=1e-6)
     # All three cases occur, or this test would say little.
@@ -66,7 +66,7 @@ def test_thresholds_are_those_of_the_groups_limited_by_two_others(parts):
 def test_the_lower_fit_decides_where_the_two_cross(parts):
     """Fits at two levels may cross; the guarantee is that of the lower one."""
     calibration, _ = parts
-    predictor = ConditionalConformal(basis=SMOOTH + Groups(restraint=10.0)).calibrate(calibration)
+    predictor = ConditionalConformal(basis=SMOOTH + Groups(penalty=10.0)).calibrate(calibration)
     learned = predictor.state_.learned
     learned.prepare(ALPHA)
     (own, low, high), exact = learned._fits, np.zeros(4, np.int8)
@@ -90,7 +90,7 @@ def test_few_samples_or_none_give_a_finite_threshold_that_says_so(parts):
     )
     for new in (test, stranger):
         own = thresholds(SMOOTH + Groups(), calibration, new)
-        limited = thresholds(SMOOTH + Groups(restraint=10.0), calibration, new)
+        limited = thresholds(SMOOTH + Groups(penalty=10.0), calibration, new)
         without = np.isinf(own.thresholds)
         assert without.any()
         assert np.isfinite(limited.thresholds).all()
@@ -102,14 +102,14 @@ def test_few_samples_or_none_give_a_finite_threshold_that_says_so(parts):
 
 def test_smaller_alphas_give_larger_sets(parts):
     calibration, test = parts
-    limited = thresholds(SMOOTH + Groups(restraint=10.0), calibration, test, (0.05, 0.1, 0.3))
+    limited = thresholds(SMOOTH + Groups(penalty=10.0), calibration, test, (0.05, 0.1, 0.3))
     assert (np.diff(limited.mask.astype(int), axis=2) <= 0).all()
 
 
 def test_order_of_the_samples_does_not_matter(parts):
     calibration, test = parts
     order = np.random.default_rng(1).permutation(len(calibration))
-    basis = SMOOTH + Groups(restraint=10.0)
+    basis = SMOOTH + Groups(penalty=10.0)
     first = thresholds(basis, calibration, test)
     second = thresholds(basis, calibration.take(order), test)
     np.testing.assert_array_equal(first.thresholds, second.thresholds)
@@ -118,7 +118,7 @@ def test_order_of_the_samples_does_not_matter(parts):
 
 def test_storage_keeps_the_group_penalty(parts, tmp_path):
     calibration, test = parts
-    basis = SMOOTH + Groups("sex", restraint=10.0)
+    basis = SMOOTH + Groups("sex", penalty=10.0)
     predictor = ConditionalConformal(basis=basis).calibrate(calibration)
     predictor.save(tmp_path / "model")
     again = load(tmp_path / "model")
@@ -131,7 +131,7 @@ def test_storage_keeps_the_group_penalty(parts, tmp_path):
 def test_prediction_files_with_the_former_word_are_read(parts, tmp_path):
     calibration, test = parts
     model, outputs, sets = (tmp_path / name for name in ("model", "new.npz", "sets.parquet"))
-    basis = SMOOTH + Groups(restraint=10.0)
+    basis = SMOOTH + Groups(penalty=10.0)
     predictor = ConditionalConformal(basis=basis).calibrate(calibration)
     predictor.save(model)
     np.savez(outputs, logits=test.logits, **test.groups)
@@ -150,8 +150,8 @@ def test_randomised_sets_are_not_limited(parts):
     """They promise coverage of exactly 1 - alpha, which wider sets would exceed."""
     calibration, test = parts
     found = []
-    for restraint in (0.0, 10.0):
-        basis = SMOOTH + Groups(restraint=restraint)
+    for penalty in (0.0, 10.0):
+        basis = SMOOTH + Groups(penalty=penalty)
         predictor = ConditionalConformal(basis=basis, randomized=True).calibrate(calibration)
         found.append(predictor.predict_set(test).thresholds)
         assert "/ m" not in predictor.summary()
@@ -173,10 +173,10 @@ def hard_group(n: int, rng: np.random.Generator) -> ModelOutputs:
 
 def test_coverage_on_average_is_kept_and_that_of_groups_up_to_the_penalty():
     """The law of the docstring, over 150 calibrations of 150 samples, 30 of them hard."""
-    restraint, n = 2.0, 150
+    penalty, n = 2.0, 150
     rng = np.random.default_rng(0)
     hits, hard_hits = [], []
-    basis = Intercept() + Groups(restraint=restraint)
+    basis = Intercept() + Groups(penalty=penalty)
     for _ in range(150):
         calibration, test = hard_group(n, rng), hard_group(400, rng)
         predictor = ConditionalConformal(Softmax(), basis, allow_empty=True).calibrate(calibration)
@@ -185,10 +185,10 @@ def test_coverage_on_average_is_kept_and_that_of_groups_up_to_the_penalty():
         hard_hits.append(covered[test.groups["kind"] == "hard"].mean())
     error = 3.0 * np.std(hard_hits) / np.sqrt(len(hard_hits))
     assert np.mean(hits) >= 1 - ALPHA - 3.0 * np.std(hits) / np.sqrt(len(hits))
-    assert np.mean(hard_hits) >= 1 - ALPHA - restraint / (0.2 * (n + 1)) - error
+    assert np.mean(hard_hits) >= 1 - ALPHA - penalty / (0.2 * (n + 1)) - error
 
 
-@pytest.mark.parametrize("restraint", [-1.0, 0.5, np.inf, np.nan])
-def test_a_penalty_too_small_to_make_thresholds_finite_is_refused(restraint):
-    with pytest.raises(InputError, match="restraint must be 0, or finite and 1 or more"):
-        Groups("site", restraint=restraint)
+@pytest.mark.parametrize("penalty", [-1.0, 0.5, np.inf, np.nan])
+def test_a_penalty_too_small_to_make_thresholds_finite_is_refused(penalty):
+    with pytest.raises(InputError, match="penalty must be 0, or finite and 1 or more"):
+        Groups("site", penalty=penalty)

@@ -41,7 +41,7 @@ PREDICTORS = (
     ConditionalConformal(
         basis=Polynomial(1, (Confidence(transform="rank"), FREQUENCY))
         + PrincipalComponents(2)
-        + Groups("site", restraint=5.0)
+        + Groups("site", penalty=5.0)
         + Intercept()
     ),
     PluginConformal(APS(own_mass="random"), Polynomial(2), TRUST),

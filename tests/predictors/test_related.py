@@ -446,7 +446,7 @@ def test_bad_input_to_atypicality_is_named(training, make_outputs):
             Atypicality.from_training(*arguments)
     with pytest.raises(InputError, match='transform="log" needs positive values'):
         Atypicality.from_training(features, labels, transform="log")
-    with pytest.raises(InputError, match="Atypicality holds no fit"):
+    with pytest.raises(InputError, match="Atypicality is not fitted"):
         Atypicality()
     fitted = Atypicality.from_training(features, labels)
     with pytest.raises(InputError, match="dimension 2, but Atypicality was fitted on 3"):

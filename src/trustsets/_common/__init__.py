@@ -1,1 +1,1 @@
-"""Plumbing no user meets: arrays, blocks, draws, quantiles, storage, validation."""
+"""Helpers behind the public modules: arrays, blocks, draws, quantiles, ranks, storage, checks."""

@@ -1,4 +1,4 @@
-"""Arrays of any make become checked NumPy arrays here. Imports errors only."""
+"""Arrays of any library become checked NumPy arrays here."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
-"""Files that appear whole or not at all, under the name asked for. Imports nothing of the package.
+"""Files that appear complete or not at all.
 
-A new file is written under a temporary name beside its place and then renamed. A link is written
-through, a device or a pipe is written to, and neither is ever replaced; a file that is rewritten
-keeps its permissions.
+A new file is written under a temporary name in the same folder and then renamed. Links are
+followed. Devices and pipes are written to and never replaced. A file that is rewritten keeps its
+permissions.
 """
 
 import contextlib
@@ -17,15 +17,15 @@ from typing import IO
 
 __all__ = ["atomic_path", "is_stream", "put_in_place", "real_place", "try_lock"]
 
-# What leads here is a device, or an open file of some process, whatever its kind.
+# A path that leads here is a device, or an open file of some process.
 _DEVICES = ("/dev/", "/proc/")
 
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path that takes the place of `path` when the block succeeds.
+    """Yield a temporary path that is renamed to `path` when the block succeeds.
 
-    What a killed process left beside the same place is removed.
+    Temporary files that a killed process left there are removed.
     """
     target = Path(path)
     place = real_place(target)
@@ -33,9 +33,9 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     _sweep(folder, place.name)
     handle, name = tempfile.mkstemp(dir=folder, prefix=f".{place.name}.", suffix=".part")
     temporary = Path(name)
-    with os.fdopen(handle, "rb") as held:
-        # The lock tells `_sweep` in other processes that this file is at work.
-        try_lock(held)
+    with os.fdopen(handle, "rb") as locked:
+        # The lock tells `_sweep` in other processes that this file is in use.
+        try_lock(locked)
         try:
             yield temporary
             with temporary.open("rb+") as file:
@@ -75,7 +75,7 @@ def real_place(path: Path) -> Path:
 
 
 def try_lock(file: IO[bytes]) -> bool:
-    """Lock an open file for this process; the system lets go of it after a kill."""
+    """Lock an open file for this process; the system unlocks it when the process ends."""
     try:
         import fcntl
     except ImportError:  # Windows: two runs at once are not noticed there

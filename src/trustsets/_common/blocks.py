@@ -1,4 +1,4 @@
-"""Row-wise work in cache-sized blocks, and how many threads may do it. Imports nothing.
+"""Row-wise work in cache-sized blocks, and how many threads may do it.
 
 Every result depends on its own row alone, so neither the block size nor the
 number of threads can change it.
@@ -7,8 +7,12 @@ number of threads can change it.
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-__all__ = ["available_cores", "for_each_block", "row_blocks"]
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+__all__ = ["available_cores", "for_each_block", "row_blocks", "row_numbers"]
 
 # Bytes of float64 in one block. Sorting and exponentials of blocks this size stay
 # in the second-level cache, and NumPy releases the GIL in both.
@@ -31,6 +35,29 @@ def for_each_block(function: Callable[[slice], None], n_rows: int, width: int) -
     with ThreadPoolExecutor(max_workers=min(len(blocks), available_cores())) as pool:
         for _ in pool.map(function, blocks):
             pass
+
+
+def row_numbers(
+    function: Callable[[slice], NDArray[Any]],
+    n_rows: int,
+    width: int,
+    dtype: DTypeLike = np.float64,
+) -> NDArray[Any]:
+    """One number for each row, from a function that gives those of a block.
+
+    Examples
+    --------
+    >>> table = np.arange(6.0).reshape(3, 2)
+    >>> row_numbers(lambda rows: table[rows].sum(axis=1), *table.shape)
+    array([1., 5., 9.])
+    """
+    result = np.empty(n_rows, dtype)
+
+    def fill(rows: slice) -> None:
+        result[rows] = function(rows)
+
+    for_each_block(fill, n_rows, width)
+    return result
 
 
 def available_cores() -> int:

@@ -1,4 +1,4 @@
-"""One uniform number per sample, a pure function of (seed, stream, key). Imports nothing.
+"""One uniform number per sample, a pure function of (seed, stream, key).
 
 The key is the row number of a sample or a number made of its content. Because nothing but
 these three enters, the draw of a sample is the same whatever the batch, the order or the

@@ -1,7 +1,7 @@
-"""Whether a value is of an annotated type. Imports nothing of the package.
+"""Whether a value is of an annotated type.
 
-`storage` compares what a file holds with the annotations of the class that it is for, so that no
-class has to look for a text where a number belongs.
+`storage` compares the values in a file with the annotations of their class, so that no class has
+to check the types of its own fields.
 """
 
 import types
@@ -22,9 +22,9 @@ def mismatch(values: Mapping[str, Any], annotated: Any) -> str | None:
 
 
 def fits(value: Any, annotation: Any) -> bool:  # noqa: PLR0911
-    """Whether a value is of a type; what cannot be checked counts as right.
+    """Whether a value is of a type; types that cannot be checked are accepted.
 
-    A list passes for a tuple, as it does where these classes are made by hand.
+    A list is accepted for a tuple, as it is by the constructors of these classes.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Ranks and quantiles of split conformal prediction, in exact arithmetic. Imports errors only."""
+"""Ranks and quantiles of split conformal prediction, in exact arithmetic."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -14,12 +14,12 @@ __all__ = ["check_alpha", "check_alphas", "conformal_quantile", "conformal_rank"
 
 
 def check_alpha(alpha: Any) -> float:
-    """Return a miscoverage level strictly between 0 and 1, or raise."""
+    """Return alpha, the miscoverage asked for, as a float strictly between 0 and 1, or raise."""
     if isinstance(alpha, bool) or not isinstance(alpha, Real | np.floating):
         raise InputError(
             f"alpha must be a number strictly between 0 and 1; got {type(alpha).__name__}."
         )
-    # A float32 0.1 prints as 0.1: the decimal that was meant, not its 24-bit neighbour.
+    # A float32 0.1 prints as 0.1: that decimal is meant, not the nearest float32.
     number = float(str(alpha)) if isinstance(alpha, np.floating) else float(alpha)
     if not 0.0 < number < 1.0:
         raise InputError(f"alpha must lie strictly between 0 and 1; got {alpha}.")
@@ -27,7 +27,7 @@ def check_alpha(alpha: Any) -> float:
 
 
 def check_alphas(alpha: Any) -> tuple[tuple[float, ...], bool]:
-    """Return the levels as a tuple, and whether a single number was given."""
+    """Return the alphas as a tuple, and whether a single number was given."""
     if isinstance(alpha, Sequence | np.ndarray) and not isinstance(alpha, str):
         if np.ndim(alpha) == 1 and len(alpha) > 0:
             return tuple(check_alpha(item) for item in alpha), False

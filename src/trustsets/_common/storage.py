@@ -1,12 +1,12 @@
 """The `.trustsets` file: arrays and JSON in one safetensors file, no code.
 
-A file holds tensors and one JSON header: the version of the format, a tree that says
-which known class takes which values and arrays, and a SHA-256 of all of it. Loading
-builds only classes that were marked with `storable`; nothing in a file is ever executed.
-The checksum tells of accidents. Whoever alters a file can also compute it, so every object is
-checked after it is built: its fields against their annotations, then by its own `check_state`.
-Imports atomic, errors and field_types. (One header, because safetensors writes several metadata
-entries in random order, and equal objects should give equal files.)
+A file holds tensors and one JSON header: the version of the format, a tree that says which known
+class takes which values and arrays, and a SHA-256 of both. Loading builds only classes that were
+marked with `storable`; nothing in a file is ever executed. The checksum detects accidents, not
+intent: whoever alters a file can also compute it. So every object is checked after it is built,
+its fields against their annotations and then by its own `check_state`. There is one header because
+safetensors writes several metadata entries in random order, and equal objects should give equal
+files.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 FORMAT = "trustsets"
 VERSION = 1
-# Texts are padded to a common width. Honest ones take few times their length in the file.
+# NumPy pads texts to a common width. A file may claim at most this multiple of their length.
 _LARGEST_PADDING = 64
 _SMALL = 1 << 20
 
@@ -59,15 +59,15 @@ def storable(cls: _Storable) -> _Storable:
 
     After loading, state (or ``state["parameters"]``) is compared with the annotations of the
     class, and a method ``check_state()``, if there is one, is called on the object. It raises a
-    `StorageError` that names the field where shapes, order or numbers cannot be right; see
-    `require`.
+    `StorageError` that names the field whose shape, order or numbers are wrong; see `require`.
+    A class attribute ``renamed_fields`` maps the field names of older files to those of today.
     """
     _REGISTRY[cls.__name__] = cls
     return cls
 
 
 def write(path: str | os.PathLike[str], value: Any, note: dict[str, Any] | None = None) -> None:
-    """Write a storable object to `path`, all of it or nothing.
+    """Write a storable object to `path`, completely or not at all.
 
     `note` is plain JSON data about the file, such as how it was made; see `read_note`.
     """
@@ -255,7 +255,7 @@ def _encode_object(value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
         state = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
     else:
         state = value.to_state()
-    # What could not be loaded is refused while it can still be repaired.
+    # What could not be loaded is refused now, while it can still be repaired.
     _check_types(name, type(value), state)
     return {"object": name, "state": {key: _encode(item, arrays) for key, item in state.items()}}
 
@@ -289,13 +289,13 @@ def _decode(node: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:  # noqa:
 
 
 def _text_array(items: list[Any], width: str) -> np.ndarray[Any, Any]:
-    """Texts in their dtype, whose width is a claim of the file and is checked before it is used."""
+    """Texts in the dtype that the file names, checked first: a huge width would fill the memory."""
     require(all(isinstance(item, str) for item in items), "an array of texts", "must hold texts")
     dtype = np.dtype(width)
-    held = sum(map(len, items)) + len(items)
-    room = max(_SMALL, _LARGEST_PADDING * dtype.alignment * held)
-    honest = dtype.kind in "US" and 0 < dtype.itemsize * max(1, len(items)) <= room
-    require(honest or not items, "an array of texts", f"cannot have the type {width!r}")
+    length = sum(map(len, items)) + len(items)
+    room = max(_SMALL, _LARGEST_PADDING * dtype.alignment * length)
+    allowed = dtype.kind in "US" and 0 < dtype.itemsize * max(1, len(items)) <= room
+    require(allowed or not items, "an array of texts", f"cannot have the type {width!r}")
     return np.array(items, dtype=dtype if items else "U1")
 
 
@@ -309,6 +309,8 @@ def _build(name: str, state: dict[str, Any]) -> Any:
     cls: Any = _REGISTRY.get(name)
     if cls is None:
         raise StorageError(f"it holds an unknown kind of object, {name!r}.")
+    renamed = getattr(cls, "renamed_fields", {})
+    state = {renamed.get(field, field): value for field, value in state.items()}
     _check_types(name, cls, state)
     value = cls.from_state(state) if hasattr(cls, "from_state") else cls(**state)
     if hasattr(value, "check_state"):

@@ -1,4 +1,4 @@
-"""The rules for the arguments of `ModelOutputs`, one each. Imports arrays, blocks, errors."""
+"""The rules for the arguments of `ModelOutputs`, one function each."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +25,7 @@ _SUM_TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-3}
 
 
 def encode_labels(labels: Array, classes: Array, name: str = "labels") -> NDArray[np.int64]:
-    """Positions of `labels` in `classes`, or an error that names the first stranger."""
+    """Positions of `labels` in `classes`, or an error that names the first unknown label."""
     if classes.dtype.kind in "iu" and labels.dtype.kind in "iu" and _counts_from_zero(classes):
         codes = labels.astype(np.int64)
         unknown = (codes < 0) | (codes >= classes.size)
@@ -96,7 +96,7 @@ def check_classes(value: Any, labels: Array | None, n_classes: int) -> Array:
     if distinct.dtype.kind in "iu" and distinct[0] >= 0 and distinct[-1] < n_classes:
         return read_only(np.arange(n_classes))
     if distinct.dtype.kind == "i" and distinct[:2].tolist() == [-1, 0]:
-        # Taken for a name, the mark of unlabelled samples would shift all columns by one.
+        # As a class name, the usual mark of unlabelled samples would shift all columns by one.
         raise InputError(
             "labels hold -1 among positions of columns, where it often marks a sample without a "
             "label; leave such samples out, or pass classes= in the order of the columns."

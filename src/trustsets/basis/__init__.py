@@ -1,4 +1,4 @@
-"""Function classes: over what coverage is asked to hold. Imports statistics and below."""
+"""Function classes: what coverage is conditioned on."""
 
 from trustsets.basis.auto import BasisChoice, choose_basis
 from trustsets.basis.base import (

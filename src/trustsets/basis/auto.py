@@ -1,7 +1,7 @@
-"""``basis="auto"``: the function class that predicts held-out tuning scores best.
+"""``basis="auto"``: the function class with the lowest loss on held-out tuning samples.
 
-Imports functions, partitions and the engine. Only tuning samples are looked at, so the
-calibration samples stay exchangeable with new ones whatever is chosen.
+Only tuning samples are used, so the calibration samples stay exchangeable with new ones
+whatever is chosen.
 """
 
 from dataclasses import dataclass
@@ -21,23 +21,23 @@ from trustsets.statistics import Confidence, Observed, Statistic, Trust
 
 __all__ = ["BasisChoice", "choose_basis"]
 
-# (degree, penalty), the one that did best over all data sets measured first.
+# (degree, penalty); the first did best over all data sets measured.
 CANDIDATES = ((5, 10.0), (3, 10.0), (1, 0.0), (5, 2.0), (5, 40.0))
 # A candidate takes part if there are this many tuning samples for each of its columns.
 SAMPLES_PER_COLUMN = 4
 # Another candidate must beat the first by this many standard errors: with few tuning
 # samples the losses differ by chance alone, and then the first is the safer choice.
 NEEDED_ERRORS = 2.0
-# The level whose pinball loss is compared.
+# The alpha of the pinball loss that is compared.
 ALPHA = 0.1
 FOLDS = 3
-# Tuning samples that are compared on; more would make the choice slow, not better.
+# At most this many tuning samples are used; more would make the choice slow, not better.
 MOST_SAMPLES = 1000
-# Price of the coefficients of groups in the restrained fits: a group of 100 calibration samples may
-# be 5 points below 1 - alpha at most.
-RESTRAINT = 5.0
-# A group column takes part if its values have this many tuning samples on average: names
-# of patients, say, would make every new sample a stranger.
+# Penalty of `Groups`: coverage of a group of 100 calibration samples can be lower than 1 - alpha by
+# at most 5 percentage points.
+GROUP_PENALTY = 5.0
+# A group column takes part if its values have this many tuning samples on average. With names of
+# patients, say, every new sample would be of an unknown group.
 FEWEST_PER_GROUP = 10
 
 
@@ -52,7 +52,7 @@ class BasisChoice:
     basis : Basis
         The chosen function class, groups included.
     candidates : tuple of str
-        The smooth parts that were compared, in words.
+        The function classes that were compared, groups apart, in words.
     losses : array of shape (C,)
         Their mean pinball loss on held-out tuning samples, in units of the score.
     errors : array of shape (C,)
@@ -71,7 +71,7 @@ class BasisChoice:
     groups: tuple[str, ...]
 
     def check_state(self) -> None:
-        """Refuse a comparison that cannot have been made."""
+        """Refuse numbers that no comparison gives."""
         count = len(self.candidates)
         require_numbers(self.losses, "BasisChoice.losses", count)
         require_numbers(self.errors, "BasisChoice.errors", count)
@@ -93,14 +93,14 @@ class BasisChoice:
             )
         else:
             why = "no other had a clearly lower pinball loss on held-out tuning samples"
-        groups = held = ""
+        groups = bounded = ""
         if self.groups:
             groups = f", and indicators of the groups by {', '.join(self.groups)}"
-            held = (
+            bounded = (
                 " A group with few or no calibration samples cannot raise a threshold above the "
                 "one that all samples need at alpha / 4."
             )
-        return f"basis='auto' took {what}{groups}: {why}.{held}"
+        return f"basis='auto' took {what}{groups}: {why}.{bounded}"
 
 
 def choose_basis(tuning: Observed, scores: Floats) -> BasisChoice:
@@ -120,7 +120,7 @@ def choose_basis(tuning: Observed, scores: Floats) -> BasisChoice:
     columns = tuple(name for name in tuning.outputs.groups if _is_grouping(tuning, name))
     basis: Basis = bases[chosen]
     if columns:
-        basis = basis + Groups(*columns, restraint=RESTRAINT)
+        basis = basis + Groups(*columns, penalty=GROUP_PENALTY)
     return BasisChoice(basis, names, means, errors, chosen, columns)
 
 
@@ -148,21 +148,21 @@ def _held_out_losses(bases: list[Polynomial], tuning: Observed, scores: Floats) 
     losses = np.empty((scores.size, len(bases)))
     for place, basis in enumerate(bases):
         fitted = basis.fit(tuning)
-        phi, penalty = fitted.design(tuning)[used], fitted.penalty(tuning)
+        phi, penalty = fitted.design(tuning)[used], fitted.penalty_rows(tuning)
         for k in range(FOLDS):
             rows = np.vstack([phi[fold != k], penalty, -penalty])
-            targets = np.concatenate([scores[fold != k], np.zeros(2 * len(penalty))])
-            model = fit_quantiles(rows, targets, alpha=ALPHA)
+            padded = np.concatenate([scores[fold != k], np.zeros(2 * len(penalty))])
+            model = fit_quantiles(rows, padded, alpha=ALPHA)
             fit = model.thresholds(phi[fold == k], level=0.0).values
-            # A direction that the other folds lack has no fit; its sets would hold every class,
-            # as with a threshold at the largest score.
+            # A sample with a basis function that is zero in the other folds has no finite
+            # threshold. It counts as one at the largest score: the set is full either way.
             residual = scores[fold == k] - np.where(np.isfinite(fit), fit, scores.max())
             losses[fold == k, place] = np.maximum((1.0 - ALPHA) * residual, -ALPHA * residual)
     return losses
 
 
 def _best(losses: Floats) -> tuple[int, Floats, Floats]:
-    """Number, mean losses, and standard errors of the differences to the first."""
+    """The number of the candidate to take, mean losses, standard errors of the differences."""
     means = losses.mean(axis=0)
     differences = losses - losses[:, :1]
     errors = differences.std(axis=0) / np.sqrt(len(losses))
@@ -173,13 +173,13 @@ def _best(losses: Floats) -> tuple[int, Floats, Floats]:
 
 
 def _is_grouping(tuning: Observed, name: str) -> bool:
-    levels = np.unique(tuning.outputs.groups[name].astype(str))
-    return levels.size > 1 and len(tuning.outputs) >= FEWEST_PER_GROUP * levels.size
+    values = np.unique(tuning.outputs.groups[name].astype(str))
+    return values.size > 1 and len(tuning.outputs) >= FEWEST_PER_GROUP * values.size
 
 
 def _name(basis: Polynomial) -> str:
     if basis.degree == 0:
         return "constant functions"
     of = " and ".join(item.name for item in basis.of)
-    price = f" with penalty {basis.penalty:g}" if basis.penalty else ""
-    return f"polynomials of degree {basis.degree} in the ranks of {of}{price}"
+    penalty = f" with penalty {basis.penalty:g}" if basis.penalty else ""
+    return f"polynomials of degree {basis.degree} in the ranks of {of}{penalty}"

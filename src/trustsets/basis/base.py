@@ -1,8 +1,7 @@
-"""The contract of function classes: fit on samples, then map samples to an (n, p) array.
+"""What a function class is: fitted on samples, it maps samples to an (n, p) array.
 
-Imports statistics and below. A specification is a value object without data; its `fit`
-returns a fitted object that can be stored. Coverage then holds over every function
-``f(x) = phi(x)' beta`` of the fitted basis phi.
+A `Basis` is a value object without data; its `fit` returns a `FittedBasis`, which can be stored.
+Coverage is then guaranteed over every function ``f(x) = phi(x)' beta`` of the fitted basis phi.
 """
 
 from abc import ABC, abstractmethod
@@ -29,7 +28,7 @@ __all__ = [
 
 
 class FittedBasis(ABC):
-    """A basis phi with all it learned."""
+    """The basis functions phi, with everything they learned."""
 
     @abstractmethod
     def design(self, observed: Observed) -> Floats:
@@ -38,7 +37,7 @@ class FittedBasis(ABC):
     @property
     @abstractmethod
     def description(self) -> str:
-        """The functions it spans, in words that continue "every ..."."""
+        """The functions it spans, as words that continue "coverage over every ..."."""
 
     @property
     def width(self) -> int | None:
@@ -77,38 +76,34 @@ class FittedBasis(ABC):
         """Whether `design` could have returned `phi`, for the check of a loaded model."""
         return self.width is None or phi.shape[1] == self.width
 
-    def penalty(self, observed: Observed | None) -> Floats:
-        """Return rows w of shape (q, p); a fit adds ``sum_j |w_j' beta|`` to its loss.
+    def penalty_rows(self, observed: Observed | None) -> Floats:
+        """Return rows w of shape (q, p); a fit adds the penalty ``sum_j |w_j' beta|`` to its loss.
 
-        Most function classes have none. Coverage over a function ``phi' gamma`` can then be
-        off by ``sum_j |w_j' gamma| / (n + 1)`` at most, n being the calibration samples.
-        No samples are needed where `width` is known.
+        Most function classes have none. Coverage weighted by a function ``phi' gamma`` can
+        then differ from 1 - alpha by at most ``sum_j |w_j' gamma| / (n + 1)``, where n is the
+        number of calibration samples. No samples are needed where `width` is known.
         """
-        return np.zeros((0, self._width_on(observed)))
+        width = self.width
+        if width is None and observed is not None:
+            width = int(self.design(observed).shape[1])
+        return np.zeros((0, width or 0))
 
-    def restraint(self, observed: Observed | None) -> Floats:
-        """Return more such rows, for the fits that thresholds are held between.
+    def bounding_rows(self, observed: Observed | None) -> Floats:
+        """Return penalty rows that only the fits which bound the thresholds use.
 
-        Where a class has any, `ConditionalConformal` also fits with these rows among the
-        penalties, and keeps its thresholds between those of such a fit at alpha and of one at
-        a quarter of alpha and twice the price.
+        Where there are any, `ConditionalConformal` makes two more fits with these rows among
+        the penalties: one at alpha, whose thresholds are lower bounds, and one at alpha / 4
+        with twice the penalty, whose thresholds are upper bounds.
         """
-        return np.zeros((0, self._width_on(observed)))
-
-    @final
-    def _width_on(self, observed: Observed | None) -> int:
-        """Width, from samples where it must be and they are given."""
-        if self.width is None and observed is not None:
-            return int(self.design(observed).shape[1])
-        return self.width or 0
+        return self.penalty_rows(observed)[:0]
 
 
 class FittedPartition(FittedBasis):
-    """A basis that also puts every sample into at most one of finitely many cells."""
+    """Basis functions that also put every sample into at most one of finitely many cells."""
 
     @abstractmethod
     def cells(self, observed: Observed) -> Codes:
-        """Cell of each sample, shape (n,); -1 for a sample that fits none."""
+        """Cell of each sample, shape (n,); -1 for a sample in no cell."""
 
     @property
     @abstractmethod
@@ -176,8 +171,11 @@ class Sum(Basis):
 
     def could_become(self, fitted: FittedBasis) -> bool:
         """Whether every part could."""
-        same = isinstance(fitted, FittedSum) and len(fitted.parts) == len(self.parts)
-        return same and all(map(_could_become, self.parts, fitted.parts))  # type: ignore[attr-defined]
+        return (
+            isinstance(fitted, FittedSum)
+            and len(fitted.parts) == len(self.parts)
+            and all(p.could_become(f) for p, f in zip(self.parts, fitted.parts, strict=True))
+        )
 
     def fit(self, observed: Observed) -> "FittedSum":
         """Fit every part."""
@@ -188,7 +186,7 @@ class Sum(Basis):
 @storable
 @dataclass(frozen=True)
 class FittedSum(FittedBasis):
-    """Columns of all parts side by side; repeated directions are no harm."""
+    """Columns of all parts side by side; columns that depend on one another do no harm."""
 
     parts: tuple[FittedBasis, ...]
 
@@ -221,7 +219,7 @@ class FittedSum(FittedBasis):
         if min(widths) < 0 or sum(widths) != phi.shape[1]:
             return [part.width for part in self.parts].count(None) > 1
         pieces = np.split(phi, np.cumsum(widths)[:-1], axis=1)
-        return all(map(_could_give, self.parts, pieces))
+        return all(p.could_give(own) for p, own in zip(self.parts, pieces, strict=True))
 
     @property
     def uses_label(self) -> bool:
@@ -245,13 +243,13 @@ class FittedSum(FittedBasis):
         """Classes share a cell where they do in every part."""
         return joint_cells([part.class_cells(n_classes) for part in self.parts])
 
-    def penalty(self, observed: Observed | None) -> Floats:
+    def penalty_rows(self, observed: Observed | None) -> Floats:
         """Return the rows of all parts, each in the columns of its part."""
-        return np.asarray(block_diag(*[part.penalty(observed) for part in self.parts]))
+        return np.asarray(block_diag(*[part.penalty_rows(observed) for part in self.parts]))
 
-    def restraint(self, observed: Observed | None) -> Floats:
+    def bounding_rows(self, observed: Observed | None) -> Floats:
         """Return the rows of all parts, each in the columns of its part."""
-        return np.asarray(block_diag(*[part.restraint(observed) for part in self.parts]))
+        return np.asarray(block_diag(*[part.bounding_rows(observed) for part in self.parts]))
 
     @property
     def description(self) -> str:
@@ -263,14 +261,6 @@ def joint_cells(parts: list[Codes]) -> Codes:
     """Cells of the classes that share a cell in every one of several divisions."""
     _, cells = np.unique(np.stack(parts, axis=1), axis=0, return_inverse=True)
     return np.asarray(cells.reshape(-1), np.int64)
-
-
-def _could_give(part: FittedBasis, phi: Floats) -> bool:
-    return part.could_give(phi)
-
-
-def _could_become(part: Basis, fitted: FittedBasis) -> bool:
-    return part.could_become(fitted)
 
 
 def is_one_hot(phi: Floats) -> bool:

@@ -1,4 +1,4 @@
-"""Smooth and free function classes: polynomials, principal components, your own."""
+"""Function classes that are not indicators: constants, polynomials, components, your own."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import comb
 from types import FunctionType
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 from numpy.polynomial import chebyshev
@@ -40,10 +40,9 @@ class Intercept(Basis, FittedBasis):
            [1.]])
     """
 
-    @property
-    def learns(self) -> bool:
-        """Nothing is learned."""
-        return False
+    learns = False
+    width = 1
+    description = "constant function"
 
     def could_become(self, fitted: FittedBasis) -> bool:
         """Whether it is itself."""
@@ -53,11 +52,6 @@ class Intercept(Basis, FittedBasis):
         """Return itself."""
         return self
 
-    @property
-    def width(self) -> int:
-        """One function."""
-        return 1
-
     def could_give(self, phi: Floats) -> bool:
         """Whether these are ones."""
         return phi.shape[1] == 1 and bool((phi == 1.0).all())
@@ -65,11 +59,6 @@ class Intercept(Basis, FittedBasis):
     def design(self, observed: Observed) -> Floats:
         """Return a column of ones."""
         return np.ones((len(observed.outputs), 1))
-
-    @property
-    def description(self) -> str:
-        """In words."""
-        return "constant function"
 
 
 @final
@@ -87,14 +76,14 @@ class Polynomial(Basis):
     degree : int
         Largest total degree; with two statistics there are (d + 1)(d + 2) / 2 columns.
     of : tuple of Statistic
-        What the polynomials are of.
+        The variables of the polynomials.
     penalty : float
-        Price of one unit of each coefficient of a product of Chebyshev polynomials whose
-        degree is 2 or more, in units of calibration samples: the fit minimises
-        ``sum of losses + penalty * sum |coefficient|`` (the lasso of quantile regression).
-        Curvature that few samples ask for is then left out, and with it thresholds that
-        run away where samples are rare. Linear functions stay free: their guarantee is
-        exact, that of others holds up to ``penalty * sum |coefficient| / (n + 1)``.
+        The fit minimises ``sum of losses + penalty * sum |coefficient|`` over the coefficients
+        of total degree 2 or more (the lasso of quantile regression). The penalty is in units
+        of calibration samples. Curvature that only few samples support is then left out, and
+        with it the extreme thresholds of polynomials where samples are rare. Linear functions
+        have no penalty and an exact guarantee; that of a function with other coefficients
+        holds up to ``penalty * sum |coefficient| / (n + 1)``.
 
     Examples
     --------
@@ -125,7 +114,7 @@ class Polynomial(Basis):
         """Whether degree, penalty and statistics are the same."""
         return (
             isinstance(fitted, FittedPolynomial)
-            and (fitted.degree, fitted.price) == (self.degree, self.penalty)
+            and (fitted.degree, fitted.penalty) == (self.degree, self.penalty)
             and [item.statistic for item in fitted.of] == list(self.of)
         )
 
@@ -145,11 +134,13 @@ class Polynomial(Basis):
 class FittedPolynomial(FittedBasis):
     """Products of Chebyshev polynomials on the range between `low` and `high`."""
 
+    renamed_fields: ClassVar[dict[str, str]] = {"price": "penalty"}
+
     degree: int
     of: tuple[FittedStatistic, ...]
     low: Floats
     high: Floats
-    price: float = 0.0
+    penalty: float = 0.0
 
     def check_state(self) -> None:
         """Refuse ranges and degrees that no fit gives."""
@@ -158,7 +149,7 @@ class FittedPolynomial(FittedBasis):
         require(self.of, "FittedPolynomial.of", "must not be empty")
         require((self.low < self.high).all(), "FittedPolynomial.low", "must be below high")
         require(0 <= self.degree <= _LARGEST_DEGREE, "FittedPolynomial.degree", "is out of range")
-        require(0.0 <= self.price < np.inf, "FittedPolynomial.price", "must not be negative")
+        require(0.0 <= self.penalty < np.inf, "FittedPolynomial.penalty", "must not be negative")
 
     @property
     def width(self) -> int:
@@ -191,11 +182,11 @@ class FittedPolynomial(FittedBasis):
             columns.append(np.prod(factors, axis=0))
         return np.column_stack(columns)
 
-    def penalty(self, observed: Observed | None) -> Floats:
-        """Return the price of each coefficient above the linear ones."""
+    def penalty_rows(self, observed: Observed | None) -> Floats:
+        """Return one row for each coefficient of total degree 2 or more."""
         total = np.array([sum(degrees) for degrees in self._degrees()])
-        rows = self.price * np.eye(total.size)
-        return rows[total > 1] if self.price > 0.0 else rows[:0]
+        rows = self.penalty * np.eye(total.size)
+        return rows[total > 1] if self.penalty > 0.0 else rows[:0]
 
     def _degrees(self) -> list[tuple[int, ...]]:
         every = product(range(self.degree + 1), repeat=len(self.of))
@@ -207,7 +198,7 @@ class FittedPolynomial(FittedBasis):
 
     @property
     def description(self) -> str:
-        """In words."""
+        """The functions in words."""
         names = " and ".join(item.statistic.name for item in self.of)
         return f"polynomial of degree {self.degree} in {names}"
 
@@ -232,10 +223,7 @@ class PrincipalComponents(Basis):
         if self.n_components != int(self.n_components) or self.n_components < 1:
             raise InputError(f"n_components must be 1 or more; got {self.n_components}.")
 
-    @property
-    def learns(self) -> bool:
-        """The directions are learned."""
-        return True
+    learns = True
 
     def could_become(self, fitted: FittedBasis) -> bool:
         """Whether there are as many directions."""
@@ -251,8 +239,8 @@ class PrincipalComponents(Basis):
                 f"n_components={self.n_components} exceeds what {features.shape[0]} samples of "
                 f"dimension {features.shape[1]} can give; ask for fewer."
             )
-        # Leading directions need no more digits than the covariance has, and it is ten times
-        # faster to come by than the singular vectors of many samples.
+        # The covariance has enough digits for the leading directions, and decomposing it is ten
+        # times faster than a singular value decomposition of many samples.
         solver = "covariance_eigh" if features.shape[0] > features.shape[1] else "full"
         pca = PCA(self.n_components, svd_solver=solver).fit(features.astype(np.float64))
         return FittedComponents(pca.mean_, np.ascontiguousarray(pca.components_))
@@ -300,7 +288,7 @@ class FittedComponents(FittedBasis):
 
     @property
     def description(self) -> str:
-        """In words."""
+        """The functions in words."""
         return f"linear function of the first {len(self.directions)} principal components"
 
 
@@ -316,10 +304,10 @@ def _features(observed: Observed) -> NDArray[Any]:
 class Custom(Basis, FittedBasis):
     """Any functions: `function` maps `ModelOutputs` to an array of shape (n, p).
 
-    Include a constant (or add `Intercept()`) to keep coverage on average. The function must
-    look at one sample at a time. A predictor that uses it is saved with the *name* of the
-    function, ``module:function``, so the function must be defined at the top of a module. A
-    file never makes this package import anything: import the module before you load.
+    Include a constant (or add `Intercept()`) to keep coverage on average. The row of a sample
+    must depend on that sample alone. A predictor that uses it is saved with the *name* of the
+    function, ``module:function``, so the function must be defined at the top of a module.
+    Loading a file never imports a module: import it before you load.
 
     Examples
     --------
@@ -328,6 +316,8 @@ class Custom(Basis, FittedBasis):
     >>> own.fit(observed).design(observed)
     array([[0.75, 1.  ]])
     """
+
+    learns = False
 
     function: Callable[[ModelOutputs], Any]
     name: str = "combination of your own functions"
@@ -352,18 +342,13 @@ class Custom(Basis, FittedBasis):
             module = spec.partition(":")[0]
             raise StorageError(
                 f"it uses the function {spec}, which is not there. Import {module} before you load "
-                "the file, which itself never makes anything be imported or run."
+                "the file; loading never imports or runs anything itself."
             )
         return cls(function, str(state["name"]))
 
     def could_become(self, fitted: FittedBasis) -> bool:
         """Whether it is itself."""
         return fitted == self
-
-    @property
-    def learns(self) -> bool:
-        """Nothing is learned here."""
-        return False
 
     def fit(self, observed: Observed) -> "Custom":
         """Return itself."""
@@ -381,15 +366,15 @@ class Custom(Basis, FittedBasis):
 
     @property
     def description(self) -> str:
-        """In words."""
+        """The functions in words."""
         return self.name
 
 
 def _imported(spec: str) -> Callable[..., Any] | None:
     """A function of a module that is imported already; None for anything else.
 
-    Only what its own module defines with def, and nothing of Python's standard library: a name in
-    a file must not reach functions that were never meant for it.
+    It must be defined with def by that module, and not belong to Python's standard library: a name
+    in a file must not reach functions that were never meant for it.
     """
     module, _, name = spec.partition(":")
     if module.partition(".")[0] in sys.stdlib_module_names:

@@ -58,14 +58,11 @@ class Classes(Basis):
     def __post_init__(self) -> None:
         _check_penalty(self.penalty)
 
-    @property
-    def learns(self) -> bool:
-        """Which classes there are is known beforehand."""
-        return False
+    learns = False
 
     def could_become(self, fitted: FittedBasis) -> bool:
         """Whether there is an indicator for each class, at the same penalty."""
-        same = isinstance(fitted, FittedClassFunctions) and fitted.price == self.penalty
+        same = isinstance(fitted, FittedClassFunctions) and fitted.penalty == self.penalty
         return same and np.array_equal(fitted.table, np.eye(len(fitted.table)))  # type: ignore[attr-defined]
 
     def fit(self, observed: Observed) -> "FittedClassFunctions":
@@ -109,14 +106,11 @@ class ClassClusters(Basis):
         if self.n_clusters != int(self.n_clusters) or self.n_clusters < 1:
             raise InputError(f"n_clusters must be 1 or more; got {self.n_clusters}.")
 
-    @property
-    def learns(self) -> bool:
-        """Clusters are learned."""
-        return True
+    learns = True
 
     def could_become(self, fitted: FittedBasis) -> bool:
         """Whether there are as many clusters, at the same penalty."""
-        if not isinstance(fitted, FittedClassFunctions) or fitted.price != self.penalty:
+        if not isinstance(fitted, FittedClassFunctions) or fitted.penalty != self.penalty:
             return False
         n_classes, width = fitted.table.shape
         one_hot = np.isin(fitted.table, (0.0, 1.0)).all() and (fitted.table.sum(axis=1) == 1.0)
@@ -177,14 +171,11 @@ class ClassFrequencies(Basis):
         if self.degree != int(self.degree) or self.degree < 1:
             raise InputError(f"degree must be 1 or more; got {self.degree}.")
 
-    @property
-    def learns(self) -> bool:
-        """The counts are given."""
-        return False
+    learns = False
 
     def could_become(self, fitted: FittedBasis) -> bool:
         """Whether the functions are those of the counts."""
-        same = isinstance(fitted, FittedClassFunctions) and fitted.price == self.penalty
+        same = isinstance(fitted, FittedClassFunctions) and fitted.penalty == self.penalty
         return same and np.array_equal(fitted.table, self._table())  # type: ignore[attr-defined]
 
     def fit(self, observed: Observed) -> "FittedClassFunctions":
@@ -212,13 +203,15 @@ class FittedClassFunctions(FittedBasis):
     """Functions of the candidate class alone: a table with a row for each class."""
 
     table: Floats
-    price: float
+    penalty: float
     words: str
 
     def check_state(self) -> None:
         """Refuse a table that no fit gives."""
         require_numbers(self.table, "FittedClassFunctions.table", None, None)
-        require(0.0 <= self.price < np.inf, "FittedClassFunctions.price", "must not be negative")
+        require(
+            0.0 <= self.penalty < np.inf, "FittedClassFunctions.penalty", "must not be negative"
+        )
 
     @property
     def width(self) -> int:
@@ -253,10 +246,10 @@ class FittedClassFunctions(FittedBasis):
         _, cells = np.unique(self.table, axis=0, return_inverse=True)
         return np.asarray(cells.reshape(-1), np.int64)
 
-    def penalty(self, observed: Observed | None) -> Floats:
-        """Return the price of each coefficient."""
-        rows = self.price * np.eye(self.width)
-        return rows if self.price > 0.0 else rows[:0]
+    def penalty_rows(self, observed: Observed | None) -> Floats:
+        """Return the penalty of each coefficient."""
+        rows = self.penalty * np.eye(self.width)
+        return rows if self.penalty > 0.0 else rows[:0]
 
     @property
     def description(self) -> str:
@@ -278,7 +271,7 @@ class Product(Basis):
     --------
     >>> from trustsets import Groups
     >>> Classes() * Groups("site")
-    Classes(penalty=0.0) * Groups(columns=('site',), restraint=0.0)
+    Classes(penalty=0.0) * Groups(columns=('site',), penalty=0.0)
     """
 
     left: Basis
@@ -352,9 +345,9 @@ class FittedProduct(FittedBasis):
         cells = [self.left.class_cells(n_classes), self.right.class_cells(n_classes)]
         return joint_cells(cells)
 
-    def penalty(self, observed: Observed | None) -> Floats:
+    def penalty_rows(self, observed: Observed | None) -> Floats:
         """Return the rows of each factor, once for each function of the other."""
-        left, right = self.left.penalty(observed), self.right.penalty(observed)
+        left, right = self.left.penalty_rows(observed), self.right.penalty_rows(observed)
         return np.vstack(
             [np.kron(left, np.eye(right.shape[1])), np.kron(np.eye(left.shape[1]), right)]
         )

@@ -1,7 +1,7 @@
-"""Function classes of indicators: groups, and bins of statistics. Also the cells they form."""
+"""Function classes of indicators: of groups, and of bins of statistics; both are partitions too."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
@@ -30,16 +30,16 @@ class Groups(Partition):
     ----------
     *columns : str
         Names of group columns of the outputs; none means all of them.
-    restraint : float
-        0 (default): every value has its own exact guarantee, and a value with too few
-        calibration samples for one an infinite threshold. Otherwise `ConditionalConformal`
-        also makes fits that pay this price, in calibration samples, for one unit of the
-        coefficient of each value, and holds the thresholds between those that they give at
-        alpha and, at twice the price, at alpha / 4. Thresholds are then finite whatever the
-        size of a group, and the coverage of a value with m calibration samples may fall short
-        of 1 - alpha by ``restraint / m``, m being the number to be expected. Add a class that
-        has the constants, such as `Intercept()`, to keep coverage on average. Partitions
-        ignore it.
+    penalty : float
+        With 0 (default), coverage is exact for every value, and a value with too few
+        calibration samples has an infinite threshold. With 1 or more, `ConditionalConformal`
+        makes two more fits in which the coefficient of each value has this penalty, in units
+        of calibration samples. Their thresholds bound the others: from below those of the fit
+        at alpha, from above those of the fit at alpha / 4 with twice the penalty. Thresholds
+        are then finite for groups of any size, and the coverage of a value with m expected
+        calibration samples can be lower than 1 - alpha by at most ``penalty / m``. Add
+        `Intercept()`, or another class that contains the constants, to keep coverage on
+        average. Partitions ignore the penalty.
 
     Examples
     --------
@@ -49,37 +49,38 @@ class Groups(Partition):
     array([0, 1, 0])
     """
 
-    columns: tuple[str, ...]
-    restraint: float
+    renamed_fields: ClassVar[dict[str, str]] = {"restraint": "penalty"}
 
-    def __init__(self, *columns: str, restraint: float = 0.0) -> None:
+    columns: tuple[str, ...]
+    penalty: float
+
+    # The names of groups are no numbers learned from the samples.
+    learns = False
+
+    def __init__(self, *columns: str, penalty: float = 0.0) -> None:
         if any(not isinstance(column, str) for column in columns):
             raise InputError(f"Groups takes names of group columns; got {columns!r}.")
-        if not (np.isfinite(restraint) and (restraint == 0.0 or restraint >= 1.0)):
-            # Less than one sample's price cannot balance a new sample: infinite again.
-            raise InputError(f"restraint must be 0, or finite and 1 or more; got {restraint}.")
+        if not (np.isfinite(penalty) and (penalty == 0.0 or penalty >= 1.0)):
+            # A penalty of less than one sample cannot balance the new sample in the fit: the
+            # threshold of a group without calibration samples would be infinite again.
+            raise InputError(f"penalty must be 0, or finite and 1 or more; got {penalty}.")
         object.__setattr__(self, "columns", columns)
-        object.__setattr__(self, "restraint", float(restraint))
+        object.__setattr__(self, "penalty", float(penalty))
 
     def to_state(self) -> dict[str, Any]:
         """What `from_state` needs."""
-        return {"columns": self.columns, "restraint": self.restraint}
+        return {"columns": self.columns, "penalty": self.penalty}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "Groups":
         """Rebuild from `to_state`."""
-        return cls(*state["columns"], restraint=state.get("restraint", 0.0))
-
-    @property
-    def learns(self) -> bool:
-        """The names of groups are not learned numbers."""
-        return False
+        return cls(*state["columns"], penalty=state.get("penalty", 0.0))
 
     def could_become(self, fitted: FittedBasis) -> bool:
-        """Whether columns and restraint are the same."""
+        """Whether columns and penalty are the same."""
         return (
             isinstance(fitted, FittedGroups)
-            and fitted.price == self.restraint
+            and fitted.penalty == self.penalty
             and tuple(self.columns) in ((), tuple(fitted.columns))
         )
 
@@ -89,8 +90,8 @@ class Groups(Partition):
         if not columns:
             raise InputError("Groups needs group columns; pass groups= to ModelOutputs.")
         table = _group_table(observed, columns)
-        levels = tuple(tuple(sorted({row[i] for row in table})) for i in range(len(columns)))
-        return FittedGroups(columns, levels, tuple(sorted(set(table))), self.restraint)
+        values = tuple(tuple(sorted(set(own))) for own in zip(*table, strict=True))
+        return FittedGroups(columns, values, tuple(sorted(set(table))), self.penalty)
 
 
 @final
@@ -99,31 +100,33 @@ class Groups(Partition):
 class FittedGroups(FittedPartition):
     """Values of each column, and combinations of them, that were seen; in sorted order."""
 
+    renamed_fields: ClassVar[dict[str, str]] = {"price": "penalty", "levels": "values"}
+
     columns: tuple[str, ...]
-    levels: tuple[tuple[str, ...], ...]
+    values: tuple[tuple[str, ...], ...]
     combinations: tuple[tuple[str, ...], ...]
-    price: float = 0.0
+    penalty: float = 0.0
 
     def check_state(self) -> None:
         """Refuse values and combinations that no fit gives."""
         n = len(self.columns)
-        require(n and len(self.levels) == n, "FittedGroups.levels", "must be those of each column")
-        lists: list[list[Any]] = [list(own) for own in (*self.levels, self.combinations)]
+        require(n and len(self.values) == n, "FittedGroups.values", "must be those of each column")
+        lists: list[list[Any]] = [list(own) for own in (*self.values, self.combinations)]
         for own in lists:
             listed = len(own) > 0 and own == sorted(set(own))
-            require(listed, "FittedGroups.levels", "must be distinct and sorted")
+            require(listed, "FittedGroups.values", "must be distinct and sorted")
         known = all(
-            len(row) == n and all(text in own for text, own in zip(row, self.levels, strict=True))
+            len(row) == n and all(text in own for text, own in zip(row, self.values, strict=True))
             for row in self.combinations
         )
-        require(known, "FittedGroups.combinations", "must be made of the levels")
-        priced = self.price == 0.0 or 1.0 <= self.price < np.inf
-        require(priced, "FittedGroups.price", "must be 0, or 1 or more")
+        require(known, "FittedGroups.combinations", "must be made of the values")
+        allowed = self.penalty == 0.0 or 1.0 <= self.penalty < np.inf
+        require(allowed, "FittedGroups.penalty", "must be 0, or 1 or more")
 
     @property
     def width(self) -> int:
         """Values of each column, and one for those never seen."""
-        return sum(len(levels) + 1 for levels in self.levels)
+        return sum(len(own) + 1 for own in self.values)
 
     @property
     def needed_groups(self) -> tuple[str, ...]:
@@ -139,7 +142,7 @@ class FittedGroups(FittedPartition):
         """Whether each column of groups has one known value in each row."""
         if phi.shape[1] != self.width:
             return False
-        ends = np.cumsum([len(levels) + 1 for levels in self.levels])[:-1]
+        ends = np.cumsum([len(own) + 1 for own in self.values])[:-1]
         parts = np.split(phi, ends, axis=1)
         return all(is_one_hot(part[:, :-1]) and not part[:, -1].any() for part in parts)
 
@@ -157,26 +160,23 @@ class FittedGroups(FittedPartition):
     def design(self, observed: Observed) -> Floats:
         """Return an indicator of each value of each column, and of values never seen.
 
-        The last is zero on all samples of the fit, so that a stranger uses a direction
-        that calibration never saw and is treated as such.
+        The last is zero on all samples of the fit: a sample of an unknown group has a basis
+        function that no calibration sample has, and the fit reports it as such.
         """
         columns = list(zip(*_group_table(observed, self.columns), strict=True))
         parts = []
-        for texts, levels in zip(columns, self.levels, strict=True):
-            place = {level: code for code, level in enumerate(levels)}
-            parts.append(
-                _one_hot([place.get(text, len(levels)) for text in texts], len(levels) + 1)
-            )
+        for texts, own in zip(columns, self.values, strict=True):
+            place = {value: code for code, value in enumerate(own)}
+            parts.append(_one_hot([place.get(text, len(own)) for text in texts], len(own) + 1))
         return np.hstack(parts)
 
-    def restraint(self, observed: Observed | None) -> Floats:
-        """Return the price of each coefficient, those of values never seen included."""
-        width = self.width
-        return self.price * np.eye(width) if self.price else np.zeros((0, width))
+    def bounding_rows(self, observed: Observed | None) -> Floats:
+        """Return one row for each coefficient, those of values never seen included."""
+        return self.penalty * np.eye(self.width)[: self.width if self.penalty else 0]
 
     @property
     def description(self) -> str:
-        """In words."""
+        """The functions in words."""
         return f"combination of indicators of the groups by {', '.join(self.columns)}"
 
 
@@ -203,12 +203,12 @@ def _group_table(observed: Observed, columns: tuple[str, ...]) -> list[tuple[str
 class Bins(Partition):
     """Indicators of bins of statistics, by default of Conf and of Trust (Corollary 1).
 
-    As a function class, the sum of the indicators of each statistic guarantees coverage
-    given any one bin of Conf and given any one bin of Trust. Coverage given *both* (the
-    joint statement of the corollary) needs the products of the indicators, one for each
-    cell of the grid: ``product=True``. With d indicators and n calibration samples, coverage
-    in a bin or cell B then lies between 1 - alpha and 1 - alpha + d / ((n + 1) P(B)), the
-    upper bound if scores are continuous.
+    As a function class, the indicators of each statistic's own bins guarantee coverage in
+    every bin of Conf and in every bin of Trust. Coverage given *both* (the joint statement of
+    the corollary) needs the products of the indicators, one for each cell of the grid:
+    ``product=True``. With d indicators and n calibration samples, coverage in a bin or cell B
+    is at least 1 - alpha and, if scores are continuous, at most
+    1 - alpha + d / ((n + 1) P(B)).
 
     As a partition (in `MondrianConformal`, the paper's NAIVE), the cells are those of the
     grid that the bins form.
@@ -216,7 +216,7 @@ class Bins(Partition):
     Parameters
     ----------
     of : tuple of Statistic
-        What to bin, outermost first.
+        The statistics to bin, the outermost first.
     counts : tuple of int
         Number of bins of each statistic.
     spacing : tuple of {"uniform", "quantile"}
@@ -228,8 +228,8 @@ class Bins(Partition):
         In the grid, divide each bin of the first statistic by its own quantiles of the
         second (the paper's text), or use the same edges everywhere (the authors' code).
     edges : tuple of sequences, optional
-        Inner edges given by hand, one increasing sequence per statistic; nothing is
-        learned then, and `counts`, `spacing` and `nested` do not matter.
+        Inner edges, one increasing sequence per statistic. Nothing is learned then, and
+        `counts`, `spacing` and `nested` have no effect.
 
     Notes
     -----
@@ -307,10 +307,10 @@ class Bins(Partition):
 @storable
 @dataclass(frozen=True)
 class FittedBins(FittedPartition):
-    """Inner edges of each statistic, everywhere (1, count - 1) and in the grid.
+    """Inner edges of each statistic.
 
-    `cuts` holds the latter: one row, or a row for each cell that the statistics before
-    it form.
+    `edges` divide all samples and have shape (1, count - 1). `cuts` divide the cells of the grid:
+    one row, or a row for each cell that the statistics before it form.
     """
 
     of: tuple[FittedStatistic, ...]
@@ -371,7 +371,7 @@ class FittedBins(FittedPartition):
 
     @property
     def description(self) -> str:
-        """In words."""
+        """The functions in words."""
         names = (" x " if self.product else " and of ").join(
             item.statistic.name for item in self.of
         )

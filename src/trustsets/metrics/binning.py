@@ -14,11 +14,11 @@ import numpy as np
 from trustsets._common.arrays import Array, Floats
 from trustsets._common.blocks import for_each_block
 from trustsets._common.draws import Stream, row_uniforms
+from trustsets._common.ranks import ranks_of
 from trustsets.basis import Bins, FittedBins, FittedGroups, Partition
 from trustsets.errors import InputError
 from trustsets.metrics.inference import Ints
 from trustsets.outputs import ModelOutputs
-from trustsets.scores import ranks_of
 from trustsets.statistics import Confidence, Observed, Statistic
 
 __all__ = [

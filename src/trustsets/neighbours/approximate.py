@@ -1,7 +1,4 @@
-"""Searches that trade exactness for size: fewer directions, or fewer points looked at.
-
-Imports FAISS (inverted lists) and the exact search, which still finds the own class.
-"""
+"""Approximate search: fewer directions (`pca`), or fewer points looked at (`ivf`, with FAISS)."""
 
 from __future__ import annotations
 
@@ -18,11 +15,14 @@ from trustsets.neighbours.points import (
     FloatArray,
     IndexArray,
 )
+from trustsets.neighbours.search import Search
 from trustsets.neighbours.sketch import PCA_ROWS, principal_directions
 
-__all__ = ["ClusterSearch", "principal_reduction", "reduce_rows"]
+__all__ = ["ClusterSearch", "measured_recall", "principal_reduction", "reduce_rows"]
 
-# Training rows a cluster needs for its centre, as FAISS asks.
+# Training points whose nearest other class is also searched exactly, to measure the recall.
+RECALL_SAMPLE = 1000
+# Training rows that FAISS wants for each cluster.
 ROWS_PER_CLUSTER = 39
 # Nearest points asked of FAISS per query and per neighbour: other classes need a few to compare.
 CANDIDATES = 8
@@ -54,6 +54,24 @@ def reduce_rows(
         rows = features[block].astype(np.float64) * scale[block, None]
         reduced[block] = (rows - mean) @ directions
     return reduced
+
+
+def measured_recall(
+    exact: tuple[Search, ClassPoints], approximate: tuple[Search, ClassPoints]
+) -> float:
+    """Share of sampled points whose nearest other class both searches agree on.
+
+    Each search comes with its own form of the same points.
+    """
+    rng = np.random.default_rng(0)
+    total = exact[1].shape[0]
+    asked = rng.choice(total, min(RECALL_SAMPLE, total), replace=False)
+    own = exact[1].codes[asked]
+    truth, found = (
+        search.distances(points.features[asked], points.scale[asked], own).other_class
+        for search, points in (exact, approximate)
+    )
+    return float(np.mean(truth == found))
 
 
 class ClusterSearch:

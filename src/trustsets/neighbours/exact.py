@@ -1,21 +1,23 @@
 """Exact search on the CPU: blocked products of sketches, then the few full distances left.
 
-Imports `points`, `sketch` and, through `kernels`, numba. One thread handles one block of queries;
-its tile of products is small enough to stay in cache, where the compiled scan reads it back.
+One thread handles one block of queries. Its tile of products is small enough to stay in cache,
+where the compiled kernels read it back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from trustsets._common.arrays import read_only
 from trustsets._common.blocks import available_cores
-from trustsets.neighbours.kernels import collect, examine, gather, seed
+from trustsets.neighbours.kernels import collect, examine, seed
 from trustsets.neighbours.points import (
     BLOCK_ROWS,
     ClassDistances,
@@ -39,8 +41,7 @@ BLOCK_QUERIES = 2048
 # float64 row, its centred copy, the gathered input, coordinates and sketches.
 COPIES_PER_QUERY = 5
 
-
-# Best squared distance, its class, nearest distances in the class being read, and that class.
+# The `state` of `kernels.examine`.
 _State = tuple[NDArray[np.float64], IndexArray, NDArray[np.float64], IndexArray]
 
 
@@ -52,23 +53,18 @@ class Counts:
     survivors: int = 0
     direct: int = 0
 
-    def add(self, pairs: int, counts: IndexArray) -> None:
-        """Add one block."""
-        self.pairs += pairs
-        self.survivors += int(counts[0])
-        self.direct += int(counts[1])
-
 
 @dataclass
 class _Block:
-    """Queries that one thread works on."""
+    """Queries that one thread works on, with the arguments that `kernels` describes."""
 
     own: IndexArray
     head: NDArray[np.float32]
     queries: tuple[NDArray[np.float64], NDArray[np.float32], NDArray[np.float64]]
+    reference: tuple[NDArray[Any], ...]
     products: NDArray[np.float32]
     found: NDArray[np.int32]
-    counts: IndexArray = field(default_factory=lambda: np.zeros(2, np.int64))
+    counts: Counts
 
 
 class ExactSearch:
@@ -132,9 +128,6 @@ class ExactSearch:
             self._project_points()
             return
         self._codes = self.points.codes
-        self._reference = (
-            self.points.features, self.points.scale, self._rest, self._codes, self.needed
-        )  # fmt: skip
         # The sketch of a class: the mean of its sketches, good enough to guess a near class.
         sums = np.add.reduceat(self._head[:, :-1].astype(np.float64), self.points.starts[:-1])
         self._centres = (sums / (-2.0 * self.points.sizes[:, None])).astype(np.float32)
@@ -157,36 +150,41 @@ class ExactSearch:
         advance : callable, optional
             Told the number of queries done, for a progress bar.
         """
-        total = len(features)
-        result = ClassDistances(np.empty(total), np.empty(total), np.empty(total, np.int64))
-
-        def work(chosen: IndexArray) -> int:
-            block = self._block(features, scale, own, chosen)
-            result.own[chosen] = np.sqrt(self._own(block)[0])
-            squares, result.other_class[chosen] = self._other(block)
-            result.other[chosen] = np.sqrt(squares)
-            self.counts.add(len(chosen) * len(self._codes), block.counts)
-            return len(chosen)
-
-        self._run(work, self._blocks(own), advance)
-        return result
+        found = self.nearest_squares(features, scale, own, advance)
+        return found.distances(own, self.needed)
 
     def nearest_squares(
-        self, features: FloatArray, scale: NDArray[np.float64], own: IndexArray
+        self,
+        features: FloatArray,
+        scale: NDArray[np.float64],
+        own: IndexArray,
+        advance: Callable[[int], None] | None = None,
     ) -> NearestSquares:
-        """What a merge with the results of other points needs; arguments as in `distances`."""
+        """Squared distances that can be merged with those to other points; as `distances`."""
         total, width = len(features), int(self.needed.max())
         result = NearestSquares(
             np.empty((total, width)), np.empty(total), np.empty(total, np.int64)
         )
 
-        def work(chosen: IndexArray) -> int:
-            block = self._block(features, scale, own, chosen)
-            result.own[chosen] = self._own(block)[1]
+        def work(chosen: IndexArray, block: _Block) -> None:
+            result.own[chosen] = self._own(block)
             result.other[chosen], result.other_class[chosen] = self._other(block)
-            return len(chosen)
 
-        self._run(work, self._blocks(own), None)
+        self._each_block(work, features, scale, own, advance=advance)
+        return result
+
+    def own_distances(
+        self, features: FloatArray, scale: NDArray[np.float64], own: IndexArray
+    ) -> NDArray[np.float64]:
+        """Distance to the own class alone; infinite without one."""
+        result = np.empty(len(features))
+
+        def work(chosen: IndexArray, block: _Block) -> None:
+            nearest = self._own(block)
+            last = self.needed[block.own] - 1
+            result[chosen] = np.sqrt(nearest[np.arange(len(chosen)), last])
+
+        self._each_block(work, features, scale, own)
         return result
 
     def within(
@@ -196,76 +194,82 @@ class ExactSearch:
         own: IndexArray,
         bound: NDArray[np.float64],
     ) -> Pairs:
-        """Points of other classes at squared distance up to `bound`: of each class the nearest.
+        """Points of other classes at squared distance up to `bound`.
 
-        No more of a class than it needs, in no particular order.
+        Of each class there are the nearest points, no more than it needs, in no particular order.
         """
         lists = len(self.needed) * int(self.needed.max())
         parts: list[Pairs] = []
 
-        def work(chosen: IndexArray) -> int:
-            block = self._block(features, scale, own, chosen)
+        def work(chosen: IndexArray, block: _Block) -> None:
             parts.append(self._within(block, chosen, bound[chosen]))
-            return len(chosen)
 
-        self._run(work, self._blocks(own, 8 * lists), None)
+        self._each_block(work, features, scale, own, extra=8 * lists)
         return Pairs(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
-    def own_distances(
-        self, features: FloatArray, scale: NDArray[np.float64], own: IndexArray
-    ) -> NDArray[np.float64]:
-        """Distance to the own class alone."""
-        result = np.empty(len(features))
-
-        def work(chosen: IndexArray) -> int:
-            squares, _ = self._own(self._block(features, scale, own, chosen))
-            result[chosen] = np.sqrt(squares)
-            return len(chosen)
-
-        self._run(work, self._blocks(own), None)
-        return result
-
-    def _run(
+    def _each_block(
         self,
-        work: Callable[[IndexArray], int],
-        blocks: Iterator[IndexArray],
-        advance: Callable[[int], None] | None,
+        work: Callable[[IndexArray, _Block], None],
+        features: FloatArray,
+        scale: NDArray[np.float64],
+        own: IndexArray,
+        extra: int = 0,
+        advance: Callable[[int], None] | None = None,
     ) -> None:
-        # Each thread calls BLAS for its own tile; BLAS threads below would only contend.
-        with threadpool_limits(1, "blas"), ThreadPoolExecutor(self.threads) as pool:
-            for done in pool.map(work, blocks):
-                if advance is not None:
-                    advance(done)
-
-    def _blocks(self, own: IndexArray, extra: int = 0) -> Iterator[IndexArray]:
-        """Yield queries in blocks of similar own class, within the memory budget.
+        """Call `work` with the numbers of some queries and their block, in threads.
 
         `extra` are the bytes that a query needs besides its copies.
         """
+        size = self._block_size(len(own), extra)
+        order = np.argsort(own, kind="stable")  # queries of one class are read together
+        parts = [order[start : start + size] for start in range(0, len(order), size)]
+        counts = [Counts() for _ in parts]
+
+        def run(chosen: IndexArray, count: Counts) -> int:
+            work(chosen, self._block(features, scale, own, chosen, count))
+            return len(chosen)
+
+        # Each thread calls BLAS for its own tile; BLAS threads below would only contend.
+        with threadpool_limits(1, "blas"), ThreadPoolExecutor(self.threads) as pool:
+            for done in pool.map(run, parts, counts):
+                if advance is not None:
+                    advance(done)
+        self.counts.pairs += len(own) * len(self._codes)
+        self.counts.survivors += sum(count.survivors for count in counts)
+        self.counts.direct += sum(count.direct for count in counts)
+
+    def _block_size(self, total: int, extra: int) -> int:
+        """Queries of a block, within the memory budget."""
         each = 8 * COPIES_PER_QUERY * self.points.features.shape[1] + extra
         fixed = 8 * TILE_QUERIES * TILE_POINTS
         room = max(self.memory // self.threads - fixed, 0) // each
         # Each thread should get a few blocks, or the last one would work alone.
-        share = max(len(own) // (4 * self.threads), TILE_QUERIES)
-        size = int(min(max(room, 1), BLOCK_QUERIES, share))
-        order = np.argsort(own, kind="stable")
-        for start in range(0, len(order), size):
-            yield order[start : start + size]
+        share = max(total // (4 * self.threads), TILE_QUERIES)
+        return int(min(max(room, 1), BLOCK_QUERIES, share))
 
     def _block(
-        self, features: FloatArray, scale: NDArray[np.float64], own: IndexArray, chosen: IndexArray
+        self,
+        features: FloatArray,
+        scale: NDArray[np.float64],
+        own: IndexArray,
+        chosen: IndexArray,
+        counts: Counts,
     ) -> _Block:
         rows = features[chosen].astype(np.float64)
         rows *= scale[chosen, None]
         seen = self.sketch.project(rows)
         drift, error = self.sketch.slack(seen.norm, self._radius)
         head = np.column_stack([seen.head, np.ones(len(chosen), np.float32)])
+        points = self.points
+        reference = (points.features, points.scale, self._rest, self._codes, self.needed)
         return _Block(
             own[chosen],
             head,
             (rows, seen.rest, np.column_stack([seen.square, drift, error])),
+            tuple(map(read_only, reference)),
             np.empty(TILE_QUERIES * TILE_POINTS, np.float32),
             np.empty(TILE_QUERIES * TILE_POINTS, np.int32),
+            counts,
         )
 
     def _state(self, size: int) -> _State:
@@ -277,11 +281,11 @@ class ExactSearch:
             np.full(size, -1, np.int64),
         )
 
-    def _own(self, block: _Block) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Squared distances to the own class and to its nearest points; infinite without one."""
+    def _own(self, block: _Block) -> NDArray[np.float64]:
+        """Squared distances to the nearest points of the own class; infinite without one."""
         state = self._state(len(block.own))
         self._read_classes(block, block.own, state)
-        return state[0], state[2]
+        return state[2]
 
     def _other(self, block: _Block) -> tuple[NDArray[np.float64], IndexArray]:
         """Squared distance to the nearest class but the own one, and that class.
@@ -289,16 +293,12 @@ class ExactSearch:
         A near class, guessed by its centre, is read first: its distance then rejects almost
         everything in the pass over all the points.
         """
-        size = len(block.own)
-        state = self._state(size)
+        state = self._state(len(block.own))
         guess = self._guess(block)
         self._read_classes(block, guess, state)
         skipped = np.column_stack([self._ranges(block.own), self._ranges(guess)])
-        everyone = np.arange(size)
-        for first in range(0, size, TILE_QUERIES):
-            rows = everyone[first : first + TILE_QUERIES]
-            for start in range(0, len(self._codes), TILE_POINTS):
-                self._read(block, rows, start, start + TILE_POINTS, skipped, state, False)
+        for tile in _tiles(np.arange(len(block.own)), 0, len(self._codes)):
+            self._read(block, tile, skipped, state)
         found = state[1] < len(self.needed)
         return state[0], np.where(found, state[1], -1)
 
@@ -306,18 +306,10 @@ class ExactSearch:
         """Pairs of a block of queries; `chosen` are their numbers."""
         classes = len(self.needed)
         nearest = np.full((len(chosen) * classes, int(self.needed.max())), np.inf)
+        unused = np.empty(0, np.int64)
         skipped = np.column_stack([self._ranges(block.own), np.zeros((len(chosen), 2), np.int64)])
-        everyone, unit = np.arange(len(chosen)), self.sketch.unit
-        full, sketches, allowance = block.queries
-        for first in range(0, len(chosen), TILE_QUERIES):
-            rows = everyone[first : first + TILE_QUERIES]
-            for start in range(0, len(self._codes), TILE_POINTS):
-                products = self._products(block, rows, start, start + TILE_POINTS)
-                count = collect(products, start, rows, skipped, allowance, bound, unit, block.found)
-                gather(
-                    block.found[:count], products, start, rows, full, sketches, allowance,
-                    self._reference, bound, nearest, unit,
-                )  # fmt: skip
+        for tile in _tiles(np.arange(len(chosen)), 0, len(self._codes)):
+            self._read(block, tile, skipped, (bound, unused, nearest, unused), every_class=True)
         place, rank = np.nonzero(np.isfinite(nearest))
         return Pairs(chosen[place // classes], place % classes, nearest[place, rank])
 
@@ -343,42 +335,40 @@ class ExactSearch:
         for code in np.unique(classes[classes >= 0]):
             members = np.flatnonzero(classes == code)
             start, stop = self.points.starts[code], self.points.starts[code + 1]
-            for top in range(0, len(members), TILE_QUERIES):
-                rows = members[top : top + TILE_QUERIES]
-                for first in range(start, stop, TILE_POINTS):
-                    last = min(first + TILE_POINTS, stop)
-                    self._read(block, rows, first, last, nothing, state, True)
-
-    def _products(
-        self, block: _Block, rows: IndexArray, start: int, stop: int
-    ) -> NDArray[np.float32]:
-        """Products of some queries with a range of points, in the block's own space."""
-        points = self._head[start:stop]
-        products = block.products[: len(rows) * len(points)].reshape(len(rows), len(points))
-        return _multiply(block.head[rows], points, products)
+            for tile in _tiles(members, start, stop):
+                self._read(block, tile, nothing, state, one_class=True)
 
     def _read(
         self,
         block: _Block,
-        rows: IndexArray,
-        start: int,
-        stop: int,
+        place: tuple[IndexArray, int, int],
         skipped: IndexArray,
         state: _State,
-        one_class: bool,
+        one_class: bool = False,
+        every_class: bool = False,
     ) -> None:
-        """One tile: the products of some queries with a range of points, then the scan."""
-        products = self._products(block, rows, start, stop)
-        full, sketches, allowance = block.queries
+        """Update `state` with one tile: some queries and a range of points.
+
+        The products of the sketches come first, then the scan of what they leave.
+        """
+        rows, start, stop = place
+        points, unit = self._head[start:stop], self.sketch.unit
+        products = block.products[: len(rows) * len(points)].reshape(len(rows), len(points))
+        tile = (_multiply(block.head[rows], points, products), start, rows)
         if one_class:
-            seed(products, start, rows, full, self._reference, state[0])
-        unit = self.sketch.unit
-        count = collect(products, start, rows, skipped, allowance, state[0], unit, block.found)
-        block.counts[0] += count
-        block.counts[1] += examine(
-            block.found[:count], products, start, rows, full, sketches, allowance,
-            self._reference, state, unit,
-        )  # fmt: skip
+            seed(tile, block.queries[0], block.reference, state[0])
+        count = collect(tile, block.queries, skipped, state[0], unit, block.found)
+        block.counts.survivors += count
+        block.counts.direct += examine(
+            block.found[:count], tile, block.queries, block.reference, state, unit, every_class
+        )
+
+
+def _tiles(rows: IndexArray, start: int, stop: int) -> Iterator[tuple[IndexArray, int, int]]:
+    """Yield queries with the first and last + 1 of a range of points, one tile after another."""
+    for top in range(0, len(rows), TILE_QUERIES):
+        for first in range(start, stop, TILE_POINTS):
+            yield rows[top : top + TILE_QUERIES], first, min(first + TILE_POINTS, stop)
 
 
 def _multiply(

@@ -1,4 +1,4 @@
-"""Checks of what a user passes in: features and labels of any container. Imports arrays, errors."""
+"""Checks of what a user passes in: features and labels of any container."""
 
 from __future__ import annotations
 

@@ -1,27 +1,38 @@
-"""The compiled inner loops of the CPU search. Imports NumPy and numba alone.
+"""The compiled inner loops of the CPU search.
 
-Float sums may be re-associated (that is what lets them vectorise) but never contracted: a fused
+Float sums may be re-associated, which lets them vectorise, but never contracted: a fused
 multiply-add would leave a rounding residue where two equal rows must be at distance exactly 0.
 
-Rows are passed as an array and a row number, not as a view: a view of an array that all threads
-share counts a reference to it, atomically, and the threads would queue for that counter.
+Rows are passed as an array and a row number, not as a view. A view of an array that all threads
+share would count a reference to it, atomically, and the threads would queue for that counter.
 
-Kernels that read features exist for float32 and for float64, each compiled when it is first called.
-What only kernels call has no entry for Python, which would take longer to compile than the rest.
+Several kernels share these arguments:
+
+tile : products, first, rows
+    `products` (b, w) float32 holds `b_x - 2 <q, x>` of the sketches of b queries and w points;
+    `first` is the number of the first point; `rows` (b,) int64 are the numbers of the queries.
+queries : full, sketches, allowance
+    Full rows (n, d) float64; `Projection.rest`; and (n, 3) float64, the squared norm of the sketch
+    and the two terms of `Sketch.slack`.
+reference : features, scale, sketches, codes, needed
+    The points as in `ClassPoints`, their `Projection.rest`, the class of each, and how many points
+    of a class are needed for the distance to it. All are read-only, so that points in memory that
+    several processes share use the same compiled code.
+unit : float
+    Scale of the sketches.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from functools import partial, wraps
 from typing import Any
 
 import numpy as np
-from numba import float32, float64, int32, int64, njit, types, void
+from numba import float32, float64, int32
 from numpy.typing import NDArray
 
-__all__ = ["collect", "examine", "gather", "seed"]
+from trustsets.engine.compiled import entry, inner
+
+__all__ = ["collect", "examine", "seed"]
 
 REASSOCIATE = {"reassoc", "nsz"}
 # Columns whose bounds are tested together before any of them is looked at alone.
@@ -32,17 +43,8 @@ STRIDE = 32
 ROUND_UP = 2.0**-22
 UNIT32 = 2.0**-24
 
-# The points may lie in memory that processes share and none may write to.
-_POINTS32 = types.Array(float32, 2, "C", readonly=True)
-_POINTS64 = types.Array(float64, 2, "C", readonly=True)
-_FACTORS = types.Array(float64, 1, "C", readonly=True)
-_CODES = types.Array(int64, 1, "C", readonly=True)
 
-
-_inner = partial(njit, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-
-
-@_inner(fastmath=REASSOCIATE)
+@inner(fastmath=REASSOCIATE)
 def squared_distance(
     queries: NDArray[Any], q: int, features: NDArray[Any], i: int, scale: NDArray[Any]
 ) -> float:
@@ -55,15 +57,16 @@ def squared_distance(
     return total
 
 
-@_inner(fastmath=REASSOCIATE)
+@inner(fastmath=REASSOCIATE)
 def ruled_out(
     queries: NDArray[Any], q: int, points: NDArray[Any], i: int, low: float, cap: float
 ) -> bool:
     """Whether the bound from all directions exceeds `cap`, given `low`, the head's own bound.
 
-    The rows are `Projection.rest`: in the bound, the gap of the norms beyond the head gives way to
-    the coordinates there and the gap of the norms beyond those. Differences are taken first, so
-    their sum of `w` squares has relative error below `(w + 4) 2^-24`, by which it is shortened.
+    The rows are `Projection.rest`. In the bound, the gap of the norms beyond the head is replaced
+    by the coordinates there and the gap of the norms beyond those. Differences are taken before
+    squares, so the sum of `w` squares has a relative error below `(w + 4) 2^-24`; it is shortened
+    by more than that.
     """
     width = queries.shape[1] - 2
     beyond = float64(queries[q, width]) - float64(points[i, width])
@@ -86,7 +89,7 @@ def ruled_out(
     return bool(total + shorten * float64(part) > cap)
 
 
-@_inner()
+@inner()
 def threshold(best: float, unit: float, shift: float, drift: float, error: float) -> float:
     """Largest value of the float32 product that a point at squared distance `best` can have."""
     reach = np.sqrt(best) * unit + drift
@@ -94,13 +97,13 @@ def threshold(best: float, unit: float, shift: float, drift: float, error: float
     return float32(value + abs(value) * ROUND_UP)  # type: ignore[no-any-return]
 
 
-@_inner()
+@inner()
 def _inside(ranges: NDArray[Any], q: int, start: int, stop: int) -> bool:
     first = ranges[q, 0] <= start and stop <= ranges[q, 1]
     return bool(first or (ranges[q, 2] <= start and stop <= ranges[q, 3]))
 
 
-@_inner()
+@inner()
 def _count_kept(products: NDArray[Any], i: int, start: int, stop: int, limit: float) -> int:
     """Products of row i, from `start` to `stop`, that are not above `limit`."""
     kept = int32(0)
@@ -109,44 +112,29 @@ def _count_kept(products: NDArray[Any], i: int, start: int, stop: int, limit: fl
     return int(kept)
 
 
-@njit(
-    int64(
-        float32[:, ::1], int64, int64[::1], int64[:, ::1], float64[:, ::1], float64[::1], float64,
-        int32[::1],
-    ),
-    cache=True,
-    nogil=True,
-)  # fmt: skip
+@entry()
 def collect(
-    products: NDArray[Any],
-    first: int,
-    rows: NDArray[Any],
+    tile: Any,
+    queries: Any,
     skipped: NDArray[Any],
-    allowance: NDArray[Any],
     best: NDArray[Any],
     unit: float,
     found: NDArray[Any],
 ) -> int:
-    """Write to `found` the tile's pairs that the bound leaves, as flat positions; their number.
+    """Write to `found` the tile's pairs that the bound leaves, as flat positions; return how many.
 
     Parameters
     ----------
-    products : (b, w) float32
-        `b_x - 2 <q, x>` of the sketches; a pair is dropped when it exceeds its `threshold`.
-    first : int
-        Number of the tile's first point.
-    rows : (b,) int64
-        Queries of the tile's rows.
+    tile, queries, unit
+        See the top of this file.
     skipped : (n, 4) int64
         Two ranges of points that a query ignores.
-    allowance : (n, 3) float64
-        Squared norm of the query's sketch, and the two terms of `Sketch.slack`.
     best : (n,) float64
         Squared distances to beat.
-    unit : float
-        Scale of the sketches.
     found : (at least b w,) int32
     """
+    products, first, rows = tile
+    allowance = queries[2]
     count = 0
     width = products.shape[1]
     for i in range(products.shape[0]):
@@ -165,56 +153,14 @@ def collect(
     return count
 
 
-_tuple: Any = types.Tuple
-_STATE = _tuple([float64[::1], int64[::1], float64[:, ::1], int64[::1]])
-_REFERENCES = {
-    np.dtype(kind.dtype.name): _tuple([kind, _FACTORS, _POINTS32, _CODES, _CODES])
-    for kind in (_POINTS32, _POINTS64)
-}
-_lock = threading.Lock()
-
-
-def _for_features(
-    result: Any, *before: Any, after: tuple[Any, ...]
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile a kernel for the type of the features when it is first called with it.
-
-    Its signature is `result` of the arguments `before`, the reference and those `after` it. One
-    signature for each type admits arrays that may be written to and arrays that may not.
-    """
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        compiled: dict[Any, Callable[..., Any]] = {}
-
-        @wraps(function)
-        def call(*arguments: Any) -> Any:
-            kind = arguments[len(before)][0].dtype
-            if kind not in compiled:
-                with _lock:
-                    if kind not in compiled:
-                        signature = result(*before, _REFERENCES[kind], *after)
-                        compiled[kind] = njit(signature, cache=True, nogil=True)(function)
-            return compiled[kind](*arguments)
-
-        return call
-
-    return decorate
-
-
-@_for_features(void, float32[:, ::1], int64, int64[::1], float64[:, ::1], after=(float64[::1],))
-def seed(
-    products: NDArray[Any],
-    first: int,
-    rows: NDArray[Any],
-    full: NDArray[Any],
-    reference: Any,
-    best: NDArray[Any],
-) -> None:
+@entry()
+def seed(tile: Any, full: NDArray[Any], reference: Any, best: NDArray[Any]) -> None:
     """Lower infinite `best` to an upper bound of the distance to the class of a tile.
 
     The bound is the farthest of the `needed` points whose products are least. Every point of the
     tile must be of one class; nothing happens when the tile has too few of them.
     """
+    products, first, rows = tile
     features, scale, _, codes, needed = reference
     wanted = needed[codes[first]]
     width = products.shape[1]
@@ -238,58 +184,69 @@ def seed(
         best[q] = largest
 
 
-@_inner()
-def _insert(nearest: NDArray[Any], q: int, wanted: int, value: float) -> None:
-    """Put `value` into the increasing list `nearest[q, :wanted]`, dropping its last."""
+@inner()
+def _insert(nearest: NDArray[Any], row: int, wanted: int, value: float) -> None:
+    """Put `value` into the increasing list `nearest[row, :wanted]`, dropping its last."""
     place = wanted - 1
-    if value >= nearest[q, place]:
+    if value >= nearest[row, place]:
         return
-    while place > 0 and nearest[q, place - 1] > value:
-        nearest[q, place] = nearest[q, place - 1]
+    while place > 0 and nearest[row, place - 1] > value:
+        nearest[row, place] = nearest[row, place - 1]
         place -= 1
-    nearest[q, place] = value
+    nearest[row, place] = value
 
 
-@_for_features(
-    int64, int32[::1], float32[:, ::1], int64, int64[::1], float64[:, ::1], float32[:, ::1],
-    float64[:, ::1], after=(_STATE, float64),
-)  # fmt: skip
+@inner()
+def _update(state: Any, q: int, code: int, wanted: int, distance: float) -> None:
+    """Add a point of class `code` to the list of query `q`, and compare that class with the best.
+
+    Points come class by class, so a query needs one list: that of the class being read. Ties go to
+    the class of lower number, whatever the order in which classes are read.
+    """
+    best, best_class, nearest, current = state
+    if current[q] != code:
+        current[q] = code
+        for place in range(wanted):
+            nearest[q, place] = np.inf
+    _insert(nearest, q, wanted, distance)
+    last = nearest[q, wanted - 1]
+    if last < best[q] or (last == best[q] and code < best_class[q]):
+        best[q] = last
+        best_class[q] = code
+
+
+@entry()
 def examine(
     found: NDArray[Any],
-    products: NDArray[Any],
-    first: int,
-    rows: NDArray[Any],
-    full: NDArray[Any],
-    sketches: NDArray[Any],
-    allowance: NDArray[Any],
+    tile: Any,
+    queries: Any,
     reference: Any,
     state: Any,
     unit: float,
+    every_class: bool,
 ) -> int:
-    """Update the best class of each query with the pairs `found`; the full distances computed.
+    """Measure the pairs `found` that are not ruled out; return how many full distances that took.
 
-    A point enters its class's list when it is no further than the best class so far; once the list
-    holds the neighbours the class needs, its last entry is the distance to the class. Ties go to
-    the class of lower number, whatever the order in which classes are read. Points must come class
-    by class over successive calls, as in a `ClassPoints`.
+    A point enters the list of its class when it is no farther than the best distance of its query.
+    Once a list holds the points that the class needs, its last entry is the distance to the class.
 
     Parameters
     ----------
     found : (count,) int32
         Flat positions in the tile.
-    products : (b, w) float32
-        The tile, which starts at point `first`.
-    rows : (b,) int64
-        Queries of the tile's rows.
-    full, sketches, allowance : (n, d) float64, `Projection.rest`, (n, 3) float64
-    reference : features, scale, sketch and class of each point; number each class `needed`
-    state : best squared distance, its class, nearest distances within the class being read, and
-        that class
-    unit : float
-        Scale of the sketches.
+    tile, queries, reference, unit
+        See the top of this file.
+    state : best, best_class, nearest, current
+        Best squared distance of each query, the class at that distance, the nearest points of the
+        class being read, and that class.
+    every_class : bool
+        Keep the points of every class within `best`, which stays as it is. The list of query q and
+        class c is the row ``q * classes + c`` of `nearest`; the classes of `state` are not used.
     """
+    products, first, rows = tile
+    full, sketches, allowance = queries
     features, scale, points, codes, needed = reference
-    best, best_class, nearest, current = state
+    best, nearest = state[0], state[2]
     computed = 0
     width = products.shape[1]
     for k in range(len(found)):
@@ -304,51 +261,8 @@ def examine(
         if distance > best[q]:
             continue
         code = codes[point]
-        wanted = needed[code]
-        if current[q] != code:
-            current[q] = code
-            for place in range(wanted):
-                nearest[q, place] = np.inf
-        _insert(nearest, q, wanted, distance)
-        last = nearest[q, wanted - 1]
-        if last < best[q] or (last == best[q] and code < best_class[q]):
-            best[q] = last
-            best_class[q] = code
-    return computed
-
-
-@_for_features(
-    void, int32[::1], float32[:, ::1], int64, int64[::1], float64[:, ::1], float32[:, ::1],
-    float64[:, ::1], after=(float64[::1], float64[:, ::1], float64),
-)  # fmt: skip
-def gather(
-    found: NDArray[Any],
-    products: NDArray[Any],
-    first: int,
-    rows: NDArray[Any],
-    full: NDArray[Any],
-    sketches: NDArray[Any],
-    allowance: NDArray[Any],
-    reference: Any,
-    bound: NDArray[Any],
-    nearest: NDArray[Any],
-    unit: float,
-) -> None:
-    """Put the pairs `found` that are within `bound` into the list of their query and class.
-
-    As `examine`, but the bound stays and every class has a list, the row
-    ``query * classes + class`` of `nearest`.
-    """
-    features, scale, points, codes, needed = reference
-    width = products.shape[1]
-    for k in range(len(found)):
-        i, j = found[k] // width, found[k] % width
-        q, point = rows[i], first + j
-        low = float64(products[i, j]) + allowance[q, 0]
-        reach = np.sqrt(bound[q]) * unit + allowance[q, 1]
-        if ruled_out(sketches, q, points, point, low, reach * reach + allowance[q, 2]):
-            continue
-        distance = squared_distance(full, q, features, point, scale)
-        if distance <= bound[q]:
-            code = codes[point]
+        if every_class:
             _insert(nearest, q * len(needed) + code, needed[code], distance)
+        else:
+            _update(state, q, code, needed[code], distance)
+    return computed

@@ -1,6 +1,6 @@
 """A search whose points lie in several places: what each finds, and how that is merged.
 
-Imports `points` and `exact`. Nothing here knows where the shards are.
+Nothing here knows where the shards are.
 
 The distance from a query to class `c` is that to its `k_c`-th nearest point over all shards, where
 `k_c` is the least of `neighbour` and the points that the class has in all. For the own class the
@@ -106,13 +106,10 @@ def merged_distances(
     needed : (K,) int64
     """
     merged = _merge_nearest(first)
-    other, named = merged.other, merged.other_class
     if needed.max() > 1:
         other, named = _merge_pairs(second(merged.other), needed, len(own))
-    known = own >= 0
-    squares = np.full(len(own), np.inf)
-    squares[known] = merged.own[np.flatnonzero(known), needed[own[known]] - 1]
-    return ClassDistances(np.sqrt(squares), np.sqrt(other), named)
+        merged = NearestSquares(merged.own, other, named)
+    return merged.distances(own, needed)
 
 
 def _merge_nearest(parts: Iterable[NearestSquares]) -> NearestSquares:

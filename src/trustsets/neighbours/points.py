@@ -1,4 +1,4 @@
-"""The reference points, grouped by class. Imports NumPy and `blocks` alone."""
+"""The reference points, grouped by class, and what the searches of them return."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.blocks import for_each_block
+from trustsets._common.blocks import for_each_block, row_numbers
 
 __all__ = [
     "BLOCK_ROWS",
@@ -31,7 +31,7 @@ __all__ = [
 FloatArray = NDArray[np.floating[Any]]
 IndexArray = NDArray[np.int64]
 
-# Below this norm a row has no direction worth the name, and 1 / norm could overflow.
+# A row of a smaller norm counts as zero: 1 / norm could overflow.
 ZERO_NORM = 1e-150
 # Rows handled at a time where a float64 copy is needed.
 BLOCK_ROWS = 4096
@@ -56,7 +56,7 @@ class ClassDistances(NamedTuple):
 
 
 class NearestSquares(NamedTuple):
-    """Squared distances of `n` queries to some of the points, before they are merged with others.
+    """Squared distances of `n` queries to some of the points, to be merged with those to others.
 
     Attributes
     ----------
@@ -71,6 +71,16 @@ class NearestSquares(NamedTuple):
     own: NDArray[np.float64]
     other: NDArray[np.float64]
     other_class: IndexArray
+
+    def distances(self, own: IndexArray, needed: IndexArray) -> ClassDistances:
+        """Distances of queries of the classes `own`, where no other points are to be merged.
+
+        Class `c` is as far as its `needed[c]`-th nearest point.
+        """
+        known = np.flatnonzero(own >= 0)
+        squares = np.full(len(own), np.inf)
+        squares[known] = self.own[known, needed[own[known]] - 1]
+        return ClassDistances(np.sqrt(squares), np.sqrt(self.other), self.other_class)
 
 
 class Pairs(NamedTuple):
@@ -131,15 +141,14 @@ class ClassPoints:
 
 def row_squares(features: FloatArray) -> NDArray[np.float64]:
     """Squared norm of each row, not finite where a number is not or its square is too large."""
-    squares = np.empty(len(features))
 
-    def square(rows: slice) -> None:
+    def square(rows: slice) -> NDArray[np.float64]:
         wide = features[rows].astype(np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
-            squares[rows] = np.einsum("ij,ij->i", wide, wide)
+            squares: NDArray[np.float64] = np.einsum("ij,ij->i", wide, wide)
+        return squares
 
-    for_each_block(square, *features.shape)
-    return squares
+    return row_numbers(square, *features.shape)
 
 
 def take_rows(features: FloatArray, order: IndexArray) -> FloatArray:
@@ -156,8 +165,7 @@ def take_rows(features: FloatArray, order: IndexArray) -> FloatArray:
 def row_scales(features: FloatArray, normalize: bool) -> NDArray[np.float64]:
     """Factor of each row: `1 / norm` in float64, 0 for a zero row, 1 without `normalize`.
 
-    The norm of a row is summed along the row alone, so it does not depend on its neighbours in the
-    batch.
+    The norm is summed along the row alone, so it does not depend on the rest of the batch.
     """
     if not normalize:
         return np.ones(len(features))
@@ -182,7 +190,7 @@ def search_points(
 
 
 def spread(total: float, count: int) -> float:
-    """Root mean square distance from the mean, or 1 where that says nothing.
+    """Root mean square distance from the mean, or 1 where all points are equal.
 
     `total` is the sum of the squared distances. Six digits are kept: the others depend on the
     order of the sum, and the score should not depend on the order of the training points.

@@ -1,6 +1,6 @@
-"""Lower bounds by projection: which directions to keep, and what rounding may cost.
+"""Lower bounds by projection: which directions to keep, and how large their rounding can be.
 
-Imports NumPy and `points` alone, so that the CPU and the torch search share one proof.
+The CPU search and the torch search share these bounds and their proof.
 
 For an orthonormal basis whose first `k` columns are kept, write a centred row as its `k` leading
 coordinates `z` and the norm `t` of the rest. By the triangle inequality in the complement,
@@ -8,7 +8,7 @@ coordinates `z` and the norm `t` of the rest. By the triangle inequality in the 
     |q - x|^2  >=  |z_q - z_x|^2 + (t_q - t_x)^2
 
 so the distance of the (k+1)-vectors `(z, t)` never exceeds the true one. It is computed in float32
-as `a_q + b_x - 2 <(z, t)_q, (z, t)_x>`; `Sketch.slack` bounds what that can be off by.
+as `a_q + b_x - 2 <(z, t)_q, (z, t)_x>`; `Sketch.slack` bounds the rounding error of that.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FAR = 2.0**40
 
 @dataclass(frozen=True)
 class Costs:
-    """Relative prices of one search's steps; only their ratios matter.
+    """Relative times of the steps of a search; only their ratios matter.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class Sketch:
     mean : (d,) float64
     basis : (d, r) float64 with orthonormal columns, or None: the coordinates themselves.
     head : int
-        `k`; equal to `d` when pruning does not pay and the bound is the plain distance.
+        `k`; equal to `d` where pruning does not save time and the bound is the plain distance.
     unit : float
         A power of two that brings centred points near 1, so that float32 does not overflow.
     survivors : float
@@ -162,7 +162,7 @@ class Sketch:
 
 
 class Rows(Protocol):
-    """What a sketch needs of the points: `ClassPoints`, or the same on another device."""
+    """What a sketch needs to know of the points: `ClassPoints`, or the same on another device."""
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -1,8 +1,8 @@
-"""The exact search in torch, for a GPU. Imports NumPy, torch, `points` and `sketch` alone.
+"""The exact search in torch, for a GPU.
 
 The method and its proof are those of `exact`: bounds from a product of sketches, thresholds from a
-near class, full distances in float64 for the pairs left. Tiles are large, because a card hides
-nothing behind small ones, and products may run in TF32, whose rounding the slack includes.
+near class, full distances in float64 for the pairs left. Tiles are large, because a GPU is idle
+between small ones. Products may run in TF32, whose rounding is part of the slack.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,10 +28,10 @@ from trustsets.neighbours.sketch import FAR, Costs, build_sketch
 
 __all__ = ["TorchPoints", "TorchSearch"]
 
-# On a card products are nearly free and gathering survivors is not: prefer long heads.
+# On a GPU products are nearly free and gathering survivors is not: prefer long heads.
 GPU_COSTS = Costs(product=1.0, pair=100.0, refine=40_000.0, direct=200.0)
-# TF32 keeps 10 bits of each factor, and neither it nor the float32 accumulator need round to
-# nearest: a unit more is allowed to each.
+# TF32 keeps 10 bits of each factor. Neither TF32 nor the float32 accumulator has to round to
+# nearest, so each is allowed one unit more.
 TF32_UNIT, ACCUMULATOR_UNIT = 2.0**-10, 2.0**-22
 ROUND_UP = 2.0**-22
 # Points of a class that are compared directly: all of a small class, or a first upper bound.
@@ -40,7 +41,7 @@ TILE_QUERIES = 8192
 BYTES_PER_PAIR = 24
 # Of the working memory: tiles, float64 rows of the queries, rows gathered for full distances.
 TILE_SHARE, QUERY_SHARE, GATHER_SHARE = 0.5, 0.25, 0.25
-# Working memory by default: fixed on a CPU, on a card a quarter of what is free up to a limit.
+# Working memory by default: fixed on a CPU; on a GPU a quarter of what is free, at most this.
 CPU_MEMORY, GPU_MEMORY = 256 * 2**20, 8 * 2**30
 
 
@@ -79,8 +80,7 @@ class TorchPoints:
         return taken
 
 
-@dataclass(frozen=True)
-class _Block:
+class _Block(NamedTuple):
     """Queries sorted by own class: rows, sketches and the terms of their thresholds."""
 
     own: IndexArray
@@ -92,8 +92,7 @@ class _Block:
     error: Tensor
 
 
-@dataclass(frozen=True)
-class _Pairs:
+class _Pairs(NamedTuple):
     """Full squared distances of some pairs: query, class and distance."""
 
     query: Tensor
@@ -112,8 +111,8 @@ class TorchSearch:
     device : str
         A torch device.
     memory : int, optional
-        Bytes of working memory; by default 256 MiB on a CPU, and up to 8 GiB of what is free on a
-        card.
+        Bytes of working memory; by default 256 MiB on a CPU, and a quarter of what is free on a
+        GPU, at most 8 GiB.
     """
 
     def __init__(
@@ -183,8 +182,7 @@ class TorchSearch:
         total = len(features)
         result = ClassDistances(np.empty(total), np.empty(total), np.empty(total, np.int64))
         with _fast_products(self.device):
-            for chosen in self._blocks(own):
-                block = self._block(features, scale, own, chosen)
+            for chosen, block in self._blocks(features, scale, own):
                 result.own[chosen] = self._own(block).cpu().numpy()
                 other, classes = self._other(block)
                 result.other[chosen] = other.cpu().numpy()
@@ -202,16 +200,20 @@ class TorchSearch:
         """Distance to the own class alone."""
         result = np.empty(len(features))
         with _fast_products(self.device):
-            for chosen in self._blocks(own):
-                block = self._block(features, scale, own, chosen)
+            for chosen, block in self._blocks(features, scale, own):
                 result[chosen] = self._own(block).cpu().numpy()
         return result
 
-    def _blocks(self, own: IndexArray) -> Iterator[IndexArray]:
+    def _blocks(
+        self, features: FloatArray | Tensor, scale: NDArray[np.float64] | Tensor, own: IndexArray
+    ) -> Iterator[tuple[IndexArray, _Block]]:
+        """Yield the numbers of some queries, and their block; queries of a class are together."""
         room = int(QUERY_SHARE * self.memory / (32 * self.points.shape[1]))
         size = min(max(room, 1), TILE_QUERIES)
         order = np.argsort(own, kind="stable")
-        return (order[start : start + size] for start in range(0, len(order), size))
+        for start in range(0, len(order), size):
+            chosen = order[start : start + size]
+            yield chosen, self._block(features, scale, own, chosen)
 
     def _block(
         self,
@@ -246,8 +248,8 @@ class TorchSearch:
         first, last = np.searchsorted(block.own, [code, code + 1])
         some = slice(int(first), int(last))
         start, stop = int(self.points.starts[code]), int(self.points.starts[code + 1])
-        found, _ = self._read(_part(block, some), best[some], start, stop, [])
-        best[some] = found
+        part = _Block._make(each[some] for each in block)
+        best[some], _ = self._read(part, best[some], start, stop, [])
 
     def _other(self, block: _Block) -> tuple[Tensor, Tensor]:
         """Distance to the nearest class but the own one, and that class."""
@@ -307,11 +309,8 @@ class TorchSearch:
     ) -> tuple[Tensor, Tensor]:
         """Best squared distance and class within a range of points, given an upper bound."""
         width = max(int(TILE_SHARE * self.memory / BYTES_PER_PAIR) // len(block.rows), 1)
-        pairs = _Pairs(
-            torch.empty(0, dtype=torch.int64, device=self.device),
-            torch.empty(0, dtype=torch.int64, device=self.device),
-            torch.empty(0, dtype=torch.float64, device=self.device),
-        )
+        none = torch.empty(0, dtype=torch.int64, device=self.device)
+        pairs = _Pairs(none, none, none.double())
         self.pairs += len(block.rows) * (stop - start)
         for first in range(start, stop, width):
             last = min(first + width, stop)
@@ -319,7 +318,7 @@ class TorchSearch:
             self.survivors += len(found)
             fresh = self._measure(block, bound, found)
             self.direct += len(fresh.query)
-            pairs = self._reduce(_join(pairs, fresh))
+            pairs = self._reduce(_Pairs(*map(torch.cat, zip(pairs, fresh, strict=True))))
         return self._best(pairs, len(block.rows))
 
     def _survivors(
@@ -390,21 +389,6 @@ class TorchSearch:
         named = torch.full((size,), len(self.needed), device=self.device)
         named.scatter_reduce_(0, query[tied], code[tied], "amin")
         return best, named
-
-
-def _part(block: _Block, some: slice) -> _Block:
-    return _Block(
-        block.own[some], block.rows[some], block.coordinates[some], block.head[some],
-        block.square[some], block.drift[some], block.error[some],
-    )  # fmt: skip
-
-
-def _join(one: _Pairs, other: _Pairs) -> _Pairs:
-    return _Pairs(
-        torch.cat([one.query, other.query]),
-        torch.cat([one.code, other.code]),
-        torch.cat([one.distance, other.distance]),
-    )
 
 
 def _default_memory(device: torch.device) -> int:

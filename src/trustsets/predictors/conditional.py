@@ -90,7 +90,10 @@ class ConditionalLearned(Learned):
             scores = scores + tie_spread * row_uniforms(task.seed, Stream.CALIBRATION_TIES, rows)
         # Sorted, so that the fit cannot depend on the order in which the samples came.
         order = np.lexsort((*phi.T, scores))
-        penalty, groups = fitted.penalty(task.calibration), fitted.restraint(task.calibration)
+        penalty, groups = (
+            fitted.penalty_rows(task.calibration),
+            fitted.bounding_rows(task.calibration),
+        )
         limiting = groups if len(groups) else None
         return cls(fitted, phi[order], scores[order], penalty, choice, limiting, tie_spread)
 
@@ -112,8 +115,8 @@ class ConditionalLearned(Learned):
         made = self.basis.could_give(self.phi)
         require(made, "ConditionalLearned.phi", "must hold values of the basis functions")
         for name, rows, own in (
-            ("penalty", self.penalty, self.basis.penalty),
-            ("restraint", self.group_penalty, self.basis.restraint),
+            ("penalty", self.penalty, self.basis.penalty_rows),
+            ("restraint", self.group_penalty, self.basis.bounding_rows),
         ):
             field = f"ConditionalLearned.{name}"
             if rows is not None:

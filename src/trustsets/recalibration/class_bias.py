@@ -1,7 +1,7 @@
-"""A constant for each class, added to its logit. Imports outputs, blocks, draws, errors.
+"""Class bias: a constant for each class, added to its logit.
 
-A classifier trained where some classes are rare, or common, ranks them too low, or too
-high, wherever their shares are different. Labelled samples show by how much.
+A classifier ranks a class too low where the class is more frequent than in its training data, and
+too high where it is less frequent. Labelled samples show by how much.
 """
 
 from typing import Any, Self, final
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from trustsets._common.arrays import Codes, Floats, read_only
-from trustsets._common.blocks import for_each_block, row_blocks
+from trustsets._common.blocks import for_each_block, row_blocks, row_numbers
 from trustsets._common.draws import Stream, row_uniforms
 from trustsets._common.storage import require, require_numbers, storable
 from trustsets.errors import InputError, NotCalibratedError
@@ -20,7 +20,7 @@ from trustsets.outputs import ModelOutputs
 __all__ = ["ClassBias"]
 
 
-# Ridge penalties that are tried, from the strongest; 100 leaves almost nothing of a bias.
+# Ridge penalties that are tried, from the strongest; with 100 almost no bias is left.
 STRENGTHS = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
 _FOLDS = 3
 # A class is rare with fewer tuning samples than this, or than half of the average class.
@@ -40,20 +40,20 @@ class ClassBias(BaseEstimator):
 
     .. math:: -\sum_i \log P(y_i \mid x_i) + \tfrac{\lambda}{2} \|b\|^2 .
 
-    Lambda is the one of a short list, or infinity (no bias), that gives held-out samples of
-    the same data the largest likelihood in three folds: where nothing is gained, nothing is
-    changed. ``b / a`` is what logits get; their temperature stays as it was.
+    Lambda is chosen from a short list, or is infinity (no bias): the one with the largest
+    held-out likelihood in three-fold cross-validation. Where no bias helps, the logits stay as
+    they are. ``b / a`` is added to the logits, so their temperature does not change.
 
-    Likelihood alone would give up rare classes where they are rarer than the classifier
-    expects: that is right for most samples and wrong for all samples of these classes. So a
-    bias must also raise the held-out likelihood when every class counts the same, and a rare
-    class (fewer than 5 samples, or than half of the average class) is never lowered against
-    the average sample: its bias is at least the mean bias of the labels.
+    Likelihood alone would sacrifice rare classes that are rarer than the classifier expects,
+    because they are few samples. Two rules prevent this. A bias must also raise the held-out
+    likelihood in which every class has the same weight. And the bias of a rare class (fewer
+    than 5 samples, or fewer than half of the average class) is at least the mean bias of the
+    labels.
 
     Attributes
     ----------
     bias_ : array of shape (K,)
-        What is added to the logits; all zero if no bias helps.
+        Added to the logits; all zero if no bias helps.
     strength_ : float
         The chosen lambda.
     gain_ : float
@@ -66,7 +66,7 @@ class ClassBias(BaseEstimator):
 
     Examples
     --------
-    A classifier that has seen class 1 nine times too rarely is corrected by about log 9:
+    The odds of class 1 are nine times too low, so the correction is about log 9:
 
     >>> rng = np.random.default_rng(0)
     >>> truth = rng.normal(size=(5000, 2))
@@ -104,7 +104,7 @@ class ClassBias(BaseEstimator):
         return outputs.shifted(self.bias_) if self.bias_.any() else outputs
 
     def to_state(self) -> dict[str, Any]:
-        """What `from_state` needs to rebuild this object."""
+        """State for `from_state`."""
         if not hasattr(self, "bias_"):
             return {"bias": None}
         # JSON has no infinity; "no bias" says the same.
@@ -116,11 +116,10 @@ class ClassBias(BaseEstimator):
         if hasattr(self, "bias_"):
             require_numbers(self.bias_, "ClassBias.bias", None)
             require(self.bias_.dtype == np.float64, "ClassBias.bias", "must be float64")
-            for name, own in (("strength", self.strength_), ("gain", self.gain_)):
-                number = isinstance(own, float | int)
-                require(number, f"ClassBias.{name}", "must be a number")
-            require(self.strength_ > 0.0, "ClassBias.strength", "must be positive")
-            require(np.isfinite(self.gain_), "ClassBias.gain", "must be finite")
+            number = isinstance(self.strength_, float | int) and self.strength_ > 0.0
+            require(number, "ClassBias.strength", "must be a positive number")
+            number = isinstance(self.gain_, float | int) and np.isfinite(self.gain_)
+            require(number, "ClassBias.gain", "must be a finite number")
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
@@ -134,14 +133,17 @@ class ClassBias(BaseEstimator):
 
 
 def _choose_strength(outputs: ModelOutputs, codes: Codes) -> tuple[float, float]:
-    """Best penalty by held-out likelihood, and what it gains over none; weaker ones come last."""
+    """Best penalty by held-out likelihood, and how much it lowers the mean loss.
+
+    Penalties are tried from the strongest, each starting at the fit of the one before.
+    """
     logits, held_out = outputs.logits, _folds(outputs.rows)
     if not held_out:
         return np.inf, 0.0
     parts = [(np.setdiff1d(np.arange(codes.size), rows), rows) for rows in held_out]
     train = [_Likelihood(logits[rows], codes[rows]) for rows, _ in parts]
     test = [_Likelihood(logits[rows], codes[rows]) for _, rows in parts]
-    # One row counts every sample the same, the other every class.
+    # In the first row every sample has the same weight, in the second every class.
     counts = np.bincount(codes, minlength=outputs.n_classes)
     weights = np.stack([np.ones(codes.size), codes.size / counts[codes] / np.sum(counts > 0)])
     weights = weights[:, np.concatenate(held_out)]
@@ -202,25 +204,25 @@ class _Likelihood:
 
     def losses(self, theta: Floats) -> Floats:
         """Negative log-likelihood of each sample."""
-        result = np.empty(len(self.logits))
 
-        def fill(block: slice) -> None:
-            z = self.logits[block].astype(np.float64)
-            scaled = theta[0] * (z - z.max(axis=1, keepdims=True)) + theta[1:]
-            scaled -= scaled.max(axis=1, keepdims=True)
-            own = scaled[np.arange(len(z)), self.codes[block]]
-            result[block] = np.log(np.exp(scaled).sum(axis=1)) - own
+        def loss(block: slice) -> Floats:
+            _, scaled, own = self._scaled(block, theta)
+            return np.asarray(np.log(np.exp(scaled).sum(axis=1)) - own)
 
-        for_each_block(fill, *self.logits.shape)
-        return result
+        return row_numbers(loss, *self.logits.shape)
 
-    def _block(self, block: slice, theta: Floats) -> tuple[float, Floats]:
+    def _scaled(self, block: slice, theta: Floats) -> tuple[Floats, Floats, Floats]:
+        """Logits z, then ``a z + b``, each row less its largest entry; and that of the label."""
         z = self.logits[block].astype(np.float64)
         z -= z.max(axis=1, keepdims=True)
         scaled = theta[0] * z + theta[1:]
         scaled -= scaled.max(axis=1, keepdims=True)
+        return z, scaled, scaled[np.arange(len(z)), self.codes[block]]
+
+    def _block(self, block: slice, theta: Floats) -> tuple[float, Floats]:
+        """Loss of some samples, and its gradient but for the counts of the labels in b."""
+        z, scaled, own = self._scaled(block, theta)
         rows, codes = np.arange(len(z)), self.codes[block]
-        own = scaled[rows, codes]
         weights = np.exp(scaled, out=scaled)
         total = weights.sum(axis=1, keepdims=True)
         weights /= total

@@ -1,4 +1,4 @@
-"""Temperature scaling by exact maximum likelihood. Imports outputs, blocks, errors."""
+"""Temperature scaling: divide the logits by one number, fitted by maximum likelihood."""
 
 import warnings
 from typing import Any, Self, final
@@ -15,7 +15,7 @@ from trustsets.outputs import ModelOutputs
 __all__ = ["TemperatureScaling"]
 
 # The likelihood may have no maximum at a positive, finite temperature. Beyond this the
-# softmax is uniform for every practical purpose, and its ranking still intact.
+# softmax is practically uniform; the order of its classes is still that of the logits.
 LARGEST_TEMPERATURE = 100.0
 # Below this every softmax output is 0 or 1 in double precision for common logits.
 SMALLEST_TEMPERATURE = 1e-3
@@ -32,8 +32,8 @@ class TemperatureScaling(BaseEstimator):
     E_b[logit] - logit of the true class, with E_b the mean under the scaled softmax.
     The root is found by Newton steps kept inside a bracket, to full precision.
 
-    If every label has the largest logit of its row, the likelihood grows without end as
-    T goes to 0 and says nothing about T: the temperature stays 1 and a warning says so.
+    If every label has the largest logit of its row, the likelihood increases as T goes to 0
+    and has no maximum: the temperature stays 1, with a warning.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class TemperatureScaling(BaseEstimator):
         return outputs.with_logits(np.asarray(outputs.logits, np.float64) / self.temperature_)
 
     def to_state(self) -> dict[str, Any]:
-        """What `from_state` needs to rebuild this object."""
+        """State for `from_state`."""
         return {"temperature": getattr(self, "temperature_", None)}
 
     @classmethod

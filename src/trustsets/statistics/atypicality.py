@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._common.arrays import Array, Floats, column, floating_matrix, read_only
-from trustsets._common.blocks import for_each_block
+from trustsets._common.blocks import row_numbers
 from trustsets._common.storage import require, require_numbers, storable
 from trustsets.errors import InputError
 from trustsets.statistics.statistic import Observed, Statistic, Transform
@@ -30,29 +30,28 @@ FIT_ROWS = 8192
 @storable
 @dataclass(frozen=True, eq=False)
 class Atypicality(Statistic):
-    r"""Negative log density of the features, the largest over classes.
+    r"""Negative log density of the features under the class that makes it largest.
 
-    With Gaussians of class means :math:`\mu_c` and one covariance :math:`\Sigma` (mean of
-    squared deviations from the class means), both fitted on training features by maximum
-    likelihood,
+    Each class has a Gaussian density with its own mean :math:`\mu_c`; the covariance
+    :math:`\Sigma` is common to all. Both are fitted on training features by maximum likelihood.
 
     .. math:: a(x) = -\max_c \log N(x; \mu_c, \Sigma) = \tfrac12 \big( r \log 2\pi +
         \log\det\Sigma + \min_c \|W'(x - \mu_c)\|^2 \big), \qquad W W' = \Sigma^{-1}.
 
-    Where the covariance is singular (fewer samples than dimensions, features that never
-    fire), the density is that on the r-dimensional span of the training deviations, and
-    what lies outside of it is ignored. Made by `Atypicality.from_training`.
+    Where the covariance is singular (fewer samples than dimensions, or constant features), the
+    density is that on the r-dimensional span of the training deviations from the class means;
+    directions outside of it are ignored. Use `Atypicality.from_training` to make one.
 
     Parameters
     ----------
     transform : {"raw", "rank"}
-        See `Statistic`; there is no ``"log"``, for the value may be negative.
+        See `Statistic`; there is no ``"log"``, because the value may be negative.
     mean : array of shape (d,)
         Mean of the class means; subtracted first, so that no digits are lost.
     whitening : array of shape (d, r)
         W.
     centres : array of shape (C, r)
-        Class means after both.
+        Class means, centred and whitened.
     log_scale : float
         ``r log 2 pi + log det Sigma``.
 
@@ -71,6 +70,8 @@ class Atypicality(Statistic):
     array([ 0.9189,  0.9189, 13.4189])
     """
 
+    name = "Atypicality"
+
     mean: Floats = field(default_factory=lambda: np.empty(0), repr=False)
     whitening: Floats = field(default_factory=lambda: np.empty((0, 0)), repr=False)
     centres: Floats = field(default_factory=lambda: np.empty((0, 0)), repr=False)
@@ -85,7 +86,7 @@ class Atypicality(Statistic):
             )
         if self.centres.size == 0:
             raise InputError(
-                "Atypicality holds no fit; make it with "
+                "Atypicality is not fitted; make it with "
                 "Atypicality.from_training(features, labels)."
             )
         for name in ("mean", "whitening", "centres"):
@@ -142,22 +143,15 @@ class Atypicality(Statistic):
                 f"features have dimension {features.shape[1]}, but Atypicality was fitted on "
                 f"{self.mean.size}. Pass features of the same layer of the same model."
             )
-        result = np.empty(len(features))
 
-        def fill(block: slice) -> None:
+        def measured(block: slice) -> Floats:
             white = (features[block].astype(np.float64) - self.mean) @ self.whitening
-            nearest = _nearest(white, self.centres)
-            # Again, without the cancellation of the expanded square that found it.
-            gaps = white - self.centres[nearest]
-            result[block] = 0.5 * (self.log_scale + (gaps * gaps).sum(axis=1))
+            # The square is computed again, without the cancellation of the expanded form that
+            # found the nearest centre.
+            gaps = white - self.centres[_nearest(white, self.centres)]
+            return np.asarray(0.5 * (self.log_scale + (gaps * gaps).sum(axis=1)))
 
-        for_each_block(fill, len(features), features.shape[1] + len(self.centres))
-        return result
-
-    @property
-    def name(self) -> str:
-        """Short name."""
-        return "Atypicality"
+        return row_numbers(measured, len(features), features.shape[1] + len(self.centres))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Atypicality) and (

@@ -27,14 +27,11 @@ class Confidence(Statistic):
     array([0.75])
     """
 
+    name = "Conf"
+
     def measure(self, observed: Observed) -> Floats:
         """Return the largest softmax output of each sample."""
         return observed.confidence
-
-    @property
-    def name(self) -> str:
-        """Short name."""
-        return "Conf"
 
 
 @final
@@ -43,14 +40,11 @@ class Confidence(Statistic):
 class Trust(Statistic):
     """``Trust(x)``: distance to the nearest other class over distance to the predicted one."""
 
+    name = "Trust"
+
     def measure(self, observed: Observed) -> Floats:
         """Return the trust score of each sample."""
         return observed.trust
-
-    @property
-    def name(self) -> str:
-        """Short name."""
-        return "Trust"
 
 
 @final
@@ -67,14 +61,11 @@ class Entropy(Statistic):
     array([0.6931, 0.    ])
     """
 
+    name = "Entropy"
+
     def measure(self, observed: Observed) -> Floats:
         """Return the entropy of each sample."""
         return observed.entropy_and_margin[0]
-
-    @property
-    def name(self) -> str:
-        """Short name."""
-        return "Entropy"
 
 
 @final
@@ -91,14 +82,11 @@ class Margin(Statistic):
     array([0.25])
     """
 
+    name = "Margin"
+
     def measure(self, observed: Observed) -> Floats:
         """Return the margin of each sample."""
         return observed.entropy_and_margin[1]
-
-    @property
-    def name(self) -> str:
-        """Short name."""
-        return "Margin"
 
 
 @final
@@ -122,6 +110,8 @@ class ClassFrequency(Statistic):
     array([2.3026, 4.6052])
     """
 
+    name = "Class frequency"
+
     counts: tuple[int, ...] = ()
 
     def check_state(self) -> None:
@@ -137,8 +127,3 @@ class ClassFrequency(Statistic):
             )
         counts = np.array(self.counts, dtype=np.float64)
         return np.asarray(np.log1p(counts)[observed.outputs.predicted_codes])
-
-    @property
-    def name(self) -> str:
-        """Short name."""
-        return "Class frequency"

@@ -1,7 +1,7 @@
-"""What a statistic is: one number of each sample, transformed by what was learned from others.
+"""What a statistic is: one number per sample that does not need the label, then a transform.
 
-A statistic is a small value object. The samples and the trust score it looks at come together in
-`Observed`, which computes each number once.
+A statistic is a small value object. `Observed` holds the samples and the trust score, and computes
+each number once.
 """
 
 from abc import ABC, abstractmethod
@@ -112,8 +112,8 @@ class Statistic(ABC):
     Parameters
     ----------
     transform : {"raw", "log", "rank"}
-        As it is; its logarithm; or its rank among the samples it is fitted on, between 0
-        and 1. All three carry the same information; the last two have no heavy tail.
+        The number itself; its logarithm; or its rank among the samples that it is fitted on,
+        between 0 and 1. All three carry the same information; the last two have no heavy tail.
     """
 
     transform: Transform = "raw"
@@ -134,7 +134,7 @@ class Statistic(ABC):
     @property
     @final
     def learns(self) -> bool:
-        """Whether the transform takes numbers from the data it is fitted on."""
+        """Whether the transform depends on the data it is fitted on."""
         return self.transform == "rank"
 
     @final
@@ -148,7 +148,7 @@ class Statistic(ABC):
 @storable
 @dataclass(frozen=True)
 class FittedStatistic:
-    """A statistic with what its transform needs: the sorted values it ranks among."""
+    """A statistic, and for ranks the sorted values of the samples it was fitted on."""
 
     statistic: Statistic
     reference: Floats | None

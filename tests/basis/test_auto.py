@@ -14,7 +14,7 @@ from trustsets import (
     load,
 )
 from trustsets.basis import choose_basis
-from trustsets.basis.auto import CANDIDATES, RESTRAINT, _best, _candidates, _held_out_losses
+from trustsets.basis.auto import CANDIDATES, GROUP_PENALTY, _best, _candidates, _held_out_losses
 from trustsets.statistics import Observed
 
 
@@ -97,7 +97,7 @@ def test_groups_take_part_unless_they_name_samples(make_outputs):
     tuning = make_outputs(400, groups=groups)
     choice = choose_basis(Observed(tuning), np.random.default_rng(0).exponential(size=400))
     assert choice.groups == ("site",)
-    assert choice.basis.parts[1] == Groups("site", restraint=RESTRAINT)
+    assert choice.basis.parts[1] == Groups("site", penalty=GROUP_PENALTY)
     assert "few or no calibration samples" in choice.sentence
     assert "indicators of the groups by site" in choice.sentence
 
@@ -107,7 +107,7 @@ def test_every_group_seen_in_calibration_has_its_own_threshold(make_outputs, tru
     tuning = make_outputs(200, groups={"site": np.tile(["a", "b"], 100)})
     calibration = make_outputs(300, groups={"site": np.repeat(["a", "b", "c"], 100)})
     predictor = ConditionalConformal(trust=trust).calibrate(calibration, tuning=tuning)
-    assert predictor.state_.learned.basis.parts[1].levels == (("a", "b", "c"),)
+    assert predictor.state_.learned.basis.parts[1].values == (("a", "b", "c"),)
     sets = predictor.predict_set(make_outputs(30, groups={"site": np.full(30, "c")}))
     assert (sets.status == Status.EXACT).any()
 

@@ -1,0 +1,109 @@
+"""Laws of the checked arrays: any library in, the same numbers out, and nothing writable."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from trustsets import InputError
+from trustsets._common import arrays
+from trustsets._common.arrays import (
+    check_finite,
+    column,
+    floating_matrix,
+    read_only,
+    texts_of,
+    to_numpy,
+)
+
+NUMBERS = [[1.0, 2.0], [3.0, 4.5]]
+
+
+def test_every_library_gives_the_same_numbers():
+    torch = pytest.importorskip("torch")
+    half = torch.tensor(NUMBERS, dtype=torch.bfloat16, requires_grad=True)
+    for value in (NUMBERS, np.array(NUMBERS), pd.DataFrame(NUMBERS), torch.tensor(NUMBERS), half):
+        np.testing.assert_array_equal(floating_matrix(value, "x"), NUMBERS)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_floats_keep_their_type_and_their_memory(dtype):
+    given = np.array(NUMBERS, dtype=dtype)
+    found = floating_matrix(given, "x")
+    assert found.dtype == dtype
+    assert np.shares_memory(found, given)
+
+
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int64, np.longdouble, ">f4"])
+def test_other_numbers_become_native_float64(dtype):
+    found = floating_matrix(np.array([[1, 0], [0, 1]], dtype=dtype), "x")
+    assert found.dtype == np.float64 and found.dtype.isnative
+    np.testing.assert_array_equal(found, np.eye(2))
+
+
+@pytest.mark.parametrize("make", [read_only, lambda given: floating_matrix(given, "x")])
+def test_the_result_cannot_be_written_and_the_original_can(make):
+    given = np.array(NUMBERS)
+    found = make(given)
+    with pytest.raises(ValueError, match="read-only"):
+        found[0, 0] = 9.0
+    given[0, 0] = 9.0
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([1.0, 2.0], "x must have two dimensions"),
+        (np.empty((0, 2)), "x must not be empty"),
+        (np.empty((2, 0)), "x must not be empty"),
+        ([["a", "b"]], "x must hold real numbers"),
+        ([[1j]], "x must hold real numbers"),
+        (np.ma.masked_array([[1.0]], mask=[[True]]), "x must not be a masked array"),
+        ([[1.0, 2.0], [np.nan, 0.0]], "row 1, column 0 holds nan"),
+        ([[1.0, -np.inf]], "row 0, column 1 holds -inf"),
+    ],
+)
+def test_a_matrix_that_breaks_a_rule_is_named(value, message):
+    with pytest.raises(InputError, match=message):
+        floating_matrix(value, "x")
+
+
+def test_the_first_bad_row_is_found_in_any_piece(monkeypatch):
+    """Rows are counted from the first of the whole array, also in later pieces and parts."""
+    monkeypatch.setattr(arrays, "_PIECE", 6)
+    table = np.zeros((10, 3))
+    table[[7, 9], 2] = np.nan
+    with pytest.raises(InputError, match="row 7, column 2"):
+        check_finite(table, "x")
+    with pytest.raises(InputError, match="row 107, column 2"):
+        check_finite(table, "x", first_row=100)
+    check_finite(table[:7], "x")
+
+
+@pytest.mark.parametrize("value", [[1, 2, 3], ["a", "b", "c"], [None, 1, 2], [[1], [2]]])
+def test_a_column_has_one_value_per_sample(value):
+    good = value != [None, 1, 2] and np.ndim(value) == 1
+    n = 3 if good or None in value else 2
+    if good:
+        assert column(value, "x", n).tolist() == value
+        value = value[:2]
+    with pytest.raises(InputError, match=r"x must (have shape|not hold missing)"):
+        column(value, "x", n)
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA, pd.NaT])
+def test_missing_values_of_any_kind_are_refused(missing):
+    with pytest.raises(InputError, match="missing values"):
+        column(np.array(["a", missing], dtype=object), "x", 2)
+    assert column(np.array(["a", "nan"], dtype=object), "x", 2).tolist() == ["a", "nan"]
+
+
+@pytest.mark.parametrize("values", [["a", "long"], [1, 20], [True, False], [1.5, 2.0]])
+def test_texts_are_those_of_the_values(values):
+    expected = [str(value) for value in values]
+    assert texts_of(np.array(values)) == expected
+    assert texts_of(np.array(values, dtype=object)) == expected
+
+
+def test_numpy_arrays_are_not_copied():
+    given = np.arange(3)
+    assert to_numpy(given, "x") is given

@@ -1,0 +1,157 @@
+"""Laws of the statistics: the definition one sample at a time, and what a transform may learn."""
+
+import numpy as np
+import pytest
+
+from trustsets import (
+    ClassFrequency,
+    Confidence,
+    Entropy,
+    InputError,
+    Margin,
+    ModelOutputs,
+    StorageError,
+    Trust,
+)
+from trustsets.statistics import FittedStatistic, Observed
+
+
+class PlantedTrust:
+    """Trust that is the first feature, and how often it was asked for."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def score(self, features, predicted):
+        self.calls += 1
+        return features[:, 0] ** 2
+
+
+def softmax(row):
+    weights = [np.exp(value - max(row)) for value in row]
+    return [weight / sum(weights) for weight in weights]
+
+
+def by_definition(name, row, counts):
+    """One sample, in plain Python."""
+    p = sorted(softmax(row), reverse=True)
+    return {
+        "Conf": p[0],
+        "Entropy": -sum(q * np.log(q) for q in p),
+        "Margin": p[0] - p[1],
+        "Class frequency": np.log(1 + counts[int(np.argmax(row))]),
+    }[name]
+
+
+COUNTS = (3, 0, 50, 7, 1)
+PLAIN = [Confidence(), Entropy(), Margin(), ClassFrequency(counts=COUNTS)]
+
+
+@pytest.mark.parametrize("statistic", PLAIN, ids=lambda statistic: statistic.name)
+def test_a_statistic_is_its_definition(statistic, make_outputs):
+    outputs = make_outputs(60)
+    expected = [by_definition(statistic.name, row, COUNTS) for row in outputs.logits]
+    np.testing.assert_allclose(statistic.measure(Observed(outputs)), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("statistic", PLAIN, ids=lambda statistic: statistic.name)
+def test_a_sample_has_the_same_number_in_any_batch(statistic, make_outputs):
+    outputs = make_outputs(50)
+    whole = statistic.measure(Observed(outputs))
+    order = np.random.default_rng(0).permutation(50)
+    np.testing.assert_array_equal(statistic.measure(Observed(outputs.take(order))), whole[order])
+    alone = [statistic.measure(Observed(outputs.take([i])))[0] for i in range(50)]
+    np.testing.assert_array_equal(alone, whole)
+
+
+def test_entropy_and_margin_at_their_ends():
+    sure = Observed(ModelOutputs(probabilities=[[1.0, 0.0, 0.0]]))
+    even = Observed(ModelOutputs(probabilities=[[0.25, 0.25, 0.25, 0.25]]))
+    only = Observed(ModelOutputs(probabilities=[[1.0]]))
+    assert (Entropy().measure(sure)[0], Margin().measure(sure)[0]) == (0.0, 1.0)
+    assert Entropy().measure(even)[0] == pytest.approx(np.log(4.0))
+    assert Margin().measure(even)[0] == 0.0
+    assert Margin().measure(only)[0] == 1.0
+
+
+def test_trust_is_asked_for_once(make_outputs):
+    planted, outputs = PlantedTrust(), make_outputs(20)
+    observed = Observed(outputs, planted)
+    for _ in range(3):
+        np.testing.assert_array_equal(Trust().measure(observed), outputs.features[:, 0] ** 2)
+    assert planted.calls == 1
+
+
+def test_ranks_are_mid_ranks_among_the_samples_of_the_fit():
+    """The share of fitted values below, and half of those that are equal."""
+    fitted_on = ModelOutputs(logits=np.zeros((5, 2)), features=np.sqrt([[1], [2], [2], [3], [9]]))
+    asked = ModelOutputs(logits=np.zeros((5, 2)), features=np.sqrt([[0], [2], [2.5], [9], [10]]))
+    trust = PlantedTrust()
+    fitted = Trust(transform="rank").fit(Observed(fitted_on, trust))
+    # Values are rounded squares of roots: compare through the same computation.
+    below = [0, 1, 3, 4, 5]
+    equal = [0, 2, 0, 1, 0]
+    found = fitted.values(Observed(asked, trust))
+    np.testing.assert_allclose(found, (np.array(below) + 0.5 * np.array(equal)) / 5)
+
+
+def test_a_rank_survives_any_increasing_change(make_outputs):
+    outputs = make_outputs(80)
+    plain = Trust(transform="rank")
+    observed = Observed(outputs, PlantedTrust())
+
+    class Stretched(PlantedTrust):
+        def score(self, features, predicted):
+            return np.exp(3.0 * super().score(features, predicted))
+
+    other = Observed(outputs, Stretched())
+    np.testing.assert_array_equal(
+        plain.fit(observed).values(observed), plain.fit(other).values(other)
+    )
+
+
+@pytest.mark.parametrize(("transform", "learns"), [("raw", False), ("log", False), ("rank", True)])
+def test_only_ranks_depend_on_the_samples_of_the_fit(transform, learns, make_outputs):
+    statistic = Confidence(transform=transform)
+    asked = Observed(make_outputs(30, seed=5))
+    one, other = (
+        statistic.fit(Observed(make_outputs(100, seed=seed))).values(asked) for seed in (1, 2)
+    )
+    assert statistic.learns == learns == (not np.array_equal(one, other))
+
+
+def test_the_logarithm_of_zero_is_finite():
+    observed = Observed(ModelOutputs(logits=[[0.0, 0.0]], features=[[0.0]]), PlantedTrust())
+    assert np.isfinite(Trust(transform="log").fit(observed).values(observed)).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda seen: Confidence(transform="square"), "transform must be"),
+        (lambda seen: Trust().measure(Observed(seen)), "pass trust="),
+        (lambda seen: ClassFrequency(counts=(1, 2)).measure(Observed(seen)), "5 classes; got 2"),
+    ],
+)
+def test_bad_input_is_named(make, message, make_outputs):
+    with pytest.raises(InputError, match=message):
+        make(make_outputs(5))
+
+
+def test_trust_without_features_is_named(make_outputs):
+    with pytest.raises(InputError, match="features="):
+        Trust().measure(Observed(make_outputs(5, features=None), PlantedTrust()))
+
+
+@pytest.mark.parametrize(
+    ("statistic", "reference"),
+    [
+        (Confidence(), np.array([0.1])),
+        (Confidence(transform="rank"), None),
+        (Confidence(transform="rank"), np.array([0.2, 0.1])),
+        (Confidence(transform="rank"), np.array([0.1, np.nan])),
+    ],
+)
+def test_a_reference_that_no_fit_gives_is_refused(statistic, reference):
+    with pytest.raises(StorageError, match="reference"):
+        FittedStatistic(statistic, reference).check_state()
