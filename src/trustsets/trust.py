@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any, Self, final
 
@@ -13,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 
+from trustsets._common.progress import progress_bar
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.neighbours.inputs import as_matrix, as_stored, class_codes, class_positions
@@ -330,7 +328,9 @@ class TrustScore(BaseEstimator):
 
             matrix = reduce_rows(matrix, scale, *self._reduction)
             scale = np.ones(len(matrix))
-        with _progress_bar(self.progress, len(matrix), len(self._points.features)) as advance:
+        long = len(matrix) * len(self._points.features) >= LONG_RUN
+        wanted = (None if long else False) if self.progress is None else self.progress
+        with progress_bar("Trust scores", len(matrix), wanted=wanted) as advance:
             return self._search.distances(matrix, scale, own, advance)
 
     def _check_fitted(self) -> None:
@@ -409,21 +409,3 @@ def trust_ratio(
 def _spread(points: ClassPoints) -> float:
     mean = points.features.mean(axis=0, dtype=np.float64)
     return spread(squares_about(points.features, mean), len(points.features))
-
-
-@contextmanager
-def _progress_bar(
-    wanted: bool | None, queries: int, points: int
-) -> Iterator[Callable[[int], None] | None]:
-    """Yield a function to call with the number of queries done, or None to show no bar."""
-    if wanted is None:
-        wanted = sys.stderr.isatty() and queries * points >= LONG_RUN
-    if not wanted:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True)) as bar:
-        task = bar.add_task("Trust scores", total=queries)
-        yield lambda done: bar.advance(task, done)

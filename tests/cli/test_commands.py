@@ -244,7 +244,7 @@ def test_warnings_are_one_line(run, folder):
         ("predict missing.trustsets new.npz -o s.csv", "missing.trustsets: there is no such file"),
         ("predict standard.trustsets new.npz -o s.csv --alpha 2", "alpha"),
         ("predict standard.trustsets new.npz -o s.csv --memory much", "such as 512MB"),
-        ("predict standard.trustsets new.npz -o s.xls", "s.xls: predictions are written as"),
+        ("predict standard.trustsets new.npz -o s.xls", "s.xls: the result is written as"),
         ("predict standard.trustsets new.npz -o no/s.csv", "folder does not exist"),
         ("predict standard.trustsets new.npz -o s.csv --id nothing", "no column to copy 'nothing'"),
         ("evaluate new.npz standard.trustsets", "new.npz: there is no array 'labels'"),
@@ -253,7 +253,7 @@ def test_warnings_are_one_line(run, folder):
         ("evaluate test.npz standard.trustsets --metric all", "all"),
         ("evaluate test.npz standard.trustsets --alpha 0", "alpha"),
         ("report test.npz standard.trustsets -o no/r.html", "folder does not exist"),
-        ("predict standard.trustsets new.npz -o s", "s: predictions are written as"),
+        ("predict standard.trustsets new.npz -o s", "s: the result is written as"),
         ("calibrate calibration.npz -o m --method standard", "m: the result is written as .trust"),
         ("calibrate calibration.npz -o calibration.npz --method standard", "as .trustsets"),
         ("evaluate test.npz standard.trustsets -o r", "r: the result is written as .json"),
@@ -348,24 +348,44 @@ def test_odd_names_are_printed_as_they_are(run, folder):
     )
 
 
-def test_stopping_says_how_to_go_on(run, folder, monkeypatch):
-    from trustsets.files.prediction import _Job
+def test_predict_opens_its_input_once_and_reads_each_block_once(run, folder, monkeypatch):
+    from trustsets.files import source
 
-    def stop(job, samples, start):
+    opened, read, once = [], [], source.open_columns
+
+    def watched(path):
+        opened.append(path)
+        columns = once(path)
+        logits = columns["logits"]
+        original = logits.read
+        logits.read = lambda *rows: read.append(rows) or original(*rows)
+        return columns
+
+    monkeypatch.setattr(source, "open_columns", watched)
+    arguments = ["predict", "standard.trustsets", "new.npz", "-o", "s.csv", "--memory", "100KB"]
+    assert run(*arguments).code == 0
+    assert len(opened) == 1
+    assert len(read) > 1 and len(read) == len(set(read))
+
+
+def test_stopping_says_how_to_go_on(run, folder, monkeypatch):
+    from trustsets.files.prediction import BlockPredictor
+
+    def stop(own, block):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_Job, "predict", stop)
+    monkeypatch.setattr(BlockPredictor, "predict", stop)
     done = run("predict", "standard.trustsets", "new.npz", "-o", "s.csv")
     assert done.code == 130 and "Give the same command again" in done.err
 
 
 def test_too_little_memory_is_one_line(run, folder, monkeypatch):
-    from trustsets.files.prediction import _Job
+    from trustsets.files.prediction import BlockPredictor
 
-    def fail(job, samples, start):
+    def fail(own, block):
         raise MemoryError("Unable to allocate 7 PiB")
 
-    monkeypatch.setattr(_Job, "predict", fail)
+    monkeypatch.setattr(BlockPredictor, "predict", fail)
     done = run("predict", "standard.trustsets", "new.npz", "-o", "s.csv")
     assert done.code == 2 and "not enough memory (Unable to allocate 7 PiB)" in done.err
 
@@ -421,7 +441,7 @@ def test_options_beside_a_result_are_bound_to_it(run, folder):
         assert run(*arguments, "--alpha", "0.1").code == 0
         beside.write_bytes(old)
         done = run("evaluate", "test.npz", f"s.{suffix}", "--metric", "class")
-        assert done.code == 2 and "are those of another file" in done.err
+        assert done.code == 2 and "belong to another file" in done.err
         assert run("predict", "--config", f"s.{suffix}", "-o", "t.csv").code == 2
         assert run(*arguments, "--alpha", "0.1").code == 0
         assert run("evaluate", "test.npz", f"s.{suffix}", "--metric", "class").code == 0

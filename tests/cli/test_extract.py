@@ -159,7 +159,7 @@ def test_an_interrupted_extraction_continues(run, work, monkeypatch):
         ("own_model:number inputs.npz -o o.npz", "must return a torch.nn.Module"),
         ("own_model:build missing.npz -o o.npz", "missing.npz: there is no such file"),
         ("own_model:build logits.npz -o o.npz", "logits.npz: there is no array 'inputs'"),
-        ("own_model:build inputs.npz -o o.pkl", "o.pkl: outputs are written as"),
+        ("own_model:build inputs.npz -o o.pkl", "o.pkl: the result is written as"),
         ("own_model:build inputs.npz -o no/o.npz", "folder does not exist"),
         ("own_model:build inputs.npz -o o.npz --weights w.pt", "can run code"),
         ("own_model:build inputs.npz -o o.npz --weights w.safetensors", "do not fit the model"),

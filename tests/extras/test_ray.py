@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 
 import numpy as np
 import pyarrow as pa
@@ -144,7 +145,12 @@ def slow(trust, seconds):
 def test_files_give_the_bits_of_one_process(cluster, predictor, inputs, tmp_path, part_rows):
     result, done = tmp_path / "sets.parquet", []
     summary = predict_files(
-        predictor, inputs, result, part_rows=part_rows, memory=200_000, advance=done.append
+        predictor,
+        inputs,
+        result,
+        part_rows=part_rows,
+        memory=200_000,
+        progress=lambda total: nullcontext(done.append),
     )
     expected = in_one_process(predictor, inputs)
     assert_same(written(result), expected)
@@ -209,7 +215,13 @@ def test_an_interrupted_run_goes_on(cluster, predictor, inputs, tmp_path):
             raise Stop
 
     with pytest.raises(Stop):
-        predict_files(predictor, inputs, result, part_rows=100, advance=stop_after_two)
+        predict_files(
+            predictor,
+            inputs,
+            result,
+            part_rows=100,
+            progress=lambda total: nullcontext(stop_after_two),
+        )
     assert not result.exists()
     summary = predict_files(predictor, inputs, result, part_rows=100)
     assert summary.continued >= sum(steps)
@@ -312,7 +324,7 @@ def test_the_address_may_be_left_out(monkeypatch, tmp_path, words, address):
     from trustsets.cli import main, predict
 
     asked = []
-    monkeypatch.setattr(predict, "_predict_on_ray", lambda *given: asked.append(given[0]) or 1 / 0)
+    monkeypatch.setattr(predict, "_predict", lambda *given: asked.append(given[0]) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["predict", "model", "outputs", "-o", "sets.parquet", *words])
     assert asked == [address]

@@ -508,7 +508,7 @@ def test_another_model_or_layer_is_refused(run, tmp_path):
         run(layer="body")
     assert_same(run(), whole)
     (tmp_path / "run" / "manifest.json").write_text("{")
-    with pytest.raises(InputError, match=r"damaged manifest\.json"):
+    with pytest.raises(InputError, match=r"manifest\.json: damaged"):
         run()
     (tmp_path / "run" / "manifest.json").unlink()
     with pytest.raises(InputError, match=r"shards without a manifest\.json"):

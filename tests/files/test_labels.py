@@ -8,7 +8,7 @@ import trustsets
 from trustsets import InputError
 from trustsets.files import open_outputs, read_training
 from trustsets.files.calibration import Recipe, calibrate_file
-from trustsets.files.evaluation import Measurement, evaluate_files
+from trustsets.files.evaluation import Comparison, evaluate_files
 
 
 def with_label(label, **changes):
@@ -68,10 +68,13 @@ def test_integer_training_labels_are_positions_of_named_classes(form, files):
     assert (scores[0] > 0.0).all()
     found = [
         evaluate_files(
-            files / "outputs.npz",
-            {"model": files / "name.trustsets"},
-            Measurement(metrics=("conf_trust",), n_bootstrap=5),
-            train=files / f"{train}.npz",
+            Comparison(
+                files / "outputs.npz",
+                {"model": files / "name.trustsets"},
+                train=files / f"{train}.npz",
+                metrics=("conf_trust",),
+                n_bootstrap=5,
+            )
         )["model"].to_json()
         for train in ("name", form)
     ]

@@ -8,11 +8,11 @@ import pytest
 from trustsets.errors import InputError, StorageError
 from trustsets.files.options import read_record
 from trustsets.files.part_folder import PartFolder
-from trustsets.files.parts import part_files, part_key
+from trustsets.files.paths import part_files
 from trustsets.files.set_files import read_predictions
 
 RECORD = {"command": "predict", "options": {"alpha": 0.2}}
-KEY = part_key({"a": 1})
+KEY = {"a": 1}
 
 
 def sets(start, stop):
@@ -68,7 +68,7 @@ def test_a_part_that_fails_leaves_nothing(tmp_path):
         with pytest.raises(InputError, match="row 10"):
             folder.writer.write(0, failing())
         assert part_files(folder.writer.parts) == []
-        assert entries(folder.writer.folder) == ["lock", "parts"]
+        assert entries(folder.writer.folder) == [".lock", "parts"]
     assert entries(tmp_path) == []
 
 
@@ -86,7 +86,7 @@ def test_a_writer_that_comes_too_late_changes_nothing(tmp_path):
 
 def test_parts_of_the_same_key_are_kept_and_of_others_removed_at_the_end(tmp_path):
     output = tmp_path / "sets.parquet"
-    for key in (KEY, part_key({"a": 2})):
+    for key in (KEY, {"a": 2}):
         with PartFolder(output, key, RECORD) as folder:
             folder.writer.write(0, [sets(0, 10)])
     assert len(entries(tmp_path)) == 2

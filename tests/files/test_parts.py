@@ -5,9 +5,9 @@ import hashlib
 import pytest
 
 from trustsets import InputError
-from trustsets.files.parts import PartStore, part_key
+from trustsets.files.parts import PartStore
 
-KEY = part_key({"alpha": 0.1})
+KEY = {"alpha": 0.1}
 
 
 def join(store, n):
@@ -44,7 +44,7 @@ def test_a_later_run_continues(tmp_path):
 def test_other_options_never_share_parts_and_are_cleared_in_the_end(tmp_path):
     with PartStore(tmp_path / "out", KEY) as store:
         store.write(0, b"a")
-    with PartStore(tmp_path / "out", part_key({"alpha": 0.2})) as store:
+    with PartStore(tmp_path / "out", {"alpha": 0.2}) as store:
         assert not store.holds(0)
         store.write(0, b"b")
         store.finish(join(store, 1))
@@ -117,7 +117,7 @@ def test_two_runs_at_once_are_noticed(tmp_path):
         with pytest.raises(InputError, match="another process"), PartStore(tmp_path / "out", KEY):
             pass
         # Another run with other options leaves the parts of this one alone.
-        with PartStore(tmp_path / "out", part_key({"alpha": 0.3})) as other:
+        with PartStore(tmp_path / "out", {"alpha": 0.3}) as other:
             other.write(0, b"b")
             other.finish(join(other, 1))
         assert store.read(0) == b"a"

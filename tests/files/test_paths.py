@@ -8,7 +8,7 @@ import pytest
 
 from trustsets import InputError
 from trustsets._common import storage
-from trustsets.files.parts import PartStore, part_key
+from trustsets.files.parts import PartStore
 from trustsets.files.paths import Snapshot, check_output, content_digest, plain_file
 
 
@@ -18,7 +18,7 @@ def write_whole(path, content):
 
 
 def write_parts(path, content):
-    with PartStore(path, part_key({})) as store:
+    with PartStore(path, {}) as store:
         store.write(0, content)
         store.finish(lambda file: file.write(store.read(0)))
 

@@ -19,7 +19,7 @@ from trustsets import (
     TrustScore,
 )
 from trustsets.files import open_outputs, predict_file
-from trustsets.files.prediction import _Job
+from trustsets.files.prediction import BlockPredictor
 from trustsets.files.set_files import read_predictions
 
 ROW = 4 * (4 * 9 + 8 + 20 + 20) + 64 * 5  # bytes that a sample is taken to need, about
@@ -139,20 +139,22 @@ def test_an_interrupted_run_continues_to_the_same_bytes(
     predict_file(model, new, whole, memory=130 * ROW)
     broken.write_bytes(b"earlier")
     done = []
-    predict = _Job.predict
+    predict = BlockPredictor.predict
 
-    def stop(job, samples, start):
+    def stop(own, block):
         if len(done) == stop_at:
             raise KeyboardInterrupt
-        done.append(start)
-        return predict(job, samples, start)
+        done.append(block.start)
+        return predict(own, block)
 
-    monkeypatch.setattr(_Job, "predict", stop)
+    monkeypatch.setattr(BlockPredictor, "predict", stop)
     with pytest.raises(KeyboardInterrupt):
         predict_file(model, new, broken, memory=130 * ROW)
     assert broken.read_bytes() == b"earlier"
     again = []
-    monkeypatch.setattr(_Job, "predict", lambda job, a, b: again.append(b) or predict(job, a, b))
+    monkeypatch.setattr(
+        BlockPredictor, "predict", lambda own, b: again.append(b.start) or predict(own, b)
+    )
     summary = predict_file(model, new, broken, memory=130 * ROW)
     assert broken.read_bytes() == whole.read_bytes()
     assert not set(done) & set(again)
@@ -161,15 +163,15 @@ def test_an_interrupted_run_continues_to_the_same_bytes(
 
 
 def test_a_changed_input_starts_anew(model, new, tmp_path, monkeypatch):
-    predict = _Job.predict
+    predict = BlockPredictor.predict
 
-    def fail(job, samples, start):
-        if start:
+    def fail(own, block):
+        if block.start:
             raise KeyboardInterrupt
-        return predict(job, samples, start)
+        return predict(own, block)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_Job, "predict", fail)
+        patch.setattr(BlockPredictor, "predict", fail)
         with pytest.raises(KeyboardInterrupt):
             predict_file(model, new, tmp_path / "sets.parquet", memory=130 * ROW)
     # As large and as old as it was: only its content is another.
@@ -185,15 +187,15 @@ def test_a_changed_input_starts_anew(model, new, tmp_path, monkeypatch):
 
 
 def test_an_input_replaced_while_it_is_read_is_noticed(model, new, tmp_path, monkeypatch):
-    predict = _Job.predict
+    predict = BlockPredictor.predict
 
-    def swap(job, samples, start):
-        if start:
+    def swap(own, block):
+        if block.start:
             np.savez(tmp_path / "other.npz", **simulated(500, seed=6))
             (tmp_path / "other.npz").replace(new)
-        return predict(job, samples, start)
+        return predict(own, block)
 
-    monkeypatch.setattr(_Job, "predict", swap)
+    monkeypatch.setattr(BlockPredictor, "predict", swap)
     with pytest.raises(InputError, match=r"new\.npz: it was changed while it was read"):
         predict_file(model, new, tmp_path / "sets.csv", memory=130 * ROW)
     assert not (tmp_path / "sets.csv").exists()
@@ -231,7 +233,7 @@ def test_models_and_outputs_must_fit_together(model, tmp_path):
 def test_too_little_memory_and_unknown_forms(plain_model, new, tmp_path):
     with pytest.raises(InputError, match=r"memory=100 bytes is too little: one sample"):
         predict_file(plain_model, new, tmp_path / "sets.csv", memory=100)
-    with pytest.raises(InputError, match=r"sets\.txt: predictions are written as \.parquet"):
+    with pytest.raises(InputError, match=r"sets\.txt: the result is written as \.parquet"):
         predict_file(plain_model, new, tmp_path / "sets.txt")
     with pytest.raises(InputError, match="alpha"):
         predict_file(plain_model, new, tmp_path / "sets.csv", alpha=1.5)

@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +18,6 @@ from trees import SIDE, make_body, save_checkpoint, write_tree
 from trustsets import InputError, StorageError
 from trustsets.paper.images.datasets import DATASETS
 from trustsets.paper.images.extraction import ExtractionOptions
-from trustsets.paper.images.progress import image_progress
 from trustsets.paper.images.vision import transforms
 from trustsets.paper.layout import Description, is_extracted, read_extracted
 
@@ -274,21 +272,6 @@ def test_workers_change_nothing(prepared, cli, tmp_path):
     ours, theirs = arrays(tmp_path / "2"), arrays(tmp_path / "0")
     for name, array in ours.items():
         np.testing.assert_array_equal(array, theirs[name], err_msg=name)
-
-
-def test_progress_is_shown_when_asked(capsys):
-    for wanted in (None, False):
-        with image_progress("pool", 10, wanted=wanted) as advance:
-            advance(10)
-    assert capsys.readouterr().err == ""
-    with image_progress("pool", 10, done=4, wanted=True) as advance:
-        for count in (2, 2, 2):
-            advance(count)
-            time.sleep(0.01)
-    shown = capsys.readouterr().err
-    assert "pool" in shown
-    assert "10/10" in shown
-    assert "images/s" in shown
 
 
 # --- bad input

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from trustsets.paper.stages import Stage, StageCache, digest
+from trustsets._common.resuming import digest
+from trustsets.paper.stages import Stage, StageCache
 
 SQUARE = Stage("square")
 

@@ -1,234 +1,170 @@
 """``trustsets calibrate``: labelled outputs to a saved predictor."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Config, Debug, Json, LabelledOutputs, Quiet, Seed, resolved
+from trustsets.cli.options import LabelledOutputs, Seed, option, resolved
+
+if TYPE_CHECKING:
+    from trustsets.files.calibration import Recipe
 
 __all__ = ["calibrate"]
 
-
-class Method(StrEnum):
-    """Ways to set thresholds."""
-
-    CONDITIONAL = "conditional"
-    STANDARD = "standard"
-    BINS = "bins"
-    GROUPS = "groups"
-    CLASS = "class"
-    PLUGIN = "plugin"
-    CLUSTERED = "clustered"
-
-
-class ScoreName(StrEnum):
-    """Conformity scores."""
-
-    APS = "aps"
-    RAPS = "raps"
-    SOFTMAX = "softmax"
-
-
-class Scale(StrEnum):
-    """Scales of a score."""
-
-    RAW = "raw"
-    TAIL = "tail"
-
-
-class OwnMass(StrEnum):
-    """Share of the label's own mass in APS and RAPS."""
-
-    EXCLUDE = "exclude"
-    INCLUDE = "include"
-    RANDOM = "random"
-
-
-class BasisName(StrEnum):
-    """Function classes."""
-
-    POLYNOMIAL = "polynomial"
-    BINS = "bins"
-    GROUPS = "groups"
-    COMPONENTS = "components"
-    INTERCEPT = "intercept"
-
-
-class StatisticName(StrEnum):
-    """What coverage is conditioned on."""
-
-    CONFIDENCE = "confidence"
-    TRUST = "trust"
-    ENTROPY = "entropy"
-    MARGIN = "margin"
-
-
-class Transform(StrEnum):
-    """How a polynomial takes a statistic."""
-
-    RANK = "rank"
-    LOG = "log"
-    RAW = "raw"
-
-
+Method = Literal["conditional", "standard", "bins", "groups", "class", "plugin", "clustered"]
+ScoreName = Literal["aps", "raps", "softmax"]
+# Typer takes no lists of literals.
+BasisName = StrEnum("BasisName", ["polynomial", "bins", "groups", "components", "intercept"])
+StatisticName = StrEnum("StatisticName", ["confidence", "trust", "entropy", "margin"])
 _DATA, _METHOD, _SCORE = "Data", "Method", "Score"
 
 
-Output = Annotated[
-    Path,
-    typer.Option("--output", "-o", metavar="MODEL", help="Where to save it (.trustsets)."),
-]
+@dataclass(frozen=True)
+class RecipeOptions:
+    """Options that say which predictor is made."""
+
+    group: Annotated[
+        list[str] | None,
+        option("NAME", "An array that holds groups; may be given again.", panel=_DATA),
+    ] = None
+    tuning_fraction: Annotated[
+        float | None,
+        option("SHARE", "Share of OUTPUTS to tune on, if there is anything to tune.", panel=_DATA),
+    ] = None
+    method: Annotated[
+        Method,
+        option(
+            "METHOD",
+            "How thresholds are set: conditional, standard, bins, groups, class, plugin or "
+            "clustered.",
+            panel=_METHOD,
+        ),
+    ] = "conditional"
+    basis: Annotated[
+        list[BasisName] | None,
+        option(
+            "BASIS",
+            "Function class of 'conditional' and 'plugin': polynomial, bins, groups, "
+            "components or intercept. Several are added up. Default: 'conditional' chooses on "
+            "the tuning samples.",
+            panel=_METHOD,
+        ),
+    ] = None
+    degree: Annotated[
+        int | None,
+        option(
+            "N",
+            "Degree of the polynomial. Default: 5 if --basis, --statistic or --transform is given.",
+            min=0,
+            panel=_METHOD,
+        ),
+    ] = None
+    components: Annotated[
+        int, option("N", "Number of principal components.", min=1, panel=_METHOD)
+    ] = 20
+    statistic: Annotated[
+        list[StatisticName] | None,
+        option(
+            "NAME",
+            "What polynomial and bins are functions of: confidence, trust, entropy or "
+            "margin; may be given again. Default: confidence and trust.",
+            panel=_METHOD,
+        ),
+    ] = None
+    transform: Annotated[
+        Literal["rank", "log", "raw"] | None,
+        option(
+            "NAME",
+            "How the polynomial transforms a statistic: rank (default), log or raw.",
+            panel=_METHOD,
+        ),
+    ] = None
+    randomized: Annotated[
+        bool,
+        option(
+            None,
+            "Random thresholds for 'conditional'; with --allow-empty, coverage is exact.",
+            "--randomized",
+            panel=_METHOD,
+        ),
+    ] = False
+    paper: Annotated[
+        bool,
+        option(
+            None,
+            "The paper's own setting of 'conditional' or 'bins' (called NAIVE there).",
+            "--paper",
+            panel=_METHOD,
+        ),
+    ] = False
+    score: Annotated[
+        ScoreName | None, option("SCORE", "aps (default), raps or softmax.", panel=_SCORE)
+    ] = None
+    scale: Annotated[
+        Literal["raw", "tail"] | None,
+        option(
+            "SCALE",
+            "raw or tail. Default: tail for 'conditional' and 'plugin', else raw.",
+            panel=_SCORE,
+        ),
+    ] = None
+    own_mass: Annotated[
+        Literal["exclude", "include", "random"] | None,
+        option(
+            "HOW",
+            "Mass of the label itself in aps and raps: exclude (default), include or random.",
+            panel=_SCORE,
+        ),
+    ] = None
+    temperature: Annotated[
+        str | None,
+        option(
+            "T",
+            "Divide the logits by this number; 'tuning' finds the best one on the tuning samples.",
+            panel=_SCORE,
+        ),
+    ] = None
+    allow_empty: Annotated[
+        bool, option(None, "Sets may lack the most likely class.", "--allow-empty", panel=_SCORE)
+    ] = False
+    seed: Seed = 0
+
+    def recipe(self) -> "Recipe":
+        """What `trustsets.files.calibration` takes."""
+        from trustsets.files.calibration import Recipe
+
+        chosen = dict(vars(self))
+        chosen["groups"] = tuple(chosen.pop("group") or ())
+        chosen["statistics"] = tuple(map(str, chosen.pop("statistic") or ()))
+        chosen["basis"] = tuple(map(str, self.basis or ()))
+        chosen["temperature"] = _temperature(self.temperature)
+        return Recipe(**chosen)
+
+
+Output = Annotated[Path, option("MODEL", "Where to save it (.trustsets).", "--output", "-o")]
 Train = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        rich_help_panel=_DATA,
-        help="Features and labels of the training data, for the trust score.",
-    ),
+    option("FILE", "Features and labels of the training data, for the trust score.", panel=_DATA),
 ]
 Tuning = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        rich_help_panel=_DATA,
-        help="Other labelled outputs to tune on, instead of a part of OUTPUTS.",
-    ),
+    option("FILE", "Other labelled outputs to tune on, instead of a part of OUTPUTS.", panel=_DATA),
 ]
 Classes = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        rich_help_panel=_DATA,
-        help="Class names: a text file, or a file with an array 'classes'.",
-    ),
-]
-Group = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME",
-        rich_help_panel=_DATA,
-        help="An array that holds groups; may be given again.",
-    ),
-]
-MethodChoice = Annotated[
-    Method,
-    typer.Option(
-        metavar="METHOD",
-        rich_help_panel=_METHOD,
-        help="How thresholds are set: conditional, standard, bins, groups, class, plugin or "
-        "clustered.",
-    ),
-]
-Basis = Annotated[
-    list[BasisName] | None,
-    typer.Option(
-        metavar="BASIS",
-        rich_help_panel=_METHOD,
-        help="Function class of 'conditional' and 'plugin': polynomial, bins, groups, components "
-        "or intercept; given again, they add up. Default: for 'conditional', chosen on the tuning "
-        "part.",
-    ),
-]
-Degree = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        metavar="N",
-        rich_help_panel=_METHOD,
-        help="Degree of a polynomial of your own; 5 if its basis or statistic is given alone.",
-    ),
-]
-Components = Annotated[
-    int,
-    typer.Option(
-        min=1, metavar="N", rich_help_panel=_METHOD, help="Number of principal components."
-    ),
-]
-Statistic = Annotated[
-    list[StatisticName] | None,
-    typer.Option(
-        metavar="NAME",
-        rich_help_panel=_METHOD,
-        help="What polynomial and bins look at: confidence, trust, entropy or margin; may be "
-        "given again. Default: confidence and trust.",
-    ),
-]
-TransformChoice = Annotated[
-    Transform | None,
-    typer.Option(
-        metavar="NAME",
-        rich_help_panel=_METHOD,
-        help="How a polynomial of your own takes a statistic: rank (default), log or raw.",
-    ),
+    option("FILE", "Class names: a text file, or a file with an array 'classes'.", panel=_DATA),
 ]
 Neighbour = Annotated[
     int,
-    typer.Option(
+    option(
+        "N",
+        "The trust score measures the distance to the N-th nearest neighbour of a class.",
         min=1,
-        metavar="N",
-        rich_help_panel=_METHOD,
-        help="Which nearest neighbour the trust score looks at.",
-    ),
-]
-Randomized = Annotated[
-    bool,
-    typer.Option(
-        "--randomized",
-        rich_help_panel=_METHOD,
-        help="'conditional' with random thresholds: exact coverage, with --allow-empty.",
-    ),
-]
-Paper = Annotated[
-    bool,
-    typer.Option(
-        "--paper",
-        rich_help_panel=_METHOD,
-        help="The paper's own setting of 'conditional' or 'bins' (there NAIVE).",
-    ),
-]
-Score = Annotated[
-    ScoreName | None,
-    typer.Option(metavar="SCORE", rich_help_panel=_SCORE, help="aps (default), raps or softmax."),
-]
-ScaleChoice = Annotated[
-    Scale | None,
-    typer.Option(
-        metavar="SCALE",
-        rich_help_panel=_SCORE,
-        help="raw or tail. Default: tail for 'conditional' and 'plugin', else raw.",
-    ),
-]
-OwnMassChoice = Annotated[
-    OwnMass | None,
-    typer.Option(
-        metavar="HOW",
-        rich_help_panel=_SCORE,
-        help="Mass of the label itself in aps and raps: exclude (default), include or random.",
-    ),
-]
-Temperature = Annotated[
-    str | None,
-    typer.Option(
-        metavar="T",
-        rich_help_panel=_SCORE,
-        help="Divide the logits by a number, or by the best one for the 'tuning' part.",
-    ),
-]
-AllowEmpty = Annotated[
-    bool,
-    typer.Option(
-        "--allow-empty", rich_help_panel=_SCORE, help="Sets may lack the most likely class."
-    ),
-]
-TuningFraction = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SHARE",
-        rich_help_panel=_DATA,
-        help="Share of OUTPUTS to tune on, if there is anything to tune.",
+        panel=_METHOD,
     ),
 ]
 
@@ -240,64 +176,28 @@ def calibrate(
     train: Train = None,
     tuning: Tuning = None,
     classes: Classes = None,
-    group: Group = None,
-    method: MethodChoice = Method.CONDITIONAL,
-    basis: Basis = None,
-    degree: Degree = None,
-    components: Components = 20,
-    statistic: Statistic = None,
-    transform: TransformChoice = None,
     neighbour: Neighbour = 1,
-    randomized: Randomized = False,
-    paper: Paper = False,
-    score: Score = None,
-    scale: ScaleChoice = None,
-    own_mass: OwnMassChoice = None,
-    temperature: Temperature = None,
-    allow_empty: AllowEmpty = False,
-    tuning_fraction: TuningFraction = None,
-    seed: Seed = 0,
-    config: Config = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    *,
+    options: RecipeOptions,
 ) -> None:
     """Learn thresholds from labelled samples the classifier was not trained on.
 
     OUTPUTS holds the arrays 'logits' (or 'probabilities'), 'labels', for the
     trust score 'features' (the layer before the last), and, if you like,
-    'classes' (their names) and groups called 'group_NAME'. The level alpha
-    is chosen later, when predicting.
+    'classes' (their names) and groups called 'group_NAME'. The allowed
+    miscoverage alpha is chosen later, when predicting.
 
     Example:
 
       trustsets calibrate held_out.npz --train train.npz -o model.trustsets
     """
-    from trustsets.files.calibration import Recipe, calibrate_file
+    from trustsets.files.calibration import calibrate_file
 
-    recipe = Recipe(
-        method=method.value,
-        score=None if score is None else score.value,
-        scale=None if scale is None else scale.value,
-        own_mass=None if own_mass is None else own_mass.value,
-        basis=tuple(name.value for name in basis or ()),
-        degree=degree,
-        components=components,
-        statistics=tuple(name.value for name in statistic or ()),
-        transform=None if transform is None else transform.value,
-        groups=tuple(group or ()),
-        temperature=_temperature(temperature),
-        tuning_fraction=tuning_fraction,
-        randomized=randomized,
-        allow_empty=allow_empty,
-        paper=paper,
-        seed=seed,
-    )
     record = resolved(context)
     predictor = calibrate_file(
         outputs,
         output,
-        recipe,
+        options.recipe(),
         train=train,
         tuning=tuning,
         classes=classes,

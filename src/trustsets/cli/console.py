@@ -1,7 +1,7 @@
 """What the commands print: results on stdout, everything else on stderr.
 
-On a terminal there is colour; what is piped is plain, whole lines for other programs. Names come
-from files, so control characters in them are shown and never reach the terminal.
+Output on a terminal has colour; piped output is plain text in whole lines. Names come from files,
+so control characters in them are written out and never reach the terminal.
 """
 
 import contextlib
@@ -11,10 +11,12 @@ import os
 import sys
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from trustsets._common.progress import Advance, progress_bar
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -94,7 +96,7 @@ def print_lines(lines: Sequence[str]) -> None:
 
 
 def _print(text: str) -> None:
-    """Print to stdout; one that is closed, or whose reader has gone, is an error of one line."""
+    """Print to stdout; an error of one line if it is closed or its reader has gone."""
     from trustsets.errors import InputError
 
     if sys.stdout is None:
@@ -107,7 +109,7 @@ def _print(text: str) -> None:
 
 
 def flush() -> None:
-    """Send what is printed on its way, while an error can still be reported."""
+    """Flush stdout while an error can still be reported."""
     if sys.stdout is not None and not sys.stdout.closed:
         try:
             sys.stdout.flush()
@@ -117,7 +119,7 @@ def flush() -> None:
 
 
 def _drop_stdout() -> None:
-    """Keep Python from trying once more to write what could not be written."""
+    """Keep Python from trying again, at its exit, to write what could not be written."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -199,17 +201,9 @@ def _aligned(rows: Sequence[Sequence[str]], n_names: int) -> list[str]:
     ]
 
 
-@contextmanager
-def progress(description: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Give a function to call with the number of steps done; a bar on a terminal only."""
-    if settings.quiet or not _is_terminal(sys.stderr):
-        yield lambda done: None
-        return
-    from rich.progress import Progress
-
-    with Progress(console=_rich(stderr=True), transient=True) as bar:
-        task = bar.add_task(description, total=total)
-        yield lambda done: bar.advance(task, done)
+def progress(title: str, total: int | None) -> AbstractContextManager[Advance]:
+    """A bar on a terminal, unless --quiet; gives a function to call with the steps done."""
+    return progress_bar(title, total, wanted=False if settings.quiet else None, transient=True)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Config, Debug, Json, Quiet, Seed, resolved
+from trustsets.cli.options import Seed, option, resolved
 
 if TYPE_CHECKING:
     from trustsets.demo import TaskResult
@@ -15,32 +15,23 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 
-class TaskName(StrEnum):
-    """What there is to classify."""
-
-    DIGITS = "digits"
-    LIBRARY = "library"
-    SIMULATED = "simulated"
+TaskName = StrEnum("TaskName", ["digits", "library", "simulated"])
 
 
 def demo(
     context: typer.Context,
     task: Annotated[
         list[TaskName] | None,
-        typer.Option(
-            metavar="TASK",
-            help="digits, library (functions of Python's standard library) or simulated; may be "
+        option(
+            "TASK",
+            "digits, library (functions of Python's standard library) or simulated; may be "
             "given again. Default: all three.",
         ),
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where to write the reports.")
+        Path, option("FOLDER", "Where to write the reports.", "--output", "-o")
     ] = Path("trustsets-demo"),
     seed: Seed = 0,
-    config: Config = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """See what the methods do, offline, in a minute or two.
 
@@ -58,7 +49,7 @@ def demo(
     output.mkdir(parents=True, exist_ok=True)
     results = []
     for place, name in enumerate(names, start=1):
-        result = _run(name.value, f"{place}/{len(names)} {name.value}", output, seed)
+        result = _run(str(name), f"{place}/{len(names)} {name}", output, seed)
         if not console.settings.json:
             _show(result, first=place == 1)
         results.append(result)

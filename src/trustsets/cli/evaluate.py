@@ -1,28 +1,14 @@
 """``trustsets evaluate``: where coverage fails, with intervals and noise floors."""
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import (
-    AnyAlpha,
-    Classes,
-    Config,
-    Debug,
-    Groups,
-    Json,
-    LabelledOutputs,
-    Level,
-    Methods,
-    Metrics,
-    Quiet,
-    Seed,
-    Train,
-    resolved,
-)
+from trustsets.cli.options import ComparisonOptions, option, resolved
 
 if TYPE_CHECKING:
     from trustsets.metrics import Entry, Evaluation
@@ -32,55 +18,27 @@ __all__ = ["evaluate", "print_evaluations"]
 
 def evaluate(
     context: typer.Context,
-    outputs: LabelledOutputs,
-    methods: Methods,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write all numbers as JSON."),
+        Path | None, option("FILE", "Write all numbers as JSON.", "--output", "-o")
     ] = None,
-    alpha: AnyAlpha = None,
-    train: Train = None,
-    classes: Classes = None,
-    group: Groups = None,
-    metric: Metrics = None,
-    level: Level = 0.95,
-    seed: Seed = 0,
-    config: Config = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    *,
+    options: ComparisonOptions,
 ) -> None:
     """Measure where sets keep their coverage and where they fail.
 
     METHODS are models (.trustsets) or what 'trustsets predict' wrote for the
-    same OUTPUTS, as FILE or NAME=FILE. Every number has an interval; the noise
-    floor is what a perfect method would show on so few samples.
+    same OUTPUTS, as FILE or NAME=FILE. Every number has an interval. The noise
+    floor of a gap is what a perfect method would show on so few samples.
 
     Example:
 
       trustsets evaluate test.npz standard.trustsets ours=model.trustsets
     """
-    from trustsets.files.evaluation import (
-        Measurement,
-        evaluate_files,
-        name_methods,
-        results_record,
-    )
+    from trustsets.files.evaluation import evaluate_files, results_record
 
     record = resolved(context)
-    named = name_methods(methods)
-    with console.progress("Evaluations", len(named)) as advance:
-        found = evaluate_files(
-            outputs,
-            named,
-            Measurement(alpha, tuple(metric) if metric else None, level, seed=seed),
-            train=train,
-            classes=classes,
-            groups=group or (),
-            result=output,
-            record=record,
-            advance=advance,
-        )
+    bar = partial(console.progress, "Evaluations")
+    found = evaluate_files(options.comparison(), output, record=record, progress=bar)
     if console.settings.json:
         console.print_json(results_record(found, record))
         return

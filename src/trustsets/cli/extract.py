@@ -1,78 +1,68 @@
 """``trustsets extract``: inputs to model outputs, through a PyTorch model."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Classes, Config, Debug, Json, Quiet, resolved
+from trustsets.cli.options import Classes, argument, option, resolved
 
 __all__ = ["extract"]
 
 
+@dataclass(frozen=True)
+class ExtractionOptions:
+    """How the model is run; the names are those of `trustsets.extras.extraction.extract_file`."""
+
+    weights: Annotated[Path | None, option("FILE", "Weights of the model, as .safetensors.")] = None
+    layer: Annotated[
+        str | None,
+        option(
+            "NAME",
+            "Module whose outputs are the features. Default: the input of the last linear layer.",
+        ),
+    ] = None
+    transform: Annotated[
+        str | None,
+        option(
+            "MODULE:FUNCTION", "Turns a PIL image into a tensor. Default: colours between 0 and 1."
+        ),
+    ] = None
+    classes: Classes = None
+    batch_size: Annotated[int, option("N", "Samples that are run together.", min=1)] = 64
+    device: Annotated[str | None, option("NAME", "Where to run, such as cuda.")] = None
+
+
 Model = Annotated[
     str,
-    typer.Argument(
-        metavar="MODEL",
-        help="MODULE:FUNCTION that returns the torch model; the module may lie in the "
-        "current folder.",
+    argument(
+        "MODEL",
+        "MODULE:FUNCTION that returns the torch model; the module may lie in the current folder.",
     ),
 ]
 Inputs = Annotated[
     Path,
-    typer.Argument(
-        metavar="INPUTS",
-        help="A folder of images, one subfolder a class; or a file with the arrays "
+    argument(
+        "INPUTS",
+        "A folder of images, one subfolder a class; or a file with the arrays "
         "'inputs' and, if known, 'labels'.",
     ),
 ]
 Output = Annotated[
     Path,
-    typer.Option(
+    option(
+        "FILE",
+        "Where to write: .npz, .parquet, .safetensors, or a folder of shards.",
         "--output",
         "-o",
-        metavar="FILE",
-        help="Where to write: .npz, .parquet, .safetensors, or a folder of shards.",
     ),
 ]
-Weights = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Weights of the model, as .safetensors."),
-]
-Layer = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Module whose output are the features. Default: the input of the last linear layer.",
-    ),
-]
-Transform = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MODULE:FUNCTION",
-        help="Turns a PIL image into a tensor. Default: colours between 0 and 1.",
-    ),
-]
-BatchSize = Annotated[int, typer.Option(metavar="N", min=1, help="Samples at a time.")]
-Device = Annotated[str | None, typer.Option(metavar="NAME", help="Where to run, such as cuda.")]
 
 
 def extract(
-    context: typer.Context,
-    model: Model,
-    inputs: Inputs,
-    output: Output,
-    weights: Weights = None,
-    layer: Layer = None,
-    transform: Transform = None,
-    classes: Classes = None,
-    batch_size: BatchSize = 64,
-    device: Device = None,
-    config: Config = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    context: typer.Context, model: Model, inputs: Inputs, output: Output, options: ExtractionOptions
 ) -> None:
     """Run a PyTorch model and keep its logits, features and labels.
 
@@ -93,20 +83,9 @@ def extract(
             f'extract needs torch, which is not installed ({error}). Install "trustsets[torch]".'
         ) from error
     record = resolved(context)
+    bar = False if console.settings.quiet else None
     with console.resumable():
-        outputs = extract_file(
-            model,
-            inputs,
-            output,
-            weights=weights,
-            layer=layer,
-            transform=transform,
-            classes=classes,
-            batch_size=batch_size,
-            device=device,
-            record=record,
-            progress=False if console.settings.quiet else None,
-        )
+        outputs = extract_file(model, inputs, output, **vars(options), record=record, progress=bar)
     if console.settings.json:
         console.print_json(
             record

@@ -12,7 +12,7 @@ from trustsets.cli.calibrate import calibrate
 from trustsets.cli.demo import demo
 from trustsets.cli.evaluate import evaluate
 from trustsets.cli.extract import extract
-from trustsets.cli.options import Command
+from trustsets.cli.options import Command, expanded
 from trustsets.cli.paper import paper
 from trustsets.cli.predict import predict
 from trustsets.cli.report import report
@@ -56,8 +56,9 @@ def root(
     console.reset()
 
 
-for command in (demo, extract, calibrate, predict, evaluate, report, warmup):
-    app.command(cls=Command)(command)
+for command in (demo, extract, calibrate, predict, evaluate, report):
+    app.command(cls=Command)(expanded(command))
+app.command()(expanded(warmup, config=False))
 app.add_typer(paper)
 
 

@@ -1,30 +1,31 @@
 """Options that commands share, and where their values come from and go to."""
 
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
 from trustsets.cli import console
 
+if TYPE_CHECKING:
+    from trustsets.files.evaluation import Comparison
+
 __all__ = [
     "Alpha",
-    "AnyAlpha",
     "Classes",
     "Command",
-    "Config",
-    "Debug",
+    "ComparisonOptions",
     "Groups",
-    "Json",
     "LabelledOutputs",
-    "Level",
-    "Methods",
-    "Metrics",
-    "Quiet",
-    "Ray",
     "Seed",
-    "Train",
+    "argument",
+    "expanded",
+    "option",
     "resolved",
 ]
 
@@ -47,19 +48,29 @@ class Command(TyperCommand):
         return super().parse_args(ctx, given)
 
 
-def _set_json(value: bool) -> bool:
-    console.settings.json = value
-    return value
+def argument(metavar: str, text: str) -> Any:
+    """An argument of a command, which has no name to type, with its help text."""
+    return typer.Argument(metavar=metavar, help=text)
 
 
-def _set_quiet(value: bool) -> bool:
-    console.settings.quiet = value
-    return value
+def option(
+    metavar: str | None, text: str, *names: str, panel: str | None = None, **more: Any
+) -> Any:
+    """An option of a command with its help text; `metavar` stands for its value, None for a flag.
+
+    `names` are such as ``"--output", "-o"``; by default the name of the parameter makes one.
+    """
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **more)
 
 
-def _set_debug(value: bool) -> bool:
-    console.settings.debug = value
-    return value
+def _setter(name: str) -> Callable[[bool], bool]:
+    """A callback that keeps the value of an option in the settings of the console."""
+
+    def keep(value: bool) -> bool:
+        setattr(console.settings, name, value)
+        return value
+
+    return keep
 
 
 def _load(context: typer.Context, path: Path | None) -> Path | None:
@@ -75,118 +86,191 @@ def _load(context: typer.Context, path: Path | None) -> Path | None:
 
 Alpha = Annotated[
     float,
-    typer.Option(
-        "--alpha",
-        metavar="SHARE",
-        help="Share of sets that may miss the true class, between 0 and 1.",
-    ),
-]
-AnyAlpha = Annotated[
-    float | None,
-    typer.Option(
-        "--alpha",
-        metavar="SHARE",
-        help="Share of sets that may miss the true class. Default: that of the predictions, "
-        "or else 0.1.",
-    ),
+    option("SHARE", "Share of sets that may miss the true class, between 0 and 1.", "--alpha"),
 ]
 LabelledOutputs = Annotated[
-    Path,
-    typer.Argument(
-        metavar="OUTPUTS",
-        help="Labelled outputs: .npz, .parquet, .safetensors or a folder of .npy.",
-    ),
-]
-Methods = Annotated[
-    list[str],
-    typer.Argument(metavar="METHODS", help="Models or predictions, as FILE or NAME=FILE."),
-]
-Train = Annotated[
-    Path | None,
-    typer.Option(
-        "--train",
-        metavar="FILE",
-        help="Features and labels of the training data, for the trust score. Default: the "
-        "trust score of the first model that has one.",
-    ),
+    Path, argument("OUTPUTS", "Labelled outputs: .npz, .parquet, .safetensors or a folder of .npy.")
 ]
 Classes = Annotated[
     Path | None,
-    typer.Option(
-        "--classes",
-        metavar="FILE",
-        help="Class names: a text file, or a file with an array 'classes'.",
-    ),
+    option("FILE", "Class names: a text file, or a file with an array 'classes'.", "--classes"),
 ]
 Groups = Annotated[
-    list[str] | None,
-    typer.Option("--group", metavar="NAME", help="An array that holds groups; may be given again."),
+    list[str] | None, option("NAME", "An array that holds groups; may be given again.", "--group")
 ]
-Metrics = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--metric",
-        metavar="NAME",
-        help="Measure only this (conf_trust, conf_rank, class, groups, size_strata, "
-        "trust_rank, balls, slab); may be given again. Default: all.",
-    ),
-]
-Level = Annotated[float, typer.Option("--level", metavar="SHARE", help="Level of the intervals.")]
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        is_eager=True,
-        callback=_load,
-        rich_help_panel=_PANEL,
-        help="Options from a TOML file, or those that made an earlier output; the latter never "
-        "say where to write or what code to run.",
-    ),
-]
-Json = Annotated[
-    bool,
-    typer.Option(
-        "--json",
-        is_eager=True,
-        callback=_set_json,
-        rich_help_panel=_PANEL,
-        help="Print the result as JSON.",
-    ),
-]
-Quiet = Annotated[
-    bool,
-    typer.Option(
-        "--quiet",
-        "-q",
-        is_eager=True,
-        callback=_set_quiet,
-        rich_help_panel=_PANEL,
-        help="Print nothing but results and errors.",
-    ),
-]
-Debug = Annotated[
-    bool,
-    typer.Option(
-        "--debug",
-        is_eager=True,
-        callback=_set_debug,
-        rich_help_panel=_PANEL,
-        help="Show the traceback of an error.",
-    ),
-]
-Ray = Annotated[
-    str | None,
-    typer.Option(
-        _RAY,
-        metavar="[ADDRESS]",
-        help="Run on the Ray cluster at this address, or on one started here.",
-    ),
-]
-Seed = Annotated[
-    int,
-    typer.Option("--seed", metavar="N", min=0, help="Seed of everything that is drawn at random."),
-]
+Seed = Annotated[int, option("N", "Seed of everything that is drawn at random.", "--seed", min=0)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Config:
+    """Where a command may take its options from."""
+
+    config: Annotated[
+        Path | None,
+        option(
+            "FILE",
+            "Take options from a TOML file, or those that made an earlier output. An output "
+            "never says where to write or what code to run.",
+            is_eager=True,
+            callback=_load,
+            panel=_PANEL,
+        ),
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Common:
+    """How every command talks; the callbacks keep the values."""
+
+    json: Annotated[
+        bool,
+        option(
+            None,
+            "Print the result as JSON.",
+            "--json",
+            is_eager=True,
+            callback=_setter("json"),
+            panel=_PANEL,
+        ),
+    ] = False
+    quiet: Annotated[
+        bool,
+        option(
+            None,
+            "Print nothing but results and errors.",
+            "--quiet",
+            "-q",
+            is_eager=True,
+            callback=_setter("quiet"),
+            panel=_PANEL,
+        ),
+    ] = False
+    debug: Annotated[
+        bool,
+        option(
+            None,
+            "Show the traceback of an error.",
+            "--debug",
+            is_eager=True,
+            callback=_setter("debug"),
+            panel=_PANEL,
+        ),
+    ] = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ComparisonOptions:
+    """Options of the commands that evaluate methods: `evaluate` and `report`."""
+
+    outputs: LabelledOutputs
+    methods: Annotated[
+        list[str], argument("METHODS", "Models or predictions, as FILE or NAME=FILE.")
+    ]
+    alpha: Annotated[
+        float | None,
+        option(
+            "SHARE",
+            "Share of sets that may miss the true class. Default: that of the predictions, "
+            "or else 0.1.",
+        ),
+    ] = None
+    train: Annotated[
+        Path | None,
+        option(
+            "FILE",
+            "Features and labels of the training data, for the trust score. Default: the "
+            "trust score of the first model that has one.",
+        ),
+    ] = None
+    classes: Classes = None
+    group: Groups = None
+    metric: Annotated[
+        list[str] | None,
+        option(
+            "NAME",
+            "Measure only this (conf_trust, conf_rank, class, groups, size_strata, "
+            "trust_rank, balls, slab); may be given again. Default: all.",
+        ),
+    ] = None
+    level: Annotated[float, option("SHARE", "Confidence level of the intervals.")] = 0.95
+    seed: Seed = 0
+
+    def comparison(self) -> "Comparison":
+        """What `trustsets.files.evaluation` takes."""
+        from trustsets.files.evaluation import Comparison, name_methods
+
+        return Comparison(
+            self.outputs,
+            name_methods(self.methods),
+            self.alpha,
+            self.train,
+            self.classes,
+            tuple(self.group or ()),
+            tuple(self.metric) if self.metric else None,
+            self.level,
+            seed=self.seed,
+        )
+
+
+def expanded(function: Callable[..., None], config: bool = True) -> Callable[..., None]:
+    """A command with one parameter for each option, from a function that takes groups of them.
+
+    A parameter of `function` whose type is a dataclass becomes one option for each field. The
+    options that every command has are added.
+
+    Parameters
+    ----------
+    function : callable
+        Its parameters, and the fields of the dataclasses, are annotated as Typer wants it.
+    config : bool
+        Add ``--config``.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    groups: dict[str, Any] = {
+        name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)
+    }
+    own = inspect.signature(function).parameters.values()
+    parameters = [
+        each
+        for parameter in own
+        for each in (
+            _fields(groups[parameter.name])
+            if parameter.name in groups
+            else [_keyword(parameter.name, hints[parameter.name], parameter.default)]
+        )
+    ]
+    common = [*(_fields(_Config) if config else []), *_fields(_Common)]
+
+    @functools.wraps(function)
+    def run(**given: Any) -> None:
+        for parameter in common:
+            given.pop(parameter.name)
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in _fields(group)})
+        function(**given)
+
+    whole = inspect.Signature([*parameters, *common])
+    run.__signature__ = whole  # type: ignore[attr-defined]
+    run.__annotations__ = {name: each.annotation for name, each in whole.parameters.items()}
+    return run
+
+
+def _fields(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    empty = inspect.Parameter.empty
+    return [
+        _keyword(
+            field.name,
+            hints[field.name],
+            empty if field.default is dataclasses.MISSING else field.default,
+        )
+        for field in dataclasses.fields(group)
+    ]
+
+
+def _keyword(name: str, hint: Any, default: Any) -> inspect.Parameter:
+    # Only keywords may have a default before one that has none.
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
 def resolved(context: typer.Context) -> dict[str, Any]:
@@ -204,6 +288,4 @@ def resolved(context: typer.Context) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    if isinstance(value, bool | int | float | str):
-        return value.value if hasattr(value, "value") else value
-    return str(value.value if hasattr(value, "value") else value)
+    return value if isinstance(value, bool | int | float) else str(value)

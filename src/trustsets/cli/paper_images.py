@@ -1,127 +1,93 @@
 """``trustsets paper extract`` and ``trustsets paper train``: work on the paper's images."""
 
-from dataclasses import asdict
-from enum import StrEnum
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Config, Debug, Json, Quiet, resolved
+from trustsets.cli.options import argument, option, resolved
 
 __all__ = ["extract", "train"]
 
 # How many unreadable images are named on the screen.
 SHOWN = 5
-
-
-class Dataset(StrEnum):
-    """Datasets of the paper."""
-
-    IMAGENET = "imagenet"
-    IMAGENET_LT = "imagenet-lt"
-    PLACES365 = "places365"
-    PLACES365_LT = "places365-lt"
-    FITZPATRICK17K = "fitzpatrick17k"
-
-
-class Trained(StrEnum):
-    """Datasets whose networks are not public."""
-
-    PLACES365 = "places365"
-    FITZPATRICK17K = "fitzpatrick17k"
-
-
+Dataset = Literal["imagenet", "imagenet-lt", "places365", "places365-lt", "fitzpatrick17k"]
+Trained = Literal["places365", "fitzpatrick17k"]
 _MACHINE = "Machine"
-Images = Annotated[Path, typer.Option("--images", metavar="DIR", help="Folder of the images.")]
-Lists = Annotated[
-    Path | None,
-    typer.Option(
-        "--lists",
-        metavar="DIR",
-        help="Folder of the lists or tables of the dataset; by default beside the images.",
-    ),
-]
-Device = Annotated[
-    str,
-    typer.Option(
-        "--device",
-        metavar="NAME",
-        rich_help_panel=_MACHINE,
-        help="cpu, cuda, or auto: a GPU where there is one.",
-    ),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        "--workers",
-        metavar="N",
-        min=0,
-        rich_help_panel=_MACHINE,
-        help="Processes that decode images; 0: none but this. Default: one per core.",
-    ),
-]
-Size = Annotated[
-    int,
-    typer.Option(
-        "--image-size", metavar="N", min=1, help="Side of the images that the network sees."
-    ),
-]
-Unreadable = Annotated[
-    int,
-    typer.Option(
-        "--max-unreadable",
-        metavar="N",
-        min=0,
-        help="How many images may be missing or damaged before it is an error.",
-    ),
-]
 
 
-ExtractDataset = Annotated[
-    Dataset, typer.Argument(metavar="DATASET", help="One of the paper's five.")
-]
-ExtractWeights = Annotated[
-    Path, typer.Option("--weights", metavar="FILE", help="Checkpoint of the network.")
-]
+@dataclass(frozen=True)
+class ImageOptions:
+    """Options of both commands: which images there are, and where they are decoded and run."""
+
+    images: Annotated[Path, option("DIR", "Folder of the images.")]
+    lists: Annotated[
+        Path | None,
+        option(
+            "DIR", "Folder of the lists or tables of the dataset; by default beside the images."
+        ),
+    ] = None
+    image_size: Annotated[int, option("N", "Side of the images that the network sees.", min=1)] = (
+        224
+    )
+    max_unreadable: Annotated[
+        int, option("N", "How many images may be missing or damaged before it is an error.", min=0)
+    ] = 100
+    device: Annotated[
+        str, option("NAME", "cpu, cuda, or auto: a GPU where there is one.", panel=_MACHINE)
+    ] = "auto"
+    workers: Annotated[
+        int | None,
+        option(
+            "N",
+            "Processes that decode images; with 0, the command itself does. Default: one per core.",
+            min=0,
+            panel=_MACHINE,
+        ),
+    ] = None
+
+    def machine(self) -> dict[str, Any]:
+        """How the work runs, in the words of `trustsets.paper.images`."""
+        from trustsets.paper.images.machine import decoding_workers, pick_device
+
+        return {
+            "device": pick_device(self.device),
+            "workers": decoding_workers(self.workers),
+            "max_unreadable": self.max_unreadable,
+            "progress": False if console.settings.quiet else None,
+        }
+
+
+ExtractDataset = Annotated[Dataset, argument("DATASET", "One of the paper's five datasets.")]
+ExtractWeights = Annotated[Path, option("FILE", "Checkpoint of the network.")]
 ExtractOutput = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", metavar="DIR", help="Where to write; default: extracted/DATASET."
-    ),
+    Path | None, option("DIR", "Where to write. Default: extracted/DATASET.", "--output", "-o")
 ]
-ExtractSeed = Annotated[
-    int,
-    typer.Option("--seed", metavar="N", min=0, help="Of the training split of fitzpatrick17k."),
-]
+ExtractSeed = Annotated[int, option("N", "Seed of the training split of fitzpatrick17k.", min=0)]
 Resize = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", min=1, help="Shorter side before the crop; default: as in the paper."
-    ),
+    int | None, option("N", "Shorter side before the crop. Default: as in the paper.", min=1)
 ]
 MixedPrecision = Annotated[
     bool | None,
-    typer.Option(
+    option(
+        None,
+        "Run in half precision or not. Default: on a GPU only.",
         "--mixed-precision/--single-precision",
-        rich_help_panel=_MACHINE,
-        help="Half precision, or not; default: on a GPU.",
+        panel=_MACHINE,
     ),
 ]
 ExtractBatchSize = Annotated[
-    int,
-    typer.Option(
-        metavar="N", min=1, rich_help_panel=_MACHINE, help="Images that are run together."
-    ),
+    int, option("N", "Images that are run together.", min=1, panel=_MACHINE)
 ]
 ShardRows = Annotated[
     int,
-    typer.Option(
-        metavar="N",
+    option(
+        "N",
+        "Images in one file of the result; an interruption loses at most so many.",
         min=1,
-        rich_help_panel=_MACHINE,
-        help="Images a file; what a kill can cost.",
+        panel=_MACHINE,
     ),
 ]
 
@@ -129,23 +95,14 @@ ShardRows = Annotated[
 def extract(
     context: typer.Context,
     dataset: ExtractDataset,
-    images: Images,
     weights: ExtractWeights,
+    options: ImageOptions,
     output: ExtractOutput = None,
-    lists: Lists = None,
     seed: ExtractSeed = 0,
-    image_size: Size = 224,
     resize: Resize = None,
-    max_unreadable: Unreadable = 100,
-    device: Device = "auto",
     mixed_precision: MixedPrecision = None,
     batch_size: ExtractBatchSize = 256,
-    workers: Workers = None,
     shard_rows: ShardRows = 16384,
-    config: Config = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Run a network of the paper over its images, and keep features and logits.
 
@@ -157,73 +114,55 @@ def extract(
       trustsets paper extract imagenet --images ILSVRC2012 --weights resnet50-0676ba61.pth
     """
     from trustsets.paper.images.extraction import extract_dataset
-    from trustsets.paper.images.machine import decoding_workers, pick_device
 
-    folder = output or Path("extracted") / dataset.value
+    folder = output or Path("extracted") / dataset
     parts = extract_dataset(
-        dataset.value,
-        images,
+        dataset,
+        options.images,
         weights,
         folder,
-        lists=lists,
+        lists=options.lists,
         seed=seed,
         resize=resize,
-        size=image_size,
-        device=pick_device(device),
+        size=options.image_size,
         mixed_precision="auto" if mixed_precision is None else mixed_precision,
         batch_size=batch_size,
-        workers=decoding_workers(workers),
-        max_unreadable=max_unreadable,
         shard_rows=shard_rows,
-        progress=False if quiet else None,
+        **options.machine(),
     )
     if console.settings.json:
         _print_json(context, folder, {"parts": [asdict(part) for part in parts]})
         return
     header = ["part", "images", "unreadable", "accuracy", "images/s"]
-    rows = [
-        [
-            part.part,
-            f"{part.images:,}",
-            f"{part.unreadable:,}",
-            f"{part.accuracy:.1%}",
-            f"{part.speed:,.0f}" if part.run else "done before",
-        ]
-        for part in parts
-    ]
-    console.print_table(header, rows, title=dataset.value)
+    console.print_table(header, [_part_row(part) for part in parts], title=dataset)
     _name_unreadable(folder)
     console.say(f"Written to {folder}.")
 
 
-TrainDataset = Annotated[Trained, typer.Argument(metavar="DATASET", help="Whose network to make.")]
-TrainWeights = Annotated[
-    Path,
-    typer.Option("--weights", metavar="FILE", help="Checkpoint to start from, of ImageNet."),
-]
+def _part_row(part: Any) -> list[str]:
+    speed = f"{part.speed:,.0f}" if part.run else "done before"
+    return [
+        part.part, f"{part.images:,}", f"{part.unreadable:,}", f"{part.accuracy:.1%}", speed,
+    ]  # fmt: skip
+
+
+TrainDataset = Annotated[Trained, argument("DATASET", "Dataset whose network to train.")]
+TrainWeights = Annotated[Path, option("FILE", "Checkpoint to start from, trained on ImageNet.")]
 TrainOutput = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="DIR", help="Where to write; default: trained/DATASET."),
+    Path | None, option("DIR", "Where to write. Default: trained/DATASET.", "--output", "-o")
 ]
-TrainSeed = Annotated[
-    int, typer.Option("--seed", metavar="N", min=0, help="Of everything that is drawn.")
-]
+TrainSeed = Annotated[int, option("N", "Seed of everything that is drawn at random.", min=0)]
 Epochs = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=1, help="Default: 50 for fitzpatrick17k, 10 for places365."),
+    int | None, option("N", "Default: 50 for fitzpatrick17k, 10 for places365.", min=1)
 ]
-TrainBatchSize = Annotated[int, typer.Option(metavar="N", min=1, help="Images a step.")]
+TrainBatchSize = Annotated[int, option("N", "Images in one training step.", min=1)]
 LearningRate = Annotated[
-    float | None,
-    typer.Option(metavar="RATE", help="Default: 0.001 for fitzpatrick17k, 0.01 for places365."),
+    float | None, option("RATE", "Default: 0.001 for fitzpatrick17k, 0.01 for places365.")
 ]
 CheckpointSteps = Annotated[
     int,
-    typer.Option(
-        metavar="N",
-        min=1,
-        rich_help_panel=_MACHINE,
-        help="Steps between checkpoints; there is one after each epoch too.",
+    option(
+        "N", "Steps between checkpoints; there is one after each epoch too.", min=1, panel=_MACHINE
     ),
 ]
 
@@ -231,23 +170,14 @@ CheckpointSteps = Annotated[
 def train(
     context: typer.Context,
     dataset: TrainDataset,
-    images: Images,
     weights: TrainWeights,
+    options: ImageOptions,
     output: TrainOutput = None,
-    lists: Lists = None,
     seed: TrainSeed = 0,
     epochs: Epochs = None,
     batch_size: TrainBatchSize = 256,
     learning_rate: LearningRate = None,
-    image_size: Size = 224,
-    max_unreadable: Unreadable = 100,
-    device: Device = "auto",
-    workers: Workers = None,
     checkpoint_steps: CheckpointSteps = 1000,
-    config: Config = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Fine-tune a network of the paper whose weights are not public.
 
@@ -258,26 +188,19 @@ def train(
 
       trustsets paper train fitzpatrick17k --images skin --weights resnet18-f37072fd.pth
     """
-    from trustsets.paper.images.machine import decoding_workers, pick_device
     from trustsets.paper.images.training import TrainingOptions, train_dataset
 
-    folder = output or Path("trained") / dataset.value
+    folder = output or Path("trained") / dataset
     given = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     path, history = train_dataset(
-        dataset.value,
-        images,
+        dataset,
+        options.images,
         weights,
         folder,
-        lists=lists,
+        lists=options.lists,
         seed=seed,
-        size=image_size,
-        options=TrainingOptions(
-            device=pick_device(device),
-            workers=decoding_workers(workers),
-            checkpoint_steps=checkpoint_steps,
-            max_unreadable=max_unreadable,
-            progress=False if quiet else None,
-        ),
+        size=options.image_size,
+        options=TrainingOptions(checkpoint_steps=checkpoint_steps, **options.machine()),
         **{name: value for name, value in given.items() if value is not None},
     )
     if console.settings.json:
@@ -285,7 +208,7 @@ def train(
         _print_json(context, path, {"epochs": epoch_list})
         return
     rows = [[f"{each.epoch + 1}", f"{each.loss:.4f}", f"{each.accuracy:.1%}"] for each in history]
-    console.print_table(["epoch", "loss", "accuracy"], rows, title=dataset.value)
+    console.print_table(["epoch", "loss", "accuracy"], rows, title=dataset)
     _name_unreadable(folder)
     console.say(f"Written to {path}.")
 

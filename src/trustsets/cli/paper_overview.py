@@ -6,16 +6,15 @@ from typing import Annotated
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Debug, Json, Quiet
+from trustsets.cli.options import argument, option
 from trustsets.cli.paper_run import Figures, command_line
 
 __all__ = ["overview"]
 
 Folders = Annotated[
-    list[Path],
-    typer.Argument(metavar="DIR...", help="Folders that 'paper run' wrote, one a dataset."),
+    list[Path], argument("DIR...", "Folders that 'paper run' wrote, one a dataset.")
 ]
-Output = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the page.")]
+Output = Annotated[Path, option("DIR", "Folder of the page.", "--output", "-o")]
 
 
 def overview(
@@ -23,9 +22,6 @@ def overview(
     folders: Folders,
     output: Output = Path("results/overview"),
     figures: Figures = True,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Put the results of several datasets on one page, as the paper prints them.
 

@@ -1,95 +1,116 @@
 """``trustsets paper run``: outputs of a dataset to the paper's tables and figures."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Alpha, Config, Debug, Json, Quiet
+from trustsets.cli.options import Alpha, argument, option
 
-__all__ = ["run"]
+if TYPE_CHECKING:
+    from trustsets.paper.options import Options
+
+__all__ = ["Figures", "command_line", "run"]
+
+# They say how the command talks. What a configuration file sets is written out.
+_SAID_ELSEWHERE = {"config", "json", "quiet", "debug"}
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options on which the numbers depend; the names are those of `trustsets.paper.options`."""
+
+    alpha: Alpha = 0.1
+    seeds: Annotated[str, option("LIST", "Seeds of the splits, such as 1-10 or 1,4.")] = "1-10"
+    scores: Annotated[str, option("LIST", "Conformity scores.")] = "softmax,APS,RAPS"
+    degrees: Annotated[str, option("LIST", "Degrees of CONDITIONAL; the paper stops at 5.")] = "1-8"
+    degree: Annotated[int, option("N", "Degree of CONDITIONAL in the tables.", min=1)] = 5
+    bins: Annotated[
+        Literal["auto", "text", "code"],
+        option(
+            None,
+            "Trust and Rank bins within each confidence bin (text), or the same for all "
+            "(code). auto: code for the paper's datasets, whose printed numbers were made so.",
+        ),
+    ] = "auto"
+    rank_edges: Annotated[
+        str | None,
+        option(
+            "LIST",
+            "Edges of the Rank bins by hand, such as the authors' 0,1,2,4,1000 for ImageNet "
+            "(the default there); each bin holds its upper edge.",
+        ),
+    ] = None
+    balls: Annotated[
+        Literal["growing", "fixed"],
+        option(
+            None,
+            "Balls that grow until they hold 10 samples (the authors' code), or of one "
+            "radius around samples with 10 neighbours (the package's own).",
+        ),
+    ] = "growing"
+    normalize: Annotated[
+        bool, option(None, "Divide features by their L2 norm in Trust, as the authors did.")
+    ] = True
+    neighbour: Annotated[
+        int,
+        option(
+            "N",
+            "Trust measures the distance to the N-th nearest neighbour of a class: 2 in the "
+            "authors' code, 1 in the text.",
+            min=1,
+        ),
+    ] = 2
+    squared: Annotated[
+        bool, option(None, "Squared distances in Trust, as in the authors' code.")
+    ] = True
+    related: Annotated[
+        bool, option(None, "Also run the methods that the paper names as related work.")
+    ] = False
+    device: Annotated[str, option("NAME", "Where trust is computed: cpu or cuda.")] = "cpu"
+
+    def parsed(self, dataset: str) -> "Options":
+        """The same options with their texts read."""
+        from trustsets.paper.options import Options, choose_bins, parse_edges, parse_numbers
+
+        read = {
+            "seeds": parse_numbers(self.seeds, "--seeds"),
+            "scores": tuple(name.strip() for name in self.scores.split(",")),
+            "degrees": parse_numbers(self.degrees, "--degrees"),
+            "bins": choose_bins(self.bins, dataset),
+            "rank_edges": parse_edges(self.rank_edges, "--rank-edges"),
+        }
+        return Options(**(vars(self) | read))
 
 
 Dataset = Annotated[
     str,
-    typer.Argument(
-        metavar="DATASET",
-        help="imagenet, imagenet-lt, places365, places365-lt, fitzpatrick17k; or any name.",
+    argument(
+        "DATASET", "imagenet, imagenet-lt, places365, places365-lt, fitzpatrick17k; or any name."
     ),
 ]
 Data = Annotated[
     Path | None,
-    typer.Option(
-        metavar="PATH",
-        help="What 'paper extract' wrote (default: extracted/DATASET), a folder with "
+    option(
+        "PATH",
+        "What 'paper extract' wrote (default: extracted/DATASET), a folder with "
         "DATASET_pool.npz and DATASET_train.npz, or a file of outputs.",
     ),
 ]
 Train = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Features and labels of training points, for trust."),
+    Path | None, option("FILE", "Features and labels of training samples, for trust.")
 ]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="DIR", help="Default: results/DATASET."),
-]
+Output = Annotated[Path | None, option("DIR", "Default: results/DATASET.", "--output", "-o")]
 Group = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="An array that is a group column; may be given again."),
+    list[str] | None, option("NAME", "An array that is a group column; may be given again.")
 ]
-Seeds = Annotated[str, typer.Option(metavar="LIST", help="Splits, such as 1-10 or 1,4.")]
-Scores = Annotated[str, typer.Option(metavar="LIST", help="Scores.")]
-Degrees = Annotated[
-    str, typer.Option(metavar="LIST", help="Degrees of CONDITIONAL; the paper stops at 5.")
-]
-Degree = Annotated[int, typer.Option(metavar="N", min=1, help="Degree in the tables.")]
-Bins = Annotated[
-    Literal["auto", "text", "code"],
-    typer.Option(
-        help="Trust and Rank bins within each confidence bin (text), or the same for all "
-        "(code). auto: code for the paper's datasets, whose printed numbers were made so."
-    ),
-]
-RankEdges = Annotated[
-    str | None,
-    typer.Option(
-        metavar="LIST",
-        help="Edges of the Rank bins by hand, such as the authors' 0,1,2,4,1000 for ImageNet "
-        "(the default there); each bin holds its upper edge.",
-    ),
-]
-BallRule = Annotated[
-    Literal["growing", "fixed"],
-    typer.Option(
-        help="Balls that grow until they hold 10 samples (the authors' code), or of one radius "
-        "around samples with 10 neighbours (the package's own)."
-    ),
-]
-Normalize = Annotated[
-    bool, typer.Option(help="Divide features by their L2 norm in Trust, as the authors did.")
-]
-Related = Annotated[
-    bool, typer.Option(help="Run the methods that the paper's related work names, too.")
-]
-Neighbour = Annotated[
-    int,
-    typer.Option(
-        metavar="N",
-        min=1,
-        help="Which neighbour stands for a class in Trust: 2 in the authors' code, 1 in the text.",
-    ),
-]
-Squared = Annotated[bool, typer.Option(help="Squared distances in Trust, as in the authors' code.")]
-Device = Annotated[str, typer.Option(metavar="NAME", help="Where trust is computed: cpu or cuda.")]
 Cache = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Where stages are kept. Default: cache in the output."),
+    Path | None, option("DIR", "Where stages are kept. Default: cache in the output.")
 ]
-Figures = Annotated[bool, typer.Option(help="Draw the figures.")]
-# How the command talks; what a configuration file sets is spelt out.
-_SAID_ELSEWHERE = {"config", "json", "quiet", "debug"}
-Force = Annotated[bool, typer.Option("--force", help="Use nothing from the cache.")]
+Figures = Annotated[bool, option(None, "Draw the figures.")]
+Force = Annotated[bool, option(None, "Use nothing from the cache.", "--force")]
 
 
 def run(
@@ -99,26 +120,11 @@ def run(
     train: Train = None,
     output: Output = None,
     group: Group = None,
-    alpha: Alpha = 0.1,
-    seeds: Seeds = ("1-10"),
-    scores: Scores = "softmax,APS,RAPS",
-    degrees: Degrees = "1-8",
-    degree: Degree = 5,
-    bins: Bins = "auto",
-    rank_edges: RankEdges = None,
-    balls: BallRule = "growing",
-    normalize: Normalize = True,
-    neighbour: Neighbour = 2,
-    squared: Squared = True,
-    related: Related = False,
-    device: Device = "cpu",
     cache: Cache = None,
     figures: Figures = True,
     force: Force = False,
-    config: Config = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    *,
+    options: RunOptions,
 ) -> None:
     """Run the paper's experiment and write its tables and figures.
 
@@ -132,37 +138,21 @@ def run(
       trustsets paper run imagenet --data extracted/imagenet
     """
     from trustsets.paper.experiment import Experiment
-    from trustsets.paper.options import Options, choose_bins, parse_edges, parse_numbers
     from trustsets.paper.page import Made, write_run
     from trustsets.paper.sources import read_source
     from trustsets.paper.stages import StageCache
 
     folder = output or Path("results") / dataset
-    options = Options(
-        alpha=alpha,
-        seeds=parse_numbers(seeds, "--seeds"),
-        scores=tuple(name.strip() for name in scores.split(",")),
-        degrees=parse_numbers(degrees, "--degrees"),
-        degree=degree,
-        bins=choose_bins(bins, dataset),
-        rank_edges=parse_edges(rank_edges, "--rank-edges"),
-        balls=balls,
-        normalize=normalize,
-        neighbour=neighbour,
-        squared=squared,
-        related=related,
-        device=device,
-    )
     stages, place = cache or folder / "cache", data or Path("extracted") / dataset
     kept, groups = StageCache(stages, force=force), tuple(group or ())
+    chosen = options.parsed(dataset)
     with kept.timed("read"):
         source = read_source(dataset, place, train, groups)
-    experiment = Experiment(source, options, kept)
+    experiment = Experiment(source, chosen, kept)
     with console.progress(dataset, experiment.n_cells) as advance:
         found = experiment.run(advance=lambda: advance(1), say=console.say)
     points = None if train is None else str(train)
-    words = command_line(context)
-    made = Made(words, dataset, str(place), points, groups, str(stages))
+    made = Made(command_line(context), dataset, str(place), points, groups, str(stages))
     _show(write_run(found, folder, kept, figures=figures, made=made), kept, folder)
 
 

@@ -1,56 +1,48 @@
 """``trustsets predict``: outputs to prediction sets."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Alpha, Config, Debug, Json, Quiet, Ray, resolved
+from trustsets.cli.options import Alpha, argument, option, resolved
 
 if TYPE_CHECKING:
     from trustsets.files.prediction import PredictionSummary
 
 __all__ = ["predict"]
 
+Model = Annotated[Path, argument("MODEL", "Saved by 'trustsets calibrate'.")]
+Outputs = Annotated[
+    Path, argument("OUTPUTS", "New outputs: .npz, .parquet, .safetensors or a folder of .npy.")
+]
+Output = Annotated[
+    Path, option("FILE", "Where to write: .parquet, .csv or .jsonl.", "--output", "-o")
+]
+Ids = Annotated[
+    list[str] | None,
+    option("NAME", "An array to copy to the result; may be given again. 'id' is always copied."),
+]
+Memory = Annotated[
+    str, option("SIZE", "Memory for the samples at work, besides the program and the model.")
+]
+Ray = Annotated[
+    str | None,
+    option("[ADDRESS]", "Run on the Ray cluster at this address, or on one started here."),
+]
+
 
 def predict(
     context: typer.Context,
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Saved by 'trustsets calibrate'.")],
-    outputs: Annotated[
-        Path,
-        typer.Argument(
-            metavar="OUTPUTS",
-            help="New outputs: .npz, .parquet, .safetensors or a folder of .npy.",
-        ),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Where to write: .parquet, .csv or .jsonl."
-        ),
-    ],
+    model: Model,
+    outputs: Outputs,
+    output: Output,
     alpha: Alpha = 0.1,
-    id: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--id",
-            metavar="NAME",
-            help="An array to copy to the result; may be given again. 'id' always is.",
-        ),
-    ] = None,
-    memory: Annotated[
-        str,
-        typer.Option(
-            metavar="SIZE",
-            help="Memory for the samples at work, besides the program and the model.",
-        ),
-    ] = "1GB",
+    id: Ids = None,
+    memory: Memory = "1GB",
     ray: Ray = None,
-    config: Config = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Write a set of possible classes for every new sample.
 
@@ -68,11 +60,15 @@ def predict(
     from trustsets.files.memory import parse_memory
 
     record = resolved(context)
-    options = {"alpha": alpha, "memory": parse_memory(memory), "ids": id or (), "record": record}
-    if ray is None:
-        summary = _predict_here(model, outputs, output, options)
-    else:
-        summary = _predict_on_ray(ray, model, outputs, output, options)
+    options = {
+        "alpha": alpha,
+        "memory": parse_memory(memory),
+        "ids": id or (),
+        "record": record,
+        "progress": partial(console.progress, "Prediction sets"),
+    }
+    with console.resumable():
+        summary = _predict(ray, model, outputs, output, options)
     if console.settings.json:
         console.print_json(record | {"output": str(output)} | summary.to_dict())
         return
@@ -81,24 +77,16 @@ def predict(
     console.say(*summary.sentences(), f"Written to {output}.")
 
 
-def _predict_here(
-    model: Path, outputs: Path, output: Path, options: dict[str, Any]
+def _predict(
+    ray: str | None, model: Path, outputs: Path, output: Path, options: dict[str, Any]
 ) -> "PredictionSummary":
-    from trustsets.files.prediction import predict_file
-    from trustsets.files.source import open_outputs
+    if ray is None:
+        from trustsets.files.prediction import predict_file
 
-    n = len(open_outputs(outputs))
-    with console.resumable(), console.progress("Prediction sets", n) as advance:
-        return predict_file(model, outputs, output, **options, advance=advance)
-
-
-def _predict_on_ray(
-    address: str, model: Path, outputs: Path, output: Path, options: dict[str, Any]
-) -> "PredictionSummary":
-    from trustsets.extras.ray import connected, count_rows, predict_files
+        return predict_file(model, outputs, output, **options)
+    from trustsets.extras.ray import connected, predict_files
     from trustsets.predictors import load
 
-    predictor, total = load(model), count_rows(outputs)
-    with connected(address), console.resumable():
-        with console.progress("Prediction sets", total) as advance:
-            return predict_files(predictor, outputs, output, **options, advance=advance)
+    predictor = load(model)
+    with connected(ray):
+        return predict_files(predictor, outputs, output, **options)

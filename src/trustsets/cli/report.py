@@ -1,52 +1,25 @@
 """``trustsets report``: one HTML page about methods on labelled outputs."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import (
-    AnyAlpha,
-    Classes,
-    Config,
-    Debug,
-    Groups,
-    Json,
-    LabelledOutputs,
-    Level,
-    Methods,
-    Metrics,
-    Quiet,
-    Seed,
-    Train,
-    resolved,
-)
+from trustsets.cli.options import ComparisonOptions, option, resolved
 
 __all__ = ["report"]
 
 
 def report(
     context: typer.Context,
-    outputs: LabelledOutputs,
-    methods: Methods,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the page.")
-    ] = Path("report.html"),
-    title: Annotated[
-        str, typer.Option(metavar="TEXT", help="Title of the page.")
-    ] = "Coverage report",
-    alpha: AnyAlpha = None,
-    train: Train = None,
-    classes: Classes = None,
-    group: Groups = None,
-    metric: Metrics = None,
-    level: Level = 0.95,
-    seed: Seed = 0,
-    config: Config = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    output: Annotated[Path, option("FILE", "Where to write the page.", "--output", "-o")] = Path(
+        "report.html"
+    ),
+    title: Annotated[str, option("TEXT", "Title of the page.")] = "Coverage report",
+    *,
+    options: ComparisonOptions,
 ) -> None:
     """Write one self-contained HTML page to click through and to print.
 
@@ -57,28 +30,11 @@ def report(
 
       trustsets report test.npz standard.trustsets model.trustsets
     """
-    from trustsets.files.evaluation import (
-        Measurement,
-        name_methods,
-        report_files,
-        results_record,
-    )
+    from trustsets.files.evaluation import report_files, results_record
 
     record = resolved(context)
-    named = name_methods(methods)
-    with console.progress("Evaluations", len(named)) as advance:
-        found = report_files(
-            outputs,
-            named,
-            Measurement(alpha, tuple(metric) if metric else None, level, seed=seed),
-            output,
-            train=train,
-            classes=classes,
-            groups=group or (),
-            title=title,
-            record=record,
-            advance=advance,
-        )
+    bar = partial(console.progress, "Evaluations")
+    found = report_files(options.comparison(), output, title=title, record=record, progress=bar)
     if console.settings.json:
         console.print_json(results_record(found, record))
         return

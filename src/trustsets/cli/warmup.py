@@ -3,16 +3,15 @@
 import time
 
 from trustsets.cli import console
-from trustsets.cli.options import Debug, Json, Quiet
 
 __all__ = ["warmup"]
 
 
-def warmup(json: Json = False, quiet: Quiet = False, debug: Debug = False) -> None:
+def warmup() -> None:
     """Compile the numerical kernels now instead of at the first calibration.
 
-    For images and CI: compiled code is kept beside the installed package, or
-    in the folder that the variable NUMBA_CACHE_DIR names.
+    This is useful when an image is built. Compiled code is kept beside the
+    installed package, or in the folder that NUMBA_CACHE_DIR names.
 
     Example:
 

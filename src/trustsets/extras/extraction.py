@@ -1,7 +1,7 @@
 """`extract_file`: inputs in files to outputs in files, through a PyTorch model.
 
 Needs the extra ``trustsets[torch]``; folders of images also need Pillow. A model is named as
-``module:function``, code that its user chose to run; nothing is ever unpickled, and weights
+``module:function``, which is code that the user chose to run. Nothing is ever unpickled: weights
 come from safetensors files.
 """
 
@@ -11,8 +11,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from glob import escape
 from pathlib import Path
 from typing import Any, final
 
@@ -21,18 +19,18 @@ import torch
 from torch import Tensor, nn
 
 from trustsets._common.arrays import Array
+from trustsets._common.resuming import WorkFolder
 from trustsets._common.storage import atomic_path
 from trustsets.errors import InputError
 from trustsets.extras.shards import OtherInputsError
-from trustsets.extras.torch import LOCK, FolderInUseError, extract_outputs
-from trustsets.files.columns import Column, check_texts
+from trustsets.extras.torch import extract_outputs
+from trustsets.files.columns import check_texts
 from trustsets.files.naming import LABELS
 from trustsets.files.options import sidecar
-from trustsets.files.parts import lock_folder, part_key
 from trustsets.files.paths import Snapshot, check_output
-from trustsets.files.source import SUFFIXES, named_labels, open_columns, read_classes
+from trustsets.files.source import named_labels, open_columns, read_classes
 from trustsets.files.tensors import CLASS_FILE, is_shard_folder
-from trustsets.files.writing import write_outputs
+from trustsets.files.writing import WRITERS, write_outputs
 from trustsets.outputs import ModelOutputs
 
 __all__ = ["extract_file"]
@@ -88,82 +86,44 @@ def extract_file(
     progress : bool, optional
         Show a progress bar; by default on a terminal.
     """
-    target = Path(result)
-    sources = [inputs, weights, classes]
-    shards = _shard_folder(
-        target, sources, [model, transform, batch_size, str(inputs), str(weights), str(classes)]
-    )
+    target, sources = Path(result), [inputs, weights, classes]
+    _check_target(target, sources)
     before = Snapshot(*sources)
     network = _build_model(model, weights)
     names = None if classes is None else read_classes(classes)
     loader = _open_inputs(Path(inputs), transform, names, batch_size, before)
 
-    def extract() -> ModelOutputs:
-        with _swept(shards, target):
-            return extract_outputs(
-                network,
-                loader,
-                layer,
-                device=device,
-                classes=loader.classes,
-                shards=shards,
-                progress=progress,
-            )
+    def extract(shards: Path) -> ModelOutputs:
+        return extract_outputs(
+            network, loader, layer, device=device, classes=loader.classes, shards=shards,
+            progress=progress,
+        )  # fmt: skip
 
-    try:
-        outputs = extract()
-    except OtherInputsError:
-        if shards == target:
-            raise
-        # Left by a run over other inputs, where no one has asked for it.
-        shutil.rmtree(shards, ignore_errors=True)
-        outputs = extract()
-    if shards == target:
+    if target.suffix == "":
+        outputs = extract(target)
         _write_beside(target, loader.classes, record)
-    else:
+        return outputs
+    setting = [model, transform, batch_size, *map(str, sources)]
+    with WorkFolder(target, {"extract": setting}) as folder:
+        shards = folder.path / "shards"
+        try:
+            outputs = extract(shards)
+        except OtherInputsError:
+            # They were left by a run whose inputs have changed since.
+            shutil.rmtree(shards)
+            outputs = extract(shards)
         write_outputs(target, outputs, record)
-        _remove_hidden(target)
+        folder.finish()
     return outputs
 
 
-def _remove_hidden(target: Path) -> None:
-    """Remove the shards of this result, and those that runs with other options left behind."""
-    for folder in target.parent.glob(f".{escape(target.name)}.*.shards"):
-        lock = lock_folder(folder, LOCK)
-        if lock is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-            lock.close()
-
-
-def _shard_folder(target: Path, sources: list[StrPath | None], setting: list[Any]) -> Path:
-    """The result itself, or a hidden folder beside it that belongs to these inputs alone."""
-    if target.suffix == "":
-        visible = target.is_dir() and any(
-            not item.name.startswith(".") for item in target.iterdir()
-        )
-        if visible and not is_shard_folder(target):
+def _check_target(target: Path, sources: list[StrPath | None]) -> None:
+    """The result is a file of a known kind, or a folder that is new or holds shards."""
+    if target.suffix:
+        check_output(target, tuple(WRITERS), sources)
+    elif target.is_dir() and not is_shard_folder(target):
+        if any(not item.name.startswith(".") for item in target.iterdir()):
             raise InputError(f"{target}: this folder holds other things; give a new name.")
-        return target
-    if target.suffix.lower() not in SUFFIXES:
-        raise InputError(
-            f"{target}: outputs are written as {', '.join(SUFFIXES)}, or as a folder of shards "
-            "under a name without extension."
-        )
-    check_output(target, SUFFIXES, sources)
-    return target.parent / f".{target.name}.{part_key({'extract': setting})[:16]}.shards"
-
-
-@contextmanager
-def _swept(shards: Path, target: Path) -> Iterator[None]:
-    """Leave no hidden folder behind an error before the first shard."""
-    try:
-        yield
-    except FolderInUseError:
-        raise
-    except BaseException:
-        if shards != target and not any(shards.glob("shard-*")):
-            shutil.rmtree(shards, ignore_errors=True)
-        raise
 
 
 def _write_beside(folder: Path, classes: Any, record: dict[str, Any] | None) -> None:
@@ -222,84 +182,80 @@ def _load_weights(network: nn.Module, path: Path) -> None:
 
 
 def _open_inputs(
-    path: Path,
-    transform: str | None,
-    classes: Array | None,
-    batch_size: int,
-    before: Snapshot,
-) -> "_ArrayLoader | _ImageLoader":
+    path: Path, transform: str | None, classes: Array | None, batch_size: int, before: Snapshot
+) -> "_Loader":
     """Batches of a file of arrays, or of a folder of images."""
-    if not path.is_dir() or any(path.glob("*.npy")):
-        if transform is not None:
-            raise InputError(f"{path}: a transform is for images; transform arrays beforehand.")
-        return _ArrayLoader(path, classes, batch_size, before)
-    return _ImageLoader(path, transform, classes, batch_size, before)
+    if path.is_dir() and not any(path.glob("*.npy")):
+        return _Loader(_Images(path, transform, classes), batch_size, before)
+    if transform is not None:
+        raise InputError(f"{path}: a transform is for images; transform arrays beforehand.")
+    return _Loader(_Arrays(path, classes), batch_size, before)
 
 
 @final
-class _ArrayLoader:
-    """Batches of the array ``inputs`` of a file, with its labels if there are any."""
+class _Loader:
+    """Batches of samples; at the end it checks that no input file was changed meanwhile."""
 
-    def __init__(
-        self, path: Path, classes: Array | None, batch_size: int, before: Snapshot
-    ) -> None:
-        self._before = before
+    def __init__(self, samples: "_Arrays | _Images", batch_size: int, before: Snapshot) -> None:
+        self._samples, self._size, self._before = samples, batch_size, before
+        self.classes = samples.classes
+
+    def __len__(self) -> int:
+        return -(-len(self._samples) // self._size)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        n = len(self._samples)
+        for start in range(0, n, self._size):
+            yield self._samples.read(start, min(start + self._size, n))
+        self._before.check()
+
+
+@final
+class _Arrays:
+    """The array ``inputs`` of a file, with its labels if there are any."""
+
+    def __init__(self, path: Path, classes: Array | None) -> None:
         columns = open_columns(path)
         name = next((name for name in INPUTS if name in columns), None)
         if name is None:
             raise InputError(
                 f"{path}: there is no array 'inputs'; there are {', '.join(sorted(columns))}."
             )
-        self._inputs = columns[name]
-        self._inputs.require_usable()
-        if self._inputs.dtype.kind not in "fiub" or len(self._inputs.shape) < 2:
-            raise self._inputs.error(
-                f"has shape {self._inputs.shape} and type {self._inputs.dtype}; it must hold "
-                "numbers, one row per sample."
+        inputs = self._inputs = columns[name]
+        inputs.require_usable()
+        if inputs.dtype.kind not in "fiub" or len(inputs.shape) < 2:
+            raise inputs.error(
+                f"has shape {inputs.shape} and type {inputs.dtype}; it must hold numbers, one row "
+                "per sample."
             )
         self._labels = next((columns[name] for name in LABELS if name in columns), None)
-        if self._labels is not None and self._labels.shape != self._inputs.shape[:1]:
+        if self._labels is not None and self._labels.shape != inputs.shape[:1]:
             raise self._labels.error(
                 f"has shape {self._labels.shape}; there must be one for each of the "
-                f"{self._inputs.shape[0]} inputs."
+                f"{inputs.shape[0]} inputs."
             )
-        self.classes = classes if classes is not None else _file_classes(path, columns)
-        self._size = batch_size
+        if classes is None and "classes" in columns:
+            classes = read_classes(path)
+        self.classes = classes
 
     def __len__(self) -> int:
-        return -(-self._inputs.shape[0] // self._size)
+        return self._inputs.shape[0]
 
-    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        n = self._inputs.shape[0]
-        for start in range(0, n, self._size):
-            stop = min(start + self._size, n)
-            batch = torch.from_numpy(np.array(self._inputs.read(start, stop)))
-            numbers = batch if batch.is_floating_point() else batch.float()
-            if self._labels is None:
-                yield (numbers,)
-            else:
-                labels = check_texts(self._labels, self._labels.read(start, stop))
-                yield numbers, named_labels(self._labels, labels, self.classes, start)  # type: ignore[misc]
-        self._before.check()
-
-
-def _file_classes(path: Path, columns: dict[str, Column]) -> Array | None:
-    return read_classes(path) if "classes" in columns else None
+    def read(self, start: int, stop: int) -> tuple[Any, ...]:
+        """Inputs and labels of the rows `start` up to `stop`."""
+        batch = torch.from_numpy(np.array(self._inputs.read(start, stop)))
+        numbers = batch if batch.is_floating_point() else batch.float()
+        if self._labels is None:
+            return (numbers,)
+        labels = check_texts(self._labels, self._labels.read(start, stop))
+        return numbers, named_labels(self._labels, labels, self.classes, start)
 
 
 @final
-class _ImageLoader:
-    """Batches of the images of a folder; subfolders are classes."""
+class _Images:
+    """The images of a folder; subfolders are classes."""
 
-    def __init__(
-        self,
-        path: Path,
-        transform: str | None,
-        classes: Array | None,
-        batch_size: int,
-        before: Snapshot,
-    ) -> None:
-        self._before = before
+    def __init__(self, path: Path, transform: str | None, classes: Array | None) -> None:
         folders = sorted(folder for folder in path.iterdir() if folder.is_dir())
         self._labelled = bool(folders)
         self._files = [file for folder in folders or [path] for file in _images(folder)]
@@ -310,18 +266,16 @@ class _ImageLoader:
         names = np.array([folder.name for folder in folders]) if folders else None
         self.classes = names if classes is None else classes
         self._transform = _to_tensor if transform is None else _find(transform, "transform")
-        self._size = batch_size
 
     def __len__(self) -> int:
-        return -(-len(self._files) // self._size)
+        return len(self._files)
 
-    def __iter__(self) -> Iterator[Any]:
-        for start in range(0, len(self._files), self._size):
-            files = self._files[start : start + self._size]
-            batch = _stack([self._read(file) for file in files], files)
-            labels = np.array([file.parent.name for file in files])
-            yield (batch, labels) if self._labelled else (batch,)
-        self._before.check()
+    def read(self, start: int, stop: int) -> tuple[Any, ...]:
+        """Tensors and labels of the images `start` up to `stop`."""
+        files = self._files[start:stop]
+        batch = _stack([self._read(file) for file in files], files)
+        labels = np.array([file.parent.name for file in files])
+        return (batch, labels) if self._labelled else (batch,)
 
     def _read(self, file: Path) -> Tensor:
         try:

@@ -1,6 +1,6 @@
 """Running a PyTorch classifier on batches: device, precision, hooks. Needs torch.
 
-`evaluating` gives the place, `Tap` catches the features, `Runner` puts both together, and
+`evaluating` moves a model to its device, `Tap` catches the features, `Runner` runs batches, and
 `run_ahead` keeps a GPU busy while outputs are fetched and written.
 """
 
@@ -122,8 +122,8 @@ class Runner:
 def run_ahead(runner: Runner, batches: Iterable[Batch], store: BatchStore) -> None:
     """Run batches into a store, the next one before the last is fetched.
 
-    A thread of its own writes, since checksums and disks take their time. At most
-    `WRITE_AHEAD` batches of outputs wait for it.
+    Another thread writes, because checksums and disks are slow. At most `WRITE_AHEAD` batches of
+    outputs wait for it.
     """
     writes: deque[Future[None]] = deque()
     with ThreadPoolExecutor(max_workers=1) as writer:
@@ -256,7 +256,7 @@ def find_layer(model: nn.Module, inner: nn.Module, layer: str | nn.Module) -> nn
 
 @contextmanager
 def evaluating(model: nn.Module, device: str | torch.device | None) -> Iterator[torch.device]:
-    """Evaluation mode on a device; training modes and device come back at the end."""
+    """Put a model in evaluation mode on a device, and restore both at the end."""
     modes = [(module, module.training) for module in model.modules()]
     homes = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     home = next(model.parameters(), torch.empty(0)).device

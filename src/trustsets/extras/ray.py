@@ -1,8 +1,8 @@
 """Prediction on Ray: datasets of Arrow batches, and files of any number and size.
 
-Imports Ray when it is used. Ray schedules the work, moves it and repeats what was lost with a
-worker or a machine; here stands only what one piece of work is. The predictor goes into Ray's
-object store once, and all workers of a machine read its training points from there.
+Ray schedules the work and repeats what was lost with a worker or a machine; this module says what
+one piece of work is. The predictor goes into Ray's object store once, and all workers of a machine
+read its training samples from there. Ray is imported when it is used.
 """
 
 import json
@@ -10,13 +10,14 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from trustsets._common import storage
+from trustsets._common.progress import Advance, Progress, no_progress
 from trustsets._common.quantiles import check_alphas
 from trustsets.errors import InputError, StorageError
 from trustsets.extras.ray_trust import ShardedTrustScore
@@ -33,20 +34,12 @@ from trustsets.extras.ray_work import (
     write_piece,
 )
 from trustsets.files.part_folder import PartFolder
-from trustsets.files.parts import part_key
 from trustsets.files.paths import Snapshot, file_identity
 from trustsets.files.prediction import DEFAULT_MEMORY, PredictionSummary, open_for_prediction
 from trustsets.files.source import open_outputs
 from trustsets.predictors import Predictor
 
-__all__ = [
-    "ShardedTrustScore",
-    "connected",
-    "count_rows",
-    "predict_dataset",
-    "predict_files",
-    "read_outputs",
-]
+__all__ = ["ShardedTrustScore", "connected", "predict_dataset", "predict_files", "read_outputs"]
 
 PART_ROWS = 1 << 16
 """Rows of one piece of work, and of one part of the result."""
@@ -140,19 +133,19 @@ def predict_files(
     *,
     alpha: float = 0.1,
     memory: int = DEFAULT_MEMORY,
-    groups: Sequence[str] = (),
     ids: Sequence[str] = (),
     part_rows: int = PART_ROWS,
     cpus: float = 1,
     record: dict[str, Any] | None = None,
-    advance: Callable[[int], None] = lambda done: None,
+    progress: Progress = no_progress,
 ) -> PredictionSummary:
     """Predict sets for files of model outputs on Ray.
 
-    The result is a folder of Parquet parts, which readers of Parquet take for one table: the sets
-    of all samples in the order of the files, the same bits as in one process whatever the number
-    of workers and however often some died. It appears when it is whole. A run that was
-    interrupted, by a bad input for example, goes on where it stopped when it is called again.
+    The result is a folder of Parquet parts, which readers of Parquet take for one table. It holds
+    the sets of all samples in the order of the files. They equal those of one process bit for bit,
+    whatever the number of workers and however often some died. The folder appears when it is
+    complete. A run that was interrupted, by a bad input for example, continues when it is called
+    again.
 
     Parameters
     ----------
@@ -162,46 +155,39 @@ def predict_files(
         Files that `trustsets.files.open_outputs` reads, or a folder of Parquet files. Row groups
         of at most `part_rows` rows read best.
     result : path
-        Name of the folder to be, ending in ``.parquet``, like `outputs` on a file system that all
-        machines share.
-    alpha : float
-        Allowed miscoverage.
-    memory : int
-        Bytes that a worker may use for samples and sets, besides the program and the predictor.
-    groups, ids : sequence of str
-        Further group columns, and arrays to copy; see `open_outputs`.
+        Name of the folder to make, ending in ``.parquet``. Like `outputs`, it must be on a file
+        system that all machines share.
+    alpha, memory, ids, record, progress
+        As in `trustsets.files.predict_file`; `memory` is for each worker.
     part_rows : int
-        Rows of a part, which is also what is made again when a worker dies.
+        Rows of a part; when a worker dies, its part is made again.
     cpus : float
         Cores of a task, which uses as many threads.
-    record : dict, optional
-        Options to store with the result.
-    advance : callable
-        Called with the number of samples done.
     """
     import_ray()
     check_alphas(alpha)
     files = input_files(outputs)
     before = Snapshot(*files)
-    opened = (open_for_prediction(predictor, file, groups=groups, ids=ids) for file in files)
+    opened = (open_for_prediction(predictor, file, ids=ids) for file in files)
     pieces = list(cut(opened, part_rows))
     record = record or {"command": "predict", "options": {"alpha": alpha}}
     setting = {
         "predictor": _identity(predictor),
         "outputs": [file_identity(file) for file in files],
-        "columns": [list(groups), list(ids)],
+        "columns": list(ids),
         "alpha": alpha,
         "rows": part_rows,
         "record": record,
     }
     shared = share(predictor, alpha)
-    with PartFolder(Path(result), part_key(setting), record) as folder:
-        work = Work(shared, float(alpha), tuple(ids), tuple(groups), memory, folder.writer)
+    with PartFolder(Path(result), setting, record) as folder:
+        work = Work(shared, float(alpha), tuple(ids), memory=memory, writer=folder.writer)
         made = _dataset(pieces).map_batches(
             write_piece, batch_size=1, batch_format="pyarrow", fn_kwargs={"work": work},
             num_cpus=cpus,
         )  # fmt: skip
-        summary = _summarise(made, pieces, predictor.classes_.size, advance)
+        with progress(sum(piece.stop - piece.start for piece in pieces)) as advance:
+            summary = _summarise(made, pieces, predictor.classes_.size, advance)
         before.check()
         folder.finish([piece.stop - piece.start for piece in pieces])
     return summary
@@ -245,7 +231,7 @@ def _identity(predictor: Predictor) -> str:
 
 
 def check_answers(address: str) -> None:
-    """Knock at an address of the form host:port, for which Ray would wait ten minutes."""
+    """Try to reach an address of the form host:port; Ray itself would wait ten minutes for it."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "/" not in host:
         try:
@@ -261,11 +247,6 @@ def _no_cluster(address: str, error: Exception) -> InputError:
     )
 
 
-def count_rows(outputs: Paths) -> int:
-    """Samples in files of model outputs; only the headers of the files are read."""
-    return sum(len(open_outputs(file)) for file in input_files(outputs))
-
-
 def _dataset(pieces: Any) -> Any:
     items = [asdict(piece) for piece in pieces]
     dataset = import_ray().data.from_items(items, override_num_blocks=min(len(items), _MOST_TASKS))
@@ -274,7 +255,7 @@ def _dataset(pieces: Any) -> Any:
 
 
 def _summarise(
-    made: Any, pieces: Sequence[Piece], n_classes: int, advance: Callable[[int], None]
+    made: Any, pieces: Sequence[Piece], n_classes: int, advance: Advance
 ) -> PredictionSummary:
     """Let the work run, and add up what the parts report."""
     summary = PredictionSummary(sum(piece.stop - piece.start for piece in pieces), n_classes)

@@ -1,7 +1,8 @@
-"""Trust scores whose training points are spread over a Ray cluster. Imports Ray when used.
+"""Trust scores whose training points are spread over a Ray cluster; Ray is imported when used.
 
-One actor holds one shard of the points. Each answers with the little that `neighbours.partial`
-needs to merge exactly; Ray starts an actor that was lost anew, which reads its shard again.
+One actor holds one shard of the points and answers with the few distances that
+`neighbours.partial` needs for an exact merge. Ray restarts an actor that was lost, and the actor
+reads its shard again.
 """
 
 from collections import deque
@@ -16,7 +17,7 @@ from sklearn.base import BaseEstimator
 from trustsets._common.arrays import Array, Floats
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsError
 from trustsets.extras.ray_work import Paths, import_ray, input_files
-from trustsets.files.source import read_training, training_columns, training_labels
+from trustsets.files.source import TrainingFile, read_training
 from trustsets.neighbours.inputs import (
     as_labels,
     as_matrix,
@@ -117,11 +118,7 @@ class ShardedTrustScore(BaseEstimator):
         self.working_memory = working_memory
 
     def fit(
-        self,
-        shards: Paths,
-        *,
-        workers: int | None = None,
-        options: dict[str, Any] | None = None,
+        self, shards: Paths, *, workers: int | None = None, options: dict[str, Any] | None = None
     ) -> Self:
         """Let actors read the training points, and keep them there.
 
@@ -131,7 +128,7 @@ class ShardedTrustScore(BaseEstimator):
             Files with ``features`` and ``labels``, as `trustsets.files.read_training` reads them,
             or a folder of Parquet files, on a file system that all machines share.
         workers : int, optional
-            Actors among which the files are dealt; by default each file has its own.
+            Number of actors that share the files; by default each file has its own.
         options : dict, optional
             Options of the actors in Ray's words, such as ``{"num_cpus": 4, "memory": 60e9}``.
         """
@@ -235,18 +232,18 @@ class ShardedTrustScore(BaseEstimator):
 class _Shard:
     """One shard of the training points; an actor.
 
-    Every call brings the setting, since Ray may have started the actor anew: it then knows its
-    files alone.
+    Every call brings the setting, because Ray may have restarted the actor, which then knows only
+    its files.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = paths
-        self._held: tuple[ClassPoints, ShardSearch] | None = None
+        self._loaded: tuple[ClassPoints, ShardSearch] | None = None
 
     def _points_and_search(self, setting: _Setting) -> tuple[ClassPoints, ShardSearch]:
-        if self._held is None:
-            self._held = _load(self._paths, setting)
-        return self._held
+        if self._loaded is None:
+            self._loaded = _load(self._paths, setting)
+        return self._loaded
 
     def ready(self, setting: _Setting) -> None:
         """Answer once the shard is read."""
@@ -287,8 +284,9 @@ def _load(paths: Sequence[str], setting: _Setting) -> tuple[ClassPoints, ShardSe
 
 def _look_into(path: str) -> _Contents:
     """Count the labels of a file; its features are not read."""
-    features, _ = training_columns(path)
-    values = as_labels(training_labels(path), features.shape[0], f"{path}: labels")
+    training = TrainingFile(path)
+    features = training.features
+    values = as_labels(training.read_labels(), features.shape[0], f"{path}: labels")
     classes, counts = np.unique(values, return_counts=True)
     dtype = np.dtype(features.dtype)
     wide = dtype if dtype in (np.float16, np.float32) else np.dtype(np.float64)
@@ -314,7 +312,7 @@ def _common_spread(ray: Any, actors: Sequence[Any], shared: Any, total: int) -> 
 
 
 def _answers(ray: Any, references: Sequence[Any]) -> Iterator[Any]:
-    """Results in order; an error of this package comes as itself, not in Ray's wrapping."""
+    """Results in order; an error of this package is raised as it was, not wrapped by Ray."""
     for reference in references:
         try:
             answer = ray.get(reference)

@@ -1,6 +1,6 @@
-"""What one worker does of a prediction on Ray: a batch, or a range of rows of a file.
+"""The work of one Ray worker: a batch of a dataset, or a range of rows of a file.
 
-Imports Ray when it is used. The driver prepares it: `input_files`, `cut`, `share`.
+The driver prepares the work with `input_files`, `cut` and `share`. Ray is imported when it is used.
 """
 
 import copy
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 from trustsets.errors import InputError, TrustSetsError
 from trustsets.files.memory import rows_that_fit
 from trustsets.files.part_folder import PartWriter
-from trustsets.files.prediction import DEFAULT_MEMORY, PredictionSummary, predict_rows
+from trustsets.files.prediction import DEFAULT_MEMORY, BlockPredictor, PredictionSummary
 from trustsets.files.source import OutputsFile, open_outputs
 from trustsets.files.tables import predict_table
 from trustsets.predictors import Predictor
@@ -42,12 +42,12 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 @final
 @dataclass(frozen=True)
 class Piece:
-    """A range of rows of one file: a piece of work.
+    """A range of rows of one file: one piece of work.
 
     Attributes
     ----------
     number : int
-        Of the part of the result.
+        Number of the part of the result that it makes.
     path : str
     start, stop : int
         Rows of the file.
@@ -65,7 +65,11 @@ class Piece:
 @final
 @dataclass(frozen=True)
 class Work:
-    """What all pieces have in common. The reference is inside, so Ray hands it on unopened."""
+    """What all pieces have in common.
+
+    The reference to the predictor is inside an object, so that Ray passes it on as a reference and
+    does not fetch the predictor for every task.
+    """
 
     predictor: Any
     alpha: float
@@ -186,10 +190,10 @@ def _report(summary: PredictionSummary) -> dict[str, Any]:
 def _predicted(piece: Piece, work: Work, summary: PredictionSummary) -> Iterator["pa.Table"]:
     """Sets of a piece, as many rows at a time as fit into memory."""
     predictor = _fetch(work.predictor)
-    source = open_outputs(piece.path, groups=[*work.groups, *predictor.needed_groups], ids=work.ids)
+    source = open_outputs(piece.path, groups=predictor.needed_groups, ids=work.ids)
     rows = rows_that_fit(source.row_bytes, source.n_classes, work.memory)
+    blocks = BlockPredictor(predictor, source, work.alpha, piece.first_row)
     for start in range(piece.start, piece.stop, rows):
-        stop = min(start + rows, piece.stop)
-        table = predict_rows(predictor, source, start, stop, work.alpha, piece.first_row)
+        table = blocks.predict(blocks.read(start, min(start + rows, piece.stop)))
         summary.add(table)
         yield table

@@ -1,14 +1,14 @@
 """Batches of outputs, in memory, in shards on disk, or both. No optional dependency.
 
-A directory holds ``manifest.json`` and ``shard-00000.safetensors`` and so on. Each shard is
-written whole or not at all and carries a checksum, so after a kill at any moment what is
-there is right, and a truncated or altered shard is noticed and made again.
+`trustsets.files.tensors` describes a folder of shards. Each shard is written whole or not at all
+and carries a checksum, so a run can be killed at any moment: a truncated or altered shard is
+noticed and made again.
 """
 
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from trustsets._common import storage
 from trustsets._common.arrays import Array
+from trustsets._common.resuming import read_kept, require_same
 from trustsets.errors import InputError, StorageError
+from trustsets.files.tensors import MANIFEST, read_manifest, shard_path
 
 __all__ = [
     "BatchStore",
@@ -31,7 +33,6 @@ __all__ = [
 SHARD_ROWS = 16384
 """A shard is written as soon as this many rows are waiting; it holds whole batches."""
 
-_MANIFEST = "manifest.json"
 _DIGEST_BYTES = 32
 
 
@@ -72,13 +73,12 @@ class OutputBatches:
             self.logits is None or (self.logits.ndim == 2 and len(self.logits) == n),
             "OutputBatches.logits", f"must have {n} rows",
         )  # fmt: skip
-        for name in ("labels", "rows", "predicted"):
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("labels", "rows", "predicted"), (n,))
+        shapes["input_digests"] = (len(self.sizes), _DIGEST_BYTES)
+        for name, shape in shapes.items():
             own = getattr(self, name)
-            fits = own is None or own.shape == (n,)
-            storage.require(fits, f"OutputBatches.{name}", f"must have {n} rows")
-        own = self.input_digests
-        fits = own is None or own.shape == (len(self.sizes), _DIGEST_BYTES)
-        storage.require(fits, "OutputBatches.input_digests", "must be one for each batch")
+            fits = own is None or own.shape == shape
+            storage.require(fits, f"OutputBatches.{name}", f"must have shape {shape}")
 
     def __len__(self) -> int:
         return len(self.features)
@@ -86,30 +86,18 @@ class OutputBatches:
     @classmethod
     def join(cls, parts: Sequence["OutputBatches"]) -> "OutputBatches":
         """All parts, end to end."""
-        return cls(
-            _join([part.logits for part in parts]),
-            np.concatenate([part.features for part in parts]),
-            _join([part.labels for part in parts]),
-            np.concatenate([part.sizes for part in parts]),
-            _join([part.rows for part in parts]),
-            _join([part.predicted for part in parts]),
-            _join([part.input_digests for part in parts]),
-        )
+        return cls(*(_join([getattr(part, own.name) for part in parts]) for own in fields(cls)))
 
-    def batch_labels(self) -> list[Array | None]:
-        """Labels of each batch."""
-        if self.labels is None:
-            return [None] * len(self.sizes)
-        return list(np.split(self.labels, np.cumsum(self.sizes)[:-1]))
-
-    def batch_digests(self) -> list[Array | None]:
-        """Digest of the inputs of each batch."""
-        if self.input_digests is None:
-            return [None] * len(self.sizes)
-        return list(self.input_digests)
+    def batches(self) -> Iterator[tuple[int, Array | None, Array | None]]:
+        """Size, labels and digest of the inputs of each batch."""
+        nothing: list[Array | None] = [None] * len(self.sizes)
+        ends = np.cumsum(self.sizes)[:-1]
+        labels = nothing if self.labels is None else np.split(self.labels, ends)
+        digests = nothing if self.input_digests is None else list(self.input_digests)
+        return zip(self.sizes.tolist(), labels, digests, strict=True)
 
     def without_outputs(self) -> "OutputBatches":
-        """Return the same batches with empty logits and features: what is checked against."""
+        """The same batches with empty logits and features, to compare later batches with."""
         logits = None if self.logits is None else self.logits[:0].copy()
         return replace(self, logits=logits, features=self.features[:0].copy())
 
@@ -121,7 +109,7 @@ class OtherInputsError(InputError):
 
 @final
 class BatchStore:
-    """Collects batches in order; with a directory, continues what an earlier run left there.
+    """Collects batches in order; with a directory, it continues what an earlier run left there.
 
     Parameters
     ----------
@@ -138,7 +126,7 @@ class BatchStore:
     Attributes
     ----------
     finished : bool
-        Whether an earlier run came to the end.
+        Whether an earlier run finished.
     """
 
     def __init__(
@@ -162,13 +150,7 @@ class BatchStore:
         if self._directory is not None:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._resume(self._directory)
-        self._known = [
-            (int(size), labels, digest)
-            for part in self._parts
-            for size, labels, digest in zip(
-                part.sizes, part.batch_labels(), part.batch_digests(), strict=True
-            )
-        ]
+        self._known = [batch for part in self._parts for batch in part.batches()]
 
     @property
     def n_known(self) -> int:
@@ -224,7 +206,7 @@ class BatchStore:
             return
         part = OutputBatches.join(self._waiting)
         if self._directory is not None:
-            storage.write(_shard(self._directory, len(self._parts)), part)
+            storage.write(shard_path(self._directory, len(self._parts)), part)
         self._take(part)
         self._waiting = []
         if self._directory is not None:
@@ -237,32 +219,20 @@ class BatchStore:
     def _resume(self, directory: Path) -> None:
         for left_over in directory.glob(".*.part"):
             left_over.unlink()
-        if not (directory / _MANIFEST).exists():
-            if _shard(directory, 0).exists():
+        if not (directory / MANIFEST).exists():
+            if shard_path(directory, 0).exists():
                 raise InputError(
-                    f"shards={directory} holds shards without a {_MANIFEST}, so it is not known "
+                    f"shards={directory} holds shards without a {MANIFEST}, so it is not known "
                     "which model they are from; choose another directory, or empty this one."
                 )
             self._write_manifest(directory)
             return
         manifest = read_manifest(directory)
-        self._check_setting(directory, manifest["setting"])
+        require_same(f"shards={directory}", manifest["setting"], self._setting)
         for part in _resumable_shards(directory):
             self._take(part)
         # A shard that was damaged after the end makes the run unfinished again.
         self.finished = bool(manifest["finished"]) and len(self._parts) == manifest["shards"]
-
-    def _check_setting(self, directory: Path, stored: dict[str, Any]) -> None:
-        names = sorted(stored.keys() | self._setting.keys())
-        other = [name for name in names if stored.get(name) != self._setting.get(name)]
-        if other:
-            pairs = (
-                f"{name} was {stored.get(name)!r}, is {self._setting.get(name)!r}" for name in other
-            )
-            raise InputError(
-                f"shards={directory} belongs to another run: {'; '.join(pairs)}. "
-                "Choose another directory, or empty this one."
-            )
 
     def _write_manifest(self, directory: Path) -> None:
         first = self._parts[0] if self._parts else None
@@ -276,7 +246,7 @@ class BatchStore:
             "rows": self._rows,
             "finished": self.finished,
         }
-        with storage.atomic_path(directory / _MANIFEST) as temporary:
+        with storage.atomic_path(directory / MANIFEST) as temporary:
             temporary.write_text(json.dumps(manifest, indent=2) + "\n")
 
     def _refuse(self, what: str) -> None:
@@ -287,7 +257,7 @@ class BatchStore:
         )
 
 
-def _join(pieces: Sequence[Array | None]) -> Array | None:
+def _join(pieces: Sequence[Array | None]) -> Any:
     present = [piece for piece in pieces if piece is not None]
     return np.concatenate(present) if present else None
 
@@ -320,58 +290,32 @@ def _width(array: Array | None) -> int:
     return 0 if array is None else int(array.shape[1])
 
 
-def _shard(directory: Path, number: int) -> Path:
-    return directory / f"shard-{number:05d}.safetensors"
-
-
-def read_manifest(directory: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a directory says about its shards: setting, shards, rows, finished."""
-    try:
-        text = (Path(directory) / _MANIFEST).read_text(encoding="utf-8")
-        manifest: dict[str, Any] = storage.parse_json(text)
-        _, _, count = manifest["setting"].keys(), manifest["finished"], manifest["shards"]
-        _ = manifest["rows"], manifest["n_features"], manifest["n_classes"]
-        if not isinstance(count, int) or count < 0:
-            raise ValueError("it counts no shards")
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise InputError(
-            f"shards={directory} has a damaged {_MANIFEST} ({error}); choose another directory, or "
-            "empty this one."
-        ) from error
-    return manifest
-
-
 def shard_paths(directory: str | os.PathLike[str]) -> list[Path]:
     """Files of a directory's shards, in order, as many as its manifest counts."""
-    count = read_manifest(directory)["shards"]
+    folder = Path(directory)
+    count = read_manifest(folder)["shards"]
     # The count is a claim; a list of it ends with the first shard that is missing.
-    there = len(list(Path(directory).glob("shard-*")))
-    return [_shard(Path(directory), number) for number in range(min(count, there + 1))]
+    there = len(list(folder.glob("shard-*")))
+    return [shard_path(folder, number) for number in range(min(count, there + 1))]
 
 
 def read_shards(directory: str | os.PathLike[str]) -> Iterator[OutputBatches]:
     """Shards of a directory one by one; a missing or damaged one is a `StorageError`."""
     for path in shard_paths(directory):
-        yield _read_shard(path)
-
-
-def _read_shard(path: Path) -> OutputBatches:
-    part = storage.read(path)
-    if not isinstance(part, OutputBatches):
-        raise StorageError(f"{path}: holds a {type(part).__name__} instead of a shard of outputs.")
-    return part
+        part = storage.read(path)
+        if not isinstance(part, OutputBatches):
+            raise StorageError(
+                f"{path}: holds a {type(part).__name__} instead of a shard of outputs."
+            )
+        yield part
 
 
 def _resumable_shards(directory: Path) -> Iterator[OutputBatches]:
     """The shards before the first that is missing or damaged; those after it are removed."""
     number = 0
-    while (path := _shard(directory, number)).exists():
-        try:
-            part = _read_shard(path)
-        except StorageError:
-            break
+    while isinstance(part := read_kept(shard_path(directory, number)), OutputBatches):
         number += 1
         yield part
-    while (path := _shard(directory, number)).exists():
+    while (path := shard_path(directory, number)).exists():
         path.unlink()
         number += 1

@@ -3,11 +3,10 @@
 import hashlib
 import logging
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,6 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trustsets._common.arrays import Array, to_numpy
+from trustsets._common.progress import Advance, progress_bar
+from trustsets._common.resuming import locked
 from trustsets.errors import InputError
 from trustsets.extras.forward import (
     Batch,
@@ -27,7 +28,6 @@ from trustsets.extras.forward import (
     use_half,
 )
 from trustsets.extras.shards import BatchStore
-from trustsets.files.parts import lock_folder
 from trustsets.outputs import ModelOutputs
 
 __all__ = ["extract_outputs"]
@@ -36,8 +36,6 @@ _log = logging.getLogger(__name__)
 
 # Keys under which a batch that is a mapping may hold its inputs.
 INPUT_KEYS = ("inputs", "pixel_values")
-LOCK = ".lock"
-"""File in a folder of shards while a process is at work there."""
 
 
 def extract_outputs(
@@ -100,11 +98,13 @@ def extract_outputs(
     """
     inner = model.module if isinstance(model, nn.DataParallel) else model
     chosen = None if layer is None else find_layer(model, inner, layer)
-    with _locked(shards), evaluating(inner, device) as place:
+    lock = nullcontext() if shards is None else locked(Path(shards), f"shards={shards}")
+    with lock, evaluating(inner, device) as place:
         half = use_half(mixed_precision, place)
         setting = {} if shards is None else model_setting(inner, chosen, place, half)
         store = BatchStore(shards, setting)
-        with Tap(inner, chosen) as tap, _progress_bar(progress, loader) as advance:
+        bar = progress_bar("Model outputs", _length(loader), wanted=progress)
+        with Tap(inner, chosen) as tap, bar as advance:
             kept = shards is not None
             _collect(Runner(inner, tap, place, half), loader, store, advance, kept)
     whole = store.finish()
@@ -115,11 +115,7 @@ def extract_outputs(
 
 
 def _collect(
-    runner: Runner,
-    loader: Iterable[Any],
-    store: BatchStore,
-    advance: Callable[[], None],
-    kept: bool,
+    runner: Runner, loader: Iterable[Any], store: BatchStore, advance: Advance, kept: bool
 ) -> None:
     """Put every batch into the store, running the model on those it does not have.
 
@@ -136,7 +132,7 @@ def _collect(
             if store.finished:
                 store.check_count(index + 1)
             store.add(runner.run(batch))
-        advance()
+        advance(1)
     if index < 0:
         raise InputError("loader is empty; give at least one batch (is the iterator used up?).")
     store.check_count(index + 1)
@@ -171,32 +167,6 @@ def _digest(inputs: Tensor) -> NDArray[np.uint8]:
     return np.frombuffer(digest.digest(), dtype=np.uint8)
 
 
-@final
-class FolderInUseError(InputError):
-    """Another process is writing shards to the same folder."""
-
-
-@contextmanager
-def _locked(shards: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Keep other processes from the folder of shards, if there is one."""
-    if shards is None:
-        yield
-        return
-    folder = Path(shards)
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = lock_folder(folder, LOCK)
-    if lock is None:
-        raise FolderInUseError(
-            f"shards={folder}: another process is writing there; wait until it is done, or use "
-            "another folder."
-        )
-    try:
-        yield
-    finally:
-        (folder / LOCK).unlink(missing_ok=True)
-        lock.close()
-
-
 def _read_labels(labels: Any, n: int) -> Array:
     array = to_numpy(labels, "labels")
     if array.shape != (n,):
@@ -206,19 +176,8 @@ def _read_labels(labels: Any, n: int) -> Array:
     return array
 
 
-@contextmanager
-def _progress_bar(wanted: bool | None, loader: Iterable[Any]) -> Iterator[Callable[[], None]]:
-    """Give a function to call after each batch."""
-    if not (sys.stderr.isatty() if wanted is None else wanted):
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
+def _length(loader: Iterable[Any]) -> int | None:
     try:
-        total = len(loader)  # type: ignore[arg-type]
+        return len(loader)  # type: ignore[arg-type]
     except TypeError:  # an iterator, or a loader of a stream
-        total = None
-    with Progress(console=Console(stderr=True)) as bar:
-        task = bar.add_task("Model outputs", total=total)
-        yield lambda: bar.advance(task)
+        return None

@@ -1,7 +1,8 @@
-"""Model outputs and prediction sets in files. Imports report and below.
+"""Model outputs and prediction sets in files.
 
-`open_outputs` reads outputs of any size by ranges of rows, `predict_table` is the one batch
-function, `predict_file` runs it over a file with bounded memory and continues after a kill.
+`open_outputs` reads outputs of any size by ranges of rows, `predict_table` maps an Arrow table to
+its prediction sets, and `predict_file` predicts a file with bounded memory and continues after a
+kill.
 """
 
 from trustsets.files.prediction import predict_file

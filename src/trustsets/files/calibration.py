@@ -1,8 +1,10 @@
-"""`calibrate_file`: a predictor from words and files. Imports source, predictors and below."""
+"""`calibrate_file`: from the name of a method and labelled outputs to a saved predictor."""
 
+import operator
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal, final
 
 import numpy as np
@@ -27,15 +29,7 @@ from trustsets.scores import APS, RAPS, Score, Softmax
 from trustsets.statistics import Confidence, Entropy, Margin, Statistic, Trust
 from trustsets.trust import TrustScore
 
-__all__ = [
-    "BASES",
-    "METHODS",
-    "SCORES",
-    "STATISTICS",
-    "Recipe",
-    "calibrate_file",
-    "load_labelled",
-]
+__all__ = ["BASES", "METHODS", "SCORES", "STATISTICS", "Recipe", "calibrate_file", "load_labelled"]
 
 StrPath = str | os.PathLike[str]
 STATISTICS: dict[str, type[Statistic]] = {
@@ -56,7 +50,7 @@ BASES = ("polynomial", "bins", "groups", "components", "intercept")
 @final
 @dataclass(frozen=True)
 class Recipe:
-    """How to make a predictor, in plain words; None leaves a choice to the method's default.
+    """Which predictor to make, by names and numbers; None leaves a choice to the method.
 
     Attributes
     ----------
@@ -66,14 +60,15 @@ class Recipe:
         Score by name, its scale (``raw`` or ``tail``), and for APS and RAPS the share of the
         label's own mass (``exclude``, ``include``, ``random``).
     basis : tuple of str
-        Function classes of the conditional methods, by name; they are added up. If neither
-        this nor `degree`, `statistics` or `transform` is chosen, the method's own default.
+        Function classes of the methods ``conditional`` and ``plugin``, by name; they are added
+        up. If none of `basis`, `degree`, `statistics` and `transform` is chosen, the method has
+        its own default.
     degree, components : int
-        Of the polynomial (5 if not chosen), and how many principal components.
+        Degree of the polynomial (default 5), and number of principal components.
     statistics : tuple of str
-        What polynomial and bins look at, by name; confidence and trust if not chosen.
+        What polynomial and bins are functions of, by name; default confidence and trust.
     transform : str
-        ``rank`` (if not chosen), ``log`` or ``raw``: how the polynomial takes a statistic.
+        How the polynomial transforms a statistic: ``rank`` (default), ``log`` or ``raw``.
     groups : tuple of str
         Group columns to condition on; none means all there are.
     temperature : float, "tuning" or None
@@ -114,13 +109,12 @@ class Recipe:
 
     @property
     def uses_trust(self) -> bool:
-        """Whether the method looks at the trust score."""
-        looks = not self.statistics or "trust" in self.statistics
-        if self.method == "bins":
-            return looks
+        """Whether the method uses the trust score."""
+        if self.statistics and "trust" not in self.statistics:
+            return False
         if self.method in ("conditional", "plugin"):
-            return looks and (not self.basis or bool({"polynomial", "bins"} & {*self.basis}))
-        return False
+            return not self.basis or bool({"polynomial", "bins"} & {*self.basis})
+        return self.method == "bins"
 
     def build(self, trust: TrustScore | None) -> Predictor:
         """Return the predictor, not calibrated."""
@@ -151,16 +145,15 @@ class Recipe:
 
     def _common(self) -> dict[str, Any]:
         """Arguments of every predictor; what is not chosen is left to its default."""
-        chosen: dict[str, Any] = {"random_state": self.seed}
-        if self.allow_empty or not self.paper:
-            chosen["allow_empty"] = self.allow_empty
-        if self.temperature is not None:
-            chosen["temperature"] = self.temperature
-        if self.tuning_fraction is not None:
-            chosen["tuning_fraction"] = self.tuning_fraction
-        if {self.score, self.scale, self.own_mass} != {None}:
-            chosen["score"] = self._score()
-        return chosen
+        scored = {self.score, self.scale, self.own_mass} != {None}
+        chosen = {
+            "random_state": self.seed,
+            "allow_empty": self.allow_empty if self.allow_empty or not self.paper else None,
+            "temperature": self.temperature,
+            "tuning_fraction": self.tuning_fraction,
+            "score": self._score() if scored else None,
+        }
+        return {name: value for name, value in chosen.items() if value is not None}
 
     def _score(self) -> Score:
         regression = self.method in ("conditional", "plugin") and not self.paper
@@ -195,11 +188,8 @@ class Recipe:
             "components": lambda: PrincipalComponents(self.components),
             "intercept": Intercept,
         }
-        parts = [makers[name]() for name in dict.fromkeys(self.basis or ("polynomial",))]
-        whole = parts[0]
-        for part in parts[1:]:
-            whole = whole + part
-        return whole
+        names = dict.fromkeys(self.basis or ("polynomial",))
+        return reduce(operator.add, (makers[name]() for name in names))
 
 
 def calibrate_file(
@@ -211,7 +201,6 @@ def calibrate_file(
     tuning: StrPath | None = None,
     classes: StrPath | None = None,
     neighbour: int = 1,
-    groups: Sequence[str] = (),
     record: dict[str, Any] | None = None,
 ) -> Predictor:
     """Calibrate a predictor on a file of labelled outputs and save it.
@@ -231,9 +220,7 @@ def calibrate_file(
     classes : path, optional
         Class names; see `read_classes`.
     neighbour : int
-        Which nearest neighbour the trust score looks at.
-    groups : sequence of str
-        Arrays that are group columns, besides ``group_NAME``.
+        The trust score measures the distance to the N-th nearest neighbour of a class; this is N.
     record : dict, optional
         Options to store with the predictor.
     """
@@ -241,11 +228,10 @@ def calibrate_file(
     target = check_output(result, (".trustsets",), inputs)
     before = Snapshot(*inputs)
     names = None if classes is None else read_classes(classes)
-    wanted = tuple(dict.fromkeys([*groups, *recipe.groups]))
-    source = open_outputs(outputs, groups=wanted, classes=names)
+    source = open_outputs(outputs, groups=recipe.groups, classes=names)
     calibration = load_labelled(source, "calibration")
     trust = _trust(recipe, source, train, calibration, neighbour)
-    other = None if tuning is None else _tuning(tuning, wanted, names, calibration)
+    other = None if tuning is None else _tuning(tuning, recipe.groups, names, calibration)
     predictor = recipe.build(trust).calibrate(calibration, tuning=other)
     before.check()
     storage.write(target, predictor, record)
@@ -254,7 +240,7 @@ def calibrate_file(
 
 def load_labelled(source: OutputsFile, purpose: str) -> ModelOutputs:
     """All samples of a file, which must have labels and fit into memory."""
-    if not source.has_labels:
+    if source.roles.labels is None:
         raise InputError(
             f"{source.path}: there is no array 'labels', and {purpose} needs the true classes. "
             "Add them."
@@ -271,7 +257,7 @@ def _tuning(
     source = open_outputs(path, groups=groups, classes=names)
     own = source.classes
     if own is None:
-        source = open_outputs(path, groups=groups, classes=calibration.classes)
+        source = source.with_classes(calibration.classes)
     elif not np.array_equal(own, calibration.classes):
         raise InputError(
             f"{path}: its classes are not those of the calibration samples, or in another order. "
@@ -287,7 +273,7 @@ def _trust(
     calibration: ModelOutputs,
     neighbour: int,
 ) -> TrustScore | None:
-    """The trust score of the training samples, if the recipe looks at it."""
+    """The trust score of the training samples, if the recipe uses it."""
     if not recipe.uses_trust:
         return None
     if train is None:
@@ -301,7 +287,6 @@ def _trust(
             "embeddings with the logits, or condition on confidence alone (--statistic "
             "confidence)."
         )
-    # Names, or the positions that name the classes themselves where none are given.
     features, labels = read_training(train, calibration.classes)
     if features.shape[1] != calibration.features.shape[1]:
         raise InputError(

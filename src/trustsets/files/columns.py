@@ -1,12 +1,12 @@
-"""One array of a file, read by ranges of rows. Imports arrays, errors, paths and storage.
+"""One array of a file, read by ranges of rows.
 
 A column knows its shape before a number is read, so that what a file claims can be checked
-before memory is given to it.
+before memory is allocated.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import final
 
@@ -26,6 +26,7 @@ __all__ = [
     "class_column",
     "file_error",
     "read_lines",
+    "readable",
     "text_array",
     "unpacks_too_much",
 ]
@@ -33,8 +34,8 @@ __all__ = [
 CHUNK_BYTES = 1 << 20
 """Streams are read in pieces of about this size."""
 LARGEST_RATIO = 500
-"""Real outputs never shrink this much; constant ones may, and hostile ones do."""
-# Less than this is no danger, however it is packed.
+"""Compression that real outputs never reach; constant arrays may, and zip bombs do."""
+# An array smaller than this is no danger, however it is packed.
 _SMALL = 64 << 20
 # An array of texts pads them all to the longest; it may take this many times their own length.
 _LARGEST_PADDING = 64
@@ -43,6 +44,20 @@ _LARGEST_PADDING = 64
 def file_error(path: Path, name: str, what: str) -> InputError:
     """An error that names the file, the array, what is wrong and what to do."""
     return InputError(f"{path}: array {name!r} {what}")
+
+
+@contextmanager
+def readable(what: object, kind: str, *errors: type[Exception]) -> Iterator[None]:
+    """Turn what a library raises on a damaged file into an error that names it."""
+    try:
+        yield
+    except (FileNotFoundError, InputError, MemoryError):
+        raise
+    except errors as error:
+        raise InputError(
+            f"{what}: not a readable {kind} file ({str(error) or 'it ends too early'}). It is "
+            "truncated or damaged; save it again."
+        ) from error
 
 
 def unpacks_too_much(unpacked: int, packed: int) -> bool:
@@ -65,7 +80,7 @@ def text_array(path: Path, name: str, texts: Sequence[str]) -> Array:
 class Column(ABC):
     """An array of a file: `path`, its `name` there, `shape` and `dtype`.
 
-    `fault` says what is wrong with an array that is only refused where it is used.
+    `fault` says what is wrong with an array. Such an array is refused only where it is used.
     """
 
     fault: str | None = None
@@ -160,7 +175,7 @@ def read_lines(path: Path) -> list[str]:
 class SequentialColumn(Column):
     """An array that can only be read from front to back, such as a compressed one.
 
-    Reading on where the last read ended is cheap; any other start begins anew.
+    It is cheap to continue where the last read ended; any other start opens the stream again.
     """
 
     def __init__(self, path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
@@ -200,7 +215,7 @@ class SequentialColumn(Column):
 
     @final
     def close(self) -> None:
-        """Let go of the stream; the next read opens it again."""
+        """Close the stream; the next read opens it again."""
         chunks, self._chunks = self._chunks, None
         with suppress(AttributeError):
             chunks.close()  # type: ignore[union-attr]

@@ -1,9 +1,9 @@
-"""`evaluate_files` and `report_files`: methods against labelled outputs. Imports its siblings."""
+"""`evaluate_files` and `report_files`: methods against labelled outputs."""
 
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,12 +12,18 @@ from typing import IO, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from trustsets._common.progress import Progress, no_progress
 from trustsets.errors import InputError
 from trustsets.files.calibration import load_labelled
 from trustsets.files.options import OPTIONS_FACT
-from trustsets.files.parts import PartStore, part_key
+from trustsets.files.parts import PartStore
 from trustsets.files.paths import Snapshot, check_output, content_digest
-from trustsets.files.set_files import PREDICTION_SUFFIXES, read_alpha, read_predictions
+from trustsets.files.set_files import (
+    DEFAULT_ALPHA,
+    PREDICTION_SUFFIXES,
+    read_alpha,
+    read_predictions,
+)
 from trustsets.files.source import open_outputs, read_classes, read_training
 from trustsets.metrics import Balls, Evaluation, Neighbourhoods, evaluate
 from trustsets.outputs import ModelOutputs
@@ -26,12 +32,11 @@ from trustsets.report import write_report
 from trustsets.sets import PredictionSets
 from trustsets.trust import TrustScore
 
-__all__ = ["Measurement", "evaluate_files", "name_methods", "report_files", "results_record"]
+__all__ = ["Comparison", "evaluate_files", "name_methods", "report_files", "results_record"]
 
 _log = logging.getLogger(__name__)
 
 MODEL_SUFFIX = ".trustsets"
-DEFAULT_ALPHA = 0.1
 StrPath = str | os.PathLike[str]
 
 
@@ -66,84 +71,89 @@ def name_methods(items: Sequence[str]) -> dict[str, Path]:
 
 @final
 @dataclass(frozen=True)
-class Measurement:
-    """What to measure.
+class Comparison:
+    """Which methods are evaluated on which samples, and what is measured.
 
     Attributes
     ----------
+    outputs : path
+        Labelled outputs; all of it is read into memory.
+    methods : mapping of names to paths
+        Models, or predictions of the same outputs; see `name_methods`.
     alpha : float, optional
-        Level of the models' sets. Default: that of the predictions, or else 0.1.
-    metrics : tuple of str, optional
-        See `trustsets.evaluate`; by default all that the data allow.
-    level, n_bootstrap, seed
-        Of the intervals.
+        Allowed miscoverage of the models' sets. Default: that of the predictions, or else 0.1.
+    train : path, optional
+        Training samples for the trust score. Default: the trust score of the first model that
+        has one, for all methods.
+    classes : path, optional
+        Class names; see `read_classes`. Default: those in `outputs`, or of the first model.
+    groups : tuple of str
+        Arrays that are group columns, besides ``group_NAME``.
+    metrics, level, n_bootstrap, seed
+        See `trustsets.evaluate`.
     """
 
+    outputs: StrPath
+    methods: Mapping[str, Path]
     alpha: float | None = None
+    train: StrPath | None = None
+    classes: StrPath | None = None
+    groups: tuple[str, ...] = ()
     metrics: tuple[str, ...] | None = None
     level: float = 0.95
     n_bootstrap: int = 1000
     seed: int = 0
 
+    @property
+    def files(self) -> list[StrPath]:
+        """All files that are read."""
+        given = [self.outputs, *self.methods.values(), self.train, self.classes]
+        return [path for path in given if path is not None]
+
+    @property
+    def measured(self) -> dict[str, Any]:
+        """Options of `trustsets.evaluate`, by name."""
+        names = ("metrics", "level", "n_bootstrap", "seed")
+        return {name: getattr(self, name) for name in names}
+
 
 def evaluate_files(
-    outputs: StrPath,
-    methods: Mapping[str, Path],
-    measurement: Measurement,
-    *,
-    train: StrPath | None = None,
-    classes: StrPath | None = None,
-    groups: Sequence[str] = (),
+    comparison: Comparison,
     result: StrPath | None = None,
+    *,
     record: dict[str, Any] | None = None,
-    advance: Callable[[int], None] = lambda done: None,
+    progress: Progress = no_progress,
 ) -> dict[str, Evaluation]:
     """Evaluate models or predictions on a file of labelled outputs.
 
     Parameters
     ----------
-    outputs : path
-        Labelled outputs; all of it is read into memory.
-    methods : mapping of names to paths
-        Models or predictions of the same outputs; see `name_methods`.
-    measurement : Measurement
-        What to measure.
-    train : path, optional
-        Training samples for the trust score. Default: the trust score of the first model
-        that has one, for all methods.
-    classes : path, optional
-        Class names; see `read_classes`. Default: those in `outputs`, or of the first model.
-    groups : sequence of str
-        Arrays that are group columns, besides ``group_NAME``.
+    comparison : Comparison
+        Methods, samples and metrics.
     result : path, optional
         Where to write everything as JSON. A run that was killed continues with the first
         method that was not done.
     record : dict, optional
         Options to store with the result.
-    advance : callable
-        Called with 1 after each method.
+    progress : callable, optional
+        As in `predict_file`; a step is one method.
     """
     record = record or {"command": "evaluate", "options": {}}
-    paths = [path for path in (outputs, *methods.values(), train, classes) if path is not None]
     if result is not None:
-        check_output(result, (".json",), paths)
-    before = Snapshot(*paths)
-    test = _Test(Path(outputs), dict(methods), measurement, train, classes, tuple(groups))
+        check_output(result, (".json",), comparison.files)
+    before = Snapshot(*comparison.files)
+    test = _Test(comparison)
     if result is None:
-        return {name: _then(test.evaluate(name), advance) for name in methods}
+        return test.evaluate_all(progress)
     setting = {
-        "files": [content_digest(path) for path in paths],
+        "files": [content_digest(path) for path in comparison.files],
         "alpha": test.alpha,
-        "methods": list(methods),
-        "measurement": vars(measurement),
+        "methods": list(comparison.methods),
+        "measured": comparison.measured,
         "record": record,
     }
-    with PartStore(result, part_key(setting)) as store:
-        found = {}
-        for number, name in enumerate(methods):
-            if not store.holds(number):
-                store.write(number, test.evaluate(name).to_json().encode())
-            found[name] = _then(Evaluation.from_json(store.read(number).decode()), advance)
+    with PartStore(result, setting) as store:
+        found = test.evaluate_all(progress, store)
 
         def assemble(file: IO[bytes]) -> None:
             file.write(json.dumps(results_record(found, record), indent=1).encode() + b"\n")
@@ -158,25 +168,19 @@ def results_record(found: Mapping[str, Evaluation], record: dict[str, Any]) -> d
 
 
 def report_files(
-    outputs: StrPath,
-    methods: Mapping[str, Path],
-    measurement: Measurement,
+    comparison: Comparison,
     result: StrPath,
     *,
-    train: StrPath | None = None,
-    classes: StrPath | None = None,
-    groups: Sequence[str] = (),
     title: str = "Coverage report",
     record: dict[str, Any] | None = None,
-    advance: Callable[[int], None] = lambda done: None,
+    progress: Progress = no_progress,
 ) -> dict[str, Evaluation]:
     """Evaluate as `evaluate_files` does, and write a page about it; see `write_report`."""
-    paths = [outputs, *methods.values(), train, classes]
-    check_output(result, (".html",), paths)
-    before = Snapshot(*paths)
-    test = _Test(Path(outputs), dict(methods), measurement, train, classes, tuple(groups))
-    found = {name: _then(test.evaluate(name), advance) for name in methods}
-    sets = {name: test.sets(name) for name in methods}
+    check_output(result, (".html",), comparison.files)
+    before = Snapshot(*comparison.files)
+    test = _Test(comparison)
+    found = test.evaluate_all(progress)
+    sets = {name: test.sets(name) for name in found}
     before.check()
     write_report(
         result,
@@ -189,47 +193,34 @@ def report_files(
             name: predictor.summary(sets[name]) for name, predictor in test.predictors.items()
         },
         details={
-            "Outputs": str(outputs),
+            "Outputs": str(comparison.outputs),
             OPTIONS_FACT: json.dumps(record or {"command": "report", "options": {}}),
         },
     )
     return found
 
 
-def _then(evaluation: Evaluation, advance: Callable[[int], None]) -> Evaluation:
-    advance(1)
-    return evaluation
-
-
 @final
 class _Test:
-    """Labelled samples, the methods, and all that their evaluations share; loaded when needed."""
+    """The samples and methods of a comparison, loaded when they are needed, and once."""
 
-    def __init__(
-        self,
-        path: Path,
-        methods: dict[str, Path],
-        measurement: Measurement,
-        train: StrPath | None,
-        classes: StrPath | None,
-        groups: tuple[str, ...],
-    ) -> None:
-        self._path, self._methods, self._measurement = path, methods, measurement
-        self._train, self._classes, self._groups = train, classes, groups
+    def __init__(self, comparison: Comparison) -> None:
+        self._comparison, self._path = comparison, Path(comparison.outputs)
+        self._methods = comparison.methods
         self.predictors: dict[str, Predictor] = {
-            name: load(file) for name, file in methods.items() if file.suffix == MODEL_SUFFIX
+            name: load(file) for name, file in self._methods.items() if file.suffix == MODEL_SUFFIX
         }
-        self.alpha = self._level()
+        self.alpha = self._common_alpha()
         self._sets: dict[str, PredictionSets] = {}
 
-    def _level(self) -> float:
+    def _common_alpha(self) -> float:
         """The one alpha of all methods."""
         given = {
             str(file): read_alpha(file)
             for name, file in self._methods.items()
             if name not in self.predictors
         }
-        wanted = self._measurement.alpha
+        wanted = self._comparison.alpha
         alpha = next(iter(given.values()), DEFAULT_ALPHA) if wanted is None else wanted
         for file, own in given.items():
             if own != alpha:
@@ -243,12 +234,12 @@ class _Test:
     def outputs(self) -> ModelOutputs:
         """The labelled samples, with the class names of the models."""
         needed = [name for one in self.predictors.values() for name in one.needed_groups]
-        groups = list(dict.fromkeys([*self._groups, *needed]))
+        groups = list(dict.fromkeys([*self._comparison.groups, *needed]))
         source = open_outputs(self._path, groups=groups)
-        names = None if self._classes is None else read_classes(self._classes)
-        if names is None and source.roles.classes is None:
-            names = next((one.classes_ for one in self.predictors.values()), None)
-        source = open_outputs(self._path, groups=groups, classes=names)
+        if self._comparison.classes is not None:
+            source = source.with_classes(read_classes(self._comparison.classes))
+        elif source.roles.classes is None and self.predictors:
+            source = source.with_classes(next(iter(self.predictors.values())).classes_)
         for name, predictor in self.predictors.items():
             if predictor.classes_.size != source.n_classes:
                 raise InputError(
@@ -262,13 +253,14 @@ class _Test:
     def trust(self) -> NDArray[np.float64] | None:
         """Trust score of each sample, if training samples or a model give one."""
         features = self.outputs.features
-        if self._train is not None:
+        if self._comparison.train is not None:
             if features is None:
                 raise InputError(
                     f"{self._path}: there is no array 'features', which the trust score needs. "
                     "Add it, or leave out --train."
                 )
-            score: Any = TrustScore().fit(*read_training(self._train, self.outputs.classes))
+            training = read_training(self._comparison.train, self.outputs.classes)
+            score: Any = TrustScore().fit(*training)
         else:
             score = next(
                 (one.trust for one in self.predictors.values() if one.trust is not None), None
@@ -279,7 +271,7 @@ class _Test:
 
     @cached_property
     def _balls(self) -> Balls | Neighbourhoods:
-        features, metrics = self.outputs.features, self._measurement.metrics
+        features, metrics = self.outputs.features, self._comparison.metrics
         if features is None or (metrics is not None and "balls" not in metrics):
             return Balls()
         return Balls().around(features) if len(features) > 1 else Balls()
@@ -305,20 +297,32 @@ class _Test:
             )
         return found
 
-    def evaluate(self, name: str) -> Evaluation:
+    def evaluate_all(
+        self, progress: Progress, store: PartStore | None = None
+    ) -> dict[str, Evaluation]:
+        """Measure all methods; a store keeps each result, and those of an earlier run are used."""
+        found = {}
+        with progress(len(self._methods)) as advance:
+            for number, name in enumerate(self._methods):
+                if store is None:
+                    found[name] = self._evaluate(name)
+                else:
+                    if not store.holds(number):
+                        store.write(number, self._evaluate(name).to_json().encode())
+                    found[name] = Evaluation.from_json(store.read(number).decode())
+                advance(1)
+        return found
+
+    def _evaluate(self, name: str) -> Evaluation:
         """Measure one method."""
         _log.info("%s: evaluating on %s", self._methods[name], self._path)
-        wanted = self._measurement
         try:
             return evaluate(
                 self.sets(name),
                 self.outputs,
                 self.trust,
-                metrics=wanted.metrics,
                 balls=self._balls,
-                level=wanted.level,
-                n_bootstrap=wanted.n_bootstrap,
-                seed=wanted.seed,
+                **self._comparison.measured,
             )
         except InputError as error:
             if str(error).startswith(str(self._methods[name])):

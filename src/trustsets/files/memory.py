@@ -1,4 +1,4 @@
-"""How much memory work may take, and how many samples fit. Imports errors only."""
+"""How much memory work may take, and how many samples fit into it."""
 
 import os
 import re
@@ -58,14 +58,13 @@ def rows_that_fit(row_bytes: int, n_classes: int, memory: int) -> int:
     return min(memory // need, _MOST_ROWS)
 
 
-def check_fits(path: Path, need: int, memory: int | None = None) -> None:
+def check_fits(path: Path, need: int) -> None:
     """Refuse a file whose arrays, as announced, do not fit into memory."""
-    limit = _free_memory() if memory is None else memory
-    if limit is not None and need > limit:
+    free = _free_memory()
+    if free is not None and need > free:
         raise InputError(
-            f"{path}: its arrays need {format_bytes(need)} of memory, and "
-            f"{format_bytes(limit)} {'are free' if memory is None else 'are allowed'}. Use fewer "
-            "samples, float16 arrays or a larger machine."
+            f"{path}: its arrays need {format_bytes(need)} of memory, and {format_bytes(free)} are "
+            "free. Use fewer samples, float16 arrays or a larger machine."
         )
 
 

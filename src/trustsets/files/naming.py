@@ -1,7 +1,4 @@
-"""Which array of a file is what, by its name. Imports errors only.
-
-The same rules serve files and the Arrow tables of `predict_table`.
-"""
+"""Which array of a file is what, by its name: in files and in the tables of `predict_table`."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

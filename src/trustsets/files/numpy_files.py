@@ -1,4 +1,4 @@
-"""Arrays in `.npz` files and folders of `.npy` files; never a pickle. Imports columns.
+"""Arrays in `.npz` files and folders of `.npy` files; never a pickle.
 
 Stored members are read in place, compressed ones as streams. What the header of an array
 claims is compared with the size of the file before anything is allocated.
@@ -8,7 +8,6 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, final
@@ -16,13 +15,13 @@ from typing import IO, Any, final
 import numpy as np
 
 from trustsets._common.arrays import Array
-from trustsets.errors import InputError
 from trustsets.files.columns import (
     CHUNK_BYTES,
     LARGEST_RATIO,
     Column,
     SequentialColumn,
     file_error,
+    readable,
     unpacks_too_much,
 )
 from trustsets.files.paths import plain_file
@@ -57,7 +56,7 @@ class _Header:
 
 def npz_columns(path: Path) -> dict[str, Column]:
     """Arrays of an `.npz` file by name."""
-    with _broken_zip(path), zipfile.ZipFile(path) as archive:
+    with readable(path, ".npz", *_BROKEN), zipfile.ZipFile(path) as archive:
         members = [item for item in archive.infolist() if item.filename.endswith(".npy")]
         return {
             item.filename.removesuffix(".npy"): _member_column(path, archive, item)
@@ -168,21 +167,6 @@ def _data_offset(path: Path, item: zipfile.ZipInfo) -> int:
     return item.header_offset + _LOCAL_HEADER + int(lengths.sum())
 
 
-@contextmanager
-def _broken_zip(path: Path, name: str | None = None) -> Iterator[None]:
-    """Turn what zipfile raises on a bad file into one kind of error."""
-    try:
-        yield
-    except InputError:
-        raise
-    except _BROKEN as error:
-        what = f"{path}: " if name is None else f"{path}: array {name!r}: "
-        raise InputError(
-            f"{what}not a readable .npz file ({error or 'it ends too early'}). It is truncated or "
-            "damaged; save it again."
-        ) from error
-
-
 @final
 class _PlainColumn(Column):
     """Bytes of an array as they are in memory, somewhere in a file."""
@@ -214,7 +198,9 @@ class _PlainColumn(Column):
                 self.path, self.dtype, "r", self._offset, self.shape, order="F"
             )
         except (ValueError, OSError) as error:
-            raise self.error(f"cannot be read ({error}); was it changed meanwhile?") from error
+            raise self.error(
+                f"cannot be read ({error}); the file may have been changed while it was read."
+            ) from error
         return np.array(whole[start:stop], order="C")
 
 
@@ -227,7 +213,8 @@ class _ZippedColumn(SequentialColumn):
         self._member, self._header = member, header
 
     def _chunks_from(self, start: int) -> Iterator[Array]:
-        with _broken_zip(self.path, self.name), zipfile.ZipFile(self.path) as archive:
+        what = f"{self.path}: array {self.name!r}"
+        with readable(what, ".npz", *_BROKEN), zipfile.ZipFile(self.path) as archive:
             with archive.open(self._member) as stream:
                 self._skip(stream, self._header.length + start * self.row_bytes)
                 yield from self._arrays(stream, start)

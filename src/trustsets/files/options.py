@@ -1,9 +1,9 @@
-"""The options that made an output travel with it, so that it can be made again. Imports storage.
+"""The options that made an output are stored with it, so that it can be made again.
 
-A record is ``{"trustsets": version, "command": name, "options": {...}}``. It stands in the
-metadata of Parquet and safetensors files, an array of `.npz` files, the header of a model,
-the JSON of a result and the facts of a report; `.csv` and `.jsonl` have no place for it and
-get a small file beside them, folders one inside.
+A record is ``{"trustsets": version, "command": name, "options": {...}}``. It is in the metadata
+of Parquet and safetensors files, an array of `.npz` files, the header of a model, the JSON of a
+result and the facts of a report. `.csv` and `.jsonl` files have no place for it: it is in a small
+file beside them, and for folders in a file inside.
 """
 
 import json
@@ -15,8 +15,7 @@ from typing import Any
 
 from trustsets._common import storage
 from trustsets.errors import InputError
-from trustsets.files.parts import part_files
-from trustsets.files.paths import arrow_file, content_digest, plain_file
+from trustsets.files.paths import arrow_file, content_digest, part_files, plain_file
 
 __all__ = ["OPTIONS", "OPTIONS_FACT", "bound_record", "read_options", "read_record", "sidecar"]
 
@@ -38,8 +37,8 @@ def sidecar(path: Path) -> Path:
 def bound_record(record: dict[str, Any], digest: str) -> str:
     """Text of a record beside an output, bound to it by the SHA-256 of its content.
 
-    A kill may fall between the two; the record of an earlier output is then not taken for that
-    of the new one.
+    A kill may come between the writing of the two. The digest then shows that the record belongs
+    to an earlier output.
     """
     return json.dumps(record | {_DIGEST: digest}, indent=2) + "\n"
 
@@ -100,8 +99,8 @@ def read_record(path: Path) -> dict[str, Any]:
         ) from error
     if path.suffix.lower() in _UNMARKED and record.get(_DIGEST) != content_digest(path):
         raise InputError(
-            f"{path}: the options in {sidecar(path).name} are those of another file, for one of "
-            "the two was changed alone or an interruption fell between them. Make it again."
+            f"{path}: the options in {sidecar(path).name} belong to another file: one of the two "
+            "was changed alone, or the command was interrupted between them. Make it again."
         )
     return {"command": record["command"], "options": record["options"]}
 

@@ -1,8 +1,8 @@
-"""Columns of a `.parquet` file: lists become rows of a matrix. Imports columns."""
+"""Columns of a `.parquet` file; lists become rows of a matrix."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
@@ -16,6 +16,7 @@ from trustsets.files.columns import (
     Column,
     SequentialColumn,
     class_column,
+    readable,
     unpacks_too_much,
 )
 from trustsets.files.paths import arrow_file
@@ -132,19 +133,11 @@ def _open(path: Path, metadata: Any = None, texts: Sequence[str] = ()) -> Any:
     return (file.metadata, file.schema_arrow) if metadata is None else file
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _readable(path: Path) -> AbstractContextManager[None]:
     import pyarrow as pa
 
-    try:
-        yield
-    except (FileNotFoundError, InputError, MemoryError):
-        raise
-    except (pa.ArrowException, OSError, ValueError, OverflowError, KeyError) as error:
-        raise InputError(
-            f"{path}: not a readable Parquet file ({error}). It is truncated or damaged; write it "
-            "again."
-        ) from error
+    known = (pa.ArrowException, OSError, ValueError, OverflowError, KeyError)
+    return readable(path, "Parquet", *known)
 
 
 class _StreamedColumn(SequentialColumn):
@@ -235,7 +228,7 @@ class _ParquetColumn(_StreamedColumn):
         self._width = width
 
     def first_width(self, arrow: Any) -> int:
-        """Numbers in the first list, which all others are held to when they are read."""
+        """Length of the first list; all others must have it too, which is checked on reading."""
         from pyarrow import types
 
         if types.is_fixed_size_list(arrow):

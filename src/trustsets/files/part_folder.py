@@ -1,20 +1,19 @@
-"""An output that is a folder of Parquet parts, made by many processes. Imports its siblings.
+"""An output that is a folder of Parquet parts, made by many processes.
 
-Parts are written under names that follow from their numbers alone, each whole or not at all, so
+The name of a part follows from its number alone, and each part is written whole or not at all, so
 making one twice changes nothing. The folder gets its own name when every part is there.
 """
 
-import shutil
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from glob import escape
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
-from trustsets._common.storage import atomic_path
+from trustsets._common.atomic import atomic_path
+from trustsets._common.resuming import WorkFolder
 from trustsets.errors import InputError, StorageError
-from trustsets.files.parts import lock_folder, part_files, parts_folder
+from trustsets.files.paths import part_files
 from trustsets.files.set_files import write_tables
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class PartWriter:
         """Put a part in its place, all of it or nothing.
 
         Until then it has a name of its own outside the folder of parts: two processes may make
-        the same part at once, and one that was taken for dead may come too late.
+        the same part at once, and a process that was given up may still finish later.
         """
         whole = self.folder / f"{number}-{uuid.uuid4().hex}"
         with atomic_path(whole) as temporary, temporary.open("wb") as file:
@@ -64,19 +63,20 @@ class PartWriter:
 
 @final
 class PartFolder:
-    """A folder to be; use it as a context around the work of the writers.
+    """A folder in the making; use it as a context around the work of the writers.
 
     Parameters
     ----------
     output : path
         The folder must not exist yet, and the one it will be in must.
-    key : str
-        See `part_key`: parts of an earlier, interrupted run with the same key are kept.
+    setting : JSON data
+        All that the parts depend on. Parts of an earlier, interrupted run with the same setting
+        are kept.
     record : dict
         Options to store in every part.
     """
 
-    def __init__(self, output: Path, key: str, record: dict[str, Any]) -> None:
+    def __init__(self, output: Path, setting: Any, record: dict[str, Any]) -> None:
         self.output = output
         if output.suffix.lower() != _SUFFIX:
             raise InputError(
@@ -85,25 +85,16 @@ class PartFolder:
             )
         if output.exists():
             raise InputError(f"{output}: it exists already; remove it, or choose another name.")
-        if not output.absolute().parent.is_dir():
-            raise InputError(f"{output}: its folder does not exist; make it first.")
-        self.writer = PartWriter(parts_folder(output.absolute(), key), record)
-        self._lock: IO[bytes] | None = None
+        self._folder = WorkFolder(output.absolute(), setting)
+        self.writer = PartWriter(self._folder.path, record)
 
     def __enter__(self) -> Self:
-        self.writer.parts.mkdir(parents=True, exist_ok=True)
-        self._lock = lock_folder(self.writer.folder)
-        if self._lock is None:
-            raise InputError(
-                f"{self.output}: another process is making this folder; wait until it is done."
-            )
+        self._folder.__enter__()
+        self.writer.parts.mkdir(exist_ok=True)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._lock is not None:
-            if self.writer.parts.is_dir() and not any(self.writer.parts.iterdir()):
-                shutil.rmtree(self.writer.folder, ignore_errors=True)
-            self._lock.close()
+    def __exit__(self, *error: Any) -> None:
+        self._folder.__exit__(*error)
 
     def finish(self, rows: Sequence[int]) -> None:
         """Give the folder its name, once it holds the parts with these numbers of rows."""
@@ -117,10 +108,4 @@ class PartFolder:
                 "a file system that all machines share? Remove the folder and run again."
             )
         self.writer.parts.rename(self.output)
-        # What interrupted runs with other options left is of no more use either.
-        left = f".{escape(self.output.name)}.*.parts"
-        for folder in self.output.absolute().parent.glob(left):
-            lock = self._lock if folder == self.writer.folder else lock_folder(folder)
-            if lock is not None:
-                shutil.rmtree(folder, ignore_errors=True)
-                lock.close()
+        self._folder.finish()

@@ -1,11 +1,12 @@
-"""What commands read and write: plain files, in their places, unchanged. Imports atomic and errors.
+"""Checks of the files that commands read and write.
 
-Checks that need no content: an input is a file that ends, an output has the right extension and
-is none of the inputs, and the inputs are still the same when the output appears.
+Checks that need no content: an input is a regular file, an output has the right extension and is
+none of the inputs, and the inputs are still the same when the output appears.
 """
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,14 +21,16 @@ __all__ = [
     "check_output",
     "content_digest",
     "file_identity",
+    "part_files",
     "plain_file",
 ]
 
 StrPath = str | os.PathLike[str]
+_PARQUET_PART = re.compile(r"part-\d{6,}\.parquet")
 
 
 def plain_file(path: StrPath) -> Path:
-    """The path of a file that exists and ends; a pipe or a device could hang or never end."""
+    """The path of a regular file; reading a pipe or a device might never end."""
     target = Path(path)
     try:
         mode = target.stat().st_mode
@@ -50,6 +53,14 @@ def arrow_file(path: StrPath) -> Path:
             "file. Rename it."
         ) from None
     return plain_file(path)
+
+
+def part_files(output: Path) -> list[Path]:
+    """Parquet files of a finished output in the order of their rows: its parts, or itself."""
+    if not output.is_dir():
+        return [output]
+    found = [path for path in output.iterdir() if _PARQUET_PART.fullmatch(path.name)]
+    return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
 def check_output(

@@ -1,37 +1,37 @@
-"""`predict_file`: sets for a file of any size, in bounded memory. Imports its siblings."""
+"""`predict_file`: prediction sets for a file of any size, in bounded memory."""
 
 import hashlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from trustsets._common.arrays import Array
+from trustsets._common.progress import Advance, Progress, no_progress
 from trustsets._common.quantiles import check_alphas
+from trustsets._common.resuming import digest, identity
 from trustsets.errors import InputError
 from trustsets.files.memory import rows_that_fit
+from trustsets.files.naming import GROUP_PREFIX, ROW
 from trustsets.files.options import bound_record, sidecar
-from trustsets.files.parts import PartStore, part_key
+from trustsets.files.parquet import scalar_values
+from trustsets.files.parts import PartStore
 from trustsets.files.paths import Snapshot, check_output, content_digest
-from trustsets.files.set_files import (
-    PREDICTION_SUFFIXES,
-    check_suffix,
-    has_sidecar,
-    write_tables,
-)
-from trustsets.files.source import OutputsFile, in_file, open_outputs, read_classes
-from trustsets.files.tables import predict_table
+from trustsets.files.set_files import PREDICTION_SUFFIXES, has_sidecar, write_tables
+from trustsets.files.source import OutputsFile, in_file, open_outputs
+from trustsets.files.tables import result_table
+from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor, load
 from trustsets.status import Status
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PredictionSummary", "open_for_prediction", "predict_file", "predict_rows"]
+__all__ = ["BlockPredictor", "PredictionSummary", "open_for_prediction", "predict_file"]
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ DEFAULT_MEMORY = 1 << 30
 @final
 @dataclass
 class PredictionSummary:
-    """What a prediction came to.
+    """What the sets of a file are like.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class PredictionSummary:
         }
 
     def sentences(self) -> list[str]:
-        """The same in words."""
+        """The summary in sentences."""
         lines = [
             f"{self.n:,} sets of {self.mean_size:.2f} classes on average; "
             f"{self.sizes[self.n_classes]:,} hold all {self.n_classes:,} classes, "
@@ -104,59 +104,48 @@ def predict_file(
     *,
     alpha: float = 0.1,
     memory: int = DEFAULT_MEMORY,
-    groups: Sequence[str] = (),
     ids: Sequence[str] = (),
     record: dict[str, Any] | None = None,
-    advance: Callable[[int], None] = lambda done: None,
+    progress: Progress = no_progress,
 ) -> PredictionSummary:
-    """Predict sets for a file of model outputs, block by block.
+    """Predict a set for every sample of a file, block by block.
 
-    A run that was killed continues where it stopped: blocks that are done lie in a hidden
-    folder beside `result` until all are, and then `result` appears at once.
+    A run that was killed continues where it stopped and gives the same file. Under its name the
+    result is whole or absent.
 
     Parameters
     ----------
-    model : path
-        A saved predictor.
-    outputs : path
-        Model outputs; see `open_outputs`. Labels are not looked at.
-    result : path
-        `.parquet`, `.csv` or `.jsonl`; an earlier file is replaced when the new one is whole.
+    model, outputs, result : path
+        Saved predictor; model outputs; file to write (`.parquet`, `.csv` or `.jsonl`).
     alpha : float
         Allowed miscoverage.
     memory : int
-        Bytes for a block of samples and its sets, besides the program and the predictor.
-    groups, ids : sequence of str
-        Further group columns, and arrays to copy; see `open_outputs`.
+        Bytes that samples and sets at work may take, besides the program and the model.
+    ids : sequence of str
+        Arrays to copy to the result; one called ``id`` always is.
     record : dict, optional
         Options to store with the result.
-    advance : callable
-        Called with the number of samples done.
+    progress : callable, optional
+        Given the number of samples, returns a context that gives a function, which is then called
+        with the number of samples of each finished block.
     """
-    target = Path(result)
-    kind = check_suffix(target)
-    check_output(target, PREDICTION_SUFFIXES, [model, outputs])
+    target = check_output(result, PREDICTION_SUFFIXES, [model, outputs])
+    kind = target.suffix.lower()
     before = Snapshot(model, outputs)
     predictor: Predictor = load(model)
-    source = open_for_prediction(predictor, outputs, groups=groups, ids=ids, name=str(model))
+    source = open_for_prediction(predictor, outputs, ids=ids, name=str(model))
     check_alphas(alpha)
     rows = rows_that_fit(source.row_bytes, source.n_classes, memory)
     record = record or {"command": "predict", "options": {"alpha": alpha}}
-    setting = {
-        "model": content_digest(model),
-        "kind": kind,
-        "alpha": alpha,
-        "rows": rows,
-        "record": record,
-    }
-    job = _Job(predictor, source, float(alpha), rows)
+    setting = {"model": content_digest(model), "kind": kind, "alpha": alpha, "rows": rows}
+    work = BlockPredictor(predictor, source, float(alpha))
     _log.info("%s: %d samples in blocks of %d", outputs, len(source), rows)
-    with PartStore(target, part_key(setting)) as store:
-        summary = job.run(store, advance)
-        if summary.continued:
-            _log.info("%s: %d samples were done before", target, summary.continued)
+    with PartStore(target, setting | {"record": record}) as store:
+        with progress(len(source)) as advance:
+            summary = _predict_parts(work, rows, store, advance)
+        _log.info("%s: %d samples were done before", target, summary.continued)
         store.finish(
-            lambda file: job.assemble(file, store, target, record, summary),
+            lambda file: _assemble(file, kind, store, record, summary),
             before.check,
             (lambda digest: (sidecar(target), bound_record(record, digest)))
             if has_sidecar(target)
@@ -165,122 +154,143 @@ def predict_file(
     return summary
 
 
+def _predict_parts(
+    work: "BlockPredictor", rows: int, store: PartStore, advance: Advance
+) -> PredictionSummary:
+    """Make the parts that are not there, or that were made from other samples."""
+    n = len(work.source)
+    summary = PredictionSummary(n, work.source.n_classes)
+    for number, start in enumerate(range(0, n, rows)):
+        block = work.read(start, min(start + rows, n))
+        source = block.digest()
+        if store.holds(number, source):
+            summary.continued += len(block.rows)
+        else:
+            store.write(number, _to_bytes(work.predict(block)), source)
+        advance(len(block.rows))
+    return summary
+
+
+def _assemble(
+    file: IO[bytes], kind: str, store: PartStore, record: dict[str, Any], summary: PredictionSummary
+) -> None:
+    """Write all parts to one file, and count what is in them."""
+
+    def tables() -> Iterator["pa.Table"]:
+        for number in range(len(store)):
+            table = _from_bytes(store.read(number))
+            summary.add(table)
+            yield table
+
+    write_tables(file, kind, tables(), record)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Consecutive samples of a file, with the arrays that matter for their prediction.
+
+    Attributes
+    ----------
+    start : int
+        Row of the file with the first sample.
+    rows : array of shape (n,)
+        Numbers of the samples over all files; random draws are keyed on them.
+    numbers : dict of str to array of shape (n, width)
+        Logits or probabilities, and features where they are used.
+    values : dict of str to pyarrow.Array
+        Group columns, and columns to copy to the result.
+    """
+
+    start: int
+    rows: Array
+    numbers: dict[str, Array]
+    values: "dict[str, pa.Array]"
+
+    def digest(self) -> str:
+        """Digest of all that the sets of these samples depend on."""
+        texts = hashlib.sha256()
+        for name, values in self.values.items():
+            texts.update(f"{name} {values.type} ".encode())
+            for buffer in values.buffers():
+                texts.update(b"" if buffer is None else buffer)
+        numbers = digest(self.rows, *self.numbers.values())
+        return identity([list(self.numbers), numbers, texts.hexdigest()])
+
+
 @final
 @dataclass(frozen=True)
-class _Job:
-    """One prediction: who predicts what, in blocks of how many rows."""
+class BlockPredictor:
+    """Predicts ranges of rows of an open file; errors name the file and the row.
+
+    Attributes
+    ----------
+    predictor, source, alpha
+        Who predicts what, with which allowed miscoverage.
+    first_row : int
+        Number of the file's first sample where there are files before it.
+    """
 
     predictor: Predictor
     source: OutputsFile
     alpha: float
-    rows: int
+    first_row: int = 0
 
-    def run(self, store: PartStore, advance: Callable[[int], None]) -> PredictionSummary:
-        """Make the blocks that are not there, or that were made from other samples."""
-        summary = PredictionSummary(len(self.source), self.source.n_classes)
-        for number, start in enumerate(range(0, len(self.source), self.rows)):
-            stop = min(start + self.rows, len(self.source))
-            samples = read_rows(self.predictor, self.source, start, stop)
-            digest = _digest(samples)
-            if store.holds(number, digest):
-                summary.continued += stop - start
-            else:
-                store.write(number, _to_bytes(self.predict(samples, start)), digest)
-            advance(stop - start)
-        return summary
+    def read(self, start: int, stop: int) -> Block:
+        """Read the rows `start` up to `stop`."""
+        rows = np.arange(self.first_row + start, self.first_row + stop)
+        features = self.predictor.uses_features
+        numbers = self.source.numbers(start, stop, features=features)
+        return Block(start, rows, numbers, self.source.single_values(start, stop))
 
-    def predict(self, samples: "pa.Table", start: int) -> "pa.Table":
-        """Sets of a block of samples, the first of which is row `start`."""
-        return _predict_samples(self.predictor, self.source, samples, start, self.alpha)
+    def predict(self, block: Block) -> "pa.Table":
+        """Sets of a block, in the columns of `predict_table`."""
+        import pyarrow as pa
 
-    def assemble(
-        self,
-        file: IO[bytes],
-        store: PartStore,
-        target: Path,
-        record: dict[str, Any],
-        summary: PredictionSummary,
-    ) -> None:
-        """Write all blocks to one file, and count what is in them."""
-
-        def tables() -> Iterator["pa.Table"]:
-            for number in range(len(store)):
-                table = _from_bytes(store.read(number))
-                summary.add(table)
-                yield table
-
-        write_tables(file, check_suffix(target), tables(), record)
-
-
-def predict_rows(
-    predictor: Predictor,
-    source: OutputsFile,
-    start: int,
-    stop: int,
-    alpha: float,
-    first_row: int = 0,
-) -> "pa.Table":
-    """Sets of the rows `start` up to `stop` of a file; errors name the file and the row."""
-    samples = read_rows(predictor, source, start, stop, first_row)
-    return _predict_samples(predictor, source, samples, start, alpha)
-
-
-def read_rows(
-    predictor: Predictor, source: OutputsFile, start: int, stop: int, first_row: int = 0
-) -> "pa.Table":
-    """What a predictor looks at in the rows `start` up to `stop` of a file."""
-    return source.table(start, stop, features=predictor.uses_features, first_row=first_row)
-
-
-def _predict_samples(
-    predictor: Predictor, source: OutputsFile, samples: "pa.Table", start: int, alpha: float
-) -> "pa.Table":
-    try:
-        return predict_table(predictor, samples, alpha, ids=source.roles.ids)
-    except InputError as error:
-        raise in_file(source.path, error, start) from error
+        groups = {
+            name: scalar_values(block.values[GROUP_PREFIX + name], f"group column {name!r}")
+            for name in self.predictor.needed_groups
+        }
+        try:
+            outputs = ModelOutputs(
+                **block.numbers, groups=groups, classes=self.predictor.classes_, rows=block.rows
+            )
+            sets = self.predictor.predict_set(outputs, alpha=self.alpha)
+        except InputError as error:
+            raise in_file(self.source.path, error, block.start) from error
+        copied = {name: block.values[name] for name in self.source.roles.ids}
+        return result_table(pa.table({ROW: pa.array(block.rows)} | copied), sets)
 
 
 def open_for_prediction(
     predictor: Predictor,
     outputs: str | os.PathLike[str],
     *,
-    groups: Sequence[str] = (),
     ids: Sequence[str] = (),
     name: str = "the predictor",
 ) -> OutputsFile:
     """Open outputs, and see that they fit a predictor, which errors call `name`."""
     if reason := predictor.batch_dependence:
         raise InputError(f"{name}: {reason}.")
-    source = open_outputs(outputs, groups=[*groups, *predictor.needed_groups], ids=ids)
+    source = open_outputs(outputs, groups=predictor.needed_groups, ids=ids)
     n_classes = predictor.classes_.size
     if source.n_classes != n_classes:
         raise InputError(
             f"{outputs}: array {source.roles.values!r} has {source.n_classes} classes, and "
             f"{name} was calibrated with {n_classes}. Use outputs of the same classifier."
         )
-    named = source.roles.classes is not None
-    if named and not np.array_equal(read_classes(source.path, n_classes), predictor.classes_):
+    names = None if source.roles.classes is None else source.classes
+    if names is not None and not np.array_equal(names, predictor.classes_):
         raise InputError(
             f"{outputs}: array {source.roles.classes!r} names other classes, or the same in "
             f"another order, than {name} was calibrated with. Use outputs of the same classifier."
         )
-    if predictor.trust is not None and not source.has_features:
+    if predictor.trust is not None and source.roles.features is None:
         raise InputError(
             f"{outputs}: there is no array 'features', which {name} needs for its trust score. "
             "Save the embeddings of the samples with their logits."
         )
     return source
-
-
-def _digest(table: "pa.Table") -> str:
-    """Digest of the content of a table."""
-    whole = hashlib.sha256(f"{table.schema} {table.num_rows}".encode())
-    for column in table.columns:
-        for chunk in column.chunks:
-            for buffer in chunk.buffers():
-                whole.update(b"" if buffer is None else buffer)
-    return whole.hexdigest()
 
 
 def _to_bytes(table: "pa.Table") -> memoryview:

@@ -1,4 +1,4 @@
-"""Prediction sets as files: Parquet, CSV or JSON lines by extension. Imports options, sets."""
+"""Prediction sets as files: Parquet, CSV or JSON lines by extension."""
 
 import csv
 import io
@@ -6,8 +6,9 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, final
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from trustsets._common.arrays import Array
 from trustsets._common.storage import parse_json
 from trustsets.errors import InputError
 from trustsets.files.options import OPTIONS, read_record
-from trustsets.files.parts import part_files
+from trustsets.files.paths import part_files
 from trustsets.sets import PredictionSets
 from trustsets.status import Status
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PREDICTION_SUFFIXES",
-    "check_suffix",
     "has_sidecar",
     "read_alpha",
     "read_predictions",
@@ -33,23 +33,18 @@ __all__ = [
 
 PREDICTION_SUFFIXES = (".parquet", ".csv", ".jsonl")
 DEFAULT_ALPHA = 0.1
+_CODES = {status.name.lower(): int(status) for status in Status}
+_CODES["restrained"] = int(Status.LIMITED)  # the former word
+# Rows that are read at a time.
+_BATCH = 1 << 14
+# A set, its threshold (None for infinity) and its status.
+_Row = tuple[list[Any], float | None, str]
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-
-
-def check_suffix(path: Path) -> str:
-    """The extension of a prediction file, if it is one that can be written."""
-    suffix = path.suffix.lower()
-    if suffix not in PREDICTION_SUFFIXES:
-        raise InputError(
-            f"{path}: predictions are written as {', '.join(PREDICTION_SUFFIXES)}; got "
-            f"{suffix or 'no extension'!r}."
-        )
-    return suffix
 
 
 def has_sidecar(path: Path) -> bool:
     """Whether the options need a file of their own."""
-    return check_suffix(path) != ".parquet"
+    return path.suffix.lower() != ".parquet"
 
 
 def write_tables(
@@ -128,26 +123,30 @@ def read_predictions(path: Path, classes: Array) -> PredictionSets:
         All class names, in the order of the columns of the outputs.
     """
     alpha = read_alpha(path)
-    reader = {".parquet": _read_parquet, ".csv": _read_csv, ".jsonl": _read_lines}
+    readers = {".parquet": _parquet_rows, ".csv": _csv_rows, ".jsonl": _json_rows}
     place = {name: code for code, name in enumerate(classes.tolist())}
-    masks, thresholds, status = [], [], []
-    for batch in reader[check_suffix(path)](path):
-        masks.append(_mask(path, batch.sets, place))
-        thresholds.append(batch.thresholds)
-        status.append(batch.status)
-    if not masks:
+    rows = readers[path.suffix.lower()](path)
+    batches = []
+    try:
+        while batch := list(islice(rows, _BATCH)):
+            batches.append(_read_batch(path, batch, place))
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, OSError, csv.Error) as error:
+        raise InputError(
+            f"{path}: not predictions that trustsets wrote, or damaged ones ({error}). Run "
+            "'trustsets predict' again."
+        ) from error
+    if not batches:
         raise InputError(f"{path}: it holds no predictions; run 'trustsets predict' again.")
+    mask, thresholds, status = (np.concatenate(each) for each in zip(*batches, strict=True))
     return PredictionSets(
-        mask=np.concatenate(masks),
-        thresholds=np.concatenate(thresholds),
-        status=np.concatenate(status),
-        alpha=alpha,
-        classes=classes,
+        mask=mask, thresholds=thresholds, status=status, alpha=alpha, classes=classes
     )
 
 
 def read_alpha(path: Path) -> float:
-    """The level that the record of predictions gives; 0.1, the default, where it has none."""
+    """Alpha in the record of predictions; 0.1, the default of `predict`, where it has none."""
     alpha = read_record(path)["options"].get("alpha", DEFAULT_ALPHA)
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0.0 < alpha < 1.0:
         raise InputError(
@@ -157,27 +156,14 @@ def read_alpha(path: Path) -> float:
     return float(alpha)
 
 
-@final
-class _Batch(NamedTuple):
-    sets: list[list[Any]]
-    thresholds: Array
-    status: Array
-
-
-_CODES = {status.name.lower(): int(status) for status in Status}
-_CODES["restrained"] = int(Status.LIMITED)  # the former word
-_LINES = 1 << 14
-
-
-def _batch(path: Path, rows: list[tuple[list[Any], float | None, str]]) -> _Batch:
-    try:
-        return _Batch(
-            [list(own) for own, _, _ in rows],
-            np.array([math.inf if value is None else float(value) for _, value, _ in rows]),
-            np.array([_CODES[word] for _, _, word in rows], dtype=np.int8),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, error) from error
+def _read_batch(path: Path, rows: list[_Row], place: dict[Any, int]) -> tuple[Array, ...]:
+    """Mask, thresholds and status of some rows."""
+    sets, thresholds, status = zip(*rows, strict=True)
+    return (
+        _mask(path, [list(own) for own in sets], place),
+        np.array([math.inf if value is None else float(value) for value in thresholds]),
+        np.array([_CODES[word] for word in status], dtype=np.int8),
+    )
 
 
 def _mask(path: Path, sets: list[list[Any]], place: dict[Any, int]) -> Array:
@@ -194,14 +180,7 @@ def _mask(path: Path, sets: list[list[Any]], place: dict[Any, int]) -> Array:
     return mask
 
 
-def _damaged(path: Path, error: Exception) -> InputError:
-    return InputError(
-        f"{path}: not predictions that trustsets wrote, or damaged ones ({error}). Run 'trustsets "
-        "predict' again."
-    )
-
-
-def _read_parquet(path: Path) -> Iterator[_Batch]:
+def _parquet_rows(path: Path) -> Iterator[_Row]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -209,41 +188,20 @@ def _read_parquet(path: Path) -> Iterator[_Batch]:
     try:
         for part in part_files(path):
             with pq.ParquetFile(part) as file:
-                for batch in file.iter_batches(_LINES, columns=names):
+                for batch in file.iter_batches(_BATCH, columns=names):
                     columns = [batch.column(name).to_pylist() for name in names]
-                    yield _batch(part, list(zip(*columns, strict=True)))
-    except (pa.ArrowException, KeyError, OSError) as error:
-        raise _damaged(path, error) from error
+                    yield from zip(*columns, strict=True)
+    except pa.ArrowException as error:
+        raise ValueError(str(error)) from error
 
 
-def _read_csv(path: Path) -> Iterator[_Batch]:
+def _csv_rows(path: Path) -> Iterator[_Row]:
     with path.open(encoding="utf-8", newline="") as file:
-        rows = (
-            (parse_json(row["set"]), float(row["threshold"]), row["status"])
-            for row in csv.DictReader(file)
-        )
-        yield from _in_batches(path, rows)
+        for row in csv.DictReader(file):
+            yield parse_json(row["set"]), float(row["threshold"]), row["status"]
 
 
-def _read_lines(path: Path) -> Iterator[_Batch]:
+def _json_rows(path: Path) -> Iterator[_Row]:
     with path.open(encoding="utf-8") as file:
-        lines = (parse_json(line) for line in file)
-        yield from _in_batches(
-            path, ((line["set"], line["threshold"], line["status"]) for line in lines)
-        )
-
-
-def _in_batches(
-    path: Path, rows: Iterator[tuple[list[Any], float | None, str]]
-) -> Iterator[_Batch]:
-    waiting: list[tuple[list[Any], float | None, str]] = []
-    try:
-        for row in rows:
-            waiting.append(row)
-            if len(waiting) == _LINES:
-                yield _batch(path, waiting)
-                waiting = []
-    except (ValueError, KeyError, TypeError, UnicodeDecodeError, csv.Error) as error:
-        raise _damaged(path, error) from error
-    if waiting:
-        yield _batch(path, waiting)
+        for line in map(parse_json, file):
+            yield line["set"], line["threshold"], line["status"]

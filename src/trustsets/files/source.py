@@ -1,11 +1,11 @@
-"""Model outputs in a file of any kind, read by ranges of rows. Imports the kinds of files.
+"""Model outputs in a file of any kind, read by ranges of rows.
 
-`open_outputs` looks at names, shapes and types; numbers are read when asked for, and no more
-of them than asked for, unless a compressed file must be passed through.
+`open_outputs` reads names, shapes and types only. Numbers are read when they are asked for, and
+only those rows, except that a compressed array must be unpacked from its beginning.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -18,25 +18,34 @@ from trustsets.errors import InputError
 from trustsets.files.columns import Column, check_texts, file_error, read_lines, text_array
 from trustsets.files.memory import check_fits
 from trustsets.files.naming import GROUP_PREFIX, ROW, Roles, find_roles
+from trustsets.files.numpy_files import folder_columns, npz_columns
+from trustsets.files.parquet import parquet_columns
 from trustsets.files.paths import plain_file
+from trustsets.files.tensors import is_shard_folder, shard_columns, tensor_columns
 from trustsets.outputs import ModelOutputs
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "READERS",
     "OutputsFile",
+    "TrainingFile",
     "in_file",
     "list_array",
+    "named_labels",
     "open_columns",
     "open_outputs",
     "read_classes",
     "read_training",
-    "training_columns",
-    "training_labels",
 ]
 
-SUFFIXES = (".npz", ".parquet", ".safetensors")
+READERS: dict[str, Callable[[Path], dict[str, Column]]] = {
+    ".npz": npz_columns,
+    ".parquet": parquet_columns,
+    ".safetensors": tensor_columns,
+}
+"""How files of model outputs are read, by extension."""
 # Rows at a time when the distinct labels of a whole file are looked for.
 _LABEL_ROWS = 1 << 20
 
@@ -48,24 +57,15 @@ def open_columns(path: str | os.PathLike[str]) -> dict[str, Column]:
         return _open_folder(target)
     plain_file(target)
     suffix = target.suffix.lower()
-    if suffix == ".npz":
-        from trustsets.files.numpy_files import npz_columns as read
-    elif suffix == ".parquet":
-        from trustsets.files.parquet import parquet_columns as read
-    elif suffix == ".safetensors":
-        from trustsets.files.tensors import tensor_columns as read
-    else:
+    if suffix not in READERS:
         raise InputError(
             f"{target}: files of kind {suffix or 'unknown'!r} are not read; use "
-            f"{', '.join(SUFFIXES)} or a folder of .npy files."
+            f"{', '.join(READERS)} or a folder of .npy files."
         )
-    return read(target)
+    return READERS[suffix](target)
 
 
 def _open_folder(path: Path) -> dict[str, Column]:
-    from trustsets.files.numpy_files import folder_columns
-    from trustsets.files.tensors import is_shard_folder, shard_columns
-
     found = shard_columns(path) if is_shard_folder(path) else folder_columns(path)
     if not found:
         raise InputError(
@@ -138,15 +138,9 @@ class OutputsFile:
     def __len__(self) -> int:
         return int(self._values.shape[0])
 
-    @property
-    def has_features(self) -> bool:
-        """Whether there are embeddings."""
-        return self.roles.features is not None
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether there are true labels."""
-        return self.roles.labels is not None
+    def with_classes(self, classes: Any) -> "OutputsFile":
+        """The same file with other class names."""
+        return OutputsFile(self.path, self._columns, self.roles, classes)
 
     @property
     def row_bytes(self) -> int:
@@ -160,7 +154,7 @@ class OutputsFile:
             _check_count(self.path, self._given_classes, self.n_classes)
             return self._given_classes
         if self.roles.classes is not None:
-            return read_classes(self.path, self.n_classes)
+            return _class_names(self.path, self._columns, self.n_classes)
         if self.roles.labels is None or self._columns[self.roles.labels].dtype.kind in "iub":
             return None
         return self._distinct_labels()
@@ -168,39 +162,50 @@ class OutputsFile:
     def read(self, start: int = 0, stop: int | None = None) -> ModelOutputs:
         """Samples `start` up to `stop` with their labels; `rows` are the numbers in the file."""
         stop = len(self) if stop is None else min(stop, len(self))
-        roles = self.roles
-        fields: dict[str, Any] = {roles.kind: self._numbers(str(roles.values), start, stop)}
-        if roles.features is not None:
-            fields["features"] = self._numbers(roles.features, start, stop)
-        if roles.labels is not None:
-            fields["labels"] = self._labels(roles.labels, start, stop)
+        fields: dict[str, Any] = self.numbers(start, stop)
+        if self.roles.labels is not None:
+            column = self._columns[self.roles.labels]
+            labels = _padded(column, _texts(column, start, stop))
+            fields["labels"] = named_labels(column, labels, self.classes, start)
+        columns = {group: self._columns[name] for group, name in self.roles.groups.items()}
         fields["groups"] = {
-            group: self._padded(name, start, stop) for group, name in roles.groups.items()
+            group: _padded(column, _texts(column, start, stop)) for group, column in columns.items()
         }
         try:
             return ModelOutputs(**fields, classes=self.classes, rows=np.arange(start, stop))
         except InputError as error:
             raise in_file(self.path, error, start) from error
 
-    def table(
-        self, start: int, stop: int, *, features: bool = True, first_row: int = 0
-    ) -> "pa.Table":
+    def numbers(self, start: int, stop: int, *, features: bool = True) -> dict[str, Array]:
+        """Finite numbers of samples: ``logits`` or ``probabilities``, and ``features``."""
+        names: dict[str, str] = {self.roles.kind: str(self.roles.values)}
+        if features and self.roles.features is not None:
+            names["features"] = self.roles.features
+        found = {key: self._columns[name].read(start, stop) for key, name in names.items()}
+        for key, name in names.items():
+            check_finite(found[key], f"{self.path}: array {name!r}", start)
+        return found
+
+    def single_values(self, start: int, stop: int) -> dict[str, "pa.Array"]:
+        """Group columns of samples, as ``group_NAME``, and columns to copy to a result."""
+        import pyarrow as pa
+
+        names = {GROUP_PREFIX + group: name for group, name in self.roles.groups.items()}
+        names |= {name: name for name in self.roles.ids}
+        columns = {key: self._columns[name] for key, name in names.items()}
+        return {key: pa.array(_texts(column, start, stop)) for key, column in columns.items()}
+
+    def table(self, start: int, stop: int, *, first_row: int = 0) -> "pa.Table":
         """Samples `start` up to `stop` as an Arrow table for `predict_table`, without labels.
 
         `first_row` is the number of the file's first sample where there are files before it.
         """
         import pyarrow as pa
 
-        roles = self.roles
-        fields: dict[str, Any] = {ROW: pa.array(np.arange(first_row + start, first_row + stop))}
-        fields[roles.kind] = list_array(self._numbers(str(roles.values), start, stop))
-        if features and roles.features is not None:
-            fields["features"] = list_array(self._numbers(roles.features, start, stop))
-        for group, name in roles.groups.items():
-            fields[GROUP_PREFIX + group] = pa.array(self._texts(name, start, stop))
-        for name in roles.ids:
-            fields[name] = pa.array(self._texts(name, start, stop))
-        return pa.table(fields)
+        rows = pa.array(np.arange(first_row + start, first_row + stop))
+        numbers = self.numbers(start, stop)
+        lists = {name: list_array(values) for name, values in numbers.items()}
+        return pa.table({ROW: rows} | lists | self.single_values(start, stop))
 
     def _used(self) -> list[Column]:
         roles = self.roles
@@ -210,27 +215,12 @@ class OutputsFile:
     def _is_matrix(self, column: Column) -> bool:
         return column.name in (self.roles.values, self.roles.features)
 
-    def _numbers(self, name: str, start: int, stop: int) -> Array:
-        values = self._columns[name].read(start, stop)
-        check_finite(values, f"{self.path}: array {name!r}", start)
-        return values
-
-    def _texts(self, name: str, start: int, stop: int) -> Array:
-        return check_texts(self._columns[name], self._columns[name].read(start, stop))
-
-    def _padded(self, name: str, start: int, stop: int) -> Array:
-        return _padded(self._columns[name], self._texts(name, start, stop))
-
-    def _labels(self, name: str, start: int, stop: int) -> Array:
-        labels = self._padded(name, start, stop)
-        return named_labels(self._columns[name], labels, self.classes, start)
-
     def _distinct_labels(self) -> Array:
         column = self._columns[str(self.roles.labels)]
         found: set[Any] = set()
         for start in range(0, len(self), _LABEL_ROWS):
             stop = min(start + _LABEL_ROWS, len(self))
-            found.update(self._texts(column.name, start, stop).tolist())
+            found.update(_texts(column, start, stop).tolist())
             if len(found) > self.n_classes:
                 break
         if len(found) != self.n_classes:
@@ -241,6 +231,11 @@ class OutputsFile:
                 "give --classes."
             )
         return text_array(self.path, column.name, sorted(found))
+
+
+def _texts(column: Column, start: int, stop: int) -> Array:
+    """Values of a column that may be texts."""
+    return check_texts(column, column.read(start, stop))
 
 
 def _padded(column: Column, values: Array) -> Array:
@@ -268,26 +263,28 @@ def named_labels(column: Column, labels: Array, classes: Array | None, start: in
 def read_classes(path: str | os.PathLike[str], n_classes: int | None = None) -> Array:
     """Class names from a text file with one a line, or from the array ``classes`` of a file."""
     target = Path(path)
-    if target.suffix.lower() == ".txt":
-        names = text_array(target, "classes", read_lines(target))
-    else:
-        columns = open_columns(target)
-        name = find_roles(columns).classes
-        if name is None:
-            raise InputError(
-                f"{target}: there is no array 'classes'; there are {', '.join(sorted(columns))}."
-            )
-        column = columns[name]
-        column.require_usable()
-        if len(column.shape) != 1:
-            raise column.error(f"has shape {column.shape}; it must be a list of names.")
-        if n_classes is not None:
-            _check_count(target, column, n_classes)
-        check_fits(target, column.shape[0] * column.row_bytes)
-        names = _padded(column, check_texts(column, column.read_all()))
+    if target.suffix.lower() != ".txt":
+        return _class_names(target, open_columns(target), n_classes)
+    names = text_array(target, "classes", read_lines(target))
     if n_classes is not None:
         _check_count(target, names, n_classes)
     return names
+
+
+def _class_names(path: Path, columns: dict[str, Column], n_classes: int | None = None) -> Array:
+    name = find_roles(columns).classes
+    if name is None:
+        raise InputError(
+            f"{path}: there is no array 'classes'; there are {', '.join(sorted(columns))}."
+        )
+    column = columns[name]
+    column.require_usable()
+    if len(column.shape) != 1:
+        raise column.error(f"has shape {column.shape}; it must be a list of names.")
+    if n_classes is not None:
+        _check_count(path, column, n_classes)
+    check_fits(path, column.shape[0] * column.row_bytes)
+    return _padded(column, check_texts(column, column.read_all()))
 
 
 def read_training(
@@ -298,38 +295,53 @@ def read_training(
     Integer labels are positions in the array ``classes`` of the file if it has one, and else
     in `classes`.
     """
-    features, _ = training_columns(path)
-    n = features.shape[0]
-    check_fits(features.path, 2 * n * features.row_bytes)
-    matrix = features.read(0, n)
-    check_finite(matrix, f"{features.path}: array {features.name!r}")
-    return matrix, training_labels(path, classes)
+    training = TrainingFile(path)
+    return training.read_features(), training.read_labels(classes)
 
 
-def training_labels(path: str | os.PathLike[str], classes: Array | None = None) -> Array:
-    """All labels of training samples, named as `read_training` says."""
-    _, column = training_columns(path)
-    if find_roles(open_columns(path)).classes is not None:
-        classes = read_classes(path)
-    labels = _padded(column, check_texts(column, column.read(0, column.shape[0])))
-    return named_labels(column, labels, classes)
+@final
+class TrainingFile:
+    """Features and labels of training samples on disk, checked but not read.
 
+    Attributes
+    ----------
+    features, labels : Column
+        Their shapes agree.
+    """
 
-def training_columns(path: str | os.PathLike[str]) -> tuple[Column, Column]:
-    """Features and labels of training samples, checked but not read."""
-    target = Path(path)
-    columns = open_columns(target)
-    roles = find_roles(columns)
-    for name, role in (("features", roles.features), ("labels", roles.labels)):
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._columns = open_columns(self._path)
+        roles = find_roles(self._columns)
+        self._named = roles.classes is not None
+        self.features = self._required("features", roles.features)
+        self.labels = self._required("labels", roles.labels)
+        n = self.features.shape[0] if self.features.shape else 0
+        _check_column(self.features, n, matrix=True)
+        _check_column(self.labels, n, matrix=False)
+
+    def _required(self, name: str, role: str | None) -> Column:
         if role is None:
             raise InputError(
-                f"{target}: there is no array {name!r}, which the trust score needs of the "
-                f"training samples; there are {', '.join(sorted(columns))}."
+                f"{self._path}: there is no array {name!r}, which the trust score needs of the "
+                f"training samples; there are {', '.join(sorted(self._columns))}."
             )
-    features, labels = columns[str(roles.features)], columns[str(roles.labels)]
-    _check_column(features, features.shape[0] if features.shape else 0, matrix=True)
-    _check_column(labels, features.shape[0], matrix=False)
-    return features, labels
+        return self._columns[role]
+
+    def read_features(self) -> Array:
+        """All features, which must be finite and fit into memory."""
+        column, n = self.features, self.features.shape[0]
+        check_fits(self._path, 2 * n * column.row_bytes)
+        matrix = column.read(0, n)
+        check_finite(matrix, f"{self._path}: array {column.name!r}")
+        return matrix
+
+    def read_labels(self, classes: Array | None = None) -> Array:
+        """All labels, named as `read_training` says."""
+        if self._named:
+            classes = _class_names(self._path, self._columns)
+        labels = _padded(self.labels, _texts(self.labels, 0, self.labels.shape[0]))
+        return named_labels(self.labels, labels, classes)
 
 
 def _values_column(path: Path, columns: dict[str, Column], roles: Roles) -> Column:

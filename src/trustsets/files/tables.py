@@ -1,7 +1,7 @@
-"""`predict_table`: Arrow table in, Arrow table out. Imports naming, parquet, predictors.
+"""`predict_table`: Arrow table in, Arrow table out.
 
-The one batch function behind one process, Ray, Spark's mapInArrow and Dask. A row of the
-result depends on its own row of the input alone, whatever the batches.
+It is for engines that map batches: Ray, Spark's mapInArrow, Dask. A row of the result depends on
+its own row of the input alone, whatever the batches.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Arrays of `.safetensors` files, and of the folders of shards that extraction writes.
 
-Imports columns and storage.
+A folder of shards holds ``manifest.json`` and ``shard-00000.safetensors`` and so on.
 """
 
 from bisect import bisect_right
@@ -14,12 +14,28 @@ import numpy as np
 from trustsets._common import storage
 from trustsets._common.arrays import Array
 from trustsets.errors import InputError
-from trustsets.files.columns import Column, MemoryColumn, class_column, read_lines, text_array
+from trustsets.files.columns import (
+    Column,
+    MemoryColumn,
+    class_column,
+    read_lines,
+    readable,
+    text_array,
+)
 from trustsets.files.paths import plain_file
 
-__all__ = ["CLASS_FILE", "is_shard_folder", "shard_columns", "tensor_columns"]
+__all__ = [
+    "CLASS_FILE",
+    "MANIFEST",
+    "is_shard_folder",
+    "read_manifest",
+    "shard_columns",
+    "shard_path",
+    "tensor_columns",
+]
 
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
+"""What a folder of shards says about itself."""
 _CLASSES = "classes"
 CLASS_FILE = "classes.txt"
 """Class names of a folder of shards, one a line."""
@@ -42,12 +58,12 @@ def tensor_columns(path: Path) -> dict[str, Column]:
 
 def is_shard_folder(path: Path) -> bool:
     """Whether a folder was written by ``trustsets extract``."""
-    return (path / _MANIFEST).is_file()
+    return (path / MANIFEST).is_file()
 
 
 def shard_columns(path: Path) -> dict[str, Column]:
     """Arrays of a folder of shards, each joined from its pieces."""
-    manifest = _read_manifest(path)
+    manifest = read_manifest(path)
     if not manifest.get("finished") or manifest["shards"] < 1:
         raise InputError(
             f"{path}: the extraction into this folder is not finished; run the same extraction "
@@ -55,7 +71,7 @@ def shard_columns(path: Path) -> dict[str, Column]:
         )
     # The count is a claim: the first shard that is missing ends it.
     numbers = range(manifest["shards"])
-    pieces = [_shard_fields(path / f"shard-{number:05d}.safetensors") for number in numbers]
+    pieces = [_shard_fields(shard_path(path, number)) for number in numbers]
     if any(piece.keys() != pieces[0].keys() for piece in pieces):
         raise InputError(f"{path}: its shards hold different arrays; extract again.")
     found: dict[str, Column] = {
@@ -71,15 +87,25 @@ def shard_columns(path: Path) -> dict[str, Column]:
     return found
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def shard_path(folder: Path, number: int) -> Path:
+    """Place of a shard."""
+    return folder / f"shard-{number:05d}.safetensors"
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What a folder says about its shards: setting, shards, rows, finished and their shapes."""
     try:
-        text = plain_file(path / _MANIFEST).read_text(encoding="utf-8")
+        text = plain_file(folder / MANIFEST).read_text(encoding="utf-8")
         manifest: dict[str, Any] = storage.parse_json(text)
-        if not isinstance(manifest["shards"], int):
+        missing = {"setting", "finished", "rows", "n_features", "n_classes"} - manifest.keys()
+        if missing or not isinstance(manifest["setting"], dict):
+            raise ValueError("an entry is missing")
+        if not isinstance(manifest["shards"], int) or manifest["shards"] < 0:
             raise ValueError("it counts no shards")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{path / _MANIFEST}: damaged ({error}); extract into a new folder."
+            f"{folder / MANIFEST}: damaged ({error}); choose another folder, or empty this one and "
+            "extract again."
         ) from error
     return manifest
 
@@ -118,26 +144,19 @@ def _opened(path: Path) -> Iterator[Any]:
 
     if not path.is_file():
         raise InputError(f"{path}: there is no such file. Extract the outputs again.")
-    try:
+    with readable(path, "safetensors", SafetensorError):
         with safe_open(path, framework="numpy") as file:
             yield file
-    except SafetensorError as error:
-        raise InputError(
-            f"{path}: not a readable safetensors file ({error}). It is truncated or damaged; save "
-            "it again."
-        ) from error
 
 
 def _column(path: Path, file: Any, key: str, name: str | None = None) -> "_TensorColumn":
     view = file.get_slice(key)
-    kind = str(view.get_dtype())
-    column = _TensorColumn(path, name or key, key, tuple(view.get_shape()), kind)
-    return column
+    return _TensorColumn(path, name or key, key, tuple(view.get_shape()), str(view.get_dtype()))
 
 
 @final
 class _TensorColumn(Column):
-    """One tensor; each read opens the file anew, so that no mapped page stays in memory."""
+    """One tensor; every read opens the file again, so that no mapped page stays in memory."""
 
     def __init__(self, path: Path, name: str, key: str, shape: tuple[int, ...], kind: str) -> None:
         # An unknown type gets a dtype that no array may have; it is refused where it is used.

@@ -1,4 +1,4 @@
-"""Model outputs to files, as `open_outputs` reads them. Imports outputs, storage, options."""
+"""Model outputs to files, as `open_outputs` reads them."""
 
 import json
 import os
@@ -12,10 +12,11 @@ from trustsets._common.storage import atomic_path
 from trustsets.errors import InputError
 from trustsets.files.naming import GROUP_PREFIX
 from trustsets.files.options import OPTIONS
-from trustsets.files.source import SUFFIXES, list_array
+from trustsets.files.paths import check_output
+from trustsets.files.source import list_array
 from trustsets.outputs import ModelOutputs
 
-__all__ = ["write_outputs"]
+__all__ = ["WRITERS", "write_outputs"]
 
 
 def write_outputs(
@@ -35,20 +36,12 @@ def write_outputs(
     ...     open_outputs(f"{folder}/outputs.parquet").read().labels.tolist()
     ['cat', 'dog']
     """
-    target = Path(path)
-    writers = {".npz": _write_npz, ".parquet": _write_parquet, ".safetensors": _write_tensors}
-    if target.suffix.lower() not in writers:
-        raise InputError(
-            f"{target}: outputs are written as {', '.join(SUFFIXES)}; got "
-            f"{target.suffix or 'no extension'!r}."
-        )
-    if not target.absolute().parent.is_dir():
-        raise InputError(f"{target}: its folder does not exist; make it first.")
+    target = check_output(path, tuple(WRITERS))
     texts = {"classes": json.dumps(_names(outputs.classes).tolist())}
     if record is not None:
         texts[OPTIONS] = json.dumps(record)
     with atomic_path(target) as temporary:
-        writers[target.suffix.lower()](temporary, outputs, texts)
+        WRITERS[target.suffix.lower()](temporary, outputs, texts)
 
 
 def _names(classes: Array) -> Array:
@@ -97,3 +90,7 @@ def _write_tensors(path: Path, outputs: ModelOutputs, texts: dict[str, str]) -> 
                 ".npz or .parquet."
             )
     save_file({name: np.ascontiguousarray(values) for name, values in arrays.items()}, path, texts)
+
+
+WRITERS = {".npz": _write_npz, ".parquet": _write_parquet, ".safetensors": _write_tensors}
+"""How model outputs are written, by extension."""

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._common.arrays import Floats
+from trustsets._common.resuming import digest
 from trustsets.errors import TrustSetsWarning
 from trustsets.metrics.balls import BallCurve, Balls
 from trustsets.metrics.binning import RankBins, label_ranks, rank_edges_apart
@@ -39,7 +40,7 @@ from trustsets.paper.options import Options
 from trustsets.paper.related import fit_atypicality, related_methods, related_sets, setting
 from trustsets.paper.sources import Source
 from trustsets.paper.splits import Split, TrustValues
-from trustsets.paper.stages import Stage, StageCache, Tally, digest
+from trustsets.paper.stages import Stage, StageCache, Tally
 from trustsets.predictors.base import thresholds_from
 from trustsets.recalibration import TemperatureScaling
 from trustsets.statistics import Atypicality

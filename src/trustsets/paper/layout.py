@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 from trustsets._common import storage
 from trustsets._common.arrays import Array
 from trustsets.errors import InputError, StorageError
-from trustsets.extras.shards import read_manifest, read_shards, shard_paths
+from trustsets.extras.shards import read_shards, shard_paths
+from trustsets.files.tensors import read_manifest
 from trustsets.outputs import ModelOutputs
 
 __all__ = ["Description", "Extracted", "is_extracted", "read_extracted"]

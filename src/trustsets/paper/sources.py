@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._common.arrays import Array
+from trustsets._common.resuming import digest
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.paper.layout import is_extracted, read_extracted
-from trustsets.paper.stages import digest
 
 __all__ = ["Source", "read_source"]
 

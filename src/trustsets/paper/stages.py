@@ -1,14 +1,12 @@
-"""Stages of an experiment, kept on disk by the content of their inputs. Imports storage.
+"""Stages of an experiment, kept on disk by the content of their inputs.
 
-The key of a result is a hash of the name and version of its stage, of its options, and of
-the content of the arrays it is made from. So equal inputs are never worked on twice, a
-changed option gives new keys to what depends on it and to nothing else, and nothing in the
-cache can be out of date. Each result is one checksummed file, written whole or not at all: a
-killed run continues where it was, and a damaged file is made again.
+The key of a result is the identity of its work: name and version of the stage, its options, and
+digests of the arrays it is made from (see `trustsets._common.resuming`). So equal inputs are never
+worked on twice, a changed option gives new keys to what depends on it and to nothing else, and
+nothing in the cache can be out of date. Each result is one checksummed file, written whole or not
+at all: a killed run continues where it was, and a damaged file is made again.
 """
 
-import hashlib
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -17,34 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
-
 from trustsets._common import storage
-from trustsets._common.arrays import Array
-from trustsets.errors import StorageError
+from trustsets._common.resuming import identity, read_kept
 
-__all__ = ["Stage", "StageCache", "Tally", "digest"]
-
-
-def digest(*arrays: Array | None) -> str:
-    """SHA-256 of the content of arrays: types, shapes and numbers, in this order.
-
-    Examples
-    --------
-    >>> one, other = np.array([1.0, 2.0]), np.array([1.0, 2.0])
-    >>> digest(one) == digest(other), digest(one) == digest(one.astype(np.float32))
-    (True, False)
-    """
-    found = hashlib.sha256()
-    for array in arrays:
-        if array is None:
-            found.update(b"none")
-            continue
-        if array.dtype.kind == "O":
-            array = array.astype(str)
-        found.update(f"{array.dtype.str} {array.shape} ".encode())
-        found.update(np.ascontiguousarray(array).data if array.size else b"")
-    return found.hexdigest()
+__all__ = ["Stage", "StageCache", "Tally"]
 
 
 @final
@@ -65,8 +39,7 @@ class Stage:
 
     def key(self, inputs: dict[str, Any]) -> str:
         """Name of the result for these inputs: digests of content, and options as JSON."""
-        whole = {"stage": self.name, "version": self.version, "inputs": inputs}
-        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+        return identity({"stage": self.name, "version": self.version, "inputs": inputs})
 
 
 @final
@@ -191,11 +164,6 @@ class StageCache:
 
 def _read(path: Path) -> dict[str, Any] | None:
     """The kept result with its times, or None where there is none or it is damaged."""
-    if not path.exists():
-        return None
-    try:
-        found = storage.read(path)
-    except StorageError:
-        return None
+    found = read_kept(path)
     whole = isinstance(found, dict) and found.keys() == {"seconds", "cpu", "result"}
     return found if whole else None

@@ -15,6 +15,7 @@ from typing import Any, Literal, final
 
 import numpy as np
 
+from trustsets._common.progress import progress_bar
 from trustsets.errors import InputError
 from trustsets.extras.forward import (
     Batch,
@@ -38,7 +39,6 @@ from trustsets.paper.images.models import (
     read_weights,
 )
 from trustsets.paper.images.pictures import Images, consecutive_batches, evaluation_transform
-from trustsets.paper.images.progress import image_progress
 from trustsets.paper.images.unreadable import UnreadableImages
 from trustsets.paper.layout import SAMPLES, TRAIN, Description, is_extracted
 
@@ -233,7 +233,9 @@ class _PartJob:
         loader = self._images.loader(
             consecutive_batches(first, n, options.batch_size), options.workers, pin
         )
-        with image_progress(self._part, n, done=first, wanted=options.progress) as advance:
+        with progress_bar(
+            self._part, n, done=first, unit="images", wanted=options.progress
+        ) as advance:
             for images, rows, failures in loader:
                 for row, reason in failures:
                     self._unreadable.add(self._part, self._listing, row, reason)

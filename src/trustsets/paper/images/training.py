@@ -6,7 +6,6 @@ killed and continued gives, on a CPU, the weights of one that was not, bit for b
 depends on the number of processes that decode images.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -20,12 +19,13 @@ from torch import Tensor, nn
 
 from trustsets._common import storage
 from trustsets._common.arrays import Array
+from trustsets._common.progress import progress_bar
+from trustsets._common.resuming import digest, identity
 from trustsets.errors import InputError, TrustSetsError
 from trustsets.paper.images.datasets import load_dataset
 from trustsets.paper.images.listing import ImageSet, Listing
 from trustsets.paper.images.models import ARCHITECTURES, HEAD, Network, load_weights, read_weights
 from trustsets.paper.images.pictures import Images
-from trustsets.paper.images.progress import image_progress
 from trustsets.paper.images.recipes import RECIPES, Recipe
 from trustsets.paper.images.unreadable import UnreadableImages
 from trustsets.paper.layout import TRAIN
@@ -204,7 +204,7 @@ class _Training:
         self._images = Images(self._listing, recipe.transform(size))
         self._checkpoint = folder / CHECKPOINT
         self._unreadable = UnreadableImages(folder, options.max_unreadable)
-        self._setting = _digest(network, self._listing, recipe, seed, size)
+        self._setting = _identity(network, self._listing, recipe, seed, size)
         self._place = torch.device(options.device)
         self._network = network.to(self._place)
         self._network.prefer_layout_of(self._place)
@@ -236,8 +236,8 @@ class _Training:
         loader = self._images.loader(batches, self._options.workers, self._place.type == "cuda")
         title = f"Epoch {self._epoch + 1} of {self._recipe.epochs}"
         done = first * self._recipe.batch_size
-        with image_progress(
-            title, len(self._listing), done=done, wanted=self._options.progress
+        with progress_bar(
+            title, len(self._listing), done=done, unit="images", wanted=self._options.progress
         ) as advance:
             for images, rows, failures in loader:
                 for row, reason in failures:
@@ -347,12 +347,10 @@ def _trained_parameters(network: Network, head_only: bool) -> list[nn.Parameter]
     return trained
 
 
-def _digest(network: Network, listing: Listing, recipe: Recipe, seed: int, size: int) -> str:
-    digest = hashlib.sha256(json.dumps([asdict(recipe), seed, size]).encode())
-    digest.update(listing.digest().encode())
-    for name, tensor in network.body.state_dict().items():
-        digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
+def _identity(network: Network, listing: Listing, recipe: Recipe, seed: int, size: int) -> str:
+    start = _arrays(network.body.state_dict())
+    weights = [list(start), digest(*start.values())]
+    return identity([asdict(recipe), seed, size, listing.digest(), weights])
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
