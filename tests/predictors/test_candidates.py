@@ -11,6 +11,7 @@ from trustsets import (
     ConditionalConformal,
     Confidence,
     Groups,
+    InputError,
     Intercept,
     ModelOutputs,
     MondrianConformal,
@@ -118,3 +119,20 @@ def test_coverage_holds_given_each_class():
         counts += np.bincount(test.codes, minlength=4)
     # The error is that of 60 calibrations; a class has 15 to 60 calibration samples in each.
     assert np.all(covered / counts > 0.8 - 0.02), covered / counts
+
+
+def test_per_class_adds_the_indicators():
+    calibration, test = some(0, 500), some(1, 100)
+    smooth = Polynomial(2, (Confidence("rank"),))
+    short = ConditionalConformal(basis=smooth, per_class=True, random_state=1)
+    long = ConditionalConformal(basis=smooth + Classes(), random_state=1)
+    sets = [one.calibrate(calibration).predict_set(test) for one in (short, long)]
+    np.testing.assert_array_equal(sets[0].mask, sets[1].mask)
+    assert sets[0].thresholds.shape == (100, 5)
+    assert "function of the label" in short.summary()
+    with pytest.raises(InputError, match="per_class must be True, False or"):
+        ConditionalConformal(per_class="yes").calibrate(calibration)
+    with pytest.raises(InputError, match="randomized"):
+        ConditionalConformal(basis=smooth + Classes(), randomized=True).calibrate(
+            calibration
+        ).predict_set(test)

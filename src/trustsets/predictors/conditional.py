@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from trustsets._common.arrays import Codes, Floats
 from trustsets._common.draws import Stream, row_uniforms
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
-from trustsets.basis import Basis, BasisChoice, FittedBasis, Polynomial, choose_basis
+from trustsets.basis import Basis, BasisChoice, Classes, FittedBasis, Polynomial, choose_basis
 from trustsets.engine import QuantileModel, fit_quantiles
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
@@ -72,13 +72,19 @@ class ConditionalLearned(Learned):
         return {}
 
     @classmethod
-    def of(cls, basis: Basis | str, task: Task, tie_spread: float = 0.0) -> Self:
-        """Fit a basis, or choose one, and set up the calibration problem."""
+    def of(
+        cls,
+        basis: Basis | str,
+        task: Task,
+        tie_spread: float = 0.0,
+        classes: Classes | None = None,
+    ) -> Self:
+        """Fit a basis, or choose one, add `classes`, and set up the calibration problem."""
         choice = None
         if isinstance(basis, str):
             choice = choose_basis(task.tuning, task.tuning_scores())
             basis = choice.basis
-        fitted = task.fit(basis)
+        fitted = task.fit(basis if classes is None else basis + classes)
         phi, scores = fitted.design(task.calibration), task.scores
         if phi.shape[0] < phi.shape[1]:
             raise InputError(
@@ -97,12 +103,16 @@ class ConditionalLearned(Learned):
         limiting = groups if len(groups) else None
         return cls(fitted, phi[order], scores[order], penalty, choice, limiting, tie_spread)
 
-    def could_come_from(self, basis: Basis | str, tie_spread: float = 0.0) -> bool:
+    def could_come_from(
+        self, basis: Basis | str, tie_spread: float = 0.0, classes: Classes | None = None
+    ) -> bool:
         """Whether `of` could have returned this."""
         if isinstance(basis, str) != (self.choice is not None) or self.tie_spread != tie_spread:
             return False
         chosen = basis if self.choice is None else self.choice.basis
-        return isinstance(chosen, Basis) and chosen.could_become(self.basis)
+        if not isinstance(chosen, Basis):
+            return False
+        return (chosen if classes is None else chosen + classes).could_become(self.basis)
 
     def check_state(self) -> None:
         """Refuse a problem that no calibration gives."""
@@ -280,6 +290,11 @@ class ConditionalConformal(Predictor):
         or without. Without `allow_empty` it is at least that: the most likely class is kept,
         and a classifier that is right for 98% of samples covers at least 98%. Thresholds of
         groups are not limited then.
+    per_class : bool or "auto"
+        True adds `Classes()` to the basis: coverage is then at least 1 - alpha given each class
+        too, every class has thresholds of its own, and a class with too few calibration samples
+        for that is in every set. ``Classes(penalty=...)`` in a basis of your own asks for less,
+        at smaller sets. ``"auto"`` (default) and False leave classes out.
     tuning_fraction : float or "auto"
         As in `StandardConformal`; ``"auto"`` (default) takes 200 samples, or 20 a class if
         that is more, but never more than a fifth.
@@ -306,6 +321,7 @@ class ConditionalConformal(Predictor):
     allow_empty: bool = False
     tuning_fraction: float | str = "auto"
     random_state: Any = 0
+    per_class: bool | str = "auto"
 
     @classmethod
     def paper(cls, trust: SupportsTrust | None = None, **changes: Any) -> Self:
@@ -347,15 +363,26 @@ class ConditionalConformal(Predictor):
         bias = self.class_bias
         if isinstance(bias, str) and bias == "auto":
             bias = "tuning" if isinstance(self.basis, str) else None
-        return Method(tuned_by(self.basis), bias, _auto_fraction)
+        if self.per_class not in (True, False, "auto"):
+            raise InputError(f'per_class must be True, False or "auto"; got {self.per_class!r}.')
+        if self.per_class is True and self.randomized:
+            raise InputError("per_class=True needs randomized=False.")
+        return Method(
+            tuned_by(self.basis), bias, _auto_fraction, covers_each_class=self.per_class is True
+        )
+
+    @property
+    def _classes(self) -> Classes | None:
+        """The functions of the label that `per_class` adds."""
+        return Classes() if self.per_class is True else None
 
     def _learn(self, task: Task) -> ConditionalLearned:
-        return ConditionalLearned.of(self.basis, task, self._tie_spread)
+        return ConditionalLearned.of(self.basis, task, self._tie_spread, self._classes)
 
     def _could_learn(self, learned: Learned) -> bool:
         if not isinstance(learned, ConditionalLearned):
             return False
-        return learned.could_come_from(self.basis, self._tie_spread)
+        return learned.could_come_from(self.basis, self._tie_spread, self._classes)
 
     def _thresholds(
         self,
