@@ -31,7 +31,7 @@ class Splines(Basis):
 
     knots: int = 6
     tensor: bool = False
-    price: float = 5.0
+    penalty: float = 5.0
     of: tuple[Statistic, ...] = RANKS
 
     @property
@@ -64,7 +64,7 @@ class FittedSplines(FittedBasis):
     def penalty_rows(self, observed: Observed | None) -> Floats:
         """Return third differences along each statistic."""
         width = self.splines.knots + 2
-        third = self.splines.price * np.diff(np.eye(width), n=3, axis=0)
+        third = self.splines.penalty * np.diff(np.eye(width), n=3, axis=0)
         if not self.splines.tensor:
             return np.asarray(block_diag(*[third] * len(self.of)))
         along = [np.kron(third, np.eye(width)), np.kron(np.eye(width), third)]

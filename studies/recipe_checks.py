@@ -80,8 +80,8 @@ def differs_from_definition(
 
     g_s(x) is s up to the supremum and stays there: one s on each side of it tells.
     """
-    alpha, width, price = settings
-    quadratic = kernel_matrix(points, width) / price
+    alpha, width, penalty = settings
+    quadratic = kernel_matrix(points, width) / penalty
 
     def fitted(score: float) -> float:
         eta, b = interior_point(quadratic, np.append(scores, score), phi, alpha)
@@ -106,7 +106,7 @@ def check_kernel() -> float:
     """Largest difference of a path's threshold from the definition."""
     rng = np.random.default_rng(0)
     worst = 0.0
-    for alpha, width, price, groups in (
+    for alpha, width, penalty, groups in (
         (0.1, 0.3, 0.03, 1),
         (0.1, 0.3, 0.3, 2),
         (0.2, 0.5, 0.1, 3),
@@ -115,13 +115,13 @@ def check_kernel() -> float:
     ):
         phi, points, scores = samples(rng, 66, groups, tied=0.3)
         own, new = slice(0, 60), slice(60, 66)
-        model = fit_kernel(phi[own], points[own], scores[own], alpha, width, price)
+        model = fit_kernel(phi[own], points[own], scores[own], alpha, width, penalty)
         found = model.thresholds(phi[new], points[new]).values
         basis = phi[:, 1:]  # the same span, of full rank
         for j, value in zip(range(60, 66), found, strict=True):
             rows = [*range(60), j]
             problem = basis[rows], points[rows], untied(scores[own])
-            worst = max(worst, differs_from_definition(value, *problem, (alpha, width, price)))
+            worst = max(worst, differs_from_definition(value, *problem, (alpha, width, penalty)))
     return worst
 
 
@@ -132,19 +132,19 @@ def check_kernel_guarantee(repeats: int = 1500, n: int = 40) -> tuple[Floats, Fl
     30 new points for each calibration set, the second looks at the first of them alone.
     """
     rng = np.random.default_rng(1)
-    alpha, width, price = 0.2, 0.15, 50.0
+    alpha, width, penalty = 0.2, 0.15, 50.0
     places = np.array([[0.26, 0.1], [0.52, 0.1]])  # where scores vary most, and least
     left, right = np.empty((repeats, 5)), np.zeros((repeats, 5))
     for repeat in range(repeats):
         phi, points, scores = samples(rng, n + 30)
-        model = fit_kernel(phi[:n], points[:n], scores[:n], alpha, width, price)
-        levels = rng.uniform(-alpha, 1.0 - alpha, size=30)
-        covered = scores[n:] <= model.thresholds(phi[n:], points[n:], levels).values
+        model = fit_kernel(phi[:n], points[:n], scores[:n], alpha, width, penalty)
+        weights = rng.uniform(-alpha, 1.0 - alpha, size=30)
+        covered = scores[n:] <= model.thresholds(phi[n:], points[n:], weights).values
         near = np.array([gaussian(points, place, width) for place in places])
         values = np.vstack([phi[n:, :3].T, near[:, n:]])
         left[repeat] = (values * (covered - (1.0 - alpha))).mean(axis=1)
         first = slice(0, n + 1)
-        quadratic = kernel_matrix(points[first], width) / price
+        quadratic = kernel_matrix(points[first], width) / penalty
         eta, _ = interior_point(quadratic, scores[first], phi[first, :3], alpha)
         right[repeat, 3:] = -(near[:, first] @ eta) / (n + 1)  # lambda g_K(place) is near' eta
     difference = left - right
@@ -211,7 +211,7 @@ def check_falling() -> tuple[float, float]:
     finite = np.isfinite(expected)
     assert finite.any() and np.array_equal(finite, np.isfinite(found))
     rises = FALLING.rows(problem.learned.basis, problem.phi.shape[1])
-    steps = problem.model.thresholds(rises, level=0.0).values  # linear in the row at weight 0
+    steps = problem.model.thresholds(rises, weight=0.0).values  # linear in the row at weight 0
     return float(np.abs(found - expected)[finite].max()), float(steps.max())
 
 
@@ -235,7 +235,7 @@ def main() -> None:
     assert difference < LARGEST_DIFFERENCE
     left, right, z = check_kernel_guarantee()
     print("RKHS, mean of f (covered - (1 - alpha)):  ", left.round(4))
-    print("      the price's term, as derived:       ", right.round(4))
+    print("      the penalty's term, as derived:       ", right.round(4))
     print("      difference in standard errors:      ", z.round(2))
     assert np.all(np.abs(z) < LARGEST_Z)
     difference, rise = check_falling()

@@ -1,4 +1,4 @@
-"""Thresholds over a Gaussian RKHS with a quadratic price, exactly, by following a path.
+"""Thresholds over a Gaussian RKHS with a quadratic penalty, exactly, by following a path.
 
 The smooth class of Gibbs, Cherian and Candès (2023): g = phi' b + g_K with g_K in the RKHS of
 the kernel k. A new point x with weight u on it changes the calibration problem to
@@ -23,7 +23,7 @@ are exchangeable. With u drawn from (-alpha, 1 - alpha) hence
     E[f(X) (covered - (1 - alpha))] = -lambda / (n + 1) E<f_K, g_K>,
 
 and ">=" for f >= 0 with u = 1 - alpha, where all of the elbow is covered: exact for f = phi' c,
-off by the price's own term for f in the RKHS.
+off by the penalty's own term for f in the RKHS.
 
 Ties are broken by adding a fixed sequence in [0, 1e-4) to the calibration scores. It only
 raises them, so coverage does not suffer; no set changes unless a score lies that close.
@@ -52,11 +52,11 @@ MAX_STEPS = 20_000
 DONE, ENDLESS, CAPPED = 0, 1, 2
 """A path arrived; nothing balances the new point; too many steps."""
 LEVERAGE_TOL = 1e-8
-"""An elbow point whose leverage is this close to 1 is the last one to hold some direction."""
+"""An elbow point whose leverage is this close to 1 is the last one to determine some direction."""
 SLOPE_TOL = 1e-10
 """Movements below this share of the largest one are rounding."""
-LEVEL_TOL = 1e-9
-"""A path stops this much below its level: where the optimum is not unique, at the smallest."""
+WEIGHT_TOL = 1e-9
+"""A path stops this much below its final weight, at the smallest of several optima."""
 KKT_TOL = 1e-7
 """Largest accepted violation of the conditions for an optimum."""
 
@@ -139,7 +139,7 @@ def _let_go(
 ) -> tuple[int, bool]:
     """Move an elbow point to its side of the fit; return who takes its place, and if none can.
 
-    Where the point alone held a direction of phi, b may move along it for free, with the point
+    Where the point alone determined a direction of phi, b may move along it freely, with the point
     going to its side, until another one reaches the fit. Elsewhere nobody (-1) has to follow.
     """
     b, eta, residuals, side = state
@@ -213,10 +213,10 @@ def gaussian(points: Floats, centre: Floats, width: float) -> Floats:
 
 
 @njit(cache=True)
-def _violation(phi: Floats, state: State, pulled: Floats, alpha: float) -> float:
+def _violation(phi: Floats, state: State, pull: Floats, alpha: float) -> float:
     """How far a state is from the conditions for an optimum; zero in exact arithmetic."""
     _, eta, residuals, side = state
-    worst: float = np.max(np.abs(phi.T @ eta + pulled)) / np.sqrt(len(phi))
+    worst: float = np.max(np.abs(phi.T @ eta + pull)) / np.sqrt(len(phi))
     for i in range(len(eta)):
         wrong = abs(residuals[i]) if side[i] == 0 else -side[i] * residuals[i]
         worst = max(worst, wrong, eta[i] - (1.0 - alpha), -alpha - eta[i])
@@ -249,7 +249,7 @@ class KernelModel:
 
     alpha: float
     width: float
-    price: float
+    penalty: float
     whitening: Whitening
     phi: Floats
     points: Floats
@@ -258,22 +258,22 @@ class KernelModel:
     steps: int
     violation: float
 
-    def thresholds(self, phi: Floats, points: Floats, level: Floats | None = None) -> Thresholds:
-        """Threshold of every new point at weight `level`, by default 1 - alpha."""
-        levels = np.full(len(phi), 1.0 - self.alpha) if level is None else level
+    def thresholds(self, phi: Floats, points: Floats, weight: Floats | None = None) -> Thresholds:
+        """Threshold of every new point at this weight, by default 1 - alpha."""
+        weights = np.full(len(phi), 1.0 - self.alpha) if weight is None else weight
         values, codes, steps, violations = _all_thresholds(
             self.phi,
             self.points,
             self.kernel,
             self.state,
-            (np.ascontiguousarray(phi @ self.whitening.map), points, levels),
-            (self.alpha, self.width, self.price),
+            (np.ascontiguousarray(phi @ self.whitening.map), points, weights),
+            (self.alpha, self.width, self.penalty),
         )
         status = np.where(codes == ENDLESS, Status.HIGH_LEVERAGE, Status.EXACT).astype(np.int8)
         unseen = self.whitening.leaves(phi)
         status[unseen] = Status.UNSEEN_DIRECTION
         endless = status > Status.FALLBACK
-        values[endless] = np.copysign(np.inf, levels[endless])
+        values[endless] = np.copysign(np.inf, weights[endless])
         failed = (status == Status.EXACT) & ((codes == CAPPED) | (violations > KKT_TOL))
         if failed.any():
             raise ArithmeticError(f"{failed.sum()} paths failed: {violations[failed]}")
@@ -287,16 +287,16 @@ def untied(scores: Floats) -> Floats:
 
 
 def fit_kernel(
-    phi: Floats, points: Floats, scores: Floats, alpha: float, width: float, price: float
+    phi: Floats, points: Floats, scores: Floats, alpha: float, width: float, penalty: float
 ) -> KernelModel:
-    """Fit g = phi' b + g_K at u = 0; `price` is lambda, `points` are what the kernel looks at."""
+    """Fit g = phi' b + g_K at u = 0; `penalty` is lambda, `points` are what the kernel looks at."""
     scores = untied(scores)
     whitening = Whitening.of(phi)
     phi = np.ascontiguousarray(phi @ whitening.map)
     points = np.ascontiguousarray(points)
     kernel = np.empty((len(phi), len(phi)))
     for i, point in enumerate(points):
-        kernel[i] = gaussian(points, point, width) / price
+        kernel[i] = gaussian(points, point, width) / penalty
     state = _program(phi, scores, alpha)
     drift = kernel @ -state[1]  # from scores for which the program's solution is optimal
     status, steps = follow(phi, kernel, state, np.zeros(phi.shape[1]), drift, 1.0, alpha)
@@ -306,12 +306,14 @@ def fit_kernel(
     violation = _violation(phi, state, np.zeros(phi.shape[1]), alpha)
     if violation > KKT_TOL:
         raise ArithmeticError(f"the fit is off by {violation}")
-    return KernelModel(alpha, width, price, whitening, phi, points, kernel, state, steps, violation)
+    return KernelModel(
+        alpha, width, penalty, whitening, phi, points, kernel, state, steps, violation
+    )
 
 
 def _program(phi: Floats, scores: Floats, alpha: float) -> State:
     """The optimum without the RKHS: a vertex of a linear program."""
-    basis = fit_quantiles(phi, scores, alpha=alpha).basis
+    basis = fit_quantiles(phi, scores, alpha=alpha).basic_points
     b = np.linalg.solve(phi[basis], scores[basis])
     residuals = scores - phi @ b
     side = np.where(residuals > 0.0, 1, -1).astype(np.int64)
@@ -342,18 +344,18 @@ def _all_thresholds(
     new: tuple[Floats, Floats, Floats],
     settings: tuple[float, float, float],
 ) -> tuple[Floats, Ints, Ints, Floats]:
-    rows, places, levels = new
-    alpha, width, price = settings
+    rows, places, weights = new
+    alpha, width, penalty = settings
     values, violations = np.empty(len(rows)), np.zeros(len(rows))
     codes, steps = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
     for j in range(len(rows)):
-        near = gaussian(points, places[j], width) / price
-        sign = 1.0 if levels[j] >= 0.0 else -1.0
+        near = gaussian(points, places[j], width) / penalty
+        sign = 1.0 if weights[j] >= 0.0 else -1.0
         state = (base[0].copy(), base[1].copy(), base[2].copy(), base[3].copy())
         codes[j], steps[j] = follow(
-            phi, kernel, state, sign * rows[j], -sign * near, abs(levels[j]) - LEVEL_TOL, alpha
+            phi, kernel, state, sign * rows[j], -sign * near, abs(weights[j]) - WEIGHT_TOL, alpha
         )
-        values[j] = rows[j] @ state[0] + near @ state[1] + levels[j] / price
+        values[j] = rows[j] @ state[0] + near @ state[1] + weights[j] / penalty
         if codes[j] == DONE:
-            violations[j] = _violation(phi, state, levels[j] * rows[j], alpha)
+            violations[j] = _violation(phi, state, weights[j] * rows[j], alpha)
     return values, codes, steps, violations

@@ -1,7 +1,7 @@
 """Predictors of `recipes.py` that find their thresholds in another way than the package.
 
 Scores, statistics, class biases, groups and the tuning part are those of the default; only the
-calibration problem differs: a quadratic price over an RKHS (`recipe_kernel.py`), or thresholds
+calibration problem differs: a quadratic penalty over an RKHS (`recipe_kernel.py`), or thresholds
 that may not rise with a statistic.
 """
 
@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 class Model(Protocol):
     """What a fitted calibration problem must be able to do."""
 
-    def thresholds(self, phi_test: Floats, level: Any = None) -> Thresholds:
+    def thresholds(self, phi_test: Floats, weight: Any = None) -> Thresholds:
         """Threshold of every new row."""
 
 
@@ -99,10 +99,10 @@ class SolvedConformal(Predictor):
 @final
 @dataclass(frozen=True)
 class GaussianKernel(Solver):
-    """Linear functions of the ranks for free, and a Gaussian RKHS at a quadratic price."""
+    """Linear functions of the ranks for free, and a Gaussian RKHS with a quadratic penalty."""
 
     width: float
-    price: float
+    penalty: float
 
     @property
     def smooth(self) -> Basis:
@@ -112,7 +112,7 @@ class GaussianKernel(Solver):
     def fit(self, learned: ConditionalLearned, alpha: float) -> "GaussianModel":
         """Fit at weight 0."""
         points = _ranks(learned.phi)
-        words = {"alpha": alpha, "width": self.width, "price": self.price}
+        words = {"alpha": alpha, "width": self.width, "penalty": self.penalty}
         return GaussianModel(fit_kernel(learned.phi, points, learned.scores, **words))
 
 
@@ -123,9 +123,9 @@ class GaussianModel:
 
     model: KernelModel
 
-    def thresholds(self, phi_test: Floats, level: Any = None) -> Thresholds:
+    def thresholds(self, phi_test: Floats, weight: Any = None) -> Thresholds:
         """Threshold of every new row."""
-        return self.model.thresholds(phi_test, _ranks(phi_test), level)
+        return self.model.thresholds(phi_test, _ranks(phi_test), weight)
 
 
 def _ranks(phi: Floats) -> Floats:

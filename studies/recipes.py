@@ -152,7 +152,7 @@ def fixed(basis: Basis, **words: Any) -> Make:
 
 
 def tried(basis: Basis, **words: Any) -> Make:
-    """The same for the screen, where groups are not restrained: all solvers can do that."""
+    """The same for the screen, with groups that have no penalty, which all solvers support."""
     return conditional(with_groups(basis, 0.0), class_bias="tuning", **words)
 
 
@@ -230,9 +230,9 @@ SCREEN: dict[str, Make] = {
     "score: APS, random": tried(STANDARD_BASIS, score=APS(scale="tail", own_mass="random")),
 }
 SCREEN |= {
-    f"RKHS: width {width}, lambda {price}": solved(GaussianKernel(width, price))
+    f"RKHS: width {width}, lambda {penalty}": solved(GaussianKernel(width, penalty))
     for width in (0.2, 0.5)
-    for price in (0.1, 1.0, 10.0)
+    for penalty in (0.1, 1.0, 10.0)
 }
 SCREEN |= {
     "never rising with Trust": solved(Falling(axis=1)),

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -28,3 +30,51 @@ def make_outputs():
         return ModelOutputs(**(fields | changes))
 
     return make
+
+
+# Folders, files and tests (by the beginning of their name) that `make quick` leaves out, besides
+# those with a mark of their own: they start processes, run networks or a browser, or take seconds.
+SLOW = (
+    "cli",
+    "demo",
+    "engine/test_compiled.py",
+    "engine/test_exact.py",
+    "extras",
+    "files/test_reading.py::test_reading_a_part_takes_the_memory",
+    "files/test_tables.py::test_engines",
+    "neighbours/test_neighbours.py::test_torch",
+    "neighbours/test_partial.py",
+    "paper",
+    "predictors/test_conditional.py::test_levels_never_cross",
+    "predictors/test_loading.py",
+    "predictors/test_predictors.py::test_sets_are_nested_in_alpha[clusters",
+    "predictors/test_related.py::test_a_saved_atypicality",
+    "report/test_report_in_browser.py",
+    "report/test_report_page.py::test_page_of_25000_points",
+    "statistical",
+    "test_classifier.py",
+    "test_plots.py::test_matplotlib_is_imported",
+)
+HERE = Path(__file__).parent
+
+
+def _is_slow(path: Path, name: str = "") -> bool:
+    if not path.is_relative_to(HERE):
+        return False
+    place = path.relative_to(HERE).as_posix()
+    return any(
+        f"{place}::{name}".startswith(slow) if "::" in slow else f"{place}/".startswith(f"{slow}/")
+        for slow in SLOW
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import slow tests, which may need torch or ray, where none is wanted."""
+    wanted = config.getoption("markexpr", "")
+    return True if "not slow" in wanted and _is_slow(collection_path) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _is_slow(item.path, item.name):
+            item.add_marker(pytest.mark.slow)

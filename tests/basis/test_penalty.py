@@ -45,7 +45,7 @@ def test_pseudo_points_solve_the_penalised_program(price, level):
     scores = rng.exponential(size=150) * (1.2 + x[:, 0] ** 2)
     penalty = price * np.eye(5)[2:]
     model = ConditionalLearned(Intercept(), phi, scores, penalty).fit(ALPHA)
-    fast = model.thresholds(test, level=level).values
+    fast = model.thresholds(test, weight=level).values
     slow = [penalised_threshold(phi, scores, penalty, row, level) for row in test]
     np.testing.assert_allclose(fast, slow, atol=1e-6)
 
@@ -105,7 +105,7 @@ def weighted_gaps(price, functions, n=80, repeats=300, m=50):
         phi = np.polynomial.chebyshev.chebvander(x, 3)
         model = ConditionalLearned(Intercept(), phi[:n], scores[:n], penalty).fit(ALPHA)
         level = rng.uniform(-ALPHA, 1 - ALPHA, size=m)
-        covered = scores[n:] <= model.thresholds(phi[n:], level=level).values
+        covered = scores[n:] <= model.thresholds(phi[n:], weight=level).values
         values = np.array([f(phi[n:]) for f in functions])
         gaps[repeat] = (values * (covered - (1 - ALPHA))).mean(axis=1)
     return gaps.mean(axis=0), gaps.std(axis=0, ddof=1) / np.sqrt(repeats)

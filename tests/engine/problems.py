@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.engine import solve_oracle
+from trustsets.engine import solve_linear_program
 
 Array = NDArray[np.float64]
 
@@ -86,7 +86,7 @@ def random_case(
     return Case(phi, scores(scores_kind, rng, n), tests, alpha)
 
 
-def reference(case: Case, levels: Array) -> Array:
+def reference(case: Case, weights: Array) -> Array:
     """Thresholds by the definition, in coordinates found by an independent singular value
     decomposition; the product is taken in extended precision."""
     scale = np.abs(case.phi).max(axis=0)
@@ -103,7 +103,7 @@ def reference(case: Case, levels: Array) -> Array:
     tests[:, ~seen] = np.where(np.abs(tests[:, ~seen]) > 1e-8, tests[:, ~seen], 0.0)
     return np.array(
         [
-            solve_oracle(rows, case.scores, case.alpha, row, level)
-            for row, level in zip(tests, levels, strict=True)
+            solve_linear_program(rows, case.scores, case.alpha, row, weight)
+            for row, weight in zip(tests, weights, strict=True)
         ]
     )

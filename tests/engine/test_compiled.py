@@ -14,6 +14,8 @@ import importlib, pkgutil
 import trustsets.engine as engine
 from numba.core.registry import CPUDispatcher
 engine.warm_up()
+model = engine.fit_quantiles([[1.0]] * 20, range(20))
+model.thresholds([[1.0]] * 3, weight=[0.1, 0.2, 0.3])
 for part in pkgutil.iter_modules(engine.__path__):
     module = importlib.import_module(f"trustsets.engine.{part.name}")
     for name, value in vars(module).items():

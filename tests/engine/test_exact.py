@@ -6,6 +6,9 @@ from problems import COMPILED, Array, Case, random_case, reference
 
 from trustsets.engine import fit_quantiles
 from trustsets.engine import landmarks as landmarks_module
+from trustsets.engine import path as path_module
+from trustsets.engine.path import CAP_BASE, CAP_FACTOR, REFRESH
+from trustsets.engine.scan_order import GROUP_KEY, SPREAD
 from trustsets.status import Status
 
 FEATURES = [
@@ -25,9 +28,9 @@ SEEDS = range(5 if COMPILED else 1)
 SIZE = None if COMPILED else 30
 
 
-def assert_exact(case: Case, levels: Array) -> None:
-    result = fit_quantiles(case.phi, case.scores, case.alpha).thresholds(case.tests, levels)
-    expected = reference(case, levels)
+def assert_exact(case: Case, weights: Array) -> None:
+    result = fit_quantiles(case.phi, case.scores, case.alpha).thresholds(case.tests, weights)
+    expected = reference(case, weights)
     finite = np.isfinite(expected)
     assert np.array_equal(result.values[~finite], expected[~finite])
     scale = max(1.0, np.abs(case.scores).max())
@@ -42,9 +45,9 @@ def test_equals_the_definition(features: str, scores: str) -> None:
     for seed in SEEDS:
         case = random_case(seed, features, scores, n=SIZE)
         rng = np.random.default_rng(seed)
-        levels = rng.uniform(-case.alpha + 1e-6, 1.0 - case.alpha, len(case.tests))
-        levels[[0, -1]] = 1.0 - case.alpha
-        assert_exact(case, levels)
+        weights = rng.uniform(-case.alpha + 1e-6, 1.0 - case.alpha, len(case.tests))
+        weights[[0, -1]] = 1.0 - case.alpha
+        assert_exact(case, weights)
 
 
 @pytest.mark.parametrize("scores", ["continuous", "mostly_zero"])
@@ -54,14 +57,14 @@ def test_equals_the_definition_on_larger_problems(features: str, scores: str) ->
     assert_exact(case, np.full(2, 1.0 - case.alpha))
 
 
-@pytest.mark.parametrize("level", [-0.0999, -0.05, 0.0, 0.05, 0.45, 0.8, 0.9])
-def test_ties_give_the_smallest_optimal_value(level: float) -> None:
-    """Multiples of the level meet multiples of alpha: most breakpoints fall on the level."""
+@pytest.mark.parametrize("weight", [-0.0999, -0.05, 0.0, 0.05, 0.45, 0.8, 0.9])
+def test_ties_give_the_smallest_optimal_value(weight: float) -> None:
+    """Multiples of the weight meet multiples of alpha: most breakpoints fall on the weight."""
     for seed in SEEDS:
         rng = np.random.default_rng(seed)
         phi = np.eye(3)[rng.integers(3, size=60)]
         case = Case(phi, np.round(rng.random(60), 1), np.array([[1.0, 0, 0], [1, 1, 0]]), 0.1)
-        assert_exact(case, np.full(2, level))
+        assert_exact(case, np.full(2, weight))
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7])
@@ -79,15 +82,15 @@ def test_values_from_a_thousandth_to_ten_thousand() -> None:
     assert_exact(case, np.full(4, 0.9))
 
 
-@pytest.mark.parametrize(("n", "level"), [(66, -0.2), (63, -0.1), (70, 0.0), (61, 0.3), (64, 0.2)])
-def test_a_breakpoint_on_the_level_gives_the_smallest_value(n: int, level: float) -> None:
+@pytest.mark.parametrize(("n", "weight"), [(66, -0.2), (63, -0.1), (70, 0.0), (61, 0.3), (64, 0.2)])
+def test_a_breakpoint_on_the_weight_gives_the_smallest_value(n: int, weight: float) -> None:
     """With alpha 0.3 and a constant, u = 0.3 n - k is a breakpoint for every integer k."""
     scores = np.random.default_rng(n).permutation(n).astype(float)
     case = Case(np.ones((n, 1)), scores, np.ones((1, 1)), 0.3)
     model = fit_quantiles(case.phi, case.scores, case.alpha)
-    value = model.thresholds(case.tests, level).values[0]
-    assert value == reference(case, np.array([level]))[0]
-    assert value < model.thresholds(case.tests, level + 1e-3).values[0]
+    value = model.thresholds(case.tests, weight).values[0]
+    assert value == reference(case, np.array([weight]))[0]
+    assert value < model.thresholds(case.tests, weight + 1e-3).values[0]
 
 
 @pytest.mark.parametrize("scores", SCORES)
@@ -99,9 +102,9 @@ def test_copies_of_points_count_one_by_one(features: str, scores: str) -> None:
         rng = np.random.default_rng(seed)
         drawn = np.concatenate([np.arange(40), rng.integers(40, size=90)])
         copied = Case(case.phi[drawn], case.scores[drawn], case.tests, case.alpha)
-        levels = rng.uniform(-case.alpha + 1e-6, 1.0 - case.alpha, len(case.tests))
-        levels[[0, -1]] = 1.0 - case.alpha
-        assert_exact(copied, levels)
+        weights = rng.uniform(-case.alpha + 1e-6, 1.0 - case.alpha, len(case.tests))
+        weights[[0, -1]] = 1.0 - case.alpha
+        assert_exact(copied, weights)
 
 
 @pytest.mark.parametrize("copies", [2, 7])
@@ -113,9 +116,9 @@ def test_copies_of_a_problem_share_its_weight(copies: int) -> None:
     many = fit_quantiles(np.repeat(phi, copies, axis=0), np.repeat(values, copies), 0.1)
     once = fit_quantiles(phi, values, 0.1)
     assert many.n_points == 60 * copies
-    found = many.thresholds(phi[:9], level=0.8).values
+    found = many.thresholds(phi[:9], weight=0.8).values
     np.testing.assert_allclose(
-        found, once.thresholds(phi[:9], level=0.8 / copies).values, atol=1e-9
+        found, once.thresholds(phi[:9], weight=0.8 / copies).values, atol=1e-9
     )
 
 
@@ -124,17 +127,70 @@ def test_copies_of_a_problem_share_its_weight(copies: int) -> None:
 def test_every_landmark_leads_to_the_same_vertex(
     monkeypatch: pytest.MonkeyPatch, features: str, scores: str
 ) -> None:
-    """Paths from near, far and no landmarks end in one place, whatever their level."""
+    """Paths from near, far and no landmarks end in one place, whatever their weight."""
     monkeypatch.setattr(landmarks_module, "POINTS_EACH", 8)
     case = random_case(3, features, scores, n=1200 if COMPILED else 400, m=40 if COMPILED else 6)
-    levels = np.random.default_rng(0).uniform(-0.199, 0.8, len(case.tests))
+    weights = np.random.default_rng(0).uniform(-0.199, 0.8, len(case.tests))
     model = fit_quantiles(case.phi, case.scores, 0.2)
-    marks = model._marks
-    expected = model.thresholds(case.tests, levels).values
-    assert features == "bins" or np.isfinite(marks.half_square).sum() > 1  # bins are one step apart
-    for keep in range(min(4, len(marks.goal))):
-        only = np.full(len(marks.half_square), np.inf)
-        only[keep] = marks.half_square[keep]
-        object.__setattr__(model, "_marks", marks._replace(half_square=only))
-        found = model.thresholds(case.tests, levels).values
+    landmarks = model._landmarks
+    expected = model.thresholds(case.tests, weights).values
+    # Bins are one step apart, so they have one landmark.
+    assert features == "bins" or np.isfinite(landmarks.half_square).sum() > 1
+    for keep in range(min(4, len(landmarks.slot))):
+        only = np.full(len(landmarks.half_square), np.inf)
+        only[keep] = landmarks.half_square[keep]
+        object.__setattr__(model, "_landmarks", landmarks._replace(half_square=only))
+        found = model.thresholds(case.tests, weights).values
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("scores", ["continuous", "rounded"])
+@pytest.mark.parametrize("features", ["normal", "bins", "polynomial3"])
+def test_paths_pass_their_own_check(features: str, scores: str) -> None:
+    """The next solver would repair a wrong path, so its own result is looked at, with copies."""
+    for seed in SEEDS:
+        case = random_case(seed, features, scores, n=60, m=12)
+        drawn = np.random.default_rng(seed).integers(60, size=240)
+        weights = np.full(12, 1.0 - case.alpha)
+        model = fit_quantiles(case.phi[drawn], case.scores[drawn], case.alpha)
+        found = model._follow(case.tests, weights)
+        cap = CAP_FACTOR * model.rank + CAP_BASE
+        assert np.all((found.status != Status.FALLBACK) | (found.pivots == cap))
+
+
+def far_rows(features: str) -> tuple[Case, Array]:
+    """A problem, and test rows at many times their size, up to infinite thresholds."""
+    n, rng = 900, np.random.default_rng(1)
+    if features == "line":
+        phi = np.column_stack([np.ones(n), rng.uniform(-1.0, 1.0, n)])
+        case = Case(phi, rng.gamma(2.0, size=n), phi[:3], 0.1)
+    else:
+        case = random_case(1, features, "continuous", n=n, m=3)
+    sizes = np.array([0.25, 1.0, 4.0, 16.0, 60.0])
+    return case, (case.tests * sizes[:, None, None]).reshape(-1, case.phi.shape[1])
+
+
+@pytest.mark.parametrize("features", ["line", "polynomial1", "student"])
+def test_bounds_never_hide_a_crossing(monkeypatch: pytest.MonkeyPatch, features: str) -> None:
+    """Long paths from the base vertex are the same when every block is scanned in every step."""
+    for factor in ("CAP_FACTOR", "LANDMARK_CAP_FACTOR"):
+        monkeypatch.setattr(path_module, factor, 60)
+    case, tests = far_rows(features)
+    model = fit_quantiles(case.phi, case.scores, 0.1)
+    object.__setattr__(model, "_landmarks", model._base_landmark)
+    bounded = model._follow(tests, np.full(len(tests), 0.9))
+    order = model._scan_order
+    summary = order.scan.summary.copy()
+    summary[SPREAD] = 1e7
+    summary[GROUP_KEY] = np.where(np.isfinite(summary[GROUP_KEY]), -2.0 - model.rank, np.inf)
+    scan = order.scan._replace(summary=summary)
+    object.__setattr__(model, "_scan_order", order._replace(scan=scan))
+    whole = model._follow(tests, np.full(len(tests), 0.9))
+    longest = int(np.argmax(np.where(bounded.status == Status.EXACT, bounded.pivots, -1)))
+    assert bounded.pivots[longest] > REFRESH
+    row = model._problem.whitening.apply(tests[longest : longest + 1])[0]
+    alone, _ = model._solve_alone(row, 0.9, [])
+    assert bounded.values[longest] == pytest.approx(alone, rel=1e-9)
+    np.testing.assert_array_equal(bounded.status, whole.status)
+    np.testing.assert_array_equal(bounded.pivots, whole.pivots)
+    np.testing.assert_allclose(bounded.values, whole.values, rtol=1e-12)

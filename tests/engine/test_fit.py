@@ -1,6 +1,7 @@
 """The base fit: optimal, at every size, with a certificate that can fail."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,13 +9,15 @@ from problems import COMPILED, Case, random_case, reference
 from scipy.optimize import linprog
 
 from trustsets.engine import fit as fit_module
-from trustsets.engine import fit_quantiles, solve_oracle
+from trustsets.engine import fit_quantiles, solve_linear_program
+from trustsets.engine import linear_program as program_module
 from trustsets.engine import model as model_module
 from trustsets.engine.descent import CAPPED
-from trustsets.engine.fit import Certificate, Vertex, fit_vertex
+from trustsets.engine.fit import fit_vertex, problem_points
+from trustsets.engine.linear_program import solve_reduced
 from trustsets.engine.model import QuantileModel
-from trustsets.engine.oracle import solve_reduced
 from trustsets.engine.problem import Problem, build_problem
+from trustsets.engine.vertex import Certificate, Vertex, certify
 from trustsets.status import Status
 
 N = 6000 if COMPILED else 150
@@ -51,6 +54,18 @@ def test_a_certificate_fails_on_any_violation() -> None:
         assert not Certificate(*wrong, pivots=1).holds
 
 
+def test_only_the_optimal_vertex_has_a_certificate() -> None:
+    case = random_case(0, "polynomial1", "continuous", n=60)
+    problem = build_problem(case.phi, case.scores, 0.1)
+    data, best = problem_points(problem), fit_vertex(problem).basic_points
+    assert certify(data, 0.1, best, np.zeros(3), 0).certificate.holds
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        basic = np.sort(rng.choice(60, 3, replace=False))
+        if not np.array_equal(basic, best):
+            assert not certify(data, 0.1, basic, np.zeros(3), 0).certificate.holds
+
+
 def extreme_model() -> tuple[QuantileModel, np.ndarray]:
     rng = np.random.default_rng(0)
     x = np.exp(rng.standard_normal(N // 2))
@@ -60,38 +75,48 @@ def extreme_model() -> tuple[QuantileModel, np.ndarray]:
     return fit_quantiles(phi, rng.random(N // 2), 0.1), tests
 
 
-def test_descent_and_program_agree_with_the_path() -> None:
-    """The two stand-ins for a path that fails give the value of the path."""
+def fail_all_paths(model: QuantileModel) -> None:
+    """Make the check at the end of every path fail: no drift is small enough."""
+    order = model._scan_order
+    scan = order.scan._replace(tolerance=-1.0)
+    object.__setattr__(model, "_scan_order", order._replace(scan=scan))
+
+
+@pytest.mark.parametrize("active", [8, 16, 24, 2000])
+def test_descent_and_program_agree_with_the_path(
+    monkeypatch: pytest.MonkeyPatch, active: int
+) -> None:
+    """The two solvers that take over from a path give its value, however few points start."""
+    monkeypatch.setattr(program_module, "FIRST_ACTIVE", active)
     model, tests = extreme_model()
-    problem, vertex = model._problem, model._vertex
+    problem, vertex = model._problem, model._scan_order.vertex
     expected = model.thresholds(tests)
     assert expected.status[-1] == Status.HIGH_LEVERAGE
     for row, value in zip(problem.whitening.apply(tests), expected.values, strict=True):
         assert model._solve_alone(row, 0.9, [])[0] == pytest.approx(value, abs=1e-9)
-        program = solve_reduced(
-            problem.rows,
-            problem.scores,
-            problem.copies,
-            vertex.residuals,
-            problem.norms,
-            0.1,
-            row,
-            0.9,
-        )
+        program = solve_reduced(problem, vertex.residuals, row, 0.9)
+        assert program is not None
+        program *= problem.score_scale
         assert program == pytest.approx(value, abs=1e-9)
         assert program == pytest.approx(
-            solve_oracle(problem.rows, problem.scores, 0.1, row, 0.9), abs=1e-9
+            solve_linear_program(problem.rows, problem.scores, 0.1, row, 0.9), abs=1e-9
         )
 
 
 def test_a_path_that_fails_its_check_goes_to_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tests = extreme_model()
     expected = model.thresholds(tests)
-    broken = model._base._replace(tolerance=-1.0)  # no drift is small enough
-    object.__setattr__(model, "_base", broken)
+    fail_all_paths(model)
     by_descent = model.thresholds(tests)
     np.testing.assert_allclose(by_descent.values, expected.values, atol=1e-9)
-    monkeypatch.setattr(fit_module, "CERTIFICATE_TOL", -1.0)
+    own = model_module.fit_extreme
+
+    def without_proof(*arguments: Any) -> object:
+        status, vertex = own(*arguments)
+        wrong = Certificate(1.0, 0.0, 0.0, 1)
+        return status, vertex and vertex._replace(certificate=wrong)
+
+    monkeypatch.setattr(model_module, "fit_extreme", without_proof)
     by_program = model.thresholds(tests)
     np.testing.assert_allclose(by_program.values, expected.values, atol=1e-9)
     assert by_program.n_fallback == 2
@@ -114,15 +139,13 @@ def test_a_base_fit_without_proof_starts_again_from_the_program(
     phi = np.stack([np.ones(200), rng.random(200), rng.random(200)], axis=1)
     scores = np.round(rng.gamma(2.0, size=200), 1)
     expected = fit_quantiles(phi, scores).thresholds(phi[:9]).values
-    honest, calls = fit_module._close_in, []
+    honest, calls = fit_module._solve, []
 
-    def failing_once(*arguments: object) -> tuple[int, np.ndarray, int]:
-        calls.append(arguments)
-        if len(calls) == 1:
-            return CAPPED, arguments[2], 0  # type: ignore[return-value]
-        return honest(*arguments)  # type: ignore[arg-type]
+    def failing_once(data: Any, alpha: float, basic: np.ndarray) -> tuple[np.ndarray, int]:
+        calls.append(basic)
+        return (basic, 0) if len(calls) == 1 else honest(data, alpha, basic)
 
-    monkeypatch.setattr(fit_module, "_close_in", failing_once)
+    monkeypatch.setattr(fit_module, "_solve", failing_once)
     model = fit_quantiles(phi, scores)
     assert len(calls) == 2
     assert model.certificate.holds
@@ -161,20 +184,20 @@ def test_scores_are_rounded_up_until_a_fit_can_be_certified(
 def test_a_row_that_no_solver_settles_is_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tests = extreme_model()
     expected = model.thresholds(tests)
-    object.__setattr__(model, "_base", model._base._replace(tolerance=-1.0))
+    fail_all_paths(model)
     monkeypatch.setattr(model_module, "solve_reduced", lambda *_: None)
-    nothing = (CAPPED, model._vertex.basis, None)
-    own = model_module.fit_pulled
+    nothing = (CAPPED, None)
+    own = model_module.fit_extreme
 
     def fails(problem: Problem, *rest: object) -> object:
         return nothing if problem is model._problem else own(problem, *rest)
 
-    monkeypatch.setattr(model_module, "fit_pulled", fails)
+    monkeypatch.setattr(model_module, "fit_extreme", fails)
     found = model.thresholds(tests)
     assert list(found.status[:2]) == [Status.ROUNDED_UP] * 2
     np.testing.assert_allclose(found.values[:2], expected.values[:2], rtol=0, atol=1e-3)
     assert np.all(found.values[:2] >= expected.values[:2] - 1e-9)
-    monkeypatch.setattr(model_module, "fit_pulled", lambda *_: nothing)
+    monkeypatch.setattr(model_module, "fit_extreme", lambda *_: nothing)
     found = model.thresholds(tests)
     assert list(found.status[:2]) == [Status.UNCERTIFIED] * 2
     assert np.all(found.values == np.inf)
@@ -206,15 +229,15 @@ def test_few_different_points_and_an_extrapolated_row() -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("level", [-0.2, -0.1, 0.0, 0.2, 0.3, 0.5, 0.7])
-def test_descent_equals_path_at_a_level_on_a_breakpoint(level: float) -> None:
+@pytest.mark.parametrize("weight", [-0.2, -0.1, 0.0, 0.2, 0.3, 0.5, 0.7])
+def test_descent_equals_path_at_a_weight_on_a_breakpoint(weight: float) -> None:
     """With alpha 0.3 and groups of equal points every multiple of 0.1 is a breakpoint."""
     rng = np.random.default_rng(1)
     phi = np.eye(3)[np.arange(93) % 3]
     model = fit_quantiles(phi, rng.permutation(93).astype(float), 0.3)
     rows = model._problem.whitening.apply(phi[:3])
-    values = model.thresholds(phi[:3], level).values
+    values = model.thresholds(phi[:3], weight).values
     for row, value in zip(rows, values, strict=True):
-        alone, status = model._solve_alone(row, level, [])
+        alone, status = model._solve_alone(row, weight, [])
         assert status == Status.EXACT
         assert np.ldexp(alone, model._problem.exponent) == value

@@ -2,7 +2,7 @@
 
 For f in F with f >= 0, ``E[f(X) (1{covered} - (1 - alpha))]`` is at least 0; for continuous scores
 it is at most ``d / (n + 1) E[max_i |f(X_i)|]`` (Theorem 2 of the paper), and it is 0 when the
-level is drawn uniformly from (-alpha, 1 - alpha).
+weight is drawn uniformly from (-alpha, 1 - alpha).
 """
 
 import numpy as np
@@ -29,9 +29,9 @@ def gaps(randomised: bool, ties: bool) -> Array:
         scores = rng.gamma(1.0, 0.2 + x)
         scores = np.where(scores < 0.4, 0.0, scores) if ties else scores
         phi = basis(x)
-        level = rng.uniform(-ALPHA, 1.0 - ALPHA) if randomised else 1.0 - ALPHA
+        weight = rng.uniform(-ALPHA, 1.0 - ALPHA) if randomised else 1.0 - ALPHA
         model = fit_quantiles(phi[:N], scores[:N], ALPHA)
-        covered = scores[N] <= model.thresholds(phi[N:], level).values[0]
+        covered = scores[N] <= model.thresholds(phi[N:], weight).values[0]
         out[i] = (FUNCTIONS @ phi[N]) * (covered - (1.0 - ALPHA))
     return out
 

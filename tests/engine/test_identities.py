@@ -57,7 +57,7 @@ def test_a_group_without_calibration_points_is_an_unseen_direction() -> None:
     result = model.thresholds(np.eye(3))
     assert result.values[2] == np.inf
     assert result.status.tolist() == [Status.EXACT, Status.EXACT, Status.UNSEEN_DIRECTION]
-    assert model.thresholds(np.eye(3), level=-0.05).values[2] == -np.inf
+    assert model.thresholds(np.eye(3), weight=-0.05).values[2] == -np.inf
 
 
 def test_zero_scores_give_thresholds_of_exactly_zero() -> None:
@@ -88,19 +88,19 @@ def test_rows_in_another_order_change_nothing() -> None:
     np.testing.assert_allclose(shuffled, base, atol=1e-9)
 
 
-def test_batches_and_levels_in_batches_give_equal_bits() -> None:
+def test_batches_and_weights_in_batches_give_equal_bits() -> None:
     rng = np.random.default_rng(4)
     phi = polynomial(rng.random((400, 2)), 3)
     model = fit_quantiles(phi, rng.random(400))
-    levels = rng.uniform(-0.0999, 0.9, 400)
-    whole = model.thresholds(phi, levels)
+    weights = rng.uniform(-0.0999, 0.9, 400)
+    whole = model.thresholds(phi, weights)
     for i in (0, 7, 399):
-        alone = model.thresholds(phi[i : i + 1], levels[i])
+        alone = model.thresholds(phi[i : i + 1], weights[i])
         assert alone.values[0] == whole.values[i]
         assert alone.pivots[0] == whole.pivots[i]
 
 
-def test_thresholds_rise_with_the_level() -> None:
+def test_thresholds_rise_with_the_weight() -> None:
     rng = np.random.default_rng(5)
     phi = polynomial(rng.random((150, 2)), 2)
     model = fit_quantiles(phi, np.round(rng.random(150), 1))
@@ -108,14 +108,14 @@ def test_thresholds_rise_with_the_level() -> None:
     assert np.all(np.diff(np.array(path), axis=0) >= -1e-9)
 
 
-def test_a_basis_rebuilds_the_model_without_search() -> None:
+def test_basic_points_rebuild_the_model_without_search() -> None:
     rng = np.random.default_rng(6)
     n = 8000 if COMPILED else 200
     phi, scores = polynomial(rng.random((n, 2)), 3), rng.random(n)
     model = fit_quantiles(phi, scores)
-    again = fit_quantiles(phi, scores, start=model.basis)
+    again = fit_quantiles(phi, scores, start=model.basic_points)
     assert again.certificate.pivots == 0
-    assert np.array_equal(again.basis, model.basis)
+    assert np.array_equal(again.basic_points, model.basic_points)
     assert np.array_equal(again.thresholds(phi[:50]).values, model.thresholds(phi[:50]).values)
 
 

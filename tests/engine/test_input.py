@@ -44,18 +44,25 @@ def test_a_wrong_start_is_refused(start: list[int]) -> None:
 def test_thresholds_say_what_is_wrong_and_the_model_lives_on() -> None:
     model = fit_quantiles(PHI, SCORES)
     before = model.thresholds(PHI[:3]).values
-    for phi, level, words in [
+    for phi, weight, words in [
         (PHI[:, :1], None, "must have the 2 columns of phi_calib, got 1"),
         (PHI[0], None, "phi_test must be a matrix"),
         (np.full((1, 2), np.inf), None, "phi_test must be finite"),
-        (PHI, -0.1, "level must lie in"),
-        (PHI, 0.91, "level must lie in"),
-        (PHI, np.nan, "level must lie in"),
+        (PHI, -0.1, "weight must lie in"),
+        (PHI, 0.91, "weight must lie in"),
+        (PHI, np.nan, "weight must lie in"),
         (PHI, [0.5, 0.5], "one number or one per test row"),
     ]:
         with pytest.raises(InputError, match=words):
-            model.thresholds(phi, level)
+            model.thresholds(phi, weight)
     assert np.array_equal(model.thresholds(PHI[:3]).values, before)
+
+
+def test_level_is_another_name_for_weight() -> None:
+    model = fit_quantiles(PHI, SCORES)
+    found = model.thresholds(PHI[:3], level=0.5).values
+    assert np.array_equal(found, model.thresholds(PHI[:3], weight=0.5).values)
+    assert not np.array_equal(found, model.thresholds(PHI[:3]).values)
 
 
 def test_no_test_points_give_no_thresholds() -> None:
@@ -91,7 +98,7 @@ def test_public_names() -> None:
         "QuantileModel",
         "Thresholds",
         "fit_quantiles",
-        "solve_oracle",
+        "solve_linear_program",
         "warm_up",
     ]
     assert sorted(trustsets.engine.__all__) == names
@@ -99,6 +106,7 @@ def test_public_names() -> None:
 
 if COMPILED:
 
+    @pytest.mark.slow
     def test_the_laws_hold_without_compilation() -> None:
         """The kernels as plain Python: what coverage measures is what runs."""
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]

@@ -4,12 +4,18 @@ Confidences that are rounded, constant or one-hot give such scores. An optimum t
 score exactly, and a class at the threshold belongs to the set.
 """
 
+from collections import Counter
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from problems import COMPILED, Array, polynomial
 
 from trustsets import APS, ConditionalConformal, ModelOutputs, Softmax, TrustScore
 from trustsets.engine import fit_quantiles
+from trustsets.engine.copies import distinct_points
+from trustsets.engine.kernels import weighted_sum
+from trustsets.engine.problem import RESOLUTION, build_problem
 
 SAMPLES = 2000 if COMPILED else 120
 
@@ -61,3 +67,42 @@ def test_sets_of_coarse_outputs_cover(outputs: str, score: APS | Softmax) -> Non
         coverage = predictor.predict_set(test, alpha=alpha).covers(test.labels).mean()
         # Four standard errors of two samples of this size, calibration and test.
         assert coverage > 1.0 - alpha - 4.0 * np.sqrt(2.0 * alpha * (1.0 - alpha) / SAMPLES)
+
+
+@pytest.mark.parametrize("digits", [2, 52])
+def test_a_sum_is_never_rounded_down(digits: int) -> None:
+    """Against rational arithmetic; sums of short binary fractions are exact."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        coefficients = rng.integers(-1, 2, 6).astype(float)
+        scores = np.round(rng.random(6) * 2.0**digits) / 2.0**digits
+        found = Fraction(float(weighted_sum(np.stack([coefficients, scores]), 0, 1)))
+        terms = zip(coefficients, scores, strict=True)
+        exact = sum((Fraction(c) * Fraction(s) for c, s in terms), Fraction(0))
+        assert exact <= found <= exact + Fraction(1, 10**11)
+        assert digits == 52 or found == exact
+
+
+def test_nudges_break_ties_and_keep_the_order_of_scores() -> None:
+    gap = 1.25 * RESOLUTION
+    scores = np.append(gap * np.repeat(np.arange(40.0), 5), np.linspace(0.5, 0.9, 20))
+    problem = build_problem(np.arange(220.0)[:, None], scores, 0.1)
+    np.testing.assert_array_equal(problem.scores, scores)
+    assert np.all(problem.nudges > 0.0)
+    assert len(np.unique(problem.nudges)) == 220
+    assert problem.nudges[:200].max() > 0.4 * gap
+    assert problem.nudges[:195].max() < 0.5 * gap
+
+
+def test_only_equal_points_are_merged() -> None:
+    """Scores that differ by less than the rounding of a sum over the row stay apart."""
+    rng = np.random.default_rng(0)
+    phi = rng.integers(0, 2, (80, 2)).astype(float)
+    scores = rng.choice([0.0, 1e-18, 2e-18, 1.0], 80)
+    first, copies = distinct_points(phi, scores)
+    points = [(*row, score) for row, score in zip(phi.tolist(), scores.tolist(), strict=True)]
+    expected, found = Counter(points), Counter[tuple[float, ...]]()
+    for i, count in zip(first, copies, strict=True):
+        found[points[i]] += int(count)
+    assert found == expected
+    assert len(first) < 80

@@ -255,7 +255,7 @@ def test_without_training_points_what_needs_trust_is_left_out():
     }
     assert "trust" not in tallies
     assert found.correlations == []
-    assert "no training points" in found.left_out[0]
+    assert "no training samples" in found.left_out[0]
     assert "conf_trust" not in next(iter(found.evaluations.values()))[0].tables
 
 

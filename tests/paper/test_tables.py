@@ -10,8 +10,9 @@ from trustsets import compare
 from trustsets.metrics.summaries import Correlation
 from trustsets.paper.experiment import Cell, Experiment
 from trustsets.paper.methods import CONDITIONAL, DEFAULT, NAIVE, STANDARD
-from trustsets.paper.page import differences, write_run
+from trustsets.paper.page import write_run
 from trustsets.paper.printed import Printed, printed_value
+from trustsets.paper.results import differences
 from trustsets.paper.stages import StageCache
 from trustsets.paper.tables import MARK, Number, correlation_table, paper_tables
 

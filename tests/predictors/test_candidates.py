@@ -19,7 +19,7 @@ from trustsets import (
     Softmax,
     load,
 )
-from trustsets.engine import solve_oracle
+from trustsets.engine import solve_linear_program
 from trustsets.predictors import candidates
 from trustsets.statistics import Observed
 
@@ -66,7 +66,7 @@ def test_sets_are_those_of_a_linear_program_for_each_candidate(basis, seed):
             if np.linalg.norm(phi[i] - phi[i] @ v[kept].T @ v[kept]) > 1e-8:
                 threshold = np.inf
             else:
-                threshold = solve_oracle(whitened, scores, 0.2, new[i], 0.8)
+                threshold = solve_linear_program(whitened, scores, 0.2, new[i], 0.8)
             if abs(own[i, code] - threshold) > 1e-8:
                 assert sets.mask[i, code] == (own[i, code] <= threshold)
 

@@ -66,7 +66,7 @@ def test_plug_in_is_the_engine_fit_at_level_zero(make_outputs):
     model = fit_quantiles(
         fitted.design(Observed(calibration)), APS(scale="tail").of_labels(calibration), alpha=0.1
     )
-    expected = model.thresholds(fitted.design(Observed(test)), level=0.0).values
+    expected = model.thresholds(fitted.design(Observed(test)), weight=0.0).values
     np.testing.assert_allclose(sets.thresholds, expected, rtol=1e-12)
 
 

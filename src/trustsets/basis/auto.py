@@ -153,7 +153,7 @@ def _held_out_losses(bases: list[Polynomial], tuning: Observed, scores: Floats) 
             rows = np.vstack([phi[fold != k], penalty, -penalty])
             padded = np.concatenate([scores[fold != k], np.zeros(2 * len(penalty))])
             model = fit_quantiles(rows, padded, alpha=ALPHA)
-            fit = model.thresholds(phi[fold == k], level=0.0).values
+            fit = model.thresholds(phi[fold == k], weight=0.0).values
             # A sample with a basis function that is zero in the other folds has no finite
             # threshold. It counts as one at the largest score: the set is full either way.
             residual = scores[fold == k] - np.where(np.isfinite(fit), fit, scores.max())

@@ -50,11 +50,9 @@ class ImageOptions:
 
     def machine(self) -> dict[str, Any]:
         """How the work runs, in the words of `trustsets.paper.images`."""
-        from trustsets.paper.images.machine import decoding_workers, pick_device
-
         return {
-            "device": pick_device(self.device),
-            "workers": decoding_workers(self.workers),
+            "device": self.device,
+            "workers": self.workers,
             "max_unreadable": self.max_unreadable,
             "progress": False if console.settings.quiet else None,
         }
@@ -113,7 +111,7 @@ def extract(
 
       trustsets paper extract imagenet --images ILSVRC2012 --weights resnet50-0676ba61.pth
     """
-    from trustsets.paper.images.extraction import extract_dataset
+    from trustsets.paper.images.extraction import ExtractionOptions, extract_dataset
 
     folder = output or Path("extracted") / dataset
     parts = extract_dataset(
@@ -123,12 +121,14 @@ def extract(
         folder,
         lists=options.lists,
         seed=seed,
-        resize=resize,
-        size=options.image_size,
-        mixed_precision="auto" if mixed_precision is None else mixed_precision,
-        batch_size=batch_size,
-        shard_rows=shard_rows,
-        **options.machine(),
+        options=ExtractionOptions(
+            resize=resize,
+            size=options.image_size,
+            mixed_precision="auto" if mixed_precision is None else mixed_precision,
+            batch_size=batch_size,
+            shard_rows=shard_rows,
+            **options.machine(),
+        ),
     )
     if console.settings.json:
         _print_json(context, folder, {"parts": [asdict(part) for part in parts]})

@@ -33,7 +33,8 @@ def overview(
 
       trustsets paper overview results/imagenet results/places365 -o results/all
     """
-    from trustsets.paper.overview import find_run, write_overview
+    from trustsets.paper.page import write_overview
+    from trustsets.paper.results import find_run
 
     runs = []
     for folder in folders:

@@ -138,7 +138,8 @@ def run(
       trustsets paper run imagenet --data extracted/imagenet
     """
     from trustsets.paper.experiment import Experiment
-    from trustsets.paper.page import Made, write_run
+    from trustsets.paper.page import write_run
+    from trustsets.paper.results import Made
     from trustsets.paper.sources import read_source
     from trustsets.paper.stages import StageCache
 

@@ -1,12 +1,19 @@
 """Exact conditional quantile thresholds: arrays in, arrays out.
 
-Knows quantile regression, not classification. Imports NumPy, SciPy, numba, `trustsets.errors`
-and `trustsets.status` only.
+The engine knows quantile regression and nothing of classification. docs/engine.md explains the
+mathematics and maps it to the files.
 """
 
-from trustsets.engine.fit import Certificate
+from trustsets.engine.linear_program import solve_linear_program
 from trustsets.engine.model import QuantileModel, fit_quantiles, warm_up
-from trustsets.engine.oracle import solve_oracle
 from trustsets.engine.result import Thresholds
+from trustsets.engine.vertex import Certificate
 
-__all__ = ["Certificate", "QuantileModel", "Thresholds", "fit_quantiles", "solve_oracle", "warm_up"]
+__all__ = [
+    "Certificate",
+    "QuantileModel",
+    "Thresholds",
+    "fit_quantiles",
+    "solve_linear_program",
+    "warm_up",
+]

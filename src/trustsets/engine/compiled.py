@@ -1,8 +1,8 @@
-"""How the numerical kernels are compiled, and the one line that says so.
+"""How the numerical kernels are compiled, and the notice that tells the user about it.
 
-A kernel that Python calls is an `entry`: it is compiled on first use and kept on disk. What only
-other kernels call is `inner`: it becomes part of the entries that use it. Without the code that
-would let Python call it, and without a file of its own, it compiles several times faster.
+A kernel that Python calls is an `entry`: it is compiled on first use and cached on disk. A kernel
+that only other kernels call is `inner`: it is compiled into the entries that use it. It has no
+wrapper for Python and no cache file, so it compiles several times faster.
 """
 
 import logging
@@ -10,13 +10,19 @@ import sys
 from functools import partial
 from typing import Any
 
+import numpy as np
 from numba import njit
 from numba.core import event
+from numpy.typing import NDArray
 
-__all__ = ["REASSOCIATE", "entry", "inner"]
+__all__ = ["REASSOCIATE", "BoolArray", "FloatArray", "IntArray", "entry", "inner"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 REASSOCIATE = {"reassoc", "contract", "nsz"}
-"""Sums may be reordered, which lets them vectorise; infinities and NaN keep their meaning."""
+"""Sums may be reordered, so that they vectorise; infinities and NaN keep their meaning."""
 
 entry = partial(njit, cache=True, nogil=True)
 inner = partial(njit, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
@@ -28,7 +34,7 @@ _NOTICE = (
 
 
 class _Announcer(event.Listener):
-    """Says once that kernels are being compiled; code that comes from the cache is no event."""
+    """Announces the first compilation. Loading compiled code from the cache causes no event."""
 
     def on_start(self, event: Any) -> None:
         """Write the notice at the first compilation of a kernel of this package."""
@@ -47,7 +53,7 @@ event.register("numba:compile", _announcer)
 
 
 def stop_announcing() -> None:
-    """Write no notice from now on: it was written, or the caller has said so itself."""
+    """Write no notice from now on: it was written already, or the caller writes its own."""
     try:
         event.unregister("numba:compile", _announcer)
     except ValueError:  # unregistered before

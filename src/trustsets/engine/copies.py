@@ -1,32 +1,25 @@
-"""Equal calibration points become one point that counts several times. Imports NumPy and numba.
+"""Equal calibration points are merged into one point with a number of copies.
 
-Sums over points then take one term for all copies, and a path passes them in one pivot instead
-of one each.
+A sum over points then has one term for all copies, and a path passes them in one pivot.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trustsets.engine.compiled import entry
+from trustsets.engine.compiled import FloatArray, IntArray, entry
 
 __all__ = ["distinct_points"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
-
-def distinct_points(
-    phi: NDArray[np.float64], scores: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def distinct_points(phi: FloatArray, scores: FloatArray) -> tuple[IntArray, FloatArray]:
     """First row number and number of copies of every different point, in order of the first.
 
-    Equal points have equal keys, so they are neighbours when sorted by key. Different points
-    with one key may come between them; then some copies stay apart, which costs time only.
+    Equal points have equal keys, so sorting by key makes them neighbours. A different point with
+    the same key may come between two copies. These then stay apart, which costs time only.
     """
     key = np.empty(len(scores))
     largest = np.abs(phi).max(axis=0, initial=0.0)
     factors = np.sqrt(2.0 + np.arange(phi.shape[1])) / np.where(largest > 0.0, largest, 1.0)
-    point_keys(phi, scores, factors, key)
+    _point_keys(phi, scores, factors, key)
     order = np.argsort(key, kind="stable")
     ordered = key[order]
     again = 1 + np.flatnonzero(ordered[1:] == ordered[:-1])
@@ -41,13 +34,8 @@ def distinct_points(
 
 
 @entry()
-def point_keys(
-    phi: NDArray[np.float64],
-    scores: NDArray[np.float64],
-    factors: NDArray[np.float64],
-    out: NDArray[np.float64],
-) -> None:
-    """Store one number per point, the same for equal points: all are summed in one order."""
+def _point_keys(phi: FloatArray, scores: FloatArray, factors: FloatArray, out: FloatArray) -> None:
+    """Store one key per point; equal points get equal bits because the order of sums is fixed."""
     for i in range(len(scores)):
         total = scores[i]
         for j in range(len(factors)):

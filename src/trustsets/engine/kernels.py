@@ -1,44 +1,35 @@
-"""Linear algebra steps that the fit and the path share. Imports NumPy and numba only.
+"""Linear algebra steps that the fit and the path share.
 
-A vertex is held by its `corner`, the (r, r) array whose row k is column k of the inverse of the
-basic rows: `corner[k] @ rows[basis[l]] == (k == l)`. Row k is the edge along which basic point k
-alone gets a residual.
+A vertex is stored as its inverse basis, transposed: an (r, r) array `inverse` with
+``inverse[k] @ rows[basic[l]] == (k == l)``. Row k is the edge that leaves basic point k: along it
+the residuals of the other basic points stay zero.
 """
+
+from typing import Any
 
 import numpy as np
 
-from trustsets.engine.compiled import REASSOCIATE, entry, inner
-from trustsets.engine.problem import SPLITTER, FloatArray, IntArray
+from trustsets.engine.compiled import REASSOCIATE, FloatArray, IntArray, entry, inner
+from trustsets.engine.whitening import SPLITTER
 
-__all__ = [
-    "WIDTH",
-    "add_term",
-    "block_products",
-    "compensated_pull",
-    "dot",
-    "exchange",
-    "invert",
-    "nudged_residuals",
-    "products",
-    "row_dot",
-    "snap",
-    "three_way",
-]
-
-ROUNDING = 2.0**-46
-"""Rounding of a residual is below this share of the terms it is the sum of."""
 WIDTH = 16
 """Points per block: a few vector registers."""
+ZERO: Any = np.int64(0)
+"""Zero as a NumPy integer: numba compiles a kernel anew for each Python integer passed to it."""
+EDGE_TOL = 1e-11
+"""A product of a row with an edge counts as zero below this share of the edge's length."""
+ROUNDING = 2.0**-46
+"""The rounding error of a residual is below this share of the terms that it is the sum of."""
 SNAP_TOL = 1e-11
-"""Weights this close to an integer are that integer: sums of scores then carry no rounding."""
+"""A coefficient this close to an integer is that integer: its term then carries no rounding."""
 THRESHOLD_ROUNDING = 2.0**-42
-"""A threshold whose sum of weighted scores was rounded is raised by this share of its terms, some
-thirty times the rounding seen."""
+"""A threshold whose sum was rounded is raised by this share of the absolute values of its terms,
+some thirty times the largest rounding error seen."""
 
 
 @inner(fastmath=REASSOCIATE)
 def dot(left: FloatArray, right: FloatArray) -> float:
-    """Inner product; the sum may be reordered, which lets it vectorise."""
+    """Inner product; the sum may be reordered, so that it vectorises."""
     total = 0.0
     for k in range(len(left)):
         total += left[k] * right[k]
@@ -49,8 +40,8 @@ def dot(left: FloatArray, right: FloatArray) -> float:
 def row_dot(matrix: FloatArray, i: int, vector: FloatArray) -> float:
     """Inner product of row i and a vector.
 
-    Kernels index arrays instead of slicing them: a slice counts a reference, and threads that
-    count references to the same array wait for each other.
+    Kernels index arrays instead of slicing them: a slice changes the array's reference count,
+    and threads that change the same count wait for each other.
     """
     total = 0.0
     for k in range(matrix.shape[1]):
@@ -58,19 +49,28 @@ def row_dot(matrix: FloatArray, i: int, vector: FloatArray) -> float:
     return total
 
 
-@entry()
-def invert(rows: FloatArray, basis: IntArray, corner: FloatArray) -> bool:
-    """Store the transposed inverse of ``rows[basis]`` in `corner`; false if there is none.
+@inner(fastmath=REASSOCIATE)
+def rows_dot(left: FloatArray, i: int, right: FloatArray, k: int) -> float:
+    """Inner product of row i of one matrix and row k of another; the sum may be reordered."""
+    total = 0.0
+    for j in range(left.shape[1]):
+        total += left[i, j] * right[k, j]
+    return total
 
-    Gauss and Jordan with partial pivoting. Written out because a library's version brings its
-    error messages along, which take longer to compile than all the rest.
+
+@entry()
+def invert(rows: FloatArray, basic: IntArray, inverse: FloatArray) -> bool:
+    """Store the transposed inverse of ``rows[basic]`` in `inverse`; false if there is none.
+
+    Gauss-Jordan elimination with partial pivoting. It is written out because the code of a library
+    call includes error messages, which take longer to compile than all the rest.
     """
-    rank = len(basis)
+    rank = len(basic)
     left, right = np.empty((rank, rank)), np.zeros((rank, rank))
     for k in range(rank):
         right[k, k] = 1.0
         for j in range(rank):
-            left[k, j] = rows[basis[k], j]
+            left[k, j] = rows[basic[k], j]
     for j in range(rank):
         best = j
         for k in range(j + 1, rank):
@@ -81,16 +81,16 @@ def invert(rows: FloatArray, basis: IntArray, corner: FloatArray) -> bool:
         _eliminate(left, right, j, best)
     for k in range(rank):
         for j in range(rank):
-            corner[k, j] = right[j, k]
+            inverse[k, j] = right[j, k]
     return True
 
 
 @inner()
 def _eliminate(left: FloatArray, right: FloatArray, j: int, best: int) -> None:
     """Bring row `best` to place j, scale it and clear column j of all other rows."""
-    rank, inverse = len(left), 1.0 / left[best, j]
+    rank, reciprocal = len(left), 1.0 / left[best, j]
     for i in range(rank):
-        above, beside = left[best, i] * inverse, right[best, i] * inverse
+        above, beside = left[best, i] * reciprocal, right[best, i] * reciprocal
         left[best, i], right[best, i] = left[j, i], right[j, i]
         left[j, i], right[j, i] = above, beside
     for k in range(rank):
@@ -101,60 +101,53 @@ def _eliminate(left: FloatArray, right: FloatArray, j: int, best: int) -> None:
                 right[k, i] -= factor * right[j, i]
 
 
-@inner()
-def products(matrix: FloatArray, vector: FloatArray, out: FloatArray) -> None:
-    """Store `matrix @ vector` in `out`."""
-    for i in range(len(out)):
-        out[i] = row_dot(matrix, i, vector)
-
-
 @inner(fastmath=REASSOCIATE)
 def exchange(
-    corner: FloatArray, leaving: int, rows: FloatArray, entering: int, ratio: FloatArray
+    inverse: FloatArray, leaving: int, rows: FloatArray, entering: int, ratio: FloatArray
 ) -> None:
     """Replace basic row number `leaving` by `rows[entering]`: a rank-one update of the inverse.
 
-    Afterwards `ratio[k]` is what was subtracted from edge k in units of the old edge `leaving`;
-    `ratio[leaving]` is the inverse of the pivot.
+    Stores in ``ratio[k]`` the multiple of the old edge `leaving` that was subtracted from edge k,
+    and in ``ratio[leaving]`` the reciprocal of the pivot.
     """
     rank = len(ratio)
     for k in range(rank):
         total = 0.0
         for j in range(rank):
-            total += corner[k, j] * rows[entering, j]
+            total += inverse[k, j] * rows[entering, j]
         ratio[k] = total
-    inverse = 1.0 / ratio[leaving]
+    reciprocal = 1.0 / ratio[leaving]
     for k in range(rank):
         if k != leaving:
-            ratio[k] *= inverse
+            ratio[k] *= reciprocal
             for j in range(rank):
-                corner[k, j] -= ratio[k] * corner[leaving, j]
-    ratio[leaving] = inverse
+                inverse[k, j] -= ratio[k] * inverse[leaving, j]
+    ratio[leaving] = reciprocal
     for j in range(rank):
-        corner[leaving, j] *= inverse
+        inverse[leaving, j] *= reciprocal
 
 
 @entry()
-def _add_pull(rows: FloatArray, weights: FloatArray, total: FloatArray, lost: FloatArray) -> None:
+def _add_rows(rows: FloatArray, weights: FloatArray, total: FloatArray, lost: FloatArray) -> None:
     for i in range(len(rows)):
         for j in range(len(total)):
             add_term(weights[i] * rows[i, j], j, total, lost)
 
 
-def compensated_pull(rows: FloatArray, weights: FloatArray) -> FloatArray:
-    """Sum `weights[i] * rows[i]` over points, with Neumaier's correction.
+def compensated_sum(rows: FloatArray, weights: FloatArray) -> FloatArray:
+    """Sum ``weights[i] * rows[i]`` over points, with Neumaier's correction.
 
-    With a million terms of size one a plain sum can be off by 1e-10, near the tolerance that
-    decides ties; the corrected one is exact to the last bits of the result.
+    A plain sum of a million terms of size one can be off by 1e-10, which is near the tolerance of
+    dual values. The corrected sum is exact to the last bits.
     """
     total, lost = np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
-    _add_pull(rows, weights, total, lost)
+    _add_rows(rows, weights, total, lost)
     return total + lost
 
 
 @inner()
 def add_term(term: float, j: int, total: FloatArray, lost: FloatArray) -> None:
-    """Add to entry j of a sum; what rounding takes away goes into `lost` (Neumaier 1974)."""
+    """Add a term to entry j of a sum and its rounding error to `lost` (Neumaier 1974)."""
     new = total[j] + term
     part = new - total[j]
     lost[j] += (total[j] - (new - part)) + (term - part)
@@ -165,54 +158,54 @@ def add_term(term: float, j: int, total: FloatArray, lost: FloatArray) -> None:
 def nudged_residuals(
     rows: FloatArray,
     norms: FloatArray,
-    scores: FloatArray,
+    centred_scores: FloatArray,
     nudges: FloatArray,
-    basis: IntArray,
-    corner: FloatArray,
+    basic: IntArray,
+    inverse: FloatArray,
     out: FloatArray,
 ) -> None:
-    """Residuals of nudged scores at the vertex of `basis`, exactly zero on it.
+    """Residuals of nudged scores at the vertex of the `basic` points, exactly zero on these.
 
-    Scores and nudges have each their own vertex. A residual of the scores that rounding alone
-    could explain is zero: the point is tied, and the residual of its nudge, which has all its
-    digits, decides its side. So the side of a point depends on the basis, never on the way there.
+    Scores and nudges are solved for separately. A residual of the scores within `ROUNDING` of zero
+    counts as zero: the point is tied, and the residual of its nudge, which has all its digits,
+    decides its side. So the side of a point depends on the vertex and not on the way there.
     """
-    beta, small = np.empty(len(basis)), np.empty(len(basis))
-    solve_vertex(rows, scores, basis, corner, beta)
-    solve_vertex(rows, nudges, basis, corner, small)
+    beta, small = np.empty(len(basic)), np.empty(len(basic))
+    _solve_vertex(rows, centred_scores, basic, inverse, beta)
+    _solve_vertex(rows, nudges, basic, inverse, small)
     size = np.sqrt(dot(beta, beta))
     for i in range(len(rows)):
-        plain = scores[i] - row_dot(rows, i, beta)
+        plain = centred_scores[i] - row_dot(rows, i, beta)
         out[i] = nudges[i] - row_dot(rows, i, small)
-        if abs(plain) > ROUNDING * (abs(scores[i]) + norms[i] * size):
+        if abs(plain) > ROUNDING * (abs(centred_scores[i]) + norms[i] * size):
             out[i] += plain
-    for k in range(len(basis)):
-        out[basis[k]] = 0.0
+    for k in range(len(basic)):
+        out[basic[k]] = 0.0
 
 
 @inner()
-def solve_vertex(
-    rows: FloatArray, values: FloatArray, basis: IntArray, corner: FloatArray, out: FloatArray
+def _solve_vertex(
+    rows: FloatArray, values: FloatArray, basic: IntArray, inverse: FloatArray, out: FloatArray
 ) -> None:
-    """Solve ``rows[basis] @ out = values[basis]``, refined with residuals in twice the precision.
+    """Solve ``rows[basic] @ out = values[basic]``, refined with residuals in twice the precision.
 
-    Basic rows may be close to dependent. Refinement makes the error that of rounding `out` itself.
+    Basic rows may be nearly dependent. Refinement leaves no error but the rounding of `out` itself.
     """
-    rank = len(basis)
+    rank = len(basic)
     for j in range(rank):
         out[j] = 0.0
     for _ in range(3):
         for k in range(rank):
-            left = _gap(rows, basis[k], out, values[basis[k]])
+            left = _gap(rows, basic[k], out, values[basic[k]])
             for j in range(rank):
-                out[j] += left * corner[k, j]
+                out[j] += left * inverse[k, j]
 
 
 @inner()
 def _gap(rows: FloatArray, i: int, vector: FloatArray, value: float) -> float:
-    """``value - rows[i] @ vector`` with the rounding of every product and sum made good.
+    """``value - rows[i] @ vector`` with the rounding errors of all products and sums added back.
 
-    Two-product and two-sum (Dekker, Knuth), as in `problem`.
+    Two-product and two-sum (Dekker, Knuth), as in `whitening`.
     """
     total, lost = value, 0.0
     for j in range(len(vector)):
@@ -231,29 +224,30 @@ def _gap(rows: FloatArray, i: int, vector: FloatArray, value: float) -> float:
 
 
 @inner()
-def snap(weight: float) -> float:
-    """Replace a weight by the nearest integer where that is within `SNAP_TOL`.
+def _snap(coefficient: float) -> float:
+    """Replace a coefficient by the nearest integer where that is within `SNAP_TOL`.
 
     A test row that is a calibration row, or a sum of such rows as with groups, has integer
-    weights; rounding would turn its threshold of 0 into -1e-17.
+    coefficients. Without snapping, rounding would turn a threshold of 0 into -1e-17.
     """
-    whole = np.floor(weight + 0.5)
-    return whole if abs(weight - whole) <= SNAP_TOL else weight
+    whole = np.floor(coefficient + 0.5)
+    return whole if abs(coefficient - whole) <= SNAP_TOL else coefficient
 
 
 @entry()
-def weighted_sum(vectors: FloatArray, weights: int, scores: int) -> float:
-    """Threshold of a vertex: row `scores` of `vectors` weighted by row `weights`, rounded up.
+def weighted_sum(vectors: FloatArray, coefficients: int, scores: int) -> float:
+    """Threshold of a vertex: row `scores` of `vectors` times row `coefficients`, rounded up.
 
     A sum that was not rounded is returned as it is. In exact arithmetic a threshold may equal the
-    score of a class; rounded down it would leave that class out.
+    score of a class, and a threshold that was rounded down would leave that class out.
     """
     value, size, exact = 0.0, 0.0, True
     for k in range(vectors.shape[1]):
-        weight = snap(vectors[weights, k])
-        term = weight * vectors[scores, k]
+        coefficient = _snap(vectors[coefficients, k])
+        term = coefficient * vectors[scores, k]
         total = value + term
-        exact = exact and abs(weight) <= 1.0 and weight == np.floor(weight + 0.5)
+        # Products with 0, 1 and -1 are exact. A sum is if both differences give its parts back.
+        exact = exact and abs(coefficient) <= 1.0 and coefficient == np.floor(coefficient + 0.5)
         exact = exact and total - value == term and total - term == value
         value, size = total, size + abs(term)
     return value if exact else value + THRESHOLD_ROUNDING * size
@@ -289,9 +283,9 @@ def _swap_entries(key: FloatArray, weight: FloatArray, index: IntArray, i: int, 
 def block_products(
     blocks: FloatArray, block: int, vectors: FloatArray, v: int, out: FloatArray, low: int
 ) -> None:
-    """Products of the points of one block with `vectors[v]`, into `out` from `low` on.
+    """Store the products of the points of one block with ``vectors[v]`` in `out`, from `low` on.
 
-    Four coordinates at a time: sums then live in registers instead of memory.
+    Four coordinates are summed at a time, so that the sums stay in registers.
     """
     rank = vectors.shape[1]
     for lane in range(WIDTH):

@@ -1,79 +1,58 @@
-"""Landmarks: solved problems near which the path of a test point may start.
+"""Landmarks: solved goals near which the path of a test point may start.
 
-The vertex of a test point depends on its goal alone, the row times its level. A path may begin
-at any goal whose vertex is known; the nearer the two goals, the fewer the pivots between them. The
-landmarks are the base vertex, whose goal is zero, and the vertices of some calibration rows,
-solved when thresholds are first asked for. Each is reached from the nearest one found before it and
-is kept if that took some pivots, so they are dense where vertices change fast. A test point starts
-at the nearest: whatever other points come with it, its path is the same.
+The goal of a test point is its row times its weight, and its vertex depends on the goal alone. A
+path may start at any goal whose vertex is known, and takes fewer pivots the nearer the two are. The
+landmarks are the base vertex, whose goal is zero, and the vertices of some calibration rows, which
+are solved when thresholds are first asked for. Each row is reached from the nearest landmark found
+before it and becomes one itself if that took some pivots, so landmarks are dense where vertices
+change fast. A test point starts at its nearest landmark, whatever other points come with it.
 """
 
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from trustsets.engine.compiled import entry, inner
-from trustsets.engine.kernels import WIDTH, block_products
-from trustsets.engine.problem import FloatArray, IntArray, Problem
-from trustsets.engine.scan import COPIES, Base
-
-__all__ = [
-    "ETA",
-    "INVERSE",
-    "MEMBER_ROWS",
-    "MOST",
-    "MOST_MEMBERS",
-    "PULL",
-    "RESIDUAL",
-    "ROUND",
-    "SHIFT",
-    "Landmarks",
-    "begin_landmarks",
-    "candidate_rows",
-    "nearest_landmark",
-    "nearest_landmarks",
-]
+from trustsets.engine.compiled import FloatArray, IntArray, entry, inner
+from trustsets.engine.kernels import WIDTH, ZERO, block_products
+from trustsets.engine.problem import Problem
+from trustsets.engine.scan_order import COPIES, ScanOrder
 
 MOST = 1023
 """Landmarks besides the base vertex. More shorten paths but lengthen the search for the nearest."""
 MOST_BYTES = 2**26
-"""Memory that landmarks may take: high ranks have fewer of them."""
+"""Memory that landmarks may take: there are fewer of them where the rank is high."""
 ROUND = 256
-"""Candidates between two looks at whether more are worth their time."""
+"""Candidates between two checks whether more are worth their time."""
 POINTS_EACH = 2
-"""Calibration points per candidate: small problems are not worth many."""
+"""Calibration points per candidate: a small problem does not repay many landmarks."""
 MEMBER_FACTOR, MOST_MEMBERS = 4, 24
-"""Members per dimension that landmarks may have on average, and that one may have."""
-SHIFT, ETA, PULL, INVERSE = cast(Any, np.arange(4))
-"""Rows of `Landmarks.vertex`; the first three are those of `PathState.vectors` too."""
+"""Members that landmarks may have on average, and that one may have, in units of the rank."""
+FROM_BASE, DUAL, NONBASIC_SUM, INVERSE = cast(Any, np.arange(4))
+"""Rows of `Landmarks.vertex`; the first three are those of `PathState.vectors`, too."""
 RESIDUAL: Any = np.int64(2)
 """Row of the residuals of members, after `SIDE` and `COPIES`."""
-START: Any = np.int64(0)
-"""Where products of a block go that nobody keeps."""
 MEMBER_ROWS: Any = np.int64(3)
 """Rows of `Landmarks.member`."""
 
 
 class Landmarks(NamedTuple):
-    """Vertices to start from, packed in few arrays (see `scan`).
+    """Vertices to start from, packed in few arrays (see `scan_order`).
 
     Attributes
     ----------
     blocks : (n_blocks, rank, WIDTH) array
-        Goals in the layout of `block_products`.
+        Goals, in the layout of `Scan.blocks`.
     half_square : (n_blocks * WIDTH,) array
         Half the squared length of each goal; infinite where there is no landmark.
     vertex : (L, INVERSE + rank, rank) array
-        Of each landmark: the rows `SHIFT`, `ETA` and `PULL` of `PathState.vectors`, then the
-        inverse of its basic rows.
+        For each landmark the rows `FROM_BASE`, `DUAL` and `NONBASIC_SUM` of `PathState.vectors`,
+        then its inverse basis.
     slot : (L, rank) array
-        Members that are basic, as in `PathState`.
+        Which members are basic, as in `PathState`.
     first : (L + 1,) array
-        Where the members of each landmark begin in the arrays below; those of the next follow.
-    position, row : (capacity,) and (capacity, rank) arrays
-        Of the members, as in `PathState`.
-    member : (MEMBER_ROWS, capacity) array
-        Rows `SIDE`, `COPIES` and `RESIDUAL` of the members.
+        Where the members of each landmark begin in the arrays below, which list them in turn.
+    position, row, member : (capacity,), (capacity, rank) and (MEMBER_ROWS, capacity) arrays
+        The members, as in `PathState`; `member` has the rows `SIDE`, `COPIES` and `RESIDUAL`.
     """
 
     blocks: FloatArray
@@ -85,31 +64,22 @@ class Landmarks(NamedTuple):
     row: FloatArray
     member: FloatArray
 
-    @property
-    def goal(self) -> FloatArray:
-        """Goals, a row each."""
-        n_blocks, rank, width = self.blocks.shape
-        rows = self.blocks.transpose(0, 2, 1).reshape(n_blocks * width, rank)
-        return rows[: len(self.slot)]
 
-
-def begin_landmarks(base: Base, size: int) -> Landmarks:
+def begin_landmarks(scan_order: ScanOrder, size: int) -> Landmarks:
     """Write the base vertex, whose goal is zero, as the first of `size` landmarks.
 
-    None of the others can be the nearest before it is written.
+    The others are at infinite distance, so none of them is the nearest before it is written.
     """
-    rank = len(base.eta)
-    marks = _empty_landmarks(size, rank)
-    marks.half_square[0], marks.first[1] = 0.0, rank
-    marks.vertex[0, ETA], marks.vertex[0, PULL], marks.vertex[0, INVERSE:] = (
-        base.eta,
-        base.pull,
-        base.corner,
-    )
-    marks.slot[0] = marks.position[:rank] = np.arange(rank)
-    marks.row[:rank] = base.rows
-    marks.member[COPIES, :rank] = base.points[COPIES, :rank]
-    return marks
+    vertex = scan_order.vertex
+    rank = len(vertex.eta)
+    landmarks = _empty_landmarks(size, rank)
+    landmarks.half_square[0], landmarks.first[1] = 0.0, rank
+    landmarks.vertex[0, DUAL], landmarks.vertex[0, NONBASIC_SUM] = vertex.eta, vertex.nonbasic_sum
+    landmarks.vertex[0, INVERSE:] = vertex.inverse
+    landmarks.slot[0] = landmarks.position[:rank] = np.arange(rank)
+    landmarks.row[:rank] = scan_order.basic_rows
+    landmarks.member[COPIES, :rank] = scan_order.scan.points[COPIES, :rank]
+    return landmarks
 
 
 def _empty_landmarks(size: int, rank: int) -> Landmarks:
@@ -129,8 +99,8 @@ def _empty_landmarks(size: int, rank: int) -> Landmarks:
 def candidate_rows(problem: Problem, most: int) -> FloatArray:
     """Calibration rows to make landmarks of: a fixed random choice, longer rows more likely.
 
-    Test rows are distributed like calibration rows, and long ones have the longest paths. Within a
-    round shorter rows come first: they lie between the base vertex and the longer ones.
+    Test rows are distributed like calibration rows, and long rows have the longest paths. Within a
+    round shorter rows come first, because they lie between the base vertex and the longer ones.
     """
     n_points, rank = problem.rows.shape
     each = 8 * (1 + MEMBER_FACTOR) * max(rank, 1) ** 2
@@ -147,42 +117,37 @@ def candidate_rows(problem: Problem, most: int) -> FloatArray:
     return np.asarray(problem.rows[chosen])
 
 
-def nearest_landmarks(
-    rows: FloatArray, levels: FloatArray, marks: Landmarks, out: IntArray
-) -> None:
-    """Store for every row the number of the landmark whose goal is nearest to its own."""
-    _nearest(rows, levels, marks.blocks, marks.half_square, np.empty(WIDTH), out)
-
-
 @entry()
-def _nearest(
+def nearest_landmarks(
     rows: FloatArray,
-    levels: FloatArray,
+    weights: FloatArray,
     blocks: FloatArray,
     half_square: FloatArray,
     here: FloatArray,
     out: IntArray,
 ) -> None:
+    """Store for every row the number of the landmark whose goal is nearest to its own."""
     for i in range(len(rows)):
-        out[i] = nearest_landmark(rows, i, levels[i], blocks, half_square, len(blocks), here)
+        out[i] = nearest_landmark(rows, i, weights[i], blocks, half_square, len(blocks), here)
 
 
 @inner()
 def nearest_landmark(
     rows: FloatArray,
     i: int,
-    level: float,
+    weight: float,
     blocks: FloatArray,
     half_square: FloatArray,
     count: int,
     here: FloatArray,
 ) -> int:
-    """Nearest landmark, among the first `count` blocks of them, to the goal of row i."""
+    """Number of the landmark, in the first `count` blocks, that is nearest to the goal of row i."""
     best, nearest = np.inf, 0
+    # |goal - landmark|^2 / 2 less |goal|^2 / 2, which is the same for all landmarks.
     for block in range(count):
-        block_products(blocks, block, rows, i, here, START)
+        block_products(blocks, block, rows, i, here, ZERO)
         for lane in range(WIDTH):
-            far = half_square[block * WIDTH + lane] - level * here[lane]
+            far = half_square[block * WIDTH + lane] - weight * here[lane]
             if far < best:
                 best, nearest = far, block * WIDTH + lane
     return nearest

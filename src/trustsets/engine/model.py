@@ -1,4 +1,4 @@
-"""The two public calls: fit once, then thresholds of any number of test points."""
+"""The two public calls: fit once, then compute thresholds of any number of test points."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,24 +10,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trustsets._common.blocks import available_cores
+from trustsets.engine.compiled import FloatArray, IntArray
 from trustsets.engine.descent import CAPPED, UNBOUNDED
-from trustsets.engine.fit import Certificate, Vertex, fit_vertex
-from trustsets.engine.kernels import weighted_sum
+from trustsets.engine.extreme import Solved, WeightedSample, choose_sample, fit_extreme
+from trustsets.engine.fit import fit_vertex
+from trustsets.engine.kernels import WIDTH, weighted_sum
 from trustsets.engine.landmarks import Landmarks, nearest_landmarks
-from trustsets.engine.oracle import SOLVER_TOL, solve_reduced
-from trustsets.engine.path import LEVEL_TOL, follow_all, make_landmarks
-from trustsets.engine.problem import (
-    RESOLUTION,
-    FloatArray,
-    IntArray,
-    Problem,
-    build_problem,
-    coarsen,
-    read_matrix,
-)
-from trustsets.engine.pulled import Guards, Solved, choose_guards, fit_pulled
-from trustsets.engine.result import Thresholds
-from trustsets.engine.scan import Base, prepare
+from trustsets.engine.linear_program import SOLVER_TOL, solve_reduced
+from trustsets.engine.path import WEIGHT_TOL, follow_paths, make_landmarks
+from trustsets.engine.problem import RESOLUTION, Problem, build_problem, coarsen, read_matrix
+from trustsets.engine.result import Thresholds, blank_thresholds
+from trustsets.engine.scan_order import ScanOrder, make_scan_order
+from trustsets.engine.vertex import Certificate
 from trustsets.errors import InputError
 from trustsets.status import Status
 
@@ -36,61 +30,60 @@ __all__ = ["QuantileModel", "fit_quantiles", "warm_up"]
 T = TypeVar("T")
 
 RESOLUTIONS = (RESOLUTION, 2.0**-24, 2.0**-12, 4.0)
-"""How closely scores are told apart, as shares of their scale. Where rounding keeps a solution
-from being certified, the next one rounds scores up more coarsely; with the last all are equal."""
+"""Score differences that count as ties, as shares of the score scale. Where rounding keeps a
+solution from being certified, the next one is tried; with the last all scores are equal."""
 CHUNK = 256
-"""Test points a thread takes at a time."""
+"""Test points that a thread takes at a time."""
 MOST_SOLVED = 256
-"""Extreme rows that others may start from; with more the search for the nearest takes longer."""
+"""Extreme rows that others may start from; more would lengthen the search for the nearest."""
 
 
 @dataclass(frozen=True, eq=False)
 class QuantileModel:
-    """A fitted base problem, ready to give thresholds; made by `fit_quantiles`.
+    """A fitted base problem, which gives thresholds of test points; made by `fit_quantiles`.
 
     Attributes
     ----------
     alpha : float
         Miscoverage.
-    basis : (rank,) array
-        Calibration points that the base fit passes through. The model is a function of the
-        calibration data and this array: ``fit_quantiles(phi, scores, alpha, start=basis)``
-        makes an equal model without searching.
+    basic_points : (rank,) array
+        Row numbers of the calibration points that the base fit passes through. They and the
+        calibration data determine the model:
+        ``fit_quantiles(phi, scores, alpha, start=basic_points)`` makes an equal one without a
+        search.
     certificate : Certificate
         Proof that the base fit is optimal.
     """
 
     alpha: float
-    basis: IntArray
+    basic_points: IntArray
     certificate: Certificate
     _problem: Problem
-    _vertex: Vertex
-    _base: Base
+    _scan_order: ScanOrder
     _resolution: float
-    _certified: bool
 
     @cached_property
-    def _marks(self) -> Landmarks:
+    def _landmarks(self) -> Landmarks:
         """Made when thresholds are first asked for: a fit alone does not need them."""
-        return make_landmarks(self._problem, self._base)
+        return make_landmarks(self._problem, self._scan_order)
 
     @property
-    def _no_marks(self) -> Landmarks:
-        """The base vertex alone, which is the whole path of rows without weight."""
-        return make_landmarks(self._problem, self._base, most=0)
+    def _base_landmark(self) -> Landmarks:
+        """The base vertex alone, which is the whole path of rows with weight zero."""
+        return make_landmarks(self._problem, self._scan_order, most=0)
 
     @cached_property
-    def _guards(self) -> Guards:
-        return choose_guards(self._problem, self._base)
+    def _sample(self) -> WeightedSample:
+        return choose_sample(self._problem, self._scan_order)
 
     @property
     def rank(self) -> int:
         """Dimension of the function class on the calibration data."""
-        return len(self.basis)
+        return len(self.basic_points)
 
     @property
     def n_columns(self) -> int:
-        """Number of basis functions p a test row must have."""
+        """Number of basis functions p that a test row must have."""
         return len(self._problem.whitening.scale)
 
     @property
@@ -98,24 +91,32 @@ class QuantileModel:
         """Number of calibration points n."""
         return int(self._problem.copies.sum())
 
-    def thresholds(self, phi_test: ArrayLike, level: ArrayLike | None = None) -> Thresholds:
+    def thresholds(
+        self,
+        phi_test: ArrayLike,
+        weight: ArrayLike | None = None,
+        *,
+        level: ArrayLike | None = None,
+    ) -> Thresholds:
         r"""Threshold :math:`S^*` of every test row.
 
-        With weight u (the `level`) on a test row :math:`\phi`,
+        With weight u on a test row :math:`\phi`,
 
         .. math:: S^* = \phi'\beta(u),\qquad \beta(u) = \arg\min_b \sum_i \ell_\alpha(s_i -
             \Phi_i b) - u\,\phi'b,
 
         and the smallest such value where the minimum is not unique. Breakpoints within 1e-9 of
-        the level count as equal to it.
+        the weight count as equal to it.
 
         Parameters
         ----------
         phi_test : (m, p) array
             Basis rows of the test points.
-        level : float or (m,) array, optional
-            Weights in ``(-alpha, 1 - alpha]``. The default ``1 - alpha`` gives coverage of at
+        weight : float or (m,) array, optional
+            Weights u in ``(-alpha, 1 - alpha]``. The default ``1 - alpha`` gives coverage of at
             least ``1 - alpha``; uniform draws give exactly that.
+        level : float or (m,) array, optional
+            The former name of `weight`.
 
         Returns
         -------
@@ -130,18 +131,19 @@ class QuantileModel:
         >>> model = fit_quantiles(np.ones((19, 1)), np.arange(19.0), alpha=0.1)
         >>> model.thresholds(np.ones((1, 1))).values
         array([17.])
-        >>> model.thresholds(np.ones((2, 1)), level=[-0.05, 0.5]).values
+        >>> model.thresholds(np.ones((2, 1)), weight=[-0.05, 0.5]).values
         array([17., 17.])
         """
         phi = self._read_rows(phi_test)
-        levels = self._read_levels(level, len(phi))
-        if not self._certified:
-            return self._all_uncertified(len(phi))
-        result = self._follow(phi, levels)
+        weights = self._read_weights(level if weight is None else weight, len(phi))
+        if not self.certificate.holds:
+            status = np.full(len(phi), Status.UNCERTIFIED, np.int8)
+            return Thresholds(np.full(len(phi), np.inf), status, np.zeros(len(phi), np.int64))
+        result = self._follow(phi, weights)
         unseen = self._problem.whitening.leaves_row_space(phi)
-        result.values[unseen] = np.copysign(np.inf, levels[unseen])
+        result.values[unseen] = np.copysign(np.inf, weights[unseen])
         result.status[unseen] = Status.UNSEEN_DIRECTION
-        self._finish_long(phi, levels, result)
+        self._solve_rest(phi, weights, result)
         np.ldexp(result.values, self._problem.exponent, out=result.values)
         if self._resolution > RESOLUTIONS[0]:
             result.status[np.isfinite(result.values)] = Status.ROUNDED_UP
@@ -153,21 +155,23 @@ class QuantileModel:
         """Values of the base fit, shape (m,): lower bounds of the thresholds, without a path.
 
         Infinite for a row with a direction that no calibration point has.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from trustsets.engine import fit_quantiles
+        >>> fit_quantiles(np.ones((18, 1)), np.arange(18.0), alpha=0.1).fitted([[1.0]])
+        array([16.])
         """
         rows = self._read_rows(phi)
-        if not self._certified:
+        if not self.certificate.holds:
             return np.full(len(rows), -np.inf)
-        problem, basis = self._problem, self._vertex.basis
-        beta = self._vertex.corner.T @ problem.scores[basis]
+        problem, vertex = self._problem, self._scan_order.vertex
+        beta = vertex.inverse.T @ problem.scores[vertex.basic_points]
         # Not a matrix product: the last digits of one depend on the other rows of its batch.
         values = np.einsum("ij,j->i", problem.whitening.apply(rows), beta)
         values[problem.whitening.leaves_row_space(rows)] = np.inf
         return np.asarray(np.ldexp(values, problem.exponent))
-
-    def _all_uncertified(self, count: int) -> Thresholds:
-        """Infinite thresholds: the answer where even the coarsest base fit has no proof."""
-        status = np.full(count, Status.UNCERTIFIED, np.int8)
-        return Thresholds(np.full(count, np.inf), status, np.zeros(count, np.int64))
 
     def _read_rows(self, phi_test: ArrayLike) -> FloatArray:
         phi = read_matrix(phi_test, "phi_test")
@@ -178,55 +182,45 @@ class QuantileModel:
             )
         return phi
 
-    def _read_levels(self, level: ArrayLike | None, count: int) -> FloatArray:
-        given = np.asarray(1.0 - self.alpha if level is None else level, dtype=np.float64)
+    def _read_weights(self, weight: ArrayLike | None, count: int) -> FloatArray:
+        given = np.asarray(1.0 - self.alpha if weight is None else weight, dtype=np.float64)
         if given.ndim > 1 or (given.ndim == 1 and len(given) != count):
             raise InputError(
-                f"level must be one number or one per test row ({count}), got shape {given.shape}."
+                f"weight must be one number or one per test row ({count}), got shape "
+                f"{given.shape}; pass a number, an array of that length, or None for 1 - alpha."
             )
         if not np.all((given > -self.alpha) & (given <= 1.0 - self.alpha)):
             raise InputError(
-                f"level must lie in (-alpha, 1 - alpha] = ({-self.alpha}, {1.0 - self.alpha}], got "
-                f"values from {given.min()} to {given.max()}; draw uniformly from that interval."
+                f"weight must lie in (-alpha, 1 - alpha] = ({-self.alpha}, {1.0 - self.alpha}], "
+                f"got values from {given.min()} to {given.max()}; draw uniformly from that "
+                "interval."
             )
-        return np.ascontiguousarray(np.broadcast_to(given, (count,)))
+        # A copy: numba would compile all kernels again for the read-only view.
+        return np.array(np.broadcast_to(given, (count,)))
 
-    def _follow(self, phi: FloatArray, levels: FloatArray) -> Thresholds:
+    def _follow(self, phi: FloatArray, weights: FloatArray) -> Thresholds:
         """Run the paths in threads; a point's result does not depend on how rows are split."""
-        out = Thresholds(
-            np.empty(len(phi)), np.empty(len(phi), np.int8), np.empty(len(phi), np.int64)
-        )
-
+        out = blank_thresholds(len(phi))
         rows, starts = np.empty((len(phi), self.rank)), np.empty(len(phi), np.int64)
-        marks = self._marks if np.any(levels != 0.0) else self._no_marks
+        landmarks = self._landmarks if np.any(weights != 0.0) else self._base_landmark
 
         def locate(part: slice) -> None:
             rows[part] = self._problem.whitening.apply(phi[part])
-            nearest_landmarks(rows[part], levels[part], marks, starts[part])
+            arrays = landmarks.blocks, landmarks.half_square, np.empty(WIDTH)
+            nearest_landmarks(rows[part], weights[part], *arrays, starts[part])
 
         def run(part: IntArray) -> None:
-            follow_all(
-                rows,
-                levels,
-                starts,
-                part,
-                self._base,
-                marks,
-                False,
-                out.values,
-                out.status,
-                out.pivots,
-            )
+            follow_paths(rows, weights, starts, part, self._scan_order.scan, landmarks, out)
 
         _in_threads(locate, list(_chunks(len(phi))))
         order = np.argsort(starts, kind="stable")
         _in_threads(run, [order[part] for part in _chunks(len(phi))])
         return out
 
-    def _finish_long(self, phi: FloatArray, levels: FloatArray, result: Thresholds) -> None:
-        """Points whose path was too long or failed its check: by descent, else by linear program.
+    def _solve_rest(self, phi: FloatArray, weights: FloatArray, result: Thresholds) -> None:
+        """Solve points whose path was too long or failed its check one by one.
 
-        Their status comes back as `EXACT`, `HIGH_LEVERAGE` or, after the program, `FALLBACK`.
+        Their status becomes `EXACT`, `HIGH_LEVERAGE` or, after a linear program, `FALLBACK`.
         """
         left = np.flatnonzero(result.status == Status.FALLBACK)
         rows = self._problem.whitening.apply(phi[left])
@@ -234,68 +228,55 @@ class QuantileModel:
 
         def run(k: int) -> None:
             i = left[k]
-            result.values[i], result.status[i] = self._solve_alone(
-                rows[k], float(levels[i]), solved
-            )
+            weight = float(weights[i])
+            result.values[i], result.status[i] = self._solve_alone(rows[k], weight, solved)
 
-        # The longest rows take longest: started first, they do not leave a thread waiting.
+        # The longest rows take longest. Started first, they do not leave a thread waiting.
         lengths = np.einsum("ij,ij->i", rows, rows)
         _in_threads(run, np.argsort(-lengths).tolist())
 
     def _solve_alone(
-        self, row: FloatArray, level: float, solved: list[Solved]
+        self, row: FloatArray, weight: float, solved: list[Solved]
     ) -> tuple[float, Status]:
-        """One whitened row by descent; by linear program if that fails."""
-        problem, infinity = self._problem, float(np.copysign(np.inf, level))
-        # Just below the level the optimum is unique, and it is the smallest one at the level.
-        goal = (level - LEVEL_TOL) * row
+        """Solve one whitened row as an extreme one, or by linear program if that fails."""
+        problem = self._problem
+        # As on a path: just below the weight the optimum is the smallest one at the weight.
+        goal = (weight - WEIGHT_TOL) * row
         try:
-            status, basis, vertex = fit_pulled(
-                problem, self._vertex, self._base, self._guards, goal, solved
-            )
+            status, vertex = fit_extreme(problem, self._scan_order, self._sample, goal, solved)
         except np.linalg.LinAlgError:  # basic rows on the way became dependent
-            status, basis, vertex = CAPPED, self._vertex.basis, None
+            status, vertex = CAPPED, None
         if status == UNBOUNDED:
-            return infinity, Status.HIGH_LEVERAGE
+            return float(np.copysign(np.inf, weight)), Status.HIGH_LEVERAGE
         if vertex is not None and vertex.certificate.holds:
             if len(solved) < MOST_SOLVED:
-                solved.append((goal, basis))
-            terms = np.stack([vertex.corner @ row, problem.scores[basis]])
+                solved.append((goal, vertex.basic_points))
+            terms = np.stack([vertex.inverse @ row, problem.scores[vertex.basic_points]])
             return weighted_sum(terms, 0, 1), Status.EXACT
-        scale = problem.score_scale
-        value = solve_reduced(
-            problem.rows,
-            problem.scores / scale,
-            problem.copies,
-            self._vertex.residuals,
-            problem.norms,
-            self.alpha,
-            row,
-            level,
-        )
+        value = solve_reduced(problem, self._scan_order.vertex.residuals, row, weight)
         if value is None:
-            return self._solve_rounded(row, level)
-        # HiGHS satisfies constraints up to its tolerance; a threshold may only err upwards.
-        value += 2.0 * SOLVER_TOL
-        return scale * value, Status.FALLBACK if np.isfinite(value) else Status.HIGH_LEVERAGE
+            return self._solve_rounded(row, weight)
+        # HiGHS satisfies constraints up to its tolerance, and a threshold may only err upwards.
+        value = problem.score_scale * (value + 2.0 * SOLVER_TOL)
+        return value, Status.FALLBACK if np.isfinite(value) else Status.HIGH_LEVERAGE
 
-    def _solve_rounded(self, row: FloatArray, level: float) -> tuple[float, Status]:
-        """One row that no solver could settle: by the same problem with scores rounded up."""
+    def _solve_rounded(self, row: FloatArray, weight: float) -> tuple[float, Status]:
+        """Solve one row that no solver settled, with scores rounded up more coarsely."""
         coarser = self._coarser
         if coarser is None:
             return np.inf, Status.UNCERTIFIED
-        value, status = coarser._solve_alone(row, level, [])
+        value, status = coarser._solve_alone(row, weight, [])
         return value, Status.ROUNDED_UP if np.isfinite(value) else status
 
     @cached_property
     def _coarser(self) -> "QuantileModel | None":
-        """The model of coarser scores, the next in `RESOLUTIONS`."""
+        """The model with the next of the `RESOLUTIONS`."""
         left = [step for step in RESOLUTIONS if step > self._resolution]
         return _fit(coarsen(self._problem, left[0]), None, left[0]) if left else None
 
 
 def _in_threads(run: Callable[[T], None], tasks: Sequence[T]) -> None:
-    """Run all tasks; the kernels release the interpreter's lock. One task needs no thread."""
+    """Run all tasks in threads, which works because kernels release the interpreter's lock."""
     if len(tasks) <= 1:
         for task in tasks:
             run(task)
@@ -315,18 +296,18 @@ def fit_quantiles(
     *,
     start: ArrayLike | None = None,
 ) -> QuantileModel:
-    """Fit the quantile regression from which thresholds of test points follow.
+    """Fit the quantile regression from which the thresholds of test points follow.
 
     Parameters
     ----------
     phi_calib : (n, p) array
         Basis rows of the calibration points; any rank, any scale.
     scores_calib : (n,) array
-        Scores of their true labels; ties are welcome.
+        Scores of their true labels; ties are allowed.
     alpha : float
         Miscoverage, strictly between 0 and 1.
     start : (rank,) array, optional
-        The `basis` of a model fitted on the same data: skips the search.
+        The `basic_points` of a model fitted on the same data, which make a search unnecessary.
 
     Returns
     -------
@@ -334,20 +315,20 @@ def fit_quantiles(
 
     Examples
     --------
-    Two disjoint groups get each their own conformal quantile:
+    Each of two disjoint groups gets its own conformal quantile:
 
     >>> import numpy as np
     >>> groups = np.repeat(np.eye(2), [9, 19], axis=0)
     >>> model = fit_quantiles(groups, np.arange(28.0), alpha=0.1)
     >>> model.thresholds(np.eye(2)).values
     array([ 8., 26.])
-    >>> again = fit_quantiles(groups, np.arange(28.0), alpha=0.1, start=model.basis)
-    >>> bool(np.all(again.basis == model.basis))
+    >>> again = fit_quantiles(groups, np.arange(28.0), alpha=0.1, start=model.basic_points)
+    >>> bool(np.all(again.basic_points == model.basic_points))
     True
     """
     problem = build_problem(phi_calib, scores_calib, alpha)
     model = _fit(problem, None if start is None else np.asarray(start), RESOLUTIONS[0])
-    while not model._certified and model._coarser is not None:
+    while not model.certificate.holds and model._coarser is not None:
         model = model._coarser
     return model
 
@@ -356,13 +337,11 @@ def _fit(problem: Problem, start: IntArray | None, resolution: float) -> Quantil
     vertex = fit_vertex(problem, start)
     return QuantileModel(
         alpha=problem.alpha,
-        basis=problem.first[vertex.basis],
+        basic_points=problem.first[vertex.basic_points],
         certificate=vertex.certificate,
         _problem=problem,
-        _vertex=vertex,
-        _base=prepare(problem, vertex),
+        _scan_order=make_scan_order(problem, vertex),
         _resolution=resolution,
-        _certified=vertex.certificate.holds,
     )
 
 
@@ -376,8 +355,9 @@ def warm_up() -> None:
     x = np.exp(2.0 * np.random.default_rng(0).standard_normal(400))
     phi = np.stack([x**k for k in range(4)], axis=1)
     model = fit_quantiles(phi, x, alpha=0.1)
-    rows = np.vstack([phi[:20], 0.5 * phi[np.argmax(x)], 9.0 * phi[np.argmax(x)]])
+    rows = np.vstack([phi[:20], 9.0 * phi[np.argmax(x)]])
     model.thresholds(rows)
-    # Few test points are so extreme that their path is too long; solve one as if it were.
-    for row in model._problem.whitening.apply(rows[-2:]):
-        model._solve_alone(row, 0.9, [(0.9 * row, model._vertex.basis)])
+    # No path here is too long, so a finite and an infinite row are solved as if theirs were.
+    basic = model._scan_order.vertex.basic_points
+    for row in model._problem.whitening.apply(rows[[0, -1]]):
+        model._solve_alone(row, 0.9, [(0.9 * row, basic)])

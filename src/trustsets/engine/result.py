@@ -1,4 +1,4 @@
-"""Thresholds: values with a reason for each. Imports `trustsets.status` only."""
+"""The result of the engine: thresholds, each with a status."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from trustsets.status import Status
 
-__all__ = ["Thresholds"]
+__all__ = ["Thresholds", "blank_thresholds"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,7 +22,7 @@ class Thresholds:
     status : (m,) int8 array
         A `trustsets.status.Status` per point.
     pivots : (m,) int64 array
-        Vertices the path of each point passed.
+        Number of vertices that the path of each point passed.
 
     Examples
     --------
@@ -45,10 +45,15 @@ class Thresholds:
 
     @property
     def n_fallback(self) -> int:
-        """Points that needed the slower linear program."""
+        """Number of points that needed the slower linear program."""
         return int(np.sum(self.status == Status.FALLBACK))
 
     def counts(self) -> Mapping[Status, int]:
         """How many points ended in each status that occurs."""
         codes, numbers = np.unique(self.status, return_counts=True)
         return {Status(int(code)): int(n) for code, n in zip(codes, numbers, strict=True)}
+
+
+def blank_thresholds(count: int) -> Thresholds:
+    """Thresholds of `count` points, with arrays still to be filled."""
+    return Thresholds(np.empty(count), np.empty(count, np.int8), np.empty(count, np.int64))

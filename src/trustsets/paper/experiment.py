@@ -1,8 +1,8 @@
-"""The experiment of one dataset, stage by stage. Imports stages, splits, methods.
+"""The experiment of one dataset, stage by stage.
 
-trust -> temperature -> sets -> metrics, balls; and trust -> correlation. A cell is one (seed,
-score, method, degree): which of its sets hit and how large they are is kept, and everything
-after follows from that.
+The stages are trust, temperature, sets, metrics, balls and correlation. A cell is one (seed, score,
+method, degree). Which of its sets contain the label and how large they are is stored, and the
+metrics follow from that.
 """
 
 import warnings
@@ -27,22 +27,25 @@ from trustsets.metrics.result import Evaluation
 from trustsets.metrics.summaries import Correlation, correlate
 from trustsets.paper.methods import (
     ATYPICALITY,
+    CLUSTERED,
     DEFAULT,
     ORACLE,
     PCA,
-    SCORES,
     Method,
     SharedBasis,
+    choose_methods,
     describe,
-    paper_methods,
 )
-from trustsets.paper.options import Options
-from trustsets.paper.related import fit_atypicality, related_methods, related_sets, setting
+from trustsets.paper.options import SCORES, Options
 from trustsets.paper.sources import Source
 from trustsets.paper.splits import Split, TrustValues
 from trustsets.paper.stages import Stage, StageCache, Tally
-from trustsets.predictors.base import thresholds_from
+from trustsets.predictors.base import Predictor, thresholds_from
+from trustsets.predictors.clustered import ClusteredConformal
+from trustsets.predictors.oracle import oracle_sets
+from trustsets.predictors.related import atypicality_groups
 from trustsets.recalibration import TemperatureScaling
+from trustsets.sets import PredictionSets
 from trustsets.statistics import Atypicality
 from trustsets.trust import TrustScore
 
@@ -65,7 +68,7 @@ _BALL_SCORE = "APS"
 @final
 @dataclass(frozen=True)
 class Cell:
-    """Name of a result over all seeds; `degree` is of CONDITIONAL and PLUG-IN only."""
+    """Name of a result over all seeds; only CONDITIONAL and PLUG-IN have a degree."""
 
     score: str
     method: str
@@ -82,15 +85,15 @@ class Run:
     source : Source
         The samples.
     options : Options
-        As asked for.
+        The options asked for.
     seeds : tuple of int
         Seeds run: one where the split is fixed.
     evaluations : dict of Cell to list of Evaluation
         One for each seed, with the curve of balls where it was drawn.
     correlations : list of Correlation
-        Of Trust and Rank on the test samples, by seed; empty without trust.
+        Correlations of Trust and Rank on the test samples, by seed; empty without trust.
     temperatures : list of float
-        By seed.
+        Temperature of each seed.
     trust : array, optional
         Trust scores of the part that test samples come from.
     left_out : list of str
@@ -125,6 +128,7 @@ class Experiment:
         self.source, self.options = source, options
         self.cache = StageCache(None) if cache is None else cache
         self.seeds = options.seeds[:1] if source.fixed_split else options.seeds
+        self.methods, self._left_out = choose_methods(source, options)
         self._paper_trust: TrustValues | None = None
         self._default_trust: TrustValues | None = None
 
@@ -142,8 +146,7 @@ class Experiment:
         say : callable
             Told in a line what was done, seed by seed.
         """
-        run = Run(self.source, self.options, self.seeds)
-        methods = self.methods(run.left_out)
+        run = Run(self.source, self.options, self.seeds, left_out=list(self._left_out))
         with self.cache.timed("content of the inputs"):
             _ = self.source.train_digest, self.source.outputs_digest, self.source.features_digest
         if self.source.has_trust:
@@ -157,7 +160,7 @@ class Experiment:
         plan = self._ball_plan()
         for seed in self.seeds:
             before = self.cache.tallies.get(SETS.name, Tally())
-            self._run_seed(seed, methods, plan, run, advance)
+            self._run_seed(seed, plan, run, advance)
             done = self.cache.tallies[SETS.name]
             made, reused = done.made - before.made, done.reused - before.reused
             seconds = done.seconds - before.seconds
@@ -167,36 +170,10 @@ class Experiment:
     @property
     def n_cells(self) -> int:
         """Number of cells that `run` goes through."""
-        return len(self.seeds) * len(self.options.scores) * len(self.methods([]))
-
-    def methods(self, left_out: list[str]) -> list[Method]:
-        """Methods that the data allow; the others are named in `left_out`."""
-        source, n = self.source, self.source.n_calibration
-        features = source.parts[source.test_part].features
-        width = 0 if features is None else min(n, features.shape[1])
-        if not source.has_trust:
-            left_out.append("Everything that needs trust scores: there are no training points.")
-        found = paper_methods(
-            source.groups,
-            trust=source.has_trust,
-            features=width,
-            degrees=self.options.all_degrees,
-        )
-        if self.options.related:
-            found += related_methods(source, self.options.degree, left_out)
-        for method in found:
-            if method.n_functions > n:
-                name = _title(method)
-                left_out.append(f"{name}: needs {method.n_functions} calibration samples of {n}.")
-        return [method for method in found if method.n_functions <= n]
+        return len(self.seeds) * len(self.options.scores) * len(self.methods)
 
     def _run_seed(
-        self,
-        seed: int,
-        methods: list[Method],
-        plan: Balls | None,
-        run: Run,
-        advance: Callable[[], None],
+        self, seed: int, plan: Balls | None, run: Run, advance: Callable[[], None]
     ) -> None:
         split = Split(self.source, seed, self._paper_trust)
         split.temperature = self._temperature(split)
@@ -204,7 +181,7 @@ class Experiment:
         if self._paper_trust is not None:
             run.correlations.append(self._correlation(split))
         for score in self.options.scores:
-            for method in methods:
+            for method in self.methods:
                 covered, sizes = self._sets(split, score, method)
                 found = self._metrics(split, covered, sizes)
                 if plan is not None and self._has_balls(score, method):
@@ -241,9 +218,6 @@ class Experiment:
 
         return self.cache.get(TRUST, inputs, make)
 
-    def _trust_digest(self, values: TrustValues | None) -> str:
-        return "none" if values is None else digest(*values.values())
-
     def _temperature(self, split: Split) -> float:
         def make() -> dict[str, Any]:
             return {"temperature": TemperatureScaling().fit(split.calibration).temperature_}
@@ -255,11 +229,11 @@ class Experiment:
             found = correlate(split.observed[1].trust, label_ranks(split.test))
             return {"correlation": vars(found)}
 
-        inputs = split.key | {"trust": self._trust_digest(self._paper_trust)}
+        inputs = split.key | {"trust": _digest(self._paper_trust)}
         return Correlation(**self.cache.get(CORRELATION, inputs, make)["correlation"])
 
     def _sets(self, split: Split, score: str, method: Method) -> tuple[NDArray[np.bool_], Ints]:
-        """Hits and sizes of the sets of one cell."""
+        """Which sets of one cell contain the label, and their sizes."""
 
         def make() -> dict[str, Any]:
             with warnings.catch_warnings():
@@ -270,57 +244,76 @@ class Experiment:
                 return self._own_sets(split, score, method)
 
         inputs = self._set_inputs(split, score, method)
-        found = self.cache.get(SETS, inputs, make, label=_title(method))
+        found = self.cache.get(SETS, inputs, make, label=method.title)
         return found["covered"], found["sizes"].astype(np.int64)
 
     def _set_inputs(self, split: Split, score: str, method: Method) -> dict[str, Any]:
         """All that the sets of one cell depend on."""
+        source, default = self.source, method.name == DEFAULT
         inputs = split.key | {"alpha": self.options.alpha}
-        if method.as_paper or method.name == DEFAULT:
+        if method.as_paper or default:
             inputs["method"] = describe(method.predictor(SCORES[score]))
         else:
-            inputs["method"] = setting(method, score, split)
+            inputs["method"] = f"{method.name} {SCORES[score]!r} temperature={split.temperature!r}"
         if method.as_paper:
             inputs["temperature"] = split.temperature
         if method.uses_trust:
-            own = self._default_trust if method.name == DEFAULT else self._paper_trust
-            inputs["trust"] = self._trust_digest(own)
+            inputs["trust"] = _digest(self._default_trust if default else self._paper_trust)
         if method.uses_features:
-            inputs["features"] = self.source.features_digest
+            inputs["features"] = source.features_digest
         if method.name == ATYPICALITY:
-            inputs["train"] = self.source.train_digest
+            inputs["train"] = source.train_digest
         if method.name == ORACLE:
-            inputs["truth"] = digest(self.source.label_probabilities)
+            inputs["truth"] = digest(source.label_probabilities)
         if method.group is not None:
-            inputs["group"] = self.source.groups_digest(method.group)
-        if method.name == DEFAULT:  # it conditions on whatever groups there are
-            inputs["groups"] = [self.source.groups_digest(name) for name in self.source.groups]
+            inputs["group"] = source.groups_digest(method.group)
+        if default:  # it conditions on whatever groups there are
+            inputs["groups"] = [source.groups_digest(name) for name in source.groups]
         return inputs
 
     def _shared_sets(self, split: Split, score: str, method: Method) -> dict[str, Any]:
         """A method of the paper, from the scores and statistics that all of them share."""
         basis = SharedBasis(split.components(method)) if method.name == PCA else None
+        task, ranked = split.scored(score)
         predictor = method.predictor(SCORES[score], basis)
-        task, test = split.task(score), split.observed[1]
-        found = thresholds_from(predictor, task, test, (self.options.alpha,))
-        sizes, covered = split.ranked(score).outcomes(found.values[:, 0])
+        found = thresholds_from(predictor, task, split.observed[1], (self.options.alpha,))
+        sizes, covered = ranked.outcomes(found.values[:, 0])
         return {"covered": covered, "sizes": sizes.astype(np.int32)}
 
     def _own_sets(self, split: Split, score: str, method: Method) -> dict[str, Any]:
-        """A method that sets tuning samples aside: as anyone would run it."""
-        if method.name == DEFAULT:
-            assert self._default_trust is not None  # the method is run with trust scores only
-            first, second = split.parts_of(self._default_trust)
-            predictor = method.predictor(SCORES[score]).calibrate(split.calibration, trust=first)
-            sets = predictor.predict_set(split.test, self.options.alpha, trust=second)
+        """A method that is run as the package has it; most set tuning samples aside."""
+        if method.name == ORACLE:
+            sets = self._oracle_sets(split)
         else:
-            known = self._atypicality if method.name == ATYPICALITY else None
-            sets = related_sets(method, score, split, self.options.alpha, known)
+            first, second = None, None
+            if method.name == DEFAULT and self._default_trust is not None:
+                first, second = split.trust_of_halves(self._default_trust)
+            predictor = self._own_predictor(split, score, method)
+            predictor.calibrate(split.calibration, trust=first)
+            sets = predictor.predict_set(split.test, self.options.alpha, trust=second)
         return {"covered": sets.covers(split.test.labels), "sizes": sets.sizes.astype(np.int32)}
+
+    def _own_predictor(self, split: Split, score: str, method: Method) -> Predictor:
+        if method.name == DEFAULT:
+            return method.predictor(SCORES[score])
+        parameters: dict[str, Any] = {
+            "score": SCORES[score],
+            "temperature": split.temperature,
+            "allow_empty": True,
+        }
+        if method.name == CLUSTERED:
+            return ClusteredConformal(**parameters)
+        return atypicality_groups(self._atypicality, **parameters)
+
+    def _oracle_sets(self, split: Split) -> PredictionSets:
+        rows = self.source.positions(self.source.test_part, split.test)
+        truth = np.asarray(self.source.label_probabilities)[rows]
+        return oracle_sets(truth, self.options.alpha, split.test.classes)
 
     @cached_property
     def _atypicality(self) -> Atypicality:
-        return fit_atypicality(self.source)
+        assert self.source.train is not None  # the method is run with training samples only
+        return Atypicality.from_training(*self.source.train)
 
     def _metrics(self, split: Split, covered: NDArray[np.bool_], sizes: Ints) -> Evaluation:
         bins = self.options.partitions(self.source.name)
@@ -333,7 +326,7 @@ class Experiment:
             "covered": digest(covered),
             "sizes": digest(sizes),
             "bins": {name: repr(item) for name, item in bins.items()},
-            "trust": self._trust_digest(self._paper_trust),
+            "trust": _digest(self._paper_trust),
             "groups": {name: self.source.groups_digest(name) for name in self.source.groups},
             "n_bootstrap": _BOOTSTRAP,
         }
@@ -356,12 +349,12 @@ class Experiment:
     def _shown_ranks(self) -> RankBins:
         """Bins of the heatmaps: edges by hand, or from all samples that are ever tested."""
         by_hand = self.options.edges_by_hand(self.source.name)
-        outputs = self.source.parts[self.source.test_part]
+        outputs = self.source.tested
         return RankBins(edges=by_hand or rank_edges_apart(label_ranks(outputs)))
 
     def _ball_plan(self) -> Balls | None:
         """Balls whose radii are typical of the whole dataset; None without features."""
-        features = self.source.parts[self.source.test_part].features
+        features = self.source.tested.features
         if features is None or len(features) < 2:
             return None
         with self.cache.timed("radii of the balls"):
@@ -383,5 +376,5 @@ class Experiment:
         return curve
 
 
-def _title(method: Method) -> str:
-    return method.name if method.degree is None else f"{method.name} of degree {method.degree}"
+def _digest(values: TrustValues | None) -> str:
+    return "none" if values is None else digest(*values.values())

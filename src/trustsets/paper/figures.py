@@ -1,10 +1,13 @@
-"""The paper's figures from a run. Imports plots and experiment; matplotlib when drawing.
+"""The paper's figures, from the runs of one or several datasets.
 
-1: STANDARD by Conf x Rank and Conf x Trust. 2: balls. 3, 4: STANDARD and CONDITIONAL by Conf x
-Trust and Conf x Rank. 5: degree. 6: Trust against Rank. 7: balls with principal components.
+Figure 1 shows the coverage of STANDARD by confidence and rank and by confidence and trust. Figures
+3 and 4 compare methods by trust and by rank. Figures 2 and 7 show CovGap over balls, figure 5 the
+effect of the degree, figure 6 trust against rank. Panels are half a page wide. A single dataset has
+its heatmaps in one column; several datasets have one row each.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,25 +21,18 @@ from trustsets.paper.methods import CONDITIONAL, DEFAULT, NAIVE, PCA, STANDARD
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "STYLE",
-    "ball_errors",
-    "caption",
-    "degrees_of",
-    "draw_figures",
-    "evaluations_of",
-    "save_figure",
-    "with_balls",
-]
+__all__ = ["caption", "draw_figures"]
 
 _SCORE = "APS"
 _DPI = 200
 _COLOURS = 256
-STYLE: Any = {"backend": "agg", "font.size": 8, "xtick.labelsize": 7, "ytick.labelsize": 7}
-"""Letters that can be read where a figure is half a page wide."""
+_STYLE: Any = {"backend": "agg", "font.size": 8, "xtick.labelsize": 7, "ytick.labelsize": 7}
+# Sizes in inches; the space below heatmaps is for their scale of colours.
+_WIDTH, _PANEL_HEIGHT, _HEATMAP_HEIGHT, _SCALE_HEIGHT = 3.5, 2.6, 1.55, 0.45
+_COLUMNS = 2
 
 _CAPTIONS = {
-    "figure1": "Coverage of STANDARD by confidence and rank (top), confidence and trust (bottom)",
+    "figure1": "Coverage of STANDARD by confidence and rank, and by confidence and trust",
     "figure2": "CovGap over balls in feature space against their radius",
     "figure3": "Coverage by confidence and trust",
     "figure4": "Coverage by confidence and rank",
@@ -47,16 +43,19 @@ _CAPTIONS = {
 _BY_RANK, _BY_BALLS = {"figure1", "figure4"}, {"figure2", "figure7"}
 _HEATMAPS = {"figure1", "figure3", "figure4"}
 
+Panel = tuple[str, Callable[..., Any]]
+"""A title, and a function that draws on the axes given as ``ax``."""
 
-def caption(name: str, run: Run) -> str:
+
+def caption(name: str, runs: Sequence[Run]) -> str:
     """What a figure shows, by the name of its file."""
     text = _CAPTIONS[name]
-    if name in _BY_RANK and run.options.edges_by_hand(run.source.name) is None:
+    if name in _BY_RANK and not all(run.options.edges_by_hand(run.source.name) for run in runs):
         text += "; rank 1 stands apart, and the other ranks are in bins of nearly equal size"
-    if name in _BY_BALLS and run.options.balls == "growing":
+    if name in _BY_BALLS and _ball_errors(runs[0]) == "trials":
         text += (
-            "; error bars are of the drawing of balls, as in the paper: the standard deviation "
-            "over trials over the root of their number"
+            "; error bars describe the random choice of balls, as in the paper: the standard "
+            "deviation over trials, divided by the root of their number"
         )
     elif name in _BY_BALLS:
         text += "; error bars are standard errors over seeds, or over trials if there is one"
@@ -65,31 +64,33 @@ def caption(name: str, run: Run) -> str:
     return text
 
 
-def draw_figures(run: Run, folder: Path) -> dict[str, Path]:
-    """Draw what the run allows as PNG files, each written whole or not at all."""
+def draw_figures(runs: Sequence[Run], folder: Path) -> dict[str, Path]:
+    """Draw what the runs allow as PNG files, each written whole or not at all."""
     import matplotlib as mpl
 
-    makers: dict[str, Callable[[Run], Figure | None]] = {
-        "figure1": _standard,
-        "figure2": lambda own: _balls(own, (STANDARD, NAIVE, CONDITIONAL, DEFAULT)),
-        "figure3": lambda own: _heatmaps(own, "conf_trust"),
-        "figure4": lambda own: _heatmaps(own, RANK_SHOWN),
-        "figure5": _degrees,
-        "figure6": _trust_rank,
-        "figure7": lambda own: _balls(own, (STANDARD, NAIVE, CONDITIONAL, PCA)),
+    compared = (STANDARD, CONDITIONAL, DEFAULT) if len(runs) == 1 else (STANDARD, CONDITIONAL)
+    main = (STANDARD, NAIVE, CONDITIONAL)
+    makers: dict[str, Callable[[], Figure | None]] = {
+        "figure1": lambda: _heatmaps(runs, [(STANDARD, RANK_SHOWN), (STANDARD, "conf_trust")]),
+        "figure2": lambda: _balls(runs, (*main, DEFAULT)),
+        "figure3": lambda: _heatmaps(runs, [(name, "conf_trust") for name in compared], least=2),
+        "figure4": lambda: _heatmaps(runs, [(name, RANK_SHOWN) for name in compared], least=2),
+        "figure5": lambda: _degrees(runs),
+        "figure6": lambda: _trust_rank(runs),
+        "figure7": lambda: _balls(runs, (*main, PCA)),
     }
     folder.mkdir(parents=True, exist_ok=True)
     written = {}
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(_STYLE):
         for name, make in makers.items():
-            figure = make(run)
+            figure = make()
             if figure is not None:
                 written[name] = folder / f"{name}.png"
-                save_figure(figure, written[name])
+                _save(figure, written[name])
     return written
 
 
-def save_figure(figure: "Figure", path: Path) -> None:
+def _save(figure: "Figure", path: Path) -> None:
     """Write a small PNG: few colours are in use, so a palette loses nothing that shows."""
     from matplotlib import pyplot as plt
     from PIL import Image
@@ -104,68 +105,108 @@ def save_figure(figure: "Figure", path: Path) -> None:
         few.save(temporary, format="PNG", optimize=True)
 
 
-def evaluations_of(run: Run, method: str) -> list[Evaluation]:
+def _evaluations(run: Run, method: str) -> list[Evaluation]:
     """Evaluations of a method with the score of the figures; none if it was not run."""
     degree = run.options.degree if method == CONDITIONAL else None
     return run.evaluations.get(Cell(_SCORE, method, degree), [])
 
 
-def _standard(run: Run) -> "Figure | None":
-    own = evaluations_of(run, STANDARD)
-    if not own:
+def _has(run: Run, method: str, table: str) -> bool:
+    own = _evaluations(run, method)
+    return bool(own) and table in own[0].tables
+
+
+def _heatmaps(
+    runs: Sequence[Run], cells: Sequence[tuple[str, str]], least: int = 1
+) -> "Figure | None":
+    """Heatmaps of methods and tables, for each dataset that has all of those which any has."""
+    known = [cell for cell in cells if any(_has(run, *cell) for run in runs)]
+    shown = [run for run in runs if all(_has(run, *cell) for cell in known)]
+    if len(known) < least or not shown:
         return None
-    tables = [name for name in (RANK_SHOWN, "conf_trust") if name in own[0].tables]
-    return plots.coverage_heatmaps({STANDARD: own}, tables)
+    panels = [
+        (
+            f"{run.source.name}: {method}",
+            partial(plots.coverage_heatmap, _evaluations(run, method), table),
+        )
+        for run in shown
+        for method, table in known
+    ]
+    n_columns = 1 if len(runs) == 1 else len(known)
+    figure, axes = _grid(panels, n_columns, _HEATMAP_HEIGHT, _SCALE_HEIGHT)
+    for ax in axes[:-1].flat:
+        ax.set_xlabel("")
+    plots.add_coverage_bar(figure, axes, 1.0 - shown[0].options.alpha)
+    return figure
 
 
-def _heatmaps(run: Run, table: str) -> "Figure | None":
-    found = {name: evaluations_of(run, name) for name in (STANDARD, CONDITIONAL, DEFAULT)}
-    shown = {name: own for name, own in found.items() if own and table in own[0].tables}
-    if len(shown) < 2:
+def _grid(
+    panels: Sequence[Panel], n_columns: int, height: float, below: float = 0.0
+) -> tuple["Figure", Any]:
+    """Draw panels row by row."""
+    from matplotlib import pyplot as plt
+
+    n_rows = -(-len(panels) // n_columns)
+    size = (_WIDTH * n_columns, height * n_rows + below)
+    figure, axes = plt.subplots(
+        n_rows, n_columns, figsize=size, squeeze=False, layout="constrained"
+    )
+    for ax, (title, draw) in zip(axes.flat, panels, strict=False):
+        draw(ax=ax)
+        ax.set_title(title, fontsize=8)
+    for ax in axes.flat[len(panels) :]:
+        ax.set_axis_off()
+    return figure, axes
+
+
+def _balls(runs: Sequence[Run], methods: Sequence[str]) -> "Figure | None":
+    panels = []
+    for run in runs:
+        found = {name: _evaluations(run, name) for name in methods}
+        shown = {name: own for name, own in found.items() if own and _has_curve(own)}
+        if shown:
+            draw = partial(plots.ball_curves, shown, errors=_ball_errors(run), legend=False)
+            panels.append((run.source.name, draw))
+    if not panels:
         return None
-    return plots.coverage_heatmaps(shown, table, stacked=True)
+    figure, axes = _grid(panels, min(_COLUMNS, len(panels)), _PANEL_HEIGHT)
+    plots.legend_below(axes.flat[0], figure)
+    return figure
 
 
-def _balls(run: Run, methods: tuple[str, ...]) -> "Figure | None":
-    shown = with_balls(run, methods)
-    if not shown:
-        return None
-    ax = plots.ball_curves(shown, errors=ball_errors(run))
-    return ax.figure  # type: ignore[return-value]
-
-
-def with_balls(run: Run, methods: Sequence[str]) -> dict[str, list[Evaluation]]:
-    """Evaluations of those methods that have curves over balls."""
-    found = {name: evaluations_of(run, name) for name in methods}
-    return {name: own for name, own in found.items() if own and _has_curve(own)}
-
-
-def ball_errors(run: Run) -> Literal["seeds", "trials"]:
-    """What error bars of balls speak of: of the trials, with the authors' balls."""
+def _ball_errors(run: Run) -> Literal["seeds", "trials"]:
+    """What error bars of balls are taken over; the authors' code takes them over trials."""
     return "trials" if run.options.balls == "growing" else "seeds"
 
 
-def _has_curve(runs: list[Evaluation]) -> bool:
+def _has_curve(own: list[Evaluation]) -> bool:
     """Whether all seeds drew balls of some radius."""
-    return all(item.balls is not None and item.balls.radii.size for item in runs)
+    return all(item.balls is not None and item.balls.radii.size for item in own)
 
 
-def degrees_of(run: Run, score: str) -> dict[int, list[Evaluation]]:
-    """Evaluations of CONDITIONAL by degree, with one score."""
+def _degrees(runs: Sequence[Run]) -> "Figure | None":
+    """A curve for each score of the one dataset, or for each of several datasets."""
+    if len(runs) == 1:
+        curves = {score: _by_degree(runs[0], score) for score in runs[0].options.scores}
+    else:
+        curves = {run.source.name: _by_degree(run, _SCORE) for run in runs}
+    shown = {name: own for name, own in curves.items() if len(own) > 1}
+    return plots.degree_curves(shown) if shown else None
+
+
+def _by_degree(run: Run, score: str) -> dict[int, list[Evaluation]]:
     cells = {degree: Cell(score, CONDITIONAL, degree) for degree in run.options.degrees}
     known = run.evaluations
     return {degree: known[cell] for degree, cell in cells.items() if cell in known}
 
 
-def _degrees(run: Run) -> "Figure | None":
-    curves = {score: degrees_of(run, score) for score in run.options.scores}
-    shown = {score: own for score, own in curves.items() if len(own) > 1}
-    return plots.degree_curves(shown) if shown else None
-
-
-def _trust_rank(run: Run) -> "Figure | None":
-    if run.trust is None:
-        return None
-    outputs = run.source.parts[run.source.test_part]
-    ax = plots.trust_against_rank(outputs, run.trust)
-    return ax.figure  # type: ignore[return-value]
+def _trust_rank(runs: Sequence[Run]) -> "Figure | None":
+    panels = [
+        (
+            run.source.name,
+            partial(plots.trust_against_rank, run.source.tested, run.trust),
+        )
+        for run in runs
+        if run.trust is not None
+    ]
+    return _grid(panels, min(_COLUMNS, len(panels)), _PANEL_HEIGHT)[0] if panels else None

@@ -1,8 +1,7 @@
-"""The methods that the paper compares, as the authors ran them. Imports predictors.
+"""The methods of the paper's tables, each a predictor of this package.
 
-Each is a predictor of this package; here are their names in the tables and what they look at
-(so that only what depends on a change is worked on again). The package's own rows follow: its
-default, and its groupwise method, whose names say so. Those of related work are in `related`.
+The paper's own methods are run as the authors ran them. The package's default, its groupwise method
+and the methods of related work follow under names of their own.
 """
 
 from collections.abc import Sequence
@@ -12,13 +11,14 @@ from typing import Any, final
 import numpy as np
 
 from trustsets.basis import Basis, FittedBasis, Groups, Polynomial, PrincipalComponents
-from trustsets.errors import InputError
+from trustsets.paper.options import PAPER_DEGREE, Options
+from trustsets.paper.sources import Source
 from trustsets.predictors.base import Predictor
 from trustsets.predictors.conditional import ConditionalConformal
 from trustsets.predictors.mondrian import MondrianConformal
 from trustsets.predictors.related import PluginConformal
 from trustsets.predictors.standard import StandardConformal
-from trustsets.scores import APS, RAPS, Score, Softmax
+from trustsets.scores import Score
 from trustsets.statistics import Observed
 
 __all__ = [
@@ -30,18 +30,14 @@ __all__ = [
     "NAIVE",
     "ORACLE",
     "OWN_GROUPWISE",
-    "PAPER_DEGREE",
     "PCA",
     "PLUGIN",
     "RELATED",
-    "SCORES",
     "STANDARD",
     "Method",
     "SharedBasis",
-    "conditional",
+    "choose_methods",
     "describe",
-    "groupwise",
-    "paper_methods",
 ]
 
 STANDARD, NAIVE, CONDITIONAL = "STANDARD", "CONDITIONAL (NAIVE)", "CONDITIONAL"
@@ -51,11 +47,9 @@ OWN_GROUPWISE = "package groupwise"
 PLUGIN, CLUSTERED, ATYPICALITY, ORACLE = "PLUG-IN", "CLUSTERED", "ATYPICALITY", "ORACLE"
 RELATED = (PLUGIN, CLUSTERED, ATYPICALITY, ORACLE)
 """Methods that the paper's related work names."""
-SCORES: dict[str, Score] = {"softmax": Softmax(), "APS": APS(), "RAPS": RAPS()}
-"""Scores by their names in table 5."""
-PAPER_DEGREE = 5
-"""Degree of all tables of the paper."""
 _COMPONENTS = 20
+# The default sets this share of the calibration samples aside for tuning.
+_TUNING_SHARE = 0.2
 # The authors fit the temperature on the calibration samples and let sets be empty.
 _AS_PAPER: dict[str, Any] = {"temperature": 1.0, "tuning_fraction": 0.0, "allow_empty": True}
 
@@ -69,7 +63,7 @@ class SharedBasis(Basis):
 
     @property
     def learns(self) -> bool:
-        """No more."""
+        """Nothing is learned any more."""
         return False
 
     def fit(self, observed: Observed) -> FittedBasis:
@@ -87,13 +81,13 @@ class Method:
     name : str
         As the paper prints it.
     degree : int or None
-        Of the polynomials, for CONDITIONAL and PLUG-IN.
+        Degree of the polynomials, for CONDITIONAL and PLUG-IN.
     group : str or None
-        Column that GROUPWISE looks at.
+        Group column of GROUPWISE.
     n_components : int
         Principal components, for PCA FEATURES.
     n_functions : int
-        Calibration samples needed at the very least.
+        Smallest number of calibration samples that the method needs.
     """
 
     name: str
@@ -103,13 +97,18 @@ class Method:
     n_functions: int = 1
 
     @property
+    def title(self) -> str:
+        """Name with the degree, if there is one."""
+        return self.name if self.degree is None else f"{self.name} of degree {self.degree}"
+
+    @property
     def uses_trust(self) -> bool:
         """Whether sets depend on trust scores."""
         return self.name in {NAIVE, CONDITIONAL, PLUGIN, DEFAULT}
 
     @property
     def uses_features(self) -> bool:
-        """Whether sets depend on features besides by trust scores."""
+        """Whether sets depend on features other than through trust scores."""
         return self.name in {PCA, ATYPICALITY}
 
     @property
@@ -119,13 +118,13 @@ class Method:
 
     @property
     def basis(self) -> Basis:
-        """Function class of CONDITIONAL and PCA FEATURES."""
+        """Function class of CONDITIONAL, PLUG-IN and PCA FEATURES."""
         if self.name == PCA:
             return PrincipalComponents(self.n_components)
         return Polynomial(degree=self.degree or PAPER_DEGREE)
 
     def predictor(self, score: Score, basis: Basis | None = None) -> Predictor:
-        """Return the predictor; one of the paper's takes the temperature from the task.
+        """Return the predictor of the default or of a method that is run as in the paper.
 
         `basis`, if given, takes the place of the method's own function class.
         """
@@ -144,57 +143,68 @@ class Method:
         return ConditionalConformal.paper(score=score, basis=basis or self.basis, **_AS_PAPER)
 
 
-def conditional(degree: int) -> Method:
-    """CONDITIONAL with polynomials of this degree."""
-    if degree < 1:
-        raise InputError(f"degree must be 1 or more; got {degree}.")
-    return Method(CONDITIONAL, degree=degree, n_functions=(degree + 1) * (degree + 2) // 2)
+def choose_methods(source: Source, options: Options) -> tuple[list[Method], list[str]]:
+    """Methods that the data allow, in the order of the tables, and in words what they do not."""
+    found, n = _paper_methods(source, options), source.n_calibration
+    left_out = []
+    if not source.has_trust:
+        lacking = "training samples" if source.train is None else "features"
+        left_out.append(f"Everything that needs trust scores: there are no {lacking}.")
+    if options.related:
+        found += _related_methods(source, options)
+        if source.label_probabilities is None:
+            left_out.append(
+                f"{ORACLE}: the true probabilities of the classes are not known (no array "
+                "label_probabilities in the file of outputs)."
+            )
+    left_out += [
+        f"{method.title}: needs {method.n_functions} calibration samples of {n}."
+        for method in found
+        if method.n_functions > n
+    ]
+    return [method for method in found if method.n_functions <= n], left_out
 
 
-def groupwise(columns: Sequence[str], name: str = GROUPWISE) -> list[Method]:
-    """GROUPWISE, or the package's own, for each group column; the paper has one."""
+def _paper_methods(source: Source, options: Options) -> list[Method]:
+    found = [Method(STANDARD), *_groupwise(GROUPWISE, source.groups)]
+    if source.has_trust:
+        found += [Method(NAIVE), *(_polynomial(CONDITIONAL, d) for d in options.all_degrees)]
+    if source.tested.features is not None:
+        width = min(_COMPONENTS, source.n_calibration, source.tested.features.shape[1])
+        found.append(Method(PCA, n_components=width, n_functions=width + 1))
+    found += _groupwise(OWN_GROUPWISE, source.groups)
+    if source.has_trust:
+        needed = _polynomial(CONDITIONAL, PAPER_DEGREE).n_functions
+        found.append(Method(DEFAULT, n_functions=int(np.ceil(needed / (1 - _TUNING_SHARE))) + 1))
+    return found
+
+
+def _related_methods(source: Source, options: Options) -> list[Method]:
+    found = [Method(CLUSTERED)]
+    if source.has_trust:
+        found = [_polynomial(PLUGIN, options.degree), *found, Method(ATYPICALITY)]
+    return found if source.label_probabilities is None else [*found, Method(ORACLE)]
+
+
+def _polynomial(name: str, degree: int) -> Method:
+    return Method(name, degree=degree, n_functions=(degree + 1) * (degree + 2) // 2)
+
+
+def _groupwise(name: str, columns: Sequence[str]) -> list[Method]:
+    """One method for each group column; the paper has one column."""
     if len(columns) == 1:
         return [Method(name, group=columns[0])]
     return [Method(f"{name} by {column}", group=column) for column in columns]
 
 
-def paper_methods(
-    groups: Sequence[str], *, trust: bool, features: int, degrees: Sequence[int]
-) -> list[Method]:
-    """All methods that the data allow, in the order of the tables, the package's own last.
-
-    Parameters
-    ----------
-    groups : sequence of str
-        Group columns.
-    trust : bool
-        Whether there are trust scores.
-    features : int
-        Most principal components that the features can have; 0 for none.
-    degrees : sequence of int
-        Degrees of CONDITIONAL.
-    """
-    found = [Method(STANDARD), *groupwise(groups)]
-    if trust:
-        found += [Method(NAIVE), *(conditional(degree) for degree in degrees)]
-    if features:
-        n_components = min(features, _COMPONENTS)
-        found.append(Method(PCA, n_components=n_components, n_functions=n_components + 1))
-    found += groupwise(groups, OWN_GROUPWISE)
-    if trust:
-        wanted = conditional(PAPER_DEGREE).n_functions
-        # A fifth of the calibration samples is set aside for tuning.
-        found.append(Method(DEFAULT, n_functions=int(np.ceil(wanted / 0.8)) + 1))
-    return found
-
-
 def describe(predictor: Predictor) -> str:
-    """All options of a method as one text; equal texts mean equal methods.
+    """All options of a predictor as one text; equal texts mean equal methods.
 
-    Options that are None are left out, so that a new one which is off changes no text.
+    Options that are None are left out, so that a new option which is off changes no text.
 
     Examples
     --------
+    >>> from trustsets import APS, RAPS
     >>> describe(StandardConformal(APS())) == describe(StandardConformal(APS()))
     True
     >>> describe(StandardConformal(APS())) == describe(StandardConformal(RAPS()))

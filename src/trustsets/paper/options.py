@@ -1,4 +1,4 @@
-"""What an experiment may vary. Imports methods and the metrics' bins."""
+"""The options of an experiment, and the parsing of those that are lists."""
 
 import re
 from dataclasses import dataclass
@@ -7,11 +7,15 @@ from typing import Literal, final
 from trustsets.basis import Bins, Partition
 from trustsets.errors import InputError
 from trustsets.metrics.binning import RankBins
-from trustsets.paper.methods import PAPER_DEGREE, SCORES
 from trustsets.paper.printed import DATASETS
+from trustsets.scores import APS, RAPS, Score, Softmax
 
-__all__ = ["Options", "choose_bins", "parse_edges", "parse_numbers"]
+__all__ = ["PAPER_DEGREE", "SCORES", "Options", "choose_bins", "parse_edges", "parse_numbers"]
 
+SCORES: dict[str, Score] = {"softmax": Softmax(), "APS": APS(), "RAPS": RAPS()}
+"""Scores by their names in table 5."""
+PAPER_DEGREE = 5
+"""Degree of all tables of the paper."""
 _LARGEST = 10_000
 
 # The authors' edges of Rank on ImageNet, three quarters of whose samples have rank 1.
@@ -21,7 +25,7 @@ _RANK_EDGES = {"imagenet": (0.0, 1.0, 2.0, 4.0, 1000.0)}
 @final
 @dataclass(frozen=True)
 class Options:
-    """What an experiment may vary.
+    """Options of an experiment.
 
     Attributes
     ----------
@@ -44,10 +48,10 @@ class Options:
     balls : {"growing", "fixed"}
         Balls of the authors' code, or those of the package; see `Balls`.
     normalize, neighbour, squared
-        Of the trust score. The authors divided features by their norm and used the second
-        neighbour and squared distances; the paper's text says False, 1 and False.
+        Parameters of the trust score. The authors divided features by their norm and used the
+        second neighbour and squared distances; the paper's text says False, 1 and False.
     related : bool
-        Run the methods that the paper's related work names too.
+        Also run the methods that the paper's related work names.
     device : str
         Where trust scores are computed; results do not depend on it.
     """
@@ -74,10 +78,11 @@ class Options:
         for name in self.scores:
             if name not in SCORES:
                 raise InputError(f"scores holds {name!r}, which is none of {', '.join(SCORES)}.")
-        if self.bins not in {"text", "code"}:
-            raise InputError(f'bins must be "text" or "code"; got {self.bins!r}.')
-        if self.balls not in {"growing", "fixed"}:
-            raise InputError(f'balls must be "growing" or "fixed"; got {self.balls!r}.')
+        if min(self.all_degrees) < 1:
+            raise InputError(f"degrees must be 1 or more; got {min(self.all_degrees)}.")
+        for name, choice in (("bins", ("text", "code")), ("balls", ("growing", "fixed"))):
+            if getattr(self, name) not in choice:
+                raise InputError(f"{name} must be one of {choice}; got {getattr(self, name)!r}.")
         if self.rank_edges is not None:
             RankBins(edges=self.rank_edges)  # says what is wrong with them
 

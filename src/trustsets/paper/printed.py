@@ -1,4 +1,4 @@
-"""The numbers that the paper prints, read from ``printed_tables.json``. Imports nothing else.
+"""The numbers that the paper prints, read from ``printed_tables.json``.
 
 The file names the table, row and column of each number; values are as printed, with two
 digits after the point.
@@ -96,14 +96,16 @@ def printed_values() -> tuple[Printed, ...]:
 
 
 @cache
-def _by_place() -> dict[tuple[int, str, str, str, str], Printed]:
+def _by_place() -> dict[tuple[int | None, str, str, str, str], Printed]:
     return {
         (item.table, item.dataset, item.score, item.method, item.column): item
         for item in printed_values()
     }
 
 
-def printed_value(table: int, dataset: str, score: str, method: str, column: str) -> Printed | None:
+def printed_value(
+    table: int | None, dataset: str, score: str, method: str, column: str
+) -> Printed | None:
     """Return the number in one place, or None where the paper prints none.
 
     Examples

@@ -1,36 +1,44 @@
-"""Outputs that an experiment runs on, from any of the places they may lie in. Imports files.
+"""The model outputs that an experiment runs on, and where they can be read from.
 
-A source is an extracted dataset, a pair ``NAME_pool`` and ``NAME_train`` in one folder, or any
-file of model outputs with or without a file of training points.
+A source is a folder that ``trustsets paper extract`` wrote, a pair of files ``NAME_pool`` and
+``NAME_train``, or any file of model outputs with or without a file of training samples.
 """
 
+import hashlib
+import json
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
+from trustsets._common import storage
 from trustsets._common.arrays import Array
 from trustsets._common.resuming import digest
-from trustsets.errors import InputError
+from trustsets.errors import InputError, StorageError
+from trustsets.extras.shards import read_shards, shard_paths
+from trustsets.files.tensors import read_manifest
 from trustsets.outputs import ModelOutputs
-from trustsets.paper.layout import is_extracted, read_extracted
+from trustsets.paper.layout import POOL, SAMPLES, TEST, TRAIN, VAL, Description, is_extracted
 
-__all__ = ["Source", "read_source"]
+__all__ = ["Source", "read_extracted", "read_source"]
 
-POOL, VAL, TEST = "pool", "val", "test"
-# Array of a file of outputs with the true P(y | x), where the law is known.
+# Array of a file of outputs with the true P(y | x), where the distribution is known.
 _TRUTH = "label_probabilities"
 _SUFFIXES = (".npz", ".parquet", ".safetensors")
+# Columns of samples.parquet that are not groups.
+_PLAIN_COLUMNS = ("path", "label")
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Samples to calibrate and test on, and training points for the trust score.
+    """Samples to calibrate and test on, and training samples for the trust score.
 
     Attributes
     ----------
@@ -39,11 +47,11 @@ class Source:
     parts : dict of str to ModelOutputs
         ``pool``, to be split by seed, or ``val`` and ``test``, a split that is fixed.
     train : (features, labels), optional
-        Training points; labels are named like the classes of the parts.
-    label_probabilities : array of shape (n, K), optional
-        True P(y | x) of the samples of ``pool``, where the law is known.
+        Training samples; labels are named like the classes of the parts.
     train_key : str
-        Changes with the content of the training points; worked out if not given.
+        Changes with the content of the training samples; computed if not given.
+    label_probabilities : array of shape (n, K), optional
+        True P(y | x) of the samples of ``pool``, where the distribution is known.
     """
 
     name: str
@@ -66,8 +74,13 @@ class Source:
 
     @property
     def fixed_split(self) -> bool:
-        """Whether calibration and test samples are given, whatever the seed."""
+        """Whether the dataset itself says which samples calibrate and which test."""
         return POOL not in self.parts
+
+    @property
+    def calibration_part(self) -> str:
+        """Part that calibration samples come from."""
+        return VAL if self.fixed_split else POOL
 
     @property
     def test_part(self) -> str:
@@ -75,19 +88,19 @@ class Source:
         return TEST if self.fixed_split else POOL
 
     @property
+    def tested(self) -> ModelOutputs:
+        """All samples that are test samples in some split."""
+        return self.parts[self.test_part]
+
+    @property
     def n_calibration(self) -> int:
         """Number of calibration samples of every split."""
         return len(self.parts[VAL]) if self.fixed_split else round(0.5 * len(self.parts[POOL]))
 
     @property
-    def n_classes(self) -> int:
-        """Number of classes."""
-        return self.parts[self.test_part].n_classes
-
-    @property
     def groups(self) -> tuple[str, ...]:
         """Names of the group columns."""
-        return tuple(self.parts[self.test_part].groups)
+        return tuple(self.tested.groups)
 
     @property
     def has_features(self) -> bool:
@@ -101,14 +114,14 @@ class Source:
 
     @cached_property
     def train_digest(self) -> str:
-        """Names the content of the training points."""
+        """Names the content of the training samples."""
         if self.train is None:
             return "none"
         return self.train_key or digest(*self.train)
 
     @cached_property
     def outputs_digest(self) -> dict[str, str]:
-        """Names the content of logits, labels and identities of each part."""
+        """Names the content of logits, labels and row numbers of each part."""
         return {
             part: digest(own.logits, own.codes, own.rows, own.classes)
             for part, own in self.parts.items()
@@ -135,7 +148,7 @@ class Source:
         return self.parts[POOL].split(0.5, seed=seed, stratify=True)
 
     def positions(self, part: str, outputs: ModelOutputs) -> NDArray[np.int64]:
-        """Where samples taken from a part stand in it."""
+        """Positions in a part of samples that were taken from it."""
         found: NDArray[np.int64] = np.searchsorted(self.parts[part].rows, outputs.rows)
         return found
 
@@ -154,13 +167,16 @@ def read_source(
         ``NAME_train`` files; or one file of outputs. Files are ``.npz``, ``.parquet`` or
         ``.safetensors``.
     train : path, optional
-        File of training points, for a single file of outputs.
+        File of training samples, for a single file of outputs.
     groups : sequence of str
         Arrays that are group columns, besides those called ``group_NAME``.
     """
     folder = data / name if is_extracted(data / name) else data
     if is_extracted(folder):
-        return _from_extracted(name, folder)
+        found = read_extracted(folder)
+        if found.name != name:
+            raise InputError(f"{folder}: holds the outputs of {found.name}, not of {name}.")
+        return found
     if not data.is_dir():
         return _from_files(name, data, train, groups)
     pool = _paired(data, f"{name}_pool")
@@ -177,24 +193,90 @@ def _paired(folder: Path, stem: str) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _from_extracted(name: str, folder: Path) -> Source:
-    found = read_extracted(folder)
-    if found.name != name:
-        raise InputError(f"{folder}: holds the outputs of {found.name}, not of {name}.")
-    train = (found.train_features, found.classes[found.train_labels])
-    return Source(name, found.parts, train, train_key=found.content_key)
-
-
 def _from_files(name: str, data: Path, train: Path | None, groups: Sequence[str]) -> Source:
     from trustsets.files import open_outputs, read_training
     from trustsets.files.source import open_columns
 
     outputs = open_outputs(data, groups=groups).read()
-    column = open_columns(data).get(_TRUTH)
-    truth = None if column is None else column.read_all()
     if outputs.codes is None:
         raise InputError(f"{data}: holds no labels, which an experiment needs; add 'labels'.")
-    if train is None:
-        return Source(name, {POOL: outputs}, label_probabilities=truth)
-    features, labels = read_training(train, outputs.classes)
-    return Source(name, {POOL: outputs}, (features, labels), label_probabilities=truth)
+    column = open_columns(data).get(_TRUTH)
+    truth = None if column is None else column.read_all()
+    points = None if train is None else read_training(train, outputs.classes)
+    return Source(name, {POOL: outputs}, points, label_probabilities=truth)
+
+
+def read_extracted(folder: str | os.PathLike[str]) -> Source:
+    """Read a complete folder of ``trustsets paper extract``; its form is described in `layout`.
+
+    Memory is that of the arrays and one shard.
+    """
+    root = Path(folder)
+    description = Description.read(root)
+    folders = {part: root / part for part in description.parts}
+    if not (description.finished and all(_manifest(own)["finished"] for own in folders.values())):
+        raise StorageError(
+            f"{root}: the extraction of {description.dataset} is not finished. Run trustsets paper "
+            "extract again with the same options; it continues."
+        )
+    classes = np.array(description.classes)
+    train = _read_part(folders.pop(TRAIN), ("features", "labels"))
+    return Source(
+        description.dataset,
+        {part: _read_outputs(own, classes) for part, own in folders.items()},
+        (train["features"], classes[train["labels"]]),
+        train_key=_content_key(root, description),
+    )
+
+
+def _read_outputs(directory: Path, classes: Array) -> ModelOutputs:
+    arrays = _read_part(directory, ("logits", "features", "labels", "rows"))
+    rows = arrays["rows"]
+    try:
+        samples = pd.read_parquet(directory / SAMPLES).iloc[rows]
+    except (OSError, ValueError, IndexError) as error:
+        raise StorageError(
+            f"{directory / SAMPLES}: missing or damaged ({error}). Extract again."
+        ) from error
+    groups = {str(name): samples[name].to_numpy() for name in samples if name not in _PLAIN_COLUMNS}
+    return ModelOutputs(
+        logits=arrays["logits"],
+        features=arrays["features"],
+        labels=classes[arrays["labels"]],
+        groups=groups or None,
+        classes=classes,
+        rows=rows,
+    )
+
+
+def _read_part(directory: Path, names: tuple[str, ...]) -> dict[str, Array]:
+    """Named arrays of all shards, each filled in place so that nothing is in memory twice."""
+    n = int(_manifest(directory)["rows"])
+    arrays: dict[str, Array] = {}
+    start = 0
+    for part in read_shards(directory):
+        for name in names:
+            piece: Array | None = getattr(part, name)
+            if piece is None:
+                raise StorageError(f"{directory}: its shards have no {name}. Extract again.")
+            whole = arrays.setdefault(name, np.empty((n, *piece.shape[1:]), piece.dtype))
+            whole[start : start + len(part)] = piece
+        start += len(part)
+    if start != n or n == 0:
+        raise StorageError(f"{directory}: holds {start} rows instead of {n}. Extract again.")
+    return arrays
+
+
+def _manifest(directory: Path) -> dict[str, Any]:
+    try:
+        return read_manifest(directory)
+    except (InputError, OSError) as error:
+        raise StorageError(f"{directory}: no readable part of a dataset ({error}).") from error
+
+
+def _content_key(root: Path, description: Description) -> str:
+    found = hashlib.sha256(json.dumps(asdict(description)).encode())
+    for part in description.parts:
+        for path in shard_paths(root / part):
+            found.update(f"{part} {storage.checksum(path)}".encode())
+    return found.hexdigest()

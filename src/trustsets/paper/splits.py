@@ -1,6 +1,6 @@
-"""One split into calibration and test samples, with what all methods share. Imports sources.
+"""One split into calibration and test samples, with what all methods share.
 
-Everything here is worked out when first asked for, and at most once.
+Everything is computed when it is first asked for, and at most once.
 """
 
 from functools import cached_property
@@ -12,8 +12,9 @@ from trustsets._common.arrays import Floats
 from trustsets.basis import FittedBasis
 from trustsets.errors import InputError
 from trustsets.metrics.balls import Balls, Neighbourhoods
-from trustsets.paper.methods import SCORES, Method
-from trustsets.paper.sources import VAL, Source
+from trustsets.paper.methods import Method
+from trustsets.paper.options import SCORES
+from trustsets.paper.sources import Source
 from trustsets.predictors.calibrated import Task
 from trustsets.scores import RankedScores
 from trustsets.statistics import Observed
@@ -33,7 +34,7 @@ class Split:
     source : Source
         The samples.
     seed : int
-        Of the split, where it is not fixed.
+        Seed of the split, where it is not fixed.
     trust : TrustValues, optional
         The paper's trust scores.
 
@@ -46,14 +47,12 @@ class Split:
     """
 
     def __init__(self, source: Source, seed: int, trust: TrustValues | None) -> None:
-        self.source, self.seed = source, seed
+        self.source, self.seed, self._trust = source, seed, trust
         self.calibration, self.test = source.split(seed)
-        self._trust = trust
-        self._scores: dict[str, Floats] = {}
-        self._ranked: tuple[str, RankedScores] | None = None
+        self.temperature = 1.0
+        self._scored: tuple[str, Task, RankedScores] | None = None
         self._components: dict[int, FittedBasis] = {}
         self._balls: tuple[Balls, Neighbourhoods] | None = None
-        self.temperature = 1.0
 
     @property
     def key(self) -> dict[str, Any]:
@@ -66,36 +65,34 @@ class Split:
         """Calibration and test samples with the paper's trust scores, if there are any."""
         if self._trust is None:
             return Observed(self.calibration), Observed(self.test)
-        first, second = self.parts_of(self._trust)
+        first, second = self.trust_of_halves(self._trust)
         return Observed(self.calibration, first), Observed(self.test, second)
 
-    def parts_of(self, trust: TrustValues) -> tuple[Floats, Floats]:
+    def trust_of_halves(self, trust: TrustValues) -> tuple[Floats, Floats]:
         """Trust of the calibration samples and of the test samples."""
-        pool = self.source.test_part
-        part = VAL if self.source.fixed_split else pool
+        source = self.source
+        first, second = source.calibration_part, source.test_part
         return (
-            trust[part][self.source.positions(part, self.calibration)],
-            trust[pool][self.source.positions(pool, self.test)],
+            trust[first][source.positions(first, self.calibration)],
+            trust[second][source.positions(second, self.test)],
         )
 
-    def task(self, score: str) -> Task:
-        """Calibration problem of the paper's methods: everything is tuned on the same samples."""
-        if score not in self._scores:
-            self._scores[score] = SCORES[score].of_labels(
-                self.calibration, temperature=self.temperature
-            )
-        seen, scores = self.observed[0], self._scores[score]
-        return Task(seen, seen, scores, lambda: scores, seed=0)
+    def scored(self, score: str) -> tuple[Task, RankedScores]:
+        """Calibration problem of the paper's methods, and the scores of the test samples.
 
-    def ranked(self, score: str) -> RankedScores:
-        """Scores of all ranks of the test samples; those of one score are held at a time."""
-        if self._ranked is None or self._ranked[0] != score:
-            made = SCORES[score].ranked(self.test, temperature=self.temperature)
-            self._ranked = (score, made)
-        return self._ranked[1]
+        Everything is tuned on the calibration samples themselves. One score is in memory at a
+        time.
+        """
+        if self._scored is None or self._scored[0] != score:
+            chosen, seen = SCORES[score], self.observed[0]
+            scores = chosen.of_labels(self.calibration, temperature=self.temperature)
+            task = Task(seen, seen, scores, lambda: scores, seed=0)
+            ranked = chosen.ranked(self.test, temperature=self.temperature)
+            self._scored = score, task, ranked
+        return self._scored[1:]
 
     def components(self, method: Method) -> FittedBasis:
-        """Principal components of the calibration samples, found once for all scores."""
+        """Principal components of the calibration samples, computed once for all scores."""
         if method.n_components not in self._components:
             self._components[method.n_components] = method.basis.fit(self.observed[0])
         return self._components[method.n_components]

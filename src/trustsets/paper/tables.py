@@ -1,14 +1,14 @@
-"""The paper's tables from a run, next to the printed numbers. Imports experiment and printed.
+"""The paper's tables from one run or from several, next to the printed numbers.
 
-Table 1: methods with APS. 2: methods by group. 3: correlation of Trust and Rank. 4: principal
-components as function class. 5: methods by score. And two that the paper does not have:
-CONDITIONAL by degree, and the methods of related work.
+Table 1 has the methods with APS, table 2 the methods by group, table 3 the correlation of Trust and
+Rank, table 4 principal components as function class, table 5 the methods by score. Two more are not
+in the paper: CONDITIONAL by degree, and the methods of related work.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import final
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
 
 import numpy as np
 from scipy import stats
@@ -38,6 +38,7 @@ __all__ = [
     "PaperTable",
     "Row",
     "correlation_table",
+    "cross_tables",
     "paper_tables",
 ]
 
@@ -59,15 +60,15 @@ class Number:
     Attributes
     ----------
     mean, standard_error : float
-        Over seeds, the latter from the plain standard deviation (divided by the number of
-        seeds), as the printed ones are; with one seed the error is that of sampling the
-        test points.
+        Mean and standard error over seeds. The standard deviation divides by the number of
+        seeds, as in the printed tables. With one seed the error is that of sampling the test
+        samples.
     floor : float
-        What noise alone gives; NaN where undefined.
+        Noise floor; NaN where undefined.
     best : bool
         Whether it is the best of its block, or within 0.1 of it.
     printed : Printed or None
-        The paper's number.
+        The number that the paper prints.
     """
 
     mean: float
@@ -78,12 +79,12 @@ class Number:
 
     @property
     def difference(self) -> float:
-        """Ours less the printed number; NaN where there is none."""
+        """Our number minus the printed one; NaN where there is none."""
         return math.nan if self.printed is None else self.mean - self.printed.mean
 
     @property
     def differs(self) -> bool:
-        """Whether the difference exceeds two standard errors of it and the rounding of print."""
+        """Whether the difference exceeds two standard errors and the rounding of print."""
         if self.printed is None:
             return False
         own = 0.0 if math.isnan(self.standard_error) else self.standard_error
@@ -106,7 +107,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """What the row itself is called: a method, or a degree."""
+        """Name of the row itself: a method, or a degree."""
         return self.names[-1]
 
 
@@ -121,6 +122,11 @@ class PaperTable:
     heads: tuple[str, ...]
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
+
+    @property
+    def heading(self) -> str:
+        """Number, if there is one, and title."""
+        return f"Table {self.number}: {self.title}" if self.number else self.title
 
     def to_markdown(self) -> str:
         """Pipe table; under each row the printed one, where there is one."""
@@ -138,16 +144,14 @@ class PaperTable:
         found: dict[tuple[str, ...], list[list[str]]] = {}
         for row in self.rows:
             own = found.setdefault(row.block, [])
-            own.append(self._names(row, latex, first=not own) + _cells(row, latex))
+            names = [*(row.block if not own else [""] * len(row.block)), row.name]
+            safe = [render.escape_latex(name) if latex else name for name in names]
+            own.append(safe + [_text(number, latex) for number in row.numbers])
             if any(number.printed for number in row.numbers):
                 own.append([*[""] * len(row.block), "printed", *_printed_cells(row)])
         for block, lines in found.items():
             lines += self._floors(block)
         return list(found.values())
-
-    def _names(self, row: Row, latex: bool, *, first: bool) -> list[str]:
-        names = [*(row.block if first else [""] * len(row.block)), row.name]
-        return [render.escape_latex(name) if latex else name for name in names]
 
     def _floors(self, block: tuple[str, ...]) -> list[list[str]]:
         """A row for a perfect method, whose gaps are noise alone."""
@@ -157,10 +161,6 @@ class PaperTable:
             return []
         texts = ["" if math.isnan(value) else f"{value:.2f}" for value in floors]
         return [[*[""] * len(block), _PERFECT, *texts]]
-
-
-def _cells(row: Row, latex: bool) -> list[str]:
-    return [_text(number, latex) for number in row.numbers]
 
 
 def _text(number: Number, latex: bool) -> str:
@@ -185,27 +185,30 @@ def _printed_cells(row: Row) -> list[str]:
 
 def paper_tables(run: Run) -> list[PaperTable]:
     """Tables 1, 2, 4, 5, those by degree and of related work, as far as the run allows."""
-    main = [STANDARD, NAIVE, CONDITIONAL, DEFAULT]
-    columns = _columns(run, _MAIN)
-    found = []
-    if _MAIN_SCORE in run.options.scores:
-        if run.source.has_trust:
-            title = f"methods, {_MAIN_SCORE} score"
-            found.append(_table(run, 1, title, [_MAIN_SCORE], main, columns))
-        if run.source.groups:
-            found.append(_group_table(run))
-        if run.source.has_features:
-            title = "principal components of the features as function class"
-            methods = [*main[:-1], PCA, DEFAULT]
-            found.append(_table(run, 4, title, [_MAIN_SCORE], methods, columns))
-        if run.options.related:
-            methods = [STANDARD, CONDITIONAL, *RELATED, DEFAULT]
-            title = "Methods of related work"
-            found.append(_table(run, None, title, [_MAIN_SCORE], methods, columns))
-    title = "methods by conformity score"
-    found.append(_table(run, 5, title, run.options.scores, main, columns))
-    if run.source.has_trust and len(run.options.degrees) > 1:
-        found.append(_degree_table(run, columns))
+    source, options = run.source, run.options
+    main, one = [STANDARD, NAIVE, CONDITIONAL], [_MAIN_SCORE]
+    columns, found = _columns(run, _MAIN), []
+    if source.has_trust:
+        cells = _cells(run, one, [*main, DEFAULT])
+        found.append(_table(run, 1, f"methods, {_MAIN_SCORE} score", cells, columns))
+    if source.groups:
+        found.append(_group_table(run))
+    if source.has_features:
+        title = "principal components of the features as function class"
+        found.append(_table(run, 4, title, _cells(run, one, [*main, PCA, DEFAULT]), columns))
+    if options.related:
+        cells = _cells(run, one, [STANDARD, CONDITIONAL, *RELATED, DEFAULT])
+        found.append(_table(run, None, "Methods of related work", cells, columns, "related"))
+    cells = _cells(run, options.scores, [*main, DEFAULT])
+    found.append(_table(run, 5, "methods by conformity score", cells, columns))
+    if source.has_trust and len(options.degrees) > 1:
+        title = f"{CONDITIONAL} by degree of the polynomials (the paper stops at 5)"
+        cells = [
+            Cell(score, CONDITIONAL, degree)
+            for score in options.scores
+            for degree in options.degrees
+        ]
+        found.append(_table(run, None, title, cells, columns, "degrees", "Degree"))
     return [table for table in found if table.rows]
 
 
@@ -214,96 +217,106 @@ def _columns(run: Run, wanted: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in wanted if name in shared)
 
 
+def _cells(run: Run, scores: Sequence[str], methods: Sequence[str]) -> list[Cell]:
+    with_degree = {CONDITIONAL, PLUGIN}
+    return [
+        Cell(score, method, run.options.degree if method in with_degree else None)
+        for score in scores
+        for method in methods
+    ]
+
+
 def _group_table(run: Run) -> PaperTable:
     parts = [f"group:{name}.{part}" for name in run.source.groups for part in ("gap", "worst")]
     columns = _columns(run, ["coverage", "size", *parts, "class.gap"])
-    own = [cell.method for cell in run.evaluations if cell.method.startswith(GROUPWISE)]
-    package = [cell.method for cell in run.evaluations if cell.method.startswith(OWN_GROUPWISE)]
-    methods = [STANDARD, *dict.fromkeys(own), CONDITIONAL, *dict.fromkeys(package), DEFAULT]
-    return _table(run, 2, "methods by group", [_MAIN_SCORE], methods, columns)
+    known = dict.fromkeys(cell.method for cell in run.evaluations)
+    own = [name for name in known if name.startswith(GROUPWISE)]
+    package = [name for name in known if name.startswith(OWN_GROUPWISE)]
+    methods = [STANDARD, *own, CONDITIONAL, *package, DEFAULT]
+    return _table(run, 2, "methods by group", _cells(run, [_MAIN_SCORE], methods), columns)
 
 
 def _table(
     run: Run,
     number: int | None,
     title: str,
-    scores: Sequence[str],
-    methods: Sequence[str],
-    columns: tuple[str, ...],
-) -> PaperTable:
-    with_degree = {CONDITIONAL, PLUGIN}
-    cells = [
-        Cell(score, method, run.options.degree if method in with_degree else None)
-        for score in scores
-        for method in methods
-    ]
-    slug = f"table{number}" if number else "related"
-    rows = _rows(run, number, cells, [cell.method for cell in cells], columns)
-    return PaperTable(number, slug, title, ("Score", "Method"), columns, rows)
-
-
-def _degree_table(run: Run, columns: tuple[str, ...]) -> PaperTable:
-    cells = [
-        Cell(score, CONDITIONAL, degree)
-        for score in run.options.scores
-        for degree in run.options.degrees
-    ]
-    title = f"{CONDITIONAL} by degree of the polynomials (the paper stops at 5)"
-    rows = _rows(run, None, cells, [str(cell.degree) for cell in cells], columns)
-    return PaperTable(None, "degrees", title, ("Score", "Degree"), columns, rows)
-
-
-def _rows(
-    run: Run,
-    table: int | None,
     cells: Sequence[Cell],
-    names: Sequence[str],
     columns: tuple[str, ...],
-) -> tuple[Row, ...]:
-    """Rows of the cells that were run, with the printed numbers of a table of the paper."""
+    slug: str = "",
+    head: str = "Method",
+) -> PaperTable:
+    """Table of the cells that were run; numbers in the paper's tables have the printed ones."""
     there = {
-        (cell.score, name): cell
-        for cell, name in zip(cells, names, strict=True)
+        (cell.score, cell.method if head == "Method" else str(cell.degree)): cell
+        for cell in cells
         if cell in run.evaluations
     }
-    if not there:
-        return ()
-    results = {key: run.evaluations[cell] for key, cell in there.items()}
-    compared = compare(results, columns=columns, n_bootstrap=_BOOTSTRAP)
     rows = []
-    for (key, cell), entries in zip(there.items(), compared.entries, strict=True):
-        numbers = tuple(
-            _number(
-                entry,
-                run.evaluations[cell],
-                column,
-                table and printed_value(table, run.source.name, cell.score, cell.method, column),
-            )
+    results = {key: run.evaluations[cell] for key, cell in there.items()}
+    compared = compare(results, columns=columns, n_bootstrap=_BOOTSTRAP).entries if there else ()
+    for (key, cell), entries in zip(there.items(), compared, strict=True):
+        place = (number, run.source.name, cell.score, cell.method)
+        numbers = [
+            _number(entry, run.evaluations[cell], column, printed_value(*place, column))
             for column, entry in zip(columns, entries, strict=True)
-        )
-        rows.append(Row(key, numbers))
-    return tuple(rows)
+        ]
+        rows.append(Row(key, tuple(numbers)))
+    return PaperTable(
+        number, slug or f"table{number}", title, ("Score", head), columns, tuple(rows)
+    )
 
 
 def _number(
-    entry: Entry, runs: Sequence[Evaluation], column: str, printed: Printed | int | None
+    entry: Entry, runs: Sequence[Evaluation], column: str, printed: Printed | None
 ) -> Number:
     if len(runs) > 1:
         error = _standard_error([item.metrics[column].value for item in runs])
     else:
-        interval = runs[0].metrics[column]
-        error = (interval.upper - interval.lower) / (2.0 * _normal_quantile(runs[0].level))
-    known = printed if isinstance(printed, Printed) else None
-    return Number(entry.mean, error, entry.floor, entry.best, known)
-
-
-def _normal_quantile(level: float) -> float:
-    return float(stats.norm.ppf(0.5 + level / 2.0))
+        interval, level = runs[0].metrics[column], runs[0].level
+        error = (interval.upper - interval.lower) / (2.0 * stats.norm.ppf(0.5 + level / 2.0))
+    return Number(entry.mean, float(error), entry.floor, entry.best, printed)
 
 
 def _standard_error(values: Sequence[float]) -> float:
     """Standard error over seeds as the authors compute it: the deviation divides by n."""
     return float(np.std(values) / np.sqrt(len(values)))
+
+
+def cross_tables(runs: Sequence[Run]) -> list[PaperTable]:
+    """Tables 1, 4, 5 and that of related work with a block for each dataset, and each table 2.
+
+    Groups have other names in each dataset, so that their tables cannot be joined.
+    """
+    found = {run.source.name: {table.slug: table for table in paper_tables(run)} for run in runs}
+    tables = []
+    for slug in ("table1", "table4", "table5", "related"):
+        own = {name: made[slug] for name, made in found.items() if slug in made}
+        if own:
+            tables.append(_joined(own))
+    return tables + [
+        replace(table, slug=f"table2-{name}", title=f"{table.title}, {name}")
+        for name, made in found.items()
+        for slug, table in made.items()
+        if slug == "table2"
+    ]
+
+
+def _joined(own: dict[str, PaperTable]) -> PaperTable:
+    """The same table of several datasets, with the columns that all of them have."""
+    first = next(iter(own.values()))
+    shared = [
+        name for name in first.columns if all(name in table.columns for table in own.values())
+    ]
+    # All tables but that by score have a single score, which their titles name.
+    begin = 0 if first.number == 5 else 1
+    rows = []
+    for name, table in own.items():
+        places = [table.columns.index(column) for column in shared]
+        for row in table.rows:
+            numbers = tuple(row.numbers[place] for place in places)
+            rows.append(Row((name, *row.names[begin:]), numbers))
+    heads = ("Dataset", *first.heads[begin:])
+    return replace(first, heads=heads, columns=tuple(shared), rows=tuple(rows))
 
 
 @final
@@ -312,7 +325,10 @@ class CorrelationTable:
     """Table 3: a row for each dataset, followed by the printed one where there is one."""
 
     rows: tuple[tuple[str, ...], ...]
-    header: tuple[str, ...] = ("Dataset", "Pearson", "p-value", "Spearman", "p-value")
+    header: ClassVar = ("Dataset", "Pearson", "p-value", "Spearman", "p-value")
+    number: ClassVar = 3
+    slug: ClassVar = "table3"
+    heading: ClassVar = "Table 3: correlation of Trust and Rank"
 
     def to_markdown(self) -> str:
         """Pipe table."""
@@ -333,10 +349,11 @@ def correlation_table(runs: Sequence[Run]) -> CorrelationTable:
     """Mean over seeds of both correlations of each run, and the largest p-value."""
     rows: list[tuple[str, ...]] = []
     for run in runs:
-        if run.correlations:
-            rows.append((run.source.name, *_correlations(run.correlations)))
+        if not run.correlations:
+            continue
+        rows.append((run.source.name, *_correlations(run.correlations)))
         printed = printed_correlation(run.source.name)
-        if run.correlations and printed is not None:
+        if printed is not None:
             numbers = [f"{printed.pearson:.2f}", printed.pearson_p]
             numbers += [f"{printed.spearman:.2f}", printed.spearman_p]
             rows.append(("printed", *numbers))

@@ -1,26 +1,14 @@
-"""What a page says about its runs: data, options, methods. Imports experiment and printed."""
+"""Sentences of a page about its runs: data, options, methods."""
 
 from collections.abc import Sequence
-
-import numpy as np
 
 from trustsets.paper.experiment import Run
 from trustsets.paper.methods import ATYPICALITY, CLUSTERED, DEFAULT, OWN_GROUPWISE, PLUGIN
 from trustsets.paper.printed import DATASETS, printed_source
+from trustsets.paper.results import accuracy
 from trustsets.paper.tables import MARK
 
-__all__ = ["accuracy", "figure_text", "reading", "samples", "setting"]
-
-
-def accuracy(run: Run) -> float:
-    """Share of the samples that test samples come from which the classifier gets right."""
-    outputs = run.source.parts[run.source.test_part]
-    return float(np.mean(outputs.predicted_codes == outputs.codes))
-
-
-def figure_text(name: str, text: str) -> str:
-    """A figure with its number and caption."""
-    return f"Figure {name.removeprefix('figure')}. {text}.\n\n![{text}](figures/{name}.png)"
+__all__ = ["reading", "samples", "setting"]
 
 
 def samples(run: Run) -> str:
@@ -29,8 +17,8 @@ def samples(run: Run) -> str:
     sizes = ", ".join(f"{len(own):,} ({part})" for part, own in source.parts.items())
     train = "none" if source.train is None else f"{len(source.train[0]):,}"
     return (
-        f"Samples: {sizes}. Training points for the trust score: {train}. Classes: "
-        f"{source.n_classes}. Accuracy: {100 * accuracy(run):.1f}%."
+        f"Samples: {sizes}. Training samples for the trust score: {train}. Classes: "
+        f"{source.tested.n_classes}. Accuracy: {100 * accuracy(run):.1f}%."
     )
 
 
@@ -48,14 +36,15 @@ def _split(run: Run) -> str:
     if run.source.fixed_split:
         return (
             "The split into calibration and test samples is fixed and the temperature is the exact "
-            "maximum-likelihood one, so there is nothing to repeat: one run, and errors in "
-            "parentheses are those of sampling the test points."
+            "maximum-likelihood one, so that a second run would give the same numbers. Errors in "
+            "parentheses are those of sampling the test samples."
         )
     first, last = run.seeds[0], run.seeds[-1]
     seeds = f"seed {first}" if len(run.seeds) == 1 else f"seeds {first} to {last}"
     return (
-        f"Halves stratified by class, {seeds}; in parentheses standard errors over seeds (plain "
-        "standard deviation over the root of their number)."
+        f"Calibration and test samples are halves stratified by class, {seeds}. Standard errors "
+        "over seeds are in parentheses (the plain standard deviation, divided by the root of the "
+        "number of seeds)."
     )
 
 
@@ -92,24 +81,24 @@ def _balls(run: Run) -> str:
 def reading(runs: Sequence[Run]) -> str:
     """How to read the tables, and what was run in them."""
     text = (
-        "The paper's methods are run as the authors ran them: temperature fitted on the "
-        "calibration samples, Conf of the unscaled softmax, sets that may be empty; NAIVE and "
-        "GROUPWISE with plain quantiles and nothing where calibration has no samples. Two things "
-        "are this package's: the temperature is the exact maximum-likelihood one, where the "
-        "authors took gradient steps, and the components of PCA FEATURES come from the "
-        "calibration samples, which the paper does not say. "
-        f"*{DEFAULT}* is `ConditionalConformal` as this package sets it up, with the score in the "
-        "tail scale; it knows the group columns, if there are any. Its sets are never empty, so "
-        "that it covers too much where the classifier is right more often than asked for."
+        "The paper's methods are run as the authors ran them. The temperature is fitted on the "
+        "calibration samples, Conf is taken of the unscaled softmax, and sets may be empty. NAIVE "
+        "and GROUPWISE use plain quantiles, and give empty sets where there are no calibration "
+        "samples. Two choices are this package's: the temperature is the exact maximum-likelihood "
+        "one, where the authors took gradient steps, and the components of PCA FEATURES come from "
+        "the calibration samples, which the paper does not specify. "
+        f"*{DEFAULT}* is `ConditionalConformal` with its default parameters and the score in the "
+        "tail scale; it uses the group columns, if there are any. Its sets are never empty, so "
+        "that coverage exceeds 1 - alpha where the accuracy of the classifier does."
     )
     if any(run.source.groups for run in runs):
         text += f" *{OWN_GROUPWISE}* is GROUPWISE with the finite-sample quantile of each group."
     if any(run.options.related for run in runs):
         text += (
-            f" Of related work, {PLUGIN} shares everything with CONDITIONAL but its fit; "
-            f"{CLUSTERED} and {ATYPICALITY} are those of this package, at the same temperature."
+            f" Of related work, {PLUGIN} differs from CONDITIONAL only in its fit. {CLUSTERED} "
+            f"and {ATYPICALITY} are those of this package, at the same temperature."
         )
-    text += " Bold: best or within 0.1 of it. *Perfect* is what noise alone gives with these bins."
+    text += " Bold: best or within 0.1 of the best. *Perfect* is the noise floor of these bins."
     if any(run.source.name in DATASETS for run in runs):
         text += (
             f" *Printed* are the numbers of {printed_source()}; {MARK} marks ours where the two "

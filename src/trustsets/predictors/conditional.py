@@ -398,7 +398,7 @@ class ConditionalConformal(Predictor):
             return side_by_side([learned.thresholds(phi, alpha) for alpha in alphas], alphas)
         draws, keys = weight_draws(observed.outputs, scoring.seed), observed.outputs.draw_keys
         # Thresholds are not limited: limited ones would cover more than exactly 1 - alpha.
-        found = [learned.fit(alpha).thresholds(phi, level=draws - alpha) for alpha in alphas]
+        found = [learned.fit(alpha).thresholds(phi, weight=draws - alpha) for alpha in alphas]
         # s + draw <= threshold, as in calibration, with the draw on the other side.
         ties = learned.tie_spread * row_uniforms(scoring.seed, Stream.PREDICTION_TIES, keys)
         return side_by_side([(own.values - ties, own.status) for own in found], alphas)

@@ -98,7 +98,7 @@ class PluginConformal(Predictor):
         scoring: Scoring,
     ) -> SampleThresholds:
         phi = learned.basis.design(observed)
-        found = [learned.fit(alpha).thresholds(phi, level=0.0) for alpha in alphas]
+        found = [learned.fit(alpha).thresholds(phi, weight=0.0) for alpha in alphas]
         return side_by_side([(own.values, own.status) for own in found], alphas)
 
     def _guarantee(self, state: Calibrated) -> str:

@@ -1,4 +1,4 @@
-"""The paper's five datasets as they lie on disk. Needs no torch, and opens no image.
+"""The paper's five datasets as they lie on disk; no image is opened.
 
 Each function turns a folder into an `ImageSet`; `load_dataset` picks one by name.
 """
@@ -68,23 +68,22 @@ def load_dataset(name: str, images: Path, *, lists: Path | None = None, seed: in
         raise InputError(f"images={images} is no folder; give the one that holds {name}.")
     if lists is not None and not lists.exists():
         raise InputError(f"lists={lists} does not exist; give a folder, or leave it out.")
-    return DATASETS[name](images, _near(images, lists), seed)
-
-
-def _near(images: Path, lists: Path | None) -> list[Path]:
-    """Where to look for lists: the given place only, or near the images."""
-    if lists is not None:
-        return [lists]
-    return [images / step for step in NEAR]
+    near = [images / step for step in NEAR] if lists is None else [lists]
+    return DATASETS[name](images, near, seed)
 
 
 def _find_table(name: str, near: Sequence[Path]) -> Path | None:
     """A table that stands alone: the file that was given, or the one of that name."""
-    return near[0] if near[0].is_file() else find_file([name], near)
+    return near[0] if near[0].is_file() else find_file(name, near)
 
 
 def _imagenet(images: Path, near: Sequence[Path], _: int) -> ImageSet:
-    _require_folders(images, (TRAIN, "val"), "ILSVRC2012")
+    absent = [part for part in (TRAIN, "val") if not (images / part).is_dir()]
+    if absent:
+        raise InputError(
+            f"images={images} must hold the folders train and val of ILSVRC2012; "
+            f"{', '.join(absent)} is not there."
+        )
     if class_folders(images / "val"):
         classes = unite_classes(images, (TRAIN, "val"))
         pool = folder_listing(images, "val", classes)
@@ -139,7 +138,7 @@ def _long_tail(name: str, stem: str) -> Callable[[Path, Sequence[Path], int], Im
 
 
 def _find_list(stem: str, part: str, folders: Sequence[Path]) -> Path:
-    path = find_file([f"{stem}_{part}.txt"], folders)
+    path = find_file(f"{stem}_{part}.txt", folders)
     if path is None:
         raise InputError(
             f"{stem}_{part}.txt (lines of 'path label') is neither beside the images nor where "
@@ -164,7 +163,7 @@ def _places365_by_lists(images: Path, near: Sequence[Path]) -> ImageSet:
     """The release in two archives, with its own lists of files and categories."""
     folders = [*near, *(folder / "filelist_places365-standard" for folder in near)]
     names = ("places365_train_standard.txt", "places365_val.txt", "categories_places365.txt")
-    found = [find_file([name], folders) for name in names]
+    found = [find_file(name, folders) for name in names]
     absent = [name for name, path in zip(names, found, strict=True) if path is None]
     train, val = (
         next((name for name in choice if (images / name).is_dir()), None)
@@ -240,15 +239,6 @@ def _draw_training(n: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int
     order = np.random.default_rng(seed).permutation(n)
     size = round(TRAINING_SHARE * n)
     return np.sort(order[:size]), np.sort(order[size:])
-
-
-def _require_folders(images: Path, parts: Sequence[str], name: str) -> None:
-    absent = [part for part in parts if not (images / part).is_dir()]
-    if absent:
-        raise InputError(
-            f"images={images} must hold the folders {', '.join(parts)} of {name}; "
-            f"{', '.join(absent)} is not there."
-        )
 
 
 def _require_columns(path: Path, rows: Any, columns: Sequence[str]) -> None:

@@ -1,10 +1,10 @@
 """From images to outputs on disk: features and logits of every part of a dataset.
 
 The folder that results is described in `trustsets.paper.layout`. A run that was killed is
-continued by the same call: whole batches that are on disk are neither decoded nor run again,
-and the arrays are the same bit for bit. Memory holds the network, batches that wait to be written,
-a shard in the making (together about 1 GB with 2,048 features and 1,000 classes), and the labels
-and paths of the listing; it does not grow with the number of images otherwise.
+continued by the same call: batches that are on disk are neither decoded nor run again, and the
+arrays are the same bit for bit. Memory holds the network, batches that wait to be written, one
+unfinished shard (together about 1 GB with 2,048 features and 1,000 classes), and the labels and
+paths of the listing. Otherwise it does not grow with the number of images.
 """
 
 import time
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 import numpy as np
+import torch
 
 from trustsets._common.progress import progress_bar
 from trustsets.errors import InputError
@@ -36,13 +37,14 @@ from trustsets.paper.images.models import (
     Network,
     Weights,
     load_weights,
+    pick_device,
     read_weights,
 )
 from trustsets.paper.images.pictures import Images, consecutive_batches, evaluation_transform
 from trustsets.paper.images.unreadable import UnreadableImages
 from trustsets.paper.layout import SAMPLES, TRAIN, Description, is_extracted
 
-__all__ = ["ExtractionOptions", "PartSummary", "extract_dataset", "extract_images"]
+__all__ = ["ExtractionOptions", "PartSummary", "extract_dataset"]
 
 
 @final
@@ -52,28 +54,30 @@ class ExtractionOptions:
 
     Attributes
     ----------
-    resize, size : int
-        Length of the shorter side, and of the square cut out of its middle.
+    resize : int, optional
+        Length of the shorter side; by default as in the paper, in proportion to `size`.
+    size : int
+        Side of the square cut out of the middle, which the network sees.
     batch_size : int
         Images that are run together.
-    workers : int
-        Processes that decode images; 0 decodes in this one.
+    workers : int, optional
+        Processes that decode images; 0 decodes in this one, None has one for each core.
     device : str
-        ``"cpu"``, ``"cuda"``...
+        ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU where there is one.
     mixed_precision : "auto", True or False
         Half precision; ``"auto"`` on a GPU.
     max_unreadable : int
         How many images in all may be missing or damaged before it is an error.
     shard_rows : int, optional
-        Rows after which a shard is written, and so what a kill can cost.
+        Rows after which a shard is written; at most so many are lost by a kill.
     progress : bool, optional
         Show progress bars; by default on a terminal.
     """
 
-    resize: int
-    size: int
+    resize: int | None = None
+    size: int = FULL_SIZE
     batch_size: int = 256
-    workers: int = 0
+    workers: int | None = 0
     device: str = "cpu"
     mixed_precision: bool | Literal["auto"] = "auto"
     max_unreadable: int = 100
@@ -81,28 +85,27 @@ class ExtractionOptions:
     progress: bool | None = None
 
     def __post_init__(self) -> None:
-        for name in ("resize", "size", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1; got {getattr(self, name)}.")
-        for name in ("workers", "max_unreadable"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} must not be negative; got {getattr(self, name)}.")
-        if self.shard_rows is not None and self.shard_rows < 1:
-            raise InputError(f"shard_rows must be at least 1; got {self.shard_rows}.")
+        least = {"resize": 1, "size": 1, "batch_size": 1, "shard_rows": 1}
+        for name, bound in (least | {"workers": 0, "max_unreadable": 0}).items():
+            value = getattr(self, name)
+            if value is not None and value < bound:
+                rule = "at least 1" if bound else "0 or more"
+                raise InputError(f"{name} must be {rule}; got {value}.")
 
 
 @final
 @dataclass(frozen=True)
 class PartSummary:
-    """What became of one part.
+    """Outcome of one part.
 
     Attributes
     ----------
     part : str
+        Name of the part.
     images, unreadable : int
-        In the shards, and left out.
+        Images in the shards, and images left out.
     run : int
-        Images of this run; the others were there.
+        Images of this run; the others were there before.
     seconds : float
         Time of this run.
     accuracy : float
@@ -122,59 +125,77 @@ class PartSummary:
         return self.run / self.seconds if self.seconds > 0 else 0.0
 
 
-def extract_images(
-    dataset: ImageSet, network: Network, model: str, folder: Path, options: ExtractionOptions
+def extract_dataset(
+    name: str,
+    images: Path,
+    weights: Path,
+    folder: Path,
+    *,
+    lists: Path | None = None,
+    seed: int = 0,
+    options: ExtractionOptions | None = None,
 ) -> list[PartSummary]:
-    """Run a network over all parts of a dataset and write what it says.
+    """Run the paper's network over all parts of one of its datasets and write the outputs.
 
     Parameters
     ----------
-    dataset : ImageSet
-    network : Network
-        With its weights.
-    model : str
-        Name of the network, for the record.
+    name, images, lists, seed
+        See `load_dataset`.
+    weights : path
+        Checkpoint of the network.
     folder : path
         Where the outputs go; an earlier run there is continued, or kept if it is complete.
-    options : ExtractionOptions
+    options : ExtractionOptions, optional
+        How images are run.
     """
+    chosen = options or ExtractionOptions()
+    place = pick_device(chosen.device)
+    dataset = load_dataset(name, images, lists=lists, seed=seed)
+    architecture = ARCHITECTURES[name]
+    checkpoint = read_weights(weights, architecture.weights)
+    _check_origin(checkpoint, dataset)
+    network = architecture.build(len(dataset.classes))
+    load_weights(network, checkpoint)
+    if chosen.resize is None:
+        chosen = replace(chosen, resize=round(architecture.resize * chosen.size / FULL_SIZE))
     folder.mkdir(parents=True, exist_ok=True)
-    with evaluating(network, options.device) as place:
+    with evaluating(network, place):
         network.prefer_layout_of(place)
-        half = use_half(options.mixed_precision, place)
-        chosen = network.get_submodule(FEATURE_LAYER)
-        setting = model_setting(network, chosen, place, half) | {
-            "batch_size": options.batch_size,
-            "resize": options.resize,
-            "size": options.size,
-        }
-        description = _describe(dataset, model, setting["weights_sha256"])
-        _begin(folder, description)
-        unreadable = UnreadableImages(folder, options.max_unreadable)
-        for part, listing in dataset.parts.items():
-            unreadable.add_missing(part, listing)
-        summaries = []
-        with Tap(network, chosen) as tap:
-            for part, listing in dataset.parts.items():
-                runner = Runner(
-                    network, tap, place, half, keep_logits=part != TRAIN, keep_predicted=True
-                )
-                job = _PartJob(part, listing, folder / part, setting, options, unreadable)
-                summaries.append(job.run(runner, pin=place.type == "cuda"))
-    replace(description, finished=True).write(folder)
-    return summaries
+        return _extract(dataset, network, architecture.name, folder, chosen)
 
 
-def _describe(dataset: ImageSet, model: str, digest: str) -> Description:
-    return Description(
+def _extract(
+    dataset: ImageSet, network: Network, model: str, folder: Path, options: ExtractionOptions
+) -> list[PartSummary]:
+    """Run a network that is ready on its device."""
+    place = next(network.parameters()).device
+    half = use_half(options.mixed_precision, place)
+    layer = network.get_submodule(FEATURE_LAYER)
+    setting = model_setting(network, layer, place, half)
+    setting |= {name: getattr(options, name) for name in ("batch_size", "resize", "size")}
+    description = Description(
         dataset=dataset.name,
         classes=dataset.classes,
         parts=tuple(dataset.parts),
         model=model,
-        weights_sha256=digest,
+        weights_sha256=setting["weights_sha256"],
         seed=dataset.seed,
         finished=False,
     )
+    _begin(folder, description)
+    unreadable = UnreadableImages(folder, options.max_unreadable)
+    for part, listing in dataset.parts.items():
+        unreadable.add_missing(part, listing)
+    summaries = []
+    with Tap(network, layer) as tap:
+        for part, listing in dataset.parts.items():
+            runner = Runner(
+                network, tap, place, half, keep_logits=part != TRAIN, keep_predicted=True
+            )
+            job = _PartJob(part, listing, folder / part, setting, options, unreadable)
+            summaries.append(job.run(runner, place))
+    replace(description, finished=True).write(folder)
+    return summaries
 
 
 def _begin(folder: Path, description: Description) -> None:
@@ -207,9 +228,10 @@ class _PartJob:
         self._part, self._listing, self._directory = part, listing, directory
         self._options, self._unreadable = options, unreadable
         self._setting = setting | {"listing_sha256": listing.digest()}
-        self._images = Images(listing, evaluation_transform(options.resize, options.size))
+        resize = options.size if options.resize is None else options.resize
+        self._images = Images(listing, evaluation_transform(resize, options.size))
 
-    def run(self, runner: Runner, pin: bool) -> PartSummary:
+    def run(self, runner: Runner, place: torch.device) -> PartSummary:
         """Do what is not done yet."""
         store = BatchStore(
             self._directory, self._setting, keep=False, shard_rows=self._options.shard_rows
@@ -218,20 +240,20 @@ class _PartJob:
         start = time.perf_counter()
         known = len(store.column("rows"))
         if not store.finished:
-            run_ahead(runner, self._batches(self._first_row(store), pin), store)
+            run_ahead(runner, self._batches(self._first_row(store), place), store)
         return self._end(store, known, time.perf_counter() - start)
 
     def _first_row(self, store: BatchStore) -> int:
-        """Shards hold whole batches, so the next one begins at the next multiple of the size."""
+        """First row that is not done: shards hold whole batches, so a multiple of their size."""
         size = self._options.batch_size
         rows = store.column("rows")
         return 0 if rows.size == 0 else -(-(int(rows[-1]) + 1) // size) * size
 
-    def _batches(self, first: int, pin: bool) -> Iterator[Batch]:
+    def _batches(self, first: int, place: torch.device) -> Iterator[Batch]:
         """All batches from a row on, without the images that cannot be read."""
         n, options = len(self._listing), self._options
         loader = self._images.loader(
-            consecutive_batches(first, n, options.batch_size), options.workers, pin
+            consecutive_batches(first, n, options.batch_size), options.workers, place
         )
         with progress_bar(
             self._part, n, done=first, unit="images", wanted=options.progress
@@ -244,7 +266,7 @@ class _PartJob:
                 advance(len(rows) + len(failures))
 
     def _end(self, store: BatchStore, known: int, seconds: float) -> PartSummary:
-        """Say which images are left out, also those that an earlier run met, and close."""
+        """Name the images that are left out, also those of an earlier run, and close the store."""
         store.flush()
         rows = store.column("rows")
         left_out = np.setdiff1d(np.arange(len(self._listing)), rows)
@@ -265,53 +287,13 @@ class _PartJob:
         )
 
 
-def extract_dataset(
-    name: str,
-    images: Path,
-    weights: Path,
-    folder: Path,
-    *,
-    lists: Path | None = None,
-    seed: int = 0,
-    resize: int | None = None,
-    size: int = 224,
-    **options: Any,
-) -> list[PartSummary]:
-    """Extract one of the paper's datasets with the paper's network.
-
-    Parameters
-    ----------
-    name, images, lists, seed
-        See `load_dataset`.
-    weights : path
-        Checkpoint of the network.
-    folder : path
-        Where the outputs go.
-    resize : int, optional
-        Default: as in the paper for this dataset, in proportion to `size`.
-    size : int
-        Side of the images that the network sees.
-    **options
-        Further `ExtractionOptions`.
-    """
-    dataset = load_dataset(name, images, lists=lists, seed=seed)
-    architecture = ARCHITECTURES[name]
-    checkpoint = read_weights(weights, architecture.weights)
-    _check_origin(checkpoint, dataset)
-    network = architecture.build(len(dataset.classes))
-    load_weights(network, checkpoint)
-    side = round(architecture.resize * size / FULL_SIZE) if resize is None else resize
-    chosen = ExtractionOptions(resize=side, size=size, **options)
-    return extract_images(dataset, network, architecture.name, folder, chosen)
-
-
 def _check_origin(weights: Weights, dataset: ImageSet) -> None:
-    """Weights must be for these classes; those we trained also say which split they saw."""
+    """Check that weights belong to these classes, and to this split if they are our own."""
     n_classes, facts = weights.n_classes, weights.facts
     if n_classes is not None and n_classes != len(dataset.classes):
         raise InputError(
             f"weights={weights.path} have {n_classes} classes, and the images of {dataset.name} "
-            f"{len(dataset.classes)}; one of the two is not complete, or not of this dataset."
+            f"have {len(dataset.classes)}; give the weights and all images of one dataset."
         )
     if tuple(facts.get("classes", dataset.classes)) != dataset.classes:
         raise InputError(

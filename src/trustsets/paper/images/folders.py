@@ -1,7 +1,7 @@
 """Finding images and lists on disk: class folders, lists of ``path label`` lines, CSV files."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -71,15 +71,10 @@ def unite_classes(root: Path, parts: Sequence[str]) -> tuple[str, ...]:
     return tuple(first)
 
 
-def find_file(names: Iterable[str], folders: Sequence[Path]) -> Path | None:
-    """First of the named files in the first folder that has one; a file stands for its folder."""
-    wanted = list(names)
-    for place in folders:
-        folder = place.parent if place.is_file() else place
-        for name in wanted:
-            if (folder / name).is_file():
-                return folder / name
-    return None
+def find_file(name: str, folders: Sequence[Path]) -> Path | None:
+    """Return the named file in the first folder that has it; a file stands for its folder."""
+    places = (place.parent if place.is_file() else place for place in folders)
+    return next((folder / name for folder in places if (folder / name).is_file()), None)
 
 
 def read_list(path: Path) -> tuple[list[str], NDArray[np.int64]]:
@@ -100,7 +95,7 @@ def read_list(path: Path) -> tuple[list[str], NDArray[np.int64]]:
 
 
 def class_names(paths: Sequence[str], labels: NDArray[np.int64], n_classes: int) -> tuple[str, ...]:
-    """Names of the folders between the first and the file; numbers where those do not do.
+    """Names of the folders between the first and the file, or numbers if those are not unique.
 
     Examples
     --------
@@ -119,7 +114,7 @@ def class_names(paths: Sequence[str], labels: NDArray[np.int64], n_classes: int)
 
 
 def flattened(root: Path, paths: Sequence[str]) -> list[str]:
-    """Drop the class folder from paths, where the files lie without: ``val/CLASS/x`` to ``val/x``.
+    """Drop the class folder from paths of files that have none: ``val/CLASS/x`` to ``val/x``.
 
     Lists name class folders that a freshly unpacked archive does not have. One file decides
     for each first folder.

@@ -1,4 +1,4 @@
-"""Which images a dataset has, before any is opened. Needs no torch."""
+"""Which images a dataset has, before any is opened."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,8 +1,8 @@
-"""The paper's five networks, and their weights out of local files. Needs torchvision.
+"""The paper's five networks, and reading their weights from local files.
 
 A checkpoint may be a plain state dictionary, one under a key such as ``state_dict``, or in two
-parts (feature model and classifier); each perhaps saved from a `torch.nn.DataParallel`. Files
-are read without running anything that is in them.
+parts (feature model and classifier), each perhaps saved from a `torch.nn.DataParallel`. No code
+in a file is run.
 """
 
 import json
@@ -19,7 +19,15 @@ from trustsets.errors import InputError
 from trustsets.paper.images.folders import SHOWN
 from trustsets.paper.images.vision import models
 
-__all__ = ["ARCHITECTURES", "Architecture", "Network", "Weights", "load_weights", "read_weights"]
+__all__ = [
+    "ARCHITECTURES",
+    "Architecture",
+    "Network",
+    "Weights",
+    "load_weights",
+    "pick_device",
+    "read_weights",
+]
 
 # Of the red, green and blue of ImageNet's training images: what all five networks expect.
 CHANNEL_MEANS = (0.485, 0.456, 0.406)
@@ -48,21 +56,21 @@ class Architecture:
     ----------
     name : str
         Name in torchvision.
-    two_layer_head : bool
-        Whether the last linear layer is replaced by two with dropout between.
-    resize : int
-        Length of the shorter side before the central crop of 224.
     weights : str
         Where the weights come from, in a sentence.
     start : str
-        Where weights to start the training from come from; empty where none is needed.
+        Where the weights come from that training starts with; empty where none is needed.
+    resize : int
+        Length of the shorter side before the central crop of 224.
+    two_layer_head : bool
+        Whether the last linear layer is replaced by two with dropout between.
     """
 
     name: str
-    two_layer_head: bool
-    resize: int
     weights: str
     start: str = ""
+    resize: int = 256
+    two_layer_head: bool = False
 
     def build(self, n_classes: int) -> "Network":
         """Make the network with random weights."""
@@ -103,15 +111,12 @@ def _public(file: str, where: str, what: str) -> str:
 ARCHITECTURES = {
     "imagenet": Architecture(
         "resnet50",
-        two_layer_head=False,
         # The paper follows a pipeline that resizes to the crop itself for this dataset.
         resize=224,
         weights=_public("resnet50-0676ba61.pth", _TORCHVISION, "torchvision, IMAGENET1K_V1"),
     ),
     "imagenet-lt": Architecture(
         "resnext50_32x4d",
-        two_layer_head=False,
-        resize=256,
         weights=_public(
             "resnext50_uniform_e90.pth",
             f"{_LONG_TAIL}/ImageNet_LT/models",
@@ -120,15 +125,11 @@ ARCHITECTURES = {
     ),
     "places365": Architecture(
         "resnet152",
-        two_layer_head=False,
-        resize=256,
         weights="There is no public one: make it with trustsets paper train places365",
         start=_public("resnet152-394f9c45.pth", _TORCHVISION, "torchvision, IMAGENET1K_V1"),
     ),
     "places365-lt": Architecture(
         "resnet152",
-        two_layer_head=False,
-        resize=256,
         weights=_public(
             "resnet152_uniform.pth",
             f"{_LONG_TAIL}/Places_LT/models",
@@ -138,7 +139,6 @@ ARCHITECTURES = {
     "fitzpatrick17k": Architecture(
         "resnet18",
         two_layer_head=True,
-        resize=256,
         weights="There is no public one: make it with trustsets paper train fitzpatrick17k",
         start=_public("resnet18-f37072fd.pth", _TORCHVISION, "torchvision, IMAGENET1K_V1"),
     ),
@@ -174,10 +174,21 @@ class Network(nn.Module):
         return logits
 
 
+def pick_device(name: str) -> torch.device:
+    """Turn ``"auto"`` into a GPU where there is one; refuse a device that cannot be used."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"device={name!r} cannot be used here: {reason}") from error
+
+
 @final
 @dataclass(frozen=True)
 class Weights:
-    """A checkpoint: tensors by their names in torchvision, and what it says of itself."""
+    """A checkpoint: tensors by their names in torchvision, and metadata of the file."""
 
     path: Path
     tensors: dict[str, Tensor]

@@ -1,15 +1,14 @@
-"""Opening images: decoding, cropping, and saying which could not be read. Needs torchvision."""
+"""Opening images: decoding, cropping, and the reasons of those that could not be read."""
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from trustsets._common.blocks import available_cores
 from trustsets.paper.images.listing import Listing
 from trustsets.paper.images.vision import transforms
 
@@ -19,7 +18,7 @@ Transform = Callable[[Any], Any]
 
 
 class ImageBatch(NamedTuple):
-    """Readable images of a batch, (n, 3, size, size) uint8, and where they stand in the listing.
+    """Readable images of a batch, (n, 3, size, size) uint8, and their rows in the listing.
 
     `failures` has row and reason of the others.
     """
@@ -27,11 +26,6 @@ class ImageBatch(NamedTuple):
     images: Tensor
     rows: Tensor
     failures: list[tuple[int, str]]
-
-    def numbers(self) -> NDArray[np.int64]:
-        """Rows as an array."""
-        result: NDArray[np.int64] = self.rows.numpy()
-        return result
 
 
 def evaluation_transform(resize: int, size: int) -> Transform:
@@ -83,15 +77,18 @@ class Images(Dataset[Any]):
         return None
 
     def loader(
-        self, batches: Iterable[Sequence[Any]], workers: int, pin: bool
+        self, batches: Iterable[Sequence[Any]], workers: int | None, place: torch.device
     ) -> "DataLoader[Any]":
-        """Batches of the given keys, decoded by `workers` processes, or here with none."""
+        """Batches of the given keys for a device, decoded by `workers` processes.
+
+        With 0 workers, this process decodes; with None there is one for each core.
+        """
         return DataLoader(
             self,
             batch_sampler=batches,  # type: ignore[arg-type]
-            num_workers=workers,
+            num_workers=available_cores() if workers is None else workers,
             collate_fn=_collate,
-            pin_memory=pin,
+            pin_memory=place.type == "cuda",
         )
 
 

@@ -1,10 +1,10 @@
-"""How the two networks of the paper that are not public are trained. Needs torchvision.
+"""How the two networks of the paper that are not public are trained.
 
 Fitzpatrick 17k: the paper names the training script of the dataset's authors, 50 epochs, and a
 ResNet-18. So: the weights of the ImageNet network are frozen (its batch statistics adapt) and two
 new layers are trained, with Adam at 0.001 divided by ten every 7 epochs, 256 images a step, classes
-drawn equally often, and that script's augmentation. Unlike there, the last epoch is kept, and not
-the one that does best on held-out images: those calibrate and test here.
+drawn equally often, and that script's augmentation. Unlike that script, the last epoch is kept, and
+not the one that does best on held-out images, because those calibrate and test here.
 
 Places365: the paper says only that a ResNet-152 starts from ImageNet and is fine-tuned on the
 training images. Here: all layers, stochastic gradient descent with momentum, a rate that falls to
@@ -29,7 +29,7 @@ __all__ = ["RECIPES", "Recipe"]
 @final
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides about a training besides data and seed.
+    """Everything that determines a training besides data and seed.
 
     Attributes
     ----------

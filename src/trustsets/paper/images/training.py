@@ -1,4 +1,4 @@
-"""Fine-tuning, with checkpoints that a killed run continues from. Needs torchvision.
+"""Fine-tuning, with checkpoints that a killed run continues from.
 
 Nothing random outlives a step: the order of an epoch depends on (seed, epoch), the augmentation
 of an image on (seed, epoch, place in the epoch), dropout on (seed, step). So a run that was
@@ -24,7 +24,14 @@ from trustsets._common.resuming import digest, identity
 from trustsets.errors import InputError, TrustSetsError
 from trustsets.paper.images.datasets import load_dataset
 from trustsets.paper.images.listing import ImageSet, Listing
-from trustsets.paper.images.models import ARCHITECTURES, HEAD, Network, load_weights, read_weights
+from trustsets.paper.images.models import (
+    ARCHITECTURES,
+    HEAD,
+    Network,
+    load_weights,
+    pick_device,
+    read_weights,
+)
 from trustsets.paper.images.pictures import Images
 from trustsets.paper.images.recipes import RECIPES, Recipe
 from trustsets.paper.images.unreadable import UnreadableImages
@@ -44,8 +51,9 @@ class TrainingOptions:
     Attributes
     ----------
     device : str
-    workers : int
-        Processes that decode images; 0 decodes in this one.
+        ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU where there is one.
+    workers : int, optional
+        Processes that decode images; 0 decodes in this one, None has one for each core.
     checkpoint_steps : int
         Steps between checkpoints within an epoch; there is one after each epoch anyway.
     max_unreadable : int
@@ -55,7 +63,7 @@ class TrainingOptions:
     """
 
     device: str = "cpu"
-    workers: int = 0
+    workers: int | None = 0
     checkpoint_steps: int = 1000
     max_unreadable: int = 100
     progress: bool | None = None
@@ -96,7 +104,7 @@ class TrainingState:
     Attributes
     ----------
     setting : str
-        Digest of all that decides about the result.
+        Digest of everything that determines the result.
     epoch, step : int
         The next step to make, and its epoch.
     history : list of EpochSummary
@@ -205,7 +213,7 @@ class _Training:
         self._checkpoint = folder / CHECKPOINT
         self._unreadable = UnreadableImages(folder, options.max_unreadable)
         self._setting = _identity(network, self._listing, recipe, seed, size)
-        self._place = torch.device(options.device)
+        self._place = pick_device(options.device)
         self._network = network.to(self._place)
         self._network.prefer_layout_of(self._place)
         self._parameters = _trained_parameters(network, recipe.head_only)
@@ -233,7 +241,7 @@ class _Training:
             self._history.append(EpochSummary(self._epoch))
         self._network.train()
         batches = _epoch_batches(self._listing, self._recipe, self._seed, self._epoch, first)
-        loader = self._images.loader(batches, self._options.workers, self._place.type == "cuda")
+        loader = self._images.loader(batches, self._options.workers, self._place)
         title = f"Epoch {self._epoch + 1} of {self._recipe.epochs}"
         done = first * self._recipe.batch_size
         with progress_bar(

@@ -1,4 +1,4 @@
-"""Images that could not be read: named, counted, and too many of them an error. Needs no torch."""
+"""Images that could not be read: they are named and counted, and too many are an error."""
 
 from pathlib import Path
 from typing import final
@@ -61,13 +61,10 @@ class UnreadableImages:
         if len(self) <= self._limit:
             return
         self.write()
-        first = "; ".join(line.replace("\t", " ", 1).replace("\t", ": ") for line in self.first())
+        shown = self.lines()[:SHOWN]
+        first = "; ".join(line.replace("\t", " ", 1).replace("\t", ": ") for line in shown)
         raise InputError(
             f"{len(self)} images under {listing.root} are missing or damaged, and "
             f"--max-unreadable allows {self._limit}. The first: {first}. All that are known are in "
             f"{self._file}."
         )
-
-    def first(self) -> list[str]:
-        """The first few lines."""
-        return self.lines()[:SHOWN]

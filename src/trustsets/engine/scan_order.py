@@ -1,106 +1,70 @@
-"""The order in which points are looked at, so that a few of them are enough.
+"""The order in which points are scanned, so that a scan of few of them is exact.
 
-Why a look at few points is exact. Let ``r_i`` be the residuals at the base vertex b0 and x the
-way gone from it. With rows multiplied by the sign of ``r_i``, point i keeps its sign as long as
-``Q_i x <= |r_i|``. Residuals are linear along a step, so a point that starts on its side crosses
-zero before the end of the step exactly if it would be on the other side at the end, at x. Then
+Let ``r_i`` be the residuals at the base vertex and x the distance vector of the path from it. With
+rows multiplied by the sign of ``r_i``, point i keeps its sign as long as ``Q_i x <= |r_i|``.
+Residuals are linear along a step, so a point crosses zero within the step exactly if it lies on
+the other side at the end of it. Two bounds show that a point does not:
 
-- by Cauchy's inequality ``Q_i x <= |Q_i| |x|``: no point with ``key_i = |r_i| / |Q_i| > |x|``
-  crosses. Points are ordered by groups of increasing key, and the scan ends at the first group
+- ``Q_i x <= |Q_i| |x|`` (Cauchy and Schwarz): no point with ``key_i = |r_i| / |Q_i| > |x|``
+  crosses. Points are sorted into groups of increasing key, and the scan ends at the first group
   whose smallest key exceeds |x|;
-- for a block of points with centre c, ``Q_i x <= c x + |Q_i - c| |x|``: the block has no
-  crossing when this, with the largest ``|Q_i - c|``, stays below the smallest ``|r_i|``. Within
-  a group, points are put into blocks of neighbours, so that the bound is tight.
+- ``Q_i x <= c x + |Q_i - c| |x|`` for a block of points with centre c: no point of the block
+  crosses if this bound, with the largest ``|Q_i - c|``, is below the smallest ``|r_i|``. Blocks
+  consist of neighbours within a group, which makes the bound tight.
 
-Both tests hold for a longer step as well as for a shorter one, so a crossing found on the way
-only makes the rest of the scan shorter. Residual gaps shrink like 1 / n while their density grows
-like n: the number of points looked at does not depend on n.
-
-A path that began at a landmark, at x0, has a short way y = x - x0. The bound of a block then reads
-``Q_i y <= c y + |Q_i - c| |y|`` and is compared with the smallest residual of the block at x0,
-its floor: first a lower bound of that, later the value itself.
-
-Imports `fit`, `kernels` and `problem`.
+Both bounds hold for every shorter step, too, so a crossing that is found only shortens the scan.
+A path that starts at a landmark compares the bound of the short way from there with the residuals
+at the landmark instead (see `crossing`).
 """
 
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from trustsets.engine.compiled import entry, inner
-from trustsets.engine.fit import Vertex, heaviest
+from trustsets.engine.compiled import FloatArray, IntArray, entry, inner
+from trustsets.engine.fit import high_leverage
 from trustsets.engine.kernels import WIDTH, three_way
-from trustsets.engine.problem import FloatArray, IntArray, Problem, scan_keys
+from trustsets.engine.problem import Problem, scan_keys
+from trustsets.engine.vertex import Vertex
 
-__all__ = [
-    "COPIES",
-    "DISTANCE",
-    "FIRST_KEY",
-    "LEAST",
-    "SCORE",
-    "SIDE",
-    "SPREAD",
-    "Base",
-    "Scan",
-    "prepare",
-]
-
-# Kernels hand over few arrays, each with several rows: every array of a tuple adds to the time it
-# takes to compile each kernel that has the tuple. The numbers of the rows are NumPy's, since numba
+# Kernels take few arrays with several rows each, because every array of a tuple adds to the time
+# that each kernel with that tuple takes to compile. Row numbers are NumPy integers, because numba
 # compiles a kernel anew for each Python integer that is passed to it as a constant.
 SIDE, COPIES, DISTANCE, SCORE = cast(Any, np.arange(4))
 """Rows of `Scan.points`; those of members begin with the same two."""
-SPREAD, LEAST, FIRST_KEY = cast(Any, np.arange(3))
+SPREAD, LEAST_DISTANCE, GROUP_KEY = cast(Any, np.arange(3))
 """Rows of `Scan.summary`."""
 
 FIRST_BLOCKS = 4
-"""Blocks of the first group, which is kept in the order of keys; groups then double."""
+"""Blocks of the first group, which stays in the order of keys; groups double after it."""
 SAMPLED = 64
-"""Points that decide along which coordinate a set of points is split."""
+"""Points that decide along which coordinate a part of a group is split."""
 DEPTH: Any = np.int64(64)
-"""How often a group can be halved, and more."""
+"""More halvings than a group can need."""
 SPREAD_SLACK = 1.0 + 1e-9
-"""Room for rounding in distances to a centre."""
+"""Distances to a centre are enlarged by this factor to cover rounding."""
 DRIFT_TOL = 1e-11
 """Accepted error of a basic residual at the end of a path, as a share of the score scale."""
 
 
 class Scan(NamedTuple):
-    """What compiled code reads of `Base`, under the same names."""
-
-    blocks: FloatArray
-    centres: FloatArray
-    summary: FloatArray
-    points: FloatArray
-    alpha: float
-    reach: float
-    tolerance: float
-
-
-class Base(NamedTuple):
-    """The base vertex with all points in scan order; a position is a place in that order.
+    """Points in scan order, as kernels read them; a position is a place in that order.
 
     Attributes
     ----------
     blocks : (n_blocks, rank, WIDTH) array
         Rows times the sign of their residual, transposed in blocks so that the products of a
         block with a vector run over contiguous points; padded with zeros.
-    centres : (n_chapters, rank, WIDTH) array
-        Centres of the blocks, `WIDTH` blocks to a chapter, in the same layout.
-    summary : (3, n_chapters * WIDTH) array
-        Of each block: in row `SPREAD` the largest distance to its centre, in row `LEAST` the
-        smallest absolute residual, in row `FIRST_KEY` the smallest key of its group (infinite for
-        padding).
+    centres : (n_superblocks, rank, WIDTH) array
+        Centres of the blocks in the same layout; `WIDTH` blocks form a superblock.
+    summary : (3, n_superblocks * WIDTH) array
+        One column per block: `SPREAD`, the largest distance of a point to the centre;
+        `LEAST_DISTANCE`, the smallest absolute residual; `GROUP_KEY`, the smallest key of the
+        block's group (infinite for padding).
     points : (4, n_blocks * WIDTH) array
-        Of each position: in row `SIDE` the sign of the residual, +1 for basic points; in row
-        `COPIES` how many equal calibration points it stands for; in row `DISTANCE` the absolute
-        residual, infinite for basic points and padding; in row `SCORE` the score as given.
-    order : (n,) array
-        Row number in the problem of each position.
-    heavy : array
-        Row numbers of the points of largest leverage.
-    rows, corner, eta, pull : arrays
-        Of the vertex. Its basic points come first in scan order, in the order of `corner`.
+        One column per position: `SIDE`, the sign of the residual, +1 for basic points; `COPIES`,
+        the number of equal calibration points; `DISTANCE`, the absolute residual, infinite for
+        basic points and padding; `SCORE`, the score before centring.
     alpha, reach, tolerance : float
         Miscoverage; a bound on the length of any ``Q' eta``; accepted drift of a residual.
     """
@@ -109,38 +73,43 @@ class Base(NamedTuple):
     centres: FloatArray
     summary: FloatArray
     points: FloatArray
-    order: IntArray
-    heavy: IntArray
-    rows: FloatArray
-    corner: FloatArray
-    eta: FloatArray
-    pull: FloatArray
     alpha: float
     reach: float
     tolerance: float
 
-    @property
-    def scan(self) -> Scan:
-        """The part for compiled code."""
-        return Scan(
-            self.blocks,
-            self.centres,
-            self.summary,
-            self.points,
-            self.alpha,
-            self.reach,
-            self.tolerance,
-        )
+
+class ScanOrder(NamedTuple):
+    """The base vertex with all points in scan order.
+
+    Attributes
+    ----------
+    scan : Scan
+        The points. Basic points come first, in the order of `vertex`.
+    order : (n,) array
+        Row number in the problem of each position.
+    vertex : Vertex
+        The optimal vertex of the base problem, by row numbers of the problem.
+    basic_rows : (rank, rank) array
+        Rows of its basic points.
+    high_leverage : array
+        Row numbers of the points of largest leverage.
+    """
+
+    scan: Scan
+    order: IntArray
+    vertex: Vertex
+    basic_rows: FloatArray
+    high_leverage: IntArray
 
 
-def prepare(problem: Problem, vertex: Vertex) -> Base:
+def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
     """Put the points in scan order."""
     n_points, rank = problem.rows.shape
     key = scan_keys(vertex.residuals, problem.norms)
-    key[vertex.basis] = -1.0 - np.arange(rank)[::-1]
+    key[vertex.basic_points] = -1.0 - np.arange(rank)[::-1]
     order = np.argsort(key, kind="stable")
     side = np.where(vertex.residuals >= 0.0, 1.0, -1.0)
-    first_key = _arrange(problem.rows, side, key, order)
+    group_key = _arrange(problem.rows, side, key, order)
     n_blocks = -(-n_points // WIDTH)
     signed = np.zeros((n_blocks, WIDTH, rank))
     signed.reshape(n_blocks * WIDTH, rank)[:n_points] = problem.rows[order] * side[order, None]
@@ -149,38 +118,34 @@ def prepare(problem: Problem, vertex: Vertex) -> Base:
     points[SCORE, :n_points], points[DISTANCE] = problem.scores[order], np.inf
     points[DISTANCE, rank:n_points] = np.abs(vertex.residuals[order[rank:]])
     centres, spread, least = _summarise(signed, points[DISTANCE].reshape(n_blocks, WIDTH))
-    return Base(
+    scan = Scan(
         blocks=np.ascontiguousarray(signed.transpose(0, 2, 1)),
         centres=centres,
-        summary=np.stack([spread, least, first_key]),
+        summary=np.stack([spread, least, group_key]),
         points=points,
-        order=order,
-        heavy=heaviest(problem.norms, rank),
-        rows=problem.rows[vertex.basis],
-        corner=vertex.corner,
-        eta=vertex.eta,
-        pull=vertex.pull,
         alpha=problem.alpha,
         reach=max(problem.alpha, 1.0 - problem.alpha) * float(problem.norms @ problem.copies),
         tolerance=DRIFT_TOL * problem.score_scale,
     )
+    basic_rows = problem.rows[vertex.basic_points]
+    return ScanOrder(scan, order, vertex, basic_rows, high_leverage(problem.norms, rank))
 
 
 def _arrange(rows: FloatArray, side: FloatArray, key: FloatArray, order: IntArray) -> FloatArray:
-    """Make blocks of neighbours within each group of `order`; the first key of every block."""
+    """Sort each group of `order` into blocks of neighbours; the group key of every block."""
     n_points, rank = rows.shape
     n_blocks = -(-n_points // WIDTH)
-    first_key = np.full(-(-n_blocks // WIDTH) * WIDTH, np.inf)
+    group_key = np.full(-(-n_blocks // WIDTH) * WIDTH, np.inf)
     size = max(FIRST_BLOCKS, -(-rank // WIDTH))
-    first_key[: min(size, n_blocks)] = key[order[: size * WIDTH : WIDTH]]
+    group_key[: min(size, n_blocks)] = key[order[: size * WIDTH : WIDTH]]
     low = size
     while low < n_blocks:
         group = order[low * WIDTH : (low + size) * WIDTH]
-        first_key[low : min(low + size, n_blocks)] = key[group[0]]
+        group_key[low : min(low + size, n_blocks)] = key[group[0]]
         values, waiting = np.empty((2, len(group))), np.zeros((2, DEPTH), np.int64)
         _split_into_blocks(rows, side, group, *values, *waiting)
         low, size = low + size, 2 * size
-    return first_key
+    return group_key
 
 
 def _summarise(
@@ -188,12 +153,12 @@ def _summarise(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Centres, spreads and least distances of blocks (n_blocks, WIDTH, rank)."""
     n_blocks, _, rank = signed.shape
-    n_chapters = -(-n_blocks // WIDTH)
-    centre = np.zeros((n_chapters * WIDTH, rank))
-    spread, least = np.zeros(n_chapters * WIDTH), np.full(n_chapters * WIDTH, np.inf)
+    n_superblocks = -(-n_blocks // WIDTH)
+    centre = np.zeros((n_superblocks * WIDTH, rank))
+    spread, least = np.zeros(n_superblocks * WIDTH), np.full(n_superblocks * WIDTH, np.inf)
     centre[:n_blocks] = signed.mean(axis=1)
     _spreads(signed, distance, centre, spread, least)
-    centres = centre.reshape(n_chapters, WIDTH, rank).transpose(0, 2, 1)
+    centres = centre.reshape(n_superblocks, WIDTH, rank).transpose(0, 2, 1)
     return np.ascontiguousarray(centres), spread, least
 
 
@@ -230,9 +195,9 @@ def _split_into_blocks(
 ) -> None:
     """Reorder a group so that every `WIDTH` consecutive points are neighbours.
 
-    Halves the group again and again along the coordinate in which its points differ most.
+    The group is halved repeatedly along the coordinate of largest variance, as in a k-d tree.
     """
-    # Parts that are still to be halved; one of every size at most waits.
+    # A stack of the parts that are still to be halved; it holds at most one of every size.
     lows[0], highs[0], waiting = 0, len(group), 1
     while waiting > 0:
         waiting -= 1
@@ -252,7 +217,7 @@ def _split_into_blocks(
 
 @inner()
 def _widest(rows: FloatArray, side: FloatArray, group: IntArray, low: int, high: int) -> int:
-    """Find the coordinate of largest variance among some of the points of [low, high)."""
+    """Find the coordinate of largest variance, estimated from some points of [low, high)."""
     step = max(1, (high - low) // SAMPLED)
     best, widest = -1.0, 0
     for j in range(rows.shape[1]):

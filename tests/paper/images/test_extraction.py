@@ -16,10 +16,12 @@ from torch import nn
 from trees import SIDE, make_body, save_checkpoint, write_tree
 
 from trustsets import InputError, StorageError
+from trustsets.extras.shards import read_shards
 from trustsets.paper.images.datasets import DATASETS
 from trustsets.paper.images.extraction import ExtractionOptions
 from trustsets.paper.images.vision import transforms
-from trustsets.paper.layout import Description, is_extracted, read_extracted
+from trustsets.paper.layout import Description, is_extracted
+from trustsets.paper.sources import read_extracted
 
 BATCH = 4
 # The paper's pipeline for ImageNet resizes to the crop itself.
@@ -69,7 +71,7 @@ def test_outputs_are_those_of_a_forward_pass(dataset, prepared, cli, tmp_path):
     assert code == 0
     data = read_extracted(tmp_path)
     assert data.name == dataset
-    assert data.classes.tolist() == tree.classes
+    assert Description.read(tmp_path).classes == tuple(tree.classes)
     assert data.fixed_split == dataset.endswith("-lt")
     summary = {part["part"]: part for part in json.loads(out)["parts"]}
     assert list(summary) == ["train", *data.parts]
@@ -79,9 +81,11 @@ def test_outputs_are_those_of_a_forward_pass(dataset, prepared, cli, tmp_path):
         logits, features = direct(body, [tree.images / path for path, _ in items], RESIZE[dataset])
         predicted = logits.argmax(axis=1)
         if part == "train":
-            np.testing.assert_array_equal(data.train_features, features)
-            np.testing.assert_array_equal(data.train_predicted, predicted)
-            np.testing.assert_array_equal(data.train_labels, labels)
+            shards = list(read_shards(tmp_path / part))
+            kept = np.concatenate([shard.predicted for shard in shards])
+            np.testing.assert_array_equal(data.train[0], features)
+            np.testing.assert_array_equal(kept, predicted)
+            assert data.train[1].tolist() == [tree.classes[label] for label in labels]
         else:
             outputs = data.parts[part]
             np.testing.assert_array_equal(outputs.logits, logits)
@@ -106,7 +110,7 @@ def test_the_split_is_fixed_or_stratified_by_seed(prepared, cli, tmp_path):
     # Skin types went with their images, and the training share is 70%.
     paths = pd.read_parquet(tmp_path / "pool" / "samples.parquet")["path"].iloc[pool.rows]
     assert pool.groups["skin_type"].tolist() == [tree.skin_types[path] for path in paths]
-    assert len(data.train_labels) == round(0.7 * len(tree.parts["all"]))
+    assert len(data.train[1]) == round(0.7 * len(tree.parts["all"]))
 
 
 # --- what a kill leaves
@@ -133,7 +137,7 @@ main(sys.argv[1:])
 
 def arrays(folder):
     data = read_extracted(folder)
-    named = {"train": data.train_features, "labels": data.train_labels}
+    named = {"train": data.train[0], "labels": data.train[1]}
     for part, outputs in data.parts.items():
         named |= {part: outputs.logits, f"{part} x": outputs.features, f"{part} y": outputs.codes}
         named |= {f"{part} rows": outputs.rows}
@@ -178,19 +182,19 @@ def test_a_killed_extraction_continues_bit_for_bit(flushes, holed, cli, tmp_path
     run = sum(part["run"] for part in json.loads(out)["parts"])
     assert run < len(ours["labels"]) + len(ours["pool"])
     assert (killed / "unreadable.txt").read_text() == (whole / "unreadable.txt").read_text()
-    assert read_extracted(killed).content_key != read_extracted(whole).content_key
+    assert read_extracted(killed).train_key != read_extracted(whole).train_key
 
 
 def test_a_finished_extraction_is_left_alone(holed, cli, tmp_path):
     tree, weights = holed
     assert cli(*command(tree, weights, tmp_path))[0] == 0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("shard-*")}
-    key = read_extracted(tmp_path).content_key
+    key = read_extracted(tmp_path).train_key
     code, out, _ = cli(*command(tree, weights, tmp_path))
     assert code == 0
     assert "done before" in out
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("shard-*")} == before
-    assert read_extracted(tmp_path).content_key == key
+    assert read_extracted(tmp_path).train_key == key
     # Another setting is refused, and what is there stays whole.
     for change, message in [
         (["--batch-size", "5"], "batch_size was 4, is 5"),
@@ -198,7 +202,7 @@ def test_a_finished_extraction_is_left_alone(holed, cli, tmp_path):
     ]:
         code, _, err = cli(*command(tree, weights, tmp_path), *change)
         assert (code, message in err) == (2, True), err
-    assert read_extracted(tmp_path).content_key == key
+    assert read_extracted(tmp_path).train_key == key
 
 
 # --- unreadable images
@@ -227,7 +231,7 @@ def test_missing_and_damaged_images_are_named_and_counted(prepared, cli, tmp_pat
     assert all(name in err for name in names[:4])
     # The others are all there, with their own outputs and groups.
     data = read_extracted(output)
-    assert len(data.train_labels) + len(data.parts["pool"]) == len(names) - 4
+    assert len(data.train[1]) + len(data.parts["pool"]) == len(names) - 4
     pool = data.parts["pool"]
     paths = pd.read_parquet(output / "pool" / "samples.parquet")["path"].iloc[pool.rows]
     known = dict(tree.parts["all"])
@@ -282,7 +286,7 @@ def test_weights_of_other_classes_or_another_split_are_refused(prepared, cli, tm
     other = save_checkpoint(tree.dataset, make_body(tree.dataset, 5), tmp_path / "five")
     code, _, err = cli(*command(tree, other, tmp_path / "out"))
     assert code == 2
-    assert "have 5 classes, and the images of fitzpatrick17k 3" in err
+    assert "have 5 classes, and the images of fitzpatrick17k have 3" in err
     from safetensors.torch import save_file
 
     for facts, message in [
@@ -306,7 +310,7 @@ def test_options_are_checked():
     for change, message in [
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"size": 0}, "size must be at least 1"),
-        ({"workers": -1}, "workers must not be negative"),
+        ({"workers": -1}, "workers must be 0 or more"),
         ({"shard_rows": 0}, "shard_rows must be at least 1"),
     ]:
         with pytest.raises(InputError, match=message):

@@ -1,4 +1,4 @@
-"""Extreme rows: few points at a time lead to the optimum of all, wherever the search starts."""
+"""Extreme test points: active sets lead to the optimum of all points from every start."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from problems import COMPILED
 
-from trustsets.engine import fit_quantiles, solve_oracle
-from trustsets.engine import pulled as pulled_module
+from trustsets.engine import extreme as extreme_module
+from trustsets.engine import fit_quantiles, solve_linear_program
+from trustsets.engine.extreme import SAMPLE_POWER, Solved, choose_sample
 from trustsets.engine.model import QuantileModel
-from trustsets.engine.pulled import GUARD_POWER, Solved, choose_guards
 from trustsets.status import Status
 
 N = 6000 if COMPILED else 150
@@ -30,23 +30,23 @@ def heavy_model(ties: bool = False) -> tuple[QuantileModel, np.ndarray]:
 
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize(
-    ("band", "guards"), [(1, 0), (1, 8), (8, 0), (8, 8), (64, 200), (64, N), (N, 0)]
+    ("active", "sample"), [(1, 0), (1, 8), (8, 0), (8, 8), (64, 200), (64, N), (N, 0)]
 )
 def test_few_points_lead_to_the_optimum_of_all(
-    monkeypatch: pytest.MonkeyPatch, band: int, guards: int, ties: bool
+    monkeypatch: pytest.MonkeyPatch, active: int, sample: int, ties: bool
 ) -> None:
-    """Held points that should have moved are found, and infinite thresholds proven."""
+    """Fixed points on the wrong side are found, and infinite thresholds are proven."""
     model, tests = heavy_model(ties)
     problem = model._problem
-    monkeypatch.setattr(pulled_module, "FIRST_BAND", band)
-    monkeypatch.setattr(pulled_module, "BAND", band)
-    monkeypatch.setattr(pulled_module, "GUARDS", max(guards, 1))
-    object.__setattr__(model, "_guards", choose_guards(problem, model._base, guards))
+    monkeypatch.setattr(extreme_module, "FIRST_ACTIVE", active)
+    monkeypatch.setattr(extreme_module, "ACTIVE", active)
+    monkeypatch.setattr(extreme_module, "SAMPLE_SIZE", max(sample, 1))
+    object.__setattr__(model, "_sample", choose_sample(problem, model._scan_order, sample))
     kinds = set()
     for row in problem.whitening.apply(tests):
         value, status = model._solve_alone(row, 0.9, [])
         kinds.add(status)
-        expected = solve_oracle(problem.rows, problem.scores, 0.1, row, 0.9)
+        expected = solve_linear_program(problem.rows, problem.scores, 0.1, row, 0.9)
         assert value == pytest.approx(expected, rel=1e-9, abs=1e-9)
     assert kinds == {Status.EXACT, Status.HIGH_LEVERAGE}
 
@@ -59,28 +59,30 @@ def test_a_row_that_can_just_be_balanced_is_finite(monkeypatch: pytest.MonkeyPat
     finite, infinite = 0.0, 1.0
     while infinite - finite > 1e-3 * infinite:
         middle = 0.5 * (finite + infinite)
-        is_finite = np.isfinite(solve_oracle(problem.rows, problem.scores, 0.1, middle * row, 0.9))
+        is_finite = np.isfinite(
+            solve_linear_program(problem.rows, problem.scores, 0.1, middle * row, 0.9)
+        )
         finite, infinite = (middle, infinite) if is_finite else (finite, middle)
-    monkeypatch.setattr(pulled_module, "FIRST_BAND", 8)
-    monkeypatch.setattr(pulled_module, "BAND", 8)
-    for guards in (0, 20):
-        object.__setattr__(model, "_guards", choose_guards(problem, model._base, guards))
+    monkeypatch.setattr(extreme_module, "FIRST_ACTIVE", 8)
+    monkeypatch.setattr(extreme_module, "ACTIVE", 8)
+    for sample in (0, 20):
+        object.__setattr__(model, "_sample", choose_sample(problem, model._scan_order, sample))
         for share in (0.7, 0.95, 1.0):
             near = share * finite * row
             value, status = model._solve_alone(near, 0.9, [])
-            expected = solve_oracle(problem.rows, problem.scores, 0.1, near, 0.9)
+            expected = solve_linear_program(problem.rows, problem.scores, 0.1, near, 0.9)
             assert value == pytest.approx(expected, rel=1e-7)
             assert status == Status.EXACT
         assert model._solve_alone(infinite * row, 0.9, [])[1] == Status.HIGH_LEVERAGE
 
 
-def test_a_guard_that_became_basic_was_not_held_rightly() -> None:
+def test_a_sampled_point_that_became_basic_was_fixed_wrongly() -> None:
     nowhere = np.zeros(9, np.bool_)
     old, new = (
-        pulled_module.Centre(np.array(basis), np.empty(0, np.int64), np.empty(0), nowhere, nowhere)
+        extreme_module.Centre(np.array(basis), np.empty(0, np.int64), np.empty(0), nowhere, nowhere)
         for basis in ([1, 2], [2, 5])
     )
-    changed = pulled_module._changed_outside(old, new, np.array([1, 2, 7]))
+    changed = extreme_module.changed_outside(old, new, np.array([1, 2, 7]))
     np.testing.assert_array_equal(changed, [5])
 
 
@@ -89,13 +91,13 @@ def test_what_was_solved_before_changes_the_way_and_not_the_result(
 ) -> None:
     model, tests = heavy_model()
     looks: list[tuple[int, ...]] = []
-    honest = pulled_module._look_around
+    honest = extreme_module._ExtremeFit._centre_at
 
-    def noting(*arguments: Any) -> pulled_module.Centre:
-        looks.append(tuple(arguments[3].tolist()))
-        return honest(*arguments)
+    def noting(fit: Any, basic: np.ndarray) -> extreme_module.Centre:
+        looks.append(tuple(basic.tolist()))
+        return honest(fit, basic)
 
-    monkeypatch.setattr(pulled_module, "_look_around", noting)
+    monkeypatch.setattr(extreme_module._ExtremeFit, "_centre_at", noting)
     similar = np.stack([tests[1] * scale for scale in (1.0, 0.9, 0.95)])
     rows = model._problem.whitening.apply(similar)
     alone = [model._solve_alone(row, 0.9, []) for row in rows]
@@ -108,21 +110,21 @@ def test_what_was_solved_before_changes_the_way_and_not_the_result(
     assert looks[n_alone:].count(first) > looks[:n_alone].count(first)  # others began there
 
 
-def test_guards_stand_for_all_points() -> None:
+def test_a_weighted_sample_represents_all_points() -> None:
     """Sampled with probability proportional to their share, they add up to all shares."""
     model, _ = heavy_model()
     problem = model._problem
-    share = problem.norms**GUARD_POWER
+    share = problem.norms**SAMPLE_POWER
     for count in (10, N // 10, N // 2):
-        guards = choose_guards(problem, model._base, count)
-        is_sure = guards.weights == 1.0
-        assert np.all(np.diff(guards.points) > 0)
-        assert np.all(guards.weights >= 1.0)
-        sure = guards.points[is_sure]
+        sample = choose_sample(problem, model._scan_order, count)
+        is_sure = sample.weights == 1.0
+        assert np.all(np.diff(sample.points) > 0)
+        assert np.all(sample.weights >= 1.0)
+        sure = sample.points[is_sure]
         assert share[sure].sum() == pytest.approx(share[count * share >= share.sum()].sum())
         unsure = np.setdiff1d(np.arange(N), sure)
-        drawn = (guards.weights * share[guards.points])[~is_sure].sum()
+        drawn = (sample.weights * share[sample.points])[~is_sure].sum()
         assert abs(drawn - share[unsure].sum()) <= 1.0001 * share.sum() / count
-    whole = choose_guards(problem, model._base, N)
+    whole = choose_sample(problem, model._scan_order, N)
     np.testing.assert_array_equal(whole.points, np.arange(N))
     np.testing.assert_array_equal(whole.weights, np.ones(N))

@@ -19,7 +19,7 @@ from trustsets.paper.images import training
 from trustsets.paper.images.listing import Listing
 from trustsets.paper.images.recipes import RECIPES
 from trustsets.paper.images.training import TrainingOptions, train_dataset
-from trustsets.paper.layout import read_extracted
+from trustsets.paper.sources import read_extracted
 
 EPOCHS = 2
 # Batch statistics of a single image need more than one place in the last layer.
@@ -180,7 +180,7 @@ def test_extraction_takes_the_weights_of_this_split_only(skin, uninterrupted, cl
     code, _, err = cli(*words, "--seed", 5)
     assert (code, "were trained with --seed 0" in err) == (2, True)
     assert cli(*words)[0] == 0
-    assert len(read_extracted(tmp_path).train_labels) == 17
+    assert len(read_extracted(tmp_path).train[1]) == 17
 
 
 def test_another_training_does_not_continue_this_one(skin, cli, tmp_path):

@@ -1,0 +1,337 @@
+"""Extreme test points: rows so long that their path would pass very many vertices.
+
+One step of the descent passes many points at once, so it visits far fewer vertices than a path. It
+runs over an active set; the first solution is rough, so the active set moves along with it.
+
+A solution over too few points would run away, because only active points resist the goal. So a
+weighted sample of all points represents the fixed ones. A sampled point of weight w acts like w
+points if it changes side, and like itself if it does not. At the centre of a round the slope is
+therefore that of the whole problem, and if no fixed point has changed side the solution is exact.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from trustsets.engine.active_set import ActiveSet, loss_slopes
+from trustsets.engine.compiled import BoolArray, FloatArray, IntArray, entry
+from trustsets.engine.descent import OPTIMAL, UNBOUNDED, descend
+from trustsets.engine.fit import problem_points
+from trustsets.engine.kernels import (
+    WIDTH,
+    ZERO,
+    add_term,
+    block_products,
+    compensated_sum,
+    row_dot,
+    rows_dot,
+)
+from trustsets.engine.problem import Problem
+from trustsets.engine.scan_order import (
+    COPIES,
+    DISTANCE,
+    GROUP_KEY,
+    LEAST_DISTANCE,
+    SPREAD,
+    Scan,
+    ScanOrder,
+)
+from trustsets.engine.vertex import Certificate, certify
+
+__all__ = ["ExtremeVertex", "Solved", "WeightedSample", "choose_sample", "fit_extreme"]
+
+FIRST_ACTIVE, ACTIVE = 1024, 4096
+"""Points in the active set of the first round, and of those after it."""
+SAMPLE_SIZE = 4096
+"""Points in the weighted sample of a model."""
+SAMPLE_POWER = 1.5
+"""Points are sampled with a probability that grows like this power of the length of their row."""
+FEW_WRONG = 200
+"""With no more points than this on the wrong side, the weighted sample is not needed any more."""
+GROWTH, BIG_GROWTH = 1.5, 8
+"""Growth of the active set after a round that helped little, and of the sample after a ray."""
+NEAR_SHARE = 0.5
+"""Points that have gone this share of their way to the other side are near the centre."""
+SIMILAR_SHARE = 0.5
+"""A goal is similar to another if they differ by less than this share of it."""
+RAY_TOL = 1e-9
+"""A ray is a proof if the goal exceeds the growth of the loss along it by this share."""
+
+Solved = tuple[FloatArray, IntArray]
+"""A goal, and the basic points of its optimal vertex."""
+
+
+class WeightedSample(NamedTuple):
+    """Row numbers in increasing order, and how many points each of them represents."""
+
+    points: IntArray
+    weights: FloatArray
+
+
+NO_SAMPLE = WeightedSample(np.empty(0, np.int64), np.empty(0))
+
+
+def choose_sample(
+    problem: Problem, scan_order: ScanOrder, count: int = SAMPLE_SIZE
+) -> WeightedSample:
+    """Draw a systematic sample along the scan order; the longest rows are all taken."""
+    order = scan_order.order
+    if count >= len(order):
+        return WeightedSample(np.arange(len(order)), np.ones(len(order)))
+    share = problem.norms[order] ** SAMPLE_POWER
+    chance = np.minimum(count * share / max(share.sum(), np.finfo(np.float64).tiny), 1.0)
+    passed = np.floor(np.cumsum(chance) + 0.5)
+    # Rounding of the cumulative sum may hide a step of one, so certain points are added.
+    chosen = (np.diff(passed, prepend=0.0) > 0.0) | (chance == 1.0)
+    points, weights = order[chosen], 1.0 / chance[chosen]
+    sorting = np.argsort(points)
+    return WeightedSample(points[sorting], weights[sorting])
+
+
+class ExtremeVertex(NamedTuple):
+    """The optimal vertex of an extreme test point, by row numbers of the problem."""
+
+    basic_points: IntArray
+    inverse: FloatArray
+    certificate: Certificate
+
+
+class Centre(NamedTuple):
+    """A vertex around which the active set of a round is chosen.
+
+    Attributes
+    ----------
+    basic_points : (rank,) array
+        Row numbers in increasing order.
+    near, gap : arrays
+        Row numbers of points that are on the other side than at the base vertex, or on their way
+        there; and their distance from crossing, which is negative on the other side.
+    has_crossed : (n,) array
+        Which points are on the other side.
+    crossed_sum : (rank,) array
+        How much these points have reduced the nonbasic sum of the base vertex.
+    """
+
+    basic_points: IntArray
+    near: IntArray
+    gap: FloatArray
+    has_crossed: BoolArray
+    crossed_sum: FloatArray
+
+
+def fit_extreme(
+    problem: Problem,
+    scan_order: ScanOrder,
+    sample: WeightedSample,
+    goal: FloatArray,
+    solved: list[Solved],
+) -> tuple[int, ExtremeVertex | None]:
+    """Solve the problem with the linear term `goal`: status, and the vertex if it is `OPTIMAL`.
+
+    `UNBOUNDED` means that no vertex is optimal, because the dual has no feasible point. Goals that
+    were `solved` before may shorten the way. The optimum is unique, so it does not depend on them.
+    """
+    fit = _ExtremeFit(problem, scan_order, sample, goal, solved)
+    status = fit.run()
+    return status, fit.certified() if status == OPTIMAL else None
+
+
+class _ExtremeFit(ActiveSet):
+    """The problem of one extreme test point by active sets."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        scan_order: ScanOrder,
+        sample: WeightedSample,
+        goal: FloatArray,
+        solved: list[Solved],
+    ) -> None:
+        self.problem, self.scan_order, self.vertex = problem, scan_order, scan_order.vertex
+        self.data, self.alpha, self.goal = problem_points(problem), problem.alpha, goal
+        self.model_sample = self.sample = sample
+        self.size, self.last_wrong, self.pivots = ACTIVE, len(self.data.rows), 0
+        self.missed = np.empty(0, np.int64)
+        self.centre = self.new_centre = self._first_centre(solved)
+        self.n_solved, self.basic, self.linear, self.edge = 0, self.missed, goal, goal
+
+    def _first_centre(self, solved: list[Solved]) -> Centre:
+        """Start at the vertex of a similar goal, or at the base vertex."""
+        if solved:
+            apart = [np.linalg.norm(self.goal - known) for known, _ in solved]
+            nearest = int(np.argmin(apart))
+            if apart[nearest] < SIMILAR_SHARE * np.linalg.norm(self.goal):
+                return self._centre_at(solved[nearest][1])
+        # No point has crossed yet, and the scan order lists the nearest points first.
+        near = self.scan_order.order[:FIRST_ACTIVE]
+        distance = self.scan_order.scan.points[DISTANCE, : len(near)]
+        nowhere = np.zeros(len(self.data.rows), np.bool_)
+        return Centre(self.vertex.basic_points, near, distance, nowhere, np.zeros(len(self.goal)))
+
+    def _centre_at(self, basic: IntArray) -> Centre:
+        """Find the points that the vertex of `basic` has put on the other side, or nearly so."""
+        scan, order = self.scan_order.scan, self.scan_order.order
+        shift = np.linalg.solve(self.data.rows[basic], self.vertex.residuals[basic])
+        size = scan.points.shape[1]
+        found, gap = np.empty(size, np.int64), np.empty(size)
+        count = _find_near(scan, np.asarray(shift, np.float64)[None], found, gap)
+        found, gap = found[:count], gap[:count].copy()
+        near, has_crossed = order[found], np.zeros(len(order), np.bool_)
+        has_crossed[near[gap < 0.0]] = True
+        crossed_sum = _sum_of_rows(scan.blocks, scan.points, found[gap < 0.0])
+        return Centre(basic, near, gap, has_crossed, crossed_sum)
+
+    def choose(self) -> IntArray:
+        """Points nearest to the centre, those of high leverage, and both sets of basic points."""
+        norms, centre = self.problem.norms, self.centre
+        if self.size >= len(norms):
+            return np.arange(len(norms))
+        near = centre.near
+        if self.size < len(near):
+            distance = np.abs(centre.gap) / norms[near]
+            near = near[np.argpartition(distance, self.size)[: self.size]]
+        # The descent starts at the basic points of the centre. Those of the base vertex have slopes
+        # between the bounds there, so they cannot be fixed on a side.
+        basic = centre.basic_points, self.vertex.basic_points
+        parts = [near, *basic, self.scan_order.high_leverage, self.missed]
+        return np.unique(np.concatenate(parts))
+
+    def solve_active(self) -> int:
+        """Descend over the active points and the weighted sample."""
+        self.linear = self.goal + self._fixed_sum()
+        outside = ~np.isin(self.sample.points, self.active, assume_unique=True)
+        points, weights = self.sample.points[outside], self.sample.weights[outside]
+        both = np.concatenate([self.active, points])
+        order = np.argsort(both)
+        both = both[order]
+        part = self.data.take(both)
+        # A sampled point acts like all the points that it represents.
+        part.copies[:] *= np.concatenate([np.ones(len(self.active)), weights])[order]
+        # The sampled points are part of the fixed sum already. Subtracting their own slopes leaves
+        # the slope at the centre unchanged, whatever their weights are.
+        own = compensated_sum(self.data.rows[points], weights * self._slopes(points))
+        local = np.searchsorted(both, self.centre.basic_points)
+        status, pivots, self.edge = descend(part, self.linear - own, self.alpha, local)
+        self.n_solved, self.basic = len(both), np.sort(both[local])
+        self.pivots += pivots
+        return status
+
+    def _slopes(self, points: IntArray) -> FloatArray:
+        """Slopes of the loss at the centre; zero for the basic points of the base vertex."""
+        is_above = (self.vertex.residuals[points] > 0.0) != self.centre.has_crossed[points]
+        slopes = loss_slopes(self.data.copies[points], is_above, self.alpha)
+        slopes[np.isin(points, self.vertex.basic_points)] = 0.0
+        return slopes
+
+    def _fixed_sum(self) -> FloatArray:
+        """Sum of slopes times rows over the fixed points, each on its side of the centre.
+
+        It is that of the base vertex, less what crossed points and active points change in it:
+        the cost does not grow with the number of points.
+        """
+        own = compensated_sum(self.data.rows[self.active], self._slopes(self.active))
+        return np.asarray(self.vertex.nonbasic_sum - self.centre.crossed_sum - own)
+
+    def wrong_points(self) -> IntArray:
+        """Fixed points that changed side or became basic, as sampled points can."""
+        self.new_centre = self._centre_at(self.basic)
+        return changed_outside(self.centre, self.new_centre, self.active)
+
+    def recentre(self, wrong: IntArray) -> None:
+        """Choose the next active set around the new solution."""
+        # The number of wrong points should halve in each round; a larger active set helps.
+        if len(wrong) > self.last_wrong // 2:
+            self.size = int(GROWTH * self.size) + 1
+        # Points that come up again and again stay active; too many only say "not there yet".
+        self.missed = np.union1d(self.missed, wrong) if len(wrong) <= self.size else wrong[:0]
+        self.centre, self.last_wrong = self.new_centre, len(wrong)
+        self.sample = self.model_sample if len(wrong) > FEW_WRONG else NO_SAMPLE
+
+    def is_final(self, status: int) -> bool:
+        """Whether a ray is one of all points, too, or all points were solved for."""
+        if status == UNBOUNDED:
+            # A ray over few points may be stopped by others, so all of them are asked.
+            loss = _loss_along(self.data.rows, self.data.copies, self.edge, self.alpha)
+            if self.goal @ self.edge > (1.0 + RAY_TOL) * loss:
+                return True
+        return self.n_solved == len(self.data.rows)
+
+    def enlarge(self) -> None:
+        """Take the weighted sample back, or a larger one: too few points resist the goal."""
+        if self.sample is NO_SAMPLE:
+            self.sample = self.model_sample
+        else:
+            size = BIG_GROWTH * max(self.n_solved, SAMPLE_SIZE)
+            self.sample = choose_sample(self.problem, self.scan_order, size)
+
+    def certified(self) -> ExtremeVertex:
+        """The last solution with its certificate, over the active points."""
+        local, part = np.searchsorted(self.active, self.basic), self.data.take(self.active)
+        found = certify(part, self.alpha, local, self.linear, self.pivots)
+        return ExtremeVertex(self.basic, found.inverse, found.certificate)
+
+
+def changed_outside(centre: Centre, new: Centre, active: IntArray) -> IntArray:
+    """Points outside the active set that changed side, or are basic now."""
+    is_wrong = centre.has_crossed != new.has_crossed
+    is_wrong[new.basic_points] = True
+    is_wrong[active] = False
+    return np.flatnonzero(is_wrong)
+
+
+@entry()
+def _find_near(scan: Scan, shift: FloatArray, found: IntArray, gap: FloatArray) -> int:
+    """Store positions and gaps of points near the vertex at ``shift[0]``; return their number.
+
+    The bounds of `scan_order` skip blocks, with all distances multiplied by `NEAR_SHARE`.
+    """
+    middle, gone = np.empty(WIDTH), np.empty(WIDTH)
+    summary, points = scan.summary, scan.points
+    radius = np.sqrt(rows_dot(shift, ZERO, shift, ZERO))
+    count = 0
+    for superblock in range(len(scan.centres)):
+        # Keys grow from group to group, so all later points are too far away.
+        if NEAR_SHARE * summary[GROUP_KEY, superblock * WIDTH] > radius:
+            break
+        block_products(scan.centres, superblock, shift, ZERO, middle, ZERO)
+        for lane in range(WIDTH):
+            block = superblock * WIDTH + lane
+            bound = middle[lane] + summary[SPREAD, block] * radius
+            if bound < NEAR_SHARE * summary[LEAST_DISTANCE, block]:
+                continue
+            block_products(scan.blocks, block, shift, ZERO, gone, ZERO)
+            for i in range(WIDTH):
+                position = block * WIDTH + i
+                if gone[i] > NEAR_SHARE * points[DISTANCE, position]:
+                    found[count], gap[count] = position, points[DISTANCE, position] - gone[i]
+                    count += 1
+    return count
+
+
+@entry()
+def _sum_of_rows(blocks: FloatArray, points: FloatArray, positions: IntArray) -> FloatArray:
+    """Sum of the rows of some positions, times the sign of their residuals and their copies."""
+    total, lost = np.zeros(blocks.shape[1]), np.zeros(blocks.shape[1])
+    for position in positions:
+        block, lane = position // WIDTH, position % WIDTH
+        for j in range(len(total)):
+            add_term(points[COPIES, position] * blocks[block, j, lane], j, total, lost)
+    for j in range(len(total)):
+        total[j] += lost[j]
+    return total
+
+
+@entry()
+def _loss_along(rows: FloatArray, copies: FloatArray, edge: FloatArray, alpha: float) -> float:
+    """Growth of the loss per unit of an edge, far along it where no residual changes its sign.
+
+    There, a point with ``Q_i edge > 0`` is below the fit and one with ``Q_i edge < 0`` above. If
+    this growth is less than the product of edge and goal, the objective falls without bound, which
+    proves that the dual is infeasible. The sum is written out, because the threads of a matrix
+    library would compete with those that solve the rows.
+    """
+    total = 0.0
+    for i in range(len(rows)):
+        speed = row_dot(rows, i, edge)
+        total += copies[i] * max(alpha * speed, (alpha - 1.0) * speed)
+    return total

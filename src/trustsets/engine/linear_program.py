@@ -1,0 +1,192 @@
+r"""The definition of a threshold as a linear program, solved by HiGHS: for tests and as fallback.
+
+With weight u on the test row q, the dual problem is
+
+.. math:: \max_\eta\ \eta's \quad\text{s.t.}\quad Q'\eta = -u q,\quad -\alpha\le\eta_i\le 1-\alpha.
+
+The threshold is the smallest :math:`q'b` over all optimal b. By complementary slackness these
+are, for any one optimal :math:`\eta`, the b whose residuals are :math:`\ge 0` where
+:math:`\eta_i = 1-\alpha`, :math:`\le 0` where :math:`\eta_i=-\alpha` and zero elsewhere: a second
+linear program. `solve_linear_program` shares no code with the path, so it can be its test.
+"""
+
+from typing import Any
+
+import numpy as np
+from scipy.optimize import OptimizeResult, linprog
+
+from trustsets.engine.active_set import ActiveSet, loss_slopes
+from trustsets.engine.compiled import FloatArray, IntArray
+from trustsets.engine.descent import CAPPED, OPTIMAL
+from trustsets.engine.problem import Problem, scan_keys
+from trustsets.errors import TrustSetsError
+
+__all__ = ["solve_base", "solve_linear_program", "solve_reduced"]
+
+BOUND_TOL = 1e-9
+"""Dual values this close to a bound count as equal to it, as on the path."""
+SOLVER_TOL = 1e-10
+"""Feasibility tolerances of HiGHS, the smallest it accepts."""
+SOLVED, INFEASIBLE, UNBOUNDED = 0, 2, 3
+"""Outcomes as `scipy.optimize.linprog` numbers them."""
+FIRST_ACTIVE, GROWTH = 2000, 4
+"""Points in the first reduced program, and the growth of their number after each failure."""
+
+
+def solve_linear_program(
+    rows: FloatArray, scores: FloatArray, alpha: float, row: FloatArray, weight: float
+) -> float:
+    """Threshold of one test row by its definition.
+
+    Parameters
+    ----------
+    rows : (n, r) array
+        Calibration rows of the basis, well scaled.
+    scores : (n,) array
+        Scores of size about one.
+    alpha : float
+    row : (r,) array
+        Test row in the same coordinates.
+    weight : float
+        Weight u of the test row.
+
+    Returns
+    -------
+    float
+        ``inf`` (for a positive weight) or ``-inf`` when the dual has no feasible point.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> solve_linear_program(np.ones((9, 1)), np.arange(9.0), 0.1, np.ones(1), 0.9)
+    8.0
+    >>> solve_linear_program(np.ones((8, 1)), np.arange(8.0), 0.1, np.ones(1), 0.9)
+    inf
+    """
+    found = _solve(rows, scores, np.ones(len(rows)), alpha, row, weight, np.zeros(len(row)))
+    if found is None:
+        raise TrustSetsError(
+            "HiGHS could not solve this linear program; scale rows and scores to sizes near one."
+        )
+    return _or_infinite(found[0], weight)
+
+
+def solve_reduced(
+    problem: Problem, residuals: FloatArray, row: FloatArray, weight: float
+) -> float | None:
+    """Solve for the same threshold by active sets, given the `residuals` of a nearby solution.
+
+    Returns the threshold in units of the score scale, or None if HiGHS fails on all points.
+    """
+    reduced = _ReducedProgram(problem, residuals, row, weight)
+    reduced.run()
+    return None if reduced.found is None else _or_infinite(reduced.found[0], weight)
+
+
+def _or_infinite(value: float, weight: float) -> float:
+    """Infinity where there is no value, because the dual has no feasible point."""
+    return float(np.copysign(np.inf, weight)) if np.isnan(value) else value
+
+
+class _ReducedProgram(ActiveSet):
+    """The linear program of one test row over the points nearest to a solution."""
+
+    def __init__(
+        self, problem: Problem, residuals: FloatArray, row: FloatArray, weight: float
+    ) -> None:
+        self.problem, self.row, self.weight = problem, row, weight
+        self.scores = problem.scores / problem.score_scale
+        self.slopes = loss_slopes(problem.copies, residuals > 0.0, problem.alpha)
+        self.order = np.argsort(scan_keys(residuals, problem.norms))
+        self.size = FIRST_ACTIVE
+        self.found: tuple[float, FloatArray] | None = None
+        self.beta = np.empty(0)
+
+    def choose(self) -> IntArray:
+        """Points that can change side first."""
+        return self.order[: self.size]
+
+    def solve_active(self) -> int:
+        """Run HiGHS over the active points."""
+        rows, copies, active = self.problem.rows, self.problem.copies, self.active
+        fixed = self.order[self.size :]
+        linear = self.slopes[fixed] @ rows[fixed]
+        alpha, row, weight = self.problem.alpha, self.row, self.weight
+        self.found = _solve(
+            rows[active], self.scores[active], copies[active], alpha, row, weight, linear
+        )
+        if self.found is None or not np.isfinite(self.found[0]):
+            return CAPPED
+        self.beta = self.found[1]
+        return OPTIMAL
+
+    def wrong_points(self) -> IntArray:
+        """Fixed points whose residual has not the sign of their slope."""
+        fixed = self.order[self.size :]
+        residuals = self.scores[fixed] - self.problem.rows[fixed] @ self.beta
+        return fixed[residuals * self.slopes[fixed] < 0.0]
+
+    def recentre(self, wrong: IntArray) -> None:
+        """Take more points; the residuals that order them stay those of the start."""
+        self.enlarge()
+
+    def is_final(self, status: int) -> bool:
+        """With all points active there are no more to add."""
+        return self.size >= len(self.order)
+
+    def enlarge(self) -> None:
+        """Take more points."""
+        self.size *= GROWTH
+
+
+def solve_base(
+    rows: FloatArray, scores: FloatArray, copies: FloatArray, alpha: float
+) -> FloatArray | None:
+    """Return a b that minimises the quantile loss, by one program over all points, or None."""
+    bounds = np.column_stack([-alpha * copies, (1.0 - alpha) * copies])
+    dual = _linprog(-scores, A_eq=rows.T, b_eq=np.zeros(rows.shape[1]), bounds=bounds)
+    return -np.asarray(dual.eqlin.marginals) if dual.status == SOLVED else None
+
+
+def _solve(
+    rows: FloatArray,
+    scores: FloatArray,
+    copies: FloatArray,
+    alpha: float,
+    row: FloatArray,
+    weight: float,
+    linear: FloatArray,
+) -> tuple[float, FloatArray] | None:
+    """Smallest optimal value and its b; nan without a dual point, -inf if unbounded, or None."""
+    low, high = -alpha * copies, (1.0 - alpha) * copies
+    bounds = np.column_stack([low, high])
+    dual = _linprog(-scores, A_eq=rows.T, b_eq=-weight * row - linear, bounds=bounds)
+    if dual.status != SOLVED:
+        return (np.nan, np.empty(0)) if _ended_as(dual, INFEASIBLE) else None
+    at_high, at_low = dual.x > high - BOUND_TOL, dual.x < low + BOUND_TOL
+    inside = ~(at_high | at_low)
+    face = _linprog(
+        row,
+        A_ub=np.vstack([rows[at_high], -rows[at_low]]),
+        b_ub=np.concatenate([scores[at_high], -scores[at_low]]),
+        A_eq=rows[inside],
+        b_eq=scores[inside],
+        bounds=(None, None),
+    )
+    if face.status != SOLVED:
+        return (-np.inf, np.empty(0)) if _ended_as(face, UNBOUNDED) else None
+    return float(face.fun), face.x
+
+
+def _linprog(cost: FloatArray, **constraints: Any) -> OptimizeResult:
+    """Run HiGHS with its tightest tolerances."""
+    tolerances: Any = {
+        "primal_feasibility_tolerance": SOLVER_TOL,
+        "dual_feasibility_tolerance": SOLVER_TOL,
+    }
+    return linprog(cost, method="highs", options=tolerances, **constraints)
+
+
+def _ended_as(result: OptimizeResult, outcome: int) -> bool:
+    """Whether a program ended in this outcome, which is an answer and no failure of HiGHS."""
+    return result.status == outcome or "unbounded or infeasible" in result.message

@@ -1,0 +1,183 @@
+"""The linear map from basis rows to whitened rows, computed in twice the working precision."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.linalg import qr
+
+from trustsets.engine.compiled import BoolArray, FloatArray, IntArray, entry, inner
+
+__all__ = ["SPLITTER", "Whitening", "fit_whitening"]
+
+RANK_TOL = 1e-12
+"""A column whose part outside the others is smaller than this share of the largest is dependent."""
+UNSEEN_TOL = 1e-9
+"""A test row whose part outside the calibration row space exceeds this share of it is unseen."""
+SPLITTER = 2.0**27 + 1.0
+"""Veltkamp's constant: splits a double in two halves whose products are exact."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Whitening:
+    r"""The linear map from basis rows to whitened rows, :math:`q = D^{-1}\phi_I\, T`.
+
+    `D` holds powers of two (scaling is exact), `I` the `rank` independent columns and `T` the
+    upper triangular inverse of their R factor, so that calibration rows have :math:`Q'Q = n I`.
+    Any invertible `T` gives the same function class, so `T` itself may carry rounding errors. The
+    product must be accurate: it is summed in twice the working precision, because a plain product
+    would move thresholds by 1e-6 where the basis has condition 1e10.
+
+    Attributes
+    ----------
+    scale : (p,) array
+        Exact inverse scale of every column.
+    independent, dependent : (rank,) and (p - rank,) arrays
+        Column numbers. The dependent columns are the independent ones times `relation`.
+    transform : (rank, rank) array
+        `T`, upper triangular.
+    relation : (rank, p - rank) array
+        Coefficients of the dependent columns, fitted on the calibration data.
+    seen : float
+        Largest deviation from `relation` (rounding) among calibration rows.
+    """
+
+    scale: FloatArray
+    independent: IntArray
+    dependent: IntArray
+    transform: FloatArray
+    relation: FloatArray
+    seen: float
+
+    @property
+    def rank(self) -> int:
+        """Dimension of the function class on the calibration data."""
+        return len(self.independent)
+
+    def apply(self, phi: FloatArray) -> FloatArray:
+        """Whitened rows (m, rank) of basis rows (m, p)."""
+        rows = np.empty((len(phi), self.rank))
+        _whiten_rows(phi, self.scale, self.independent, self.transform, rows)
+        return rows
+
+    def leaves_row_space(self, phi: FloatArray) -> BoolArray:
+        """Whether each row (m, p) lies outside the span of the calibration rows."""
+        return self.deviations(phi) > 2.0 * self.seen
+
+    def deviations(self, phi: FloatArray) -> FloatArray:
+        """Distance (m,) of dependent columns from `relation`, beyond rounding."""
+        out = np.zeros(len(phi))
+        _relation_gaps(phi, self.scale, self.independent, self.dependent, self.relation, out)
+        return out
+
+
+def fit_whitening(phi: FloatArray) -> Whitening:
+    """Scale the columns, factor them, and separate independent from dependent ones."""
+    largest = np.abs(phi).max(axis=0, initial=0.0)
+    scale = np.ldexp(1.0, -np.frexp(np.where(largest > 0.0, largest, 1.0))[1])
+    pivoted, order = _pivoted_triangle(phi * scale)
+    diagonal = np.abs(np.diagonal(pivoted))
+    rank = int(np.sum(diagonal > RANK_TOL * diagonal.max(initial=0.0)))
+    block = np.ascontiguousarray(pivoted[:rank, :rank])
+    transform = _solve_upper(block, np.eye(rank)) * np.sqrt(len(phi))
+    relation = _solve_upper(block, np.ascontiguousarray(pivoted[:rank, rank:]))
+    found = Whitening(
+        scale=scale,
+        independent=order[:rank],
+        dependent=order[rank:],
+        transform=np.ascontiguousarray(np.triu(transform)),
+        relation=np.ascontiguousarray(relation),
+        seen=0.0,
+    )
+    return replace(found, seen=float(found.deviations(phi).max(initial=0.0)))
+
+
+def _pivoted_triangle(matrix: FloatArray) -> tuple[FloatArray, IntArray]:
+    """R factor with column pivoting, and the order of the columns.
+
+    The tall matrix is factored without pivoting, which is fast; pivoting its small R is enough.
+    """
+    if matrix.shape[1] == 0:
+        return np.zeros((0, 0)), np.empty(0, np.int64)
+    triangle = np.linalg.qr(matrix, mode="r")
+    pivoted, order = qr(triangle, mode="r", pivoting=True)
+    return np.asarray(pivoted, dtype=np.float64), np.asarray(order, dtype=np.int64)
+
+
+@entry()
+def _solve_upper(triangle: FloatArray, right: FloatArray) -> FloatArray:
+    """Solve by back substitution, which is far faster than a library call at this size."""
+    out = right.copy()
+    for i in range(len(triangle) - 1, -1, -1):
+        for k in range(out.shape[1]):
+            for j in range(i + 1, len(triangle)):
+                out[i, k] -= triangle[i, j] * out[j, k]
+            out[i, k] /= triangle[i, i]
+    return out
+
+
+@inner()
+def _add_product(x: float, row: FloatArray, first: int, total: FloatArray, low: FloatArray) -> None:
+    """Add `x * row` to the double-double sums `total + low`, from column `first` on.
+
+    Two-product and two-sum (Dekker, Knuth): the error of each product and of each sum is
+    computed exactly and kept in `low`. Written over columns, so that it vectorises.
+    """
+    x_high = SPLITTER * x
+    x_high = x_high - (x_high - x)
+    x_low = x - x_high
+    for k in range(first, len(row)):
+        y = row[k]
+        y_high = SPLITTER * y
+        y_high = y_high - (y_high - y)
+        y_low = y - y_high
+        product = x * y
+        error = x_low * y_low - (((product - x_high * y_high) - x_low * y_high) - x_high * y_low)
+        new = total[k] + product
+        part = new - total[k]
+        low[k] += ((total[k] - (new - part)) + (product - part)) + error
+        total[k] = new
+
+
+@entry()
+def _whiten_rows(
+    phi: FloatArray,
+    scale: FloatArray,
+    independent: IntArray,
+    transform: FloatArray,
+    out: FloatArray,
+) -> None:
+    """Whiten every row of `phi` (m, p) into `out` (m, rank), correct to the last bits.
+
+    Equal rows give equal bits in any batch.
+    """
+    low = np.empty(out.shape[1])
+    for i in range(len(phi)):
+        for k in range(len(low)):
+            out[i, k] = low[k] = 0.0
+        for j in range(len(independent)):
+            column = independent[j]
+            _add_product(phi[i, column] * scale[column], transform[j], j, out[i], low)
+        for k in range(len(low)):
+            out[i, k] += low[k]
+
+
+@entry()
+def _relation_gaps(
+    phi: FloatArray,
+    scale: FloatArray,
+    independent: IntArray,
+    dependent: IntArray,
+    relation: FloatArray,
+    gap: FloatArray,
+) -> None:
+    """Store how far the dependent columns of each row are from `relation`, beyond rounding."""
+    for i in range(len(phi)):
+        for k in range(len(dependent)):
+            column = dependent[k]
+            difference = phi[i, column] * scale[column]
+            magnitude = abs(difference)
+            for j in range(len(independent)):
+                term = phi[i, independent[j]] * scale[independent[j]] * relation[j, k]
+                difference -= term
+                magnitude += abs(term)
+            gap[i] = max(gap[i], abs(difference) - UNSEEN_TOL * magnitude)

@@ -1,0 +1,49 @@
+"""docs/engine.md agrees with the code: its table of tolerances and its map of files."""
+
+import ast
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import trustsets.engine
+
+PAGE = (Path(__file__).parents[2] / "docs" / "engine.md").read_text(encoding="utf-8")
+FILES = {part.name for part in pkgutil.iter_modules(trustsets.engine.__path__)}
+
+
+def constants(name: str) -> dict[str, tuple[float, ...]]:
+    """Floating-point constants that a module of the engine defines itself."""
+    module = importlib.import_module(f"trustsets.engine.{name}")
+    found = {}
+    for node in ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")).body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        for target in ast.walk(ast.Tuple([*targets])):
+            if isinstance(target, ast.Name) and target.id.isupper():
+                value = getattr(module, target.id)
+                parts = value if type(value) is tuple else (value,)
+                if all(type(part) is float for part in parts):
+                    found[target.id] = parts
+    return found
+
+
+def table() -> dict[tuple[str, str], tuple[float, ...]]:
+    """Values by name and file, as the page has them."""
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (.+?) \| (.+?) \| .+? \|$", PAGE, re.MULTILINE)
+    found = {}
+    for name, values, files in rows:
+        numbers = tuple(float(eval(part, {})) for part in values.split(", "))
+        for file in re.findall(r"`(\w+)\.py`", files):
+            found[name, file] = numbers
+    return found
+
+
+def test_the_table_of_tolerances_is_that_of_the_code() -> None:
+    code = {(name, file): value for file in FILES for name, value in constants(file).items()}
+    assert len(code) > 30
+    assert table() == code
+
+
+def test_the_map_names_every_file_once() -> None:
+    named = re.findall(r"^\| `(\w+)\.py` \|", PAGE, re.MULTILINE)
+    assert sorted(named) == sorted(FILES)
