@@ -95,7 +95,7 @@ class ClassClusters(Basis):
     >>> logits = [[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [2.0, 0.0, 0.0]] * 20
     >>> tuning = Observed(ModelOutputs(logits=logits, labels=[0, 1, 2] * 20))
     >>> ClassClusters(2).fit(tuning).class_cells(3)
-    array([0, 0, 1])
+    array([1, 1, 0])
     """
 
     n_clusters: int = 30
