@@ -88,6 +88,7 @@ def test_bounds_decide_as_thresholds_do(penalty, monkeypatch):
     basis = Classes(penalty=penalty) + Polynomial(3, (Confidence("rank"),))
     predictor = ConditionalConformal(APS(scale="tail"), basis).calibrate(some(0, 1500))
     test = some(1, 600)
+    monkeypatch.setattr(candidates, "_FEWEST_CELLS", 2)
     by_bounds = predictor.predict_set(test, alpha=(0.05, 0.2))
     monkeypatch.setattr(candidates, "_FEWEST_SAMPLES", 10**9)
     by_paths = predictor.predict_set(test, alpha=(0.05, 0.2))
@@ -136,3 +137,33 @@ def test_per_class_adds_the_indicators():
         ConditionalConformal(basis=smooth + Classes(), randomized=True).calibrate(
             calibration
         ).predict_set(test)
+
+
+@pytest.mark.parametrize("penalty", [2.0, 8.0])
+def test_a_penalty_costs_a_class_no_more_coverage_than_it_says(penalty):
+    covered, counts = np.zeros(4), np.zeros(4)
+    for seed in range(80):
+        basis = Classes(penalty=penalty) + Intercept()
+        predictor = ConditionalConformal(APS(), basis, allow_empty=True, class_bias=None)
+        predictor.calibrate(some(seed, 200, 4))
+        test = some(1000 + seed, 400, 4)
+        hits = predictor.predict_set(test, alpha=0.2).covers(test.labels)
+        covered += np.bincount(test.codes, hits, minlength=4)
+        counts += np.bincount(test.codes, minlength=4)
+    expected = 200 * np.arange(1, 5) / 10
+    assert np.all(covered / counts > 0.8 - penalty / expected - 0.02)
+    assert covered.sum() / counts.sum() > 0.8 - 0.01
+
+
+@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # a class is not seen
+def test_a_class_without_calibration_samples_is_in_every_set():
+    everything = some(0, 600)
+    calibration = everything.take(np.flatnonzero(everything.codes != 2))
+    basis = Polynomial(1, (Confidence("rank"),))
+    predictor = ConditionalConformal(basis=basis, per_class=True).calibrate(calibration)
+    sets = predictor.predict_set(some(1, 300))
+    assert sets.mask[:, 2].all()
+    assert not sets.mask.all()
+    # With a penalty its threshold is finite.
+    limited = ConditionalConformal(basis=basis + Classes(penalty=5.0)).calibrate(calibration)
+    assert not limited.predict_set(some(1, 300)).mask[:, 2].all()

@@ -31,10 +31,12 @@ __all__ = ["CandidateRows", "candidate_thresholds", "spread_rows"]
 
 # Where the bound is taken: t and theta of the module's formula.
 _T, _THETA = 1.5, 0.7
-# Samples whose rows stand for others, and the fewest samples for which the bound is worth its cost.
+# Samples whose rows stand for others, and the fewest samples and cells for which the bound is worth
+# its cost: one path for each sample, and a longer one than those of the sample's cells.
 _CENTRES = 40
 _ROUNDS = 5
 _FEWEST_SAMPLES = 200
+_FEWEST_CELLS = 20
 # Bounds are sums of a few rounded numbers; scores this close to one, in units of the largest
 # number, are not decided by it.
 _SLACK = 1e-9
@@ -92,7 +94,8 @@ def candidate_thresholds(
     slack = _SLACK * max(1.0, float(np.abs(scores).max(initial=0.0)))
     low = _fitted(model, candidates) - slack
     high = np.full(low.shape, np.inf)
-    if candidates.centres is not None and len(scores) >= _FEWEST_SAMPLES:
+    enough = len(scores) >= _FEWEST_SAMPLES and candidates.n_cells >= _FEWEST_CELLS
+    if candidates.centres is not None and enough:
         high = _upper_bounds(model, candidates, low) + 2.0 * slack
     status = np.full(low.shape, np.int8(Status.EXACT))
     for cell in range(candidates.n_cells):
