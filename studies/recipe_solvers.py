@@ -19,7 +19,7 @@ from trustsets.basis import Basis, FittedBasis
 from trustsets.basis.functions import FittedPolynomial
 from trustsets.engine import Thresholds, fit_quantiles
 from trustsets.predictors.base import Predictor
-from trustsets.predictors.calibrated import Calibrated, Learned, Task
+from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
 from trustsets.predictors.conditional import ConditionalLearned
 from trustsets.predictors.thresholds import SampleThresholds, side_by_side
 from trustsets.predictors.tuning import Method
@@ -83,7 +83,11 @@ class SolvedConformal(Predictor):
         return isinstance(learned, ConditionalLearned)
 
     def _thresholds(
-        self, learned: ConditionalLearned, observed: Observed, alphas: tuple[float, ...], seed: int
+        self,
+        learned: ConditionalLearned,
+        observed: Observed,
+        alphas: tuple[float, ...],
+        scoring: Scoring,
     ) -> SampleThresholds:
         phi = learned.basis.design(observed)
         return side_by_side([learned.thresholds(phi, alpha) for alpha in alphas], alphas)

@@ -14,7 +14,17 @@ from trustsets._version import __version__
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
-    from trustsets.basis import Bins, Custom, Groups, Intercept, Polynomial, PrincipalComponents
+    from trustsets.basis import (
+        Bins,
+        ClassClusters,
+        Classes,
+        ClassFrequencies,
+        Custom,
+        Groups,
+        Intercept,
+        Polynomial,
+        PrincipalComponents,
+    )
     from trustsets.classifier import SetScorer, TrustSetClassifier
     from trustsets.errors import (
         InputError,
@@ -47,7 +57,10 @@ _HOME = {
     "Atypicality": "statistics",
     "Bins": "basis",
     "ClassBias": "recalibration",
+    "ClassClusters": "basis",
+    "ClassFrequencies": "basis",
     "ClassFrequency": "statistics",
+    "Classes": "basis",
     "ClusteredConformal": "predictors",
     "ConditionalConformal": "predictors",
     "Confidence": "statistics",
@@ -89,7 +102,10 @@ __all__ = [
     "Atypicality",
     "Bins",
     "ClassBias",
+    "ClassClusters",
+    "ClassFrequencies",
     "ClassFrequency",
+    "Classes",
     "ClusteredConformal",
     "ConditionalConformal",
     "Confidence",

@@ -10,12 +10,16 @@ from trustsets.basis.base import (
     Sum,
 )
 from trustsets.basis.functions import Custom, Intercept, Polynomial, PrincipalComponents
+from trustsets.basis.labels import ClassClusters, Classes, ClassFrequencies, Product
 from trustsets.basis.partitions import Bins, FittedBins, FittedGroups, Groups
 
 __all__ = [
     "Basis",
     "BasisChoice",
     "Bins",
+    "ClassClusters",
+    "ClassFrequencies",
+    "Classes",
     "Custom",
     "FittedBasis",
     "FittedBins",
@@ -27,6 +31,7 @@ __all__ = [
     "Partition",
     "Polynomial",
     "PrincipalComponents",
+    "Product",
     "Sum",
     "choose_basis",
 ]

@@ -45,6 +45,24 @@ class FittedBasis(ABC):
         return None
 
     @property
+    def uses_label(self) -> bool:
+        """Whether phi depends on the candidate label too; `design` then reads the labels."""
+        return False
+
+    @property
+    def is_additive(self) -> bool:
+        """Whether phi(x, y) is a function of x plus a function of y."""
+        return True
+
+    def design_for(self, observed: Observed, codes: Codes) -> Floats:
+        """Return phi of each sample with a candidate label, given by its code; shape (n, p)."""
+        return self.design(observed)
+
+    def class_cells(self, n_classes: int) -> Codes:
+        """Cell of each class, shape (K,): for classes of one cell phi is the same function."""
+        return np.zeros(n_classes, np.int64)
+
+    @property
     def needed_groups(self) -> tuple[str, ...]:
         """Names of the group columns that `design` reads."""
         return ()
@@ -114,6 +132,13 @@ class Basis(ABC):
             return NotImplemented
         parts = [part.parts if isinstance(part, Sum) else (part,) for part in (self, other)]
         return Sum(parts[0] + parts[1])
+
+    def __mul__(self, other: "Basis") -> "Basis":
+        if not isinstance(other, Basis):
+            return NotImplemented
+        from trustsets.basis.labels import Product
+
+        return Product(self, other)
 
 
 class Partition(Basis):
@@ -196,9 +221,27 @@ class FittedSum(FittedBasis):
         pieces = np.split(phi, np.cumsum(widths)[:-1], axis=1)
         return all(p.could_give(own) for p, own in zip(self.parts, pieces, strict=True))
 
+    @property
+    def uses_label(self) -> bool:
+        """Whether any part does."""
+        return any(part.uses_label for part in self.parts)
+
+    @property
+    def is_additive(self) -> bool:
+        """Whether every part is."""
+        return all(part.is_additive for part in self.parts)
+
     def design(self, observed: Observed) -> Floats:
         """Return the columns of all parts."""
         return np.hstack([part.design(observed) for part in self.parts])
+
+    def design_for(self, observed: Observed, codes: Codes) -> Floats:
+        """Return the columns of all parts at the given labels."""
+        return np.hstack([part.design_for(observed, codes) for part in self.parts])
+
+    def class_cells(self, n_classes: int) -> Codes:
+        """Classes share a cell where they do in every part."""
+        return joint_cells([part.class_cells(n_classes) for part in self.parts])
 
     def penalty_rows(self, observed: Observed | None) -> Floats:
         """Return the rows of all parts, each in the columns of its part."""
@@ -212,6 +255,12 @@ class FittedSum(FittedBasis):
     def description(self) -> str:
         """The parts, joined."""
         return ", plus every ".join(part.description for part in self.parts)
+
+
+def joint_cells(parts: list[Codes]) -> Codes:
+    """Cells of the classes that share a cell in every one of several divisions."""
+    _, cells = np.unique(np.stack(parts, axis=1), axis=0, return_inverse=True)
+    return np.asarray(cells.reshape(-1), np.int64)
 
 
 def is_one_hot(phi: Floats) -> bool:

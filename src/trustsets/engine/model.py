@@ -151,6 +151,28 @@ class QuantileModel:
             array.flags.writeable = False
         return result
 
+    def fitted(self, phi: ArrayLike) -> FloatArray:
+        """Values of the base fit, shape (m,): lower bounds of the thresholds, without a path.
+
+        Infinite for a row with a direction that no calibration point has.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from trustsets.engine import fit_quantiles
+        >>> fit_quantiles(np.ones((18, 1)), np.arange(18.0), alpha=0.1).fitted([[1.0]])
+        array([16.])
+        """
+        rows = self._read_rows(phi)
+        if not self.certificate.holds:
+            return np.full(len(rows), -np.inf)
+        problem, vertex = self._problem, self._scan_order.vertex
+        beta = vertex.inverse.T @ problem.scores[vertex.basic_points]
+        # Not a matrix product: the last digits of one depend on the other rows of its batch.
+        values = np.einsum("ij,j->i", problem.whitening.apply(rows), beta)
+        values[problem.whitening.leaves_row_space(rows)] = np.inf
+        return np.asarray(np.ldexp(values, problem.exponent))
+
     def _read_rows(self, phi_test: ArrayLike) -> FloatArray:
         phi = read_matrix(phi_test, "phi_test")
         if phi.shape[1] != self.n_columns:

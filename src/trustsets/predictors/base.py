@@ -86,7 +86,7 @@ class Predictor(BaseEstimator, ABC):
 
     @abstractmethod
     def _thresholds(
-        self, learned: Any, observed: Observed, alphas: tuple[float, ...], seed: int
+        self, learned: Any, observed: Observed, alphas: tuple[float, ...], scoring: Scoring
     ) -> SampleThresholds:
         """Thresholds of new samples."""
 
@@ -210,8 +210,9 @@ class Predictor(BaseEstimator, ABC):
         alphas, single = check_alphas(alpha)
         _check_same_kind(state, outputs)
         observed = Observed(outputs, self.trust if trust is None else trust)
-        found = self._thresholds(state.learned, observed, alphas, state.seed)
-        mask = state.scoring(self.score).masks(outputs, found, allow_empty=self.allow_empty)
+        scoring = state.scoring(self.score)
+        found = self._thresholds(state.learned, observed, alphas, scoring)
+        mask = scoring.masks(outputs, found, allow_empty=self.allow_empty)
         # A full set always says why it is full.
         bounded = mask.all(axis=1) & np.isin(found.status, _FINITE)
         status = np.where(bounded, np.int8(Status.ABOVE_ALL_SCORES), found.status)
@@ -306,10 +307,12 @@ def thresholds_from(
 ) -> SampleThresholds:
     """Thresholds that `calibrate` and `predict_set` would use, from a given calibration task.
 
-    Several methods can share the scores and statistics of a task. The predictor is not changed.
+    Several methods can share the scores and statistics of a task. The predictor is not changed. Its
+    function class must not depend on the label.
     """
     predictor._checked_method()
-    return predictor._thresholds(predictor._learn(task), observed, alphas, task.seed)
+    scoring = Scoring(predictor.score, None, 1.0, task.seed)
+    return predictor._thresholds(predictor._learn(task), observed, alphas, scoring)
 
 
 def load(path: str | os.PathLike[str]) -> Any:

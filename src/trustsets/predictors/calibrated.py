@@ -90,6 +90,14 @@ class Scoring:
             draws=self._draws(stream, outputs.rows),
         )
 
+    def matrix(self, outputs: ModelOutputs) -> Floats:
+        """Scores of all classes of new samples, shape (m, K)."""
+        return self.score.matrix(
+            self.corrected(outputs),
+            temperature=self.temperature,
+            draws=self._draws(Stream.PREDICTION_SCORE, outputs.draw_keys),
+        )
+
     def masks(
         self, outputs: ModelOutputs, thresholds: SampleThresholds, *, allow_empty: bool
     ) -> NDArray[np.bool_]:
@@ -104,7 +112,7 @@ class Scoring:
                 draws=draws,
                 smallest=0 if allow_empty else 1,
             )
-        scores = self.score.matrix(corrected, temperature=self.temperature, draws=draws)
+        scores = self.matrix(outputs)
         mask: NDArray[np.bool_] = scores[:, :, None] <= thresholds.values
         if not allow_empty:
             # If the set of any alpha is empty, all alphas get the class, or the sets of the

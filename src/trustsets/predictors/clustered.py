@@ -14,7 +14,7 @@ from trustsets._common.quantiles import check_alpha
 from trustsets._common.storage import require, require_numbers, storable
 from trustsets.errors import InputError
 from trustsets.predictors.base import Predictor
-from trustsets.predictors.calibrated import Calibrated, Learned, Task
+from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
 from trustsets.predictors.thresholds import SampleThresholds, quantile_table, side_by_side
 from trustsets.predictors.tuning import Method
 from trustsets.recalibration import TemperatureScaling
@@ -255,7 +255,11 @@ class ClusteredConformal(Predictor):
         return isinstance(learned, ClusteredLearned) and learned.n_clusters == self.n_clusters
 
     def _thresholds(
-        self, learned: ClusteredLearned, observed: Observed, alphas: tuple[float, ...], seed: int
+        self,
+        learned: ClusteredLearned,
+        observed: Observed,
+        alphas: tuple[float, ...],
+        scoring: Scoring,
     ) -> SampleThresholds:
         found = side_by_side([learned.thresholds(alpha) for alpha in alphas], alphas)
         return found.of_classes(len(observed.outputs))

@@ -11,15 +11,16 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Floats
+from trustsets._common.arrays import Codes, Floats
 from trustsets._common.draws import Stream, row_uniforms
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
-from trustsets.basis import Basis, BasisChoice, FittedBasis, Polynomial, choose_basis
+from trustsets.basis import Basis, BasisChoice, Classes, FittedBasis, Polynomial, choose_basis
 from trustsets.engine import QuantileModel, fit_quantiles
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors.base import Predictor
-from trustsets.predictors.calibrated import Calibrated, Learned, Task
+from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
+from trustsets.predictors.candidates import CandidateRows, candidate_thresholds, spread_rows
 from trustsets.predictors.thresholds import SampleThresholds, side_by_side
 from trustsets.predictors.tuning import Method
 from trustsets.recalibration import ClassBias, TemperatureScaling
@@ -71,13 +72,19 @@ class ConditionalLearned(Learned):
         return {}
 
     @classmethod
-    def of(cls, basis: Basis | str, task: Task, tie_spread: float = 0.0) -> Self:
-        """Fit a basis, or choose one, and set up the calibration problem."""
+    def of(
+        cls,
+        basis: Basis | str,
+        task: Task,
+        tie_spread: float = 0.0,
+        classes: Classes | None = None,
+    ) -> Self:
+        """Fit a basis, or choose one, add `classes`, and set up the calibration problem."""
         choice = None
         if isinstance(basis, str):
             choice = choose_basis(task.tuning, task.tuning_scores())
             basis = choice.basis
-        fitted = task.fit(basis)
+        fitted = task.fit(basis if classes is None else basis + classes)
         phi, scores = fitted.design(task.calibration), task.scores
         if phi.shape[0] < phi.shape[1]:
             raise InputError(
@@ -96,12 +103,16 @@ class ConditionalLearned(Learned):
         limiting = groups if len(groups) else None
         return cls(fitted, phi[order], scores[order], penalty, choice, limiting, tie_spread)
 
-    def could_come_from(self, basis: Basis | str, tie_spread: float = 0.0) -> bool:
+    def could_come_from(
+        self, basis: Basis | str, tie_spread: float = 0.0, classes: Classes | None = None
+    ) -> bool:
         """Whether `of` could have returned this."""
         if isinstance(basis, str) != (self.choice is not None) or self.tie_spread != tie_spread:
             return False
         chosen = basis if self.choice is None else self.choice.basis
-        return isinstance(chosen, Basis) and chosen.could_become(self.basis)
+        if not isinstance(chosen, Basis):
+            return False
+        return (chosen if classes is None else chosen + classes).could_become(self.basis)
 
     def check_state(self) -> None:
         """Refuse a problem that no calibration gives."""
@@ -171,6 +182,57 @@ class ConditionalLearned(Learned):
         status = np.where(own.values > top, limited, own.status)
         return np.clip(own.values, low.values, top), status
 
+    def candidates(self, observed: Observed) -> CandidateRows:
+        """Rows of new samples with every candidate label."""
+        basis, n_classes = self.basis, observed.outputs.n_classes
+        cells = basis.class_cells(n_classes)
+        codes = np.unique(cells, return_index=True)[1]
+        if not basis.is_additive:
+            return CandidateRows(
+                lambda cell: basis.design_for(
+                    observed, np.full(len(observed.outputs), codes[cell])
+                ),
+                cells,
+            )
+        # Functions of the label alone: any sample shows them.
+        some = np.zeros(len(codes), np.int64)
+        trust = np.ones(len(codes)) if observed.has_trust else None
+        labels = basis.design_for(Observed(observed.outputs.take(some), trust), codes)
+        varying = (labels != labels[0]).any(axis=0)
+        rows = basis.design_for(observed, np.full(len(observed.outputs), codes[0]))
+        centres = self.phi[self._centres(varying)]
+
+        def with_label(given: Floats, cell: int) -> Floats:
+            own = given.copy()
+            own[:, varying] = labels[cell, varying]
+            return own
+
+        return CandidateRows(
+            lambda cell: with_label(rows, cell), cells, lambda cell: with_label(centres, cell)
+        )
+
+    def _centres(self, varying: NDArray[np.bool_]) -> Codes:
+        """Calibration samples whose rows stand for others, spread over functions of the sample."""
+        return spread_rows(self.phi[:, ~varying])
+
+    def candidate_thresholds(
+        self, candidates: CandidateRows, scores: Floats, alpha: float
+    ) -> tuple[Floats, NDArray[np.int8]]:
+        """Thresholds of all classes, shape (m, K), and the worst status of each sample."""
+        own, *limits = (
+            candidate_thresholds(fit, candidates, scores) for fit in self.prepare(alpha)
+        )
+        values, status = own
+        if limits:
+            low, high = limits
+            # The order of two numbers that stand in for thresholds is not that of the thresholds,
+            # but each divides the scores as its threshold does, and so do minimum and maximum.
+            top = np.maximum(low[0], high[0])
+            limited = np.where(np.isfinite(top), np.int8(Status.LIMITED), high[1])
+            status = np.where(values > top, limited, status)
+            values = np.clip(values, low[0], top)
+        return values[:, candidates.cells], status.max(axis=1)
+
     def to_state(self) -> dict[str, Any]:
         """Fields by name; files have an older name for the group penalty."""
         own = {item.name: getattr(self, item.name) for item in fields(self)}
@@ -228,6 +290,11 @@ class ConditionalConformal(Predictor):
         or without. Without `allow_empty` it is at least that: the most likely class is kept,
         and a classifier that is right for 98% of samples covers at least 98%. Thresholds of
         groups are not limited then.
+    per_class : bool or "auto"
+        True adds `Classes()` to the basis: coverage is then at least 1 - alpha given each class
+        too, every class has thresholds of its own, and a class with too few calibration samples
+        for that is in every set. ``Classes(penalty=...)`` in a basis of your own asks for less,
+        at smaller sets. ``"auto"`` (default) and False leave classes out.
     tuning_fraction : float or "auto"
         As in `StandardConformal`; ``"auto"`` (default) takes 200 samples, or 20 a class if
         that is more, but never more than a fifth.
@@ -254,6 +321,7 @@ class ConditionalConformal(Predictor):
     allow_empty: bool = False
     tuning_fraction: float | str = "auto"
     random_state: Any = 0
+    per_class: bool | str = "auto"
 
     @classmethod
     def paper(cls, trust: SupportsTrust | None = None, **changes: Any) -> Self:
@@ -295,28 +363,63 @@ class ConditionalConformal(Predictor):
         bias = self.class_bias
         if isinstance(bias, str) and bias == "auto":
             bias = "tuning" if isinstance(self.basis, str) else None
-        return Method(tuned_by(self.basis), bias, _auto_fraction)
+        if self.per_class not in (True, False, "auto"):
+            raise InputError(f'per_class must be True, False or "auto"; got {self.per_class!r}.')
+        if self.per_class is True and self.randomized:
+            raise InputError("per_class=True needs randomized=False.")
+        return Method(
+            tuned_by(self.basis), bias, _auto_fraction, covers_each_class=self.per_class is True
+        )
+
+    @property
+    def _classes(self) -> Classes | None:
+        """The functions of the label that `per_class` adds."""
+        return Classes() if self.per_class is True else None
 
     def _learn(self, task: Task) -> ConditionalLearned:
-        return ConditionalLearned.of(self.basis, task, self._tie_spread)
+        return ConditionalLearned.of(self.basis, task, self._tie_spread, self._classes)
 
     def _could_learn(self, learned: Learned) -> bool:
         if not isinstance(learned, ConditionalLearned):
             return False
-        return learned.could_come_from(self.basis, self._tie_spread)
+        return learned.could_come_from(self.basis, self._tie_spread, self._classes)
 
     def _thresholds(
-        self, learned: ConditionalLearned, observed: Observed, alphas: tuple[float, ...], seed: int
+        self,
+        learned: ConditionalLearned,
+        observed: Observed,
+        alphas: tuple[float, ...],
+        scoring: Scoring,
     ) -> SampleThresholds:
+        if learned.basis.uses_label:
+            return self._candidate_thresholds(learned, observed, alphas, scoring)
         phi = learned.basis.design(observed)
         if not self.randomized:
             return side_by_side([learned.thresholds(phi, alpha) for alpha in alphas], alphas)
-        draws, keys = weight_draws(observed.outputs, seed), observed.outputs.draw_keys
+        draws, keys = weight_draws(observed.outputs, scoring.seed), observed.outputs.draw_keys
         # Thresholds are not limited: limited ones would cover more than exactly 1 - alpha.
         found = [learned.fit(alpha).thresholds(phi, weight=draws - alpha) for alpha in alphas]
         # s + draw <= threshold, as in calibration, with the draw on the other side.
-        ties = learned.tie_spread * row_uniforms(seed, Stream.PREDICTION_TIES, keys)
+        ties = learned.tie_spread * row_uniforms(scoring.seed, Stream.PREDICTION_TIES, keys)
         return side_by_side([(own.values - ties, own.status) for own in found], alphas)
+
+    def _candidate_thresholds(
+        self,
+        learned: ConditionalLearned,
+        observed: Observed,
+        alphas: tuple[float, ...],
+        scoring: Scoring,
+    ) -> SampleThresholds:
+        """Thresholds of every class, where the basis functions depend on the label."""
+        if self.randomized:
+            raise InputError(
+                "randomized=True needs basis functions of the sample alone; leave out those of the "
+                "label, or set randomized=False."
+            )
+        candidates = learned.candidates(observed)
+        scores = scoring.matrix(observed.outputs)
+        found = [learned.candidate_thresholds(candidates, scores, alpha) for alpha in alphas]
+        return side_by_side(found, alphas)
 
     def _guarantee(self, state: Calibrated) -> str:
         learned: Any = state.learned

@@ -13,7 +13,7 @@ from trustsets._common.storage import require, require_increasing, require_numbe
 from trustsets.basis import Bins, FittedPartition, Groups, Partition
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.predictors.base import Predictor
-from trustsets.predictors.calibrated import Calibrated, Learned, Task
+from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
 from trustsets.predictors.thresholds import SampleThresholds, quantile_table
 from trustsets.predictors.tuning import Method
 from trustsets.recalibration import TemperatureScaling
@@ -188,7 +188,11 @@ class MondrianConformal(Predictor):
         return isinstance(self.by, Partition) and self.by.could_become(learned.partition)
 
     def _thresholds(
-        self, learned: MondrianLearned, observed: Observed, alphas: tuple[float, ...], seed: int
+        self,
+        learned: MondrianLearned,
+        observed: Observed,
+        alphas: tuple[float, ...],
+        scoring: Scoring,
     ) -> SampleThresholds:
         if self.paper_rules:
             found = learned.paper_quantiles(alphas)

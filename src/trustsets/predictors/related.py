@@ -10,7 +10,7 @@ from trustsets._common.storage import storable
 from trustsets.basis import Basis, Bins, Polynomial
 from trustsets.errors import InputError
 from trustsets.predictors.base import Predictor
-from trustsets.predictors.calibrated import Calibrated, Learned, Task
+from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
 from trustsets.predictors.conditional import ConditionalLearned, tuned_by
 from trustsets.predictors.mondrian import MondrianConformal
 from trustsets.predictors.thresholds import SampleThresholds, side_by_side
@@ -91,7 +91,11 @@ class PluginConformal(Predictor):
         return isinstance(learned, ConditionalLearned) and learned.could_come_from(self.basis)
 
     def _thresholds(
-        self, learned: ConditionalLearned, observed: Observed, alphas: tuple[float, ...], seed: int
+        self,
+        learned: ConditionalLearned,
+        observed: Observed,
+        alphas: tuple[float, ...],
+        scoring: Scoring,
     ) -> SampleThresholds:
         phi = learned.basis.design(observed)
         found = [learned.fit(alpha).thresholds(phi, weight=0.0) for alpha in alphas]

@@ -8,7 +8,7 @@ import numpy as np
 from trustsets._common.arrays import Floats
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
 from trustsets.predictors.base import Predictor
-from trustsets.predictors.calibrated import Calibrated, Learned, Task
+from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
 from trustsets.predictors.thresholds import SampleThresholds, quantile_table
 from trustsets.predictors.tuning import Method
 from trustsets.recalibration import TemperatureScaling
@@ -102,7 +102,11 @@ class StandardConformal(Predictor):
         return isinstance(learned, StandardLearned)
 
     def _thresholds(
-        self, learned: StandardLearned, observed: Observed, alphas: tuple[float, ...], seed: int
+        self,
+        learned: StandardLearned,
+        observed: Observed,
+        alphas: tuple[float, ...],
+        scoring: Scoring,
     ) -> SampleThresholds:
         only = np.zeros(len(observed.outputs), dtype=np.int64)
         return quantile_table([learned.scores], alphas).of_cells(only)

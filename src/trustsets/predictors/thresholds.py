@@ -67,7 +67,7 @@ def side_by_side(
     Quantile fits at different alphas may cross where data is sparse, and a smaller alpha must
     not give a smaller set. The larger threshold is taken, which can only add coverage.
     """
-    values, status = (np.stack(columns, axis=1) for columns in zip(*found, strict=True))
+    values, status = (np.stack(columns, axis=-1) for columns in zip(*found, strict=True))
     order = np.argsort(alphas)[::-1]
-    values[:, order] = np.maximum.accumulate(values[:, order], axis=1)
+    values[..., order] = np.maximum.accumulate(values[..., order], axis=-1)
     return SampleThresholds(values, status)

@@ -1,0 +1,385 @@
+"""Function classes of the candidate label: phi(x, y) instead of phi(x).
+
+A calibration sample contributes phi(x, y) at its own label, and every candidate label of a new
+sample has a threshold of its own. Coverage then holds over functions of both: with an indicator of
+each class in the basis, it holds given each class.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from trustsets._common.arrays import Codes, Floats, read_only
+from trustsets._common.blocks import for_each_block
+from trustsets._common.storage import require, require_numbers, storable
+from trustsets.basis.base import Basis, FittedBasis, joint_cells
+from trustsets.errors import InputError
+from trustsets.statistics import Observed
+
+__all__ = ["ClassClusters", "ClassFrequencies", "Classes", "FittedClassFunctions", "Product"]
+
+# A class counts in its cluster as if it had this many more samples of average hardness, so that
+# the hardness of a class with few samples is not decided by them alone.
+_PRIOR_SAMPLES = 5.0
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class Classes(Basis):
+    """One indicator for each candidate class: coverage given the class.
+
+    Parameters
+    ----------
+    penalty : float
+        What a unit of each coefficient costs in the fit, in calibration samples. With 0
+        (default) coverage is at least 1 - alpha given each class, and a class with too few
+        calibration samples for that is in every set. With a penalty c, coverage given a class
+        that has m of the calibration samples may fall short of 1 - alpha by ``c / m``, sets are
+        smaller, and all thresholds are finite from a penalty of 1 on. A very large penalty leaves
+        classes out.
+
+    Examples
+    --------
+    Together with functions of the sample, coverage holds over both:
+
+    >>> from trustsets import Polynomial
+    >>> Polynomial(degree=3) + Classes(penalty=10.0)  # doctest: +ELLIPSIS
+    Polynomial(degree=3, ...) + Classes(penalty=10.0)
+    >>> from trustsets.outputs import ModelOutputs
+    >>> outputs = ModelOutputs(logits=[[1.0, 0.0, 0.0]], labels=[2])
+    >>> Classes().fit(Observed(outputs)).design(Observed(outputs))
+    array([[0., 0., 1.]])
+    """
+
+    penalty: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_penalty(self.penalty)
+
+    learns = False
+
+    def could_become(self, fitted: FittedBasis) -> bool:
+        """Whether there is an indicator for each class, at the same penalty."""
+        same = isinstance(fitted, FittedClassFunctions) and fitted.penalty == self.penalty
+        return same and np.array_equal(fitted.table, np.eye(len(fitted.table)))  # type: ignore[attr-defined]
+
+    def fit(self, observed: Observed) -> "FittedClassFunctions":
+        """Take the classes of the outputs."""
+        table = np.eye(observed.outputs.n_classes)
+        return FittedClassFunctions(read_only(table), self.penalty, "function of the label")
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class ClassClusters(Basis):
+    """One indicator for each cluster of classes that are about equally hard.
+
+    For many classes, or classes with few calibration samples. Clusters are learned from tuning
+    samples: classes are ordered by the mean probability that their samples give to other classes
+    (drawn towards the mean of all classes where samples are few), and the order is cut into
+    clusters of equally many classes.
+
+    Parameters
+    ----------
+    n_clusters : int
+        Number of clusters; with as many as classes, each class has its own.
+    penalty : float
+        As in `Classes`, for the coefficient of each cluster.
+
+    Examples
+    --------
+    >>> from trustsets.outputs import ModelOutputs
+    >>> logits = [[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [2.0, 0.0, 0.0]] * 20
+    >>> tuning = Observed(ModelOutputs(logits=logits, labels=[0, 1, 2] * 20))
+    >>> ClassClusters(2).fit(tuning).class_cells(3)
+    array([1, 1, 0])
+    """
+
+    n_clusters: int = 30
+    penalty: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_penalty(self.penalty)
+        if self.n_clusters != int(self.n_clusters) or self.n_clusters < 1:
+            raise InputError(f"n_clusters must be 1 or more; got {self.n_clusters}.")
+
+    learns = True
+
+    def could_become(self, fitted: FittedBasis) -> bool:
+        """Whether there are as many clusters, at the same penalty."""
+        if not isinstance(fitted, FittedClassFunctions) or fitted.penalty != self.penalty:
+            return False
+        n_classes, width = fitted.table.shape
+        one_hot = np.isin(fitted.table, (0.0, 1.0)).all() and (fitted.table.sum(axis=1) == 1.0)
+        return width == min(self.n_clusters, n_classes) and bool(np.all(one_hot))
+
+    def fit(self, observed: Observed) -> "FittedClassFunctions":
+        """Order classes by hardness, and cut the order into clusters."""
+        n_classes = observed.outputs.n_classes
+        hardness = _class_hardness(observed)
+        n_clusters = min(self.n_clusters, n_classes)
+        cluster = np.empty(n_classes, np.int64)
+        order = np.argsort(hardness, kind="stable")
+        cluster[order] = np.arange(n_classes) * n_clusters // n_classes
+        table = np.eye(n_clusters)[cluster]
+        return FittedClassFunctions(
+            read_only(table), self.penalty, "function of the label's cluster"
+        )
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class ClassFrequencies(Basis):
+    """Polynomials in the logarithm of a class's number of training samples.
+
+    Coverage then does not drift between frequent and rare classes, at the cost of a few functions
+    only.
+
+    Parameters
+    ----------
+    counts : tuple of int
+        Training samples of each class, in the order of the columns.
+    degree : int
+        Highest power.
+    penalty : float
+        As in `Classes`, for each coefficient.
+
+    Examples
+    --------
+    >>> from trustsets.outputs import ModelOutputs
+    >>> outputs = ModelOutputs(logits=[[1.0, 0.0], [0.0, 1.0]], labels=[0, 1])
+    >>> ClassFrequencies(counts=(9, 99), degree=1).fit(Observed(outputs)).design(Observed(outputs))
+    array([[-1.],
+           [ 1.]])
+    """
+
+    counts: tuple[int, ...]
+    degree: int = 2
+    penalty: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_penalty(self.penalty)
+        if not self.counts or min(self.counts) < 0:
+            raise InputError(
+                "counts must hold the number of training samples of each class; pass "
+                "np.bincount(train_codes) as a tuple."
+            )
+        if self.degree != int(self.degree) or self.degree < 1:
+            raise InputError(f"degree must be 1 or more; got {self.degree}.")
+
+    learns = False
+
+    def could_become(self, fitted: FittedBasis) -> bool:
+        """Whether the functions are those of the counts."""
+        same = isinstance(fitted, FittedClassFunctions) and fitted.penalty == self.penalty
+        return same and np.array_equal(fitted.table, self._table())  # type: ignore[attr-defined]
+
+    def fit(self, observed: Observed) -> "FittedClassFunctions":
+        """Take the counts."""
+        if len(self.counts) != observed.outputs.n_classes:
+            raise InputError(
+                f"ClassFrequencies needs counts for each of the {observed.outputs.n_classes} "
+                f"classes; got {len(self.counts)}."
+            )
+        words = f"polynomial of degree {self.degree} in the log frequency of the label"
+        return FittedClassFunctions(read_only(self._table()), self.penalty, words)
+
+    def _table(self) -> Floats:
+        """Powers of log counts, scaled to [-1, 1]."""
+        size = np.log1p(np.array(self.counts, dtype=np.float64))
+        low, high = size.min(), size.max()
+        scaled = (2.0 * size - (low + high)) / (high - low) if high > low else 0.0 * size
+        return np.asarray(np.polynomial.chebyshev.chebvander(scaled, self.degree)[:, 1:])
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class FittedClassFunctions(FittedBasis):
+    """Functions of the candidate class alone: a table with a row for each class."""
+
+    table: Floats
+    penalty: float
+    words: str
+
+    def check_state(self) -> None:
+        """Refuse a table that no fit gives."""
+        require_numbers(self.table, "FittedClassFunctions.table", None, None)
+        require(
+            0.0 <= self.penalty < np.inf, "FittedClassFunctions.penalty", "must not be negative"
+        )
+
+    @property
+    def width(self) -> int:
+        """Functions of the class."""
+        return int(self.table.shape[1])
+
+    @property
+    def uses_label(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def uses_features(self) -> bool:
+        """The class alone decides."""
+        return False
+
+    def could_give(self, phi: Floats) -> bool:
+        """Whether each row is one of the table."""
+        known = {row.tobytes() for row in self.table}
+        return phi.shape[1] == self.width and {row.tobytes() for row in phi} <= known
+
+    def design(self, observed: Observed) -> Floats:
+        """Return the functions at the samples' own labels."""
+        return self.design_for(observed, observed.outputs.require_labels("a basis of the label"))
+
+    def design_for(self, observed: Observed, codes: Codes) -> Floats:
+        """Return the functions at the given labels."""
+        return np.asarray(self.table[codes])
+
+    def class_cells(self, n_classes: int) -> Codes:
+        """Classes with equal rows of the table share a cell."""
+        _, cells = np.unique(self.table, axis=0, return_inverse=True)
+        return np.asarray(cells.reshape(-1), np.int64)
+
+    def penalty_rows(self, observed: Observed | None) -> Floats:
+        """Return the penalty of each coefficient."""
+        rows = self.penalty * np.eye(self.width)
+        return rows if self.penalty > 0.0 else rows[:0]
+
+    @property
+    def description(self) -> str:
+        """In words."""
+        return self.words
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class Product(Basis):
+    """Products of the functions of two classes; written ``a * b``.
+
+    ``Classes() * Groups("site")`` has an indicator for each class within each site. Functions of
+    either class alone are not among the products; add them where they are wanted. A penalty on
+    one factor is a penalty on all products with its functions.
+
+    Examples
+    --------
+    >>> from trustsets import Groups
+    >>> Classes() * Groups("site")
+    Classes(penalty=0.0) * Groups(columns=('site',), penalty=0.0)
+    """
+
+    left: Basis
+    right: Basis
+
+    def __repr__(self) -> str:
+        return f"{self.left!r} * {self.right!r}"
+
+    @property
+    def learns(self) -> bool:
+        """Whether either factor learns."""
+        return self.left.learns or self.right.learns
+
+    def could_become(self, fitted: FittedBasis) -> bool:
+        """Whether both factors could."""
+        if not isinstance(fitted, FittedProduct):
+            return False
+        return self.left.could_become(fitted.left) and self.right.could_become(fitted.right)
+
+    def fit(self, observed: Observed) -> "FittedProduct":
+        """Fit both factors."""
+        return FittedProduct(self.left.fit(observed), self.right.fit(observed))
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class FittedProduct(FittedBasis):
+    """All products of a function of one factor and one of the other."""
+
+    left: FittedBasis
+    right: FittedBasis
+
+    @property
+    def width(self) -> int | None:
+        """Product of the widths."""
+        left, right = self.left.width, self.right.width
+        return None if left is None or right is None else left * right
+
+    @property
+    def uses_label(self) -> bool:
+        """Whether either factor does."""
+        return self.left.uses_label or self.right.uses_label
+
+    @property
+    def is_additive(self) -> bool:
+        """Products of functions of the sample and of the label are not."""
+        return not self.uses_label
+
+    @property
+    def needed_groups(self) -> tuple[str, ...]:
+        """Columns of both factors, each once."""
+        return tuple(dict.fromkeys((*self.left.needed_groups, *self.right.needed_groups)))
+
+    @property
+    def uses_features(self) -> bool:
+        """Whether either factor does."""
+        return self.left.uses_features or self.right.uses_features
+
+    def design(self, observed: Observed) -> Floats:
+        """Return all products at the samples' own labels."""
+        return _products(self.left.design(observed), self.right.design(observed))
+
+    def design_for(self, observed: Observed, codes: Codes) -> Floats:
+        """Return all products at the given labels."""
+        left = self.left.design_for(observed, codes)
+        return _products(left, self.right.design_for(observed, codes))
+
+    def class_cells(self, n_classes: int) -> Codes:
+        """Classes share a cell where they do in both factors."""
+        cells = [self.left.class_cells(n_classes), self.right.class_cells(n_classes)]
+        return joint_cells(cells)
+
+    def penalty_rows(self, observed: Observed | None) -> Floats:
+        """Return the rows of each factor, once for each function of the other."""
+        left, right = self.left.penalty_rows(observed), self.right.penalty_rows(observed)
+        return np.vstack(
+            [np.kron(left, np.eye(right.shape[1])), np.kron(np.eye(left.shape[1]), right)]
+        )
+
+    @property
+    def description(self) -> str:
+        """In words."""
+        return f"product of a {self.left.description} and a {self.right.description}"
+
+
+def _products(left: Floats, right: Floats) -> Floats:
+    """Products of all pairs of columns."""
+    return np.asarray((left[:, :, None] * right[:, None, :]).reshape(len(left), -1))
+
+
+def _check_penalty(penalty: float) -> None:
+    if not (np.isfinite(penalty) and penalty >= 0.0):
+        raise InputError(f"penalty must be finite and not negative; got {penalty}.")
+
+
+def _class_hardness(observed: Observed) -> Floats:
+    """Mean probability that the samples of each class give to other classes."""
+    outputs = observed.outputs
+    codes = outputs.require_labels("ClassClusters")
+    own = np.empty(len(outputs))
+
+    def fill(block: slice) -> None:
+        p = outputs.block_probabilities(block)
+        own[block] = p[np.arange(len(p)), codes[block]]
+
+    for_each_block(fill, len(outputs), outputs.n_classes)
+    count = np.bincount(codes, minlength=outputs.n_classes)
+    total = np.bincount(codes, weights=1.0 - own, minlength=outputs.n_classes)
+    mean = float(np.mean(1.0 - own))
+    return np.asarray((total + _PRIOR_SAMPLES * mean) / (count + _PRIOR_SAMPLES))

@@ -1,0 +1,179 @@
+r"""Thresholds of every candidate label, where the basis functions depend on the label.
+
+The set of x holds each y with :math:`s(x, y)\le S^*(x, y)`. To decide that, few of the thresholds
+are needed. Write W(g) for the largest value of :math:`g'b - \sum_i \ell_\alpha(s_i - \phi_i'b)`;
+it is convex, and :math:`S^*` of a row q is its slope at :math:`u q` along q, with u = 1 - alpha.
+
+- From below: the slope at 0 is the fitted value :math:`q'\beta_0`, and slopes increase.
+- From above: for t > u, the slope at u is at most
+  :math:`(W(tq) - W(uq)) / (t - u)`. There, :math:`W(uq)\ge W(0) + u\,q'\beta_0`. With a row a of
+  the candidate at another sample and the difference d = q - a, which does not depend on the
+  candidate where the basis is additive,
+  :math:`W(tq)\le\theta W(ta/\theta) + (1-\theta) W(td/(1-\theta))`. Finally
+  :math:`W(g)\le W(0) + g'\beta(g)`. So thresholds of some rows a for every candidate, and of one
+  row d for every sample, bound those of all candidates of all samples.
+
+A candidate whose score lies between the two bounds has its threshold computed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets._common.arrays import Codes, Floats
+from trustsets.engine import QuantileModel
+from trustsets.status import Status
+
+__all__ = ["CandidateRows", "candidate_thresholds", "spread_rows"]
+
+# Where the bound is taken: t and theta of the module's formula.
+_T, _THETA = 1.5, 0.7
+# Samples whose rows stand for others, and the fewest samples and cells for which the bound is worth
+# its cost: one path for each sample, and a longer one than those of the sample's cells.
+_CENTRES = 40
+_ROUNDS = 5
+_FEWEST_SAMPLES = 200
+_FEWEST_CELLS = 20
+# Bounds are sums of a few rounded numbers; scores this close to one, in units of the largest
+# number, are not decided by it.
+_SLACK = 1e-9
+# Numbers that are held at a time while centres are compared with rows.
+_NUMBERS = 1 << 22
+
+
+@final
+@dataclass(frozen=True)
+class CandidateRows:
+    """Rows phi(x, c) of m samples and C cells of classes.
+
+    Attributes
+    ----------
+    rows : function
+        Rows of all samples for one cell, shape (m, p).
+    cells : (K,) array
+        Cell of each class.
+    centres : function, optional
+        For bases that are the sum of functions of the sample and of the label: rows of samples
+        that stand for others, for one cell, shape (J, p). They must not depend on the samples at
+        hand.
+    """
+
+    rows: Callable[[int], Floats]
+    cells: Codes
+    centres: Callable[[int], Floats] | None = None
+
+    @property
+    def n_cells(self) -> int:
+        """Number of cells."""
+        return int(self.cells.max()) + 1
+
+
+def candidate_thresholds(
+    model: QuantileModel, candidates: CandidateRows, scores: Floats
+) -> tuple[Floats, NDArray[np.int8]]:
+    """Numbers that divide the scores of all candidates as their thresholds do, with statuses.
+
+    Parameters
+    ----------
+    model : QuantileModel
+    candidates : CandidateRows
+    scores : (m, K) array
+        Scores of all classes.
+
+    Returns
+    -------
+    thresholds : (m, C) array
+        The exact threshold where a class of the cell has a score between the lower bound and it;
+        elsewhere the lower bound, which gives the same set.
+    status : (m, C) array
+        Of the thresholds that were computed and kept; `EXACT` elsewhere.
+    """
+    slack = _SLACK * max(1.0, float(np.abs(scores).max(initial=0.0)))
+    low = _fitted(model, candidates) - slack
+    high = np.full(low.shape, np.inf)
+    enough = len(scores) >= _FEWEST_SAMPLES and candidates.n_cells >= _FEWEST_CELLS
+    if candidates.centres is not None and enough:
+        high = _upper_bounds(model, candidates, low) + 2.0 * slack
+    status = np.full(low.shape, np.int8(Status.EXACT))
+    for cell in range(candidates.n_cells):
+        own = scores[:, candidates.cells == cell]
+        undecided = (own > low[:, cell, None]) & (own <= high[:, cell, None])
+        # Where no calibration point shares a direction, the threshold is infinite.
+        left = np.flatnonzero(undecided.any(axis=1) | np.isinf(low[:, cell]))
+        found = model.thresholds(candidates.rows(cell)[left])
+        within = (own[left] > low[left, cell, None]) & (own[left] <= found.values[:, None])
+        kept = within.any(axis=1) | np.isinf(low[left, cell])
+        low[left[kept], cell] = found.values[kept]
+        status[left[kept], cell] = found.status[kept]
+    return low, status
+
+
+def _fitted(model: QuantileModel, candidates: CandidateRows) -> Floats:
+    """Fitted values of all samples and cells, shape (m, C); infinite for unseen directions."""
+    if candidates.centres is None:
+        own = [model.fitted(candidates.rows(cell)) for cell in range(candidates.n_cells)]
+        return np.stack(own, axis=1)
+    # The rows of two cells differ by the same vector for all samples.
+    rows = [candidates.centres(cell)[:1] for cell in range(candidates.n_cells)]
+    of_cells = np.concatenate([model.fitted(row) for row in rows])
+    first = _seen_cell(of_cells)
+    values = model.fitted(candidates.rows(first))
+    return np.asarray(values[:, None] + (of_cells - of_cells[first]))
+
+
+def _seen_cell(values: Floats) -> int:
+    """The first cell whose value is finite."""
+    return int(np.argmax(np.isfinite(values)))
+
+
+def _upper_bounds(model: QuantileModel, candidates: CandidateRows, low: Floats) -> Floats:
+    """Bounds of the thresholds from above, shape (m, C); infinite where there is none."""
+    assert candidates.centres is not None
+    weight = 1.0 - model.alpha
+    first = _seen_cell(low.min(axis=0))
+    rows, centres = candidates.rows(first), candidates.centres(first)
+    near = _nearest(rows, centres)
+
+    def gain(goal: Floats) -> Floats:
+        """``g'beta(g)``, which is the threshold of the row g / u, times u."""
+        return np.asarray(weight * model.thresholds(goal / weight).values)
+
+    used = np.unique(near)
+    of_centres = np.full((len(centres), candidates.n_cells), np.inf)
+    for cell in range(candidates.n_cells):
+        of_centres[used, cell] = gain((_T / _THETA) * candidates.centres(cell)[used])
+    of_samples = gain((_T / (1.0 - _THETA)) * (rows - centres[near]))
+    total = _THETA * of_centres[near] + (1.0 - _THETA) * of_samples[:, None] - weight * low
+    bound = total / (_T - weight)
+    return np.where(np.isnan(bound), np.inf, bound)
+
+
+def _nearest(rows: Floats, centres: Floats) -> Codes:
+    """Number of the centre nearest to each row, in units of the spread of the centres."""
+    spread = centres.std(axis=0)
+    unit = np.where(spread > 0.0, spread, 1.0)
+    out = np.empty(len(rows), np.int64)
+    step = max(1, _NUMBERS // max(centres.size, 1))
+    for low in range(0, len(rows), step):
+        gaps = (rows[low : low + step, None, :] - centres[None]) / unit
+        out[low : low + step] = np.einsum("ijk,ijk->ij", gaps, gaps).argmin(axis=1)
+    return out
+
+
+def spread_rows(rows: Floats, count: int = _CENTRES) -> Codes:
+    """Numbers of a few rows that are spread over all of them: means of clusters, nearly."""
+    if rows.shape[1] == 0:
+        return np.zeros(1, np.int64)
+    spread = rows.std(axis=0)
+    scaled = rows / np.where(spread > 0.0, spread, 1.0)
+    centres = scaled[np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(np.int64)]
+    for _ in range(_ROUNDS):
+        near = _nearest(scaled, centres)
+        size = np.bincount(near, minlength=len(centres))
+        total = np.zeros_like(centres)
+        np.add.at(total, near, scaled)
+        centres = (total / np.maximum(size, 1)[:, None])[size > 0]
+    return np.unique(_nearest(centres, scaled))

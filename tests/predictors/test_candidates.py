@@ -1,0 +1,169 @@
+"""Bases of the candidate label: sets equal those of a linear program for each candidate."""
+
+import numpy as np
+import pytest
+
+from trustsets import (
+    APS,
+    ClassClusters,
+    Classes,
+    ClassFrequencies,
+    ConditionalConformal,
+    Confidence,
+    Groups,
+    InputError,
+    Intercept,
+    ModelOutputs,
+    MondrianConformal,
+    Polynomial,
+    Softmax,
+    load,
+)
+from trustsets.engine import solve_linear_program
+from trustsets.predictors import candidates
+from trustsets.statistics import Observed
+
+
+def some(seed, n, n_classes=5, spread=1.0):
+    """A classifier whose classes differ in frequency and hardness."""
+    rng = np.random.default_rng(seed)
+    share = np.arange(1.0, n_classes + 1.0)
+    labels = rng.choice(n_classes, n, p=share / share.sum())
+    logits = 2.0 * np.eye(n_classes)[labels] + spread * rng.normal(size=(n, n_classes))
+    groups = {"site": rng.choice(["a", "b"], n)}
+    return ModelOutputs(logits=logits, labels=labels, groups=groups)
+
+
+BASES = [
+    Classes() + Polynomial(1, (Confidence(),)),
+    Classes(penalty=3.0) + Polynomial(2, (Confidence(),)),
+    Classes() * Groups("site"),
+    Classes(penalty=2.0) * Polynomial(1, (Confidence(),)) + Intercept(),
+    ClassFrequencies(counts=(1, 2, 3, 4, 5)) + Intercept(),
+    ClassClusters(2) + Polynomial(1, (Confidence(),)),
+]
+
+
+@pytest.mark.parametrize("basis", BASES, ids=repr)
+@pytest.mark.parametrize("seed", range(4))
+def test_sets_are_those_of_a_linear_program_for_each_candidate(basis, seed):
+    calibration, test = some(seed, 120), some(100 + seed, 6)
+    score = Softmax() if seed % 2 else APS(scale="tail")
+    predictor = ConditionalConformal(score, basis, allow_empty=True, class_bias=None)
+    predictor.calibrate(calibration)
+    learned = predictor.state_.learned
+    rows = np.vstack([learned.phi, learned.penalty, -learned.penalty])
+    scores = np.concatenate([learned.scores, np.zeros(2 * len(learned.penalty))])
+    u, size, v = np.linalg.svd(rows, full_matrices=False)
+    kept = size > 1e-10 * size[0]
+    whitened = u[:, kept] * np.sqrt(len(rows))
+    own = score.matrix(test)
+    sets = predictor.predict_set(test, alpha=0.2)
+    for code in range(5):
+        phi = learned.basis.design_for(Observed(test), np.full(6, code))
+        new = phi @ v[kept].T / size[kept] * np.sqrt(len(rows))
+        for i in range(6):
+            if np.linalg.norm(phi[i] - phi[i] @ v[kept].T @ v[kept]) > 1e-8:
+                threshold = np.inf
+            else:
+                threshold = solve_linear_program(whitened, scores, 0.2, new[i], 0.8)
+            if abs(own[i, code] - threshold) > 1e-8:
+                assert sets.mask[i, code] == (own[i, code] <= threshold)
+
+
+@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # small classes
+def test_indicators_alone_are_class_conditional_mondrian():
+    for seed in range(5):
+        calibration, test = some(seed, 150), some(50 + seed, 400)
+        for alpha in (0.05, 0.1, 0.3):
+            predictor = ConditionalConformal(APS(), Classes(), class_bias=None)
+            ours = predictor.calibrate(calibration).predict_set(test, alpha=alpha)
+            mondrian = MondrianConformal(by="class", score=APS()).calibrate(calibration)
+            theirs = mondrian.predict_set(test, alpha=alpha)
+            np.testing.assert_array_equal(ours.mask, theirs.mask)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 3.0])
+def test_bounds_decide_as_thresholds_do(penalty, monkeypatch):
+    basis = Classes(penalty=penalty) + Polynomial(3, (Confidence("rank"),))
+    predictor = ConditionalConformal(APS(scale="tail"), basis).calibrate(some(0, 1500))
+    test = some(1, 600)
+    monkeypatch.setattr(candidates, "_FEWEST_CELLS", 2)
+    by_bounds = predictor.predict_set(test, alpha=(0.05, 0.2))
+    monkeypatch.setattr(candidates, "_FEWEST_SAMPLES", 10**9)
+    by_paths = predictor.predict_set(test, alpha=(0.05, 0.2))
+    np.testing.assert_array_equal(by_bounds.mask, by_paths.mask)
+    np.testing.assert_array_equal(by_bounds.thresholds, by_paths.thresholds)
+    np.testing.assert_array_equal(by_bounds.status, by_paths.status)
+    alone = [predictor.predict_set(test.take([i]), alpha=0.2).mask[0] for i in range(20)]
+    np.testing.assert_array_equal(by_bounds.at(0.2).mask[:20], alone)
+
+
+def test_a_predictor_with_classes_is_saved_and_loaded(tmp_path):
+    basis = Classes(penalty=2.0) * Groups("site") + Polynomial(1, (Confidence("rank"),))
+    predictor = ConditionalConformal(basis=basis).calibrate(some(0, 400))
+    predictor.save(tmp_path / "p.trustsets")
+    test = some(1, 50)
+    again = load(tmp_path / "p.trustsets").predict_set(test)
+    np.testing.assert_array_equal(again.mask, predictor.predict_set(test).mask)
+
+
+def test_coverage_holds_given_each_class():
+    covered, counts = np.zeros(4), np.zeros(4)
+    for seed in range(60):
+        basis = Classes() + Polynomial(1, (Confidence(),))
+        predictor = ConditionalConformal(APS(), basis, allow_empty=True, class_bias=None)
+        predictor.calibrate(some(seed, 150, 4))
+        test = some(1000 + seed, 400, 4)
+        hits = predictor.predict_set(test, alpha=0.2).covers(test.labels)
+        covered += np.bincount(test.codes, hits, minlength=4)
+        counts += np.bincount(test.codes, minlength=4)
+    # The error is that of 60 calibrations; a class has 15 to 60 calibration samples in each.
+    assert np.all(covered / counts > 0.8 - 0.02), covered / counts
+
+
+def test_per_class_adds_the_indicators():
+    calibration, test = some(0, 500), some(1, 100)
+    smooth = Polynomial(2, (Confidence("rank"),))
+    short = ConditionalConformal(basis=smooth, per_class=True, random_state=1)
+    long = ConditionalConformal(basis=smooth + Classes(), random_state=1)
+    sets = [one.calibrate(calibration).predict_set(test) for one in (short, long)]
+    np.testing.assert_array_equal(sets[0].mask, sets[1].mask)
+    assert sets[0].thresholds.shape == (100, 5)
+    assert "function of the label" in short.summary()
+    with pytest.raises(InputError, match="per_class must be True, False or"):
+        ConditionalConformal(per_class="yes").calibrate(calibration)
+    with pytest.raises(InputError, match="randomized"):
+        ConditionalConformal(basis=smooth + Classes(), randomized=True).calibrate(
+            calibration
+        ).predict_set(test)
+
+
+@pytest.mark.parametrize("penalty", [2.0, 8.0])
+def test_a_penalty_costs_a_class_no_more_coverage_than_it_says(penalty):
+    covered, counts = np.zeros(4), np.zeros(4)
+    for seed in range(80):
+        basis = Classes(penalty=penalty) + Intercept()
+        predictor = ConditionalConformal(APS(), basis, allow_empty=True, class_bias=None)
+        predictor.calibrate(some(seed, 200, 4))
+        test = some(1000 + seed, 400, 4)
+        hits = predictor.predict_set(test, alpha=0.2).covers(test.labels)
+        covered += np.bincount(test.codes, hits, minlength=4)
+        counts += np.bincount(test.codes, minlength=4)
+    expected = 200 * np.arange(1, 5) / 10
+    assert np.all(covered / counts > 0.8 - penalty / expected - 0.02)
+    assert covered.sum() / counts.sum() > 0.8 - 0.01
+
+
+@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # a class is not seen
+def test_a_class_without_calibration_samples_is_in_every_set():
+    everything = some(0, 600)
+    calibration = everything.take(np.flatnonzero(everything.codes != 2))
+    basis = Polynomial(1, (Confidence("rank"),))
+    predictor = ConditionalConformal(basis=basis, per_class=True).calibrate(calibration)
+    sets = predictor.predict_set(some(1, 300))
+    assert sets.mask[:, 2].all()
+    assert not sets.mask.all()
+    # With a penalty its threshold is finite.
+    limited = ConditionalConformal(basis=basis + Classes(penalty=5.0)).calibrate(calibration)
+    assert not limited.predict_set(some(1, 300)).mask[:, 2].all()
