@@ -16,7 +16,7 @@ from recipe_solvers import Falling, Model, polynomial_at
 from scipy.optimize import linprog
 
 from trustsets.basis.functions import FittedPolynomial
-from trustsets.predictors.conditional import ConditionalLearned
+from trustsets.predictors.conditional_fit import ConditionalLearned
 
 Floats = NDArray[np.float64]
 

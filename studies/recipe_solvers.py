@@ -20,7 +20,7 @@ from trustsets.basis.functions import FittedPolynomial
 from trustsets.engine import Thresholds, fit_quantiles
 from trustsets.predictors.base import Predictor
 from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
-from trustsets.predictors.conditional import ConditionalLearned
+from trustsets.predictors.conditional_fit import ConditionalLearned
 from trustsets.predictors.thresholds import SampleThresholds, side_by_side
 from trustsets.predictors.tuning import Method
 from trustsets.statistics import FittedStatistic, Observed, Statistic, SupportsTrust

@@ -13,7 +13,7 @@ from trustsets import (
     Polynomial,
     load,
 )
-from trustsets.predictors.conditional import ConditionalLearned
+from trustsets.predictors.conditional_fit import ConditionalLearned
 from trustsets.statistics import Observed
 
 ALPHA = 0.1

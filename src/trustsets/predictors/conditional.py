@@ -4,245 +4,35 @@ The method of Gibbs, Cherian and Candès (2023) with the function classes of Kau
 and Alaa (2025); the thresholds themselves come from `trustsets.engine`.
 """
 
-from dataclasses import KW_ONLY, dataclass, fields
-from functools import cached_property
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trustsets._common.arrays import Codes, Floats
+from trustsets._common.arrays import Floats
 from trustsets._common.draws import Stream, row_uniforms
-from trustsets._common.storage import require, require_increasing, require_numbers, storable
-from trustsets.basis import Basis, BasisChoice, Classes, FittedBasis, Polynomial, choose_basis
-from trustsets.engine import QuantileModel, fit_quantiles
+from trustsets._common.storage import storable
+from trustsets.basis import Basis, BasisChoice, Classes, Polynomial
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors.base import Predictor
 from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
-from trustsets.predictors.candidates import CandidateRows, candidate_thresholds, spread_rows
+from trustsets.predictors.conditional_fit import TIE_SPREAD, ConditionalLearned
 from trustsets.predictors.thresholds import SampleThresholds, side_by_side
 from trustsets.predictors.tuning import Method
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
 from trustsets.statistics import Observed, SupportsTrust
-from trustsets.status import Status
 
-__all__ = ["ConditionalConformal", "ConditionalLearned", "tuned_by", "weight_draws"]
+__all__ = ["ConditionalConformal", "tuned_by", "weight_draws"]
 
 # Tuning samples that ``tuning_fraction="auto"`` takes: enough to place ranks and to compare
 # function classes, and some of each class for its bias; the rest is worth more in calibration.
 _TUNING_SAMPLES = 200
 _TUNING_PER_CLASS = 20
 _LARGEST_TUNING_SHARE = 0.2
-# The fit that limits thresholds from above: its alpha and its group penalty, both in units of those
-# of the fit that limits them from below. A smaller alpha or penalty gives more full sets; larger
-# ones give less coverage to small groups that are hard.
-_UPPER_ALPHA = 0.25
-_UPPER_PENALTY = 2.0
 # The random weight of the new sample must lie strictly inside (-alpha, 1 - alpha).
 _SMALLEST_DRAW = 2.0**-40
-# Randomised thresholds are exact for scores without ties. Adding a uniform draw times this number
-# to the score of every sample leaves none; it changes no score by more than rounding to 5 digits.
-_TIE_SPREAD = 1e-5
-_STORED = {"group_penalty": "restraint"}
-
-
-@final
-@storable
-@dataclass(frozen=True)
-class ConditionalLearned(Learned):
-    """The calibration problem, and the fits made of it so far (one for each alpha).
-
-    `group_penalty` has rows like those of `penalty`; they count only in the two fits that limit
-    thresholds. None means that thresholds are not limited.
-    """
-
-    basis: FittedBasis
-    phi: Floats
-    scores: Floats
-    penalty: Floats
-    choice: BasisChoice | None = None
-    group_penalty: Floats | None = None
-    tie_spread: float = 0.0
-
-    @cached_property
-    def _fits(self) -> dict[tuple[float, float], QuantileModel]:
-        # Not a field: fits are not stored, but made again, to the same bits, when first needed.
-        return {}
-
-    @classmethod
-    def of(
-        cls,
-        basis: Basis | str,
-        task: Task,
-        tie_spread: float = 0.0,
-        classes: Classes | None = None,
-    ) -> Self:
-        """Fit a basis, or choose one, add `classes`, and set up the calibration problem."""
-        choice = None
-        if isinstance(basis, str):
-            choice = choose_basis(task.tuning, task.tuning_scores())
-            basis = choice.basis
-        fitted = task.fit(basis if classes is None else basis + classes)
-        phi, scores = fitted.design(task.calibration), task.scores
-        if phi.shape[0] < phi.shape[1]:
-            raise InputError(
-                f"{phi.shape[0]} calibration samples cannot determine {phi.shape[1]} basis "
-                "functions; use a smaller basis or more samples."
-            )
-        if tie_spread:
-            rows = task.calibration.outputs.rows
-            scores = scores + tie_spread * row_uniforms(task.seed, Stream.CALIBRATION_TIES, rows)
-        # Sorted, so that the fit cannot depend on the order in which the samples came.
-        order = np.lexsort((*phi.T, scores))
-        penalty, groups = (
-            fitted.penalty_rows(task.calibration),
-            fitted.bounding_rows(task.calibration),
-        )
-        limiting = groups if len(groups) else None
-        return cls(fitted, phi[order], scores[order], penalty, choice, limiting, tie_spread)
-
-    def could_come_from(
-        self, basis: Basis | str, tie_spread: float = 0.0, classes: Classes | None = None
-    ) -> bool:
-        """Whether `of` could have returned this."""
-        if isinstance(basis, str) != (self.choice is not None) or self.tie_spread != tie_spread:
-            return False
-        chosen = basis if self.choice is None else self.choice.basis
-        if not isinstance(chosen, Basis):
-            return False
-        return (chosen if classes is None else chosen + classes).could_become(self.basis)
-
-    def check_state(self) -> None:
-        """Refuse a problem that no calibration gives."""
-        width = self.phi.shape[-1] if self.phi.ndim == 2 else 0
-        require_numbers(self.phi, "ConditionalLearned.phi", None, None)
-        require_numbers(self.scores, "ConditionalLearned.scores", len(self.phi))
-        require_increasing(self.scores, "ConditionalLearned.scores")
-        known = self.tie_spread in (0.0, _TIE_SPREAD)
-        require(known, "ConditionalLearned.tie_spread", f"must be 0 or {_TIE_SPREAD}")
-        made = self.basis.could_give(self.phi)
-        require(made, "ConditionalLearned.phi", "must hold values of the basis functions")
-        for name, rows, own in (
-            ("penalty", self.penalty, self.basis.penalty_rows),
-            ("restraint", self.group_penalty, self.basis.bounding_rows),
-        ):
-            field = f"ConditionalLearned.{name}"
-            if rows is not None:
-                require_numbers(rows, field, len(rows) if rows.ndim == 2 else 1, width)
-                require(rows.dtype == np.float64, field, "must be of type float64")
-            if self.basis.width is not None:
-                wanted, found = own(None), np.zeros((0, width)) if rows is None else rows
-                require(np.array_equal(found, wanted), field, "must be that of the basis")
-
-    def check_belongs(self, n: int, n_classes: int) -> None:
-        """Refuse what cannot come from so many samples and classes."""
-        require(len(self.phi) == n, "ConditionalLearned.phi", f"must be that of {n} samples")
-
-    @property
-    def conditions_on(self) -> FittedBasis:
-        """The function class."""
-        return self.basis
-
-    def fit(self, alpha: float, group_penalty: float = 0.0) -> QuantileModel:
-        """Fit the 1 - alpha quantile, with this multiple of the group penalty; made once."""
-        key = (alpha, group_penalty)
-        if key not in self._fits:
-            # |w'beta| is the loss of two points of score 0 and rows w and -w: the losses of a
-            # residual r and of -r add up to |r|. A penalised fit is a fit with more points.
-            penalty = self.penalty
-            if group_penalty and self.group_penalty is not None:
-                penalty = np.vstack([penalty, group_penalty * self.group_penalty])
-            rows = np.vstack([self.phi, penalty, -penalty])
-            scores = np.concatenate([self.scores, np.zeros(2 * len(penalty))])
-            self._fits[key] = fit_quantiles(rows, scores, alpha=alpha)
-        return self._fits[key]
-
-    def prepare(self, alpha: float) -> list[QuantileModel]:
-        """Make the fit at alpha and, where thresholds are limited, the lower and the upper one."""
-        own = self.fit(alpha)
-        if self.group_penalty is None:
-            return [own]
-        return [own, self.fit(alpha, 1.0), self.fit(alpha * _UPPER_ALPHA, _UPPER_PENALTY)]
-
-    def thresholds(self, phi: Floats, alpha: float) -> tuple[Floats, NDArray[np.int8]]:
-        """Thresholds and statuses, limited from below and from above by those of two other fits.
-
-        Because these thresholds are at least as large as those of the lower fit, its coverage
-        guarantee applies to them.
-        """
-        own, *limits = (fit.thresholds(phi) for fit in self.prepare(alpha))
-        if not limits:
-            return own.values, own.status
-        low, high = limits
-        # Fits at two alphas may cross where data is sparse; the guarantee is that of `low`.
-        top = np.maximum(low.values, high.values)
-        limited = np.where(np.isfinite(top), np.int8(Status.LIMITED), high.status)
-        status = np.where(own.values > top, limited, own.status)
-        return np.clip(own.values, low.values, top), status
-
-    def candidates(self, observed: Observed) -> CandidateRows:
-        """Rows of new samples with every candidate label."""
-        basis, n_classes = self.basis, observed.outputs.n_classes
-        cells = basis.class_cells(n_classes)
-        codes = np.unique(cells, return_index=True)[1]
-        if not basis.is_additive:
-            return CandidateRows(
-                lambda cell: basis.design_for(
-                    observed, np.full(len(observed.outputs), codes[cell])
-                ),
-                cells,
-            )
-        # Functions of the label alone: any sample shows them.
-        some = np.zeros(len(codes), np.int64)
-        trust = np.ones(len(codes)) if observed.has_trust else None
-        labels = basis.design_for(Observed(observed.outputs.take(some), trust), codes)
-        varying = (labels != labels[0]).any(axis=0)
-        rows = basis.design_for(observed, np.full(len(observed.outputs), codes[0]))
-        centres = self.phi[self._centres(varying)]
-
-        def with_label(given: Floats, cell: int) -> Floats:
-            own = given.copy()
-            own[:, varying] = labels[cell, varying]
-            return own
-
-        return CandidateRows(
-            lambda cell: with_label(rows, cell), cells, lambda cell: with_label(centres, cell)
-        )
-
-    def _centres(self, varying: NDArray[np.bool_]) -> Codes:
-        """Calibration samples whose rows stand for others, spread over functions of the sample."""
-        return spread_rows(self.phi[:, ~varying])
-
-    def candidate_thresholds(
-        self, candidates: CandidateRows, scores: Floats, alpha: float
-    ) -> tuple[Floats, NDArray[np.int8]]:
-        """Thresholds of all classes, shape (m, K), and the worst status of each sample."""
-        own, *limits = (
-            candidate_thresholds(fit, candidates, scores) for fit in self.prepare(alpha)
-        )
-        values, status = own
-        if limits:
-            low, high = limits
-            # The order of two numbers that stand in for thresholds is not that of the thresholds,
-            # but each divides the scores as its threshold does, and so do minimum and maximum.
-            top = np.maximum(low[0], high[0])
-            limited = np.where(np.isfinite(top), np.int8(Status.LIMITED), high[1])
-            status = np.where(values > top, limited, status)
-            values = np.clip(values, low[0], top)
-        return values[:, candidates.cells], status.max(axis=1)
-
-    def to_state(self) -> dict[str, Any]:
-        """Fields by name; files have an older name for the group penalty."""
-        own = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {_STORED.get(name, name): value for name, value in own.items()}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Rebuild from `to_state`."""
-        names = {stored: name for name, stored in _STORED.items()}
-        return cls(**{names.get(name, name): value for name, value in state.items()})
 
 
 @final
@@ -357,7 +147,7 @@ class ConditionalConformal(Predictor):
 
     @property
     def _tie_spread(self) -> float:
-        return _TIE_SPREAD if self.randomized else 0.0
+        return TIE_SPREAD if self.randomized else 0.0
 
     def _method(self) -> Method:
         bias = self.class_bias

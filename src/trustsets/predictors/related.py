@@ -11,7 +11,8 @@ from trustsets.basis import Basis, Bins, Polynomial
 from trustsets.errors import InputError
 from trustsets.predictors.base import Predictor
 from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
-from trustsets.predictors.conditional import ConditionalLearned, tuned_by
+from trustsets.predictors.conditional import tuned_by
+from trustsets.predictors.conditional_fit import ConditionalLearned
 from trustsets.predictors.mondrian import MondrianConformal
 from trustsets.predictors.thresholds import SampleThresholds, side_by_side
 from trustsets.predictors.tuning import Method
