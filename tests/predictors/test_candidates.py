@@ -167,3 +167,16 @@ def test_a_class_without_calibration_samples_is_in_every_set():
     # With a penalty its threshold is finite.
     limited = ConditionalConformal(basis=basis + Classes(penalty=5.0)).calibrate(calibration)
     assert not limited.predict_set(some(1, 300)).mask[:, 2].all()
+
+
+def test_classes_proven_infinite_at_once_are_infinite(monkeypatch):
+    basis = Classes() + Polynomial(1, (Confidence(),))
+    predictor = ConditionalConformal(APS(), basis, class_bias=None).calibrate(some(0, 60))
+    test = some(1, 40)
+    at_once = predictor.predict_set(test, alpha=(0.1, 0.4))
+    none = lambda self, alpha, weight: np.zeros(self.n_cells, bool)  # noqa: E731
+    monkeypatch.setattr(candidates.CandidateRows, "are_infinite", none)
+    by_paths = predictor.predict_set(test, alpha=(0.1, 0.4))
+    np.testing.assert_array_equal(at_once.thresholds, by_paths.thresholds)
+    infinite = np.isinf(at_once.at(0.1).thresholds).any(axis=0)
+    assert infinite.any() and not infinite.all()

@@ -29,6 +29,8 @@ from trustsets.status import Status
 
 __all__ = ["CandidateRows", "candidate_thresholds", "spread_rows"]
 
+Bools = NDArray[np.bool_]
+
 # Where the bound is taken: t and theta of the module's formula.
 _T, _THETA = 1.5, 0.7
 # Samples whose rows stand for others, and the fewest samples and cells for which the bound is worth
@@ -59,16 +61,36 @@ class CandidateRows:
         For bases that are the sum of functions of the sample and of the label: rows of samples
         that stand for others, for one cell, shape (J, p). They must not depend on the samples at
         hand.
+    label_rows : (C, p) array, optional
+        For such bases: the functions of the label, and zero in the other columns.
+    column_sums : (2, p) array, optional
+        Sums of the positive values of each calibration column, and of the negative ones without
+        their sign.
     """
 
     rows: Callable[[int], Floats]
     cells: Codes
     centres: Callable[[int], Floats] | None = None
+    label_rows: Floats | None = None
+    column_sums: Floats | None = None
 
     @property
     def n_cells(self) -> int:
         """Number of cells."""
         return int(self.cells.max()) + 1
+
+    def are_infinite(self, alpha: float, weight: float) -> Bools:
+        """Cells, shape (C,), whose thresholds are infinite at this weight for every sample.
+
+        Along the ray of one coefficient j the loss grows by at most ``alpha`` times the sum of the
+        positive values of column j and ``1 - alpha`` times that of the negative ones. If the weight
+        of a new row gains more, there is no minimum: a class with so few calibration samples
+        cannot balance a new one.
+        """
+        if self.label_rows is None or self.column_sums is None:
+            return np.zeros(self.n_cells, np.bool_)
+        cost = alpha * self.column_sums[0] + (1.0 - alpha) * self.column_sums[1]
+        return np.asarray((weight * self.label_rows > (1.0 + _SLACK) * cost).any(axis=1))
 
 
 def candidate_thresholds(
@@ -93,12 +115,14 @@ def candidate_thresholds(
     """
     slack = _SLACK * max(1.0, float(np.abs(scores).max(initial=0.0)))
     low = _fitted(model, candidates) - slack
+    infinite = candidates.are_infinite(model.alpha, 1.0 - model.alpha)
     high = np.full(low.shape, np.inf)
     enough = len(scores) >= _FEWEST_SAMPLES and candidates.n_cells >= _FEWEST_CELLS
     if candidates.centres is not None and enough:
         high = _upper_bounds(model, candidates, low) + 2.0 * slack
     status = np.full(low.shape, np.int8(Status.EXACT))
-    for cell in range(candidates.n_cells):
+    low[:, infinite], status[:, infinite] = np.inf, Status.HIGH_LEVERAGE
+    for cell in np.flatnonzero(~infinite).tolist():
         own = scores[:, candidates.cells == cell]
         undecided = (own > low[:, cell, None]) & (own <= high[:, cell, None])
         # Where no calibration point shares a direction, the threshold is infinite.
@@ -143,7 +167,8 @@ def _upper_bounds(model: QuantileModel, candidates: CandidateRows, low: Floats) 
 
     used = np.unique(near)
     of_centres = np.full((len(centres), candidates.n_cells), np.inf)
-    for cell in range(candidates.n_cells):
+    infinite = candidates.are_infinite(model.alpha, _T / _THETA)
+    for cell in np.flatnonzero(~infinite).tolist():
         of_centres[used, cell] = gain((_T / _THETA) * candidates.centres(cell)[used])
     of_samples = gain((_T / (1.0 - _THETA)) * (rows - centres[near]))
     total = _THETA * of_centres[near] + (1.0 - _THETA) * of_samples[:, None] - weight * low

@@ -190,8 +190,14 @@ class ConditionalLearned(Learned):
             own[:, varying] = labels[cell, varying]
             return own
 
+        fitted = np.vstack([self.phi, self.penalty, -self.penalty])
+        sums = np.stack([np.maximum(fitted, 0.0).sum(axis=0), np.maximum(-fitted, 0.0).sum(axis=0)])
         return CandidateRows(
-            lambda cell: with_label(rows, cell), cells, lambda cell: with_label(centres, cell)
+            lambda cell: with_label(rows, cell),
+            cells,
+            lambda cell: with_label(centres, cell),
+            np.where(varying, labels, 0.0),
+            sums,
         )
 
     def _centres(self, varying: NDArray[np.bool_]) -> Codes:
