@@ -45,7 +45,8 @@ types: $(READY)
 unit: $(READY) browser
 	$(BIN)/python -m pytest
 
-NUMERICAL := tests/basis tests/engine tests/metrics tests/neighbours tests/recalibration
+NUMERICAL := tests/_common tests/basis tests/engine tests/metrics tests/neighbours tests/recalibration \
+ tests/test_scores.py
 FAST := $(BIN)/python -m pytest -q -m "not slow and not statistical"
 quick-numerical: $(READY)
 	$(FAST) $(NUMERICAL)

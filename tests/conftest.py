@@ -49,6 +49,7 @@ SLOW = (
     "predictors/test_loading.py",
     "predictors/test_predictors.py::test_sets_are_nested_in_alpha[clusters",
     "predictors/test_related.py::test_a_saved_atypicality",
+    "predictors/test_tampering.py",
     "report/test_report_in_browser.py",
     "report/test_report_page.py::test_page_of_25000_points",
     "statistical",

@@ -108,6 +108,7 @@ def test_a_predictor_with_classes_is_saved_and_loaded(tmp_path):
     np.testing.assert_array_equal(again.mask, predictor.predict_set(test).mask)
 
 
+@pytest.mark.statistical
 def test_coverage_holds_given_each_class():
     covered, counts = np.zeros(4), np.zeros(4)
     for seed in range(60):
@@ -139,6 +140,7 @@ def test_per_class_adds_the_indicators():
         ).predict_set(test)
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("penalty", [2.0, 8.0])
 def test_a_penalty_costs_a_class_no_more_coverage_than_it_says(penalty):
     covered, counts = np.zeros(4), np.zeros(4)

@@ -171,6 +171,7 @@ def hard_group(n: int, rng: np.random.Generator) -> ModelOutputs:
     )
 
 
+@pytest.mark.statistical
 def test_coverage_on_average_is_kept_and_that_of_groups_up_to_the_penalty():
     """The law of the docstring, over 150 calibrations of 150 samples, 30 of them hard."""
     penalty, n = 2.0, 150
