@@ -15,13 +15,15 @@ from trustsets import (
     Intercept,
     ModelOutputs,
     MondrianConformal,
+    PluginConformal,
     Polynomial,
     Softmax,
     load,
 )
-from trustsets.engine import solve_linear_program
+from trustsets.engine import QuantileModel, solve_linear_program
 from trustsets.predictors import candidates
 from trustsets.statistics import Observed
+from trustsets.status import Status
 
 
 def some(seed, n, n_classes=5, spread=1.0):
@@ -95,8 +97,10 @@ def test_bounds_decide_as_thresholds_do(penalty, monkeypatch):
     np.testing.assert_array_equal(by_bounds.mask, by_paths.mask)
     np.testing.assert_array_equal(by_bounds.thresholds, by_paths.thresholds)
     np.testing.assert_array_equal(by_bounds.status, by_paths.status)
-    alone = [predictor.predict_set(test.take([i]), alpha=0.2).mask[0] for i in range(20)]
-    np.testing.assert_array_equal(by_bounds.at(0.2).mask[:20], alone)
+    alone = [predictor.predict_set(test.take([i]), alpha=0.2) for i in range(20)]
+    together = by_bounds.at(0.2)
+    np.testing.assert_array_equal(together.mask[:20], [one.mask[0] for one in alone])
+    np.testing.assert_array_equal(together.thresholds[:20], [one.thresholds[0] for one in alone])
 
 
 def test_a_predictor_with_classes_is_saved_and_loaded(tmp_path):
@@ -183,3 +187,61 @@ def test_classes_proven_infinite_at_once_are_infinite(monkeypatch):
     infinite = np.isinf(at_once.at(0.1).thresholds)
     np.testing.assert_array_equal(infinite.any(axis=0), infinite.all(axis=0))
     assert infinite.any() and not infinite.all()
+
+
+def test_without_a_lower_bound_every_threshold_is_computed(monkeypatch):
+    predictor = ConditionalConformal(basis=BASES[0], class_bias=None).calibrate(some(0, 300))
+    test = some(1, 60)
+    expected = predictor.predict_set(test).mask
+    monkeypatch.setattr(QuantileModel, "fitted", lambda self, phi: np.full(len(phi), -np.inf))
+    np.testing.assert_array_equal(predictor.predict_set(test).mask, expected)
+
+
+def test_a_very_large_penalty_has_the_effect_of_no_indicators():
+    smooth = Polynomial(2, (Confidence("rank"),))
+    sets = [
+        ConditionalConformal(basis=basis, random_state=3)
+        .calibrate(some(0, 500))
+        .predict_set(some(1, 200))
+        for basis in (smooth, smooth + Classes(penalty=1e6))
+    ]
+    np.testing.assert_array_equal(sets[0].mask, sets[1].mask)
+
+
+def test_factors_of_a_product_learn_where_their_parts_would():
+    calibration, tuning = some(0, 300), some(1, 300)
+    tuning = tuning.take(np.flatnonzero(tuning.groups["site"] == "a"))
+    basis = ClassClusters(2) * Groups("site")
+    predictor = ConditionalConformal(basis=basis).calibrate(calibration, tuning=tuning)
+    # Both sites are known, although the clusters come from samples of one of them.
+    assert predictor.state_.learned.phi.any(axis=0).sum() == 4
+
+
+def test_a_penalty_of_groups_limits_thresholds_of_their_products():
+    calibration, test = some(0, 400), some(1, 100)
+    few = np.flatnonzero((calibration.groups["site"] == "a") | (np.arange(400) < 12))
+    free, limited = (
+        ConditionalConformal(basis=Classes() * Groups("site", penalty=p) + Intercept())
+        .calibrate(calibration.take(few))
+        .predict_set(test, alpha=0.05)
+        for p in (0.0, 2.0)
+    )
+    assert np.isinf(free.thresholds).any()
+    assert np.isfinite(limited.thresholds).all()
+    assert Status.LIMITED in limited.status
+
+
+def test_labels_are_never_read_at_prediction():
+    calibration, test = some(0, 400), some(1, 80)
+    unlabelled = ModelOutputs(logits=test.logits, groups=test.groups)
+    predictor = ConditionalConformal(basis=BASES[0], class_bias=None).calibrate(calibration)
+    ours, theirs = predictor.predict_set(unlabelled), predictor.predict_set(test)
+    np.testing.assert_array_equal(ours.mask, theirs.mask)
+    with pytest.raises(InputError, match="functions of the sample alone"):
+        PluginConformal(basis=BASES[0]).calibrate(calibration)
+
+
+@pytest.mark.parametrize(("basis", "covers"), [(BASES[0], True), (BASES[1], False)])
+def test_only_indicators_without_a_penalty_are_said_to_cover_each_class(basis, covers):
+    predictor = ConditionalConformal(basis=basis)
+    assert predictor._method().covers_each_class == covers

@@ -123,6 +123,13 @@ class Basis(ABC):
     def fit(self, observed: Observed) -> FittedBasis:
         """Learn from samples; labels are not used."""
 
+    def fit_parts(self, calibration: Observed, tuning: Observed) -> FittedBasis:
+        """Fit what learns on tuning samples, and the rest on calibration samples.
+
+        A part that does not learn only takes names from the data, such as those of groups.
+        """
+        return self.fit(tuning if self.learns else calibration)
+
     def could_become(self, fitted: FittedBasis) -> bool:
         """Whether `fit` could have returned `fitted`, for the check of a loaded model."""
         return True
@@ -180,6 +187,10 @@ class Sum(Basis):
     def fit(self, observed: Observed) -> "FittedSum":
         """Fit every part."""
         return FittedSum(tuple(part.fit(observed) for part in self.parts))
+
+    def fit_parts(self, calibration: Observed, tuning: Observed) -> "FittedSum":
+        """Fit each part on the samples that it should see."""
+        return FittedSum(tuple(part.fit_parts(calibration, tuning) for part in self.parts))
 
 
 @final

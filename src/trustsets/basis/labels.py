@@ -36,9 +36,9 @@ class Classes(Basis):
         What a unit of each coefficient costs in the fit, in calibration samples. With 0
         (default) coverage is at least 1 - alpha given each class, and a class with too few
         calibration samples for that is in every set. With a penalty c, coverage given a class
-        that has m of the calibration samples may fall short of 1 - alpha by ``c / m``, sets are
-        smaller, and all thresholds are finite from a penalty of 1 on. A very large penalty leaves
-        classes out.
+        with m expected calibration samples can be lower than 1 - alpha by at most ``c / m``, and
+        sets are smaller. From a penalty of 1 on, a class with few calibration samples or none is
+        not in every set. A very large penalty has the same effect as no indicators.
 
     Examples
     --------
@@ -62,8 +62,9 @@ class Classes(Basis):
 
     def could_become(self, fitted: FittedBasis) -> bool:
         """Whether there is an indicator for each class, at the same penalty."""
-        same = isinstance(fitted, FittedClassFunctions) and fitted.penalty == self.penalty
-        return same and np.array_equal(fitted.table, np.eye(len(fitted.table)))  # type: ignore[attr-defined]
+        if not isinstance(fitted, FittedClassFunctions) or fitted.penalty != self.penalty:
+            return False
+        return np.array_equal(fitted.table, np.eye(len(fitted.table)))
 
     def fit(self, observed: Observed) -> "FittedClassFunctions":
         """Take the classes of the outputs."""
@@ -175,8 +176,9 @@ class ClassFrequencies(Basis):
 
     def could_become(self, fitted: FittedBasis) -> bool:
         """Whether the functions are those of the counts."""
-        same = isinstance(fitted, FittedClassFunctions) and fitted.penalty == self.penalty
-        return same and np.array_equal(fitted.table, self._table())  # type: ignore[attr-defined]
+        if not isinstance(fitted, FittedClassFunctions) or fitted.penalty != self.penalty:
+            return False
+        return np.array_equal(fitted.table, self._table())
 
     def fit(self, observed: Observed) -> "FittedClassFunctions":
         """Take the counts."""
@@ -189,7 +191,7 @@ class ClassFrequencies(Basis):
         return FittedClassFunctions(read_only(self._table()), self.penalty, words)
 
     def _table(self) -> Floats:
-        """Powers of log counts, scaled to [-1, 1]."""
+        """Chebyshev polynomials of the log counts, which are scaled to [-1, 1]."""
         size = np.log1p(np.array(self.counts, dtype=np.float64))
         low, high = size.min(), size.max()
         scaled = (2.0 * size - (low + high)) / (high - low) if high > low else 0.0 * size
@@ -295,6 +297,11 @@ class Product(Basis):
         """Fit both factors."""
         return FittedProduct(self.left.fit(observed), self.right.fit(observed))
 
+    def fit_parts(self, calibration: Observed, tuning: Observed) -> "FittedProduct":
+        """Fit each factor on the samples that it should see."""
+        parts = (part.fit_parts(calibration, tuning) for part in (self.left, self.right))
+        return FittedProduct(*parts)
+
 
 @final
 @storable
@@ -347,10 +354,14 @@ class FittedProduct(FittedBasis):
 
     def penalty_rows(self, observed: Observed | None) -> Floats:
         """Return the rows of each factor, once for each function of the other."""
-        left, right = self.left.penalty_rows(observed), self.right.penalty_rows(observed)
-        return np.vstack(
-            [np.kron(left, np.eye(right.shape[1])), np.kron(np.eye(left.shape[1]), right)]
+        return _rows_of_products(
+            self.left.penalty_rows(observed), self.right.penalty_rows(observed)
         )
+
+    def bounding_rows(self, observed: Observed | None) -> Floats:
+        """Return the rows of each factor, once for each function of the other."""
+        left, right = self.left.bounding_rows(observed), self.right.bounding_rows(observed)
+        return _rows_of_products(left, right)
 
     @property
     def description(self) -> str:
@@ -361,6 +372,11 @@ class FittedProduct(FittedBasis):
 def _products(left: Floats, right: Floats) -> Floats:
     """Products of all pairs of columns."""
     return np.asarray((left[:, :, None] * right[:, None, :]).reshape(len(left), -1))
+
+
+def _rows_of_products(left: Floats, right: Floats) -> Floats:
+    """Penalties on the functions of two factors as penalties on their products."""
+    return np.vstack([np.kron(left, np.eye(right.shape[1])), np.kron(np.eye(left.shape[1]), right)])
 
 
 def _check_penalty(penalty: float) -> None:

@@ -311,8 +311,10 @@ def thresholds_from(
     function class must not depend on the label.
     """
     predictor._checked_method()
-    scoring = Scoring(predictor.score, None, 1.0, task.seed)
-    return predictor._thresholds(predictor._learn(task), observed, alphas, scoring)
+    scoring, learned = Scoring(predictor.score, None, 1.0, task.seed), predictor._learn(task)
+    if learned.conditions_on is not None and learned.conditions_on.uses_label:
+        raise InputError("thresholds from a task need basis functions of the sample alone.")
+    return predictor._thresholds(learned, observed, alphas, scoring)
 
 
 def load(path: str | os.PathLike[str]) -> Any:

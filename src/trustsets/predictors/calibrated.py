@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trustsets._common.arrays import Array, Floats
 from trustsets._common.draws import Stream, row_uniforms
 from trustsets._common.storage import require, storable
-from trustsets.basis import Basis, FittedBasis, FittedSum, Sum
+from trustsets.basis import Basis, FittedBasis
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors.class_facts import ClassFacts
 from trustsets.predictors.thresholds import SampleThresholds
@@ -42,13 +42,8 @@ class Task:
     seed: int
 
     def fit(self, basis: Basis) -> FittedBasis:
-        """Fit a function class: what learns on tuning samples, the rest on calibration samples.
-
-        A part that does not learn only takes names from the data, such as those of groups.
-        """
-        if isinstance(basis, Sum):
-            return FittedSum(tuple(self.fit(part) for part in basis.parts))
-        return basis.fit(self.tuning if basis.learns else self.calibration)
+        """Fit a function class: what learns on tuning samples, the rest on calibration samples."""
+        return basis.fit_parts(self.calibration, self.tuning)
 
 
 class Learned(ABC):

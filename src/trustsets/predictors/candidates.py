@@ -40,8 +40,8 @@ _CENTRES = 40
 _ROUNDS = 5
 _FEWEST_SAMPLES = 200
 _FEWEST_CELLS = 20
-# Bounds are sums of a few rounded numbers; scores this close to one, in units of the largest
-# number, are not decided by it.
+# Bounds are sums of a few rounded numbers. A score this close to one, in units of the largest
+# calibration score or of the bound itself, is not decided by it.
 _SLACK = 1e-9
 # Numbers that are held at a time while centres are compared with rows.
 _NUMBERS = 1 << 22
@@ -58,6 +58,8 @@ class CandidateRows:
         Rows of all samples for one cell, shape (m, p).
     cells : (K,) array
         Cell of each class.
+    scale : float
+        Largest size of a calibration score.
     centres : function, optional
         For bases that are the sum of functions of the sample and of the label: rows of samples
         that stand for others, for one cell, shape (J, p). They must not depend on the samples at
@@ -71,6 +73,7 @@ class CandidateRows:
 
     rows: Callable[[int], Floats]
     cells: Codes
+    scale: float
     centres: Callable[[int], Floats] | None = None
     label_rows: Floats | None = None
     column_sums: Floats | None = None
@@ -114,13 +117,14 @@ def candidate_thresholds(
     status : (m, C) array
         Of the thresholds that were computed and kept; `EXACT` elsewhere.
     """
-    slack = _SLACK * max(1.0, float(np.abs(scores).max(initial=0.0)))
-    low = _fitted(model, candidates) - slack
+    low = _fitted(model, candidates)
+    low -= _rounding(low, candidates.scale)
     infinite = candidates.are_infinite(model.alpha, 1.0 - model.alpha)
     high = np.full(low.shape, np.inf)
     enough = len(scores) >= _FEWEST_SAMPLES and candidates.n_cells >= _FEWEST_CELLS
     if candidates.centres is not None and enough:
-        high = _upper_bounds(model, candidates, low) + 2.0 * slack
+        high = _upper_bounds(model, candidates, low)
+        high += 2.0 * _rounding(high, candidates.scale)
     status = np.full(low.shape, np.int8(Status.EXACT))
     low[:, infinite], status[:, infinite] = np.inf, Status.HIGH_LEVERAGE
     for cell in np.flatnonzero(~infinite).tolist():
@@ -146,7 +150,16 @@ def _fitted(model: QuantileModel, candidates: CandidateRows) -> Floats:
     of_cells = np.concatenate([model.fitted(row) for row in rows])
     first = _seen_cell(of_cells)
     values = model.fitted(candidates.rows(first))
+    if not np.isfinite(of_cells[first]):
+        # There is no lower bound, and every threshold is computed.
+        return np.full((len(values), len(rows)), -np.inf)
     return np.asarray(values[:, None] + (of_cells - of_cells[first]))
+
+
+def _rounding(bounds: Floats, scale: float) -> Floats:
+    """How far bounds may be off; it depends on no other sample. Infinite ones stay as they are."""
+    size = np.where(np.isfinite(bounds), np.abs(bounds), 0.0)
+    return _SLACK * np.maximum(size, scale)
 
 
 def _seen_cell(values: Floats) -> int:

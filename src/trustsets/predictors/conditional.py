@@ -12,7 +12,7 @@ import numpy as np
 from trustsets._common.arrays import Floats
 from trustsets._common.draws import Stream, row_uniforms
 from trustsets._common.storage import storable
-from trustsets.basis import Basis, BasisChoice, Classes, Polynomial
+from trustsets.basis import Basis, BasisChoice, Classes, Polynomial, Sum
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors.base import Predictor
@@ -84,7 +84,10 @@ class ConditionalConformal(Predictor):
         True adds `Classes()` to the basis: coverage is then at least 1 - alpha given each class
         too, every class has thresholds of its own, and a class with too few calibration samples
         for that is in every set. ``Classes(penalty=...)`` in a basis of your own asks for less,
-        at smaller sets. ``"auto"`` (default) and False leave classes out.
+        at smaller sets. ``"auto"`` (default) and False leave classes out. With functions of the
+        label, the thresholds of the sets have shape (m, K). Where no score lies between the fitted
+        value and the exact threshold, a number just below the fitted value stands for it: the set
+        is the same.
     tuning_fraction : float or "auto"
         As in `StandardConformal`; ``"auto"`` (default) takes 200 samples, or 20 a class if
         that is more, but never more than a fifth.
@@ -158,8 +161,13 @@ class ConditionalConformal(Predictor):
         if self.per_class is True and self.randomized:
             raise InputError("per_class=True needs randomized=False.")
         return Method(
-            tuned_by(self.basis), bias, _auto_fraction, covers_each_class=self.per_class is True
+            tuned_by(self.basis), bias, _auto_fraction, covers_each_class=self._covers_each_class
         )
+
+    @property
+    def _covers_each_class(self) -> bool:
+        parts = self.basis.parts if isinstance(self.basis, Sum) else (self.basis,)
+        return self.per_class is True or Classes() in parts
 
     @property
     def _classes(self) -> Classes | None:

@@ -79,11 +79,9 @@ class ConditionalLearned(Learned):
             scores = scores + tie_spread * row_uniforms(task.seed, Stream.CALIBRATION_TIES, rows)
         # Sorted, so that the fit cannot depend on the order in which the samples came.
         order = np.lexsort((*phi.T, scores))
-        penalty, groups = (
-            fitted.penalty_rows(task.calibration),
-            fitted.bounding_rows(task.calibration),
-        )
-        limiting = groups if len(groups) else None
+        penalty = fitted.penalty_rows(task.calibration)
+        bounding = fitted.bounding_rows(task.calibration)
+        limiting = bounding if len(bounding) else None
         return cls(fitted, phi[order], scores[order], penalty, choice, limiting, tie_spread)
 
     def could_come_from(
@@ -170,12 +168,14 @@ class ConditionalLearned(Learned):
         basis, n_classes = self.basis, observed.outputs.n_classes
         cells = basis.class_cells(n_classes)
         codes = np.unique(cells, return_index=True)[1]
+        scale = float(np.abs(self.scores).max())
         if not basis.is_additive:
             return CandidateRows(
                 lambda cell: basis.design_for(
                     observed, np.full(len(observed.outputs), codes[cell])
                 ),
                 cells,
+                scale,
             )
         # Functions of the label alone: any sample shows them.
         some = np.zeros(len(codes), np.int64)
@@ -195,6 +195,7 @@ class ConditionalLearned(Learned):
         return CandidateRows(
             lambda cell: with_label(rows, cell),
             cells,
+            scale,
             lambda cell: with_label(centres, cell),
             np.where(varying, labels, 0.0),
             sums,

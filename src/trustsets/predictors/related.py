@@ -86,7 +86,13 @@ class PluginConformal(Predictor):
         return Method(tuned_by(self.basis))
 
     def _learn(self, task: Task) -> ConditionalLearned:
-        return ConditionalLearned.of(self.basis, task)
+        learned = ConditionalLearned.of(self.basis, task)
+        if learned.basis.uses_label:
+            raise InputError(
+                "PluginConformal needs basis functions of the sample alone; leave out those of the "
+                "label, or use ConditionalConformal."
+            )
+        return learned
 
     def _could_learn(self, learned: Learned) -> bool:
         return isinstance(learned, ConditionalLearned) and learned.could_come_from(self.basis)
