@@ -214,7 +214,7 @@ def test_factors_of_a_product_learn_where_their_parts_would():
     basis = ClassClusters(2) * Groups("site")
     predictor = ConditionalConformal(basis=basis).calibrate(calibration, tuning=tuning)
     # Both sites are known, although the clusters come from samples of one of them.
-    assert predictor.state_.learned.phi.any(axis=0).sum() == 4
+    assert predictor.state_.learned.basis.right.values == (("a", "b"),)
 
 
 def test_a_penalty_of_groups_limits_thresholds_of_their_products():
