@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from trustsets._common.blocks import available_cores
 from trustsets.engine.compiled import FloatArray, IntArray
@@ -28,6 +28,7 @@ from trustsets.status import Status
 __all__ = ["QuantileModel", "fit_quantiles", "warm_up"]
 
 T = TypeVar("T")
+BoolArray = NDArray[np.bool_]
 
 RESOLUTIONS = (RESOLUTION, 2.0**-24, 2.0**-12, 4.0)
 """Score differences that count as ties, as shares of the score scale. Where rounding keeps a
@@ -97,6 +98,7 @@ class QuantileModel:
         weight: ArrayLike | None = None,
         *,
         level: ArrayLike | None = None,
+        follows: ArrayLike | None = None,
     ) -> Thresholds:
         r"""Threshold :math:`S^*` of every test row.
 
@@ -117,6 +119,9 @@ class QuantileModel:
             least ``1 - alpha``; uniform draws give exactly that.
         level : float or (m,) array, optional
             The former name of `weight`.
+        follows : (m,) array of bool, optional
+            Rows whose vertex is near that of the row before: their search starts there. It saves
+            time and changes no threshold beyond rounding.
 
         Returns
         -------
@@ -139,7 +144,7 @@ class QuantileModel:
         if not self.certificate.holds:
             status = np.full(len(phi), Status.UNCERTIFIED, np.int8)
             return Thresholds(np.full(len(phi), np.inf), status, np.zeros(len(phi), np.int64))
-        result = self._follow(phi, weights)
+        result = self._follow(phi, weights, _read_follows(follows, len(phi)))
         unseen = self._problem.whitening.leaves_row_space(phi)
         result.values[unseen] = np.copysign(np.inf, weights[unseen])
         result.status[unseen] = Status.UNSEEN_DIRECTION
@@ -198,7 +203,7 @@ class QuantileModel:
         # A copy: numba would compile all kernels again for the read-only view.
         return np.array(np.broadcast_to(given, (count,)))
 
-    def _follow(self, phi: FloatArray, weights: FloatArray) -> Thresholds:
+    def _follow(self, phi: FloatArray, weights: FloatArray, follows: BoolArray) -> Thresholds:
         """Run the paths in threads; a point's result does not depend on how rows are split."""
         out = blank_thresholds(len(phi))
         rows, starts = np.empty((len(phi), self.rank)), np.empty(len(phi), np.int64)
@@ -213,8 +218,12 @@ class QuantileModel:
             follow_paths(rows, weights, starts, part, self._scan_order.scan, landmarks, out)
 
         _in_threads(locate, list(_chunks(len(phi))))
-        order = np.argsort(starts, kind="stable")
-        _in_threads(run, [order[part] for part in _chunks(len(phi))])
+        # Rows that follow one another stay together, and come where the first of them does.
+        first = np.maximum.accumulate(np.where(follows, 0, np.arange(len(phi))))
+        order = np.argsort(starts[first], kind="stable")
+        heads = np.flatnonzero(~follows[order])
+        starts[follows] = ~starts[follows]
+        _in_threads(run, np.split(order, heads[CHUNK::CHUNK]))
         return out
 
     def _solve_rest(self, phi: FloatArray, weights: FloatArray, result: Thresholds) -> None:
@@ -273,6 +282,16 @@ class QuantileModel:
         """The model with the next of the `RESOLUTIONS`."""
         left = [step for step in RESOLUTIONS if step > self._resolution]
         return _fit(coarsen(self._problem, left[0]), None, left[0]) if left else None
+
+
+def _read_follows(follows: ArrayLike | None, count: int) -> BoolArray:
+    given = np.zeros(count, np.bool_) if follows is None else np.array(follows, dtype=np.bool_)
+    if given.shape != (count,) or given[:1].any():
+        raise InputError(
+            f"follows must have one value per test row ({count}) and be False for the first row; "
+            f"got shape {given.shape}."
+        )
+    return given
 
 
 def _in_threads(run: Callable[[T], None], tasks: Sequence[T]) -> None:

@@ -7,14 +7,19 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Codes, Floats
+from trustsets._common.arrays import Floats
 from trustsets._common.draws import Stream, row_uniforms
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
 from trustsets.basis import Basis, BasisChoice, Classes, FittedBasis, choose_basis
 from trustsets.engine import QuantileModel, fit_quantiles
 from trustsets.errors import InputError
 from trustsets.predictors.calibrated import Learned, Task
-from trustsets.predictors.candidates import CandidateRows, candidate_thresholds, spread_rows
+from trustsets.predictors.candidates import (
+    CandidateRows,
+    LabelParts,
+    candidate_thresholds,
+    spread_rows,
+)
 from trustsets.statistics import Observed
 from trustsets.status import Status
 
@@ -183,27 +188,15 @@ class ConditionalLearned(Learned):
         labels = basis.design_for(Observed(observed.outputs.take(some), trust), codes)
         varying = (labels != labels[0]).any(axis=0)
         rows = basis.design_for(observed, np.full(len(observed.outputs), codes[0]))
-        centres = self.phi[self._centres(varying)]
+        parts = self._label_parts(np.where(varying, labels, 0.0), varying)
+        return CandidateRows(lambda cell: parts.relabel(rows, cell), cells, scale, parts)
 
-        def with_label(given: Floats, cell: int) -> Floats:
-            own = given.copy()
-            own[:, varying] = labels[cell, varying]
-            return own
-
+    def _label_parts(self, labels: Floats, varying: NDArray[np.bool_]) -> LabelParts:
+        """What the bounds of candidates need besides the samples."""
+        centres = self.phi[spread_rows(self.phi[:, ~varying])]
         fitted = np.vstack([self.phi, self.penalty, -self.penalty])
         sums = np.stack([np.maximum(fitted, 0.0).sum(axis=0), np.maximum(-fitted, 0.0).sum(axis=0)])
-        return CandidateRows(
-            lambda cell: with_label(rows, cell),
-            cells,
-            scale,
-            lambda cell: with_label(centres, cell),
-            np.where(varying, labels, 0.0),
-            sums,
-        )
-
-    def _centres(self, varying: NDArray[np.bool_]) -> Codes:
-        """Calibration samples whose rows stand for others, spread over functions of the sample."""
-        return spread_rows(self.phi[:, ~varying])
+        return LabelParts(labels, varying, centres, sums)
 
     def candidate_thresholds(
         self, candidates: CandidateRows, scores: Floats, alpha: float
