@@ -182,8 +182,8 @@ def test_classes_proven_infinite_at_once_are_infinite(monkeypatch):
     predictor = ConditionalConformal(APS(), basis, class_bias=None).calibrate(some(0, 60))
     test = some(1, 40)
     at_once = predictor.predict_set(test, alpha=(0.1, 0.4))
-    none = lambda self, alpha, weight: np.zeros(self.n_cells, bool)  # noqa: E731
-    monkeypatch.setattr(candidates.CandidateRows, "are_infinite", none)
+    none = lambda self, alpha, weight: np.zeros(len(self.labels), bool)  # noqa: E731
+    monkeypatch.setattr(candidates.LabelParts, "are_infinite", none)
     by_paths = predictor.predict_set(test, alpha=(0.1, 0.4))
     np.testing.assert_array_equal(at_once.mask, by_paths.mask)
     infinite = np.isinf(at_once.at(0.1).thresholds)
