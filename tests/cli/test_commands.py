@@ -45,6 +45,11 @@ def test_calibrate_is_the_library(folder):
         ("--paper --train train.npz --allow-empty", "'temperature': 'tuning'"),
         ("--method bins --paper --train train.npz", "'paper_rules': True"),
         ("--method standard --tuning test.npz --temperature tuning", "tuning"),
+        ("--method standard --prevalence 0.5", "'class_bias': ClassBias(prevalence=0.5)"),
+        ("--method class --prevalence 0", "'class_bias': ClassBias()"),
+        ("--statistic confidence --prevalence 1 --per-class", "'per_class': True"),
+        ("--statistic confidence --no-per-class", "'per_class': False"),
+        ("--statistic confidence", "'per_class': 'auto'"),
     ],
 )
 def test_calibrate_knows_every_method(options, expected, run, folder):

@@ -268,7 +268,7 @@ class Predictor(BaseEstimator, ABC):
             storage.require(same, f"{name}.temperature", "is not the one that was learned")
         if self.tuning_fraction != "auto":
             resolve_fraction(self.tuning_fraction, method)
-        if method.class_bias != "tuning":
+        if not method.learns_class_bias:
             same = resolve_class_bias(method.class_bias) is not None or state.class_bias is None
             storage.require(same, f"{name}.class_bias", "is not the one learned")
         same = self._could_learn(state.learned)

@@ -69,9 +69,10 @@ class ConditionalConformal(Predictor):
         learned from the tuning part.
     class_bias : "auto", "tuning", ClassBias or None
         Constants added to the logits of the classes before scores are computed, for
-        classifiers trained on other shares of the classes than they meet. ``"tuning"``
-        learns them from the tuning part, where they may turn out to be zero; ``"auto"``
-        (default) does so with ``basis="auto"`` and adds nothing to a basis of your own.
+        classifiers trained on other shares of the classes than they meet. ``"tuning"``, or a
+        `ClassBias` that is not fitted, such as ``ClassBias(prevalence=1.0)``, learns them from
+        the tuning part, where they may turn out to be zero; ``"auto"`` (default) does so with
+        ``basis="auto"`` and adds nothing to a basis of your own.
         Conf and Trust stay those of the outputs as given.
     randomized : bool
         Draw the weight of the new sample at random (Theorem 2 of the paper), and break ties
