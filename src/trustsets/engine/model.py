@@ -18,7 +18,14 @@ from trustsets.engine.kernels import WIDTH, weighted_sum
 from trustsets.engine.landmarks import Landmarks, nearest_landmarks
 from trustsets.engine.linear_program import SOLVER_TOL, solve_reduced
 from trustsets.engine.path import WEIGHT_TOL, follow_paths, make_landmarks
-from trustsets.engine.problem import RESOLUTION, Problem, build_problem, coarsen, read_matrix
+from trustsets.engine.problem import (
+    RESOLUTION,
+    Problem,
+    build_problem,
+    coarsen,
+    read_alphas,
+    read_matrix,
+)
 from trustsets.engine.result import Thresholds, blank_thresholds
 from trustsets.engine.scan_order import ScanOrder, make_scan_order
 from trustsets.engine.vertex import Certificate
@@ -46,7 +53,7 @@ class QuantileModel:
     Attributes
     ----------
     alpha : float
-        Miscoverage.
+        Miscoverage; the mean of `alphas` where these were given.
     basic_points : (rank,) array
         Row numbers of the calibration points that the base fit passes through. They and the
         calibration data determine the model:
@@ -78,6 +85,11 @@ class QuantileModel:
         return choose_sample(self._problem, self._scan_order)
 
     @property
+    def alphas(self) -> FloatArray | None:
+        """Miscoverage of each calibration point, or None where all have the same."""
+        return self._problem.alphas
+
+    @property
     def rank(self) -> int:
         """Dimension of the function class on the calibration data."""
         return len(self.basic_points)
@@ -97,6 +109,7 @@ class QuantileModel:
         phi_test: ArrayLike,
         weight: ArrayLike | None = None,
         *,
+        alpha: ArrayLike | None = None,
         level: ArrayLike | None = None,
         follows: ArrayLike | None = None,
     ) -> Thresholds:
@@ -117,6 +130,10 @@ class QuantileModel:
         weight : float or (m,) array, optional
             Weights u in ``(-alpha, 1 - alpha]``. The default ``1 - alpha`` gives coverage of at
             least ``1 - alpha``; uniform draws give exactly that.
+        alpha : float or (m,) array, optional
+            Miscoverage of the test points; by default that of the model. It is needed where the
+            calibration points have alphas of their own: coverage is then ``1 - alpha`` of each test
+            point if one function of the inputs gave all alphas (Cherian, Gibbs and Candes 2024).
         level : float or (m,) array, optional
             The former name of `weight`.
         follows : (m,) array of bool, optional
@@ -138,9 +155,16 @@ class QuantileModel:
         array([17.])
         >>> model.thresholds(np.ones((2, 1)), weight=[-0.05, 0.5]).values
         array([17., 17.])
+
+        Each point may have an alpha of its own, here that of its group:
+
+        >>> groups, alphas = np.repeat(np.eye(2), [9, 19], axis=0), np.repeat([0.4, 0.1], [9, 19])
+        >>> model = fit_quantiles(groups, np.arange(28.0), alpha=alphas)
+        >>> model.thresholds(np.eye(2), alpha=[0.4, 0.1]).values
+        array([ 5., 26.])
         """
         phi = self._read_rows(phi_test)
-        weights = self._read_weights(level if weight is None else weight, len(phi))
+        weights = self._read_weights(level if weight is None else weight, alpha, len(phi))
         if not self.certificate.holds:
             status = np.full(len(phi), Status.UNCERTIFIED, np.int8)
             return Thresholds(np.full(len(phi), np.inf), status, np.zeros(len(phi), np.int64))
@@ -187,18 +211,26 @@ class QuantileModel:
             )
         return phi
 
-    def _read_weights(self, weight: ArrayLike | None, count: int) -> FloatArray:
-        given = np.asarray(1.0 - self.alpha if weight is None else weight, dtype=np.float64)
+    def _read_weights(
+        self, weight: ArrayLike | None, alpha: ArrayLike | None, count: int
+    ) -> FloatArray:
+        if alpha is None and self.alphas is not None:
+            raise InputError(
+                "alpha must be given with phi_test, because each calibration point has an alpha of "
+                "its own; pass the alpha of every test point."
+            )
+        alphas = read_alphas(self.alpha if alpha is None else alpha, count, "test row")
+        given = np.asarray(1.0 - alphas if weight is None else weight, dtype=np.float64)
         if given.ndim > 1 or (given.ndim == 1 and len(given) != count):
             raise InputError(
                 f"weight must be one number or one per test row ({count}), got shape "
                 f"{given.shape}; pass a number, an array of that length, or None for 1 - alpha."
             )
-        if not np.all((given > -self.alpha) & (given <= 1.0 - self.alpha)):
+        if not np.all((given > -alphas) & (given <= 1.0 - alphas)):
+            interval = f" = ({-alphas}, {1.0 - alphas}]" if alphas.ndim == 0 else ""
             raise InputError(
-                f"weight must lie in (-alpha, 1 - alpha] = ({-self.alpha}, {1.0 - self.alpha}], "
-                f"got values from {given.min()} to {given.max()}; draw uniformly from that "
-                "interval."
+                f"weight must lie in (-alpha, 1 - alpha]{interval}, got values from {given.min()} "
+                f"to {given.max()}; draw uniformly from that interval."
             )
         # A copy: numba would compile all kernels again for the read-only view.
         return np.array(np.broadcast_to(given, (count,)))
@@ -311,7 +343,7 @@ def _chunks(count: int) -> Iterator[slice]:
 def fit_quantiles(
     phi_calib: ArrayLike,
     scores_calib: ArrayLike,
-    alpha: float = 0.1,
+    alpha: ArrayLike = 0.1,
     *,
     start: ArrayLike | None = None,
 ) -> QuantileModel:
@@ -323,8 +355,8 @@ def fit_quantiles(
         Basis rows of the calibration points; any rank, any scale.
     scores_calib : (n,) array
         Scores of their true labels; ties are allowed.
-    alpha : float
-        Miscoverage, strictly between 0 and 1.
+    alpha : float or (n,) array
+        Miscoverage, strictly between 0 and 1; an array holds that of each calibration point.
     start : (rank,) array, optional
         The `basic_points` of a model fitted on the same data, which make a search unnecessary.
 
