@@ -31,6 +31,9 @@ __all__ = ["ConditionalConformal", "tuned_by", "weight_draws"]
 _TUNING_SAMPLES = 200
 _TUNING_PER_CLASS = 20
 _LARGEST_TUNING_SHARE = 0.2
+# How strongly rare classes are raised: of the values measured, the smallest that halved the
+# under-coverage by class on skin lesions; with 1, sets were 11% larger.
+_PREVALENCE = 0.75
 # The random weight of the new sample must lie strictly inside (-alpha, 1 - alpha).
 _SMALLEST_DRAW = 2.0**-40
 
@@ -85,7 +88,9 @@ class ConditionalConformal(Predictor):
         True adds `Classes()` to the basis: coverage is then at least 1 - alpha given each class
         too, every class has thresholds of its own, and a class with too few calibration samples
         for that is in every set. ``Classes(penalty=...)`` in a basis of your own asks for less,
-        at smaller sets. ``"auto"`` (default) and False leave classes out. With functions of the
+        at smaller sets. ``"auto"`` (default) raises rare classes by class biases of prevalence
+        0.75 where `class_bias` is ``"auto"``, too: their coverage is then much nearer to that of
+        the others, without a promise. False treats all classes alike. With functions of the
         label, the thresholds of the sets have shape (m, K). Where no score lies between the fitted
         value and the exact threshold, a number just below the fitted value stands for it: the set
         is the same.
@@ -154,11 +159,12 @@ class ConditionalConformal(Predictor):
         return TIE_SPREAD if self.randomized else 0.0
 
     def _method(self) -> Method:
-        bias = self.class_bias
-        if isinstance(bias, str) and bias == "auto":
-            bias = "tuning" if isinstance(self.basis, str) else None
         if self.per_class not in (True, False, "auto"):
             raise InputError(f'per_class must be True, False or "auto"; got {self.per_class!r}.')
+        bias = self.class_bias
+        if isinstance(bias, str) and bias == "auto":
+            prevalence = 0.0 if self.per_class is False else _PREVALENCE
+            bias = ClassBias(prevalence=prevalence) if isinstance(self.basis, str) else None
         if self.per_class is True and self.randomized:
             raise InputError("per_class=True needs randomized=False.")
         return Method(
