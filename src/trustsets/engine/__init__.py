@@ -6,13 +6,17 @@ mathematics and maps it to the files.
 
 from trustsets.engine.linear_program import solve_linear_program
 from trustsets.engine.model import QuantileModel, fit_quantiles, warm_up
+from trustsets.engine.process import QuantileProcess, default_alphas, fit_quantile_process
 from trustsets.engine.result import Thresholds
 from trustsets.engine.vertex import Certificate
 
 __all__ = [
     "Certificate",
     "QuantileModel",
+    "QuantileProcess",
     "Thresholds",
+    "default_alphas",
+    "fit_quantile_process",
     "fit_quantiles",
     "solve_linear_program",
     "warm_up",

@@ -28,11 +28,11 @@ from trustsets.engine.problem import (
 )
 from trustsets.engine.result import Thresholds, blank_thresholds
 from trustsets.engine.scan_order import ScanOrder, make_scan_order
-from trustsets.engine.vertex import Certificate
+from trustsets.engine.vertex import Certificate, Vertex
 from trustsets.errors import InputError
 from trustsets.status import Status
 
-__all__ = ["QuantileModel", "fit_quantiles", "warm_up"]
+__all__ = ["QuantileModel", "fit_problem", "fit_quantiles", "in_threads", "make_model", "warm_up"]
 
 T = TypeVar("T")
 BoolArray = NDArray[np.bool_]
@@ -67,12 +67,18 @@ class QuantileModel:
     basic_points: IntArray
     certificate: Certificate
     _problem: Problem
-    _scan_order: ScanOrder
+    _vertex: Vertex
     _resolution: float
+    _threads: int | None = None
+
+    @cached_property
+    def _scan_order(self) -> ScanOrder:
+        """Made when thresholds are first asked for: a fit alone does not need it."""
+        return make_scan_order(self._problem, self._vertex)
 
     @cached_property
     def _landmarks(self) -> Landmarks:
-        """Made when thresholds are first asked for: a fit alone does not need them."""
+        """Made when thresholds are first asked for, as the scan order is."""
         return make_landmarks(self._problem, self._scan_order)
 
     @property
@@ -195,7 +201,7 @@ class QuantileModel:
         rows = self._read_rows(phi)
         if not self.certificate.holds:
             return np.full(len(rows), -np.inf)
-        problem, vertex = self._problem, self._scan_order.vertex
+        problem, vertex = self._problem, self._vertex
         beta = vertex.inverse.T @ problem.scores[vertex.basic_points]
         # Not a matrix product: the last digits of one depend on the other rows of its batch.
         values = np.einsum("ij,j->i", problem.whitening.apply(rows), beta)
@@ -249,13 +255,13 @@ class QuantileModel:
         def run(part: IntArray) -> None:
             follow_paths(rows, weights, starts, part, self._scan_order.scan, landmarks, out)
 
-        _in_threads(locate, list(_chunks(len(phi))))
+        in_threads(locate, list(_chunks(len(phi))), self._threads)
         # Rows that follow one another stay together, and come where the first of them does.
         first = np.maximum.accumulate(np.where(follows, 0, np.arange(len(phi))))
         order = np.argsort(starts[first], kind="stable")
         heads = np.flatnonzero(~follows[order])
         starts[follows] = ~starts[follows]
-        _in_threads(run, np.split(order, heads[CHUNK::CHUNK]))
+        in_threads(run, np.split(order, heads[CHUNK::CHUNK]), self._threads)
         return out
 
     def _solve_rest(self, phi: FloatArray, weights: FloatArray, result: Thresholds) -> None:
@@ -274,7 +280,7 @@ class QuantileModel:
 
         # The longest rows take longest. Started first, they do not leave a thread waiting.
         lengths = np.einsum("ij,ij->i", rows, rows)
-        _in_threads(run, np.argsort(-lengths).tolist())
+        in_threads(run, np.argsort(-lengths).tolist(), self._threads)
 
     def _solve_alone(
         self, row: FloatArray, weight: float, solved: list[Solved]
@@ -294,7 +300,7 @@ class QuantileModel:
                 solved.append((goal, vertex.basic_points))
             terms = np.stack([vertex.inverse @ row, problem.scores[vertex.basic_points]])
             return weighted_sum(terms, 0, 1), Status.EXACT
-        value = solve_reduced(problem, self._scan_order.vertex.residuals, row, weight)
+        value = solve_reduced(problem, self._vertex.residuals, row, weight)
         if value is None:
             return self._solve_rounded(row, weight)
         # HiGHS satisfies constraints up to its tolerance, and a threshold may only err upwards.
@@ -326,13 +332,14 @@ def _read_follows(follows: ArrayLike | None, count: int) -> BoolArray:
     return given
 
 
-def _in_threads(run: Callable[[T], None], tasks: Sequence[T]) -> None:
+def in_threads(run: Callable[[T], None], tasks: Sequence[T], count: int | None = None) -> None:
     """Run all tasks in threads, which works because kernels release the interpreter's lock."""
-    if len(tasks) <= 1:
+    count = min(len(tasks), count or available_cores())
+    if count <= 1:
         for task in tasks:
             run(task)
         return
-    with ThreadPoolExecutor(min(len(tasks), available_cores())) as threads:
+    with ThreadPoolExecutor(count) as threads:
         list(threads.map(run, tasks))
 
 
@@ -378,21 +385,33 @@ def fit_quantiles(
     True
     """
     problem = build_problem(phi_calib, scores_calib, alpha)
-    model = _fit(problem, None if start is None else np.asarray(start), RESOLUTIONS[0])
+    return fit_problem(problem, None if start is None else np.asarray(start))
+
+
+def fit_problem(problem: Problem, start: IntArray | None = None) -> QuantileModel:
+    """Fit a problem, with coarser scores where it cannot be certified as it is."""
+    model = _fit(problem, start, RESOLUTIONS[0])
     while not model.certificate.holds and model._coarser is not None:
         model = model._coarser
     return model
 
 
 def _fit(problem: Problem, start: IntArray | None, resolution: float) -> QuantileModel:
-    vertex = fit_vertex(problem, start)
+    return make_model(problem, fit_vertex(problem, start), resolution)
+
+
+def make_model(
+    problem: Problem, vertex: Vertex, resolution: float = RESOLUTION, threads: int | None = None
+) -> QuantileModel:
+    """Wrap the fitted vertex of a problem; `threads` limits those of its thresholds."""
     return QuantileModel(
         alpha=problem.alpha,
         basic_points=problem.first[vertex.basic_points],
         certificate=vertex.certificate,
         _problem=problem,
-        _scan_order=make_scan_order(problem, vertex),
+        _vertex=vertex,
         _resolution=resolution,
+        _threads=threads,
     )
 
 
@@ -409,6 +428,6 @@ def warm_up() -> None:
     rows = np.vstack([phi[:20], 9.0 * phi[np.argmax(x)]])
     model.thresholds(rows)
     # No path here is too long, so a finite and an infinite row are solved as if theirs were.
-    basic = model._scan_order.vertex.basic_points
+    basic = model._vertex.basic_points
     for row in model._problem.whitening.apply(rows[[0, -1]]):
         model._solve_alone(row, 0.9, [(0.9 * row, basic)])
