@@ -200,10 +200,11 @@ class ConditionalConformal(Predictor):
             return self._candidate_thresholds(learned, observed, alphas, scoring)
         phi = learned.basis.design(observed)
         if not self.randomized:
-            return side_by_side([learned.thresholds(phi, alpha) for alpha in alphas], alphas)
+            return side_by_side(learned.thresholds(phi, alphas), alphas)
         draws, keys = weight_draws(observed.outputs, scoring.seed), observed.outputs.draw_keys
         # Thresholds are not limited: limited ones would cover more than exactly 1 - alpha.
-        found = [learned.fit(alpha).thresholds(phi, weight=draws - alpha) for alpha in alphas]
+        fits = (own[0] for own in learned.fits_along(alphas))
+        found = [fit.thresholds(phi, weight=draws - fit.alpha) for fit in fits]
         # s + draw <= threshold, as in calibration, with the draw on the other side.
         ties = learned.tie_spread * row_uniforms(scoring.seed, Stream.PREDICTION_TIES, keys)
         return side_by_side([(own.values - ties, own.status) for own in found], alphas)
@@ -223,7 +224,7 @@ class ConditionalConformal(Predictor):
             )
         candidates = learned.candidates(observed)
         scores = scoring.matrix(observed.outputs)
-        found = [learned.candidate_thresholds(candidates, scores, alpha) for alpha in alphas]
+        found = learned.candidate_thresholds(candidates, scores, alphas)
         return side_by_side(found, alphas)
 
     def _guarantee(self, state: Calibrated) -> str:
