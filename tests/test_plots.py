@@ -16,7 +16,7 @@ from trustsets import (
     evaluate,
     plots,
 )
-from trustsets.metrics import Balls, RankBins, label_ranks
+from trustsets.metrics import Balls, FrequencyBins, RankBins, label_ranks
 from trustsets.metrics.figure_data import (
     ball_data,
     degree_data,
@@ -50,6 +50,7 @@ def case(make_outputs):
     bins = {
         "conf_trust": Bins(counts=(4, 3)),
         "conf_rank": RankBins(counts=(4, 3), edges=(0, 1, 2, 20)),
+        "conf_frequency": FrequencyBins(2 ** np.arange(20), counts=(6, 5)),
     }
     options = {"balls": Balls(n_radii=4, n_trials=5), "bins": bins, "n_bootstrap": 20}
     return test, sets, evaluate(sets, test, FirstFeature(), **options)
@@ -84,6 +85,22 @@ def test_heatmap_is_white_at_the_target_red_below_green_above(case):
     assert sum(int(text.get_text().split("n=")[1]) for text in ax.texts) == 450
     safe = plots.coverage_heatmap(result, "conf_rank", colorblind=True).images[0]
     assert safe.cmap(1.0)[2] > safe.cmap(1.0)[1] > safe.cmap(1.0)[0]
+
+
+def test_bins_of_few_samples_are_hatched_not_coloured(case):
+    _, _, result = case
+    table = result.tables["conf_frequency"]
+    data = heatmap_data(result, "conf_frequency")
+    assert data.axes == ("Conf", "Class frequency in calibration (%)")
+    ax = plots.coverage_heatmap(result, "conf_frequency", counts=True)
+    colours = {text.get_position(): text.get_color() for text in ax.texts}
+    blank = np.ma.getmaskarray(ax.images[0].get_array())
+    assert 0 < table.few.sum() < table.few.size
+    for (x, y), count in zip(table.index.tolist(), table.count.tolist(), strict=True):
+        assert data.few[y, x] == blank[y, x] == (count < 10)
+        assert (colours[x, y] == plots._FAINT) == (count < 10)
+    assert blank[data.count == 0].all()
+    assert ax.patch.get_hatch()
 
 
 def test_heatmaps_share_one_scale(case):
@@ -298,5 +315,5 @@ def test_ends_of_narrow_bins_are_told_apart():
 
     assert _ends(0.1, 0.19, whole=False) == "0.1–0.19"
     assert _ends(0.99931, 0.99987, whole=False) == "0.999–1"
-    assert _ends(1.0, 1.0, whole=False) == "1–1"
+    assert _ends(1.0, 1.0, whole=False) == "1"
     assert _ends(4.51, 351.7, whole=False) == "4.5–352"

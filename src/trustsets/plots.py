@@ -11,7 +11,6 @@ import numpy as np
 
 from trustsets._common.arrays import Floats
 from trustsets.metrics import render
-from trustsets.metrics.binning import label_ranks
 from trustsets.metrics.colours import METHODS, PALETTES, deepest_coverage
 from trustsets.metrics.figure_data import (
     HeatmapData,
@@ -26,6 +25,7 @@ from trustsets.metrics.figure_data import (
     trust_rank_data,
     two_digits,
 )
+from trustsets.metrics.label_bins import label_ranks
 from trustsets.metrics.result import Evaluation
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Observed, SupportsTrust
@@ -53,6 +53,7 @@ _DEEP = 0.325
 # Width in inches of one panel: half a page, where letters of 6.5 points and more are readable.
 _HALF_WIDTH = 3.5
 _SMALL, _TINY = 7, 6.5
+_FAINT = "#616161"
 # Curves over whole numbers are shifted by this much, so that equal ones do not hide each other.
 _DODGE = 0.2
 _SHOWN_SAMPLES = 4000
@@ -72,12 +73,14 @@ def coverage_heatmap(
 ) -> "Axes":
     """Coverage in bins over two axes: green above, red below, white at 1 - alpha.
 
+    Bins without samples are hatched. So are bins of fewer than 10, with their coverage in grey.
+
     Parameters
     ----------
     evaluation : Evaluation, or list of them over seeds
         Holds the table; over seeds the mean is shown.
     table : str
-        A table over two axes, such as ``"conf_trust"`` or ``"conf_rank"``.
+        A table over two axes: ``"conf_trust"``, ``"conf_rank"``, ``"conf_frequency"``.
     ax : Axes, optional
         Where to draw; a new figure by default.
     counts : bool
@@ -90,15 +93,17 @@ def coverage_heatmap(
     data = heatmap_data(evaluation, table)
     ax = ax if ax is not None else _new_axes((0.72 * len(data.columns) + 1.2, 3.0))
     cmap, norm = _scale(data.target, colorblind)
-    ax.imshow(data.coverage, cmap=cmap, norm=norm, origin="lower", aspect="auto")
+    shown = np.where(data.few, np.nan, data.coverage)
+    ax.imshow(shown, cmap=cmap, norm=norm, origin="lower", aspect="auto")
     _write_cells(ax, data, norm, counts, errors)
-    ax.patch.set(facecolor="white", edgecolor="#bdbdbd", hatch="////")  # bins without samples
+    ax.patch.set(facecolor="white", edgecolor="#bdbdbd", hatch="////")
     if data.ends:
         ax.set_xticks(np.arange(len(data.ends)) - 0.5, data.ends, fontsize=_SMALL)
     else:
         ax.set_xticks(range(len(data.columns)), data.columns, rotation=45, ha="right", fontsize=8)
     ax.set_yticks(range(len(data.rows)), data.rows, fontsize=_SMALL)
-    ax.set(xlabel=data.axes[0], ylabel=data.axes[1])
+    ax.set_xlabel(data.axes[0], fontsize=8)
+    ax.set_ylabel(data.axes[1], fontsize=8)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return ax
@@ -113,8 +118,11 @@ def _write_cells(
         text = two_digits(value) + (f"\nn={data.count[row, column]}" if counts else "")
         if errors and not np.isnan(data.error[row, column]):
             text += f"\n±{two_digits(float(data.error[row, column]))}"
-        colour = "white" if abs(float(norm(value)) - 0.5) > _DEEP else "black"
-        ax.text(column, row, text, ha="center", va="center", fontsize=_TINY, color=colour)
+        style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": _TINY}
+        style["color"] = "white" if abs(float(norm(value)) - 0.5) > _DEEP else "black"
+        if data.few[row, column]:
+            style |= {"color": _FAINT, "bbox": {"fc": "white", "ec": "none", "pad": 0.6}}
+        ax.text(column, row, text, **style)
 
 
 def coverage_heatmaps(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from trustsets.metrics.bins import BinTable
 from trustsets.metrics.catalogue import METRICS
-from trustsets.metrics.result import Evaluation
+from trustsets.metrics.result import REMEDY, Evaluation
 from trustsets.report.text import division_title, fixed, joined, percent
 
 __all__ = ["ONE_METHOD", "judged_by", "verdict"]
@@ -139,10 +139,10 @@ def _above_floor(tables: Tables) -> str:
 
 def _advice(evaluations: Mapping[str, Evaluation]) -> list[str]:
     """What to do about under-covered classes, and for which method if there are several."""
-    found = {method: item.advice for method, item in evaluations.items() if item.advice}
-    if len(evaluations) == 1:
-        return list(found.values())
-    return [f"For {_named(method)}: {text[0].lower()}{text[1:]}" for method, text in found.items()]
+    found = {method: item.poor_classes for method, item in evaluations.items() if item.poor_classes}
+    if len(evaluations) > 1:
+        found = {m: f"For {_named(m)}: {text[0].lower()}{text[1:]}" for m, text in found.items()}
+    return [*(f"{text}." for text in found.values()), REMEDY] if found else []
 
 
 def _of(method: str, tables: Tables) -> str:
