@@ -20,7 +20,6 @@ from trustsets.metrics import Balls, FrequencyBins, RankBins, label_ranks
 from trustsets.metrics.figure_data import (
     ball_data,
     degree_data,
-    group_data,
     heatmap_data,
     size_data,
     trust_rank_data,
@@ -266,16 +265,17 @@ def test_size_histogram_shares_add_up(case):
 def test_coverage_by_group_shows_the_worst_first_with_intervals(case):
     _, _, result = case
     table = result.tables["class"]
-    data = group_data(result, "class", most=5)
-    assert data.coverage.tolist() == sorted(table.coverage.tolist())[:5]
-    for label, lower, count in zip(data.labels, data.lower, data.count, strict=True):
-        at = table.labels.index(label)
-        assert (table.lower[at], table.count[at]) == (lower, count)
+    order = sorted(range(20), key=lambda i: (table.coverage[i], i))[:5]
     ax = plots.coverage_by_group({"a": result, "b": result}, "class", most=5)
     assert [text.get_text() for text in ax.get_yticklabels()] == [
-        f"{label} (n={n})" for label, n in zip(data.labels, data.count, strict=True)
+        f"{table.labels[i]} (n={table.count[i]})" for i in order
     ]
-    np.testing.assert_array_equal(np.sort(ax.containers[0].lines[0].get_xdata()), data.coverage)
+    line, _, bars = ax.containers[0].lines
+    at = {round(y): i for i, y in enumerate(line.get_ydata())}
+    ends = [segment[:, 0] for segment in bars[0].get_segments()]
+    for height, i in enumerate(order):
+        assert line.get_xdata()[at[height]] == table.coverage[i]
+        np.testing.assert_allclose(ends[at[height]], [table.lower[i], table.upper[i]])
     target = [line for line in ax.lines if line.get_linestyle() == "--"]
     assert [line.get_xdata()[0] for line in target] == [0.9]
 

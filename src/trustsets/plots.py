@@ -18,10 +18,10 @@ from trustsets.metrics.figure_data import (
     as_list,
     ball_data,
     degree_data,
-    group_data,
     heatmap_data,
     log_ends,
     size_data,
+    table_of,
     trust_rank_data,
     two_digits,
 )
@@ -352,11 +352,12 @@ def coverage_by_group(
     """
     named = {"": evaluations} if isinstance(evaluations, Evaluation) else dict(evaluations)
     first = next(iter(named.values()))
-    shown = group_data(first, table, most)
-    place = {label: i for i, label in enumerate(shown.labels)}
+    shown = table_of(first, table)
+    order = np.argsort(shown.coverage, kind="stable")[:most].tolist()
+    place = {shown.labels[j]: i for i, j in enumerate(order)}
     ax = ax if ax is not None else _new_axes((5.0, (0.1 + 0.16 * len(named)) * len(place) + 1.2))
     for i, (name, item) in enumerate(named.items()):
-        data = group_data(item, table)
+        data = table_of(item, table)
         keep = [j for j, label in enumerate(data.labels) if label in place]
         offset = 0.6 / len(named) * _offset(i, len(named))
         y = [place[data.labels[j]] + offset for j in keep]
@@ -364,7 +365,7 @@ def coverage_by_group(
         style = {key: value for key, value in _style(i).items() if key not in {"ls", "lw"}}
         ax.errorbar(data.coverage[keep], y, xerr=bars, ls="none", label=name, **style)
     ax.axvline(1.0 - first.alpha, color="grey", ls="--", lw=1)
-    texts = [f"{label} (n={n})" for label, n in zip(shown.labels, shown.count, strict=True)]
+    texts = [f"{shown.labels[j]} (n={shown.count[j]})" for j in order]
     ax.set_yticks(range(len(texts)), texts, fontsize=8)
     ax.set_ylim(len(texts) - 0.5, -0.5)
     ax.set_xlabel("Coverage")

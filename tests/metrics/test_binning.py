@@ -131,7 +131,7 @@ def test_edges_by_hand_hold_their_upper_end():
     ]
 
 
-@pytest.mark.parametrize("ties", ["split", "together", "quantiles"])
+@pytest.mark.parametrize("ties", ["split", "quantiles"])
 def test_global_edges_are_the_same_in_every_confidence_bin(make_outputs, ties):
     outputs = make_outputs(n=500)
     seen = Observed(outputs)
@@ -141,7 +141,7 @@ def test_global_edges_are_the_same_in_every_confidence_bin(make_outputs, ties):
 
 
 @pytest.mark.parametrize(
-    "partition", [RankBins(), RankBins(ties="together"), RankBins(ties="quantiles"), Bins()]
+    "partition", [RankBins(), RankBins(ties="quantiles"), FrequencyBins(), Bins()]
 )
 def test_order_of_samples_does_not_matter(make_outputs, trust, partition):
     outputs = make_outputs(n=400)
@@ -197,7 +197,7 @@ def test_rank_bins_cannot_serve_a_predictor(make_outputs):
     ("make", "message"),
     [
         (lambda: RankBins(counts=(10, 0)), "counts must be two numbers"),
-        (lambda: RankBins(ties="random"), 'ties must be "split", "together" or "quantiles"'),
+        (lambda: RankBins(ties="random"), 'ties must be "split" or "quantiles"'),
         (lambda: RankBins(edges=(0,)), "two or more finite, increasing"),
         (lambda: RankBins(edges=(0, 2, 2)), "two or more finite, increasing"),
         (lambda: RankBins(edges=(1, 2, 9)), "start below the first rank"),

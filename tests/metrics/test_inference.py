@@ -333,16 +333,6 @@ def test_bootstrap_over_seeds_shows_the_noise_within_them():
     assert np.ptp(nine) == pytest.approx(np.ptp(one) / 3, rel=0.08)
 
 
-def test_quantiles_of_sizes_by_hand():
-    """The empirical quantiles of all sets, not of the sizes that occur."""
-    sizes = np.repeat([1, 2, 3, 50], [1, 5, 13, 2])
-    found = summarise_sizes(np.random.default_rng(0).permutation(sizes), n_classes=50)
-    assert found.levels.tolist() == [0.05, 0.25, 0.5, 0.75, 0.95]
-    # Of 21 sets in increasing order, number 1, 5, 10, 15 and 19, counted from 0.
-    assert found.quantiles.tolist() == [2.0, 2.0, 3.0, 3.0, 50.0]
-    assert (found.median, found.full) == (3.0, 2)
-
-
 def test_p_values_of_both_correlations_by_hand():
     """Student's t of the values, and of their ranks; small samples, so that both are large."""
     trust = np.array([0.3, 2.0, 1.1, 0.2, 9.0, 1.5, 0.9, 4.0])

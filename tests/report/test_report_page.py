@@ -24,7 +24,7 @@ from trustsets.metrics import Evaluation, RankBins
 from trustsets.metrics.colours import shade
 from trustsets.report.charts import ball_chart, gap_chart, size_chart, ticks
 from trustsets.report.content import bin_lists, divisions, glance
-from trustsets.report.verdict import judged_by, verdict
+from trustsets.report.verdict import _in_order, verdict
 
 VOID = {"meta", "input"}
 
@@ -240,7 +240,7 @@ def test_verdict_prefers_divisions_where_the_target_can_be_met(case):
     sets, outputs = case.sets["standard"], case.outputs
 
     def chosen(**options):
-        return judged_by({"m": evaluate(sets, outputs, **options)})
+        return next(iter(_in_order({"m": evaluate(sets, outputs, **options)})), None)
 
     assert chosen(metrics=["conf_rank", "class", "groups"]) == "group:site"
     assert chosen(metrics=["conf_rank", "size_strata", "class"]) == "class"

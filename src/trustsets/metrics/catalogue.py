@@ -165,22 +165,20 @@ class Metric:
         return next((lacking[need] for need in self.needs if need in lacking), too_few)
 
 
+def _grid(name: str, partition: Partition) -> Callable[[Case], dict[str, Binned]]:
+    return lambda case: {name: case.bin_by(name, partition)}
+
+
 METRICS = {
     "conf_trust": Metric(
-        "Conf x Trust",
-        lambda case: {"conf_trust": case.bin_by("conf_trust", Bins())},
-        needs=("trust",),
-        replaceable=True,
+        "Conf x Trust", _grid("conf_trust", Bins()), needs=("trust",), replaceable=True
     ),
     "conf_rank": Metric(
-        "Conf x Rank",
-        lambda case: {"conf_rank": case.bin_by("conf_rank", RankBins())},
-        is_goal=False,
-        replaceable=True,
+        "Conf x Rank", _grid("conf_rank", RankBins()), is_goal=False, replaceable=True
     ),
     "conf_frequency": Metric(
         "Conf x Class frequency",
-        lambda case: {"conf_frequency": case.bin_by("conf_frequency", FrequencyBins())},
+        _grid("conf_frequency", FrequencyBins()),
         replaceable=True,
         about="Class frequency is the share of the true class, in percent, among the samples that "
         "the axis names. Ranges of frequency grow by the same factor, so the lowest row has the "

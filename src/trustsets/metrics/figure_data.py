@@ -19,7 +19,6 @@ from trustsets.metrics.result import Evaluation
 __all__ = [
     "BallData",
     "DegreeData",
-    "GroupData",
     "HeatmapData",
     "Runs",
     "SizeData",
@@ -27,10 +26,10 @@ __all__ = [
     "as_list",
     "ball_data",
     "degree_data",
-    "group_data",
     "heatmap_data",
     "log_ends",
     "size_data",
+    "table_of",
     "trust_rank_data",
     "two_digits",
 ]
@@ -70,7 +69,7 @@ class HeatmapData:
 def heatmap_data(runs: Runs, table: str) -> HeatmapData:
     """Put the bins of a table over two axes on their grid; the first seed names the bins."""
     items = as_list(runs)
-    tables = [_table(item, table) for item in items]
+    tables = [table_of(item, table) for item in items]
     first = tables[0]
     if not first.is_grid:
         raise InputError(
@@ -197,9 +196,9 @@ def degree_data(results: Mapping[Any, Runs], table: str = "conf_trust") -> Degre
         found: Floats = np.array([_mean_and_error(own) for own in values]).T
         return np.nan_to_num(found)
 
-    gap, gap_error = summarise(lambda item: _table(item, table).gap.value)
+    gap, gap_error = summarise(lambda item: table_of(item, table).gap.value)
     size, size_error = summarise(lambda item: item.sizes.mean)
-    floor, _ = summarise(lambda item: _table(item, table).gap.floor)
+    floor, _ = summarise(lambda item: table_of(item, table).gap.floor)
     return DegreeData(np.array(degrees, np.float64), gap, gap_error, floor, size, size_error)
 
 
@@ -310,31 +309,8 @@ def size_data(evaluations: Sequence[Evaluation]) -> SizeData:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class GroupData:
-    """Coverage of bins of a table with intervals, the lowest first."""
-
-    labels: tuple[str, ...]
-    coverage: Floats
-    lower: Floats
-    upper: Floats
-    count: Ints
-
-
-def group_data(evaluation: Evaluation, table: str, most: int | None = None) -> GroupData:
-    """The `most` bins of lowest coverage, or all, in increasing order of coverage."""
-    found = _table(evaluation, table)
-    order = np.argsort(found.coverage, kind="stable")[:most]
-    return GroupData(
-        labels=tuple(found.labels[i] for i in order),
-        coverage=found.coverage[order],
-        lower=found.lower[order],
-        upper=found.upper[order],
-        count=found.count[order],
-    )
-
-
-def _table(evaluation: Evaluation, name: str) -> BinTable:
+def table_of(evaluation: Evaluation, name: str) -> BinTable:
+    """A table of bins by its name."""
     if name not in evaluation.tables:
         raise InputError(f"there is no table {name!r}; there are {list(evaluation.tables)}.")
     return evaluation.tables[name]

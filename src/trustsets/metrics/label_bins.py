@@ -22,7 +22,7 @@ from trustsets.statistics import Confidence, Observed, Statistic
 
 __all__ = ["FrequencyBins", "LabelStatistic", "RankBins", "label_ranks", "rank_edges_apart"]
 
-RankTies = Literal["split", "together", "quantiles"]
+RankTies = Literal["split", "quantiles"]
 
 # Ranges of class frequency grow by this factor at least.
 _LEAST_GROWTH = 2.0
@@ -87,17 +87,13 @@ class RankBins(Partition):
     nested : bool
         Divide each Conf bin by its own ranks (the paper's text), or all by the same edges
         (the authors' code).
-    ties : {"split", "together", "quantiles"}
+    ties : {"split", "quantiles"}
         What to do with samples of equal rank; three quarters may have rank 1.
         ``"split"`` (the paper's text) makes bins of equal size, with equal ranks in different
         bins where necessary; the choice is random, but fixed by the identity of the sample.
         ``"quantiles"`` (the authors' code) takes the quantiles of the ranks as edges: a
         bin includes its upper edge, equal ranks share a bin, and bins between equal edges
-        stay empty. ``"together"`` keeps equal ranks in one bin and puts each edge, going up,
-        where the bin comes closest to an equal share of the samples *that are left*. An
-        accurate model then has the bin {1} and equal parts of its errors, which shows
-        miscoverage of errors more clearly. With fewer distinct ranks than bins the last
-        bins stay empty.
+        stay empty.
     edges : sequence of float, optional
         Edges of Rank given by hand, as the authors did for ImageNet: ``(0, 1, 2, 4, 1000)``
         makes the bins {1}, {2}, {3, 4}, {5..1000}; each includes its upper edge. The second
@@ -110,8 +106,6 @@ class RankBins(Partition):
     >>> seen = Observed(ModelOutputs(probabilities=probabilities, labels=labels))
     >>> np.bincount(RankBins(counts=(1, 4)).fit(seen).cells(seen)).tolist()
     [2, 2, 2, 2]
-    >>> RankBins(counts=(1, 4), ties="together").fit(seen).cells(seen).tolist()
-    [0, 0, 0, 0, 1, 1, 2, 3]
     >>> RankBins(counts=(1, 4), ties="quantiles").fit(seen).cells(seen).tolist()  # 1, 1.5, 2.25
     [0, 0, 0, 0, 2, 2, 3, 3]
     >>> RankBins(counts=(1, 2), edges=(0, 2, 4)).fit(seen).cells(seen).tolist()
@@ -127,7 +121,7 @@ class RankBins(Partition):
         if len(self.counts) != 2 or any(count < 1 for count in self.counts):
             raise InputError(f"counts must be two numbers, 1 or more; got {self.counts}.")
         if self.ties not in get_args(RankTies):
-            raise InputError(f'ties must be "split", "together" or "quantiles"; got {self.ties!r}.')
+            raise InputError(f'ties must be "split" or "quantiles"; got {self.ties!r}.')
         if self.edges is not None:
             object.__setattr__(self, "edges", _check_rank_edges(self.edges))
 
@@ -139,18 +133,17 @@ class RankBins(Partition):
     def fit(self, observed: Observed) -> FittedBins:
         """Place the edges on labelled samples."""
         ranks = label_ranks(observed.outputs)
-        outer = _conf_bins(self.counts[0], observed)
         if self.edges is None and self.ties == "split":
             return self._split(ranks, observed)
-        place = quantile_cuts if self.ties == "quantiles" else equal_cuts
+        outer = Bins((Confidence(),), self.counts[:1], ("uniform",)).fit(observed)
         if self.edges is not None:
             cuts = _manual_cuts(self.edges, ranks)[None]
         elif self.nested:
             cells = outer.cells(observed)
             parts = [ranks[cells == cell] for cell in range(outer.n_cells)]
-            cuts = np.stack([place(part, self.counts[1]) for part in parts])
+            cuts = np.stack([quantile_cuts(part, self.counts[1]) for part in parts])
         else:
-            cuts = place(ranks, self.counts[1])[None]
+            cuts = quantile_cuts(ranks, self.counts[1])[None]
         return _divided(outer, _ranked(ranks), cuts, observed)
 
     def _split(self, ranks: Ints, observed: Observed) -> FittedBins:
@@ -163,10 +156,6 @@ class RankBins(Partition):
 
 def _ranked(ranks: Ints | Floats) -> LabelStatistic:
     return LabelStatistic(title="Rank", known=ranks.astype(np.float64))
-
-
-def _conf_bins(count: int, observed: Observed) -> FittedBins:
-    return Bins((Confidence(),), (count,), ("uniform",)).fit(observed)
 
 
 def _divided(outer: FittedBins, by: LabelStatistic, cuts: Floats, observed: Observed) -> FittedBins:
@@ -306,7 +295,8 @@ class FrequencyBins(Partition):
         source = "test" if own is None else self.source
         by = LabelStatistic(title=f"Class frequency in {source} (%)", known=frequency)
         cuts = _growing_cuts(frequency, self.counts[1])[None]
-        return _divided(_conf_bins(self.counts[0], observed), by, cuts, observed)
+        outer = Bins((Confidence(),), self.counts[:1], ("uniform",)).fit(observed)
+        return _divided(outer, by, cuts, observed)
 
 
 def _growing_cuts(values: Floats, most: int) -> Floats:
