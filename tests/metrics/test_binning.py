@@ -305,9 +305,11 @@ def test_classes_of_about_equal_frequency_are_one_range():
     ("make", "message"),
     [
         (lambda: FrequencyBins(counts=(0, 4)), "counts must be two numbers, 1 or more"),
-        (lambda: FrequencyBins((0, 0)), "class_counts must be 0 or more, and not all 0"),
-        (lambda: FrequencyBins((3, -1)), "class_counts must be 0 or more"),
-        (lambda: FrequencyBins(()), "class_counts must be 0 or more"),
+        (lambda: FrequencyBins((0, 0)), r"0 or more and not all 0; got \(0, 0\)"),
+        (lambda: FrequencyBins((3, -1)), "class_counts must be whole numbers"),
+        (lambda: FrequencyBins(()), "class_counts must be whole numbers"),
+        (lambda: FrequencyBins((0.5, 0.5)), "class_counts must be whole numbers"),
+        (lambda: FrequencyBins("abc"), "class_counts must be whole numbers"),
     ],
 )
 def test_bad_class_counts_are_named(make, message):

@@ -241,6 +241,8 @@ def test_balls_can_be_shared_between_methods(make_case):
         ({"bins": {"conf_trust": Bins()}}, "no trust score was given"),
         ({"below": 0.0}, r"below must be shares above 0 and up to 1; got \(0.0,\)"),
         ({"below": (0.5, float("nan"))}, "below must be shares"),
+        ({"below": "half"}, "below must be shares"),
+        ({"below": None}, "below must be shares"),
         ({"level": 1.0}, "level must lie strictly between 0 and 1"),
         ({"n_bootstrap": 0}, "n_bootstrap must be 1 or more"),
         ({"class_divisor": "some"}, "class_divisor must be"),

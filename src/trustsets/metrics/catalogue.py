@@ -80,7 +80,7 @@ class Case:
                 f'class_divisor must be "all" or "present"; got {self.class_divisor!r}.'
             )
 
-        if not all(0.0 < least <= 1.0 for least in self.below):
+        if not all(isinstance(least, int | float) and 0.0 < least <= 1.0 for least in self.below):
             raise InputError(f"below must be shares above 0 and up to 1; got {self.below}.")
 
     @property

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from trustsets._common.arrays import Floats
+from trustsets._common.arrays import Floats, to_numpy
 from trustsets.basis import Partition
 from trustsets.errors import InputError
 from trustsets.metrics.balls import Balls, Neighbourhoods
@@ -113,7 +113,7 @@ def evaluate(
         true_coverage=truth,
         bins=bins,
         class_divisor=class_divisor,
-        below=(below,) if isinstance(below, int | float) else tuple(below),
+        below=tuple(to_numpy(below, "below").ravel().tolist()),
         balls=balls,
         slab=slab,
         level=level,

@@ -270,10 +270,14 @@ class FrequencyBins(Partition):
         if len(self.counts) != 2 or any(count < 1 for count in self.counts):
             raise InputError(f"counts must be two numbers, 1 or more; got {self.counts}.")
         if self.class_counts is not None:
-            counts = tuple(int(count) for count in self.class_counts)
-            if min(counts, default=0) < 0 or sum(counts) == 0:
-                raise InputError("class_counts must be 0 or more, and not all 0.")
-            object.__setattr__(self, "class_counts", counts)
+            counts = np.asarray(self.class_counts)
+            whole = counts.ndim == 1 and counts.dtype.kind in "iu"
+            if not whole or not counts.any() or counts.min() < 0:
+                raise InputError(
+                    "class_counts must be whole numbers, one for each class, 0 or more and not all "
+                    f"0; got {self.class_counts!r}."
+                )
+            object.__setattr__(self, "class_counts", tuple(counts.tolist()))
 
     @property
     def learns(self) -> bool:
