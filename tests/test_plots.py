@@ -135,16 +135,12 @@ def test_heatmap_over_seeds_is_the_mean_with_its_standard_error(case):
     assert ax.texts[0].get_text() == "\n±".join(shown)
 
 
-def test_heatmaps_can_be_stacked_and_show_several_tables(case):
+def test_heatmaps_of_several_tables_are_below_each_other(case):
     _, _, result = case
-    figure = plots.coverage_heatmaps(
-        {"one": result, "two": result}, ("conf_trust", "conf_rank"), stacked=True
-    )
-    titles = [ax.get_title() for ax in figure.axes[:-1]]
-    assert titles == ["one", "two", "one", "two"]
-    assert {ax.get_subplotspec().colspan.start for ax in figure.axes[:-1]} == {0}
     side = plots.coverage_heatmaps({"one": result, "two": result}, ("conf_trust", "conf_rank"))
+    assert [ax.get_title() for ax in side.axes[:-1]] == ["one", "two", "one", "two"]
     assert [ax.get_subplotspec().colspan.start for ax in side.axes[:-1]] == [0, 1, 0, 1]
+    assert [ax.get_subplotspec().rowspan.start for ax in side.axes[:-1]] == [0, 0, 1, 1]
 
 
 def test_ball_curves_over_seeds_need_the_same_radii(case):

@@ -131,7 +131,6 @@ def coverage_heatmaps(
     *,
     counts: bool = False,
     errors: bool = False,
-    stacked: bool = False,
     colorblind: bool = False,
 ) -> "Figure":
     """Heatmaps of several methods and tables in one scale of colours.
@@ -144,8 +143,6 @@ def coverage_heatmaps(
         Tables over two axes, one below the other.
     counts, errors, colorblind
         As in `coverage_heatmap`.
-    stacked : bool
-        Put all heatmaps into one column, for narrow pages.
     """
     from matplotlib import pyplot as plt
 
@@ -153,7 +150,7 @@ def coverage_heatmaps(
     panels = [(name, runs, item) for item in tables for name, runs in evaluations.items()]
     first = heatmap_data(panels[0][1], tables[0])
     width = max(_HALF_WIDTH, 0.25 * len(first.columns) + 1.0)
-    n_rows, n_columns = (len(panels), 1) if stacked else (len(tables), len(panels) // len(tables))
+    n_rows, n_columns = len(tables), len(evaluations)
     lines = 1 + counts + (errors and len(as_list(panels[0][1])) > 1)
     height = (0.08 + 0.14 * lines) * len(first.rows) + 0.62
     size = (width * n_columns, height * n_rows + 0.45)
