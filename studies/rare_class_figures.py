@@ -25,14 +25,19 @@ LOOKS = {
     "STANDARD, prevalence": (METHODS[2], "P"),
     "CONDITIONAL": (METHODS[0], "o"),
     "CONDITIONAL, prevalence": (METHODS[0], "P"),
-    "CONDITIONAL + Classes": (METHODS[1], "X"),
+    "CONDITIONAL + Classes": (METHODS[1], "o"),
     "CONDITIONAL, per_class=True": (METHODS[1], "s"),
 }
-# Families without a setting at which they are STANDARD or CONDITIONAL begin on their own.
-STARTS = {
+# Where a dial begins and ends at another method: the line goes on to that method.
+ENDS = {
     "INTERP-Q": ("STANDARD", "class-conditional"),
-    "STANDARD, prevalence": ("STANDARD",),
-    "CONDITIONAL, prevalence": ("CONDITIONAL",),
+    "CONDITIONAL, prevalence": ("CONDITIONAL", None),
+}
+# Settings that are written beside their points in the first panel, and on which side.
+WRITTEN = {
+    "INTERP-Q": ("right", ("tau 0.75", "tau 0.9")),
+    "STANDARD, prevalence": ("left", ("gamma 1", "gamma 1.5")),
+    "CONDITIONAL + Classes": ("left", ("penalty 10", "penalty 30")),
 }
 COLUMNS = {
     "coverage": 3,
@@ -74,47 +79,62 @@ def mean(rows: Sequence[Row], name: str) -> float:
     return float(np.mean([row[name] for row in rows]))
 
 
-def curves(rows: Sequence[Row], name: str) -> dict[str, np.ndarray[Any, Any]]:
-    """Size and another number of each family, one row for each setting of its dial.
-
-    A dial begins, or ends, at the method that it equals there.
-    """
-    settings = by_setting(rows)
-    points = {key: (mean(own, "size"), mean(own, name)) for key, own in settings.items()}
-    found = {}
-    for family in dict.fromkeys(key[0] for key in points):
-        own = [value for key, value in points.items() if key[0] == family]
-        ends = [points[end, ""] for end in STARTS.get(family, ()) if (end, "") in points]
-        found[family] = np.array(ends[:1] + own + ends[1:])
+def settings_of(rows: Sequence[Row], name: str) -> dict[str, dict[str, tuple[float, float]]]:
+    """Size and another number by family and by the setting of its dial."""
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for (family, dial), own in by_setting(rows).items():
+        found.setdefault(family, {})[dial] = (mean(own, "size"), mean(own, name))
     return found
 
 
 def draw_panel(axes: Axes, rows: Sequence[Row], name: str) -> None:
     """One number against the average size, a line for each family."""
-    for family, points in curves(rows, name).items():
+    found = settings_of(rows, name)
+    for family, points in found.items():
         colour, marker = LOOKS[family]
+        first, last = ENDS.get(family, (None, None))
+        before = [found[first][""]] if first in found else []
+        after = [found[last][""]] if last in found else []
+        axes.plot(*zip(*before, *points.values(), *after, strict=True), color=colour, lw=1.3)
         axes.plot(
-            *points.T,
+            *zip(*points.values(), strict=True),
             color=colour,
             marker=marker,
-            ms=8 if marker == "*" else 5.5,
+            ms=9 if marker == "*" else 6.5,
             mec="white",
-            mew=0.6,
-            lw=1.4,
+            mew=0.7,
+            ls="",
             label=family,
             clip_on=False,
-            zorder=4 if family.startswith("CONDITIONAL") else 3,
+            # Methods without a dial lie on top of the lines that end at them.
+            zorder=5 if len(points) == 1 else 4,
         )
     if name == "under":
-        floor = mean(rows, "under floor")
-        axes.axhline(floor, color=GREY, lw=0.9, ls=":")
-        axes.annotate(
-            "noise floor", (1, floor), (0, 3), xycoords=("axes fraction", "data"), color=GREY,
-            textcoords="offset points", ha="right", fontsize=8,
-        )  # fmt: skip
+        draw_target(axes, mean(rows, "under floor"), "noise floor")
         axes.set_ylim(bottom=0)
     else:
-        axes.axhline(TARGET, color=GREY, lw=0.9, ls=":")
+        draw_target(axes, TARGET, "1 - alpha")
+
+
+def write_settings(axes: Axes, rows: Sequence[Row], name: str) -> None:
+    """Write some settings of the dials beside their points."""
+    found = settings_of(rows, name)
+    for family, (side, dials) in WRITTEN.items():
+        for dial in dials:
+            if dial in found.get(family, {}):
+                axes.annotate(
+                    dial, found[family][dial], (6 if side == "left" else -6, 3), ha=side,
+                    textcoords="offset points", fontsize=7.5, color=LOOKS[family][0],
+                )  # fmt: skip
+
+
+def draw_target(axes: Axes, value: float, text: str) -> None:
+    """A dotted line at what a perfect method would show."""
+    axes.axhline(value, color=GREY, lw=0.9, ls=":", zorder=1)
+    axes.annotate(
+        text, (1, value), (0, 3), xycoords=("axes fraction", "data"), color=GREY,
+        textcoords="offset points", ha="right", fontsize=8,
+    )  # fmt: skip
 
 
 def draw_frontier(rows: Sequence[Row], path: Path) -> None:
@@ -129,6 +149,9 @@ def draw_frontier(rows: Sequence[Row], path: Path) -> None:
             own = [row for row in rows if row["task"] == task]
             for axes, name in zip(column, names, strict=True):
                 draw_panel(axes, own, name)
+            if task == tasks[0]:
+                column[0].margins(x=0.16)
+                write_settings(column[0], own, "under")
             column[0].set_title(task)
             column[-1].set_xlabel("average size")
         for axes, text in zip(panels[:, 0], names.values(), strict=True):

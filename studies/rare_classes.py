@@ -59,7 +59,7 @@ ALPHA = 0.1
 SMOOTH = Polynomial(3, (Confidence(transform="rank"), Trust(transform="rank")), penalty=10.0)
 PENALTIES = (0.0, 1.0, 3.0, 10.0, 30.0)
 TAUS = (0.25, 0.5, 0.75, 0.9, 0.97)
-POWERS = (0.25, 0.5, 1.0, 1.5, 2.0)
+POWERS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +220,16 @@ def study(options: argparse.Namespace) -> list[dict[str, Any]]:
         with options.cells.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(*(row[word] for word in (*key, "size", "under", "macro", "seconds")), flush=True)
-    return [row for row in rows if any(key.items() <= row.items() for key in asked)]
+    return complete([row for row in rows if any(key.items() <= row.items() for key in asked)])
+
+
+def complete(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Cells of the splits on which every method is done: only those can be compared."""
+    found: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault((row["task"], row["score"], row["seed"]), []).append(row)
+    wanted = {score: sum(map(len, methods(SCORES[score]).values())) for score in SCORES}
+    return [row for key, own in found.items() if len(own) == wanted[key[1]] for row in own]
 
 
 def parse() -> argparse.Namespace:

@@ -154,6 +154,20 @@ def test_thresholds_are_interpolated(tau, make_outputs):
     assert "at least 1 - 2 alpha." in predictor.summary()
 
 
+@pytest.mark.parametrize("tau", [0.01, 0.5, 0.99])
+@pytest.mark.parametrize("score", [APS(), Softmax()], ids=str)
+def test_sets_hold_what_both_methods_hold(tau, score, make_outputs):
+    """Each of the two misses with probability alpha at most, so both together with 2 alpha."""
+    calibration, test = make_outputs(600, 6), make_outputs(300, 6, seed=1)
+    methods = StandardConformal(score), MondrianConformal("class", score=score)
+    alphas = (0.1, 0.3, 0.6)
+    standard, by_class = (each.calibrate(calibration).predict_set(test, alphas) for each in methods)
+    between = InterpolatedConformal(tau, score=score).calibrate(calibration)
+    mask = between.predict_set(test, alphas).mask
+    assert (mask >= (standard.mask & by_class.mask)).all()
+    assert (mask <= (standard.mask | by_class.mask)).all()
+
+
 def test_with_too_few_samples_for_all_classes_together_sets_are_full(make_outputs):
     predictor = InterpolatedConformal(0.5).calibrate(make_outputs(8))
     sets = predictor.predict_set(make_outputs(5, seed=1))
