@@ -21,7 +21,7 @@ LOOKS = {
     "clustered": (DARK, "^"),
     "RC3P": (METHODS[3], "D"),
     "INTERP-Q": (METHODS[4], "v"),
-    "PAS": (METHODS[2], "*"),
+    "PAS": (METHODS[5], "*"),
     "STANDARD, prevalence": (METHODS[2], "P"),
     "CONDITIONAL": (METHODS[0], "o"),
     "CONDITIONAL, prevalence": (METHODS[0], "P"),
@@ -35,8 +35,9 @@ ENDS = {
 }
 # Settings that are written beside their points in the first panel, and on which side.
 WRITTEN = {
-    "INTERP-Q": ("right", ("tau 0.75", "tau 0.9")),
+    "INTERP-Q": ("left", ("tau 0.97",)),
     "STANDARD, prevalence": ("left", ("gamma 1", "gamma 1.5")),
+    "PAS": ("right", ("gamma 1",)),
     "CONDITIONAL + Classes": ("left", ("penalty 10", "penalty 30")),
 }
 COLUMNS = {
@@ -56,6 +57,10 @@ HEADS = {
     "conf_rank": "Conf x Rank",
     "below half": "classes below 50%",
 }
+# Numbers and settings in the short table.
+SHORT = {"size": "size", "under": "under", "macro": "macro", "conf_rank": "Conf x Rank"}
+SHOWN = {"", "tau 0.5", "tau 0.9", "gamma 0", "gamma 0.5", "gamma 1", "gamma 2"}
+SHOWN |= {"penalty 1", "penalty 3", "penalty 10", "penalty 30"}
 STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -206,3 +211,29 @@ def write_page(rows: Sequence[Row], path: Path) -> None:
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n\n".join(parts) + "\n")
+
+
+def short_table(rows: Sequence[Row]) -> str:
+    """Some settings of all tasks side by side."""
+    tasks, names = list(dict.fromkeys(row["task"] for row in rows)), list(SHORT)
+    heads = [f"{task}: {SHORT[names[0]]}" for task in tasks]
+    heads = [text for head in heads for text in (head, *(SHORT[name] for name in names[1:]))]
+    lines = ["| " + " | ".join(["method", *heads]) + " |", "|---" + "|---:" * len(heads) + "|"]
+    for (family, dial), own in by_setting(rows).items():
+        if dial in SHOWN:
+            cells = [[row for row in own if row["task"] == task] for task in tasks]
+            numbers = [f"{mean(cell, name):.{COLUMNS[name]}f}" for cell in cells for name in names]
+            name = f"{family}, {dial}" if dial else family
+            lines.append("| " + " | ".join([name, *numbers]) + " |")
+    return "\n".join(lines)
+
+
+def put_table(rows: Sequence[Row], page: Path) -> None:
+    """Replace the table of a page that is written by hand otherwise."""
+    first, last = "<!-- table made by studies/rare_classes.py -->\n", "<!-- end of table -->"
+    text = page.read_text()
+    before, after = text[: text.index(first) + len(first)], text[text.index(last) :]
+    seeds = {row["task"]: row["seed"] for row in sorted(rows, key=lambda row: int(row["seed"]))}
+    said = ", ".join(f"{count} of {task}" for task, count in seeds.items())
+    note = f"Alpha = 0.1; mean over half/half splits ({said})."
+    page.write_text(f"{before}\n{short_table(rows)}\n\n{note}\n\n{after}")

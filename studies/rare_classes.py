@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rare_class_figures import draw_frontier, write_page
+from rare_class_figures import draw_frontier, put_table, write_page
 from recipes import Remembered, load, read
 
 from trustsets import (
@@ -83,20 +83,23 @@ def make_task(name: str, bench: Path) -> Task:
 
 @dataclass
 class PrevalenceAdjusted:
-    """PAS as published: one threshold for ``-P(y | x) / share(y)``, shares those in training."""
+    """PAS: one threshold for ``-P(y | x) / weight(y)``, the weight a power of the training share.
 
-    shares: Floats
+    The published power is 1. It is a score of its own, whatever the score of the other methods.
+    """
+
+    weights: Floats
 
     def calibrate(self, outputs: ModelOutputs) -> "PrevalenceAdjusted":
         """Keep the scores of the labels."""
         codes = outputs.require_labels("calibrate")
-        own = -outputs.probabilities[np.arange(len(outputs)), codes] / self.shares[codes]
+        own = -outputs.probabilities[np.arange(len(outputs)), codes] / self.weights[codes]
         self.scores = np.sort(own)
         return self
 
     def predict_set(self, outputs: ModelOutputs, alpha: float) -> PredictionSets:
         """Sets that are never empty."""
-        scores = -outputs.probabilities / self.shares
+        scores = -outputs.probabilities / self.weights
         threshold = conformal_quantile(self.scores, alpha)
         mask = scores <= np.maximum(threshold, scores.min(axis=1, keepdims=True))
         status = np.full(len(outputs), Status.EXACT, np.int8)
@@ -105,6 +108,11 @@ class PrevalenceAdjusted:
 
 
 Make = Callable[[Task], Any]
+
+
+def prevalence_adjusted(power: float, task: Task) -> PrevalenceAdjusted:
+    """PAS with a power of the shares in training."""
+    return PrevalenceAdjusted(task.shares**power)
 
 
 def conditional(score: Score, task: Task, **words: Any) -> ConditionalConformal:
@@ -126,7 +134,7 @@ def methods(score: Score) -> dict[str, dict[str, Make]]:
     def fixed(make: Callable[..., Any], *words: Any, **named: Any) -> Make:
         return lambda task: make(*words, score=score, **named)
 
-    found: dict[str, dict[str, Make]] = {
+    return {
         "STANDARD": {"": fixed(StandardConformal)},
         "class-conditional": {"": fixed(MondrianConformal, "class")},
         "clustered": {"": fixed(ClusteredConformal)},
@@ -135,6 +143,9 @@ def methods(score: Score) -> dict[str, dict[str, Make]]:
         "STANDARD, prevalence": {
             f"gamma {power:g}": fixed(StandardConformal, class_bias=ClassBias(prevalence=power))
             for power in POWERS
+        },
+        "PAS": {
+            f"gamma {power:g}": partial(prevalence_adjusted, power) for power in (0.5, 1.0, 1.5)
         },
         "CONDITIONAL": {"": partial(conditional, score)},
         "CONDITIONAL, prevalence": {
@@ -146,9 +157,6 @@ def methods(score: Score) -> dict[str, dict[str, Make]]:
         },
         "CONDITIONAL, per_class=True": {"": partial(conditional, score, per_class=True)},
     }
-    if isinstance(score, Softmax):
-        found["PAS"] = {"": lambda task: PrevalenceAdjusted(task.shares)}
-    return found
 
 
 SCORES: dict[str, Score] = {"APS": APS(), "softmax": Softmax()}
@@ -267,6 +275,8 @@ def main() -> None:
         suffix = "" if score == "APS" else f"_{score}"
         own = [row for row in rows if row["score"] == score]
         draw_frontier(own, FIGURES / f"rare_classes{suffix}.png")
+        if score == "APS":
+            put_table(own, HERE / "docs" / "rare_classes.md")
 
 
 if __name__ == "__main__":
