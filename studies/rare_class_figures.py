@@ -35,8 +35,6 @@ ENDS = {
 }
 # Settings that are written beside their points in the first panel, and on which side.
 WRITTEN = {
-    "INTERP-Q": ("left", ("tau 0.97",)),
-    "STANDARD, prevalence": ("left", ("gamma 1", "gamma 1.5")),
     "PAS": ("right", ("gamma 1",)),
     "CONDITIONAL + Classes": ("left", ("penalty 10", "penalty 30")),
 }
@@ -155,7 +153,7 @@ def draw_frontier(rows: Sequence[Row], path: Path) -> None:
             for axes, name in zip(column, names, strict=True):
                 draw_panel(axes, own, name)
             if task == tasks[0]:
-                column[0].margins(x=0.16)
+                column[0].margins(x=0.22)
                 write_settings(column[0], own, "under")
             column[0].set_title(task)
             column[-1].set_xlabel("average size")
