@@ -31,7 +31,6 @@ LOOKS = {
 # Where a dial begins and ends at another method: the line goes on to that method.
 ENDS = {
     "INTERP-Q": ("STANDARD", "class-conditional"),
-    "CONDITIONAL, prevalence": ("CONDITIONAL", None),
 }
 # Settings that are written beside their points in the first panel, and on which side.
 WRITTEN = {

@@ -125,7 +125,8 @@ def with_classes(score: Score, penalty: float, task: Task) -> ConditionalConform
     """Polynomials and groups as in the default, and an indicator of each class."""
     groups = task.pool.groups
     basis = SMOOTH + Groups(penalty=GROUP_PENALTY) if groups else SMOOTH
-    return conditional(score, task, basis=basis + Classes(penalty=penalty), class_bias="tuning")
+    basis = basis + Classes(penalty=penalty)
+    return conditional(score, task, basis=basis, class_bias=ClassBias())
 
 
 def methods(score: Score) -> dict[str, dict[str, Make]]:
@@ -150,7 +151,7 @@ def methods(score: Score) -> dict[str, dict[str, Make]]:
         "CONDITIONAL": {"": partial(conditional, score)},
         "CONDITIONAL, prevalence": {
             f"gamma {power:g}": partial(conditional, score, class_bias=ClassBias(prevalence=power))
-            for power in (0.5, 1.0)
+            for power in (0.0, 0.5, 1.0)
         },
         "CONDITIONAL + Classes": {
             f"penalty {penalty:g}": partial(with_classes, score, penalty) for penalty in PENALTIES
