@@ -24,7 +24,6 @@ from trustsets._common.storage import atomic_path
 from trustsets.errors import InputError
 from trustsets.extras.shards import OtherInputsError
 from trustsets.extras.torch import extract_outputs
-from trustsets.files.columns import check_texts
 from trustsets.files.naming import LABELS
 from trustsets.files.options import sidecar
 from trustsets.files.paths import Snapshot, check_output
@@ -247,7 +246,7 @@ class _Arrays:
         numbers = batch if batch.is_floating_point() else batch.float()
         if self._labels is None:
             return (numbers,)
-        labels = check_texts(self._labels, self._labels.read(start, stop))
+        labels = self._labels.read_texts(start, stop)
         return numbers, named_labels(self._labels, labels, self.classes, start)
 
 

@@ -143,11 +143,9 @@ def _tensor_metadata(path: Path) -> str:
 
 
 def _array_text(path: Path) -> str:
-    from trustsets.files.columns import check_texts
     from trustsets.files.numpy_files import npz_columns
 
-    column = npz_columns(path)[OPTIONS]
-    return str(check_texts(column, column.read_all()))
+    return str(npz_columns(path)[OPTIONS].read_texts(0, 1)[0])
 
 
 def _page_fact(path: Path) -> str:

@@ -10,21 +10,17 @@ from typing import IO, TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from trustsets._common.arrays import Array
 from trustsets._common.progress import Advance, Progress, no_progress
 from trustsets._common.quantiles import check_alphas
-from trustsets._common.resuming import digest, identity
 from trustsets.errors import InputError
 from trustsets.files.memory import rows_that_fit
-from trustsets.files.naming import GROUP_PREFIX, ROW
+from trustsets.files.naming import ROW
 from trustsets.files.options import bound_record, sidecar
-from trustsets.files.parquet import scalar_values
 from trustsets.files.parts import PartStore
 from trustsets.files.paths import Snapshot, check_output, content_digest
 from trustsets.files.set_files import PREDICTION_SUFFIXES, has_sidecar, write_tables
 from trustsets.files.source import OutputsFile, in_file, open_outputs
-from trustsets.files.tables import result_table
-from trustsets.outputs import ModelOutputs
+from trustsets.files.tables import predict_table
 from trustsets.predictors import Predictor, load
 from trustsets.status import Status
 
@@ -162,13 +158,23 @@ def _predict_parts(
     summary = PredictionSummary(n, work.source.n_classes)
     for number, start in enumerate(range(0, n, rows)):
         block = work.read(start, min(start + rows, n))
-        source = block.digest()
+        source = _digest(block)
         if store.holds(number, source):
-            summary.continued += len(block.rows)
+            summary.continued += len(block)
         else:
             store.write(number, _to_bytes(work.predict(block)), source)
-        advance(len(block.rows))
+        advance(len(block))
     return summary
+
+
+def _digest(table: "pa.Table") -> str:
+    """Digest of the names, types and values of all columns."""
+    found = hashlib.sha256()
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        found.update(f"{name} {column.type} ".encode())
+        for buffer in (buffer for chunk in column.chunks for buffer in chunk.buffers()):
+            found.update(b"" if buffer is None else buffer)
+    return found.hexdigest()
 
 
 def _assemble(
@@ -186,49 +192,11 @@ def _assemble(
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Block:
-    """Consecutive samples of a file, with the arrays that matter for their prediction.
-
-    Attributes
-    ----------
-    start : int
-        Row of the file with the first sample.
-    rows : array of shape (n,)
-        Numbers of the samples over all files; random draws are keyed on them.
-    numbers : dict of str to array of shape (n, width)
-        Logits or probabilities, and features where they are used.
-    values : dict of str to pyarrow.Array
-        Group columns, and columns to copy to the result.
-    """
-
-    start: int
-    rows: Array
-    numbers: dict[str, Array]
-    values: "dict[str, pa.Array]"
-
-    def digest(self) -> str:
-        """Digest of all that the sets of these samples depend on."""
-        texts = hashlib.sha256()
-        for name, values in self.values.items():
-            texts.update(f"{name} {values.type} ".encode())
-            for buffer in values.buffers():
-                texts.update(b"" if buffer is None else buffer)
-        numbers = digest(self.rows, *self.numbers.values())
-        return identity([list(self.numbers), numbers, texts.hexdigest()])
-
-
-@final
 @dataclass(frozen=True)
 class BlockPredictor:
     """Predicts ranges of rows of an open file; errors name the file and the row.
 
-    Attributes
-    ----------
-    predictor, source, alpha
-        Who predicts what, with which allowed miscoverage.
-    first_row : int
-        Number of the file's first sample where there are files before it.
+    `first_row` is the number of the file's first sample where there are files before it.
     """
 
     predictor: Predictor
@@ -236,30 +204,18 @@ class BlockPredictor:
     alpha: float
     first_row: int = 0
 
-    def read(self, start: int, stop: int) -> Block:
-        """Read the rows `start` up to `stop`."""
-        rows = np.arange(self.first_row + start, self.first_row + stop)
+    def read(self, start: int, stop: int) -> "pa.Table":
+        """Read the arrays of the rows `start` up to `stop` that their prediction depends on."""
         features = self.predictor.uses_features
-        numbers = self.source.numbers(start, stop, features=features)
-        return Block(start, rows, numbers, self.source.single_values(start, stop))
+        return self.source.table(start, stop, first_row=self.first_row, features=features)
 
-    def predict(self, block: Block) -> "pa.Table":
-        """Sets of a block, in the columns of `predict_table`."""
-        import pyarrow as pa
-
-        groups = {
-            name: scalar_values(block.values[GROUP_PREFIX + name], f"group column {name!r}")
-            for name in self.predictor.needed_groups
-        }
+    def predict(self, block: "pa.Table") -> "pa.Table":
+        """Sets of a block, as of `predict_table`."""
         try:
-            outputs = ModelOutputs(
-                **block.numbers, groups=groups, classes=self.predictor.classes_, rows=block.rows
-            )
-            sets = self.predictor.predict_set(outputs, alpha=self.alpha)
+            return predict_table(self.predictor, block, self.alpha, ids=self.source.roles.ids)
         except InputError as error:
-            raise in_file(self.source.path, error, block.start) from error
-        copied = {name: block.values[name] for name in self.source.roles.ids}
-        return result_table(pa.table({ROW: pa.array(block.rows)} | copied), sets)
+            start = block.column(ROW)[0].as_py() - self.first_row
+            raise in_file(self.source.path, error, start) from error
 
 
 def open_for_prediction(
