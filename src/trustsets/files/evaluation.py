@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,13 +138,13 @@ def evaluate_files(
     progress : callable, optional
         As in `predict_file`; a step is one method.
     """
-    record = record or {"command": "evaluate", "options": {}}
     if result is not None:
         check_output(result, (".json",), comparison.files)
     before = Snapshot(*comparison.files)
     test = _Test(comparison)
     if result is None:
         return test.evaluate_all(progress)
+    record = record or {"command": "evaluate", "options": {}}
     setting = {
         "files": [content_digest(path) for path in comparison.files],
         "alpha": test.alpha,
@@ -154,11 +154,8 @@ def evaluate_files(
     }
     with PartStore(result, setting) as store:
         found = test.evaluate_all(progress, store)
-
-        def assemble(file: IO[bytes]) -> None:
-            file.write(json.dumps(results_record(found, record), indent=1).encode() + b"\n")
-
-        store.finish(assemble, before.check)
+        text = json.dumps(results_record(found, record), indent=1).encode() + b"\n"
+        store.finish(lambda file: file.write(text), before.check)
     return found
 
 

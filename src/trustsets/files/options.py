@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from trustsets._common import storage
+from trustsets._common.atomic import atomic_path
 from trustsets.errors import InputError
 from trustsets.files.paths import arrow_file, content_digest, part_files, plain_file
 
-__all__ = ["OPTIONS", "OPTIONS_FACT", "bound_record", "read_options", "read_record", "sidecar"]
+__all__ = ["OPTIONS", "OPTIONS_FACT", "read_options", "read_record", "sidecar", "write_sidecar"]
 
 OPTIONS = "options"
 """Name under which a record stands in the metadata or among the arrays of a file."""
@@ -25,6 +26,7 @@ _UNMARKED = (".csv", ".jsonl")
 OPTIONS_FACT = "Options"
 """Fact of a report that holds its record."""
 _DIGEST = "sha256"
+# Options besides the output that run code, so that only a person may give them.
 _ACTING = {"extract": ("model", "transform")}
 _PAGE_DATA = re.compile(r'<script type="application/json" id="[\w-]+">(.*?)</script>', re.DOTALL)
 
@@ -34,13 +36,15 @@ def sidecar(path: Path) -> Path:
     return path.with_name(path.name + ".options.json")
 
 
-def bound_record(record: dict[str, Any], digest: str) -> str:
-    """Text of a record beside an output, bound to it by the SHA-256 of its content.
+def write_sidecar(path: Path, record: dict[str, Any], digest: str) -> None:
+    """Write a record beside an output, bound to it by the SHA-256 of its content.
 
     A kill may come between the writing of the two. The digest then shows that the record belongs
     to an earlier output.
     """
-    return json.dumps(record | {_DIGEST: digest}, indent=2) + "\n"
+    with atomic_path(sidecar(path)) as temporary:
+        text = json.dumps(record | {_DIGEST: digest}, indent=2) + "\n"
+        temporary.write_text(text, encoding="utf-8")
 
 
 def read_options(path: Path, command: str, known: Collection[str]) -> dict[str, Any]:
@@ -68,7 +72,8 @@ def read_options(path: Path, command: str, known: Collection[str]) -> dict[str, 
                 f"{path}: it was made by 'trustsets {record['command']}', so it holds no options "
                 f"of 'trustsets {command}'."
             )
-        found = {name: own for name, own in record["options"].items() if not _acts(command, name)}
+        acting = ("output", *_ACTING.get(command, ()))
+        found = {name: own for name, own in record["options"].items() if name not in acting}
     options = {name.replace("-", "_"): value for name, value in found.items()}
     unknown = sorted(set(options) - set(known))
     if unknown:
@@ -77,11 +82,6 @@ def read_options(path: Path, command: str, known: Collection[str]) -> dict[str, 
             f"{', '.join(sorted(known))}."
         )
     return options
-
-
-def _acts(command: str, name: str) -> bool:
-    """Whether an option writes a file or runs code, so that only a person may give it."""
-    return name.replace("-", "_") in _ACTING.get(command, ()) or name == "output"
 
 
 def read_record(path: Path) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from typing import IO, Any, Self, final
 from trustsets._common.atomic import atomic_path, is_stream, real_place
 from trustsets._common.resuming import WorkFolder
 from trustsets.errors import InputError
+from trustsets.files.options import write_sidecar
+from trustsets.files.paths import file_digest
 
 __all__ = ["PartStore"]
 
@@ -75,9 +77,9 @@ class PartStore:
 
     def finish(
         self,
-        assemble: Callable[[IO[bytes]], None],
+        assemble: Callable[[IO[bytes]], object],
         check: Callable[[], None] = lambda: None,
-        beside: Callable[[str], tuple[Path, str]] | None = None,
+        record: dict[str, Any] | None = None,
     ) -> None:
         """Put the output in its place and remove the parts.
 
@@ -88,20 +90,16 @@ class PartStore:
         check : callable
             Called before the output appears; if it raises an error, the parts stay for the next
             run.
-        beside : callable, optional
-            Maps the SHA-256 of the output to the place and the text of a small file beside it.
-            A pipe or a device gets none.
+        record : dict, optional
+            Options to write beside the output. A pipe or a device gets none.
         """
         with atomic_path(self.output) as temporary:
             with temporary.open("wb") as file:
                 assemble(file)
-            with temporary.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = file_digest(temporary)
             check()
-        if beside is not None and not is_stream(self.output):
-            path, text = beside(digest)
-            with atomic_path(path) as temporary:
-                temporary.write_text(text, encoding="utf-8")
+        if record is not None and not is_stream(self.output):
+            write_sidecar(self.output, record, digest)
         self._folder.finish()
 
 

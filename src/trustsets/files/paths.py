@@ -20,6 +20,7 @@ __all__ = [
     "arrow_file",
     "check_output",
     "content_digest",
+    "file_digest",
     "file_identity",
     "part_files",
     "plain_file",
@@ -121,15 +122,16 @@ def content_digest(path: StrPath) -> str:
     """SHA-256 of the content of a file, or of the names and contents of a folder."""
     target = Path(path)
     if not target.is_dir():
-        return _file_digest(plain_file(target))
+        return file_digest(plain_file(target))
     whole = hashlib.sha256()
     for file in _files(target):
         name = os.fsencode(file.relative_to(target))
-        whole.update(b"%d:%s%s" % (len(name), name, _file_digest(plain_file(file)).encode()))
+        whole.update(b"%d:%s%s" % (len(name), name, file_digest(plain_file(file)).encode()))
     return whole.hexdigest()
 
 
-def _file_digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
+    """SHA-256 of the content of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -15,10 +15,9 @@ from trustsets._common.quantiles import check_alphas
 from trustsets.errors import InputError
 from trustsets.files.memory import rows_that_fit
 from trustsets.files.naming import ROW
-from trustsets.files.options import bound_record, sidecar
 from trustsets.files.parts import PartStore
 from trustsets.files.paths import Snapshot, check_output, content_digest
-from trustsets.files.set_files import PREDICTION_SUFFIXES, has_sidecar, write_tables
+from trustsets.files.set_files import PREDICTION_SUFFIXES, write_tables
 from trustsets.files.source import OutputsFile, in_file, open_outputs
 from trustsets.files.tables import predict_table
 from trustsets.predictors import Predictor, load
@@ -143,9 +142,7 @@ def predict_file(
         store.finish(
             lambda file: _assemble(file, kind, store, record, summary),
             before.check,
-            (lambda digest: (sidecar(target), bound_record(record, digest)))
-            if has_sidecar(target)
-            else None,
+            None if kind == ".parquet" else record,
         )
     return summary
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PREDICTION_SUFFIXES",
-    "has_sidecar",
     "read_alpha",
     "read_predictions",
     "write_tables",
@@ -40,11 +39,6 @@ _BATCH = 1 << 14
 # A set, its threshold (None for infinity) and its status.
 _Row = tuple[list[Any], float | None, str]
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-
-
-def has_sidecar(path: Path) -> bool:
-    """Whether the options need a file of their own."""
-    return path.suffix.lower() != ".parquet"
 
 
 def write_tables(

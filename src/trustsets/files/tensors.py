@@ -49,7 +49,9 @@ _DTYPES = {
 def tensor_columns(path: Path) -> dict[str, Column]:
     """Tensors by name; class names may stand in the metadata, as a JSON list ``classes``."""
     with _opened(path) as file:
-        found: dict[str, Column] = {name: _column(path, file, name) for name in file.keys()}
+        found: dict[str, Column] = {
+            name: _TensorColumn(path, name, file, name) for name in file.keys()
+        }
         metadata = file.metadata() or {}
     if _CLASSES in metadata and _CLASSES not in found:
         found[_CLASSES] = class_column(path, metadata[_CLASSES])
@@ -127,7 +129,7 @@ def _shard_fields(path: Path) -> dict[str, Column]:
                 f"{path}: not a shard that trustsets wrote ({error}); extract again."
             ) from error
         found: dict[str, Column] = {
-            name: _column(path, file, key, name) for name, key in tensors.items()
+            name: _TensorColumn(path, name, file, key) for name, key in tensors.items()
         }
     return found | {
         name: MemoryColumn(path, name, text_array(path, name, own)) for name, own in texts.items()
@@ -149,18 +151,15 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
 
 
-def _column(path: Path, file: Any, key: str, name: str | None = None) -> "_TensorColumn":
-    view = file.get_slice(key)
-    return _TensorColumn(path, name or key, key, tuple(view.get_shape()), str(view.get_dtype()))
-
-
 @final
 class _TensorColumn(Column):
     """One tensor; every read opens the file again, so that no mapped page stays in memory."""
 
-    def __init__(self, path: Path, name: str, key: str, shape: tuple[int, ...], kind: str) -> None:
+    def __init__(self, path: Path, name: str, file: Any, key: str) -> None:
+        view = file.get_slice(key)
         # An unknown type gets a dtype that no array may have; it is refused where it is used.
-        super().__init__(path, name, shape, np.dtype(_DTYPES.get(kind, "V2")))
+        dtype = np.dtype(_DTYPES.get(str(view.get_dtype()), "V2"))
+        super().__init__(path, name, tuple(view.get_shape()), dtype)
         self._key = key
 
     def read(self, start: int, stop: int) -> Array:
