@@ -11,20 +11,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
 
 from trustsets._common.arrays import Array, Floats
-from trustsets.errors import InputError, NotCalibratedError, TrustSetsError
+from trustsets.errors import InputError, TrustSetsError
 from trustsets.extras.ray_work import Paths, import_ray, input_files
 from trustsets.files.source import TrainingFile, read_training
-from trustsets.neighbours.inputs import (
-    as_labels,
-    as_matrix,
-    as_stored,
-    class_codes,
-    class_positions,
-)
+from trustsets.neighbours.inputs import as_labels, as_matrix, as_stored, class_codes
 from trustsets.neighbours.partial import ShardSearch, merged_distances
 from trustsets.neighbours.points import (
     ClassDistances,
@@ -33,17 +25,15 @@ from trustsets.neighbours.points import (
     IndexArray,
     NearestSquares,
     Pairs,
-    row_scales,
+    Queries,
     search_points,
     sort_by_class,
     spread,
     squares_about,
 )
-from trustsets.trust import TrustScore, trust_ratio, warn_small_classes
+from trustsets.neighbours.ratio import DistanceRatio
 
 __all__ = ["ShardedTrustScore"]
-
-_Queries = tuple[FloatArray, Floats, IndexArray]
 
 # Bytes of queries that travel to the shards at a time, and how many such blocks are on their way.
 _BLOCK_BYTES = 32 << 20
@@ -72,7 +62,7 @@ class _Setting:
 
 
 @final
-class ShardedTrustScore(BaseEstimator):
+class ShardedTrustScore(DistanceRatio):
     """`TrustScore` with its training points on the machines of a Ray cluster.
 
     For training sets that do not fit one machine. Scores and distances equal those of
@@ -132,13 +122,13 @@ class ShardedTrustScore(BaseEstimator):
         options : dict, optional
             Options of the actors in Ray's words, such as ``{"num_cpus": 4, "memory": 60e9}``.
         """
-        TrustScore(**self.get_params(deep=False))._check_parameters()
+        self._check_common()
         ray = import_ray()
         files = [str(path) for path in input_files(shards)]
         look = ray.remote(_look_into)
         contents = list(_answers(ray, [look.remote(path) for path in files]))
         setting, sizes, width = self._setting(files, contents)
-        warn_small_classes(setting.classes, sizes, self.neighbour)
+        self._warn_small(setting.classes, sizes)
         dealt = np.array_split(np.array(files), min(workers or len(files), len(files)))
         actor = ray.remote(_Shard).options(
             **{"scheduling_strategy": "SPREAD", **(options or {})},
@@ -154,21 +144,6 @@ class ShardedTrustScore(BaseEstimator):
         self.classes_, self.sizes_ = setting.classes, sizes
         self.n_features_in_, self.scale_ = width, scale
         return self
-
-    def distances(
-        self, features: ArrayLike, predicted: ArrayLike
-    ) -> tuple[Floats, Floats, NDArray[Any]]:
-        """Distances to the predicted class and to the nearest other one, as in `TrustScore`."""
-        found = self._measure(features, predicted)
-        own, other = found.own, found.other
-        if self.squared:
-            own, other = own**2, other**2
-        return own, other, self.classes_[np.maximum(found.other_class, 0)]
-
-    def score(self, features: ArrayLike, predicted: ArrayLike) -> Floats:
-        """Trust scores, (n,) float64, as in `TrustScore`."""
-        own, other, _ = self.distances(features, predicted)
-        return trust_ratio(own, other, self.scale_**2 if self.squared else self.scale_)
 
     def _setting(
         self, files: Sequence[str], contents: Sequence[_Contents]
@@ -195,38 +170,25 @@ class ShardedTrustScore(BaseEstimator):
         dtype = str(np.result_type(*(content.dtype for content in contents)))
         return _Setting(self.get_params(deep=False), dtype, classes, needed), sizes, first.width
 
-    def _measure(self, features: ArrayLike, predicted: ArrayLike) -> ClassDistances:
-        if not hasattr(self, "classes_"):
-            raise NotCalibratedError(
-                "ShardedTrustScore has no training points yet. Call fit(shards) first."
-            )
-        matrix = as_matrix(features, "features")
-        if matrix.shape[1] != self.n_features_in_:
-            raise InputError(
-                f"features must have the {self.n_features_in_} columns of the training points, got "
-                f"{matrix.shape[1]}. Pass features of the same layer of the same model."
-            )
-        own = class_positions(predicted, self.classes_, len(matrix))
-        scale = row_scales(matrix, self.normalize)
-        rows = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (8 * matrix.shape[1])))
-        blocks = (slice(start, start + rows) for start in range(0, len(matrix), rows))
-        asked = (self._ask(matrix[block], scale[block], own[block]) for block in blocks)
+    def _measure(self, queries: Queries) -> ClassDistances:
+        total, width = queries.shape
+        rows = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (8 * width)))
+        blocks = (np.arange(start, min(start + rows, total)) for start in range(0, total, rows))
+        asked = (self._ask(queries.take(block)) for block in blocks)
         parts = [finish() for finish in _ahead(asked, _AHEAD)]
         return ClassDistances(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
-    def _ask(
-        self, features: FloatArray, scale: Floats, own: IndexArray
-    ) -> Callable[[], ClassDistances]:
+    def _ask(self, queries: Queries) -> Callable[[], ClassDistances]:
         """Send a block of queries to every shard; the function returned waits for the answers."""
         ray = import_ray()
-        common = (self._shared, ray.put((features, scale, own)))
+        common = (self._shared, ray.put(queries))
         first = [actor.nearest.remote(*common) for actor in self._actors]
 
         def second(bound: Floats) -> Iterator[Pairs]:
             placed = ray.put(bound)
             return _answers(ray, [actor.within.remote(*common, placed) for actor in self._actors])
 
-        return lambda: merged_distances(_answers(ray, first), second, own, self._needed)
+        return lambda: merged_distances(_answers(ray, first), second, queries.own, self._needed)
 
 
 class _Shard:
@@ -259,13 +221,13 @@ class _Shard:
         """Sum of the squared distances from `mean`."""
         return squares_about(self._points_and_search(setting)[0].features, mean)
 
-    def nearest(self, setting: _Setting, queries: _Queries) -> NearestSquares:
+    def nearest(self, setting: _Setting, queries: Queries) -> NearestSquares:
         """See `ShardSearch.nearest`."""
-        return self._points_and_search(setting)[1].nearest(*queries)
+        return self._points_and_search(setting)[1].nearest(queries)
 
-    def within(self, setting: _Setting, queries: _Queries, bound: Floats) -> Pairs:
+    def within(self, setting: _Setting, queries: Queries, bound: Floats) -> Pairs:
         """See `ShardSearch.within`."""
-        return self._points_and_search(setting)[1].within(*queries, bound)
+        return self._points_and_search(setting)[1].within(queries, bound)
 
 
 def _load(paths: Sequence[str], setting: _Setting) -> tuple[ClassPoints, ShardSearch]:

@@ -18,24 +18,23 @@ With `neighbour=1` the first round already is the result: a minimum over shards.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from trustsets._common.arrays import Floats
 from trustsets.neighbours.exact import ExactSearch
 from trustsets.neighbours.points import (
     ClassDistances,
     ClassPoints,
-    FloatArray,
     IndexArray,
     NearestSquares,
     Pairs,
+    Queries,
 )
 
 __all__ = ["ShardSearch", "merged_distances"]
-
-Squares = NDArray[np.float64]
 
 
 @final
@@ -67,28 +66,26 @@ class ShardSearch:
         self._width = int(needed.max())
         self._search = ExactSearch(points, self._width, memory=memory, needed=needed[places])
 
-    def nearest(self, features: FloatArray, scale: Squares, own: IndexArray) -> NearestSquares:
-        """Give the shard's part of the first round; `own` are positions among all classes."""
-        found = self._search.nearest_squares(features, scale, self._local(own))
-        lists = np.full((len(own), self._width), np.inf)
+    def nearest(self, queries: Queries) -> NearestSquares:
+        """Give the shard's part of the first round; own classes are places among all classes."""
+        found = self._search.nearest_squares(self._local(queries))
+        lists = np.full((len(queries.own), self._width), np.inf)
         lists[:, : found.own.shape[1]] = found.own
         named = np.where(found.other_class < 0, -1, self._places[found.other_class])
         return NearestSquares(lists, found.other, named)
 
-    def within(
-        self, features: FloatArray, scale: Squares, own: IndexArray, bound: Squares
-    ) -> Pairs:
+    def within(self, queries: Queries, bound: Floats) -> Pairs:
         """Give the shard's part of the second round."""
-        found = self._search.within(features, scale, self._local(own), bound)
+        found = self._search.within(self._local(queries), bound)
         return Pairs(found.query, self._places[found.code], found.square)
 
-    def _local(self, own: IndexArray) -> IndexArray:
-        return np.where(own < 0, -1, self._here[own])
+    def _local(self, queries: Queries) -> Queries:
+        return replace(queries, own=np.where(queries.own < 0, -1, self._here[queries.own]))
 
 
 def merged_distances(
     first: Iterable[NearestSquares],
-    second: Callable[[Squares], Iterable[Pairs]],
+    second: Callable[[Floats], Iterable[Pairs]],
     own: IndexArray,
     needed: IndexArray,
 ) -> ClassDistances:
@@ -135,7 +132,7 @@ def _merge_nearest(parts: Iterable[NearestSquares]) -> NearestSquares:
 
 def _merge_pairs(
     parts: Iterable[Pairs], needed: IndexArray, total: int
-) -> tuple[Squares, IndexArray]:
+) -> tuple[Floats, IndexArray]:
     """Join second rounds: squared distance to the nearest other class, and that class.
 
     `total` is the number of queries.

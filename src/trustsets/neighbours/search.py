@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from trustsets._common.arrays import Floats
 from trustsets.errors import InputError
-from trustsets.neighbours.points import ClassDistances, ClassPoints, FloatArray, IndexArray
+from trustsets.neighbours.points import ClassDistances, ClassPoints, Queries
 
 __all__ = ["APPROXIMATIONS", "Search", "make_search"]
 
@@ -20,17 +18,11 @@ class Search(Protocol):
     """What every search of this folder can do."""
 
     def distances(
-        self,
-        features: FloatArray,
-        scale: NDArray[np.float64],
-        own: IndexArray,
-        advance: Callable[[int], None] | None = None,
+        self, queries: Queries, advance: Callable[[int], None] | None = None
     ) -> ClassDistances:
         """Distances to the own and the nearest other class."""
 
-    def own_distances(
-        self, features: FloatArray, scale: NDArray[np.float64], own: IndexArray
-    ) -> NDArray[np.float64]:
+    def own_distances(self, queries: Queries) -> Floats:
         """Distances to the own class."""
 
 

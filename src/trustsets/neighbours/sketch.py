@@ -14,12 +14,16 @@ as `a_q + b_x - 2 <(z, t)_q, (z, t)_x>`; `Sketch.slack` bounds the rounding erro
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.neighbours.points import FloatArray, IndexArray
+from trustsets._common.arrays import Floats
+from trustsets.neighbours.points import ClassPoints, FloatArray, IndexArray
+
+if TYPE_CHECKING:
+    from trustsets.neighbours.torch_search import TorchPoints
 
 __all__ = ["FAR", "Costs", "Projection", "Sketch", "build_sketch", "principal_directions"]
 
@@ -82,8 +86,8 @@ class Projection:
 
     rest: NDArray[np.float32]
     head: NDArray[np.float32]
-    square: NDArray[np.float64]
-    norm: NDArray[np.float64]
+    square: Floats
+    norm: Floats
 
 
 @dataclass(frozen=True)
@@ -102,8 +106,8 @@ class Sketch:
         Share of the points that the bound is expected to leave.
     """
 
-    mean: NDArray[np.float64]
-    basis: NDArray[np.float64] | None
+    mean: Floats
+    basis: Floats | None
     head: int
     unit: float
     survivors: float
@@ -113,9 +117,7 @@ class Sketch:
         """Coordinates kept, `r`."""
         return len(self.mean) if self.basis is None else int(self.basis.shape[1])
 
-    def slack(
-        self, norm: NDArray[np.float64], radius: float
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def slack(self, norm: Floats, radius: float) -> tuple[Floats, Floats]:
         """Return rounding allowances `(e, E)` of queries of centred norm `norm`.
 
         `radius` is the largest centred norm of a point; both are as `Projection` gives them.
@@ -140,7 +142,7 @@ class Sketch:
         """The same directions, in units that bring points of centred norm `radius` near 1."""
         return replace(self, unit=self.unit * float(2.0 ** -np.round(np.log2(radius))))
 
-    def project(self, rows: NDArray[np.float64]) -> Projection:
+    def project(self, rows: Floats) -> Projection:
         """Project scaled float64 rows (b, d)."""
         centred = rows - self.mean
         centred *= self.unit
@@ -161,22 +163,9 @@ class Sketch:
         return Projection(rest, head, np.einsum("ij,ij->i", wide, wide), norm)
 
 
-class Rows(Protocol):
-    """What a sketch needs to know of the points: `ClassPoints`, or the same on another device."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Points and dimensions."""
-
-    @property
-    def codes(self) -> IndexArray:
-        """Class of each point."""
-
-    def rows(self, index: IndexArray | slice) -> NDArray[np.float64]:
-        """Scaled rows in float64."""
-
-
-def build_sketch(points: Rows, costs: Costs = CPU_COSTS, neighbour: int = 1) -> Sketch:
+def build_sketch(
+    points: ClassPoints | TorchPoints, costs: Costs = CPU_COSTS, neighbour: int = 1
+) -> Sketch:
     """Choose centre, directions and head for `points` by the estimated cost of a search.
 
     The choice is deterministic and touches speed alone: any head gives the same distances.
@@ -200,7 +189,7 @@ def build_sketch(points: Rows, costs: Costs = CPU_COSTS, neighbour: int = 1) -> 
 
 def principal_directions(
     centred: NDArray[np.float32], count: int, rng: np.random.Generator
-) -> NDArray[np.float64]:
+) -> Floats:
     """Leading principal directions of centred rows (n, d), by decreasing variance.
 
     They come as orthonormal columns (d, count). Above `EIGH_LIMIT` dimensions subspace iteration is
@@ -224,7 +213,7 @@ def principal_directions(
 def _choose_head(
     rows: NDArray[np.float32],
     codes: IndexArray,
-    basis: NDArray[np.float64],
+    basis: Floats,
     costs: Costs,
     neighbour: int,
 ) -> tuple[int, float]:

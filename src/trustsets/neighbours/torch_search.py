@@ -14,15 +14,15 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from trustsets._common.arrays import Floats
 from trustsets.neighbours.points import (
     BLOCK_ROWS,
     ClassDistances,
     ClassPoints,
-    FloatArray,
     IndexArray,
+    Queries,
 )
 from trustsets.neighbours.sketch import FAR, Costs, build_sketch
 
@@ -73,10 +73,10 @@ class TorchPoints:
         """Scaled rows in float64, on the device."""
         return self.features[index].double() * self.scale[index, None]
 
-    def rows(self, index: IndexArray | slice) -> NDArray[np.float64]:
+    def rows(self, index: IndexArray | slice) -> Floats:
         """Scaled rows in float64, as NumPy."""
         where = index if isinstance(index, slice) else torch.from_numpy(index)
-        taken: NDArray[np.float64] = self.take(where).cpu().numpy()
+        taken: Floats = self.take(where).cpu().numpy()
         return taken
 
 
@@ -172,17 +172,13 @@ class TorchSearch:
         return full, leading, leading.double().square().sum(dim=1), norm
 
     def distances(
-        self,
-        features: FloatArray | Tensor,
-        scale: NDArray[np.float64] | Tensor,
-        own: IndexArray,
-        advance: Callable[[int], None] | None = None,
+        self, queries: Queries, advance: Callable[[int], None] | None = None
     ) -> ClassDistances:
-        """Distances of the rows `features * scale[:, None]`; as `ExactSearch.distances`."""
-        total = len(features)
+        """Distances as those of `ExactSearch`; rows and scales may also be tensors."""
+        total = len(queries.own)
         result = ClassDistances(np.empty(total), np.empty(total), np.empty(total, np.int64))
         with _fast_products(self.device):
-            for chosen, block in self._blocks(features, scale, own):
+            for chosen, block in self._blocks(queries):
                 result.own[chosen] = self._own(block).cpu().numpy()
                 other, classes = self._other(block)
                 result.other[chosen] = other.cpu().numpy()
@@ -191,39 +187,26 @@ class TorchSearch:
                     advance(len(chosen))
         return result
 
-    def own_distances(
-        self,
-        features: FloatArray | Tensor,
-        scale: NDArray[np.float64] | Tensor,
-        own: IndexArray,
-    ) -> NDArray[np.float64]:
+    def own_distances(self, queries: Queries) -> Floats:
         """Distance to the own class alone."""
-        result = np.empty(len(features))
+        result = np.empty(len(queries.own))
         with _fast_products(self.device):
-            for chosen, block in self._blocks(features, scale, own):
+            for chosen, block in self._blocks(queries):
                 result[chosen] = self._own(block).cpu().numpy()
         return result
 
-    def _blocks(
-        self, features: FloatArray | Tensor, scale: NDArray[np.float64] | Tensor, own: IndexArray
-    ) -> Iterator[tuple[IndexArray, _Block]]:
+    def _blocks(self, queries: Queries) -> Iterator[tuple[IndexArray, _Block]]:
         """Yield the numbers of some queries, and their block; queries of a class are together."""
         room = int(QUERY_SHARE * self.memory / (32 * self.points.shape[1]))
         size = min(max(room, 1), TILE_QUERIES)
-        order = np.argsort(own, kind="stable")
+        order = np.argsort(queries.own, kind="stable")
         for start in range(0, len(order), size):
             chosen = order[start : start + size]
-            yield chosen, self._block(features, scale, own, chosen)
+            yield chosen, self._block(queries.take(chosen))
 
-    def _block(
-        self,
-        features: FloatArray | Tensor,
-        scale: NDArray[np.float64] | Tensor,
-        own: IndexArray,
-        chosen: IndexArray,
-    ) -> _Block:
-        rows = torch.as_tensor(features[chosen]).to(self.device).double()
-        rows *= torch.as_tensor(scale[chosen]).to(self.device)[:, None]
+    def _block(self, queries: Queries) -> _Block:
+        rows = torch.as_tensor(queries.features).to(self.device).double()
+        rows *= torch.as_tensor(queries.scale).to(self.device)[:, None]
         coordinates, head, square, norm = self._project(rows)
         drift, _ = self.sketch.slack(norm.cpu().numpy(), self._radius)
         span = norm + self._radius
@@ -232,7 +215,7 @@ class TorchSearch:
         products = 1.01 * TF32_UNIT if self.device.type == "cuda" else 0.0
         error = (terms + products) * (span * 1.00001) ** 2
         placed = torch.from_numpy(drift).to(self.device)
-        return _Block(own[chosen], rows, coordinates, head, square, placed, error)
+        return _Block(queries.own, rows, coordinates, head, square, placed, error)
 
     def _own(self, block: _Block) -> Tensor:
         """Distance to the own class; infinite without one."""
