@@ -62,14 +62,10 @@ class Launched(NamedTuple):
 
 @final
 class Runner:
-    """Runs the model on batches and checks what comes out.
+    """Runs a model on batches and checks what comes out.
 
-    Parameters
-    ----------
-    model, tap, place, half
-        The model, what catches its features, its device, and whether in half precision.
-    keep_logits, keep_predicted : bool
-        Keep the logits, and the column of the largest.
+    `tap` catches the features, `place` is the device, and `half` says whether to run in half
+    precision. It keeps the logits, and the column of the largest, as asked.
     """
 
     def __init__(

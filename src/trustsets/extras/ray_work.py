@@ -42,17 +42,9 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 @final
 @dataclass(frozen=True)
 class Piece:
-    """A range of rows of one file: one piece of work.
+    """A range of rows of one file: one piece of work, and one part of the result.
 
-    Attributes
-    ----------
-    number : int
-        Number of the part of the result that it makes.
-    path : str
-    start, stop : int
-        Rows of the file.
-    first_row : int
-        Number of the file's first sample over all files.
+    `first_row` is the number of the file's first sample over all files.
     """
 
     number: int

@@ -29,14 +29,8 @@ _ID = "id"
 class Roles:
     """Names of arrays by what they are; None or empty where there is no such array.
 
-    Attributes
-    ----------
-    kind : "logits" or "probabilities"
-        What `values` holds.
-    groups : dict
-        Names of group columns to names of arrays.
-    ids : tuple of str
-        Arrays to copy to the output.
+    `kind` says what `values` holds. `groups` maps names of group columns to names of arrays, and
+    `ids` are the arrays to copy to the output.
     """
 
     values: str | None
@@ -51,16 +45,10 @@ class Roles:
 def find_roles(
     names: Collection[str], groups: Sequence[str] = (), ids: Sequence[str] = ()
 ) -> Roles:
-    """Tell the arrays apart.
+    """Tell the arrays apart by their names.
 
-    Parameters
-    ----------
-    names : collection of str
-        All names there are.
-    groups : sequence of str
-        Group columns to look for besides those called ``group_NAME`` or ``groups/NAME``.
-    ids : sequence of str
-        Arrays to copy to the output; one called ``id`` is always copied.
+    `groups` are group columns to look for besides those called ``group_NAME`` or ``groups/NAME``;
+    `ids` are arrays to copy to the output besides one called ``id``.
 
     Examples
     --------

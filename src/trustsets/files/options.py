@@ -48,18 +48,11 @@ def write_sidecar(path: Path, record: dict[str, Any], digest: str) -> None:
 
 
 def read_options(path: Path, command: str, known: Collection[str]) -> dict[str, Any]:
-    """Options of a command from a TOML file, or from any output of the same command.
+    """Options of a command, of which `known` are all names, from a file.
 
-    Parameters
-    ----------
-    path : path
-        A TOML file has the options at its top or in a table ``[command]``, in the words of the
-        command line with ``-`` or ``_``. From any other file, which may have come from anywhere,
-        options that say where to write or which code to run are not taken.
-    command : str
-        Name of the command.
-    known : collection of str
-        Names of its options.
+    A TOML file has the options at its top or in a table ``[command]``, in the words of the command
+    line with ``-`` or ``_``. Any other file is an output of the same command. As it may have come
+    from anywhere, options that say where to write or which code to run are not taken from it.
     """
     if not path.exists():
         raise InputError(f"{path}: there is no such file to take options from.")

@@ -23,14 +23,9 @@ _DIGITS = 16
 
 @final
 class PartStore:
-    """Numbered parts of an output; use it as a context.
+    """Numbered parts of an output file, whose folder must exist; use it as a context.
 
-    Parameters
-    ----------
-    output : path
-        The file to make; its folder must exist.
-    setting : JSON data
-        All that every part depends on; see `WorkFolder`.
+    `setting` is all that every part depends on, as JSON data; see `WorkFolder`.
     """
 
     def __init__(self, output: str | os.PathLike[str], setting: Any) -> None:
@@ -83,15 +78,9 @@ class PartStore:
     ) -> None:
         """Put the output in its place and remove the parts.
 
-        Parameters
-        ----------
-        assemble : callable
-            Writes the output to an open file.
-        check : callable
-            Called before the output appears; if it raises an error, the parts stay for the next
-            run.
-        record : dict, optional
-            Options to write beside the output. A pipe or a device gets none.
+        `assemble` writes the output to an open file. `check` is called before the output appears;
+        if it raises an error, the parts stay for the next run. A record is written beside the
+        output, unless this is a pipe or a device.
         """
         with atomic_path(self.output) as temporary:
             with temporary.open("wb") as file:

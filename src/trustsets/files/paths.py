@@ -69,14 +69,8 @@ def check_output(
 ) -> Path:
     """The path of an output that may be written.
 
-    Parameters
-    ----------
-    path : path
-        Its folder must exist, and its extension must be one of `suffixes`.
-    suffixes : sequence of str
-        Such as ``(".json",)``.
-    inputs : sequence of paths or None
-        What is read to make it; the output must not replace any of them.
+    Its folder must exist, its extension must be one of `suffixes`, and it must not replace any of
+    the `inputs` that are read to make it.
     """
     target = Path(path)
     if target.suffix.lower() not in suffixes:

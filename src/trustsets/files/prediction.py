@@ -36,18 +36,9 @@ DEFAULT_MEMORY = 1 << 30
 @final
 @dataclass
 class PredictionSummary:
-    """What the sets of a file are like.
+    """What the sets of a file are like: how many have each size, and each status by its word.
 
-    Attributes
-    ----------
-    n, n_classes : int
-        Samples and classes.
-    sizes : Counter
-        How many sets have each size.
-    status : Counter
-        How many sets have each status, by its word.
-    continued : int
-        Samples that an earlier, interrupted run had done.
+    `continued` are the samples that an earlier, interrupted run had done.
     """
 
     n: int

@@ -109,12 +109,8 @@ def _without_infinity(row: dict[str, Any]) -> dict[str, Any]:
 def read_predictions(path: Path, classes: Array) -> PredictionSets:
     """Prediction sets of a file that `trustsets predict` wrote.
 
-    Parameters
-    ----------
-    path : path
-        Parquet (a file or a folder of parts), CSV or JSON lines.
-    classes : array of shape (K,)
-        All class names, in the order of the columns of the outputs.
+    It is Parquet (a file or a folder of parts), CSV or JSON lines. `classes` are all class names,
+    in the order of the columns of the outputs.
     """
     alpha = read_alpha(path)
     readers = {".parquet": _parquet_rows, ".csv": _csv_rows, ".jsonl": _json_rows}

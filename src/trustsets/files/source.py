@@ -285,13 +285,7 @@ def read_training(
 
 @final
 class TrainingFile:
-    """Features and labels of training samples on disk, checked but not read.
-
-    Attributes
-    ----------
-    features, labels : Column
-        Their shapes agree.
-    """
+    """Columns of features and labels of training samples, whose shapes agree."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)

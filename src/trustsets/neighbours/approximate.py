@@ -72,15 +72,8 @@ def measured_recall(
 class ClusterSearch:
     """Own class exactly, other classes among the points of the nearest clusters (FAISS IVF).
 
-    Parameters
-    ----------
-    points : ClassPoints
-    neighbour : int
-        As in `ExactSearch`.
-    probes : int
-        Clusters visited per query; all of them makes the search exact but for ties.
-    memory : int, optional
-        Bytes of working memory.
+    `probes` clusters are visited per query; all of them make the search exact but for ties. The
+    other parameters are those of `ExactSearch`.
     """
 
     def __init__(

@@ -41,16 +41,9 @@ __all__ = ["ShardSearch", "merged_distances"]
 class ShardSearch:
     """The search of one shard, in the numbers that the classes have over all shards.
 
-    Parameters
-    ----------
-    points : ClassPoints
-        The points of the shard; every class of theirs has one.
-    places : (L,) int64
-        Positions of these classes among all, in increasing order: ties are then broken alike.
-    needed : (K,) int64
-        Points that stand for each of all classes: `min(size over all shards, neighbour)`.
-    memory : int, optional
-        Bytes of working memory.
+    Every class of `points` has one; `places` are the positions of these classes among all, in
+    increasing order: ties are then broken alike. `needed` (K,) are the points that stand for each
+    of all classes, `min(size over all shards, neighbour)`.
     """
 
     def __init__(
@@ -91,16 +84,8 @@ def merged_distances(
 ) -> ClassDistances:
     """Distances over all shards, equal to those of one search of all points, bit for bit.
 
-    Parameters
-    ----------
-    first : iterable of NearestSquares
-        What `ShardSearch.nearest` gave in each shard.
-    second : callable
-        Given the bounds of the queries, what `ShardSearch.within` gives in each shard. Called if
-        any class needs more than one point.
-    own : (n,) int64
-        Positions of the own classes, -1 for none.
-    needed : (K,) int64
+    `first` is what `ShardSearch.nearest` gave in each shard. `second`, called if any class needs
+    more than one point, maps the bounds of the queries to what `ShardSearch.within` gives in each.
     """
     merged = _merge_nearest(first)
     if needed.max() > 1:

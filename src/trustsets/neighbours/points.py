@@ -41,16 +41,10 @@ BLOCK_ROWS = 4096
 
 
 class ClassDistances(NamedTuple):
-    """What a search returns for `n` queries.
+    """Distances of `n` queries to their own and to the nearest other class.
 
-    Attributes
-    ----------
-    own : (n,) float64
-        Distance to the query's own class; infinite where that class has no points.
-    other : (n,) float64
-        Distance to the nearest other class; infinite where there is none.
-    other_class : (n,) int64
-        Position of that class, the first one among equals; -1 where there is none.
+    They are infinite where there is no such class or it has no points. `other_class` is the
+    place of the other class, the first one among equals, and -1 where there is none.
     """
 
     own: Floats
@@ -61,14 +55,9 @@ class ClassDistances(NamedTuple):
 class NearestSquares(NamedTuple):
     """Squared distances of `n` queries to some of the points, to be merged with those to others.
 
-    Attributes
-    ----------
-    own : (n, k) float64
-        The nearest points of the query's own class in increasing order, infinite past the last.
-    other : (n,) float64
-        Distance to the nearest other class that has the points it needs here; else infinite.
-    other_class : (n,) int64
-        Position of that class, the first one among equals; -1 where there is none.
+    `own` (n, k) are the nearest points of the query's own class in increasing order, infinite past
+    the last. `other` is the distance to the nearest other class that has the points it needs here,
+    and else infinite; `other_class` is as in `ClassDistances`.
     """
 
     own: Floats

@@ -31,17 +31,9 @@ def make_search(
 ) -> Search:
     """Make the search of some points.
 
-    Parameters
-    ----------
-    points : ClassPoints
-    neighbour : int
-        Which nearest point of a class the distance to it is measured to.
-    device : str
-        ``"cpu"``, or a torch device.
-    probes : int, optional
-        Clusters that an approximate search visits (FAISS); None makes an exact search.
-    memory : int, optional
-        Bytes of working memory.
+    The distance to a class is that to its `neighbour`-th nearest point. `device` is ``"cpu"`` or a
+    torch device, `probes` the clusters that an approximate search visits (FAISS; None makes an
+    exact search), and `memory` the bytes of working memory.
     """
     if probes is not None:
         return _cluster_search(points, neighbour, probes, memory)

@@ -49,12 +49,8 @@ FAR = 2.0**40
 class Costs:
     """Relative times of the steps of a search; only their ratios matter.
 
-    Attributes
-    ----------
-    product : one multiply-add of the blocked matrix product.
-    pair : looking at one bound.
-    refine : the second bound of one survivor.
-    direct : one coordinate of a full distance.
+    They are one multiply-add of the matrix product, looking at one bound, the second bound of one
+    survivor, and one coordinate of a full distance.
     """
 
     product: float
@@ -230,7 +226,8 @@ def _choose_head(
         return dimension, 1.0
     squares = (np.einsum("ij,ij->i", queries, queries), np.einsum("ij,ij->i", rows, rows))
     full = squares[0][:, None] + squares[1] - 2.0 * (queries @ rows.T)
-    best = _kth_smallest(np.where(foreign, full, np.inf), neighbour)
+    column = min(neighbour, total) - 1
+    best = np.partition(np.where(foreign, full, np.inf), column, axis=1)[:, column]
     narrow = basis.astype(np.float32)
     seen = (queries @ narrow, rows @ narrow)
     plain = costs.product * (dimension + 1) + costs.pair
@@ -246,12 +243,6 @@ def _choose_head(
     return head, left
 
 
-def _kth_smallest(values: FloatArray, neighbour: int) -> FloatArray:
-    column = min(neighbour, values.shape[1]) - 1
-    smallest: FloatArray = np.partition(values, column, axis=1)[:, column]
-    return smallest
-
-
 def _share_left(
     seen: tuple[FloatArray, FloatArray],
     head: int,
@@ -261,12 +252,8 @@ def _share_left(
 ) -> float:
     """Share of pairs of different classes whose bound from `head` directions is not above `best`.
 
-    Parameters
-    ----------
-    seen : (q, r) and (p, r) coordinates of the queries and of the points
-    squares : their squared norms in all dimensions
-    best : (q,) squared distances
-    foreign : (q, p)
+    `seen` are the coordinates (q, r) of the queries and (p, r) of the points, `squares` their
+    squared norms in all dimensions.
     """
     left, right = seen[0][:, :head], seen[1][:, :head]
     norms = [np.einsum("ij,ij->i", side, side) for side in (left, right)]

@@ -103,16 +103,8 @@ class _Pairs(NamedTuple):
 class TorchSearch:
     """Exact distances from queries to the classes of some points, on a torch device.
 
-    Parameters
-    ----------
-    points : ClassPoints or TorchPoints
-    neighbour : int
-        As in `ExactSearch`.
-    device : str
-        A torch device.
-    memory : int, optional
-        Bytes of working memory; by default 256 MiB on a CPU, and a quarter of what is free on a
-        GPU, at most 8 GiB.
+    The parameters are those of `ExactSearch`. The working memory is by default 256 MiB on a CPU,
+    and on a GPU a quarter of what is free, at most 8 GiB.
     """
 
     def __init__(

@@ -38,12 +38,7 @@ class SupportsTrust(Protocol):
 class Observed:
     """Samples together with their trust; each statistic is computed once.
 
-    Parameters
-    ----------
-    outputs : ModelOutputs
-        The samples.
-    trust : SupportsTrust or array of shape (n,), optional
-        A fitted trust score, or the values that are known already.
+    `trust` is a fitted trust score, or an array of shape (n,) of values that are known already.
     """
 
     def __init__(
