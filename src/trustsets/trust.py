@@ -156,11 +156,6 @@ class TrustScore(DistanceRatio):
             NumPy, pandas or torch; any float type.
         labels : (m,) array
             Class labels of any sortable type.
-
-        Returns
-        -------
-        TrustScore
-            The object itself.
         """
         self._check_parameters()
         matrix = as_matrix(features, "features", half=True)

@@ -163,7 +163,7 @@ def test_every_head_gives_the_same_bits(head):
     rows = points.rows(slice(None)) - whole.mean
     basis = np.linalg.svd(rows, full_matrices=False)[2].T
     kept = None if head == 96 else np.ascontiguousarray(basis[:, : max(head, 20)])
-    sketch = Sketch(whole.mean, kept, head, whole.unit, 1.0)
+    sketch = Sketch(whole.mean, kept, head, whole.unit)
     expected = ExactSearch(points, 2).distances(Queries(queries, scale, own))
     found = ExactSearch(points, 2, sketch=sketch).distances(Queries(queries, scale, own))
     for one, other in zip(found, expected, strict=True):
@@ -190,7 +190,7 @@ def test_bounds_never_exceed_the_distance():
         basis = np.linalg.svd(rows, full_matrices=False)[2][:14].T.copy()
         radius = float(np.linalg.norm(rows, axis=1).max())
         unit = 2.0 ** -np.round(np.log2(radius))
-        sketch = Sketch(mean, basis, min(8, basis.shape[1]), unit, 1.0)
+        sketch = Sketch(mean, basis, min(8, basis.shape[1]), unit)
         asked, given = sketch.project(queries * scale[:, None]), sketch.project(rows + mean)
         drift, error = sketch.slack(asked.norm, float(given.norm.max()))
         squares = (given.head.astype(np.float64) ** 2).sum(axis=1).astype(np.float32)

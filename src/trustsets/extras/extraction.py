@@ -12,13 +12,14 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from trustsets._common.arrays import Array
+from trustsets._common.atomic import StrPath
 from trustsets._common.resuming import WorkFolder
 from trustsets._common.storage import atomic_path
 from trustsets.errors import InputError
@@ -37,7 +38,6 @@ __all__ = ["extract_file"]
 INPUTS = ("inputs", "images", "x")
 """Names under which a file may hold its inputs."""
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
-StrPath = str | os.PathLike[str]
 
 
 def extract_file(
@@ -150,8 +150,7 @@ def _find(spec: str, what: str) -> Callable[..., Any]:
         ) from error
     if not callable(found):
         raise InputError(f"{what} {spec!r} is no function; it is a {type(found).__name__}.")
-    function: Callable[..., Any] = found
-    return function
+    return cast("Callable[..., Any]", found)
 
 
 def _build_model(spec: str, weights: StrPath | None) -> nn.Module:
@@ -160,15 +159,12 @@ def _build_model(spec: str, weights: StrPath | None) -> nn.Module:
         raise InputError(
             f"model {spec!r} returned a {type(network).__name__}; it must return a torch.nn.Module."
         )
-    if weights is not None:
-        _load_weights(network, Path(weights))
-    return network
-
-
-def _load_weights(network: nn.Module, path: Path) -> None:
+    if weights is None:
+        return network
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    path = Path(weights)
     if path.suffix.lower() != ".safetensors":
         raise InputError(
             f"{path}: weights are read from .safetensors files alone, because other kinds can run "
@@ -178,6 +174,7 @@ def _load_weights(network: nn.Module, path: Path) -> None:
         network.load_state_dict(load_file(path))
     except (SafetensorError, RuntimeError) as error:
         raise InputError(f"{path}: these weights do not fit the model: {error}") from error
+    return network
 
 
 def _open_inputs(
@@ -257,7 +254,12 @@ class _Images:
     def __init__(self, path: Path, transform: str | None, classes: Array | None) -> None:
         folders = sorted(folder for folder in path.iterdir() if folder.is_dir())
         self._labelled = bool(folders)
-        self._files = [file for folder in folders or [path] for file in _images(folder)]
+        self._files = [
+            file
+            for folder in folders or [path]
+            for file in sorted(folder.iterdir())
+            if file.suffix.lower() in IMAGE_SUFFIXES
+        ]
         if not self._files:
             raise InputError(
                 f"{path}: there are no images ({', '.join(IMAGE_SUFFIXES)}) in this folder."
@@ -293,10 +295,6 @@ class _Images:
                 f"transform must return a tensor; it returned a {type(tensor).__name__}."
             )
         return tensor
-
-
-def _images(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)
 
 
 def _to_tensor(image: Any) -> Tensor:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trustsets._common.arrays import Array
+from trustsets._common.blocks import ahead
 from trustsets.errors import InputError
 from trustsets.extras.shards import BatchStore, OutputBatches
 
@@ -123,20 +124,10 @@ def run_ahead(runner: Runner, batches: Iterable[Batch], store: BatchStore) -> No
     """
     writes: deque[Future[None]] = deque()
     with ThreadPoolExecutor(max_workers=1) as writer:
-
-        def write(outputs: OutputBatches) -> None:
-            writes.append(writer.submit(store.add, outputs))
+        for launched in ahead(map(runner.launch, batches), 1):
+            writes.append(writer.submit(store.add, runner.fetch(launched)))
             if len(writes) > WRITE_AHEAD or writes[0].done():
                 writes.popleft().result()
-
-        running: Launched | None = None
-        for batch in batches:
-            launched = runner.launch(batch)
-            if running is not None:
-                write(runner.fetch(running))
-            running = launched
-        if running is not None:
-            write(runner.fetch(running))
     for each in writes:
         each.result()
 

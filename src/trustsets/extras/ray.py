@@ -7,7 +7,6 @@ read its training samples from there. Ray is imported when it is used.
 
 import json
 import logging
-import os
 import socket
 import uuid
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trustsets._common import storage
+from trustsets._common.atomic import StrPath
 from trustsets._common.progress import Advance, Progress, no_progress
 from trustsets._common.quantiles import check_alphas
 from trustsets.errors import InputError, StorageError
@@ -129,7 +129,7 @@ def read_outputs(
 def predict_files(
     predictor: Predictor,
     outputs: Paths,
-    result: str | os.PathLike[str],
+    result: StrPath,
     *,
     alpha: float = 0.1,
     memory: int = DEFAULT_MEMORY,

@@ -5,14 +5,15 @@ One actor holds one shard of the points and answers with the few distances that
 reads its shard again.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Self, final
 
 import numpy as np
 
 from trustsets._common.arrays import Array, Floats
+from trustsets._common.blocks import ahead
 from trustsets.errors import InputError, TrustSetsError
 from trustsets.extras.ray_work import Paths, import_ray, input_files
 from trustsets.files.source import TrainingFile, read_training
@@ -136,10 +137,10 @@ class ShardedTrustScore(DistanceRatio):
             max_task_retries=-1,
         )
         shared = ray.put(setting)
-        actors = [actor.remote([str(path) for path in part]) for part in dealt]
-        list(_answers(ray, [each.ready.remote(shared) for each in actors]))
+        actors = [actor.remote([str(path) for path in part], shared) for part in dealt]
+        list(_answers(ray, [each.ready.remote() for each in actors]))
         total = int(sizes.sum())
-        scale = 1.0 if self.normalize else _common_spread(ray, actors, shared, total)
+        scale = 1.0 if self.normalize else _common_spread(ray, actors, total)
         self._actors, self._shared, self._needed = actors, shared, setting.needed
         self.classes_, self.sizes_ = setting.classes, sizes
         self.n_features_in_, self.scale_ = width, scale
@@ -175,18 +176,18 @@ class ShardedTrustScore(DistanceRatio):
         rows = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (8 * width)))
         blocks = (np.arange(start, min(start + rows, total)) for start in range(0, total, rows))
         asked = (self._ask(queries.take(block)) for block in blocks)
-        parts = [finish() for finish in _ahead(asked, _AHEAD)]
+        parts = [finish() for finish in ahead(asked, _AHEAD)]
         return ClassDistances(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
     def _ask(self, queries: Queries) -> Callable[[], ClassDistances]:
         """Send a block of queries to every shard; the function returned waits for the answers."""
         ray = import_ray()
-        common = (self._shared, ray.put(queries))
-        first = [actor.nearest.remote(*common) for actor in self._actors]
+        asked = ray.put(queries)
+        first = [actor.nearest.remote(asked) for actor in self._actors]
 
         def second(bound: Floats) -> Iterator[Pairs]:
             placed = ray.put(bound)
-            return _answers(ray, [actor.within.remote(*common, placed) for actor in self._actors])
+            return _answers(ray, [actor.within.remote(asked, placed) for actor in self._actors])
 
         return lambda: merged_distances(_answers(ray, first), second, queries.own, self._needed)
 
@@ -194,40 +195,35 @@ class ShardedTrustScore(DistanceRatio):
 class _Shard:
     """One shard of the training points; an actor.
 
-    Every call brings the setting, because Ray may have restarted the actor, which then knows only
-    its files.
+    The files are read by the first call: an error in the constructor would be Ray's, not ours.
     """
 
-    def __init__(self, paths: Sequence[str]) -> None:
-        self._paths = paths
-        self._loaded: tuple[ClassPoints, ShardSearch] | None = None
+    def __init__(self, paths: Sequence[str], setting: _Setting) -> None:
+        self._paths, self._setting = paths, setting
 
-    def _points_and_search(self, setting: _Setting) -> tuple[ClassPoints, ShardSearch]:
-        if self._loaded is None:
-            self._loaded = _load(self._paths, setting)
-        return self._loaded
+    @cached_property
+    def _loaded(self) -> tuple[ClassPoints, ShardSearch]:
+        return _load(self._paths, self._setting)
 
-    def ready(self, setting: _Setting) -> None:
+    def ready(self) -> None:
         """Answer once the shard is read."""
-        self._points_and_search(setting)
+        _ = self._loaded
 
-    def sums(self, setting: _Setting) -> Floats:
+    def sums(self) -> Floats:
         """Sum of each column."""
-        points, _ = self._points_and_search(setting)
-        total: Floats = points.features.sum(axis=0, dtype=np.float64)
-        return total
+        return np.asarray(self._loaded[0].features.sum(axis=0, dtype=np.float64))
 
-    def squares(self, setting: _Setting, mean: Floats) -> float:
+    def squares(self, mean: Floats) -> float:
         """Sum of the squared distances from `mean`."""
-        return squares_about(self._points_and_search(setting)[0].features, mean)
+        return squares_about(self._loaded[0].features, mean)
 
-    def nearest(self, setting: _Setting, queries: Queries) -> NearestSquares:
+    def nearest(self, queries: Queries) -> NearestSquares:
         """See `ShardSearch.nearest`."""
-        return self._points_and_search(setting)[1].nearest(queries)
+        return self._loaded[1].nearest(queries)
 
-    def within(self, setting: _Setting, queries: Queries, bound: Floats) -> Pairs:
+    def within(self, queries: Queries, bound: Floats) -> Pairs:
         """See `ShardSearch.within`."""
-        return self._points_and_search(setting)[1].within(queries, bound)
+        return self._loaded[1].within(queries, bound)
 
 
 def _load(paths: Sequence[str], setting: _Setting) -> tuple[ClassPoints, ShardSearch]:
@@ -265,11 +261,11 @@ def _read(paths: Sequence[str], dtype: str) -> tuple[FloatArray, Array, str | No
     return features.astype(wide, copy=False), labels, half
 
 
-def _common_spread(ray: Any, actors: Sequence[Any], shared: Any, total: int) -> float:
+def _common_spread(ray: Any, actors: Sequence[Any], total: int) -> float:
     """Spread of the points of all shards about their common mean."""
-    sums = list(_answers(ray, [actor.sums.remote(shared) for actor in actors]))
+    sums = list(_answers(ray, [actor.sums.remote() for actor in actors]))
     mean = ray.put(np.sum(sums, axis=0) / total)
-    squares = _answers(ray, [actor.squares.remote(shared, mean) for actor in actors])
+    squares = _answers(ray, [actor.squares.remote(mean) for actor in actors])
     return spread(float(sum(squares)), total)
 
 
@@ -283,13 +279,3 @@ def _answers(ray: Any, references: Sequence[Any]) -> Iterator[Any]:
                 raise error.cause from None
             raise
         yield answer
-
-
-def _ahead(items: Iterable[Any], count: int) -> Iterator[Any]:
-    """The same items, each made `count` items before it is used."""
-    waiting: deque[Any] = deque()
-    for item in items:
-        waiting.append(item)
-        if len(waiting) > count:
-            yield waiting.popleft()
-    yield from waiting

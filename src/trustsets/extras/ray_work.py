@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from trustsets._common.atomic import StrPath
 from trustsets.errors import InputError, TrustSetsError
 from trustsets.files.memory import rows_that_fit
 from trustsets.files.part_folder import PartWriter
@@ -36,7 +37,7 @@ __all__ = [
     "write_piece",
 ]
 
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Paths = StrPath | Sequence[StrPath]
 
 
 @final
@@ -125,10 +126,6 @@ def cut(opened: Iterator[OutputsFile], part_rows: int) -> Iterator[Piece]:
         first_row += len(source)
 
 
-def _only_piece(batch: "pa.Table") -> Piece:
-    return Piece(**batch.to_pylist()[0])
-
-
 def predict_batch(batch: "pa.Table", work: Work) -> "pa.Table":
     """Sets of a batch of a dataset."""
     return predict_table(_fetch(work.predictor), batch, work.alpha, ids=work.ids)
@@ -136,7 +133,7 @@ def predict_batch(batch: "pa.Table", work: Work) -> "pa.Table":
 
 def read_piece(batch: "pa.Table", work: Work) -> "pa.Table":
     """Outputs of a range of rows, numbered over all files."""
-    piece = _only_piece(batch)
+    piece = Piece(**batch.to_pylist()[0])
     source = open_outputs(piece.path, groups=work.groups, ids=work.ids)
     return source.table(piece.start, piece.stop, first_row=piece.first_row)
 
@@ -149,9 +146,11 @@ def write_piece(batch: "pa.Table", work: Work) -> "pa.Table":
     """
     import pyarrow as pa
 
-    piece = _only_piece(batch)
+    piece = Piece(**batch.to_pylist()[0])
     try:
-        report = _report(_make_part(piece, work))
+        made = _make_part(piece, work)
+        counts = {"sizes": list(made.sizes.items()), "status": dict(made.status)}
+        report: dict[str, Any] = counts | {"continued": made.continued}
     except TrustSetsError as error:
         report = {"error": [type(error).__name__, str(error)]}
     return pa.table({"number": [piece.number], "report": [json.dumps(report)]})
@@ -169,14 +168,6 @@ def _make_part(piece: Piece, work: Work) -> PredictionSummary:
     else:
         work.writer.write(piece.number, _predicted(piece, work, summary))
     return summary
-
-
-def _report(summary: PredictionSummary) -> dict[str, Any]:
-    return {
-        "continued": summary.continued,
-        "sizes": list(summary.sizes.items()),
-        "status": dict(summary.status),
-    }
 
 
 def _predicted(piece: Piece, work: Work, summary: PredictionSummary) -> Iterator["pa.Table"]:

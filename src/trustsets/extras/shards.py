@@ -6,7 +6,6 @@ noticed and made again.
 """
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from trustsets._common import storage
 from trustsets._common.arrays import Array
+from trustsets._common.atomic import StrPath
 from trustsets._common.resuming import read_kept, require_same
 from trustsets.errors import InputError, StorageError
 from trustsets.files.tensors import MANIFEST, read_manifest, shard_path
@@ -88,7 +88,7 @@ class OutputBatches:
         """All parts, end to end."""
         return cls(*(_join([getattr(part, own.name) for part in parts]) for own in fields(cls)))
 
-    def batches(self) -> Iterator[tuple[int, Array | None, Array | None]]:
+    def batches(self) -> Iterator[tuple[int, Any, Any]]:
         """Size, labels and digest of the inputs of each batch."""
         nothing: list[Array | None] = [None] * len(self.sizes)
         ends = np.cumsum(self.sizes)[:-1]
@@ -131,7 +131,7 @@ class BatchStore:
 
     def __init__(
         self,
-        directory: str | os.PathLike[str] | None,
+        directory: StrPath | None,
         setting: dict[str, Any],
         *,
         keep: bool = True,
@@ -162,9 +162,7 @@ class BatchStore:
         pieces: list[Array] = [getattr(part, name) for part in self._parts]
         return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
 
-    def check_known(
-        self, index: int, size: int, labels: Array | None, digest: Array | None = None
-    ) -> None:
+    def check_known(self, index: int, size: int, labels: Any, digest: Any = None) -> None:
         """Refuse a batch that differs from the stored one in its place.
 
         `digest` is that of its inputs, where they are compared.
@@ -172,9 +170,9 @@ class BatchStore:
         stored_size, stored, stored_digest = self._known[index]
         if size != stored_size:
             self._refuse(f"batch {index} has {size} rows, and {stored_size} are stored")
-        if not _same_labels(stored, labels):
+        if not np.array_equal(stored, labels):
             self._refuse(f"batch {index} has other labels than are stored")
-        if digest is not None and not _same_labels(stored_digest, digest):
+        if digest is not None and not np.array_equal(stored_digest, digest):
             self._refuse(f"batch {index} has other inputs than are stored")
 
     def check_count(self, n_batches: int) -> None:
@@ -262,18 +260,13 @@ def _join(pieces: Sequence[Array | None]) -> Any:
     return np.concatenate(present) if present else None
 
 
-def _same_labels(one: Array | None, other: Array | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return np.array_equal(one, other)
-
-
 def _check_alike(first: OutputBatches, batch: OutputBatches) -> None:
     """All batches have the same classes, feature dimension, and labels or none."""
-    for name, one, other in [
-        ("classes", _width(first.logits), _width(batch.logits)),
-        ("features", _width(first.features), _width(batch.features)),
+    for name, arrays in [
+        ("classes", (first.logits, batch.logits)),
+        ("features", (first.features, batch.features)),
     ]:
+        one, other = (0 if array is None else array.shape[1] for array in arrays)
         if one != other:
             raise InputError(
                 f"the model gives {other} {name} for a batch, and {one} for the first; all batches "
@@ -286,11 +279,7 @@ def _check_alike(first: OutputBatches, batch: OutputBatches) -> None:
         )
 
 
-def _width(array: Array | None) -> int:
-    return 0 if array is None else int(array.shape[1])
-
-
-def shard_paths(directory: str | os.PathLike[str]) -> list[Path]:
+def shard_paths(directory: StrPath) -> list[Path]:
     """Files of a directory's shards, in order, as many as its manifest counts."""
     folder = Path(directory)
     count = read_manifest(folder)["shards"]
@@ -299,7 +288,7 @@ def shard_paths(directory: str | os.PathLike[str]) -> list[Path]:
     return [shard_path(folder, number) for number in range(min(count, there + 1))]
 
 
-def read_shards(directory: str | os.PathLike[str]) -> Iterator[OutputBatches]:
+def read_shards(directory: StrPath) -> Iterator[OutputBatches]:
     """Shards of a directory one by one; a missing or damaged one is a `StorageError`."""
     for path in shard_paths(directory):
         part = storage.read(path)

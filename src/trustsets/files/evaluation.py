@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +11,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from trustsets._common.atomic import StrPath
 from trustsets._common.progress import Progress, no_progress
 from trustsets.errors import InputError
 from trustsets.files.calibration import load_labelled
@@ -37,7 +37,6 @@ __all__ = ["Comparison", "evaluate_files", "name_methods", "report_files", "resu
 _log = logging.getLogger(__name__)
 
 MODEL_SUFFIX = ".trustsets"
-StrPath = str | os.PathLike[str]
 
 
 def name_methods(items: Sequence[str]) -> dict[str, Path]:

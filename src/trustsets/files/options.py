@@ -114,25 +114,20 @@ def _record_text(path: Path) -> str:
 
 
 def _parquet_metadata(path: Path) -> str:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        first = next(iter(part_files(path)), path)
-        metadata = pq.read_schema(first).metadata or {}
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(str(error)) from error
+    from trustsets.files.parquet import readable_parquet
+
+    with readable_parquet(path):
+        metadata = pq.read_schema(next(iter(part_files(path)), path)).metadata or {}
     return str(metadata[OPTIONS.encode()].decode())
 
 
 def _tensor_metadata(path: Path) -> str:
-    from safetensors import SafetensorError, safe_open
+    from trustsets.files.tensors import opened
 
-    try:
-        with safe_open(path, framework="numpy") as file:
-            return str((file.metadata() or {})[OPTIONS])
-    except SafetensorError as error:
-        raise ValueError(str(error)) from error
+    with opened(path) as file:
+        return str((file.metadata() or {})[OPTIONS])
 
 
 def _array_text(path: Path) -> str:

@@ -30,7 +30,7 @@ _TEXT_ROWS = 1 << 13
 
 def parquet_columns(path: Path) -> dict[str, Column]:
     """Columns by name; those of a type that is of no use here are left out."""
-    with _readable(path):
+    with readable_parquet(path):
         metadata, schema = _open(path)
     rows = sum(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
     if rows != metadata.num_rows or rows < 0:
@@ -140,7 +140,7 @@ def _open(path: Path, metadata: Any = None, texts: Sequence[str] = ()) -> Any:
     return (file.metadata, file.schema_arrow) if metadata is None else file
 
 
-def _readable(path: Path) -> AbstractContextManager[None]:
+def readable_parquet(path: Path) -> AbstractContextManager[None]:
     import pyarrow as pa
 
     known = (pa.ArrowException, OSError, ValueError, OverflowError, KeyError)
@@ -170,7 +170,7 @@ class _ParquetColumn(SequentialColumn):
             return self.dtype.itemsize
         longest = 0
         for values in self._batches(0, _TEXT_ROWS):
-            with _readable(self.path):
+            with readable_parquet(self.path):
                 own = pc.max(pc.binary_length(values.dictionary)).as_py()
             longest = max(longest, own or 0)
         return longest
@@ -188,7 +188,7 @@ class _ParquetColumn(SequentialColumn):
     def _chunks_from(self, start: int) -> Iterator[Array]:
         rows = _TEXT_ROWS if self.dtype.kind == "U" else self._chunk_rows
         for values in self._batches(start, rows):
-            with _readable(self.path):  # damage may only show now
+            with readable_parquet(self.path):  # damage may only show now
                 found = self._convert(values)
             yield found
 
@@ -197,7 +197,7 @@ class _ParquetColumn(SequentialColumn):
         first, skip = self._group_at(start)
         groups = list(range(first, self._metadata.num_row_groups))
         texts = [self.name] if self.dtype.kind == "U" else []
-        with _readable(self.path), _open(self.path, self._metadata, texts) as file:
+        with readable_parquet(self.path), _open(self.path, self._metadata, texts) as file:
             for batch in file.iter_batches(rows, groups, [self.name], use_threads=False):
                 values = batch.column(self.name)[skip:]
                 skip = max(0, skip - len(batch))

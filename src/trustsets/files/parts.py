@@ -5,12 +5,11 @@ what it was made from, so a damaged part, or one of other samples, is never used
 """
 
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, Self, final
 
-from trustsets._common.atomic import atomic_path, is_stream, real_place
+from trustsets._common.atomic import StrPath, atomic_path, is_stream, real_place
 from trustsets._common.resuming import WorkFolder
 from trustsets.errors import InputError
 from trustsets.files.options import write_sidecar
@@ -28,7 +27,7 @@ class PartStore:
     `setting` is all that every part depends on, as JSON data; see `WorkFolder`.
     """
 
-    def __init__(self, output: str | os.PathLike[str], setting: Any) -> None:
+    def __init__(self, output: StrPath, setting: Any) -> None:
         self.output = Path(output)
         if self.output.is_dir():
             raise InputError(f"{self.output}: this is a folder; give the name of a file.")

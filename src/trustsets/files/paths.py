@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
 
-from trustsets._common.atomic import is_stream
+from trustsets._common.atomic import StrPath, is_stream
 from trustsets.errors import InputError
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "plain_file",
 ]
 
-StrPath = str | os.PathLike[str]
 _PARQUET_PART = re.compile(r"part-\d{6,}\.parquet")
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from trustsets._common.atomic import StrPath
 from trustsets._common.progress import Advance, Progress, no_progress
 from trustsets._common.quantiles import check_alphas
 from trustsets.errors import InputError
@@ -84,9 +84,9 @@ class PredictionSummary:
 
 
 def predict_file(
-    model: str | os.PathLike[str],
-    outputs: str | os.PathLike[str],
-    result: str | os.PathLike[str],
+    model: StrPath,
+    outputs: StrPath,
+    result: StrPath,
     *,
     alpha: float = 0.1,
     memory: int = DEFAULT_MEMORY,
@@ -208,7 +208,7 @@ class BlockPredictor:
 
 def open_for_prediction(
     predictor: Predictor,
-    outputs: str | os.PathLike[str],
+    outputs: StrPath,
     *,
     ids: Sequence[str] = (),
     name: str = "the predictor",

@@ -4,7 +4,6 @@
 only those rows, except that a compressed array must be unpacked from its beginning.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._common.arrays import Array, check_finite
+from trustsets._common.atomic import StrPath
 from trustsets.errors import InputError
 from trustsets.files.columns import Column, read_lines, text_array
 from trustsets.files.memory import check_fits
@@ -50,7 +50,7 @@ READERS: dict[str, Callable[[Path], dict[str, Column]]] = {
 _LABEL_ROWS = 1 << 20
 
 
-def open_columns(path: str | os.PathLike[str]) -> dict[str, Column]:
+def open_columns(path: StrPath) -> dict[str, Column]:
     """Arrays of a file or folder by name; the extension says how to read it."""
     target = Path(path)
     if target.is_dir():
@@ -72,7 +72,7 @@ def open_columns(path: str | os.PathLike[str]) -> dict[str, Column]:
 
 
 def open_outputs(
-    path: str | os.PathLike[str],
+    path: StrPath,
     *,
     groups: Sequence[str] = (),
     ids: Sequence[str] = (),
@@ -244,7 +244,7 @@ def named_labels(column: Column, labels: Array, classes: Array | None, start: in
     return np.asarray(classes[codes])
 
 
-def read_classes(path: str | os.PathLike[str]) -> Array:
+def read_classes(path: StrPath) -> Array:
     """Class names from a text file with one a line, or from the array ``classes`` of a file."""
     target = Path(path)
     if target.suffix.lower() != ".txt":
@@ -271,9 +271,7 @@ def _required(
     return columns[name]
 
 
-def read_training(
-    path: str | os.PathLike[str], classes: Array | None = None
-) -> tuple[Array, Array]:
+def read_training(path: StrPath, classes: Array | None = None) -> tuple[Array, Array]:
     """Features and labels of training samples, for the trust score; logits are not needed.
 
     Integer labels are positions in the array ``classes`` of the file if it has one, and else
@@ -287,7 +285,7 @@ def read_training(
 class TrainingFile:
     """Columns of features and labels of training samples, whose shapes agree."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: StrPath) -> None:
         self._path = Path(path)
         self._columns = open_columns(self._path)
         roles = find_roles(self._columns)

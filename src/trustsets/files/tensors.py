@@ -48,7 +48,7 @@ _DTYPES = {
 
 def tensor_columns(path: Path) -> dict[str, Column]:
     """Tensors by name; class names may stand in the metadata, as a JSON list ``classes``."""
-    with _opened(path) as file:
+    with opened(path) as file:
         found: dict[str, Column] = {
             name: _TensorColumn(path, name, file, name) for name in file.keys()
         }
@@ -114,7 +114,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def _shard_fields(path: Path) -> dict[str, Column]:
     """Fields of one stored object, by the tree in its header."""
-    with _opened(path) as file:
+    with opened(path) as file:
         try:
             header = storage.parse_json((file.metadata() or {})[storage.FORMAT])
             state = storage.parse_json(header["tree"])["state"]
@@ -141,7 +141,7 @@ def _is(node: Any, kind: str) -> bool:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def opened(path: Path) -> Iterator[Any]:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -166,7 +166,7 @@ class _TensorColumn(Column):
         """Rows from `start` up to `stop`."""
         if self.dtype.kind == "V":
             raise self.error("has a type that NumPy lacks. Save it as float32.")
-        with _opened(self.path) as file:
+        with opened(self.path) as file:
             return np.array(file.get_slice(self._key)[start:stop])
 
 

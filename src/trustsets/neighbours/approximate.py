@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._common.arrays import Floats
+from trustsets._common.progress import Advance
 from trustsets.neighbours.exact import ExactSearch
 from trustsets.neighbours.points import (
     BLOCK_ROWS,
@@ -97,9 +97,7 @@ class ClusterSearch:
     def _rows(self, some: slice) -> NDArray[np.float32]:
         return self.points.rows(some).astype(np.float32)
 
-    def distances(
-        self, queries: Queries, advance: Callable[[int], None] | None = None
-    ) -> ClassDistances:
+    def distances(self, queries: Queries, advance: Advance | None = None) -> ClassDistances:
         """Distances as `ExactSearch.distances`, those to other classes perhaps too large.
 
         Each class among the points that FAISS finds is measured exactly; the nearest one counts.

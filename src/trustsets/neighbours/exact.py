@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from trustsets._common.arrays import Floats, read_only
 from trustsets._common.blocks import available_cores
+from trustsets._common.progress import Advance
 from trustsets.neighbours.kernels import collect, examine, seed
 from trustsets.neighbours.points import (
     BLOCK_ROWS,
@@ -132,15 +133,11 @@ class ExactSearch:
         sums = np.add.reduceat(self._head[:, :-1].astype(np.float64), self.points.starts[:-1])
         self._centres = (sums / (-2.0 * self.points.sizes[:, None])).astype(np.float32)
 
-    def distances(
-        self, queries: Queries, advance: Callable[[int], None] | None = None
-    ) -> ClassDistances:
+    def distances(self, queries: Queries, advance: Advance | None = None) -> ClassDistances:
         """Distances of all queries; `advance` is told how many are done, for a progress bar."""
         return self.nearest_squares(queries, advance).distances(queries.own, self.needed)
 
-    def nearest_squares(
-        self, queries: Queries, advance: Callable[[int], None] | None = None
-    ) -> NearestSquares:
+    def nearest_squares(self, queries: Queries, advance: Advance | None = None) -> NearestSquares:
         """Squared distances that can be merged with those to other points."""
         total, width = len(queries.own), int(self.needed.max())
         result = NearestSquares(
@@ -185,7 +182,7 @@ class ExactSearch:
         work: Callable[[IndexArray, _Block], None],
         queries: Queries,
         extra: int = 0,
-        advance: Callable[[int], None] | None = None,
+        advance: Advance | None = None,
     ) -> None:
         """Call `work` with the numbers of some queries and their block, in threads.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from trustsets._common.arrays import Floats
+from trustsets._common.progress import Advance
 from trustsets.errors import InputError
 from trustsets.neighbours.points import ClassDistances, ClassPoints, Queries
 
@@ -17,9 +17,7 @@ APPROXIMATIONS = (None, "pca", "ivf")
 class Search(Protocol):
     """What every search of this folder can do."""
 
-    def distances(
-        self, queries: Queries, advance: Callable[[int], None] | None = None
-    ) -> ClassDistances:
+    def distances(self, queries: Queries, advance: Advance | None = None) -> ClassDistances:
         """Distances to the own and the nearest other class."""
 
     def own_distances(self, queries: Queries) -> Floats:

@@ -98,15 +98,12 @@ class Sketch:
         `k`; equal to `d` where pruning does not save time and the bound is the plain distance.
     unit : float
         A power of two that brings centred points near 1, so that float32 does not overflow.
-    survivors : float
-        Share of the points that the bound is expected to leave.
     """
 
     mean: Floats
     basis: Floats | None
     head: int
     unit: float
-    survivors: float
 
     @property
     def directions(self) -> int:
@@ -176,11 +173,11 @@ def build_sketch(
     unit = 1.0 if largest == 0.0 else float(2.0 ** -np.round(np.log2(largest)))
     narrow = (centred * unit).astype(np.float32)
     basis = principal_directions(narrow, min(dimension, MAX_DIRECTIONS), rng)
-    head, survivors = _choose_head(narrow, points.codes[chosen], basis, costs, neighbour)
+    head = _choose_head(narrow, points.codes[chosen], basis, costs, neighbour)
     if head >= dimension:
-        return Sketch(mean, None, dimension, unit, survivors)
+        return Sketch(mean, None, dimension, unit)
     kept = np.ascontiguousarray(basis[:, : max(head, min(REFINE, basis.shape[1]))])
-    return Sketch(mean, kept, head, unit, survivors)
+    return Sketch(mean, kept, head, unit)
 
 
 def principal_directions(
@@ -212,8 +209,8 @@ def _choose_head(
     basis: Floats,
     costs: Costs,
     neighbour: int,
-) -> tuple[int, float]:
-    """Head of least estimated cost, and the share of points it leaves, from centred rows.
+) -> int:
+    """Head of least estimated cost, from centred rows.
 
     A sample is sparser than all the points, so distances and survivors come out too large: the
     estimate errs towards longer heads.
@@ -223,7 +220,7 @@ def _choose_head(
     queries = rows[asked]
     foreign = codes[asked][:, None] != codes[None, :]
     if not foreign.any():
-        return dimension, 1.0
+        return int(dimension)
     squares = (np.einsum("ij,ij->i", queries, queries), np.einsum("ij,ij->i", rows, rows))
     full = squares[0][:, None] + squares[1] - 2.0 * (queries @ rows.T)
     column = min(neighbour, total) - 1
@@ -239,8 +236,7 @@ def _choose_head(
         survivor = costs.refine + min(reach / left, 1.0) * costs.direct * dimension if left else 0.0
         cost = costs.product * (head + 2) + costs.pair + left * survivor
         options.append((cost, head, left))
-    _, head, left = min(options)
-    return head, left
+    return int(min(options)[1])
 
 
 def _share_left(

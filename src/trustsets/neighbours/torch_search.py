@@ -7,7 +7,7 @@ between small ones. Products may run in TF32, whose rounding is part of the slac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from trustsets._common.arrays import Floats
+from trustsets._common.progress import Advance
 from trustsets.neighbours.points import (
     BLOCK_ROWS,
     ClassDistances,
@@ -163,9 +164,7 @@ class TorchSearch:
         full = torch.cat([coordinates, tail.sqrt()[:, None]], dim=1).float()
         return full, leading, leading.double().square().sum(dim=1), norm
 
-    def distances(
-        self, queries: Queries, advance: Callable[[int], None] | None = None
-    ) -> ClassDistances:
+    def distances(self, queries: Queries, advance: Advance | None = None) -> ClassDistances:
         """Distances as those of `ExactSearch`; rows and scales may also be tensors."""
         total = len(queries.own)
         result = ClassDistances(np.empty(total), np.empty(total), np.empty(total, np.int64))
