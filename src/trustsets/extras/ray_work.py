@@ -177,6 +177,4 @@ def _predicted(piece: Piece, work: Work, summary: PredictionSummary) -> Iterator
     rows = rows_that_fit(source.row_bytes, source.n_classes, work.memory)
     blocks = BlockPredictor(predictor, source, work.alpha, piece.first_row)
     for start in range(piece.start, piece.stop, rows):
-        table = blocks.predict(blocks.read(start, min(start + rows, piece.stop)))
-        summary.add(table)
-        yield table
+        yield summary.add(blocks.predict(blocks.read(start, min(start + rows, piece.stop))))

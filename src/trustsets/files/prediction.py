@@ -3,9 +3,9 @@
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -26,7 +26,13 @@ from trustsets.status import Status
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BlockPredictor", "PredictionSummary", "open_for_prediction", "predict_file"]
+__all__ = [
+    "BlockPredictor",
+    "PredictionSummary",
+    "check_n_classes",
+    "open_for_prediction",
+    "predict_file",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -47,10 +53,11 @@ class PredictionSummary:
     sizes: Counter[int] = field(default_factory=Counter)
     status: Counter[str] = field(default_factory=Counter)
 
-    def add(self, table: "pa.Table") -> None:
-        """Count the sets of a table."""
+    def add(self, table: "pa.Table") -> "pa.Table":
+        """Count the sets of a table, and return it."""
         self.sizes.update(table.column("size").to_pylist())
         self.status.update(table.column("status").to_pylist())
+        return table
 
     @property
     def mean_size(self) -> float:
@@ -130,11 +137,9 @@ def predict_file(
         with progress(len(source)) as advance:
             summary = _predict_parts(work, rows, store, advance)
         _log.info("%s: %d samples were done before", target, summary.continued)
-        store.finish(
-            lambda file: _assemble(file, kind, store, record, summary),
-            before.check,
-            None if kind == ".parquet" else record,
-        )
+        tables = (summary.add(_from_bytes(store.read(number))) for number in range(len(store)))
+        beside = None if kind == ".parquet" else record
+        store.finish(lambda file: write_tables(file, kind, tables, record), before.check, beside)
     return summary
 
 
@@ -163,20 +168,6 @@ def _digest(table: "pa.Table") -> str:
         for buffer in (buffer for chunk in column.chunks for buffer in chunk.buffers()):
             found.update(b"" if buffer is None else buffer)
     return found.hexdigest()
-
-
-def _assemble(
-    file: IO[bytes], kind: str, store: PartStore, record: dict[str, Any], summary: PredictionSummary
-) -> None:
-    """Write all parts to one file, and count what is in them."""
-
-    def tables() -> Iterator["pa.Table"]:
-        for number in range(len(store)):
-            table = _from_bytes(store.read(number))
-            summary.add(table)
-            yield table
-
-    write_tables(file, kind, tables(), record)
 
 
 @final
@@ -217,12 +208,7 @@ def open_for_prediction(
     if reason := predictor.batch_dependence:
         raise InputError(f"{name}: {reason}.")
     source = open_outputs(outputs, groups=predictor.needed_groups, ids=ids)
-    n_classes = predictor.classes_.size
-    if source.n_classes != n_classes:
-        raise InputError(
-            f"{outputs}: array {source.roles.values!r} has {source.n_classes} classes, and "
-            f"{name} was calibrated with {n_classes}. Use outputs of the same classifier."
-        )
+    check_n_classes(source, predictor, name)
     names = None if source.roles.classes is None else source.classes
     if names is not None and not np.array_equal(names, predictor.classes_):
         raise InputError(
@@ -235,6 +221,16 @@ def open_for_prediction(
             "Save the embeddings of the samples with their logits."
         )
     return source
+
+
+def check_n_classes(source: OutputsFile, predictor: Predictor, name: str) -> None:
+    """See that outputs have as many classes as a predictor, which errors call `name`."""
+    if source.n_classes != predictor.classes_.size:
+        raise InputError(
+            f"{source.path}: array {source.roles.values!r} has {source.n_classes} classes, and "
+            f"{name} was calibrated with {predictor.classes_.size}. Use outputs of the same "
+            "classifier."
+        )
 
 
 def _to_bytes(table: "pa.Table") -> memoryview:
