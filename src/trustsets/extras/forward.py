@@ -8,7 +8,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from difflib import get_close_matches
 from typing import Any, NamedTuple, final
 
@@ -91,7 +91,8 @@ class Runner:
         """Start one batch; on a GPU this returns before the result is there."""
         n = len(batch.inputs)
         inputs = batch.inputs.to(self._place, non_blocking=True)
-        with torch.inference_mode(), self._precision():
+        half = torch.autocast("cuda", dtype=torch.float16) if self._half else nullcontext()
+        with torch.inference_mode(), half:
             self._tap.prepare(lambda: self._model(inputs))
             logits = _logits(self._model(inputs), n)
             features = self._tap.features(n)
@@ -111,9 +112,6 @@ class Runner:
             predicted=None if predicted is None else predicted.cpu().numpy(),
             input_digests=None if batch.digest is None else batch.digest[None],
         )
-
-    def _precision(self) -> AbstractContextManager[Any]:
-        return torch.autocast("cuda", dtype=torch.float16) if self._half else nullcontext()
 
 
 def run_ahead(runner: Runner, batches: Iterable[Batch], store: BatchStore) -> None:
@@ -220,9 +218,7 @@ class Tap:
 
 def find_layer(model: nn.Module, inner: nn.Module, layer: str | nn.Module) -> nn.Module:
     """The chosen module, by name or by itself."""
-    names: dict[str, nn.Module] = {}
-    names.update(model.named_modules())
-    names.update(inner.named_modules())
+    names: dict[str, nn.Module] = dict([*model.named_modules(), *inner.named_modules()])
     if isinstance(layer, nn.Module):
         if not any(layer is module for module in names.values()):
             raise InputError(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trustsets._common import storage
 from trustsets._common.arrays import Array
-from trustsets._common.atomic import StrPath
+from trustsets._common.atomic import StrPath, atomic_path
 from trustsets._common.resuming import read_kept, require_same
 from trustsets.errors import InputError, StorageError
 from trustsets.files.tensors import MANIFEST, read_manifest, shard_path
@@ -120,8 +120,8 @@ class BatchStore:
     keep : bool
         Keep the outputs in memory, for `finish`. Without, memory holds one shard, and the
         labels and row numbers of the rest; a directory is needed.
-    shard_rows : int, optional
-        Rows after which a shard is written; default `SHARD_ROWS`.
+    shard_rows : int
+        Rows after which a shard is written.
 
     Attributes
     ----------
@@ -192,11 +192,10 @@ class BatchStore:
     def finish(self) -> OutputBatches:
         """Write what waits, mark the end, and return everything that is kept in memory."""
         self.flush()
-        whole = OutputBatches.join(self._parts)
-        if self._directory is not None and not self.finished:
+        if not self.finished:
             self.finished = True
-            self._write_manifest(self._directory)
-        return whole
+            self._write_manifest()
+        return OutputBatches.join(self._parts)
 
     def flush(self) -> None:
         """Write what waits as a shard."""
@@ -207,8 +206,7 @@ class BatchStore:
             storage.write(shard_path(self._directory, len(self._parts)), part)
         self._take(part)
         self._waiting = []
-        if self._directory is not None:
-            self._write_manifest(self._directory)
+        self._write_manifest()
 
     def _take(self, part: OutputBatches) -> None:
         self._parts.append(part if self._keep else part.without_outputs())
@@ -223,7 +221,7 @@ class BatchStore:
                     f"shards={directory} holds shards without a {MANIFEST}, so it is not known "
                     "which model they are from; choose another directory, or empty this one."
                 )
-            self._write_manifest(directory)
+            self._write_manifest()
             return
         manifest = read_manifest(directory)
         require_same(f"shards={directory}", manifest["setting"], self._setting)
@@ -232,7 +230,9 @@ class BatchStore:
         # A shard that was damaged after the end makes the run unfinished again.
         self.finished = bool(manifest["finished"]) and len(self._parts) == manifest["shards"]
 
-    def _write_manifest(self, directory: Path) -> None:
+    def _write_manifest(self) -> None:
+        if self._directory is None:
+            return
         first = self._parts[0] if self._parts else None
         logits = None if first is None else first.logits
         manifest = {
@@ -244,7 +244,7 @@ class BatchStore:
             "rows": self._rows,
             "finished": self.finished,
         }
-        with storage.atomic_path(directory / MANIFEST) as temporary:
+        with atomic_path(self._directory / MANIFEST) as temporary:
             temporary.write_text(json.dumps(manifest, indent=2) + "\n")
 
     def _refuse(self, what: str) -> None:
