@@ -15,8 +15,6 @@ from glob import escape
 from pathlib import Path
 from typing import IO
 
-__all__ = ["StrPath", "atomic_path", "is_stream", "real_place", "try_lock"]
-
 StrPath = str | os.PathLike[str]
 # A path that leads here is a device, or an open file of some process.
 _DEVICES = ("/dev/", "/proc/")

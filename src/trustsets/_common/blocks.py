@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["available_cores", "for_each_block", "row_blocks", "row_numbers"]
-
 _Item = TypeVar("_Item")
 
 # Bytes of float64 in one block. Sorting and exponentials of blocks this size stay

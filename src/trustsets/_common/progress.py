@@ -4,8 +4,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-__all__ = ["Advance", "Progress", "no_progress", "progress_bar"]
-
 Advance = Callable[[int], None]
 """Told how many steps were done since the last call."""
 Progress = Callable[[int], AbstractContextManager[Advance]]

@@ -5,8 +5,6 @@ from numpy.typing import NDArray
 
 from trustsets._common.arrays import Codes, Floats
 
-__all__ = ["count_up_to", "most_likely", "ranks_of"]
-
 
 def count_up_to(by_rank: Floats, threshold: Floats) -> Codes:
     """How many ranks have a score of at most the threshold; scores never decrease."""

@@ -24,16 +24,6 @@ from trustsets._common.atomic import try_lock
 from trustsets._version import __version__
 from trustsets.errors import InputError, StorageError
 
-__all__ = [
-    "InUseError",
-    "WorkFolder",
-    "digest",
-    "identity",
-    "locked",
-    "read_kept",
-    "require_same",
-]
-
 _LOCK = ".lock"
 _KEY_DIGITS = 16
 _PARTS = ("part-", "shard-")

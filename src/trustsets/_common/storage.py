@@ -20,23 +20,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from trustsets._common.arrays import Array
-from trustsets._common.atomic import StrPath, atomic_path
+from trustsets._common.atomic import StrPath
+from trustsets._common.atomic import atomic_path as atomic_path
 from trustsets._common.field_types import mismatch
 from trustsets.errors import InputError, StorageError
-
-__all__ = [
-    "atomic_path",
-    "checksum",
-    "digest",
-    "parse_json",
-    "read",
-    "read_note",
-    "require",
-    "require_increasing",
-    "require_numbers",
-    "storable",
-    "write",
-]
 
 _log = logging.getLogger(__name__)
 

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from trustsets._common.arrays import Array
-from trustsets._common.atomic import StrPath
+from trustsets._common.atomic import StrPath, atomic_path
 from trustsets._common.resuming import WorkFolder
-from trustsets._common.storage import atomic_path
 from trustsets.errors import InputError
 from trustsets.extras.shards import OtherInputsError
 from trustsets.extras.torch import extract_outputs

@@ -22,18 +22,6 @@ from trustsets._common.blocks import ahead
 from trustsets.errors import InputError
 from trustsets.extras.shards import BatchStore, OutputBatches
 
-__all__ = [
-    "Batch",
-    "Runner",
-    "Tap",
-    "add_tensor",
-    "evaluating",
-    "find_layer",
-    "model_setting",
-    "run_ahead",
-    "use_half",
-]
-
 # How many names an error about an unknown layer proposes.
 PROPOSALS = 5
 # Batches that may wait to be written; more than one shard of the usual size.

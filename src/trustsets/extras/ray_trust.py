@@ -34,8 +34,6 @@ from trustsets.neighbours.points import (
 )
 from trustsets.neighbours.ratio import DistanceRatio
 
-__all__ = ["ShardedTrustScore"]
-
 # Bytes of queries that travel to the shards at a time, and how many such blocks are on their way.
 _BLOCK_BYTES = 32 << 20
 _BLOCK_ROWS = 1 << 13

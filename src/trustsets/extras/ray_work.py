@@ -24,19 +24,6 @@ from trustsets.predictors import Predictor
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "Paths",
-    "Piece",
-    "Work",
-    "cut",
-    "import_ray",
-    "input_files",
-    "predict_batch",
-    "read_piece",
-    "share",
-    "write_piece",
-]
-
 Paths = StrPath | Sequence[StrPath]
 
 

@@ -21,15 +21,6 @@ from trustsets._common.resuming import read_kept, require_same
 from trustsets.errors import InputError, StorageError
 from trustsets.files.tensors import MANIFEST, read_manifest, shard_path
 
-__all__ = [
-    "BatchStore",
-    "OtherInputsError",
-    "OutputBatches",
-    "read_manifest",
-    "read_shards",
-    "shard_paths",
-]
-
 SHARD_ROWS = 16384
 """A shard is written as soon as this many rows are waiting; it holds whole batches."""
 

@@ -29,8 +29,6 @@ from trustsets.scores import APS, RAPS, Score, Softmax
 from trustsets.statistics import Confidence, Entropy, Margin, Statistic, Trust
 from trustsets.trust import TrustScore
 
-__all__ = ["BASES", "METHODS", "SCORES", "STATISTICS", "Recipe", "calibrate_file", "load_labelled"]
-
 STATISTICS: dict[str, type[Statistic]] = {
     "confidence": Confidence,
     "trust": Trust,

@@ -18,18 +18,6 @@ from trustsets._common.storage import parse_json
 from trustsets.errors import InputError
 from trustsets.files.paths import plain_file
 
-__all__ = [
-    "CHUNK_BYTES",
-    "Column",
-    "MemoryColumn",
-    "SequentialColumn",
-    "class_column",
-    "read_lines",
-    "readable",
-    "text_array",
-    "unpacks_too_much",
-]
-
 CHUNK_BYTES = 1 << 20
 """Streams are read in pieces of about this size."""
 LARGEST_RATIO = 500

@@ -33,8 +33,6 @@ from trustsets.report import write_report
 from trustsets.sets import PredictionSets
 from trustsets.trust import TrustScore
 
-__all__ = ["Comparison", "evaluate_files", "name_methods", "report_files", "results_record"]
-
 _log = logging.getLogger(__name__)
 
 MODEL_SUFFIX = ".trustsets"

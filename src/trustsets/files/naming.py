@@ -6,8 +6,6 @@ from typing import Literal, final
 
 from trustsets.errors import InputError
 
-__all__ = ["GROUP_PREFIX", "RESULT", "ROW", "Roles", "find_roles"]
-
 LOGITS = ("logits",)
 PROBABILITIES = ("probabilities", "probs")
 FEATURES = ("features", "embeddings")

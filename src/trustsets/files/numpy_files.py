@@ -26,8 +26,6 @@ from trustsets.files.columns import (
 )
 from trustsets.files.paths import plain_file
 
-__all__ = ["folder_columns", "npz_columns"]
-
 _LOCAL_HEADER = 30
 _ENCRYPTED = 1
 _BROKEN = (

@@ -18,8 +18,6 @@ from trustsets._common.atomic import atomic_path
 from trustsets.errors import InputError
 from trustsets.files.paths import arrow_file, content_digest, part_files, plain_file
 
-__all__ = ["OPTIONS", "OPTIONS_FACT", "read_options", "read_record", "sidecar", "write_sidecar"]
-
 OPTIONS = "options"
 """Name under which a record stands in the metadata or among the arrays of a file."""
 _UNMARKED = (".csv", ".jsonl")

@@ -20,8 +20,6 @@ from trustsets.files.columns import (
 )
 from trustsets.files.paths import arrow_file
 
-__all__ = ["list_matrix", "parquet_columns", "scalar_values"]
-
 # Pages are read through a buffer of this size instead of a whole row group at once.
 _BUFFER = 1 << 20
 # Texts are read so many at a time; their codes are small, however long they are.
@@ -141,6 +139,7 @@ def _open(path: Path, metadata: Any = None, texts: Sequence[str] = ()) -> Any:
 
 
 def readable_parquet(path: Path) -> AbstractContextManager[None]:
+    """Turn what Arrow raises on a damaged file into an error that names it."""
     import pyarrow as pa
 
     known = (pa.ArrowException, OSError, ValueError, OverflowError, KeyError)

@@ -19,8 +19,6 @@ from trustsets.files.set_files import write_tables
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PartFolder", "PartWriter"]
-
 _SUFFIX = ".parquet"
 
 

@@ -15,8 +15,6 @@ from trustsets.errors import InputError
 from trustsets.files.options import write_sidecar
 from trustsets.files.paths import file_digest
 
-__all__ = ["PartStore"]
-
 _DIGITS = 16
 
 

@@ -15,17 +15,6 @@ from typing import Any, final
 from trustsets._common.atomic import StrPath, is_stream
 from trustsets.errors import InputError
 
-__all__ = [
-    "Snapshot",
-    "arrow_file",
-    "check_output",
-    "content_digest",
-    "file_digest",
-    "file_identity",
-    "part_files",
-    "plain_file",
-]
-
 _PARQUET_PART = re.compile(r"part-\d{6,}\.parquet")
 
 

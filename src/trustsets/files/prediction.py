@@ -26,14 +26,6 @@ from trustsets.status import Status
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "BlockPredictor",
-    "PredictionSummary",
-    "check_n_classes",
-    "open_for_prediction",
-    "predict_file",
-]
-
 _log = logging.getLogger(__name__)
 
 DEFAULT_MEMORY = 1 << 30

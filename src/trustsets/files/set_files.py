@@ -23,13 +23,6 @@ from trustsets.status import Status
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "PREDICTION_SUFFIXES",
-    "read_alpha",
-    "read_predictions",
-    "write_tables",
-]
-
 PREDICTION_SUFFIXES = (".parquet", ".csv", ".jsonl")
 DEFAULT_ALPHA = 0.1
 _CODES = {status.name.lower(): int(status) for status in Status}

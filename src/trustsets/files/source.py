@@ -27,19 +27,6 @@ from trustsets.outputs import ModelOutputs
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "READERS",
-    "OutputsFile",
-    "TrainingFile",
-    "in_file",
-    "list_array",
-    "named_labels",
-    "open_columns",
-    "open_outputs",
-    "read_classes",
-    "read_training",
-]
-
 READERS: dict[str, Callable[[Path], dict[str, Column]]] = {
     ".npz": npz_columns,
     ".parquet": parquet_columns,

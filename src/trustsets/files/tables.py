@@ -16,8 +16,6 @@ from trustsets.predictors import Predictor
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["predict_table"]
-
 
 def predict_table(
     predictor: Predictor, table: "pa.Table", alpha: float = 0.1, *, ids: Sequence[str] = ()

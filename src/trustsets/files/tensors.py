@@ -24,16 +24,6 @@ from trustsets.files.columns import (
 )
 from trustsets.files.paths import plain_file
 
-__all__ = [
-    "CLASS_FILE",
-    "MANIFEST",
-    "is_shard_folder",
-    "read_manifest",
-    "shard_columns",
-    "shard_path",
-    "tensor_columns",
-]
-
 MANIFEST = "manifest.json"
 """What a folder of shards says about itself."""
 _CLASSES = "classes"
@@ -142,6 +132,7 @@ def _is(node: Any, kind: str) -> bool:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
+    """Open a safetensors file; an error names it."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():

@@ -7,16 +7,13 @@ from typing import Any
 import numpy as np
 
 from trustsets._common.arrays import Array
-from trustsets._common.atomic import StrPath
-from trustsets._common.storage import atomic_path
+from trustsets._common.atomic import StrPath, atomic_path
 from trustsets.errors import InputError
 from trustsets.files.naming import GROUP_PREFIX
 from trustsets.files.options import OPTIONS
 from trustsets.files.paths import check_output
 from trustsets.files.source import list_array
 from trustsets.outputs import ModelOutputs
-
-__all__ = ["WRITERS", "write_outputs"]
 
 
 def write_outputs(

@@ -21,8 +21,6 @@ from trustsets.neighbours.points import (
 from trustsets.neighbours.search import Search
 from trustsets.neighbours.sketch import PCA_ROWS, principal_directions
 
-__all__ = ["ClusterSearch", "measured_recall", "principal_reduction", "reduce_rows"]
-
 # Training points whose nearest other class is also searched exactly, to measure the recall.
 RECALL_SAMPLE = 1000
 # Training rows that FAISS wants for each cluster.

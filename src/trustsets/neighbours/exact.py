@@ -30,8 +30,6 @@ from trustsets.neighbours.points import (
 )
 from trustsets.neighbours.sketch import FAR, Sketch, build_sketch
 
-__all__ = ["WORKING_MEMORY", "ExactSearch"]
-
 # Bytes a search may use beyond the points, their sketches and its results, whatever n is.
 WORKING_MEMORY = 256 * 2**20
 # Queries and points of one tile. Measured: smaller tiles fit the second-level cache better, but

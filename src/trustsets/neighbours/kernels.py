@@ -32,8 +32,6 @@ from numpy.typing import NDArray
 
 from trustsets.engine.compiled import entry, inner
 
-__all__ = ["collect", "examine", "seed"]
-
 REASSOCIATE = {"reassoc", "nsz"}
 # Columns whose bounds are tested together before any of them is looked at alone.
 CHUNK = 64

@@ -34,8 +34,6 @@ from trustsets.neighbours.points import (
     Queries,
 )
 
-__all__ = ["ShardSearch", "merged_distances"]
-
 
 @final
 class ShardSearch:

@@ -11,26 +11,6 @@ from numpy.typing import NDArray
 from trustsets._common.arrays import Floats
 from trustsets._common.blocks import for_each_block, row_numbers
 
-__all__ = [
-    "BLOCK_ROWS",
-    "ZERO_NORM",
-    "ClassDistances",
-    "ClassPoints",
-    "FloatArray",
-    "IndexArray",
-    "NearestSquares",
-    "Pairs",
-    "Queries",
-    "ScaledRows",
-    "row_scales",
-    "row_squares",
-    "search_points",
-    "sort_by_class",
-    "spread",
-    "squares_about",
-    "take_rows",
-]
-
 FloatArray = NDArray[np.floating[Any]]
 IndexArray = NDArray[np.int64]
 

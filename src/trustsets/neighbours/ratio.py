@@ -18,8 +18,6 @@ from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.neighbours.inputs import as_matrix, class_positions
 from trustsets.neighbours.points import ClassDistances, IndexArray, Queries, row_scales
 
-__all__ = ["DistanceRatio"]
-
 # Added to both distances (relative to the scale of the features): x/0 and 0/0 become numbers.
 DISTANCE_FLOOR = 1e-12
 # The score where there is no other class, and the most any score can be.

@@ -9,8 +9,6 @@ from trustsets._common.progress import Advance
 from trustsets.errors import InputError
 from trustsets.neighbours.points import ClassDistances, ClassPoints, Queries
 
-__all__ = ["APPROXIMATIONS", "Search", "make_search"]
-
 APPROXIMATIONS = (None, "pca", "ivf")
 
 

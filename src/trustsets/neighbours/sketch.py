@@ -25,8 +25,6 @@ from trustsets.neighbours.points import ClassPoints, FloatArray, IndexArray
 if TYPE_CHECKING:
     from trustsets.neighbours.torch_search import TorchPoints
 
-__all__ = ["FAR", "Costs", "Projection", "Sketch", "build_sketch", "principal_directions"]
-
 # Most principal directions ever computed: beyond this a projection is no cheaper than the search.
 MAX_DIRECTIONS = 254
 # Up to this dimension the covariance is decomposed whole; above, by subspace iteration.

@@ -27,8 +27,6 @@ from trustsets.neighbours.points import (
 )
 from trustsets.neighbours.sketch import FAR, Costs, build_sketch
 
-__all__ = ["TorchPoints", "TorchSearch"]
-
 # On a GPU products are nearly free and gathering survivors is not: prefer long heads.
 GPU_COSTS = Costs(product=1.0, pair=100.0, refine=40_000.0, direct=200.0)
 # TF32 keeps 10 bits of each factor. Neither TF32 nor the float32 accumulator has to round to

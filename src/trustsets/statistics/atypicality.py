@@ -15,9 +15,6 @@ from trustsets._common.storage import require, require_numbers, storable
 from trustsets.errors import InputError
 from trustsets.statistics.statistic import Observed, Statistic, Transform
 
-__all__ = ["Atypicality"]
-
-
 # Eigenvalues of the covariance below this fraction of the largest are rounding noise of
 # directions that the training features do not use (SciPy's rule for singular covariances).
 RANK_TOLERANCE = 1e6 * float(np.finfo(np.float64).eps)

@@ -18,8 +18,6 @@ from trustsets._common.storage import require, require_increasing, require_numbe
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 
-__all__ = ["FittedStatistic", "Observed", "Statistic", "SupportsTrust", "Transform"]
-
 Transform = Literal["raw", "log", "rank"]
 
 # Logarithms are taken of at least this, so that a statistic of 0 stays finite.
