@@ -365,7 +365,7 @@ def _check_alike(parts: Sequence[ModelOutputs]) -> None:
             "logits or probabilities": part._kind == first._kind,
             "classes": np.array_equal(part.classes, first.classes),
             "shift": np.array_equal(_shift_of(part), _shift_of(first)),
-            "features": _width(part) == _width(first),
+            "features": np.shape(part.features)[1:] == np.shape(first.features)[1:],
             "labels": (part.codes is None) == (first.codes is None),
             "group columns": list(part.groups) == list(first.groups),
         }
@@ -376,10 +376,6 @@ def _check_alike(parts: Sequence[ModelOutputs]) -> None:
 
 def _shift_of(outputs: ModelOutputs) -> Floats:
     return np.zeros(outputs.n_classes) if outputs._shift is None else outputs._shift
-
-
-def _width(outputs: ModelOutputs) -> int | None:
-    return None if outputs.features is None else int(outputs.features.shape[1])
 
 
 def _join(pieces: Sequence[Any]) -> Any:

@@ -167,7 +167,11 @@ class TrustScore(DistanceRatio):
         if not keep.all():
             points, stored = points.keep(keep), stored[keep]
         self._warn_small(classes, points.sizes)
-        self._set_up(classes, stored, points, 1.0 if self.normalize else _spread(points))
+        scale = 1.0
+        if not self.normalize:
+            mean = points.features.mean(axis=0, dtype=np.float64)
+            scale = spread(squares_about(points.features, mean), len(points.features))
+        self._set_up(classes, stored, points, scale)
         return self
 
     def to_state(self) -> dict[str, Any]:
@@ -319,8 +323,3 @@ def _check_points(state: dict[str, Any]) -> None:
         mean, directions = state["reduction"]
         require_numbers(mean, "TrustScore.reduction", None)
         require_numbers(directions, "TrustScore.reduction", mean.size, features.shape[1])
-
-
-def _spread(points: ClassPoints) -> float:
-    mean = points.features.mean(axis=0, dtype=np.float64)
-    return spread(squares_about(points.features, mean), len(points.features))

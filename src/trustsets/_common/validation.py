@@ -10,6 +10,15 @@ from trustsets._common.arrays import Array, column, floating_matrix, read_only, 
 from trustsets._common.blocks import row_blocks
 from trustsets.errors import InputError
 
+__all__ = [
+    "check_classes",
+    "check_features",
+    "check_groups",
+    "check_probabilities",
+    "check_rows",
+    "encode_labels",
+]
+
 # Largest allowed |row sum - 1| of given probabilities, by bytes per number: the
 # rounding of K half-precision numbers is visible, that of doubles is not.
 _SUM_TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-3}

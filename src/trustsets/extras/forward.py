@@ -40,15 +40,6 @@ class Batch(NamedTuple):
     digest: NDArray[np.uint8] | None = None
 
 
-class Launched(NamedTuple):
-    """What a batch gives, still on the device and perhaps still being computed."""
-
-    batch: Batch
-    logits: Tensor | None
-    features: Tensor
-    predicted: Tensor | None
-
-
 @final
 class Runner:
     """Runs a model on batches and checks what comes out.
@@ -73,10 +64,13 @@ class Runner:
 
     def run(self, batch: Batch) -> OutputBatches:
         """Outputs of one batch."""
-        return self.fetch(self.launch(batch))
+        return self.launch(batch)()
 
-    def launch(self, batch: Batch) -> Launched:
-        """Start one batch; on a GPU this returns before the result is there."""
+    def launch(self, batch: Batch) -> Callable[[], OutputBatches]:
+        """Start one batch; the function returned waits for its outputs and fetches them.
+
+        On a GPU this returns before the result is there.
+        """
         n = len(batch.inputs)
         inputs = batch.inputs.to(self._place, non_blocking=True)
         half = torch.autocast("cuda", dtype=torch.float16) if self._half else nullcontext()
@@ -85,14 +79,10 @@ class Runner:
             logits = _logits(self._model(inputs), n)
             features = self._tap.features(n)
             predicted = logits.argmax(dim=1) if self._keep_predicted else None
-        return Launched(batch, logits if self._keep_logits else None, features, predicted)
-
-    def fetch(self, launched: Launched) -> OutputBatches:
-        """Wait for a batch and bring its outputs to the CPU."""
-        batch, logits, features, predicted = launched
+        kept = logits if self._keep_logits else None
         narrow = features if features.dtype == torch.float16 else features.float()
-        return OutputBatches(
-            logits=None if logits is None else logits.float().cpu().numpy(),
+        return lambda: OutputBatches(
+            logits=None if kept is None else kept.float().cpu().numpy(),
             features=narrow.cpu().numpy(),
             labels=batch.labels,
             sizes=np.array([len(batch.inputs)], dtype=np.int64),
@@ -110,8 +100,8 @@ def run_ahead(runner: Runner, batches: Iterable[Batch], store: BatchStore) -> No
     """
     writes: deque[Future[None]] = deque()
     with ThreadPoolExecutor(max_workers=1) as writer:
-        for launched in ahead(map(runner.launch, batches), 1):
-            writes.append(writer.submit(store.add, runner.fetch(launched)))
+        for fetch in ahead(map(runner.launch, batches), 1):
+            writes.append(writer.submit(store.add, fetch()))
             if len(writes) > WRITE_AHEAD or writes[0].done():
                 writes.popleft().result()
     for each in writes:

@@ -66,10 +66,8 @@ def predict_dataset(
     dataset : ray.data.Dataset
         Columns as in `trustsets.files.predict_table`. Where sets are drawn at random there must
         be a column ``row``; `read_outputs` makes one.
-    alpha : float
-        Allowed miscoverage.
-    ids : sequence of str
-        Columns to copy to the result; ``row`` and ``id`` are copied where they are.
+    alpha, ids
+        As in `predict_table`.
     batch_rows : int
         Rows predicted at a time: a worker needs memory for these only.
     cpus : float

@@ -87,11 +87,6 @@ class OutputBatches:
         digests = nothing if self.input_digests is None else list(self.input_digests)
         return zip(self.sizes.tolist(), labels, digests, strict=True)
 
-    def without_outputs(self) -> "OutputBatches":
-        """The same batches with empty logits and features, to compare later batches with."""
-        logits = None if self.logits is None else self.logits[:0].copy()
-        return replace(self, logits=logits, features=self.features[:0].copy())
-
 
 @final
 class OtherInputsError(InputError):
@@ -200,8 +195,12 @@ class BatchStore:
         self._write_manifest()
 
     def _take(self, part: OutputBatches) -> None:
-        self._parts.append(part if self._keep else part.without_outputs())
         self._rows += len(part)
+        if not self._keep:
+            # Labels and digests stay, to compare later batches with.
+            logits = None if part.logits is None else part.logits[:0].copy()
+            part = replace(part, logits=logits, features=part.features[:0].copy())
+        self._parts.append(part)
 
     def _resume(self, directory: Path) -> None:
         for left_over in directory.glob(".*.part"):

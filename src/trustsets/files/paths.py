@@ -71,21 +71,14 @@ def check_output(
     if target.is_dir():
         raise InputError(f"{target}: this is a folder; give the name of a file.")
     for given in inputs:
-        if given is not None and _same_file(target, Path(given)):
+        if given is None or is_stream(target):
+            continue
+        if target.exists() and Path(given).exists() and target.samefile(given):
             raise InputError(
                 f"{target}: it is the input {given} itself, which would be lost; give the result "
                 "another name."
             )
     return target
-
-
-def _same_file(one: Path, other: Path) -> bool:
-    if is_stream(one):
-        return False
-    try:
-        return one.samefile(other)
-    except OSError:
-        return False
 
 
 def file_identity(path: StrPath) -> list[Any]:

@@ -114,6 +114,8 @@ def predict_file(
         Given the number of samples, returns a context that gives a function, which is then called
         with the number of samples of each finished block.
     """
+    import pyarrow as pa
+
     target = check_output(result, PREDICTION_SUFFIXES, [model, outputs])
     kind = target.suffix.lower()
     before = Snapshot(model, outputs)
@@ -129,7 +131,8 @@ def predict_file(
         with progress(len(source)) as advance:
             summary = _predict_parts(work, rows, store, advance)
         _log.info("%s: %d samples were done before", target, summary.continued)
-        tables = (summary.add(_from_bytes(store.read(number))) for number in range(len(store)))
+        parts = (pa.ipc.open_file(store.read(number)) for number in range(len(store)))
+        tables = (summary.add(part.read_all()) for part in parts)
         beside = None if kind == ".parquet" else record
         store.finish(lambda file: write_tables(file, kind, tables, record), before.check, beside)
     return summary
@@ -232,9 +235,3 @@ def _to_bytes(table: "pa.Table") -> memoryview:
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
     return memoryview(sink.getvalue())
-
-
-def _from_bytes(content: bytes) -> "pa.Table":
-    import pyarrow as pa
-
-    return pa.ipc.open_file(pa.py_buffer(content)).read_all()

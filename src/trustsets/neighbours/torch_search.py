@@ -115,7 +115,9 @@ class TorchSearch:
     ) -> None:
         self.points = TorchPoints.of(points, device) if isinstance(points, ClassPoints) else points
         self.device = self.points.features.device
-        self.memory = _default_memory(self.device) if memory is None else memory
+        if memory is None and self.device.type == "cuda":
+            memory = int(min(torch.cuda.mem_get_info(self.device)[0] // 4, GPU_MEMORY))
+        self.memory = CPU_MEMORY if memory is None else memory
         self.sketch = build_sketch(self.points, GPU_COSTS, neighbour)
         self.needed = np.minimum(np.diff(self.points.starts), neighbour)
         self.pairs, self.survivors, self.direct = 0, 0, 0
@@ -211,17 +213,13 @@ class TorchSearch:
         best = self._nearby(block, block.own)
         sizes = np.diff(self.points.starts)
         for code in np.unique(block.own[block.own >= 0]):
-            if sizes[code] > DIRECT_POINTS:
-                self._read_large_class(block, int(code), best)
+            if sizes[code] > DIRECT_POINTS:  # `_nearby` saw a part of it
+                first, last = np.searchsorted(block.own, [code, code + 1])
+                some = slice(int(first), int(last))
+                start, stop = int(self.points.starts[code]), int(self.points.starts[code + 1])
+                part = _Block._make(each[some] for each in block)
+                best[some], _ = self._read(part, best[some], start, stop, [])
         return best.sqrt()
-
-    def _read_large_class(self, block: _Block, code: int, best: Tensor) -> None:
-        """Exact distance to a class of which `_nearby` saw a part."""
-        first, last = np.searchsorted(block.own, [code, code + 1])
-        some = slice(int(first), int(last))
-        start, stop = int(self.points.starts[code]), int(self.points.starts[code + 1])
-        part = _Block._make(each[some] for each in block)
-        best[some], _ = self._read(part, best[some], start, stop, [])
 
     def _other(self, block: _Block) -> tuple[Tensor, Tensor]:
         """Distance to the nearest class but the own one, and that class."""
@@ -361,12 +359,6 @@ class TorchSearch:
         named = torch.full((size,), len(self.needed), device=self.device)
         named.scatter_reduce_(0, query[tied], code[tied], "amin")
         return best, named
-
-
-def _default_memory(device: torch.device) -> int:
-    if device.type != "cuda":
-        return CPU_MEMORY
-    return int(min(torch.cuda.mem_get_info(device)[0] // 4, GPU_MEMORY))
 
 
 @contextmanager
