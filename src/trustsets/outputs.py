@@ -365,7 +365,7 @@ def _check_alike(parts: Sequence[ModelOutputs]) -> None:
             "logits or probabilities": part._kind == first._kind,
             "classes": np.array_equal(part.classes, first.classes),
             "shift": np.array_equal(_shift_of(part), _shift_of(first)),
-            "features": np.shape(part.features)[1:] == np.shape(first.features)[1:],
+            "features": _width(part.features) == _width(first.features),
             "labels": (part.codes is None) == (first.codes is None),
             "group columns": list(part.groups) == list(first.groups),
         }
@@ -381,3 +381,7 @@ def _shift_of(outputs: ModelOutputs) -> Floats:
 def _join(pieces: Sequence[Any]) -> Any:
     """Arrays end to end; None where there are none."""
     return None if pieces[0] is None else read_only(np.concatenate(pieces))
+
+
+def _width(features: Array | None) -> int:
+    return 0 if features is None else int(features.shape[1])

@@ -89,17 +89,22 @@ def extract_file(
     before = Snapshot(*sources)
     network = _build_model(model, weights)
     names = None if classes is None else read_classes(classes)
-    loader = _open_inputs(Path(inputs), transform, names, batch_size, before)
+    path = Path(inputs)
+    images = path.is_dir() and not any(path.glob("*.npy"))
+    if transform is not None and not images:
+        raise InputError(f"{path}: a transform is for images; transform arrays beforehand.")
+    samples = _Images(path, transform, names) if images else _Arrays(path, names)
+    loader = _Loader(samples, batch_size, before)
 
     def extract(shards: Path) -> ModelOutputs:
         return extract_outputs(
-            network, loader, layer, device=device, classes=loader.classes, shards=shards,
+            network, loader, layer, device=device, classes=samples.classes, shards=shards,
             progress=progress,
         )  # fmt: skip
 
     if target.suffix == "":
         outputs = extract(target)
-        _write_beside(target, loader.classes, record)
+        _write_beside(target, samples.classes, record)
         return outputs
     setting = [model, transform, batch_size, *map(str, sources)]
     with WorkFolder(target, {"extract": setting}) as folder:
@@ -176,24 +181,12 @@ def _build_model(spec: str, weights: StrPath | None) -> nn.Module:
     return network
 
 
-def _open_inputs(
-    path: Path, transform: str | None, classes: Array | None, batch_size: int, before: Snapshot
-) -> "_Loader":
-    """Batches of a file of arrays, or of a folder of images."""
-    if path.is_dir() and not any(path.glob("*.npy")):
-        return _Loader(_Images(path, transform, classes), batch_size, before)
-    if transform is not None:
-        raise InputError(f"{path}: a transform is for images; transform arrays beforehand.")
-    return _Loader(_Arrays(path, classes), batch_size, before)
-
-
 @final
 class _Loader:
     """Batches of samples; at the end it checks that no input file was changed meanwhile."""
 
     def __init__(self, samples: "_Arrays | _Images", batch_size: int, before: Snapshot) -> None:
         self._samples, self._size, self._before = samples, batch_size, before
-        self.classes = samples.classes
 
     def __len__(self) -> int:
         return -(-len(self._samples) // self._size)

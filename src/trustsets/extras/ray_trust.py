@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Self, final
 
 import numpy as np
+from sklearn.base import clone
 
 from trustsets._common.arrays import Array, Floats
 from trustsets._common.blocks import ahead
@@ -54,7 +55,7 @@ class _Contents(NamedTuple):
 class _Setting:
     """What every shard must know to answer in the terms of all."""
 
-    parameters: dict[str, Any]
+    score: "ShardedTrustScore"
     dtype: str
     classes: Array
     needed: IndexArray
@@ -167,7 +168,7 @@ class ShardedTrustScore(DistanceRatio):
         needed = np.minimum(sizes, self.neighbour)
         # One type for all, as in one process: compiled sums of other types round differently.
         dtype = str(np.result_type(*(content.dtype for content in contents)))
-        return _Setting(self.get_params(deep=False), dtype, classes, needed), sizes, first.width
+        return _Setting(clone(self), dtype, classes, needed), sizes, first.width
 
     def _measure(self, queries: Queries) -> ClassDistances:
         total, width = queries.shape
@@ -226,16 +227,13 @@ class _Shard:
 
 def _load(paths: Sequence[str], setting: _Setting) -> tuple[ClassPoints, ShardSearch]:
     """Read the points of a shard, and prepare their search."""
-    parameters = setting.parameters
     matrix, labels, half = _read(paths, setting.dtype)
     classes, codes = class_codes(labels, len(matrix))
     order, starts = sort_by_class(codes, len(classes))
-    stored = as_stored(matrix[order], parameters["storage"] or half)
-    points = search_points(stored, starts, parameters["normalize"])
+    stored = as_stored(matrix[order], setting.score.storage or half)
+    points = search_points(stored, starts, setting.score.normalize)
     places = np.searchsorted(setting.classes, classes).astype(np.int64)
-    memory = parameters["working_memory"]
-    memory = None if memory is None else memory * 2**20
-    return points, ShardSearch(points, places, setting.needed, memory)
+    return points, ShardSearch(points, places, setting.needed, setting.score._memory)
 
 
 def _look_into(path: str) -> _Contents:

@@ -31,20 +31,12 @@ _DIGEST_BYTES = 32
 @storage.storable
 @dataclass(frozen=True)
 class OutputBatches:
-    """Outputs of consecutive batches; `sizes` are their numbers of rows.
+    """Outputs of consecutive batches; `sizes` are their numbers of rows, and sum to n.
 
-    Attributes
-    ----------
-    logits : array of shape (n, K), or None where only the features matter
-    features : array of shape (n, d)
-    labels : array of shape (n,), or None
-    sizes : array of integers that sum to n
-    rows : array of shape (n,), or None
-        Which sample of a table each row is.
-    predicted : array of shape (n,), or None
-        Column of the largest logit, where it is kept.
-    input_digests : array of bytes of shape (batches, 32), or None
-        SHA-256 of the inputs of each batch, where a later run is to recognise them.
+    There are logits of shape (n, K), unless only the features matter, features of shape (n, d), and
+    where they are known labels, the numbers `rows` of the samples in some table, and the column
+    `predicted` of the largest logit, of shape (n,). `input_digests` of shape (batches, 32) are the
+    SHA-256 of the inputs of each batch, where a later run is to recognise them.
     """
 
     logits: Array | None

@@ -265,7 +265,11 @@ def read_training(path: StrPath, classes: Array | None = None) -> tuple[Array, A
     in `classes`.
     """
     training = TrainingFile(path)
-    return training.read_features(), training.read_labels(classes)
+    column, n = training.features, training.features.shape[0]
+    check_fits(column.path, 2 * n * column.row_bytes)
+    matrix = column.read(0, n)
+    check_finite(matrix, column.described)
+    return matrix, training.read_labels(classes)
 
 
 @final
@@ -275,25 +279,16 @@ class TrainingFile:
     def __init__(self, path: StrPath) -> None:
         self._path = Path(path)
         self._columns = open_columns(self._path)
-        roles = find_roles(self._columns)
-        self._named = roles.classes is not None
+        roles = self._roles = find_roles(self._columns)
         purpose = ", which the trust score needs of the training samples"
         self.features = _required(self._path, self._columns, "features", roles.features, purpose)
         self.labels = _required(self._path, self._columns, "labels", roles.labels, purpose)
         _check_column(self.features, self.features, matrix=True)
         _check_column(self.labels, self.features, matrix=False)
 
-    def read_features(self) -> Array:
-        """All features, which must be finite and fit into memory."""
-        column, n = self.features, self.features.shape[0]
-        check_fits(self._path, 2 * n * column.row_bytes)
-        matrix = column.read(0, n)
-        check_finite(matrix, column.described)
-        return matrix
-
     def read_labels(self, classes: Array | None = None) -> Array:
         """All labels, named as `read_training` says."""
-        if self._named:
+        if self._roles.classes is not None:
             classes = _class_names(self._path, self._columns)
         labels = self.labels.read_names(0, self.labels.shape[0])
         return named_labels(self.labels, labels, classes)
