@@ -298,15 +298,17 @@ def _check_column(column: Column, first: Column, matrix: bool) -> None:
     """Refuse an array of a wrong form, or of other samples than the `first` array."""
     column.require_usable()
     if len(column.shape) != 1 + matrix or 0 in column.shape:
-        wanted = "(n, width), one row per sample" if matrix else "(n,), one value per sample"
-        raise column.error(f"has shape {column.shape}; it must have shape {wanted}, not empty.")
+        wanted = "two dimensions, a row" if matrix else "shape (n,), one value"
+        raise column.error(
+            f"has shape {column.shape}; it must have {wanted} per sample, not empty."
+        )
     kinds, what = ("fiub", "numbers") if matrix else ("iubUS", "integers or texts")
     if column.dtype.kind not in kinds:
         raise column.error(f"must hold {what}; its type is {column.dtype}. Convert it with astype.")
     if column.shape[0] != first.shape[0]:
         raise column.error(
-            f"has {column.shape[0]} rows, and {first.name!r} has {first.shape[0]}. Save the same "
-            "samples in all arrays."
+            f"has {column.shape[0]} rows, and the {first.name} have {first.shape[0]}. Save the "
+            "same samples in all arrays."
         )
 
 
