@@ -18,8 +18,6 @@ from trustsets._common.storage import require, require_increasing, require_numbe
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 
-__all__ = ["FittedStatistic", "Observed", "Statistic", "SupportsTrust", "Transform"]
-
 Transform = Literal["raw", "log", "rank"]
 
 # Logarithms are taken of at least this, so that a statistic of 0 stays finite.
@@ -38,12 +36,7 @@ class SupportsTrust(Protocol):
 class Observed:
     """Samples together with their trust; each statistic is computed once.
 
-    Parameters
-    ----------
-    outputs : ModelOutputs
-        The samples.
-    trust : SupportsTrust or array of shape (n,), optional
-        A fitted trust score, or the values that are known already.
+    `trust` is a fitted trust score, or an array of shape (n,) of values that are known already.
     """
 
     def __init__(
