@@ -248,7 +248,7 @@ def test_bad_input_is_named(skin, tmp_path):
 
 
 def test_orders_depend_on_seed_and_epoch_alone():
-    listing = Listing.of(None, map(str, range(10)), np.arange(10) % 2)
+    listing = Listing(None, map(str, range(10)), np.arange(10) % 2)
     plan = recipe("places365", batch_size=4)
 
     def batches(*place):
