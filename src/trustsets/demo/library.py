@@ -10,6 +10,7 @@ import tokenize
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -90,8 +91,10 @@ def library_functions(
         place = path.relative_to(root)
         if _SKIPPED.isdisjoint(place.parts):
             module = ".".join(place.with_suffix("").parts).removesuffix(".__init__")
-            for text in functions_in(_read(path)):
-                module_of.setdefault(text, module)
+            # The library has files that do not parse, or not in the encoding they declare.
+            with suppress(OSError, SyntaxError, ValueError), tokenize.open(path) as file:
+                for text in functions_in(file.read()):
+                    module_of.setdefault(text, module)
     size = Counter(module_of.values())
     kept = {text: module for text, module in module_of.items() if size[module] >= fewest}
     if not kept:
@@ -107,8 +110,11 @@ def functions_in(source: str) -> Iterator[str]:
 
     A function within another is a part of its text and not listed by itself.
     """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(source)
     lines = source.splitlines()
-    for node in _definitions(_parse(source)):
+    for node in _definitions(tree):
         text = " ".join(" ".join(lines[node.lineno - 1 : node.end_lineno]).split())
         if len(_IDENTIFIER.findall(text)) >= _FEWEST_WORDS:
             yield text
@@ -135,25 +141,6 @@ def _definitions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionD
             yield child
         elif isinstance(child, (ast.ClassDef, ast.If, ast.Try)):
             yield from _definitions(child)
-
-
-def _read(path: Path) -> str:
-    """Text of a source file in the encoding it declares; empty if it cannot be decoded."""
-    try:
-        with tokenize.open(path) as file:
-            return file.read()
-    except (OSError, SyntaxError, UnicodeDecodeError):
-        return ""
-
-
-def _parse(source: str) -> ast.Module:
-    """Syntax tree; an empty one for files that do not parse, as the library has some."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return ast.parse(source)
-        except (SyntaxError, ValueError):
-            return ast.Module(body=[], type_ignores=[])
 
 
 def _describe(texts: list[str], seen: NDArray[np.int64], seed: int) -> NDArray[np.float32]:

@@ -15,7 +15,6 @@ from typing import Any, final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from trustsets._common import storage
 from trustsets._common.arrays import Array
@@ -78,19 +77,19 @@ class Source:
         return POOL not in self.parts
 
     @property
-    def calibration_part(self) -> str:
-        """Part that calibration samples come from."""
-        return VAL if self.fixed_split else POOL
-
-    @property
-    def test_part(self) -> str:
-        """Part that test samples come from."""
-        return TEST if self.fixed_split else POOL
+    def halves(self) -> tuple[str, str]:
+        """Parts that calibration samples and test samples come from."""
+        return (VAL, TEST) if self.fixed_split else (POOL, POOL)
 
     @property
     def tested(self) -> ModelOutputs:
         """All samples that are test samples in some split."""
-        return self.parts[self.test_part]
+        return self.parts[self.halves[1]]
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy of the classifier on the samples that test samples come from."""
+        return float(np.mean(self.tested.predicted_codes == self.tested.codes))
 
     @property
     def n_calibration(self) -> int:
@@ -128,11 +127,6 @@ class Source:
         }
 
     @cached_property
-    def predicted_digest(self) -> str:
-        """Names the content of the predicted classes of all parts."""
-        return digest(*(part.predicted for part in self.parts.values()))
-
-    @cached_property
     def features_digest(self) -> str:
         """Names the content of the features of all parts."""
         return digest(*(part.features for part in self.parts.values()))
@@ -146,11 +140,6 @@ class Source:
         if self.fixed_split:
             return self.parts[VAL], self.parts[TEST]
         return self.parts[POOL].split(0.5, seed=seed, stratify=True)
-
-    def positions(self, part: str, outputs: ModelOutputs) -> NDArray[np.int64]:
-        """Positions in a part of samples that were taken from it."""
-        found: NDArray[np.int64] = np.searchsorted(self.parts[part].rows, outputs.rows)
-        return found
 
 
 def read_source(

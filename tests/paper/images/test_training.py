@@ -98,7 +98,7 @@ def test_a_killed_training_gives_the_same_weights(steps, skin, uninterrupted, cl
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert not (tmp_path / "weights.safetensors").exists()
     state = storage.read(tmp_path / "checkpoint.trustsets")
-    assert (state.epoch, state.step) == (steps // 5, steps - 1)
+    assert (state["epoch"], state["step"]) == (steps // 5, steps - 1)
     code, out, _ = cli(*arguments, "--json")
     assert code == 0
     path, history = uninterrupted

@@ -79,14 +79,10 @@ class PartSummary:
 
     Attributes
     ----------
-    part : str
-        Name of the part.
     images, unreadable : int
         Images in the shards, and images left out.
-    run : int
-        Images of this run; the others were there before.
-    seconds : float
-        Time of this run.
+    run, seconds : int, float
+        Images and time of this run; the other images were there before.
     accuracy : float
         Share of images whose largest logit is that of their class.
     """
@@ -124,8 +120,6 @@ def extract_dataset(
         Checkpoint of the network.
     folder : path
         Where the outputs go; an earlier run there is continued, or kept if it is complete.
-    options : ExtractionOptions, optional
-        How images are run.
     """
     chosen = options or ExtractionOptions()
     place = pick_device(chosen.device)
@@ -237,11 +231,12 @@ def _batches(
 ) -> Iterator[Batch]:
     """All batches from a row on, without the images that cannot be read."""
     n, size, labels = len(images), options.batch_size, images.listing.labels
-    keys = [range(start, min(start + size, n)) for start in range(first, n, size)]
-    for batch in images.batches(keys, images.part, first, options, unreadable):
-        rows = batch.rows.numpy()
+    rows_of = (range(start, min(start + size, n)) for start in range(first, n, size))
+    keys = ([(row, 0) for row in rows] for rows in rows_of)  # nothing is drawn here
+    for inputs, numbers in images.batches(keys, images.part, first, options, unreadable):
+        rows = numbers.numpy()
         if rows.size:
-            yield Batch(batch.images, labels[rows], rows)
+            yield Batch(inputs, labels[rows], rows)
 
 
 def _check_origin(weights: Weights, dataset: ImageSet) -> None:

@@ -43,8 +43,6 @@ _WRAPPERS = ("state_dict_best", "state_dict", "model_state_dict", "model")
 _TWO_PARTS = (("feat_model", "classifier"), ("state_dict_model", "state_dict_classifier"))
 _PARALLEL = "module."
 _COUNTER = "num_batches_tracked"
-_TORCHVISION = "https://download.pytorch.org/models"
-_LONG_TAIL = "https://dl.fbaipublicfiles.com/classifier-balancing"
 
 
 @final
@@ -98,43 +96,33 @@ class _SingleLinear(nn.Linear):
             return super().forward(inputs.float())
 
 
-def _public(file: str, where: str, what: str) -> str:
-    return f"The public one is {file} ({what}): {where}/{file}"
+def _torchvision(file: str) -> str:
+    where = f"https://download.pytorch.org/models/{file}"
+    return f"The public one is {file} (torchvision, IMAGENET1K_V1): {where}"
 
 
+def _balanced(folder: str, file: str) -> str:
+    where = f"https://dl.fbaipublicfiles.com/classifier-balancing/{folder}/models/{file}"
+    what = "classifier-balancing, instance-balanced sampling"
+    return f"The public one is {file} ({what}): {where}"
+
+
+_NOT_PUBLIC = "There is no public one: make it with trustsets paper train"
 ARCHITECTURES = {
-    "imagenet": Architecture(
-        "resnet50",
-        # The paper follows a pipeline that resizes to the crop itself for this dataset.
-        resize=224,
-        weights=_public("resnet50-0676ba61.pth", _TORCHVISION, "torchvision, IMAGENET1K_V1"),
-    ),
+    # The paper follows a pipeline that resizes to the crop itself for this dataset.
+    "imagenet": Architecture("resnet50", _torchvision("resnet50-0676ba61.pth"), resize=224),
     "imagenet-lt": Architecture(
-        "resnext50_32x4d",
-        weights=_public(
-            "resnext50_uniform_e90.pth",
-            f"{_LONG_TAIL}/ImageNet_LT/models",
-            "classifier-balancing, instance-balanced sampling",
-        ),
+        "resnext50_32x4d", _balanced("ImageNet_LT", "resnext50_uniform_e90.pth")
     ),
     "places365": Architecture(
-        "resnet152",
-        weights="There is no public one: make it with trustsets paper train places365",
-        start=_public("resnet152-394f9c45.pth", _TORCHVISION, "torchvision, IMAGENET1K_V1"),
+        "resnet152", f"{_NOT_PUBLIC} places365", start=_torchvision("resnet152-394f9c45.pth")
     ),
-    "places365-lt": Architecture(
-        "resnet152",
-        weights=_public(
-            "resnet152_uniform.pth",
-            f"{_LONG_TAIL}/Places_LT/models",
-            "classifier-balancing, instance-balanced sampling",
-        ),
-    ),
+    "places365-lt": Architecture("resnet152", _balanced("Places_LT", "resnet152_uniform.pth")),
     "fitzpatrick17k": Architecture(
         "resnet18",
+        f"{_NOT_PUBLIC} fitzpatrick17k",
+        start=_torchvision("resnet18-f37072fd.pth"),
         two_layer_head=True,
-        weights="There is no public one: make it with trustsets paper train fitzpatrick17k",
-        start=_public("resnet18-f37072fd.pth", _TORCHVISION, "torchvision, IMAGENET1K_V1"),
     ),
 }
 """Networks by the name of the dataset."""

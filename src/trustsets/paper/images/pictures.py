@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from trustsets.errors import InputError
 from trustsets.paper.images.listing import Listing
 from trustsets.paper.images.unreadable import UnreadableImages
 
-__all__ = ["ImageBatch", "Images", "Transform", "WorkOptions"]
+__all__ = ["Images", "Transform", "WorkOptions"]
 
 Transform = Callable[[Any], Any]
 
@@ -49,27 +49,11 @@ class WorkOptions:
                 raise InputError(f"{name} must be {rule}; got {value}.")
 
 
-class ImageBatch(NamedTuple):
-    """Readable images of a batch, (n, 3, size, size) uint8, and their rows in the listing.
-
-    `failures` has row and reason of the others.
-    """
-
-    images: Tensor
-    rows: Tensor
-    failures: list[tuple[int, str]]
-
-
 @final
 class Images(Dataset[Any]):
-    """Images of one part of a dataset, by row or by (row, seed of its augmentation).
+    """Images of one part of a dataset, by (row, seed of its augmentation).
 
-    Parameters
-    ----------
-    part : str
-    listing : Listing
-    transform : callable
-        From a PIL image in RGB to a uint8 tensor of one shape.
+    `transform` makes a uint8 tensor of one shape from a PIL image in RGB.
     """
 
     def __init__(self, part: str, listing: Listing, transform: Transform) -> None:
@@ -79,12 +63,12 @@ class Images(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.listing)
 
-    def __getitem__(self, key: int | tuple[int, int]) -> tuple[int, Tensor | str]:
+    def __getitem__(self, key: tuple[int, int]) -> tuple[int, Tensor | str]:
         """Row, and the image or why there is none."""
-        row, seed = key if isinstance(key, tuple) else (key, None)
+        row, seed = key
         image = self.open(row)
-        if isinstance(image, str) or seed is None:
-            return row, image if isinstance(image, str) else self._transform(image)
+        if isinstance(image, str):
+            return row, image
         # The draws belong to the sample alone, whichever process makes them.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -111,10 +95,10 @@ class Images(Dataset[Any]):
         done: int,
         options: WorkOptions,
         unreadable: UnreadableImages,
-    ) -> Iterator[ImageBatch]:
-        """Decode batches of keys under a progress bar, and note what could not be read.
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Decode batches of keys under a progress bar; images that came before are `done`.
 
-        `done` are the images that came before.
+        Gives the readable images, (n, 3, size, size) uint8, and their rows in the listing.
         """
         loader: DataLoader[Any] = DataLoader(
             self,
@@ -125,19 +109,19 @@ class Images(Dataset[Any]):
         )
         bar = progress_bar(title, len(self), done=done, unit="images", wanted=options.progress)
         with bar as advance:
-            for batch in loader:
-                unreadable.add(self.part, self.listing, batch.failures)
-                yield batch
-                advance(len(batch.rows) + len(batch.failures))
+            for images, rows, failures in loader:
+                unreadable.add(self.part, self.listing, failures)
+                yield images, rows
+                advance(len(rows) + len(failures))
 
 
 # What Pillow raises besides for files that are cut short, too large, or oddly made.
 _UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, TypeError, IndexError, struct.error)
 
 
-def _collate(items: list[tuple[int, Tensor | str]]) -> ImageBatch:
+def _collate(items: list[tuple[int, Tensor | str]]) -> tuple[Tensor, Tensor, list[Any]]:
     images = [image for _, image in items if isinstance(image, Tensor)]
     rows = [row for row, image in items if isinstance(image, Tensor)]
     failures = [(row, reason) for row, reason in items if isinstance(reason, str)]
     stacked = torch.stack(images) if images else torch.empty(0, dtype=torch.uint8)
-    return ImageBatch(stacked, torch.tensor(rows, dtype=torch.int64), failures)
+    return stacked, torch.tensor(rows, dtype=torch.int64), failures

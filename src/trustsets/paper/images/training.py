@@ -78,33 +78,6 @@ class EpochSummary:
         return self.correct / max(self.images, 1)
 
 
-@final
-@storage.storable
-@dataclass(frozen=True)
-class TrainingState:
-    """A checkpoint: where the training stands, and all its tensors.
-
-    Attributes
-    ----------
-    setting : str
-        Digest of everything that determines the result.
-    epoch, step : int
-        The next step to make, and its epoch.
-    history : list of EpochSummary
-        One for each epoch; the last may be unfinished.
-    network : dict of arrays
-    optimizer : dict of dicts of arrays
-        By the number of the parameter.
-    """
-
-    setting: str
-    epoch: int
-    step: int
-    history: list[EpochSummary]
-    network: dict[str, Array]
-    optimizer: dict[str, dict[str, Array]]
-
-
 def train_dataset(
     name: str,
     images: Path,
@@ -143,6 +116,8 @@ def train_dataset(
     path, list of EpochSummary
         The final weights, and how the epochs went.
     """
+    from safetensors.torch import save
+
     if name not in RECIPES:
         raise InputError(f"dataset must be one of {', '.join(RECIPES)}; got {name!r}.")
     recipe = replace(RECIPES[name], **changes)
@@ -157,15 +132,6 @@ def train_dataset(
         load_weights(network, weights, without_head=True)
         chosen = options or TrainingOptions()
         history = _Training(dataset, network, recipe, seed, size, folder, chosen).run()
-    _write_weights(folder / WEIGHTS, network, dataset, recipe, seed)
-    return folder / WEIGHTS, history
-
-
-def _write_weights(
-    path: Path, network: Network, dataset: ImageSet, recipe: Recipe, seed: int
-) -> None:
-    from safetensors.torch import save
-
     facts = {
         "dataset": dataset.name,
         "classes": dataset.classes,
@@ -174,8 +140,9 @@ def _write_weights(
         "recipe": asdict(recipe),
     }
     state = {name: value.cpu().contiguous() for name, value in network.body.state_dict().items()}
-    with storage.atomic_path(path) as temporary:
+    with storage.atomic_path(folder / WEIGHTS) as temporary:
         temporary.write_bytes(save(state, {"trustsets": json.dumps(facts)}))
+    return folder / WEIGHTS, history
 
 
 @final
@@ -195,6 +162,7 @@ class _Training:
         self._recipe, self._seed, self._options = recipe, seed, options
         self._listing = dataset.parts[TRAIN]
         self._images = Images(TRAIN, self._listing, recipe.transform(size))
+        self._steps_per_epoch = -(-len(self._listing) // recipe.batch_size)
         self._checkpoint = folder / CHECKPOINT
         self._unreadable = UnreadableImages(folder, options.max_unreadable)
         start = _arrays(network.body.state_dict())
@@ -207,12 +175,9 @@ class _Training:
             parameter.requires_grad_(not recipe.head_only or name.startswith(HEAD))
         trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
         self._optimizer = recipe.make_optimizer(trained)
+        # The next step to make, its epoch, and the epochs so far; the last may be unfinished.
         self._epoch, self._step = 0, 0
         self._history: list[EpochSummary] = []
-
-    @property
-    def _steps_per_epoch(self) -> int:
-        return -(-len(self._listing) // self._recipe.batch_size)
 
     def run(self) -> list[EpochSummary]:
         """Train to the end, from wherever an earlier run was."""
@@ -233,7 +198,7 @@ class _Training:
         title = f"Epoch {self._epoch + 1} of {self._recipe.epochs}"
         done = first * self._recipe.batch_size
         work = self._options, self._unreadable
-        for images, rows, _ in self._images.batches(keys, title, done, *work):
+        for images, rows in self._images.batches(keys, title, done, *work):
             if len(rows):
                 self._make_step(images, torch.from_numpy(self._listing.labels)[rows])
             self._step += 1
@@ -264,38 +229,34 @@ class _Training:
                 f"learning rate, now {self._recipe.learning_rate}, and use another folder."
             )
         last = self._history[-1]
-        self._history[-1] = replace(
-            last,
-            images=last.images + count,
-            loss_sum=last.loss_sum + loss * count,
-            correct=last.correct + correct,
-        )
+        sums = last.images + count, last.loss_sum + loss * count, last.correct + correct
+        self._history[-1] = EpochSummary(last.epoch, *sums)
 
     def _save(self) -> None:
         moments = self._optimizer.state_dict()["state"]
-        state = TrainingState(
-            setting=self._setting,
-            epoch=self._epoch,
-            step=self._step,
-            history=list(self._history),
-            network=_arrays(self._network.body.state_dict()),
-            optimizer={str(number): _arrays(own) for number, own in moments.items()},
-        )
+        state = {
+            "setting": self._setting,
+            "epoch": self._epoch,
+            "step": self._step,
+            "history": self._history,
+            "network": _arrays(self._network.body.state_dict()),
+            "optimizer": {str(number): _arrays(own) for number, own in moments.items()},
+        }
         storage.write(self._checkpoint, state)
 
     def _resume(self) -> None:
         if not self._checkpoint.exists():
             return
         state = storage.read(self._checkpoint)
-        if not isinstance(state, TrainingState) or state.setting != self._setting:
+        if not isinstance(state, dict) or state.get("setting") != self._setting:
             raise InputError(
                 f"{self._checkpoint} is of a training with other images, start weights, seed or "
                 "options; use the same, or another folder."
             )
-        self._epoch, self._step, self._history = state.epoch, state.step, list(state.history)
+        self._epoch, self._step, self._history = state["epoch"], state["step"], state["history"]
         # Network and optimiser know which of their tensors belong on the device.
-        self._network.body.load_state_dict(_tensors(state.network))
-        moments = {int(number): _tensors(own) for number, own in state.optimizer.items()}
+        self._network.body.load_state_dict(_tensors(state["network"]))
+        moments = {int(number): _tensors(own) for number, own in state["optimizer"].items()}
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
 

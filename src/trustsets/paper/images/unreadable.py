@@ -14,15 +14,7 @@ __all__ = ["UnreadableImages"]
 
 @final
 class UnreadableImages:
-    """Collects names and reasons for ``unreadable.txt``.
-
-    Parameters
-    ----------
-    folder : path
-        Where the file goes.
-    limit : int
-        How many there may be.
-    """
+    """Collects names and reasons for the file ``unreadable.txt`` of a folder."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._file = folder / UNREADABLE
