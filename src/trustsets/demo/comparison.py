@@ -49,7 +49,6 @@ def compare_methods(
 
     Parameters
     ----------
-    task : DemoTask
     report : path
         HTML file to write.
     seed : int

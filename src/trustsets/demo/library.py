@@ -31,8 +31,6 @@ _FEWEST_WORDS = 10
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w+")
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _DIRECTIONS = 128
-_WIDTH = 256
-_EPOCHS = 40
 
 
 def library_task(seed: int = 0, train_share: float = 0.4) -> DemoTask:
@@ -56,7 +54,7 @@ def library_task(seed: int = 0, train_share: float = 0.4) -> DemoTask:
     )
     seen, new = np.sort(seen), np.sort(new)
     inputs = _describe(texts, seen, seed)
-    network = Network.train(inputs[seen], codes[seen], width=_WIDTH, epochs=_EPOCHS, seed=seed)
+    network = Network.train(inputs[seen], codes[seen], width=256, epochs=40, seed=seed)
     train, pool = (network.outputs(inputs[i], classes[codes[i]], classes) for i in (seen, new))
     return DemoTask(
         name="library",

@@ -41,7 +41,7 @@ from trustsets.paper.options import SCORES, Options
 from trustsets.paper.sources import Source
 from trustsets.paper.splits import PartValues, Split
 from trustsets.paper.stages import StageCache, Tally
-from trustsets.predictors.base import Predictor, thresholds_from
+from trustsets.predictors.base import thresholds_from
 from trustsets.predictors.clustered import ClusteredConformal
 from trustsets.predictors.oracle import oracle_sets
 from trustsets.predictors.related import atypicality_groups
@@ -258,21 +258,19 @@ class Experiment:
         if method.name == ORACLE:
             truth = split.of_halves({POOL: np.asarray(self.source.label_probabilities)})[1]
             sets = oracle_sets(truth, self.options.alpha, split.test.classes)
-        else:
-            default = method.name == DEFAULT
-            first, second = split.of_halves(self._default_trust if default else None)
-            predictor = self._own_predictor(split, score, method)
-            predictor.calibrate(split.calibration, trust=first)
-            sets = predictor.predict_set(split.test, self.options.alpha, trust=second)
-        return sets.covers(split.test.labels), sets.sizes
-
-    def _own_predictor(self, split: Split, score: str, method: Method) -> Predictor:
-        if method.name == DEFAULT:
-            return method.predictor(SCORES[score])
+            return sets.covers(split.test.labels), sets.sizes
+        chosen, first, second = SCORES[score], None, None
         words: dict[str, Any] = {"temperature": split.temperature, "allow_empty": True}
-        if method.name == CLUSTERED:
-            return ClusteredConformal(score=SCORES[score], **words)
-        return atypicality_groups(self._atypicality, score=SCORES[score], **words)
+        if method.name == DEFAULT:
+            predictor = method.predictor(chosen)
+            first, second = split.of_halves(self._default_trust)
+        elif method.name == CLUSTERED:
+            predictor = ClusteredConformal(score=chosen, **words)
+        else:
+            predictor = atypicality_groups(self._atypicality, score=chosen, **words)
+        predictor.calibrate(split.calibration, trust=first)
+        sets = predictor.predict_set(split.test, self.options.alpha, trust=second)
+        return sets.covers(split.test.labels), sets.sizes
 
     @cached_property
     def _atypicality(self) -> Atypicality:

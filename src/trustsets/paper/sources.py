@@ -30,8 +30,6 @@ __all__ = ["Source", "read_extracted", "read_source"]
 # Array of a file of outputs with the true P(y | x), where the distribution is known.
 _TRUTH = "label_probabilities"
 _SUFFIXES = (".npz", ".parquet", ".safetensors")
-# Columns of samples.parquet that are not groups.
-_PLAIN_COLUMNS = ("path", "label")
 
 
 @final
@@ -227,7 +225,8 @@ def _read_outputs(directory: Path, classes: Array) -> ModelOutputs:
         raise StorageError(
             f"{directory / SAMPLES}: missing or damaged ({error}). Extract again."
         ) from error
-    groups = {str(name): samples[name].to_numpy() for name in samples if name not in _PLAIN_COLUMNS}
+    names = (name for name in samples if name not in ("path", "label"))
+    groups = {str(name): samples[name].to_numpy() for name in names}
     return ModelOutputs(
         logits=arrays["logits"],
         features=arrays["features"],

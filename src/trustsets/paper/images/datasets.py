@@ -4,6 +4,7 @@ Each function turns a folder into an `ImageSet`; `load_dataset` picks one by nam
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,29 +123,24 @@ def _flat_imagenet(images: Path, near: Sequence[Path], classes: Sequence[str]) -
     return Listing(images, [f"val/{name}" for name in found], labels)
 
 
-def _long_tail(name: str, stem: str) -> Callable[[Path, Sequence[Path], int], ImageSet]:
-    """Reader of three lists ``STEM_train.txt``, ``STEM_val.txt`` and ``STEM_test.txt``."""
-
-    def load(images: Path, near: Sequence[Path], _: int) -> ImageSet:
-        folders = [*near, *(folder / sub for folder in near for sub in (stem, f"{stem}_v2"))]
-        contents = {}
-        for part in (TRAIN, VAL, TEST):
-            path = find_file(f"{stem}_{part}.txt", folders)
-            if path is None:
-                raise InputError(
-                    f"{stem}_{part}.txt (lines of 'path label') is neither beside the images nor "
-                    f"where --lists points; the public lists are at {LONG_TAIL_SOURCE}/{stem}."
-                )
-            contents[part] = read_list(path)
-        n_classes = 1 + max(int(labels.max(initial=0)) for _, labels in contents.values())
-        classes = class_names(*contents[TRAIN], n_classes)
-        parts = {
-            part: Listing(images, flattened(images, paths), labels)
-            for part, (paths, labels) in contents.items()
-        }
-        return ImageSet(name, classes, parts)
-
-    return load
+def _long_tail(name: str, stem: str, images: Path, near: Sequence[Path], _: int) -> ImageSet:
+    """Three lists ``STEM_train.txt``, ``STEM_val.txt`` and ``STEM_test.txt``."""
+    folders = [*near, *(folder / sub for folder in near for sub in (stem, f"{stem}_v2"))]
+    contents = {}
+    for part in (TRAIN, VAL, TEST):
+        path = find_file(f"{stem}_{part}.txt", folders)
+        if path is None:
+            raise InputError(
+                f"{stem}_{part}.txt (lines of 'path label') is neither beside the images nor where "
+                f"--lists points; the public lists are at {LONG_TAIL_SOURCE}/{stem}."
+            )
+        contents[part] = read_list(path)
+    n_classes = 1 + max(int(labels.max(initial=0)) for _, labels in contents.values())
+    parts = {
+        part: Listing(images, flattened(images, paths), labels)
+        for part, (paths, labels) in contents.items()
+    }
+    return ImageSet(name, class_names(*contents[TRAIN], n_classes), parts)
 
 
 def _places365(images: Path, near: Sequence[Path], _: int) -> ImageSet:
@@ -222,9 +218,9 @@ def _skin_types(table: Path, rows: Any) -> Array:
 
 DATASETS: dict[str, Callable[[Path, Sequence[Path], int], ImageSet]] = {
     "imagenet": _imagenet,
-    "imagenet-lt": _long_tail("imagenet-lt", "ImageNet_LT"),
+    "imagenet-lt": partial(_long_tail, "imagenet-lt", "ImageNet_LT"),
     "places365": _places365,
-    "places365-lt": _long_tail("places365-lt", "Places_LT"),
+    "places365-lt": partial(_long_tail, "places365-lt", "Places_LT"),
     "fitzpatrick17k": _fitzpatrick17k,
 }
 """Readers by the name of the dataset."""

@@ -208,9 +208,8 @@ def _extract_part(
     rows = store.column("rows")
     left_out = np.setdiff1d(np.arange(len(images)), rows).tolist()
     for row in left_out:
-        reason = images.open(row)
-        readable = not isinstance(reason, str)
-        reason = "could not be read when it was its turn" if readable else reason
+        why = images.open(row)
+        reason = why if isinstance(why, str) else "could not be read when it was its turn"
         unreadable.add(images.part, images.listing, [(row, reason)])
     unreadable.write()
     if rows.size == 0:

@@ -107,7 +107,6 @@ def train_dataset(
         Of everything random, the training split included.
     size : int
         Side of the images that the network sees.
-    options : TrainingOptions, optional
     **changes
         Fields of the `Recipe` to change: epochs, batch_size, learning_rate...
 
@@ -220,16 +219,14 @@ class _Training:
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
-        self._note(float(loss.detach()), int((logits.argmax(1) == targets).sum()), len(labels))
-
-    def _note(self, loss: float, correct: int, count: int) -> None:
-        if not np.isfinite(loss):
+        lost, count, last = float(loss.detach()), len(labels), self._history[-1]
+        if not np.isfinite(lost):
             raise TrustSetsError(
-                f"the training diverged in epoch {self._epoch + 1} (loss {loss}); lower the "
+                f"the training diverged in epoch {self._epoch + 1} (loss {lost}); lower the "
                 f"learning rate, now {self._recipe.learning_rate}, and use another folder."
             )
-        last = self._history[-1]
-        sums = last.images + count, last.loss_sum + loss * count, last.correct + correct
+        correct = last.correct + int((logits.argmax(1) == targets).sum())
+        sums = last.images + count, last.loss_sum + lost * count, correct
         self._history[-1] = EpochSummary(last.epoch, *sums)
 
     def _save(self) -> None:
