@@ -24,8 +24,6 @@ __all__ = ["functions_in", "library_functions", "library_task", "words_of"]
 
 # Installed packages are not the library, and tests repeat one another.
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
-# Modules with fewer functions are left out.
-_FEWEST = 12
 # Shorter functions, such as a lone `pass`, could be of any module.
 _FEWEST_WORDS = 10
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w+")
@@ -69,9 +67,7 @@ def library_task(seed: int = 0, train_share: float = 0.4) -> DemoTask:
 
 
 @cache
-def library_functions(
-    fewest: int = _FEWEST, root: Path | None = None
-) -> tuple[list[str], list[str]]:
+def library_functions(fewest: int = 12, root: Path | None = None) -> tuple[list[str], list[str]]:
     """Texts of functions and methods, and the name of the module of each, in a fixed order.
 
     No two texts are equal. The library is read once, however many seeds are tried.

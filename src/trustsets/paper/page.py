@@ -26,7 +26,6 @@ from trustsets.paper.words import reading, samples, setting
 
 __all__ = ["time_rows", "write_overview", "write_run"]
 
-PAGE, RESULTS = "README.md", "results.json"
 TIME_HEADER = ("Stage", "made", "reused", "seconds", "seconds saved", "processor seconds")
 """Heads of the table that `time_rows` fills."""
 
@@ -80,7 +79,7 @@ def write_run(
         captions,
         [_comparison(results["comparison"]), _times(cache)],
     )
-    write_json(root / RESULTS, results)
+    write_json(root / "results.json", results)
     if made is not None:
         made.write(run.options, root)
     return results, texts
@@ -148,7 +147,7 @@ def _write_page(
         for name, text in captions.items()
     ]
     whole = "\n\n".join(part.rstrip() for part in [*parts, *closing] if part)
-    write_text(root / PAGE, whole + "\n")
+    write_text(root / "README.md", whole + "\n")
     return texts
 
 

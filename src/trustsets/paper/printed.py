@@ -16,7 +16,6 @@ DATASETS = ("imagenet", "imagenet-lt", "places365", "places365-lt", "fitzpatrick
 """Datasets of the paper."""
 HALF_UNIT = 0.005
 """How far rounding to two digits can move a printed number."""
-_FILE = "printed_tables.json"
 
 
 @final
@@ -30,8 +29,8 @@ class Printed:
 
 @cache
 def _content() -> dict[str, Any]:
-    text = resources.files("trustsets.paper").joinpath(_FILE).read_text(encoding="utf-8")
-    content: dict[str, Any] = json.loads(text)
+    file = resources.files("trustsets.paper").joinpath("printed_tables.json")
+    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return content
 
 

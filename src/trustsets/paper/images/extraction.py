@@ -231,7 +231,7 @@ def _batches(
     """All batches from a row on, without the images that cannot be read."""
     n, size, labels = len(images), options.batch_size, images.listing.labels
     rows_of = (range(start, min(start + size, n)) for start in range(first, n, size))
-    keys = ([(row, 0) for row in rows] for rows in rows_of)  # nothing is drawn here
+    keys = ([(row, None) for row in rows] for rows in rows_of)
     for inputs, numbers in images.batches(keys, images.part, first, options, unreadable):
         rows = numbers.numpy()
         if rows.size:

@@ -51,7 +51,7 @@ class WorkOptions:
 
 @final
 class Images(Dataset[Any]):
-    """Images of one part of a dataset, by (row, seed of its augmentation).
+    """Images of one part of a dataset, by (row, seed of its augmentation, if it has any).
 
     `transform` makes a uint8 tensor of one shape from a PIL image in RGB.
     """
@@ -63,12 +63,14 @@ class Images(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.listing)
 
-    def __getitem__(self, key: tuple[int, int]) -> tuple[int, Tensor | str]:
+    def __getitem__(self, key: tuple[int, int | None]) -> tuple[int, Tensor | str]:
         """Row, and the image or why there is none."""
         row, seed = key
         image = self.open(row)
         if isinstance(image, str):
             return row, image
+        if seed is None:
+            return row, self._transform(image)
         # The draws belong to the sample alone, whichever process makes them.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
