@@ -22,14 +22,14 @@ from trustsets.statistics import SupportsTrust
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ExcessRisk", "excess_risk"]
+__all__ = ["BOOSTING", "ExcessRisk", "classifier_inputs", "excess_risk"]
 
 DEFAULT_KINDS = ("confidence", "trust", "entropy", "margin", "sizes", "groups", "components")
 _FOLDS = 5
 _FEWEST = 50
 # Small trees and small steps: a classifier that fits noise less finds more of the excess risk
 # (benchmarks/ert.py has the figures for scikit-learn's own defaults).
-_BOOSTING = {"max_iter": 100, "max_leaf_nodes": 8, "learning_rate": 0.05}
+BOOSTING = {"max_iter": 100, "max_leaf_nodes": 8, "learning_rate": 0.05}
 # scikit-learn's histograms hold at most this many categories.
 _MOST_CATEGORIES = 255
 
@@ -233,7 +233,7 @@ def _cross_fitted(
     """Coverage of each sample, predicted by a classifier that saw the other folds, shape (n,)."""
     from sklearn.ensemble import HistGradientBoostingClassifier
 
-    table, categories = _table(columns)
+    table, categories = classifier_inputs(columns)
     predicted = np.empty(covered.size)
     for fold in range(_FOLDS):
         own, others = folds == fold, folds != fold
@@ -241,14 +241,14 @@ def _cross_fitted(
             predicted[own] = covered[others].mean()
             continue
         model = HistGradientBoostingClassifier(
-            **_BOOSTING, early_stopping=False, categorical_features=categories, random_state=0
+            **BOOSTING, early_stopping=False, categorical_features=categories, random_state=0
         )
         model.fit(table[others], covered[others])
         predicted[own] = model.predict_proba(table[own])[:, 1]
     return predicted
 
 
-def _table(columns: Sequence[Covariate]) -> tuple[Floats, list[int]]:
+def classifier_inputs(columns: Sequence[Covariate]) -> tuple[Floats, list[int]]:
     """Inputs of the classifier, shape (n, p), and which of them are categories.
 
     Numbers are replaced by their ranks. Trees depend on the order alone, and infinite or huge
@@ -288,6 +288,6 @@ def _permuted(
             means[turn] = [half.mean() for half in _halves(predicted, shuffled, case.target)]
             advance(1)
     # Equal values count as reached, whatever the rounding of their sums.
-    reached = np.count_nonzero(means[:, 0] >= observed - 1e-9)
+    reached = int(np.count_nonzero(means[:, 0] >= observed - 1e-9))
     under, over = means.mean(axis=0).tolist()
     return (under, over), (1 + reached) / (1 + n_permutations)
