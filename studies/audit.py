@@ -129,12 +129,12 @@ def standard_sets(n: int, n_calibration: int) -> Null:
 NULLS: dict[str, Null] = {
     "independent, coverage 0.9, n = 200": uniform(200, 0.9),
     "independent, coverage 0.9, n = 2,000": uniform(2000, 0.9),
-    "one calibration of 500 samples, n = 4,000": one_calibration(4000, 500),
-    "one calibration, coverage 0.86 everywhere, n = 4,000": uniform(4000, 0.86),
-    "coverage 0.9 up to 1, n = 4,000": falling(4000),
+    "one calibration of 200 samples, n = 2,000": one_calibration(2000, 200),
+    "one calibration, coverage 0.85 everywhere, n = 2,000": uniform(2000, 0.85),
+    "coverage 0.9 up to 1, n = 2,000": falling(2000),
     "leave-one-out, STANDARD, n = 2,000": left_out_standard(2000),
-    "leave-one-out, CONDITIONAL, n = 2,000": left_out_conditional(2000),
-    "sets of StandardConformal, 1,000 and n = 2,000": standard_sets(2000, 1000),
+    "leave-one-out, CONDITIONAL, n = 1,000": left_out_conditional(1000),
+    "sets of StandardConformal, 500 and n = 1,000": standard_sets(1000, 500),
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Array, Codes, Floats, column, texts_of
+from trustsets._common.arrays import Codes, Floats, column, texts_of
 from trustsets.basis import PrincipalComponents
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
@@ -176,8 +176,7 @@ def _sizes(case: Audited, kind: str, learn: Codes, count: int) -> list[Covariate
 
 def _groups(case: Audited, kind: str, learn: Codes, count: int) -> list[Covariate]:
     return [
-        _categories(name, kind, np.array(texts_of(values), dtype=object))
-        for name, values in case.outputs.groups.items()
+        _categories(name, kind, texts_of(values)) for name, values in case.outputs.groups.items()
     ]
 
 
@@ -207,9 +206,10 @@ def _components(case: Audited, kind: str, learn: Codes, count: int) -> list[Cova
     ]
 
 
-def _categories(name: str, kind: str, values: Array) -> Covariate:
-    levels, codes = np.unique(values, return_inverse=True)
-    return Covariate(name, kind, codes.astype(np.float64), tuple(levels.tolist()))
+def _categories(name: str, kind: str, texts: list[str]) -> Covariate:
+    levels = tuple(sorted(set(texts)))
+    place = {level: float(code) for code, level in enumerate(levels)}
+    return Covariate(name, kind, np.array([place[text] for text in texts]), levels)
 
 
 _Builder = Callable[[Audited, str, Codes, int], list[Covariate]]

@@ -125,7 +125,7 @@ def search_regions(
     """Regions that look worst, the worst first, each among the samples of no earlier one.
 
     The worst region has the most evidence after a correction for the number of regions of so
-    many conditions. The first is always returned, others only if their evidence exceeds the
+    many conditions. The first is always returned, others only while the evidence exceeds the
     correction.
 
     Parameters
@@ -151,6 +151,8 @@ def search_regions(
         if best is None or (found and best[1] <= 0.0):
             break
         found.append(_merged(candidates.conditions[place] for place in best[0]))
+        if best[1] <= 0.0:
+            break
         left &= ~inside(found[-1], columns)
     return found
 
