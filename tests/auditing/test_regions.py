@@ -95,7 +95,7 @@ def test_nothing_about_a_region_depends_on_the_samples_it_is_tested_on(
     find_regions(covered, outputs, trust, alpha=0.1)
     covered[tested], trust[tested] = True, 0.0
     features = outputs.features.copy()
-    features[tested] = 0.0
+    features[tested] = 50.0 * features[tested][:, ::-1] + 7.0  # other directions, other places
     changed = ModelOutputs(
         logits=outputs.logits, labels=outputs.labels, features=features, groups=outputs.groups
     )
