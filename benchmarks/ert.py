@@ -33,6 +33,7 @@ from trustsets import (
 from trustsets.auditing import excess_risk
 from trustsets.auditing.covariates import Audited, covariates
 from trustsets.auditing.risk import BOOSTING, DEFAULT_KINDS, classifier_inputs
+from trustsets.statistics import Observed
 
 ALPHA = 0.1
 GROUP_COLUMNS = ("sex", "age_band", "site")
@@ -83,7 +84,7 @@ def peer(settings: dict[str, Any]) -> Callable[[Floats, Floats, list[int]], floa
 
     def run(table: Floats, covered: Floats, categories: list[int]) -> float:
         model = ERT(HistGradientBoostingClassifier, categorical_features=categories, **settings)
-        return 100.0 * model.evaluate(table, covered, ALPHA, loss=L1_miscoverage_under)
+        return 100.0 * float(model.evaluate(table, covered, ALPHA, loss=L1_miscoverage_under))
 
     return run
 
@@ -131,7 +132,7 @@ def main() -> None:
     for name, (outputs, features, labels) in tasks(options.bench):
         trust = TrustScore().fit(features, labels)
         calibration, test = outputs.split(0.5, seed=1, stratify=True)
-        values = trust.score(test.features, test.predicted)
+        values = Observed(test, trust).trust
         for title, predictor in methods(trust).items():
             sets = predictor.calibrate(calibration).predict_set(test, alpha=ALPHA)
             row = measure(sets, test, values, options.permutations)
