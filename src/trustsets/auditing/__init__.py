@@ -5,8 +5,9 @@ that took no part in the search. `excess_risk` measures how well a classifier ca
 sets miss the true class. Both take sets of test samples, or exact leave-one-out sets of the
 calibration samples.
 
-The folder is not called ``audit``: importing a module binds its name in the package, so the
-function ``trustsets.audit`` would be replaced by the module at some later import.
+The folder is not called ``audit``: importing a module binds its name in the package, so
+``trustsets.audit`` would be the module instead of the function wherever the module is imported
+first.
 """
 
 from trustsets.auditing.regions import Region, Regions, find_regions
