@@ -6,14 +6,17 @@ mathematics and maps it to the files.
 
 from trustsets.engine.linear_program import solve_linear_program
 from trustsets.engine.model import QuantileModel, fit_quantiles, warm_up
+from trustsets.engine.proof import ThresholdProof, prove_threshold
 from trustsets.engine.result import Thresholds
 from trustsets.engine.vertex import Certificate
 
 __all__ = [
     "Certificate",
     "QuantileModel",
+    "ThresholdProof",
     "Thresholds",
     "fit_quantiles",
+    "prove_threshold",
     "solve_linear_program",
     "warm_up",
 ]
