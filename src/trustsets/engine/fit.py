@@ -15,7 +15,7 @@ from trustsets.engine.problem import Problem, scan_keys
 from trustsets.engine.vertex import Vertex, certify, inverse_basis, vertex_residuals
 from trustsets.errors import InputError
 
-__all__ = ["fit_vertex", "high_leverage", "problem_points"]
+__all__ = ["fit_vertex", "high_leverage", "problem_points", "refit_vertex"]
 
 CORE_SIZE = 3000
 """Problems with up to this many points are solved as a whole."""
@@ -50,6 +50,11 @@ def fit_vertex(problem: Problem, start: IntArray | None = None) -> Vertex:
             basic = _independent_near(data, optimum)
             vertex = _solve_and_certify(data, problem.alpha, basic, vertex.certificate.pivots)
     return vertex
+
+
+def refit_vertex(problem: Problem, basic: IntArray) -> Vertex:
+    """Solve from the optimal vertex of the same points at another alpha, by its basic points."""
+    return _solve_and_certify(problem_points(problem), problem.alpha, basic, 0)
 
 
 def _solve_and_certify(data: PointSet, alpha: float, basic: IntArray, pivots: int) -> Vertex:

@@ -20,13 +20,13 @@ from trustsets.engine.leave_one_out import thresholds_without
 from trustsets.engine.linear_program import SOLVER_TOL, solve_reduced
 from trustsets.engine.path import WEIGHT_TOL, follow_paths, make_landmarks
 from trustsets.engine.problem import RESOLUTION, Problem, build_problem, coarsen
-from trustsets.engine.reading import read_test_alphas, read_test_rows, read_weights
+from trustsets.engine.reading import read_follows, read_test_alphas, read_test_rows, read_weights
 from trustsets.engine.result import Thresholds, blank_thresholds
 from trustsets.engine.scan_order import ScanOrder, make_scan_order
-from trustsets.engine.vertex import Certificate
+from trustsets.engine.vertex import Certificate, Vertex
 from trustsets.status import Status
 
-__all__ = ["QuantileModel", "fit_quantiles", "warm_up"]
+__all__ = ["QuantileModel", "fit_problem", "fit_quantiles", "in_threads", "make_model", "warm_up"]
 
 T = TypeVar("T")
 
@@ -60,12 +60,18 @@ class QuantileModel:
     basic_points: IntArray
     certificate: Certificate
     _problem: Problem
-    _scan_order: ScanOrder
+    _vertex: Vertex
     _resolution: float
+    _threads: int | None = None
+
+    @cached_property
+    def _scan_order(self) -> ScanOrder:
+        """Made when thresholds are first asked for: a fit alone does not need it."""
+        return make_scan_order(self._problem, self._vertex)
 
     @cached_property
     def _landmarks(self) -> Landmarks:
-        """Made when thresholds are first asked for: a fit alone does not need them."""
+        """Made when thresholds are first asked for, as the scan order is."""
         return make_landmarks(self._problem, self._scan_order)
 
     @property
@@ -104,6 +110,7 @@ class QuantileModel:
         *,
         alpha: ArrayLike | None = None,
         level: ArrayLike | None = None,
+        follows: ArrayLike | None = None,
     ) -> Thresholds:
         r"""Threshold :math:`S^*` of every test row.
 
@@ -127,6 +134,9 @@ class QuantileModel:
             points have alphas of their own, from the same function of inputs (Cherian et al. 2024).
         level : float or (m,) array, optional
             The former name of `weight`.
+        follows : (m,) array of bool, optional
+            Rows whose vertex is near that of the row before: their search starts there. It saves
+            time and changes no threshold beyond rounding.
 
         Returns
         -------
@@ -155,7 +165,8 @@ class QuantileModel:
         alphas = read_test_alphas(alpha, self.alpha if self.alphas is None else None, len(phi))
         weights = read_weights(level if weight is None else weight, alphas, len(phi))
         unseen = self._problem.whitening.leaves_row_space(phi)
-        return self._final(self._solve_rows(self._whiten(phi), weights, unseen))
+        chained = read_follows(follows, len(phi))
+        return self._final(self._solve_rows(self._whiten(phi), weights, unseen, chained))
 
     def leave_one_out(
         self, points: ArrayLike | None = None, weight: ArrayLike | None = None
@@ -185,13 +196,17 @@ class QuantileModel:
         return self._final(thresholds_without(self._problem, points, weight, self._solve_rows))
 
     def _solve_rows(
-        self, rows: FloatArray, weights: FloatArray, unseen: BoolArray | None = None
+        self,
+        rows: FloatArray,
+        weights: FloatArray,
+        unseen: BoolArray | None = None,
+        follows: BoolArray | None = None,
     ) -> Thresholds:
         """Thresholds of whitened rows, in the units of the problem's scores."""
         if not self.certificate.holds:
             status = np.full(len(rows), Status.UNCERTIFIED, np.int8)
             return Thresholds(np.full(len(rows), np.inf), status, np.zeros(len(rows), np.int64))
-        result = self._follow(rows, weights)
+        result = self._follow(rows, weights, follows)
         if unseen is not None:
             result.values[unseen] = np.copysign(np.inf, weights[unseen])
             result.status[unseen] = Status.UNSEEN_DIRECTION
@@ -222,7 +237,7 @@ class QuantileModel:
         rows = read_test_rows(phi, self.n_columns)
         if not self.certificate.holds:
             return np.full(len(rows), -np.inf)
-        problem, vertex = self._problem, self._scan_order.vertex
+        problem, vertex = self._problem, self._vertex
         beta = vertex.inverse.T @ problem.scores[vertex.basic_points]
         # Not a matrix product: the last digits of one depend on the other rows of its batch.
         values = np.einsum("ij,j->i", problem.whitening.apply(rows), beta)
@@ -236,10 +251,12 @@ class QuantileModel:
         def run(part: slice) -> None:
             rows[part] = self._problem.whitening.apply(phi[part])
 
-        _in_threads(run, list(_chunks(len(phi))))
+        in_threads(run, list(_chunks(len(phi))), self._threads)
         return rows
 
-    def _follow(self, rows: FloatArray, weights: FloatArray) -> Thresholds:
+    def _follow(
+        self, rows: FloatArray, weights: FloatArray, follows: BoolArray | None
+    ) -> Thresholds:
         """Run the paths in threads; a point's result does not depend on how rows are split."""
         out, starts = blank_thresholds(len(rows)), np.empty(len(rows), np.int64)
         landmarks = self._landmarks if np.any(weights != 0.0) else self._base_landmark
@@ -251,9 +268,17 @@ class QuantileModel:
         def run(part: IntArray) -> None:
             follow_paths(rows, weights, starts, part, self._scan_order.scan, landmarks, out)
 
-        _in_threads(locate, list(_chunks(len(rows))))
-        order = np.argsort(starts, kind="stable")
-        _in_threads(run, [order[part] for part in _chunks(len(rows))])
+        in_threads(locate, list(_chunks(len(rows))), self._threads)
+        if follows is None:
+            order = np.argsort(starts, kind="stable")
+            in_threads(run, [order[part] for part in _chunks(len(rows))], self._threads)
+            return out
+        # Rows that follow one another stay together, and come where the first of them does.
+        first = np.maximum.accumulate(np.where(follows, 0, np.arange(len(rows))))
+        order = np.argsort(starts[first], kind="stable")
+        heads = np.flatnonzero(~follows[order])
+        starts[follows] = ~starts[follows]
+        in_threads(run, np.split(order, heads[CHUNK::CHUNK]), self._threads)
         return out
 
     def _solve_rest(self, rows: FloatArray, weights: FloatArray, result: Thresholds) -> None:
@@ -270,7 +295,7 @@ class QuantileModel:
 
         # The longest rows take longest. Started first, they do not leave a thread waiting.
         lengths = np.einsum("ij,ij->i", rows[left], rows[left])
-        _in_threads(run, left[np.argsort(-lengths)].tolist())
+        in_threads(run, left[np.argsort(-lengths)].tolist(), self._threads)
 
     def _solve_alone(
         self, row: FloatArray, weight: float, solved: list[Solved]
@@ -290,7 +315,7 @@ class QuantileModel:
                 solved.append((goal, vertex.basic_points))
             terms = np.stack([vertex.inverse @ row, problem.scores[vertex.basic_points]])
             return weighted_sum(terms, 0, 1), Status.EXACT
-        value = solve_reduced(problem, self._scan_order.vertex.residuals, row, weight)
+        value = solve_reduced(problem, self._vertex.residuals, row, weight)
         if value is None:
             return self._solve_rounded(row, weight)
         # HiGHS satisfies constraints up to its tolerance, and a threshold may only err upwards.
@@ -312,13 +337,14 @@ class QuantileModel:
         return _fit(coarsen(self._problem, left[0]), None, left[0]) if left else None
 
 
-def _in_threads(run: Callable[[T], None], tasks: Sequence[T]) -> None:
+def in_threads(run: Callable[[T], None], tasks: Sequence[T], count: int | None = None) -> None:
     """Run all tasks in threads, which works because kernels release the interpreter's lock."""
-    if len(tasks) <= 1:
+    count = min(len(tasks), count or available_cores())
+    if count <= 1:
         for task in tasks:
             run(task)
         return
-    with ThreadPoolExecutor(min(len(tasks), available_cores())) as threads:
+    with ThreadPoolExecutor(count) as threads:
         list(threads.map(run, tasks))
 
 
@@ -364,21 +390,33 @@ def fit_quantiles(
     True
     """
     problem = build_problem(phi_calib, scores_calib, alpha)
-    model = _fit(problem, None if start is None else np.asarray(start), RESOLUTIONS[0])
+    return fit_problem(problem, None if start is None else np.asarray(start))
+
+
+def fit_problem(problem: Problem, start: IntArray | None = None) -> QuantileModel:
+    """Fit a problem, with coarser scores where it cannot be certified as it is."""
+    model = _fit(problem, start, RESOLUTIONS[0])
     while not model.certificate.holds and model._coarser is not None:
         model = model._coarser
     return model
 
 
 def _fit(problem: Problem, start: IntArray | None, resolution: float) -> QuantileModel:
-    vertex = fit_vertex(problem, start)
+    return make_model(problem, fit_vertex(problem, start), resolution)
+
+
+def make_model(
+    problem: Problem, vertex: Vertex, resolution: float = RESOLUTION, threads: int | None = None
+) -> QuantileModel:
+    """Wrap the fitted vertex of a problem; `threads` limits those of its thresholds."""
     return QuantileModel(
         alpha=problem.alpha,
         basic_points=problem.first[vertex.basic_points],
         certificate=vertex.certificate,
         _problem=problem,
-        _scan_order=make_scan_order(problem, vertex),
+        _vertex=vertex,
         _resolution=resolution,
+        _threads=threads,
     )
 
 
@@ -395,6 +433,6 @@ def warm_up() -> None:
     rows = np.vstack([phi[:20], 9.0 * phi[np.argmax(x)]])
     model.thresholds(rows)
     # No path here is too long, so a finite and an infinite row are solved as if theirs were.
-    basic = model._scan_order.vertex.basic_points
+    basic = model._vertex.basic_points
     for row in model._problem.whitening.apply(rows[[0, -1]]):
         model._solve_alone(row, 0.9, [(0.9 * row, basic)])

@@ -3,11 +3,12 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trustsets.engine.compiled import FloatArray, IntArray
+from trustsets.engine.compiled import BoolArray, FloatArray, IntArray
 from trustsets.errors import InputError
 
 __all__ = [
     "read_alphas",
+    "read_follows",
     "read_matrix",
     "read_points",
     "read_scores",
@@ -122,3 +123,16 @@ def _require_finite(values: FloatArray, name: str) -> None:
             f"{name} must be finite, got {values[tuple(first)]} at index {first}; "
             "drop or repair such points first."
         )
+
+
+def read_follows(follows: ArrayLike | None, count: int) -> BoolArray | None:
+    """Whether each test row follows the one before; the first cannot."""
+    if follows is None:
+        return None
+    given = np.array(follows, dtype=np.bool_)
+    if given.shape != (count,) or given[:1].any():
+        raise InputError(
+            f"follows must have one value per test row ({count}) and be False for the first row; "
+            f"got shape {given.shape}."
+        )
+    return given

@@ -1,0 +1,220 @@
+"""The quantile process: fits at many alphas of the same data, each started from the one before.
+
+The optimal vertex changes step by step with alpha, and rows, scores and nudges do not depend on
+alpha at all. So the data are prepared once, and the vertex of one alpha is a few pivots away from
+that of the next.
+
+Each fit is certified as a single one is. An optimal vertex whose dual values all lie strictly
+inside their box is the only one, so it is the vertex that a single fit finds. Where a dual value is
+at its bound, several vertices are optimal, and the one found depends on the way there: these alphas
+are fitted as `fit_quantiles` fits them, from the beginning.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from trustsets.engine.compiled import FloatArray, IntArray
+from trustsets.engine.fit import problem_points, refit_vertex
+from trustsets.engine.model import QuantileModel, fit_problem, in_threads, make_model
+from trustsets.engine.problem import (
+    RESOLUTION,
+    WIDEST_RANGE,
+    Problem,
+    _centre,
+    _score_scale,
+    build_problem,
+    coarsen,
+)
+from trustsets.engine.result import Thresholds
+from trustsets.engine.vertex import Certificate, Vertex, certify
+from trustsets.errors import InputError
+
+__all__ = ["QuantileProcess", "default_alphas", "fit_quantile_process"]
+
+UNIQUE_TOL = 1e-7
+"""An optimal vertex is unique if no dual value comes this close to a bound of its box."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fit:
+    """What it takes to make the model of one alpha again; small, unlike the model itself."""
+
+    problem: Problem
+    basic: IntArray
+    certificate: Certificate
+    resolution: float
+
+    def model(self, threads: int | None) -> QuantileModel:
+        linear, pivots = np.zeros(len(self.basic)), self.certificate.pivots
+        points, alpha = problem_points(self.problem), self.problem.alpha
+        vertex = certify(points, alpha, self.basic, linear, pivots)
+        return make_model(self.problem, vertex, self.resolution, threads)
+
+
+@dataclass(frozen=True, eq=False)
+class QuantileProcess:
+    """Fits of the same data at many alphas; made by `fit_quantile_process`.
+
+    It is a sequence of models. They share the data, and each has the bits of the model that
+    `fit_quantiles` makes at its alpha. A model is made anew whenever it is asked for, because what
+    it keeps to compute thresholds fast can take megabytes for each alpha: keep the models that are
+    used again, and let go of the others.
+
+    Attributes
+    ----------
+    alphas : (A,) array
+        Miscoverages, increasing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from trustsets.engine import fit_quantile_process
+    >>> process = fit_quantile_process(np.ones((99, 1)), np.arange(99.0), [0.01, 0.1, 0.2])
+    >>> process.thresholds(np.ones((1, 1))).values
+    array([[98., 89., 79.]])
+    >>> process.at(0.1).thresholds(np.ones((1, 1))).values
+    array([89.])
+    """
+
+    alphas: FloatArray
+    _fits: tuple[_Fit, ...]
+
+    def __len__(self) -> int:
+        return len(self._fits)
+
+    def __getitem__(self, number: int) -> QuantileModel:
+        """Make the model of the alpha with this number."""
+        return self._fits[number].model(None)
+
+    def __iter__(self) -> Iterator[QuantileModel]:
+        return (fit.model(None) for fit in self._fits)
+
+    def at(self, alpha: float) -> QuantileModel:
+        """Make the model of an alpha of the grid."""
+        number = int(np.searchsorted(self.alphas, alpha))
+        if number == len(self) or self.alphas[number] != alpha:
+            raise InputError(
+                f"alpha must be one of the {len(self)} alphas of this process, from "
+                f"{self.alphas[0]} to {self.alphas[-1]}, got {alpha!r}; fit the process with it."
+            )
+        return self[number]
+
+    def fitted(self, phi: ArrayLike) -> FloatArray:
+        """Values of the base fits, shape (m, A): lower bounds of the thresholds, without a path."""
+        return np.stack([model.fitted(phi) for model in self], axis=1)
+
+    def thresholds(self, phi_test: ArrayLike) -> Thresholds:
+        """Thresholds of every test row at every alpha; the arrays have shape (m, A).
+
+        They are those of the single models, bit for bit. Threads take an alpha at a time.
+        """
+        phi = np.asarray(phi_test)
+        shape = (len(self), len(phi)) if phi.ndim else (len(self), 0)
+        values, status = np.empty(shape), np.empty(shape, np.int8)
+        pivots = np.empty(shape, np.int64)
+
+        def run(number: int) -> None:
+            found = self._fits[number].model(1).thresholds(phi)
+            values[number], status[number] = found.values, found.status
+            pivots[number] = found.pivots
+
+        in_threads(run, range(len(self)))
+        return Thresholds(values.T, status.T, pivots.T)
+
+
+def default_alphas() -> FloatArray:
+    """A hundred alphas from 0.001 to 0.98, finer near 0: round numbers, as users ask for them.
+
+    Examples
+    --------
+    >>> alphas = default_alphas()
+    >>> len(alphas), alphas[:3].tolist(), bool(0.1 in alphas)
+    (100, [0.001, 0.002, 0.003], True)
+    """
+    parts = (range(1, 21), range(25, 101, 5), range(110, 501, 10), range(520, 981, 20))
+    return np.concatenate([np.array(part) for part in parts]) / 1000.0
+
+
+def fit_quantile_process(
+    phi_calib: ArrayLike, scores_calib: ArrayLike, alphas: ArrayLike | None = None
+) -> QuantileProcess:
+    """Fit quantile regressions at many alphas, for a fraction of the time of single fits.
+
+    Parameters
+    ----------
+    phi_calib : (n, p) array
+        Basis rows of the calibration points; any rank, any scale.
+    scores_calib : (n,) array
+        Scores of their true labels; ties are allowed.
+    alphas : (A,) array, optional
+        Miscoverages, strictly between 0 and 1 and increasing. The default are a hundred, from
+        0.001 to 0.98 and finer near 0 (`default_alphas`).
+
+    Returns
+    -------
+    QuantileProcess
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.linspace(0.0, 1.0, 200)
+    >>> phi = np.stack([np.ones(200), x], axis=1)
+    >>> process = fit_quantile_process(phi, x + np.sin(99.0 * x), [0.1, 0.2, 0.3])
+    >>> [model.certificate.holds for model in process]
+    [True, True, True]
+    """
+    grid = default_alphas() if alphas is None else _read_alphas(alphas)
+    fits: list[_Fit] = []
+    for problem in _problems(phi_calib, scores_calib, grid):
+        fits.append(_fit(problem, fits[-1].basic if fits else None))
+    return QuantileProcess(grid, tuple(fits))
+
+
+def _fit(problem: Problem, start: IntArray | None) -> _Fit:
+    """Fit one alpha, from the basic points of the alpha before if there are some."""
+    model = None if start is None else make_model(problem, refit_vertex(problem, start))
+    if model is None or not model.certificate.holds or not _is_unique(model._vertex, problem):
+        model = fit_problem(problem)
+    return _Fit(model._problem, model._vertex.basic_points, model.certificate, model._resolution)
+
+
+def _is_unique(vertex: Vertex, problem: Problem) -> bool:
+    """Whether all dual values lie clearly inside their box, so that no other vertex is optimal."""
+    copies = problem.copies[vertex.basic_points]
+    low, high = -problem.alpha * copies, (1.0 - problem.alpha) * copies
+    inside = np.minimum(vertex.eta - low, high - vertex.eta)
+    return bool(inside.min(initial=np.inf) > UNIQUE_TOL)
+
+
+def _problems(phi: ArrayLike, scores: ArrayLike, alphas: FloatArray) -> Iterator[Problem]:
+    """The problem of each alpha; those with the same score scale share all of their arrays.
+
+    The scale decides which scores are too close to tell apart. It depends on alpha only where a
+    few scores are a million times as large as the others.
+    """
+    given = np.asarray(scores, dtype=np.float64)
+    first = build_problem(phi, given, float(alphas[0]))
+    values = np.ldexp(given[first.first], -first.exponent)
+    centred, known = _centre(values, first.rows), {first.score_scale: first}
+    sizes = np.abs(centred)
+    largest = sizes.max()
+    is_same = WIDEST_RANGE * sizes.min(initial=largest, where=sizes > 0.0) >= largest
+    for alpha in alphas.tolist():
+        scale = first.score_scale if is_same else _score_scale(centred, first.copies, alpha)
+        if scale not in known:
+            known[scale] = coarsen(replace(first, scores=values, score_scale=scale), RESOLUTION)
+        yield replace(known[scale], alpha=alpha)
+
+
+def _read_alphas(alphas: ArrayLike) -> FloatArray:
+    grid = np.array(alphas, dtype=np.float64)
+    inside = grid.ndim == 1 and len(grid) > 0 and bool(np.all((grid > 0.0) & (grid < 1.0)))
+    if not inside or np.any(np.diff(grid) <= 0.0):
+        raise InputError(
+            "alphas must be increasing numbers strictly between 0 and 1, at least one, got "
+            f"{alphas!r}; sort them, or pass None for the default grid."
+        )
+    return grid
