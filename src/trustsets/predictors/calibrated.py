@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,10 @@ class Learned(ABC):
     @abstractmethod
     def prepare(self, alpha: float) -> object:
         """Compute what all thresholds at this alpha have in common, and keep it."""
+
+    def with_starts(self) -> Self:
+        """The same with what makes `prepare` fast for the alphas that it was called with."""
+        return self
 
 
 @final

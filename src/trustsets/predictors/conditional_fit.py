@@ -1,6 +1,6 @@
 """The calibration problem of CONDITIONAL, and the quantile fits made of it."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self, final
 
@@ -39,6 +39,9 @@ class ConditionalLearned(Learned):
 
     `group_penalty` has rows like those of `penalty`; they count only in the two fits that limit
     thresholds. None means that thresholds are not limited.
+
+    `starts` come from a file: alpha, multiple of the group penalty and basic points of the fits
+    that were made before it was saved.
     """
 
     basis: FittedBasis
@@ -48,11 +51,18 @@ class ConditionalLearned(Learned):
     choice: BasisChoice | None = None
     group_penalty: Floats | None = None
     tie_spread: float = 0.0
+    starts: tuple[tuple[float, float, Codes], ...] = ()
 
     @cached_property
     def _fits(self) -> dict[tuple[float, float], QuantileModel]:
         # Not a field: fits are not stored, but made again, to the same bits, when first needed.
         return {}
+
+    def with_starts(self) -> Self:
+        """The same with the basic points of all fits, which save a loaded model the search."""
+        known = {(alpha, penalty): basic for alpha, penalty, basic in self.starts}
+        known |= {key: model.basic_points for key, model in self._fits.items()}
+        return replace(self, starts=tuple((*key, basic) for key, basic in known.items()))
 
     @classmethod
     def of(
@@ -117,6 +127,12 @@ class ConditionalLearned(Learned):
                 wanted, found = own(None), np.zeros((0, width)) if rows is None else rows
                 require(np.array_equal(found, wanted), field, "must be that of the basis")
 
+        for alpha, multiple, basic in self.starts:
+            known = 0.0 < alpha < 1.0 and multiple in (0.0, 1.0, _UPPER_PENALTY)
+            known = known and basic.ndim == 1 and basic.dtype.kind == "i" and basic.size <= width
+            # Whether the points are optimal is found out, and proven, by the fit.
+            require(known, "ConditionalLearned.starts", "must be basic points of some alphas")
+
     def check_belongs(self, n: int, n_classes: int) -> None:
         """Refuse what cannot come from so many samples and classes."""
         require(len(self.phi) == n, "ConditionalLearned.phi", f"must be that of {n} samples")
@@ -137,8 +153,22 @@ class ConditionalLearned(Learned):
                 penalty = np.vstack([penalty, group_penalty * self.group_penalty])
             rows = np.vstack([self.phi, penalty, -penalty])
             scores = np.concatenate([self.scores, np.zeros(2 * len(penalty))])
-            self._fits[key] = fit_quantiles(rows, scores, alpha=alpha)
+            self._fits[key] = self._fit_from_start(rows, scores, key)
         return self._fits[key]
+
+    def _fit_from_start(
+        self, rows: Floats, scores: Floats, key: tuple[float, float]
+    ) -> QuantileModel:
+        """Fit from stored basic points, if they are optimal; else as if there were none."""
+        start = next((own[2] for own in self.starts if own[:2] == key), None)
+        if start is not None:
+            try:
+                model = fit_quantiles(rows, scores, alpha=key[0], start=start)
+            except InputError:  # not those of this problem
+                model = None
+            if model is not None and model.certificate.holds and model.certificate.pivots == 0:
+                return model
+        return fit_quantiles(rows, scores, alpha=key[0])
 
     def prepare(self, alpha: float) -> list[QuantileModel]:
         """Make the fit at alpha and, where thresholds are limited, the lower and the upper one."""
