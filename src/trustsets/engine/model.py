@@ -229,6 +229,8 @@ class QuantileModel:
         Their status becomes `EXACT`, `HIGH_LEVERAGE` or, after a linear program, `FALLBACK`.
         """
         left = np.flatnonzero(result.status == Status.FALLBACK)
+        if len(left) == 0:
+            return
         rows = self._problem.whitening.apply(phi[left])
         solved: list[Solved] = []
 
