@@ -16,11 +16,10 @@ from trustsets import (
     evaluate,
     plots,
 )
-from trustsets.metrics import Balls, RankBins, label_ranks
+from trustsets.metrics import Balls, FrequencyBins, RankBins, label_ranks
 from trustsets.metrics.figure_data import (
     ball_data,
     degree_data,
-    group_data,
     heatmap_data,
     size_data,
     trust_rank_data,
@@ -50,6 +49,7 @@ def case(make_outputs):
     bins = {
         "conf_trust": Bins(counts=(4, 3)),
         "conf_rank": RankBins(counts=(4, 3), edges=(0, 1, 2, 20)),
+        "conf_frequency": FrequencyBins(2 ** np.arange(20), counts=(6, 5)),
     }
     options = {"balls": Balls(n_radii=4, n_trials=5), "bins": bins, "n_bootstrap": 20}
     return test, sets, evaluate(sets, test, FirstFeature(), **options)
@@ -86,6 +86,22 @@ def test_heatmap_is_white_at_the_target_red_below_green_above(case):
     assert safe.cmap(1.0)[2] > safe.cmap(1.0)[1] > safe.cmap(1.0)[0]
 
 
+def test_bins_of_few_samples_are_hatched_not_coloured(case):
+    _, _, result = case
+    table = result.tables["conf_frequency"]
+    data = heatmap_data(result, "conf_frequency")
+    assert data.axes == ("Conf", "Class frequency in calibration (%)")
+    ax = plots.coverage_heatmap(result, "conf_frequency", counts=True)
+    colours = {text.get_position(): text.get_color() for text in ax.texts}
+    blank = np.ma.getmaskarray(ax.images[0].get_array())
+    assert 0 < table.few.sum() < table.few.size
+    for (x, y), count in zip(table.index.tolist(), table.count.tolist(), strict=True):
+        assert data.few[y, x] == blank[y, x] == (count < 10)
+        assert (colours[x, y] == plots._FAINT) == (count < 10)
+    assert blank[data.count == 0].all()
+    assert ax.patch.get_hatch()
+
+
 def test_heatmaps_share_one_scale(case):
     _, _, result = case
     figure = plots.coverage_heatmaps({"standard": result, "conditional": result}, "conf_trust")
@@ -119,16 +135,12 @@ def test_heatmap_over_seeds_is_the_mean_with_its_standard_error(case):
     assert ax.texts[0].get_text() == "\n±".join(shown)
 
 
-def test_heatmaps_can_be_stacked_and_show_several_tables(case):
+def test_heatmaps_of_several_tables_are_below_each_other(case):
     _, _, result = case
-    figure = plots.coverage_heatmaps(
-        {"one": result, "two": result}, ("conf_trust", "conf_rank"), stacked=True
-    )
-    titles = [ax.get_title() for ax in figure.axes[:-1]]
-    assert titles == ["one", "two", "one", "two"]
-    assert {ax.get_subplotspec().colspan.start for ax in figure.axes[:-1]} == {0}
     side = plots.coverage_heatmaps({"one": result, "two": result}, ("conf_trust", "conf_rank"))
+    assert [ax.get_title() for ax in side.axes[:-1]] == ["one", "two", "one", "two"]
     assert [ax.get_subplotspec().colspan.start for ax in side.axes[:-1]] == [0, 1, 0, 1]
+    assert [ax.get_subplotspec().rowspan.start for ax in side.axes[:-1]] == [0, 0, 1, 1]
 
 
 def test_ball_curves_over_seeds_need_the_same_radii(case):
@@ -249,16 +261,17 @@ def test_size_histogram_shares_add_up(case):
 def test_coverage_by_group_shows_the_worst_first_with_intervals(case):
     _, _, result = case
     table = result.tables["class"]
-    data = group_data(result, "class", most=5)
-    assert data.coverage.tolist() == sorted(table.coverage.tolist())[:5]
-    for label, lower, count in zip(data.labels, data.lower, data.count, strict=True):
-        at = table.labels.index(label)
-        assert (table.lower[at], table.count[at]) == (lower, count)
+    order = sorted(range(20), key=lambda i: (table.coverage[i], i))[:5]
     ax = plots.coverage_by_group({"a": result, "b": result}, "class", most=5)
     assert [text.get_text() for text in ax.get_yticklabels()] == [
-        f"{label} (n={n})" for label, n in zip(data.labels, data.count, strict=True)
+        f"{table.labels[i]} (n={table.count[i]})" for i in order
     ]
-    np.testing.assert_array_equal(np.sort(ax.containers[0].lines[0].get_xdata()), data.coverage)
+    line, _, bars = ax.containers[0].lines
+    at = {round(y): i for i, y in enumerate(line.get_ydata())}
+    ends = [segment[:, 0] for segment in bars[0].get_segments()]
+    for height, i in enumerate(order):
+        assert line.get_xdata()[at[height]] == table.coverage[i]
+        np.testing.assert_allclose(ends[at[height]], [table.lower[i], table.upper[i]])
     target = [line for line in ax.lines if line.get_linestyle() == "--"]
     assert [line.get_xdata()[0] for line in target] == [0.9]
 
@@ -298,5 +311,5 @@ def test_ends_of_narrow_bins_are_told_apart():
 
     assert _ends(0.1, 0.19, whole=False) == "0.1–0.19"
     assert _ends(0.99931, 0.99987, whole=False) == "0.999–1"
-    assert _ends(1.0, 1.0, whole=False) == "1–1"
+    assert _ends(1.0, 1.0, whole=False) == "1"
     assert _ends(4.51, 351.7, whole=False) == "4.5–352"

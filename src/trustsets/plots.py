@@ -11,7 +11,6 @@ import numpy as np
 
 from trustsets._common.arrays import Floats
 from trustsets.metrics import render
-from trustsets.metrics.binning import label_ranks
 from trustsets.metrics.colours import METHODS, PALETTES, deepest_coverage
 from trustsets.metrics.figure_data import (
     HeatmapData,
@@ -19,13 +18,14 @@ from trustsets.metrics.figure_data import (
     as_list,
     ball_data,
     degree_data,
-    group_data,
     heatmap_data,
     log_ends,
     size_data,
+    table_of,
     trust_rank_data,
     two_digits,
 )
+from trustsets.metrics.label_bins import label_ranks
 from trustsets.metrics.result import Evaluation
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Observed, SupportsTrust
@@ -53,6 +53,7 @@ _DEEP = 0.325
 # Width in inches of one panel: half a page, where letters of 6.5 points and more are readable.
 _HALF_WIDTH = 3.5
 _SMALL, _TINY = 7, 6.5
+_FAINT = "#616161"
 # Curves over whole numbers are shifted by this much, so that equal ones do not hide each other.
 _DODGE = 0.2
 _SHOWN_SAMPLES = 4000
@@ -72,12 +73,14 @@ def coverage_heatmap(
 ) -> "Axes":
     """Coverage in bins over two axes: green above, red below, white at 1 - alpha.
 
+    Bins without samples are hatched. So are bins of fewer than 10, with their coverage in grey.
+
     Parameters
     ----------
     evaluation : Evaluation, or list of them over seeds
         Holds the table; over seeds the mean is shown.
     table : str
-        A table over two axes, such as ``"conf_trust"`` or ``"conf_rank"``.
+        A table over two axes: ``"conf_trust"``, ``"conf_rank"``, ``"conf_frequency"``.
     ax : Axes, optional
         Where to draw; a new figure by default.
     counts : bool
@@ -90,15 +93,17 @@ def coverage_heatmap(
     data = heatmap_data(evaluation, table)
     ax = ax if ax is not None else _new_axes((0.72 * len(data.columns) + 1.2, 3.0))
     cmap, norm = _scale(data.target, colorblind)
-    ax.imshow(data.coverage, cmap=cmap, norm=norm, origin="lower", aspect="auto")
+    shown = np.where(data.few, np.nan, data.coverage)
+    ax.imshow(shown, cmap=cmap, norm=norm, origin="lower", aspect="auto")
     _write_cells(ax, data, norm, counts, errors)
-    ax.patch.set(facecolor="white", edgecolor="#bdbdbd", hatch="////")  # bins without samples
+    ax.patch.set(facecolor="white", edgecolor="#bdbdbd", hatch="////")
     if data.ends:
         ax.set_xticks(np.arange(len(data.ends)) - 0.5, data.ends, fontsize=_SMALL)
     else:
         ax.set_xticks(range(len(data.columns)), data.columns, rotation=45, ha="right", fontsize=8)
     ax.set_yticks(range(len(data.rows)), data.rows, fontsize=_SMALL)
-    ax.set(xlabel=data.axes[0], ylabel=data.axes[1])
+    ax.set_xlabel(data.axes[0], fontsize=8)
+    ax.set_ylabel(data.axes[1], fontsize=8)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return ax
@@ -113,8 +118,11 @@ def _write_cells(
         text = two_digits(value) + (f"\nn={data.count[row, column]}" if counts else "")
         if errors and not np.isnan(data.error[row, column]):
             text += f"\n±{two_digits(float(data.error[row, column]))}"
-        colour = "white" if abs(float(norm(value)) - 0.5) > _DEEP else "black"
-        ax.text(column, row, text, ha="center", va="center", fontsize=_TINY, color=colour)
+        style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": _TINY}
+        style["color"] = "white" if abs(float(norm(value)) - 0.5) > _DEEP else "black"
+        if data.few[row, column]:
+            style |= {"color": _FAINT, "bbox": {"fc": "white", "ec": "none", "pad": 0.6}}
+        ax.text(column, row, text, **style)
 
 
 def coverage_heatmaps(
@@ -123,7 +131,6 @@ def coverage_heatmaps(
     *,
     counts: bool = False,
     errors: bool = False,
-    stacked: bool = False,
     colorblind: bool = False,
 ) -> "Figure":
     """Heatmaps of several methods and tables in one scale of colours.
@@ -136,8 +143,6 @@ def coverage_heatmaps(
         Tables over two axes, one below the other.
     counts, errors, colorblind
         As in `coverage_heatmap`.
-    stacked : bool
-        Put all heatmaps into one column, for narrow pages.
     """
     from matplotlib import pyplot as plt
 
@@ -145,7 +150,7 @@ def coverage_heatmaps(
     panels = [(name, runs, item) for item in tables for name, runs in evaluations.items()]
     first = heatmap_data(panels[0][1], tables[0])
     width = max(_HALF_WIDTH, 0.25 * len(first.columns) + 1.0)
-    n_rows, n_columns = (len(panels), 1) if stacked else (len(tables), len(panels) // len(tables))
+    n_rows, n_columns = len(tables), len(evaluations)
     lines = 1 + counts + (errors and len(as_list(panels[0][1])) > 1)
     height = (0.08 + 0.14 * lines) * len(first.rows) + 0.62
     size = (width * n_columns, height * n_rows + 0.45)
@@ -344,11 +349,12 @@ def coverage_by_group(
     """
     named = {"": evaluations} if isinstance(evaluations, Evaluation) else dict(evaluations)
     first = next(iter(named.values()))
-    shown = group_data(first, table, most)
-    place = {label: i for i, label in enumerate(shown.labels)}
+    shown = table_of(first, table)
+    order = np.argsort(shown.coverage, kind="stable")[:most].tolist()
+    place = {shown.labels[j]: i for i, j in enumerate(order)}
     ax = ax if ax is not None else _new_axes((5.0, (0.1 + 0.16 * len(named)) * len(place) + 1.2))
     for i, (name, item) in enumerate(named.items()):
-        data = group_data(item, table)
+        data = table_of(item, table)
         keep = [j for j, label in enumerate(data.labels) if label in place]
         offset = 0.6 / len(named) * _offset(i, len(named))
         y = [place[data.labels[j]] + offset for j in keep]
@@ -356,7 +362,7 @@ def coverage_by_group(
         style = {key: value for key, value in _style(i).items() if key not in {"ls", "lw"}}
         ax.errorbar(data.coverage[keep], y, xerr=bars, ls="none", label=name, **style)
     ax.axvline(1.0 - first.alpha, color="grey", ls="--", lw=1)
-    texts = [f"{label} (n={n})" for label, n in zip(shown.labels, shown.count, strict=True)]
+    texts = [f"{shown.labels[j]} (n={shown.count[j]})" for j in order]
     ax.set_yticks(range(len(texts)), texts, fontsize=8)
     ax.set_ylim(len(texts) - 0.5, -0.5)
     ax.set_xlabel("Coverage")

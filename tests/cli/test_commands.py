@@ -12,6 +12,7 @@ import trustsets
 from trustsets import ConditionalConformal, ModelOutputs, StandardConformal, TrustScore
 from trustsets.files import open_outputs
 from trustsets.files.options import read_record
+from trustsets.metrics import FrequencyBins
 
 
 def test_calibrate_is_the_library(folder):
@@ -45,6 +46,11 @@ def test_calibrate_is_the_library(folder):
         ("--paper --train train.npz --allow-empty", "'temperature': 'tuning'"),
         ("--method bins --paper --train train.npz", "'paper_rules': True"),
         ("--method standard --tuning test.npz --temperature tuning", "tuning"),
+        ("--method standard --prevalence 0.5", "'class_bias': ClassBias(prevalence=0.5)"),
+        ("--method class --prevalence 0", "'class_bias': ClassBias()"),
+        ("--statistic confidence --prevalence 1 --per-class", "'per_class': True"),
+        ("--statistic confidence --no-per-class", "'per_class': False"),
+        ("--statistic confidence", "'per_class': 'auto'"),
     ],
 )
 def test_calibrate_knows_every_method(options, expected, run, folder):
@@ -94,14 +100,27 @@ def test_evaluate_is_the_library(run, folder):
     outputs = open_outputs("test.npz").read()
     train = np.load("train.npz")
     trust = TrustScore().fit(train["features"], train["classes"][train["labels"]])
-    sets = trustsets.load("standard.trustsets").predict_set(outputs)
-    truth = json.loads(trustsets.evaluate(sets, outputs, trust).to_json())
+    predictor = trustsets.load("standard.trustsets")
+    sets = predictor.predict_set(outputs)
+    bins = {"conf_frequency": FrequencyBins(predictor.state_.class_facts.counts)}
+    truth = json.loads(trustsets.evaluate(sets, outputs, trust, bins=bins).to_json())
+    assert truth["tables"]["conf_frequency"]["axes"][1] == "Class frequency in calibration (%)"
     assert found["standard"] == found["a"] == found["b"] == truth
     header, *rows = done.out.splitlines()
     assert header.split() == "Metric Method Value 95% interval Noise floor".split()
     assert sum(row.startswith("Coverage") for row in rows) == 3
     value = truth["coverage"]["value"]
     assert rows[0].split()[:3] == ["Coverage", "standard", f"{value:.3f}"]
+
+
+def test_shares_of_poorly_covered_classes_are_of_any_size(run, folder):
+    arguments = ["evaluate", "test.npz", "standard.trustsets", "--metric", "class"]
+    done = run(*arguments, "--below", "0.7", "--below", "0.95")
+    assert "Class share below 0.7" in done.out and "Class share below 0.95" in done.out
+    assert "Class share below 0.5" in run(*arguments).out
+    done = run(*arguments, "--below", "70")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "below must be shares above 0 and up to 1" in done.err
 
 
 def test_an_interrupted_evaluation_continues(run, folder, monkeypatch):

@@ -19,7 +19,7 @@ class Case:
     phi: Array
     scores: Array
     tests: Array
-    alpha: float
+    alpha: float | Array
 
 
 def polynomial(x: Array, degree: int) -> Array:

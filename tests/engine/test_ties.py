@@ -99,10 +99,11 @@ def test_only_equal_points_are_merged() -> None:
     rng = np.random.default_rng(0)
     phi = rng.integers(0, 2, (80, 2)).astype(float)
     scores = rng.choice([0.0, 1e-18, 2e-18, 1.0], 80)
-    first, copies = distinct_points(phi, scores)
+    first, copies, point = distinct_points(phi, scores)
     points = [(*row, score) for row, score in zip(phi.tolist(), scores.tolist(), strict=True)]
     expected, found = Counter(points), Counter[tuple[float, ...]]()
     for i, count in zip(first, copies, strict=True):
         found[points[i]] += int(count)
     assert found == expected
     assert len(first) < 80
+    assert [points[first[k]] for k in point] == points

@@ -7,6 +7,7 @@ from trustsets import (
     RAPS,
     Atypicality,
     Bins,
+    ClassBias,
     ClusteredConformal,
     ConditionalConformal,
     Confidence,
@@ -21,7 +22,11 @@ from trustsets import (
     StandardConformal,
     TrustScore,
 )
-from trustsets.predictors import atypicality_groups
+from trustsets.predictors import (
+    InterpolatedConformal,
+    RankCalibratedConformal,
+    atypicality_groups,
+)
 
 TRAINING = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
 PREDICTORS = {
@@ -49,5 +54,7 @@ PREDICTORS = {
     "clusters": lambda: ClusteredConformal(
         APS(own_mass="random"), n_clusters=2, tuning_fraction=0.4, random_state=4
     ),
+    "ranks": lambda: RankCalibratedConformal(APS(own_mass="random"), temperature="tuning"),
+    "interpolated": lambda: InterpolatedConformal(0.3, class_bias=ClassBias(prevalence=0.5)),
     "atypicality": lambda: atypicality_groups(Atypicality.from_training(*TRAINING), groups=2),
 }

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trustsets import APS, TrustScore
+from trustsets import APS, InputError, TrustScore
 from trustsets.files.calibration import METHODS, Recipe
 
 TRUST = TrustScore().fit(np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2)
@@ -34,3 +34,22 @@ def test_each_word_changes_its_own_part_of_the_score():
     assert score(scale="raw") == APS(scale="raw")
     assert score(own_mass="random") == APS(scale="tail", own_mass="random")
     assert score(method="standard", scale="tail") == APS(scale="tail")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_prevalence_reaches_every_method(method):
+    assert Recipe(method=method, prevalence=0.5).build(TRUST).class_bias.prevalence == 0.5
+    assert Recipe(method=method).build(TRUST).class_bias in (None, "auto")
+
+
+def test_per_class_belongs_to_one_method():
+    assert [Recipe(per_class=own).build(TRUST).per_class for own in (None, True, False)] == [
+        "auto",
+        True,
+        False,
+    ]
+    assert Recipe(paper=True, per_class=True).build(TRUST).per_class is True
+    with pytest.raises(
+        InputError, match="per_class belongs to the method conditional; got 'class'"
+    ):
+        Recipe(method="class", per_class=True)

@@ -70,7 +70,7 @@ def test_radii_go_from_the_smallest_pair_to_the_quantile(planted):
 def test_methods_meet_the_same_balls(planted):
     features, hits = planted
     near = Balls(n_radii=4).around(features)
-    one, two = near.curves([hits, ~hits], alpha=0.1)
+    one, two = (near.curve(own, alpha=0.1) for own in (hits, ~hits))
     alone = Balls(n_radii=4).around(features).curve(~hits, alpha=0.1)
     np.testing.assert_array_equal(two.gap, alone.gap)
     np.testing.assert_array_equal(one.eligible, two.eligible)

@@ -2,15 +2,9 @@ import numpy as np
 import pytest
 
 from trustsets import Bins, Confidence, Groups, InputError, ModelOutputs, MondrianConformal
-from trustsets.metrics import RankBins, label_ranks
-from trustsets.metrics.binning import (
-    bin_by_class,
-    bin_by_size,
-    bin_samples,
-    equal_cuts,
-    quantile_cuts,
-    rank_edges_apart,
-)
+from trustsets.metrics import FrequencyBins, RankBins, label_ranks
+from trustsets.metrics.binning import bin_by_class, bin_by_size, bin_samples
+from trustsets.metrics.label_bins import equal_cuts, quantile_cuts, rank_edges_apart
 from trustsets.statistics import Observed, Statistic
 
 
@@ -137,7 +131,7 @@ def test_edges_by_hand_hold_their_upper_end():
     ]
 
 
-@pytest.mark.parametrize("ties", ["split", "together", "quantiles"])
+@pytest.mark.parametrize("ties", ["split", "quantiles"])
 def test_global_edges_are_the_same_in_every_confidence_bin(make_outputs, ties):
     outputs = make_outputs(n=500)
     seen = Observed(outputs)
@@ -147,7 +141,7 @@ def test_global_edges_are_the_same_in_every_confidence_bin(make_outputs, ties):
 
 
 @pytest.mark.parametrize(
-    "partition", [RankBins(), RankBins(ties="together"), RankBins(ties="quantiles"), Bins()]
+    "partition", [RankBins(), RankBins(ties="quantiles"), FrequencyBins(), Bins()]
 )
 def test_order_of_samples_does_not_matter(make_outputs, trust, partition):
     outputs = make_outputs(n=400)
@@ -203,7 +197,7 @@ def test_rank_bins_cannot_serve_a_predictor(make_outputs):
     ("make", "message"),
     [
         (lambda: RankBins(counts=(10, 0)), "counts must be two numbers"),
-        (lambda: RankBins(ties="random"), 'ties must be "split", "together" or "quantiles"'),
+        (lambda: RankBins(ties="random"), 'ties must be "split" or "quantiles"'),
         (lambda: RankBins(edges=(0,)), "two or more finite, increasing"),
         (lambda: RankBins(edges=(0, 2, 2)), "two or more finite, increasing"),
         (lambda: RankBins(edges=(1, 2, 9)), "start below the first rank"),
@@ -265,3 +259,68 @@ def test_three_axes_divide_each_other_in_turn():
         np.testing.assert_array_equal(inside, binned.cells == place)
         name = ", ".join(f"x{i} {low:.3g} to {top:.3g}" for i, (low, top) in enumerate(edges))
         assert binned.labels[place] == name
+
+
+def frequency_outputs(counts, seed=0):
+    """Samples of classes with these counts in the test labels, in mixed order."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.repeat(np.arange(len(counts)), counts))
+    return ModelOutputs(logits=rng.normal(size=(labels.size, len(counts))), labels=labels)
+
+
+@pytest.mark.parametrize("given", [None, (700, 10, 90, 0, 200, 50)])
+def test_class_frequency_against_a_loop(given):
+    outputs = frequency_outputs([400, 5, 60, 2, 0, 33])
+    binned = bin_samples(FrequencyBins(given, counts=(3, 4)), Observed(outputs))
+    shares = [400, 5, 60, 2, 0, 33] if given is None else list(given)
+    shares = [100 * share / sum(shares) for share in shares]
+    occurring = [shares[code] for code in outputs.codes if shares[code] > 0]
+    low, high = min(occurring), max(occurring)
+    outer = conf_bins(outputs, 3)
+    for i, code in enumerate(outputs.codes):
+        row = sum(shares[code] >= low * (high / low) ** (j / 4) for j in (1, 2, 3))
+        cell = binned.cells[i]
+        assert tuple(binned.index[cell]) == (outer[i], row)
+        assert binned.edges[cell, 1, 0] <= shares[code] <= binned.edges[cell, 1, 1]
+    source = "test" if given is None else "calibration"
+    assert binned.axes == ("Conf", f"Class frequency in {source} (%)")
+    if given is not None:
+        # The class without calibration samples is with the rarest of the others.
+        rarest = binned.index[binned.cells[np.isin(outputs.codes, [1, 3])], 1]
+        assert (rarest == 0).all()
+
+
+def test_classes_of_about_equal_frequency_are_one_range():
+    for counts in ([100, 100, 100], [100, 120, 199], [5]):
+        outputs = frequency_outputs(counts)
+        assert bin_samples(FrequencyBins(), Observed(outputs)).shape[1] == 1
+    tail = bin_samples(FrequencyBins(), Observed(frequency_outputs([1, 2, 4, 8, 16, 64])))
+    assert tail.shape == (5, 4)
+    unseen = FrequencyBins((0, 0, 9), source="training")
+    binned = bin_samples(unseen, Observed(frequency_outputs([20, 20, 0])))
+    assert binned.shape[1] == 1 and binned.labels[0].endswith("Class frequency in training (%) 0")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FrequencyBins(counts=(0, 4)), "counts must be two numbers, 1 or more"),
+        (lambda: FrequencyBins((0, 0)), r"0 or more and not all 0; got \(0, 0\)"),
+        (lambda: FrequencyBins((3, -1)), "class_counts must be whole numbers"),
+        (lambda: FrequencyBins(()), "class_counts must be whole numbers"),
+        (lambda: FrequencyBins((0.5, 0.5)), "class_counts must be whole numbers"),
+        (lambda: FrequencyBins("abc"), "class_counts must be whole numbers"),
+    ],
+)
+def test_bad_class_counts_are_named(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_class_frequencies_belong_to_their_samples():
+    outputs = frequency_outputs([30, 10])
+    with pytest.raises(InputError, match="one number for each of the 2 classes; got 3"):
+        FrequencyBins((1, 2, 3)).fit(Observed(outputs))
+    fitted = FrequencyBins().fit(Observed(outputs))
+    with pytest.raises(InputError, match="needs the true labels"):
+        fitted.cells(Observed(outputs.take([0, 1])))

@@ -26,12 +26,12 @@ def runs(make_case):
 def test_means_and_standard_errors_over_seeds(runs):
     good, bad = runs(0.9), runs(0.75)
     table = compare({"good": good, "bad": bad}, n_bootstrap=100)
-    assert table.columns[:3] == ("coverage", "size", "class.gap")
-    assert table.columns[3:] == (
-        "group:sex.gap",
-        "group:sex.worst",
-        "group:site.gap",
-        "group:site.worst",
+    by_group = [f"group:{name}" for name in ("sex", "site")]
+    assert table.columns == (
+        "coverage",
+        "size",
+        *(f"class.{part}" for part in ("gap", "shortfall", "macro", "below_0.5")),
+        *(f"{name}.{part}" for name in by_group for part in ("gap", "shortfall", "worst")),
     )
     for row, own in zip(table.entries, (good, bad), strict=True):
         for entry, column in zip(row, table.columns, strict=True):

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ def test_every_metric_that_the_data_allow(make_case, trust):
     assert list(result.tables) == [
         "conf_trust",
         "conf_rank",
+        "conf_frequency",
         "class",
         "group:sex",
         "group:site",
@@ -30,7 +32,7 @@ def test_every_metric_that_the_data_allow(make_case, trust):
     assert result.conditional is None
     bare = ModelOutputs(logits=outputs.logits, labels=outputs.labels)
     result = evaluate(sets, bare, **FAST)
-    assert list(result.tables) == ["conf_rank", "class", "size_strata"]
+    assert list(result.tables) == ["conf_rank", "conf_frequency", "class", "size_strata"]
     assert result.balls is result.slab is result.correlation is None
 
 
@@ -85,10 +87,37 @@ def test_class_gap_divides_by_all_classes_or_those_present(make_case):
     assert by_all.shape == (6,)
 
 
+def test_rare_classes_count_as_much_as_frequent_ones(make_case):
+    """A frequent class at 0.97 and rare ones at 0.4: fine on average, poor over classes."""
+    rng = np.random.default_rng(7)
+    labels = rng.choice(6, size=4000, p=[0.9, 0.02, 0.02, 0.02, 0.02, 0.02])
+    hits = rng.random(4000) < np.where(labels == 0, 0.97, 0.4)
+    sets, outputs = make_case(n=4000, labels=labels, n_classes=7, logits=rng.normal(size=(4000, 7)))
+    mask = np.zeros((4000, 7), dtype=bool)
+    mask[np.arange(4000), labels] = hits
+    sets = replace(sets, mask=mask)
+    found = evaluate(sets, outputs, metrics=["class"], below=(0.5, 0.98)).metrics
+    assert found["coverage"].lower > 0.9
+    # The seventh class does not occur: it has no coverage, but CovGap divides by seven.
+    own = [hits[labels == code].mean() for code in range(6)]
+    assert found["class.macro"].value == pytest.approx(np.mean(own))
+    assert found["class.macro"].upper < 0.6 < found["class.macro"].floor
+    assert found["class.below_0.5"].value == pytest.approx(5 / 6)
+    assert found["class.below_0.5"].lower > 0.5 > found["class.below_0.5"].floor
+    assert found["class.below_0.98"].value == 1.0
+    one = evaluate(sets, outputs, metrics=["class"], below=0.98).metrics
+    assert one["class.below_0.98"] == found["class.below_0.98"] and "class.below_0.5" not in one
+    table = evaluate(sets, outputs, metrics=["conf_frequency"]).tables["conf_frequency"]
+    rare = table.index[:, 1] == 0
+    assert table.upper[rare].max() < 0.8 < table.lower[~rare].min()
+    assert "conf_frequency.macro" not in evaluate(sets, outputs, metrics=["conf_frequency"]).metrics
+
+
 def test_order_of_samples_does_not_matter(make_case, trust):
     sets, outputs = make_case()
     order = np.random.default_rng(2).permutation(len(outputs))
-    options = {"metrics": ["conf_trust", "conf_rank", "class", "groups", "size_strata"]}
+    chosen = ["conf_trust", "conf_rank", "conf_frequency", "class", "groups", "size_strata"]
+    options = {"metrics": chosen}
     straight = evaluate(sets, outputs, trust, **options)
     mixed = evaluate(sets[order], outputs.take(order), trust, **options)
     assert mixed.to_json() == straight.to_json()
@@ -115,8 +144,7 @@ def test_mean_gap_of_a_perfect_method_equals_the_floor_in_every_table(make_case,
         sets, outputs = make_case(n=300, seed=seed)
         options = {"metrics": ["conf_trust", "class", "groups"], "n_bootstrap": 1}
         tables = evaluate(sets, outputs, trust, **options).tables
-        parts = ("gap", "shortfall", "excess", "worst")
-        above.append([getattr(t, part).above_floor for t in tables.values() for part in parts])
+        above.append([item.above_floor for t in tables.values() for item in t.metrics.values()])
     above = np.array(above)
     assert (np.abs(above.mean(axis=0)) < 4 * above.std(axis=0) / np.sqrt(200)).all()
 
@@ -211,6 +239,10 @@ def test_balls_can_be_shared_between_methods(make_case):
         ({"bins": {"mine": "conf"}}, r"bins\['mine'\] must be a Partition"),
         ({"bins": {"age": Groups("age")}}, "no group column 'age'"),
         ({"bins": {"conf_trust": Bins()}}, "no trust score was given"),
+        ({"below": 0.0}, r"below must be shares above 0 and up to 1; got \(0.0,\)"),
+        ({"below": (0.5, float("nan"))}, "below must be shares"),
+        ({"below": "half"}, "below must be shares"),
+        ({"below": None}, "below must be shares"),
         ({"level": 1.0}, "level must lie strictly between 0 and 1"),
         ({"n_bootstrap": 0}, "n_bootstrap must be 1 or more"),
         ({"class_divisor": "some"}, "class_divisor must be"),

@@ -1,3 +1,4 @@
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
@@ -12,7 +13,9 @@ from trustsets.metrics.inference import (
     expected_worst,
     gap_halves,
     holm,
+    macro_coverage,
     mean_absolute_deviation,
+    share_below,
     under_coverage,
 )
 from trustsets.metrics.summaries import conditional_coverage, correlate, summarise_sizes
@@ -43,6 +46,26 @@ def test_gap_halves_against_a_loop(divisor):
     np.testing.assert_allclose(sum(found), whole / (divisor or (count > 0).sum()), rtol=1e-12)
 
 
+@pytest.mark.parametrize("least", [0.5, 0.7, 1 - 0.42, 0.9, 1.0, 1 / 3, 1e-12])
+def test_macro_coverage_and_the_share_below_against_loops(least):
+    rng = np.random.default_rng(1)
+    count = np.append(rng.integers(1, 12, size=60), [50, 100])
+    covered = np.append(rng.binomial(count[:-2], 0.7), [29, 58])
+    pairs = list(zip(count.tolist(), covered.tolist(), strict=True))
+    macro = macro_coverage(count, covered, 0.1, 0.95)
+    assert macro.value == pytest.approx(sum(k / n for n, k in pairs) / 62)
+    assert macro.floor == 0.9
+    variance = sum((k + 1) * (n - k + 1) / (n + 2) ** 2 / n for n, k in pairs)
+    half = 1.959964 * variance**0.5 / 62
+    assert (macro.lower, macro.upper) == pytest.approx((macro.value - half, macro.value + half))
+    below = share_below(count, covered, least, 0.1, 0.95)
+    # 29 of 50 is 0.58, which is 1 - 0.42 up to rounding, and no less.
+    slow = [Fraction(k, n) < Fraction(least).limit_denominator(1000) for n, k in pairs]
+    assert below.value == pytest.approx(sum(slow) / 62)
+    exact = binomial_interval(sum(slow), 62)
+    assert exact[0] <= below.lower <= below.value <= below.upper <= exact[1]
+
+
 @pytest.mark.parametrize("p", [0.9, 0.5, 0.75, 0.05, 0.999])
 def test_deviation_of_a_binomial_share_against_enumeration(p):
     sizes = np.array([1, 2, 3, 4, 10, 19, 20, 100, 251])
@@ -55,17 +78,21 @@ def test_deviation_of_a_binomial_share_against_enumeration(p):
 
 def test_noise_floors_against_enumeration_of_every_outcome():
     count, alpha = np.array([3, 0, 5, 2, 2]), 0.2
-    gap = low = worst = 0.0
+    gap = low = worst = below = 0.0
     for hits in product(*(range(n + 1) for n in count)):
         chance = np.prod([stats.binom.pmf(k, n, 0.8) for k, n in zip(hits, count, strict=True)])
         halves = slow_gaps(count, hits, alpha)
         gap += chance * sum(halves)
         low += chance * halves[0]
-        worst += chance * min(k / n for k, n in zip(hits, count, strict=True) if n)
+        shares = [k / n for k, n in zip(hits, count, strict=True) if n]
+        worst += chance * min(shares)
+        below += chance * np.mean([share < 0.75 for share in shares])
     assert expected_gap(count, alpha) == pytest.approx(gap, rel=1e-10)
     assert expected_gap(count, alpha) / 2 == pytest.approx(low, rel=1e-10)
     assert expected_gap(count, alpha, divisor=5) == pytest.approx(gap * 4 / 5, rel=1e-10)
     assert expected_worst(count, alpha) == pytest.approx(worst, rel=1e-10)
+    there = count[count > 0]
+    assert share_below(there, there, 0.75, alpha, 0.95).floor == pytest.approx(below, rel=1e-10)
 
 
 def test_exact_interval_solves_its_defining_equations():
@@ -212,6 +239,52 @@ def test_gap_interval_holds_the_expected_gap(rates, most):
     assert 0.95 - error < held / 600 <= most
 
 
+def designs():
+    """Sizes and true coverages of classes: large and small, tiny, one sample each, a long tail."""
+    rng = np.random.default_rng(9)
+    tiny, tail = rng.integers(1, 6, size=100), np.maximum(1500 // np.arange(1, 151), 1)
+    return {
+        "lesions": (
+            np.array([20, 25, 55, 90, 190, 190, 1200]),
+            np.array([0.35, 0.6, 0.7, 0.8, 0.85, 0.55, 0.98]),
+        ),
+        "tiny": (tiny, rng.beta(4, 1.5, size=100)),
+        "one each": (np.ones(100, dtype=int), np.full(100, 0.9)),
+        "tail": (tail, 0.95 - 0.5 * np.arange(150) / 150),
+        "perfect": (np.full(50, 30), np.full(50, 0.9)),
+        "at the share": (np.full(100, 20), np.full(100, 0.5)),
+    }
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("name", designs())
+def test_intervals_of_means_over_bins_hold_their_expectation(name):
+    count, rates = designs()[name]
+    below = stats.binom.cdf(np.ceil(count / 2) - 1, count, rates).mean()
+    rng, held = np.random.default_rng(10), np.zeros(2)
+    for covered in rng.binomial(count, rates, size=(1000, count.size)):
+        macro = macro_coverage(count, covered, 0.1, 0.95)
+        share = share_below(count, covered, 0.5, 0.1, 0.95)
+        held += (
+            macro.lower <= rates.mean() <= macro.upper,
+            share.lower - 1e-9 <= below <= share.upper + 1e-9,
+        )
+    least = np.array([0.94, 0.92 if name == "at the share" else 0.94])
+    assert (held / 1000 > least - 3 * np.sqrt(0.06 / 1000)).all()
+
+
+def test_a_class_of_one_sample_does_not_decide_an_interval():
+    """Fifty large classes at 0.9 and one of a single missed sample."""
+    count, covered = np.append(np.full(50, 1000), 1), np.append(np.full(50, 900), 0)
+    macro = macro_coverage(count, covered, 0.1, 0.95)
+    assert macro.lower < 0.9 - 1 / 51 < macro.upper
+    share = share_below(count, covered, 0.5, 0.1, 0.95)
+    assert share.floor == pytest.approx(0.1 / 51)
+    assert share.lower < share.floor < share.value < share.upper
+    clear = share_below(np.full(51, 1000), np.append(np.full(50, 900), 100), 0.5, 0.1, 0.95)
+    assert clear.lower > 0.5 / 51 and clear.upper == pytest.approx(1 / 51)
+
+
 @pytest.mark.statistical
 def test_mean_gap_of_a_perfect_method_is_the_noise_floor():
     rng = np.random.default_rng(6)
@@ -258,16 +331,6 @@ def test_bootstrap_over_seeds_shows_the_noise_within_them():
     # Equal seeds have noise within them alone, which averages out over nine of them.
     one, nine = (bootstrap_gaps(tables[:1] * n, 0.1, n_bootstrap=8000)[0] for n in (1, 9))
     assert np.ptp(nine) == pytest.approx(np.ptp(one) / 3, rel=0.08)
-
-
-def test_quantiles_of_sizes_by_hand():
-    """The empirical quantiles of all sets, not of the sizes that occur."""
-    sizes = np.repeat([1, 2, 3, 50], [1, 5, 13, 2])
-    found = summarise_sizes(np.random.default_rng(0).permutation(sizes), n_classes=50)
-    assert found.levels.tolist() == [0.05, 0.25, 0.5, 0.75, 0.95]
-    # Of 21 sets in increasing order, number 1, 5, 10, 15 and 19, counted from 0.
-    assert found.quantiles.tolist() == [2.0, 2.0, 3.0, 3.0, 50.0]
-    assert (found.median, found.full) == (3.0, 2)
 
 
 def test_p_values_of_both_correlations_by_hand():

@@ -95,12 +95,14 @@ def test_bounds_decide_as_thresholds_do(penalty, monkeypatch):
     monkeypatch.setattr(candidates, "_FEWEST_SAMPLES", 10**9)
     by_paths = predictor.predict_set(test, alpha=(0.05, 0.2))
     np.testing.assert_array_equal(by_bounds.mask, by_paths.mask)
-    np.testing.assert_array_equal(by_bounds.thresholds, by_paths.thresholds)
+    # Where a path starts depends on which candidates are undecided, and rounding on the start.
+    np.testing.assert_allclose(by_bounds.thresholds, by_paths.thresholds, rtol=1e-12)
     np.testing.assert_array_equal(by_bounds.status, by_paths.status)
     alone = [predictor.predict_set(test.take([i]), alpha=0.2) for i in range(20)]
     together = by_bounds.at(0.2)
     np.testing.assert_array_equal(together.mask[:20], [one.mask[0] for one in alone])
-    np.testing.assert_array_equal(together.thresholds[:20], [one.thresholds[0] for one in alone])
+    single = [one.thresholds[0] for one in alone]
+    np.testing.assert_allclose(together.thresholds[:20], single, rtol=1e-12)
 
 
 def test_a_predictor_with_classes_is_saved_and_loaded(tmp_path):
@@ -180,8 +182,8 @@ def test_classes_proven_infinite_at_once_are_infinite(monkeypatch):
     predictor = ConditionalConformal(APS(), basis, class_bias=None).calibrate(some(0, 60))
     test = some(1, 40)
     at_once = predictor.predict_set(test, alpha=(0.1, 0.4))
-    none = lambda self, alpha, weight: np.zeros(self.n_cells, bool)  # noqa: E731
-    monkeypatch.setattr(candidates.CandidateRows, "are_infinite", none)
+    none = lambda self, alpha, weight: np.zeros(len(self.labels), bool)  # noqa: E731
+    monkeypatch.setattr(candidates.LabelParts, "are_infinite", none)
     by_paths = predictor.predict_set(test, alpha=(0.1, 0.4))
     np.testing.assert_array_equal(at_once.mask, by_paths.mask)
     infinite = np.isinf(at_once.at(0.1).thresholds)

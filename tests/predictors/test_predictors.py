@@ -23,7 +23,11 @@ from trustsets import (
     TemperatureScaling,
     TrustSetsWarning,
 )
-from trustsets.predictors import atypicality_groups
+from trustsets.predictors import (
+    InterpolatedConformal,
+    RankCalibratedConformal,
+    atypicality_groups,
+)
 
 CONFIDENCE_BINS = Bins(of=(Confidence(),), edges=((0.4, 0.6),))
 CONFIDENCE_CURVE = Polynomial(degree=2, of=(Confidence(),))
@@ -46,6 +50,8 @@ PREDICTORS = {
     "clusters": ClusteredConformal(APS(own_mass="random"), n_clusters=2, tuning_fraction=0.4),
     "clusters, auto": ClusteredConformal(),
     "atypicality": atypicality_groups(ATYPICALITY, groups=2, score=Softmax()),
+    "ranks": RankCalibratedConformal(APS(own_mass="random")),
+    "interpolated": InterpolatedConformal(0.4, score=Softmax(), class_bias="tuning"),
 }
 
 

@@ -86,15 +86,74 @@ def test_order_of_samples_and_kind_of_outputs_do_not_matter():
 
 
 @pytest.mark.parametrize("shift", [None, SHIFT])
-def test_saved_and_loaded_it_is_the_same(shift, tmp_path):
+@pytest.mark.parametrize("prevalence", [0.0, np.float32(0.5)])
+def test_saved_and_loaded_it_is_the_same(shift, prevalence, tmp_path):
     outputs = rare_classes(500, shift=shift)
-    fitted = ClassBias().fit(outputs)
+    fitted = ClassBias(prevalence=prevalence).fit(outputs)
     write(tmp_path / "bias", fitted)
     again = read(tmp_path / "bias")
     np.testing.assert_array_equal(again.bias_, fitted.bias_)
     assert (again.strength_, again.gain_) == (fitted.strength_, fitted.gain_)
-    write(tmp_path / "unfitted", ClassBias())
-    assert not hasattr(read(tmp_path / "unfitted"), "bias_")
+    write(tmp_path / "unfitted", ClassBias(prevalence=prevalence))
+    unfitted = read(tmp_path / "unfitted")
+    assert not unfitted.is_fitted
+    assert unfitted.prevalence == again.prevalence == prevalence
+
+
+def test_files_of_before_there_was_a_prevalence_have_none():
+    state = ClassBias().fit(rare_classes(300)).to_state()
+    del state["prevalence"]
+    assert ClassBias.from_state(state).prevalence == 0.0
+
+
+def test_prevalence_divides_probabilities_by_a_power_of_the_shares():
+    """Bayes: from the shares of the samples to equal ones, where the biases themselves are 0."""
+    rng = np.random.default_rng(0)
+    shares = np.array([0.7, 0.2, 0.1])
+    labels = rng.choice(3, size=4000, p=shares)
+    x = 1.5 * np.eye(3)[labels] + rng.normal(size=(4000, 3))
+    density = np.exp(1.5 * x)  # of each class at x, up to a factor of x
+    outputs = ModelOutputs(
+        probabilities=density * shares / (density @ shares)[:, None], labels=labels
+    )
+    plain, half, full = (ClassBias(prevalence=power).fit(outputs) for power in (0.0, 0.5, 1.0))
+    assert not plain.bias_.any()
+    counts = np.bincount(labels) + 1.0
+    for fitted, power in ((half, 0.5), (full, 1.0)):
+        ratios = outputs.probabilities / (counts / counts.sum()) ** power
+        expected = ratios / ratios.sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(fitted.transform(outputs).probabilities, expected, rtol=1e-12)
+    even = density / density.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(full.transform(outputs).probabilities, even, atol=0.03)
+    assert full.gain_ == plain.gain_ and full.strength_ == plain.strength_
+
+
+def test_prevalence_joins_the_biases_that_are_learned():
+    outputs = rare_classes(500, shift=SHIFT)
+    plain, full = (ClassBias(prevalence=power).fit(outputs) for power in (0.0, 2.0))
+    assert plain.bias_.any()
+    counts = np.bincount(outputs.codes) + 1.0
+    expected = plain.bias_ - 2.0 * np.log(counts / counts.max())
+    np.testing.assert_allclose(full.bias_, expected, rtol=1e-12)
+
+
+def test_prevalence_of_unseen_single_and_equal_classes():
+    def bias(labels, n_classes):
+        logits = np.zeros((len(labels), n_classes))
+        return ClassBias(prevalence=1.0).fit(ModelOutputs(logits=logits, labels=labels)).bias_
+
+    np.testing.assert_allclose(bias([0, 0, 0, 1], 3), np.log([1.0, 2.0, 4.0]))
+    assert not bias([0, 1, 2] * 5, 3).any()
+    assert bias([0, 0], 1).tolist() == [0.0]
+    np.testing.assert_allclose(bias([1], 2), np.log([2.0, 1.0]))
+
+
+@pytest.mark.parametrize("bad", [-0.1, 10.5, np.nan, np.inf, "1", None, True, [1.0]])
+def test_a_bad_prevalence_is_named(bad, tmp_path):
+    with pytest.raises(InputError, match="prevalence must be a number between 0 and 10; got"):
+        ClassBias(prevalence=bad).fit(rare_classes(20))
+    with pytest.raises(InputError, match="prevalence must be a number"):
+        write(tmp_path / "bias", ClassBias(prevalence=bad))
 
 
 def test_a_shifted_view_equals_shifted_logits():

@@ -24,7 +24,7 @@ from trustsets.metrics import Evaluation, RankBins
 from trustsets.metrics.colours import shade
 from trustsets.report.charts import ball_chart, gap_chart, size_chart, ticks
 from trustsets.report.content import bin_lists, divisions, glance
-from trustsets.report.verdict import judged_by, verdict
+from trustsets.report.verdict import _in_order, verdict
 
 VOID = {"meta", "input"}
 
@@ -240,7 +240,7 @@ def test_verdict_prefers_divisions_where_the_target_can_be_met(case):
     sets, outputs = case.sets["standard"], case.outputs
 
     def chosen(**options):
-        return judged_by({"m": evaluate(sets, outputs, **options)})
+        return next(iter(_in_order({"m": evaluate(sets, outputs, **options)})), None)
 
     assert chosen(metrics=["conf_rank", "class", "groups"]) == "group:site"
     assert chosen(metrics=["conf_rank", "size_strata", "class"]) == "class"
@@ -261,6 +261,40 @@ def test_heatmaps_have_a_cell_per_bin_the_highest_row_first(case):
         for x, cell in enumerate(cells):
             place = np.flatnonzero((table.index == (x, 2 - height)).all(axis=1))
             assert [cell.bin] == (place.tolist() or [None])
+
+
+def test_rare_classes_are_summed_up_with_their_noise_floors(case):
+    result = case.results["planted"]
+    (_, by_class, by_site) = glance({"planted": result}, ["class", "group:site"])
+    table = result.tables["class"]
+    rows = dict(by_class.rows)
+    own = table.shortfall
+    assert rows["Shortfall, points"] == [
+        (f"{own.value:.2f}", f"{own.lower:.2f}–{own.upper:.2f}, floor {own.floor:.2f}")
+    ]
+    (text, note) = rows["Macro coverage"][0]
+    assert text == f"{100 * table.macro.value:.1f}%" and "floor" not in note
+    assert rows["Covered less than 50%"][0][1].endswith(", floor 0.0%")
+    assert "Covered less than 50%" in dict(by_site.rows)
+    assert "Macro coverage" not in dict(glance({"m": result}, ["conf_frequency"])[1].rows)
+
+
+def test_cells_of_few_samples_are_marked(case):
+    result = case.results["standard"]
+    maps = {item.name: item.heatmaps[0] for item in divisions({"m": result})}
+    for name, heatmap in maps.items():
+        table = result.tables[name]
+        cells = [cell for _, row in heatmap.rows for cell in row if cell.bin is not None]
+        assert {cell.bin for cell in cells if "few" in cell.mark} == set(
+            np.flatnonzero(table.count < 10).tolist()
+        )
+    few = evaluate(case.sets["standard"][:40], case.outputs.take(slice(0, 40)), metrics=["class"])
+    (listed,) = bin_lists({"m": few})
+    marks = {name: cells[1].mark for name, cells in listed.rows}
+    counts = dict(zip(few.tables["class"].labels, few.tables["class"].count, strict=True))
+    assert {name for name, mark in marks.items() if "few" in mark} == {
+        name for name, count in counts.items() if count < 10
+    }
 
 
 def test_bins_over_three_axes_and_crossings_are_listed(case):
@@ -286,8 +320,8 @@ def test_methods_may_have_different_divisions(case):
     some = evaluate(case.sets["standard"], case.outputs, metrics=["class", "conf_rank"])
     both = {"all": case.results["planted"], "some": some}
     titles = [item.title for item in divisions(both)]
-    assert titles == ["Conf × Trust", "Conf × Rank"]
-    assert [len(item.heatmaps) for item in divisions(both)] == [1, 2]
+    assert titles == ["Conf × Trust", "Conf × Rank", "Conf × Class frequency"]
+    assert [len(item.heatmaps) for item in divisions(both)] == [1, 2, 1]
     (first, _) = glance(both, ["conf_trust"])[1].rows[0][1]
     assert first[0] == f"{case.results['planted'].tables['conf_trust'].gap.value:.2f}"
     assert Outline(render_report(both)).open == []

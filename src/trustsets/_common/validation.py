@@ -1,6 +1,7 @@
-"""The rules for the arguments of `ModelOutputs`, one function each."""
+"""The rules for the arguments of `ModelOutputs`, and for numbers, one function each."""
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ __all__ = [
     "check_classes",
     "check_features",
     "check_groups",
+    "check_number",
     "check_probabilities",
     "check_rows",
     "encode_labels",
@@ -135,3 +137,11 @@ def check_rows(value: Any, n: int) -> NDArray[np.int64]:
     if array.dtype.kind not in "iu" or (array.size and array.min() < 0):
         raise InputError("rows must be non-negative integers that identify the samples.")
     return read_only(array.astype(np.int64))
+
+
+def check_number(value: Any, name: str, largest: float) -> float:
+    """Return a number between 0 and `largest` as a float, or raise."""
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not (number and 0.0 <= float(value) <= largest):
+        raise InputError(f"{name} must be a number between 0 and {largest:g}; got {value!r}.")
+    return float(value)

@@ -83,6 +83,16 @@ class RecipeOptions:
             panel=_METHOD,
         ),
     ] = None
+    per_class: Annotated[
+        bool | None,
+        option(
+            None,
+            "Whether 'conditional' covers each class, rare ones too, jointly with its function "
+            "class; sets are larger. Default: auto.",
+            "--per-class/--no-per-class",
+            panel=_METHOD,
+        ),
+    ] = None
     randomized: Annotated[
         bool,
         option(
@@ -125,6 +135,18 @@ class RecipeOptions:
         option(
             "T",
             "Divide the logits by this number; 'tuning' finds the best one on the tuning samples.",
+            panel=_SCORE,
+        ),
+    ] = None
+    prevalence: Annotated[
+        float | None,
+        option(
+            "POWER",
+            "Divide probabilities by this power of the class shares, which are counted on the "
+            "tuning samples: 0 learns class biases alone, 1 makes rare classes count as much as "
+            "others.",
+            min=0.0,
+            max=10.0,
             panel=_SCORE,
         ),
     ] = None

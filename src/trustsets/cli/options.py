@@ -188,8 +188,16 @@ class ComparisonOptions:
         list[str] | None,
         option(
             "NAME",
-            "Measure only this (conf_trust, conf_rank, class, groups, size_strata, "
-            "trust_rank, balls, slab); may be given again. Default: all.",
+            "Measure only this (conf_trust, conf_rank, conf_frequency, class, groups, "
+            "size_strata, trust_rank, balls, slab); may be given again. Default: all.",
+        ),
+    ] = None
+    below: Annotated[
+        list[float] | None,
+        option(
+            "SHARE",
+            "Report the share of classes and groups covered less than this; may be given again. "
+            "Default: 0.5.",
         ),
     ] = None
     level: Annotated[float, option("SHARE", "Confidence level of the intervals.")] = 0.95
@@ -207,6 +215,7 @@ class ComparisonOptions:
             self.classes,
             tuple(self.group or ()),
             tuple(self.metric) if self.metric else None,
+            tuple(self.below or (0.5,)),
             self.level,
             seed=self.seed,
         )

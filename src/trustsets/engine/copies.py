@@ -10,11 +10,12 @@ from trustsets.engine.compiled import FloatArray, IntArray, entry
 __all__ = ["distinct_points"]
 
 
-def distinct_points(phi: FloatArray, scores: FloatArray) -> tuple[IntArray, FloatArray]:
+def distinct_points(phi: FloatArray, scores: FloatArray) -> tuple[IntArray, FloatArray, IntArray]:
     """First row number and number of copies of every different point, in order of the first.
 
-    Equal points have equal keys, so sorting by key makes them neighbours. A different point with
-    the same key may come between two copies. These then stay apart, which costs time only.
+    The third array holds the number of the different point of each row. Equal points have equal
+    keys, so sorting by key makes them neighbours. A different point with the same key may come
+    between two copies. These then stay apart, which costs time only.
     """
     key = np.empty(len(scores))
     largest = np.abs(phi).max(axis=0, initial=0.0)
@@ -27,10 +28,13 @@ def distinct_points(phi: FloatArray, scores: FloatArray) -> tuple[IntArray, Floa
     again = again[(scores[here] == scores[before]) & (phi[here] == phi[before]).all(axis=1)]
     is_new = np.ones(len(scores), np.bool_)
     is_new[again] = False
-    first = order[is_new]
-    copies = np.bincount(np.cumsum(is_new) - 1).astype(np.float64)
+    first, group = order[is_new], np.cumsum(is_new) - 1
+    copies = np.bincount(group).astype(np.float64)
     sorting = np.argsort(first)
-    return first[sorting], copies[sorting]
+    place, point = np.empty(len(first), np.int64), np.empty(len(scores), np.int64)
+    place[sorting] = np.arange(len(first))
+    point[order] = place[group]
+    return first[sorting], copies[sorting], point
 
 
 @entry()

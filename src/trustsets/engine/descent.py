@@ -14,6 +14,7 @@ from trustsets.engine.kernels import (
     EDGE_TOL,
     WIDTH,
     ZERO,
+    compensated_sum,
     dot,
     exchange,
     invert,
@@ -46,12 +47,19 @@ class PointSet(NamedTuple):
     centred_scores: FloatArray
     nudges: FloatArray
     copies: FloatArray
+    tilt: FloatArray
     score_scale: float
 
     def take(self, chosen: IntArray) -> "PointSet":
         """Return the set of the points with these row numbers."""
-        rows, norms, centred_scores, nudges, copies = (array[chosen] for array in self[:-1])
-        return PointSet(rows, norms, centred_scores, nudges, copies, self.score_scale)
+        rows, norms, centred_scores, nudges, copies, tilt = (array[chosen] for array in self[:-1])
+        return PointSet(rows, norms, centred_scores, nudges, copies, tilt, self.score_scale)
+
+    def linear(self) -> FloatArray:
+        """Linear term of the points' own alphas (see `Problem`)."""
+        if not self.tilt.any():
+            return np.zeros(self.rows.shape[1])
+        return compensated_sum(self.rows, self.tilt)
 
 
 class Scratch(NamedTuple):

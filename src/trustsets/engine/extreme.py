@@ -252,7 +252,7 @@ class _ExtremeFit(ActiveSet):
         if status == UNBOUNDED:
             # A ray over few points may be stopped by others, so all of them are asked.
             loss = _loss_along(self.data.rows, self.data.copies, self.edge, self.alpha)
-            if self.goal @ self.edge > (1.0 + RAY_TOL) * loss:
+            if (self.goal + self.problem.linear) @ self.edge > (1.0 + RAY_TOL) * loss:
                 return True
         return self.n_solved == len(self.data.rows)
 

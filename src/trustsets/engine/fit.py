@@ -45,7 +45,7 @@ def fit_vertex(problem: Problem, start: IntArray | None = None) -> Vertex:
     vertex = _solve_and_certify(data, problem.alpha, basic, pivots)
     if not vertex.certificate.holds and len(data.rows) <= PROGRAM_SIZE:
         nudged = data.centred_scores + data.nudges
-        optimum = solve_base(data.rows, nudged, data.copies, problem.alpha)
+        optimum = solve_base(data.rows, nudged, data.copies, problem.alpha, problem.linear)
         if optimum is not None:
             basic = _independent_near(data, optimum)
             vertex = _solve_and_certify(data, problem.alpha, basic, vertex.certificate.pivots)
@@ -59,7 +59,7 @@ def refit_vertex(problem: Problem, basic: IntArray) -> Vertex:
 
 def _solve_and_certify(data: PointSet, alpha: float, basic: IntArray, pivots: int) -> Vertex:
     basic, more = _solve(data, alpha, basic)
-    return certify(data, alpha, np.sort(basic), np.zeros(len(basic)), pivots + more)
+    return certify(data, alpha, np.sort(basic), data.linear(), pivots + more)
 
 
 def _solve(data: PointSet, alpha: float, basic: IntArray) -> tuple[IntArray, int]:
@@ -75,6 +75,7 @@ class _BaseFit(ActiveSet):
     def __init__(self, data: PointSet, alpha: float, basic: IntArray) -> None:
         n_points, rank = data.rows.shape
         self.data, self.alpha, self.basic, self.found = data, alpha, basic, basic
+        self.linear = data.linear()
         self.size = n_points if n_points <= CORE_SIZE else _reduced_size(n_points, rank)
         self.always = high_leverage(data.norms, rank)
         self.residuals = self.new_residuals = self._residuals()
@@ -100,7 +101,8 @@ class _BaseFit(ActiveSet):
         slopes[self.active] = 0.0
         local = np.searchsorted(self.active, np.sort(self.basic))
         part = self.data.take(self.active)
-        status, pivots, _ = descend(part, self.data.rows.T @ slopes, self.alpha, local)
+        linear = self.linear + self.data.rows.T @ slopes
+        status, pivots, _ = descend(part, linear, self.alpha, local)
         self.found = self.active[local]
         self.pivots += pivots
         self.new_residuals = self._residuals() if pivots else self.residuals
@@ -161,8 +163,8 @@ def _read_start(start: IntArray, problem: Problem) -> IntArray:
 
 def problem_points(problem: Problem) -> PointSet:
     """Return all points of a problem."""
-    arrays = (problem.rows, problem.norms, problem.centred_scores, problem.nudges, problem.copies)
-    return PointSet(*arrays, problem.score_scale)
+    arrays = (problem.rows, problem.norms, problem.centred_scores, problem.nudges)
+    return PointSet(*arrays, problem.copies, problem.tilt, problem.score_scale)
 
 
 def _starting_points(data: PointSet, alpha: float) -> tuple[IntArray, int]:

@@ -34,7 +34,7 @@ FIRST_ACTIVE, GROWTH = 2000, 4
 
 
 def solve_linear_program(
-    rows: FloatArray, scores: FloatArray, alpha: float, row: FloatArray, weight: float
+    rows: FloatArray, scores: FloatArray, alpha: float | FloatArray, row: FloatArray, weight: float
 ) -> float:
     """Threshold of one test row by its definition.
 
@@ -44,7 +44,8 @@ def solve_linear_program(
         Calibration rows of the basis, well scaled.
     scores : (n,) array
         Scores of size about one.
-    alpha : float
+    alpha : float or (n,) array
+        Miscoverage; an array holds that of each calibration point.
     row : (r,) array
         Test row in the same coordinates.
     weight : float
@@ -110,7 +111,7 @@ class _ReducedProgram(ActiveSet):
         """Run HiGHS over the active points."""
         rows, copies, active = self.problem.rows, self.problem.copies, self.active
         fixed = self.order[self.size :]
-        linear = self.slopes[fixed] @ rows[fixed]
+        linear = self.problem.linear + self.slopes[fixed] @ rows[fixed]
         alpha, row, weight = self.problem.alpha, self.row, self.weight
         self.found = _solve(
             rows[active], self.scores[active], copies[active], alpha, row, weight, linear
@@ -140,11 +141,14 @@ class _ReducedProgram(ActiveSet):
 
 
 def solve_base(
-    rows: FloatArray, scores: FloatArray, copies: FloatArray, alpha: float
+    rows: FloatArray, scores: FloatArray, copies: FloatArray, alpha: float, linear: FloatArray
 ) -> FloatArray | None:
-    """Return a b that minimises the quantile loss, by one program over all points, or None."""
+    """Return a b that minimises the quantile loss less ``linear @ b``, or None.
+
+    This is one program over all points.
+    """
     bounds = np.column_stack([-alpha * copies, (1.0 - alpha) * copies])
-    dual = _linprog(-scores, A_eq=rows.T, b_eq=np.zeros(rows.shape[1]), bounds=bounds)
+    dual = _linprog(-scores, A_eq=rows.T, b_eq=-linear, bounds=bounds)
     return -np.asarray(dual.eqlin.marginals) if dual.status == SOLVED else None
 
 
@@ -152,7 +156,7 @@ def _solve(
     rows: FloatArray,
     scores: FloatArray,
     copies: FloatArray,
-    alpha: float,
+    alpha: float | FloatArray,
     row: FloatArray,
     weight: float,
     linear: FloatArray,

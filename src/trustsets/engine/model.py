@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from trustsets._common.blocks import available_cores
 from trustsets.engine.compiled import FloatArray, IntArray
@@ -18,7 +18,14 @@ from trustsets.engine.kernels import WIDTH, weighted_sum
 from trustsets.engine.landmarks import Landmarks, nearest_landmarks
 from trustsets.engine.linear_program import SOLVER_TOL, solve_reduced
 from trustsets.engine.path import WEIGHT_TOL, follow_paths, make_landmarks
-from trustsets.engine.problem import RESOLUTION, Problem, build_problem, coarsen, read_matrix
+from trustsets.engine.problem import (
+    RESOLUTION,
+    Problem,
+    build_problem,
+    coarsen,
+    read_alphas,
+    read_matrix,
+)
 from trustsets.engine.result import Thresholds, blank_thresholds
 from trustsets.engine.scan_order import ScanOrder, make_scan_order
 from trustsets.engine.vertex import Certificate, Vertex
@@ -28,6 +35,7 @@ from trustsets.status import Status
 __all__ = ["QuantileModel", "fit_problem", "fit_quantiles", "in_threads", "make_model", "warm_up"]
 
 T = TypeVar("T")
+BoolArray = NDArray[np.bool_]
 
 RESOLUTIONS = (RESOLUTION, 2.0**-24, 2.0**-12, 4.0)
 """Score differences that count as ties, as shares of the score scale. Where rounding keeps a
@@ -45,7 +53,7 @@ class QuantileModel:
     Attributes
     ----------
     alpha : float
-        Miscoverage.
+        Miscoverage; the mean of `alphas` where these were given.
     basic_points : (rank,) array
         Row numbers of the calibration points that the base fit passes through. They and the
         calibration data determine the model:
@@ -83,6 +91,11 @@ class QuantileModel:
         return choose_sample(self._problem, self._scan_order)
 
     @property
+    def alphas(self) -> FloatArray | None:
+        """Miscoverage of each calibration point, or None where all have the same."""
+        return self._problem.alphas
+
+    @property
     def rank(self) -> int:
         """Dimension of the function class on the calibration data."""
         return len(self.basic_points)
@@ -102,7 +115,9 @@ class QuantileModel:
         phi_test: ArrayLike,
         weight: ArrayLike | None = None,
         *,
+        alpha: ArrayLike | None = None,
         level: ArrayLike | None = None,
+        follows: ArrayLike | None = None,
     ) -> Thresholds:
         r"""Threshold :math:`S^*` of every test row.
 
@@ -121,8 +136,15 @@ class QuantileModel:
         weight : float or (m,) array, optional
             Weights u in ``(-alpha, 1 - alpha]``. The default ``1 - alpha`` gives coverage of at
             least ``1 - alpha``; uniform draws give exactly that.
+        alpha : float or (m,) array, optional
+            Miscoverage of the test points; by default that of the model. It is needed where the
+            calibration points have alphas of their own: coverage is then ``1 - alpha`` of each test
+            point if one function of the inputs gave all alphas (Cherian, Gibbs and Candes 2024).
         level : float or (m,) array, optional
             The former name of `weight`.
+        follows : (m,) array of bool, optional
+            Rows whose vertex is near that of the row before: their search starts there. It saves
+            time and changes no threshold beyond rounding.
 
         Returns
         -------
@@ -139,13 +161,20 @@ class QuantileModel:
         array([17.])
         >>> model.thresholds(np.ones((2, 1)), weight=[-0.05, 0.5]).values
         array([17., 17.])
+
+        Each point may have an alpha of its own, here that of its group:
+
+        >>> groups, alphas = np.repeat(np.eye(2), [9, 19], axis=0), np.repeat([0.4, 0.1], [9, 19])
+        >>> model = fit_quantiles(groups, np.arange(28.0), alpha=alphas)
+        >>> model.thresholds(np.eye(2), alpha=[0.4, 0.1]).values
+        array([ 5., 26.])
         """
         phi = self._read_rows(phi_test)
-        weights = self._read_weights(level if weight is None else weight, len(phi))
+        weights = self._read_weights(level if weight is None else weight, alpha, len(phi))
         if not self.certificate.holds:
             status = np.full(len(phi), Status.UNCERTIFIED, np.int8)
             return Thresholds(np.full(len(phi), np.inf), status, np.zeros(len(phi), np.int64))
-        result = self._follow(phi, weights)
+        result = self._follow(phi, weights, _read_follows(follows, len(phi)))
         unseen = self._problem.whitening.leaves_row_space(phi)
         result.values[unseen] = np.copysign(np.inf, weights[unseen])
         result.status[unseen] = Status.UNSEEN_DIRECTION
@@ -188,23 +217,31 @@ class QuantileModel:
             )
         return phi
 
-    def _read_weights(self, weight: ArrayLike | None, count: int) -> FloatArray:
-        given = np.asarray(1.0 - self.alpha if weight is None else weight, dtype=np.float64)
+    def _read_weights(
+        self, weight: ArrayLike | None, alpha: ArrayLike | None, count: int
+    ) -> FloatArray:
+        if alpha is None and self.alphas is not None:
+            raise InputError(
+                "alpha must be given with phi_test, because each calibration point has an alpha of "
+                "its own; pass the alpha of every test point."
+            )
+        alphas = read_alphas(self.alpha if alpha is None else alpha, count, "test row")
+        given = np.asarray(1.0 - alphas if weight is None else weight, dtype=np.float64)
         if given.ndim > 1 or (given.ndim == 1 and len(given) != count):
             raise InputError(
                 f"weight must be one number or one per test row ({count}), got shape "
                 f"{given.shape}; pass a number, an array of that length, or None for 1 - alpha."
             )
-        if not np.all((given > -self.alpha) & (given <= 1.0 - self.alpha)):
+        if not np.all((given > -alphas) & (given <= 1.0 - alphas)):
+            interval = f" = ({-alphas}, {1.0 - alphas}]" if alphas.ndim == 0 else ""
             raise InputError(
-                f"weight must lie in (-alpha, 1 - alpha] = ({-self.alpha}, {1.0 - self.alpha}], "
-                f"got values from {given.min()} to {given.max()}; draw uniformly from that "
-                "interval."
+                f"weight must lie in (-alpha, 1 - alpha]{interval}, got values from {given.min()} "
+                f"to {given.max()}; draw uniformly from that interval."
             )
         # A copy: numba would compile all kernels again for the read-only view.
         return np.array(np.broadcast_to(given, (count,)))
 
-    def _follow(self, phi: FloatArray, weights: FloatArray) -> Thresholds:
+    def _follow(self, phi: FloatArray, weights: FloatArray, follows: BoolArray) -> Thresholds:
         """Run the paths in threads; a point's result does not depend on how rows are split."""
         out = blank_thresholds(len(phi))
         rows, starts = np.empty((len(phi), self.rank)), np.empty(len(phi), np.int64)
@@ -219,8 +256,12 @@ class QuantileModel:
             follow_paths(rows, weights, starts, part, self._scan_order.scan, landmarks, out)
 
         in_threads(locate, list(_chunks(len(phi))), self._threads)
-        order = np.argsort(starts, kind="stable")
-        in_threads(run, [order[part] for part in _chunks(len(phi))], self._threads)
+        # Rows that follow one another stay together, and come where the first of them does.
+        first = np.maximum.accumulate(np.where(follows, 0, np.arange(len(phi))))
+        order = np.argsort(starts[first], kind="stable")
+        heads = np.flatnonzero(~follows[order])
+        starts[follows] = ~starts[follows]
+        in_threads(run, np.split(order, heads[CHUNK::CHUNK]), self._threads)
         return out
 
     def _solve_rest(self, phi: FloatArray, weights: FloatArray, result: Thresholds) -> None:
@@ -283,6 +324,16 @@ class QuantileModel:
         return _fit(coarsen(self._problem, left[0]), None, left[0]) if left else None
 
 
+def _read_follows(follows: ArrayLike | None, count: int) -> BoolArray:
+    given = np.zeros(count, np.bool_) if follows is None else np.array(follows, dtype=np.bool_)
+    if given.shape != (count,) or given[:1].any():
+        raise InputError(
+            f"follows must have one value per test row ({count}) and be False for the first row; "
+            f"got shape {given.shape}."
+        )
+    return given
+
+
 def in_threads(run: Callable[[T], None], tasks: Sequence[T], count: int | None = None) -> None:
     """Run all tasks in threads, which works because kernels release the interpreter's lock."""
     count = min(len(tasks), count or available_cores())
@@ -301,7 +352,7 @@ def _chunks(count: int) -> Iterator[slice]:
 def fit_quantiles(
     phi_calib: ArrayLike,
     scores_calib: ArrayLike,
-    alpha: float = 0.1,
+    alpha: ArrayLike = 0.1,
     *,
     start: ArrayLike | None = None,
 ) -> QuantileModel:
@@ -313,8 +364,8 @@ def fit_quantiles(
         Basis rows of the calibration points; any rank, any scale.
     scores_calib : (n,) array
         Scores of their true labels; ties are allowed.
-    alpha : float
-        Miscoverage, strictly between 0 and 1.
+    alpha : float or (n,) array
+        Miscoverage, strictly between 0 and 1; an array holds that of each calibration point.
     start : (rank,) array, optional
         The `basic_points` of a model fitted on the same data, which make a search unnecessary.
 

@@ -102,8 +102,9 @@ def follow_paths(
     """Store in `out` the thresholds of the whitened rows in `order`, from landmarks `starts`.
 
     Rows with the same landmark should be neighbours in `order`, because they share what is known
-    about its surroundings. With `fill` there is only the first landmark, and the rows become the
-    others. (A separate kernel for this would take as long to compile again.)
+    about its surroundings. A start of ``~landmark`` is the vertex of the row before, or the
+    landmark if that row has none. With `fill` there is only the first landmark, and the rows
+    become the others. (A separate kernel for this would take as long to compile again.)
     """
     rank = rows.shape[1]
     # Every pivot adds at most one member to those of the landmark.
@@ -132,6 +133,7 @@ def _follow_paths(
 ) -> None:
     vectors, rank = state.vectors, rows.shape[1]
     taken, before, found = 0, 0, ZERO + 1
+    members, since = 0, 0
     for i in order:
         start = starts[i]
         if fill:
@@ -147,9 +149,18 @@ def _follow_paths(
             )
         for j in range(rank):
             vectors[ROW, j] = rows[i, j]
+        if start < 0 and (members == 0 or members + cap > len(state.position)):
+            start = ~start
+        if start < 0 and since >= REFRESH:
+            since = 0
+            if not _refresh(members, scan, state):
+                start = ~start
+        if start >= 0:
+            since = 0
         values[i], status[i], pivots[i], members = _follow(
-            weights[i], start, cap, scan, landmarks, state
+            weights[i], start, members, cap, scan, landmarks, state
         )
+        since += pivots[i]
         if fill:
             taken += pivots[i]
             # Paths that start at a landmark inherit its errors, so it is computed from scratch.
@@ -159,9 +170,18 @@ def _follow_paths(
 
 @inner(inline="always")
 def _follow(
-    weight: float, start: int, cap: int, scan: Scan, landmarks: Landmarks, state: PathState
+    weight: float,
+    start: int,
+    members: int,
+    cap: int,
+    scan: Scan,
+    landmarks: Landmarks,
+    state: PathState,
 ) -> tuple[float, int, int, int]:
-    """Value, status and pivots of one test row, and the number of members where it is exact."""
+    """Value, status and pivots of one test row, and the number of members where it is exact.
+
+    With a negative start the path begins at the present vertex, which has `members`.
+    """
     vectors = state.vectors
     infinity = np.inf if weight > 0.0 else -np.inf
     # |Q' eta| <= reach for every eta in the box, so the dual of a longer row is infeasible. The
@@ -170,8 +190,15 @@ def _follow(
         return infinity, INFINITE, 0, 0
     # Where the optimum at the weight is not unique, that just below it is its smallest one.
     for j in range(vectors.shape[1]):
-        vectors[GOAL, j] = (weight - WEIGHT_TOL) * vectors[ROW, j]
-    members, done = load_landmark(start, landmarks, state), 0.0
+        goal = (weight - WEIGHT_TOL) * vectors[ROW, j]
+        vectors[DIRECTION, j] = goal - vectors[GOAL, j]
+        vectors[GOAL, j] = goal
+    if start >= 0:
+        members = load_landmark(start, landmarks, state)
+    else:
+        for k in range(vectors.shape[1]):
+            vectors[COEFFICIENT, k] = rows_dot(state.inverse, k, vectors, DIRECTION)
+    done = 0.0
     for pivot in range(cap):
         if pivot > 0 and pivot % REFRESH == 0:
             if not _refresh(members, scan, state):

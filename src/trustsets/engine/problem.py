@@ -11,10 +11,11 @@ from numpy.typing import ArrayLike
 
 from trustsets.engine.compiled import FloatArray, IntArray
 from trustsets.engine.copies import distinct_points
+from trustsets.engine.kernels import compensated_sum
 from trustsets.engine.whitening import Whitening, fit_whitening
 from trustsets.errors import InputError
 
-__all__ = ["Problem", "build_problem", "coarsen", "read_matrix", "scan_keys"]
+__all__ = ["Problem", "build_problem", "coarsen", "read_alphas", "read_matrix", "scan_keys"]
 
 RESOLUTION = 2.0**-38
 """Scores closer than this share of the score scale (about 4e-12) count as equal: residuals carry
@@ -52,8 +53,17 @@ class Problem:
         How many equal calibration points (basis row and score) each point stands for.
     first : (n,) array
         Row number of the first of them in the calibration data.
+    point : (n_rows,) array
+        Number of the point that each row of the calibration data became.
     alpha : float
-        Miscoverage.
+        Miscoverage; the mean where every row has its own.
+    alphas : (n_rows,) array or None
+        Miscoverage of every row of the calibration data, where they were given one by one.
+    tilt : (n,) array
+        How much `alpha` exceeds the alphas of the point's rows, summed over its copies.
+    linear : (rank,) array
+        Sum of ``tilt_i Q_i``. Because ``loss_a(r) = loss_b(r) + (b - a) r`` for any two alphas a
+        and b, the problem with an alpha for each point is that with one alpha and this linear term.
     score_scale : float
         The size of the largest scores, outliers apart, to which tolerances refer.
     exponent : int
@@ -70,32 +80,40 @@ class Problem:
     nudges: FloatArray
     copies: FloatArray
     first: IntArray
+    point: IntArray
     alpha: float
+    alphas: FloatArray | None
+    tilt: FloatArray
+    linear: FloatArray
     score_scale: float
     exponent: int
     whitening: Whitening
 
 
-def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: float) -> Problem:
+def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Problem:
     """Validate the data, merge equal points, whiten the rows and break ties between scores.
 
     Parameters
     ----------
     phi : (n, p) array
     scores : (n,) array
-    alpha : float in (0, 1)
+    alpha : float or (n,) array in (0, 1)
     """
     matrix = read_matrix(phi, "phi_calib")
     values = _read_scores(scores, len(matrix))
-    alpha = _read_alpha(alpha)
+    given = read_alphas(alpha, len(matrix), "row of phi_calib")
+    # The mean of equal numbers may differ from them in the last bit.
+    one_alpha = float(np.clip(given.mean(), given.min(), given.max()))
     exponent = int(np.frexp(np.abs(values).max())[1])
     values = np.ldexp(values, -exponent)
-    first, copies = distinct_points(matrix, values)
+    first, copies, point = distinct_points(matrix, values)
+    tilts = np.broadcast_to(one_alpha - given, point.shape)
+    tilt = np.asarray(np.bincount(point, tilts), dtype=np.float64)
     if len(first) < len(values):
         matrix, values = matrix[first], values[first]
     whitening = fit_whitening(matrix)
     rows = whitening.apply(matrix)
-    scale = _score_scale(_centre(values, rows), copies, alpha)
+    scale = _score_scale(_centre(values, rows), copies, float(given.min()))
     values = _merge_close(values, RESOLUTION * scale)
     return Problem(
         rows=rows,
@@ -105,7 +123,11 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: float) -> Problem:
         nudges=_break_ties(values, scale),
         copies=copies,
         first=first,
-        alpha=alpha,
+        point=point,
+        alpha=one_alpha,
+        alphas=given if given.ndim else None,
+        tilt=tilt,
+        linear=compensated_sum(rows, tilt) if tilt.any() else np.zeros(whitening.rank),
         score_scale=scale,
         exponent=exponent,
         whitening=whitening,
@@ -150,13 +172,22 @@ def _read_scores(scores: ArrayLike, n_rows: int) -> FloatArray:
     return values
 
 
-def _read_alpha(alpha: float) -> float:
-    if not 0.0 < alpha < 1.0:
+def read_alphas(alpha: ArrayLike, count: int, of: str) -> FloatArray:
+    """Return one alpha (no dimension) or `count` of them; raise InputError on anything else."""
+    given = np.array(alpha, dtype=np.float64)
+    if given.ndim > 1 or (given.ndim == 1 and len(given) != count):
         raise InputError(
-            f"alpha must lie strictly between 0 and 1, got {alpha!r}; "
+            f"alpha must be one number or one per {of} ({count}), got shape {given.shape}; "
+            "pass a number or an array of that length."
+        )
+    wrong = given[~((given > 0.0) & (given < 1.0))]
+    if wrong.size:
+        raise InputError(
+            f"alpha must lie strictly between 0 and 1, got {wrong.flat[0]}; "
             "use 0.1 for a coverage of 90 percent."
         )
-    return float(alpha)
+    given.flags.writeable = False
+    return given
 
 
 def _require_finite(values: FloatArray, name: str) -> None:

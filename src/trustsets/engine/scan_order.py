@@ -66,7 +66,8 @@ class Scan(NamedTuple):
         the number of equal calibration points; `DISTANCE`, the absolute residual, infinite for
         basic points and padding; `SCORE`, the score before centring.
     alpha, reach, tolerance : float
-        Miscoverage; a bound on the length of any ``Q' eta``; accepted drift of a residual.
+        Miscoverage; a bound on the length of any goal that points can balance; accepted drift of
+        a residual.
     """
 
     blocks: FloatArray
@@ -124,11 +125,17 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
         summary=np.stack([spread, least, group_key]),
         points=points,
         alpha=problem.alpha,
-        reach=max(problem.alpha, 1.0 - problem.alpha) * float(problem.norms @ problem.copies),
+        reach=_reach(problem),
         tolerance=DRIFT_TOL * problem.score_scale,
     )
     basic_rows = problem.rows[vertex.basic_points]
     return ScanOrder(scan, order, vertex, basic_rows, high_leverage(problem.norms, rank))
+
+
+def _reach(problem: Problem) -> float:
+    """Length that no goal exceeds whose dual has a feasible point."""
+    longest = max(problem.alpha, 1.0 - problem.alpha) * float(problem.norms @ problem.copies)
+    return longest + float(np.linalg.norm(problem.linear))
 
 
 def _arrange(rows: FloatArray, side: FloatArray, key: FloatArray, order: IntArray) -> FloatArray:

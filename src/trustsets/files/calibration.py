@@ -25,6 +25,7 @@ from trustsets.predictors import (
     Predictor,
     StandardConformal,
 )
+from trustsets.recalibration import ClassBias
 from trustsets.scores import APS, RAPS, Score, Softmax
 from trustsets.statistics import Confidence, Entropy, Margin, Statistic, Trust
 from trustsets.trust import TrustScore
@@ -73,6 +74,11 @@ class Recipe:
         Group columns to condition on; none means all there are.
     temperature : float, "tuning" or None
         See `StandardConformal`.
+    prevalence : float
+        Learn class biases on the tuning part, shifted by this power of the class shares; see
+        `ClassBias`.
+    per_class : bool
+        Whether the method ``conditional`` covers each class; see `ConditionalConformal`.
     paper : bool
         The paper's own setting, for the methods ``conditional`` and ``bins``.
     """
@@ -88,6 +94,8 @@ class Recipe:
     transform: str | None = None
     groups: tuple[str, ...] = ()
     temperature: float | str | None = None
+    prevalence: float | None = None
+    per_class: bool | None = None
     tuning_fraction: float | None = None
     randomized: bool = False
     allow_empty: bool = False
@@ -105,6 +113,11 @@ class Recipe:
         if self.paper and self.method not in ("conditional", "bins"):
             raise InputError(
                 f"paper has settings for the methods conditional and bins; got {self.method!r}."
+            )
+        if self.per_class is not None and self.method != "conditional":
+            raise InputError(
+                f"per_class belongs to the method conditional; got {self.method!r}. The method "
+                "class has thresholds of its own for each class."
             )
 
     @property
@@ -145,11 +158,14 @@ class Recipe:
 
     def _common(self) -> dict[str, Any]:
         """Arguments of every predictor; what is not chosen is left to its default."""
+        bias = None if self.prevalence is None else ClassBias(prevalence=self.prevalence)
         scored = {self.score, self.scale, self.own_mass} != {None}
         chosen = {
             "random_state": self.seed,
             "allow_empty": self.allow_empty if self.allow_empty or not self.paper else None,
             "temperature": self.temperature,
+            "class_bias": bias,
+            "per_class": self.per_class,
             "tuning_fraction": self.tuning_fraction,
             "score": self._score() if scored else None,
         }

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._common.progress import Progress, no_progress
+from trustsets.basis import Partition
 from trustsets.errors import InputError
 from trustsets.files.calibration import load_labelled
 from trustsets.files.options import OPTIONS_FACT
@@ -25,7 +26,7 @@ from trustsets.files.set_files import (
     read_predictions,
 )
 from trustsets.files.source import open_outputs, read_classes, read_training
-from trustsets.metrics import Balls, Evaluation, Neighbourhoods, evaluate
+from trustsets.metrics import Balls, Evaluation, FrequencyBins, Neighbourhoods, evaluate
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor, load
 from trustsets.report import write_report
@@ -89,7 +90,7 @@ class Comparison:
         Class names; see `read_classes`. Default: those in `outputs`, or of the first model.
     groups : tuple of str
         Arrays that are group columns, besides ``group_NAME``.
-    metrics, level, n_bootstrap, seed
+    metrics, below, level, n_bootstrap, seed
         See `trustsets.evaluate`.
     """
 
@@ -100,6 +101,7 @@ class Comparison:
     classes: StrPath | None = None
     groups: tuple[str, ...] = ()
     metrics: tuple[str, ...] | None = None
+    below: tuple[float, ...] = (0.5,)
     level: float = 0.95
     n_bootstrap: int = 1000
     seed: int = 0
@@ -113,7 +115,7 @@ class Comparison:
     @property
     def measured(self) -> dict[str, Any]:
         """Options of `trustsets.evaluate`, by name."""
-        names = ("metrics", "level", "n_bootstrap", "seed")
+        names = ("metrics", "below", "level", "n_bootstrap", "seed")
         return {name: getattr(self, name) for name in names}
 
 
@@ -270,6 +272,13 @@ class _Test:
         return np.asarray(score.score(features, self.outputs.predicted))
 
     @cached_property
+    def _bins(self) -> dict[str, Partition]:
+        """Class frequencies in the calibration samples of the first model, if there is one."""
+        facts = (one.state_.class_facts for one in self.predictors.values())
+        counts = next((known.counts for known in facts if known is not None), None)
+        return {} if counts is None else {"conf_frequency": FrequencyBins(counts)}
+
+    @cached_property
     def _balls(self) -> Balls | Neighbourhoods:
         features, metrics = self.outputs.features, self._comparison.metrics
         if features is None or (metrics is not None and "balls" not in metrics):
@@ -321,6 +330,7 @@ class _Test:
                 self.sets(name),
                 self.outputs,
                 self.trust,
+                bins=self._bins,
                 balls=self._balls,
                 **self._comparison.measured,
             )

@@ -5,11 +5,11 @@ metric; the other modules compute them.
 """
 
 from trustsets.metrics.balls import BallCurve, Balls, Neighbourhoods
-from trustsets.metrics.binning import Rank, RankBins, label_ranks
 from trustsets.metrics.bins import BinTable
 from trustsets.metrics.comparison import Comparison, Entry, compare
 from trustsets.metrics.evaluation import evaluate
 from trustsets.metrics.inference import Estimate, expected_gap
+from trustsets.metrics.label_bins import FrequencyBins, RankBins, label_ranks
 from trustsets.metrics.result import Evaluation
 from trustsets.metrics.slab import Slab, SlabCoverage
 from trustsets.metrics.summaries import conditional_coverage
@@ -22,8 +22,8 @@ __all__ = [
     "Entry",
     "Estimate",
     "Evaluation",
+    "FrequencyBins",
     "Neighbourhoods",
-    "Rank",
     "RankBins",
     "Slab",
     "SlabCoverage",

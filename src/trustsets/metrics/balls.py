@@ -4,7 +4,7 @@ Distances are computed from a subset of centres to all samples, in blocks, so me
 grow in proportion to n.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Self, final
@@ -209,13 +209,27 @@ class Neighbourhoods:
     drawn: Ints | None = None
 
     def curve(self, covered: NDArray[np.bool_], alpha: float) -> "BallCurve":
-        """CovGap against radius of one method."""
-        return self.curves([covered], alpha)[0]
-
-    def curves(self, covered: Sequence[NDArray[np.bool_]], alpha: float) -> "list[BallCurve]":
-        """CovGap against radius of several methods, on the same centres in the same trials."""
-        trials = self._trials
-        return [self._curve(self._totals(hits), trials, alpha) for hits in covered]
+        """CovGap against radius; all methods have the same centres in the same trials."""
+        hits, sizes, fit = self._totals(covered), self._sizes, self._fit
+        share = hits / sizes
+        gap = PERCENT * np.abs(share - (1.0 - alpha))
+        floor = PERCENT * mean_absolute_deviation(sizes, 1.0 - alpha)
+        at = np.flatnonzero(fit.any(axis=0))
+        means = np.array([gap[self._trials[radius], radius].mean(axis=1) for radius in at])
+        means = means.reshape(at.size, self.plan.n_trials)
+        ddof = 1 if self.plan.rule == "fixed" else 0  # the authors' errors divide by all trials
+        spread = np.full(at.size, np.nan)
+        if self.plan.n_trials > 1:
+            spread = means.std(axis=1, ddof=ddof)
+        return BallCurve(
+            radii=self.radii[at],
+            gap=means.mean(axis=1),
+            standard_error=spread / np.sqrt(self.plan.n_trials),
+            trial_spread=spread,
+            floor=np.array([floor[fit[:, radius], radius].mean() for radius in at]),
+            eligible=np.count_nonzero(fit[:, at], axis=0),
+            count=np.array([sizes[fit[:, radius], radius].mean() for radius in at]),
+        )
 
     @cached_property
     def _sizes(self) -> Ints:
@@ -259,28 +273,6 @@ class Neighbourhoods:
             else:
                 trials.append(rng.choice(own, size=shape) if own.size else np.empty((0, 0), int))
         return trials
-
-    def _curve(self, hits: Ints, trials: list[Ints], alpha: float) -> "BallCurve":
-        sizes, fit = self._sizes, self._fit
-        share = hits / sizes
-        gap = PERCENT * np.abs(share - (1.0 - alpha))
-        floor = PERCENT * mean_absolute_deviation(sizes, 1.0 - alpha)
-        at = np.flatnonzero(fit.any(axis=0))
-        means = np.array([gap[trials[radius], radius].mean(axis=1) for radius in at])
-        means = means.reshape(at.size, self.plan.n_trials)
-        ddof = 1 if self.plan.rule == "fixed" else 0  # the authors' errors divide by all trials
-        spread = np.full(at.size, np.nan)
-        if self.plan.n_trials > 1:
-            spread = means.std(axis=1, ddof=ddof)
-        return BallCurve(
-            radii=self.radii[at],
-            gap=means.mean(axis=1),
-            standard_error=spread / np.sqrt(self.plan.n_trials),
-            trial_spread=spread,
-            floor=np.array([floor[fit[:, radius], radius].mean() for radius in at]),
-            eligible=np.count_nonzero(fit[:, at], axis=0),
-            count=np.array([sizes[fit[:, radius], radius].mean() for radius in at]),
-        )
 
 
 @final

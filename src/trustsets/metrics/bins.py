@@ -19,6 +19,8 @@ from trustsets.metrics.inference import (
     expected_worst,
     gap_halves,
     holm,
+    macro_coverage,
+    share_below,
     share_estimate,
     under_coverage,
 )
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["BinTable", "tabulate"]
 
 LOCAL = {"json": False}
+# As in the paper's balls, which hold at least 10 samples.
+_FEW = 10
 
 
 @final
@@ -59,6 +63,10 @@ class BinTable:
         Lowest coverage of any bin. As it is the lowest of B, its exact interval has the
         level ``1 - (1 - level) / B`` (Bonferroni), and its noise floor is the expected lowest
         coverage of a perfect method.
+    macro : Estimate
+        Mean of the coverages of the bins; see `macro_coverage`.
+    below : dict of str to Estimate
+        Share of bins covered less than each share that was asked for; see `share_below`.
     cells : int array of shape (n,), or None
         Bin of each sample; not kept in JSON.
     """
@@ -83,12 +91,33 @@ class BinTable:
     shortfall: Estimate
     excess: Estimate
     worst: Estimate
+    macro: Estimate
+    below: dict[str, Estimate]
     cells: Ints | None = field(default=None, repr=False, metadata=LOCAL)
 
     @property
     def is_grid(self) -> bool:
         """Whether the bins lie on a grid of two axes."""
         return len(self.axes) == 2
+
+    @property
+    def has_names(self) -> bool:
+        """Whether bins have names, as classes and groups do, and no ends along an axis."""
+        return bool(np.isnan(self.edges).all())
+
+    @property
+    def metrics(self) -> dict[str, Estimate]:
+        """The numbers by the ends of their names in ``Evaluation.metrics``."""
+        found = {name: getattr(self, name) for name in ("gap", "shortfall", "excess", "worst")}
+        if self.has_names:
+            found |= {"macro": self.macro}
+            found |= {f"below_{least}": item for least, item in self.below.items()}
+        return found
+
+    @property
+    def few(self) -> NDArray[np.bool_]:
+        """Bins of so few samples that their coverage alone says little: fewer than 10."""
+        return self.count < _FEW
 
     def under_covered(self, significance: float) -> NDArray[np.bool_]:
         """Bins whose coverage is significantly below 1 - alpha after Holm's correction."""
@@ -130,6 +159,11 @@ def tabulate(name: str, binned: Binned, case: Case) -> BinTable:
         shortfall=shortfall,
         excess=excess,
         worst=_worst(count, covered, case),
+        macro=macro_coverage(count, covered, case.alpha, case.level),
+        below={
+            f"{least:g}": share_below(count, covered, least, case.alpha, case.level)
+            for least in case.below
+        },
     )
 
 

@@ -1,5 +1,6 @@
 """Every metric that `evaluate` knows, one row each; and how their numbers are shown."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, final
@@ -11,21 +12,24 @@ from trustsets._common.arrays import Array, Floats
 from trustsets.basis import Bins, Groups, Partition
 from trustsets.errors import InputError
 from trustsets.metrics.balls import Balls, Neighbourhoods
-from trustsets.metrics.binning import (
-    Binned,
-    RankBins,
-    bin_by_class,
-    bin_by_size,
-    bin_samples,
-    label_ranks,
-)
+from trustsets.metrics.binning import Binned, bin_by_class, bin_by_size, bin_samples
 from trustsets.metrics.inference import Ints
+from trustsets.metrics.label_bins import FrequencyBins, RankBins, label_ranks
 from trustsets.metrics.slab import Slab
 from trustsets.metrics.summaries import ConditionalSummary, correlate
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Observed
 
-__all__ = ["METRICS", "NUMBERS", "Case", "Metric", "Number", "number_of", "table_title"]
+__all__ = [
+    "METRICS",
+    "NUMBERS",
+    "Case",
+    "Metric",
+    "Number",
+    "number_of",
+    "split_name",
+    "table_title",
+]
 
 
 @final
@@ -46,7 +50,7 @@ class Case:
         Miscoverage that was asked for.
     true_coverage : array of shape (n,), optional
         True conditional coverage of each set, where known.
-    bins, class_divisor, balls, slab, level, n_bootstrap, seed
+    bins, class_divisor, below, balls, slab, level, n_bootstrap, seed
         As in `evaluate`.
     """
 
@@ -58,6 +62,7 @@ class Case:
     true_coverage: Floats | None = None
     bins: Mapping[str, Partition] | None = None
     class_divisor: Literal["all", "present"] = "all"
+    below: tuple[float, ...] = (0.5,)
     balls: Balls | Neighbourhoods = Balls()
     slab: Slab = Slab()
     level: float = 0.95
@@ -74,6 +79,9 @@ class Case:
             raise InputError(
                 f'class_divisor must be "all" or "present"; got {self.class_divisor!r}.'
             )
+
+        if not all(isinstance(least, int | float) and 0.0 < least <= 1.0 for least in self.below):
+            raise InputError(f"below must be shares above 0 and up to 1; got {self.below}.")
 
     @property
     def features(self) -> Array:
@@ -135,6 +143,8 @@ class Metric:
     is_goal : bool
         Whether a method can have coverage 1 - alpha in every bin. It cannot in bins of Rank,
         which need the label, or of set size, which is the method's own choice.
+    replaceable : bool
+        Whether users may give other bins under its name.
     about : str
         One or two sentences for readers of a report.
     """
@@ -145,6 +155,7 @@ class Metric:
     needs: tuple[str, ...] = ()
     fewest: int = 1
     is_goal: bool = True
+    replaceable: bool = False
     about: str = ""
 
     def missing(self, case: Case) -> str:
@@ -154,16 +165,24 @@ class Metric:
         return next((lacking[need] for need in self.needs if need in lacking), too_few)
 
 
+def _grid(name: str, partition: Partition) -> Callable[[Case], dict[str, Binned]]:
+    return lambda case: {name: case.bin_by(name, partition)}
+
+
 METRICS = {
     "conf_trust": Metric(
-        "Conf x Trust",
-        lambda case: {"conf_trust": case.bin_by("conf_trust", Bins())},
-        needs=("trust",),
+        "Conf x Trust", _grid("conf_trust", Bins()), needs=("trust",), replaceable=True
     ),
     "conf_rank": Metric(
-        "Conf x Rank",
-        lambda case: {"conf_rank": case.bin_by("conf_rank", RankBins())},
-        is_goal=False,
+        "Conf x Rank", _grid("conf_rank", RankBins()), is_goal=False, replaceable=True
+    ),
+    "conf_frequency": Metric(
+        "Conf x Class frequency",
+        _grid("conf_frequency", FrequencyBins()),
+        replaceable=True,
+        about="Class frequency is the share of the true class, in percent, among the samples that "
+        "the axis names. Ranges of frequency grow by the same factor, so the lowest row has the "
+        "rare classes.",
     ),
     "class": Metric("Class", lambda case: {"class": bin_by_class(case.outputs)}),
     "groups": Metric(
@@ -223,7 +242,7 @@ class Number:
 
     `short` is a title for narrow tables. A form is a share between 0 and 1, one that is often
     near 0, percentage points, any number, or a number that is mostly whole. `best` says which
-    end is better, if any.
+    end is better, if any. A title may have a place for the number that ends a name.
     """
 
     title: str
@@ -246,9 +265,23 @@ NUMBERS = {
     ".shortfall": Number("shortfall", "points", "low"),
     ".excess": Number("excess", "points", "low"),
     ".worst": Number("worst coverage", "share", "high"),
+    ".macro": Number("macro coverage", "share"),
+    ".below_": Number("share below {}", "share", "low"),
     ".mean": Number("coverage", "share"),
     ".below": Number("coverage below target", "share"),
 }
+
+
+def split_name(name: str) -> tuple[str, str, str]:
+    """Table (empty if none), part, and the number that ends the name (empty if none).
+
+    Examples
+    --------
+    >>> split_name("class.below_0.5"), split_name("size"), split_name("group:v1.2.gap")
+    (('class', 'below_', '0.5'), ('', 'size', ''), ('group:v1.2', 'gap', ''))
+    """
+    found = re.fullmatch(r"(?:(.*)\.)?([a-z_]+)([0-9.e-]*)", name, flags=re.DOTALL)
+    return ("", name, "") if found is None else (found[1] or "", found[2], found[3])
 
 
 def number_of(name: str) -> Number:
@@ -256,11 +289,11 @@ def number_of(name: str) -> Number:
 
     Examples
     --------
-    >>> number_of("conf_trust.gap").form, number_of("class.worst").best
-    ('points', 'high')
+    >>> number_of("conf_trust.gap").form, number_of("class.below_0.5").best
+    ('points', 'low')
     """
-    _, dot, part = name.rpartition(".")
-    return NUMBERS.get(dot + part, Number(part))
+    table, part, _ = split_name(name)
+    return NUMBERS.get(f".{part}" if table else part, Number(part))
 
 
 def table_title(name: str) -> str:

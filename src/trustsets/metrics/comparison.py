@@ -10,7 +10,7 @@ from scipy import stats
 
 from trustsets.errors import InputError
 from trustsets.metrics import render
-from trustsets.metrics.catalogue import number_of
+from trustsets.metrics.catalogue import number_of, split_name
 from trustsets.metrics.inference import bootstrap_gaps
 from trustsets.metrics.plain import PlainData
 from trustsets.metrics.result import Evaluation
@@ -28,6 +28,14 @@ _CLOSE = {"points": 0.1, "share": 0.001}
 _SLACK = 1e-9
 _MARGINAL = ("coverage", "size")
 _GAP_PARTS = ("gap", "shortfall", "excess")
+# What a table shows by default, by the name of the table of bins.
+_MAIN = {
+    "": _MARGINAL,
+    "conf_trust": _GAP_PARTS[:2],
+    "conf_rank": _GAP_PARTS[:2],
+    "class": (*_GAP_PARTS[:2], "macro", "below_"),
+    "group": (*_GAP_PARTS[:2], "worst"),
+}
 _NAMES = {0: [], 1: ["dataset"], 2: ["dataset", "score"]}
 _PERFECT = "perfect (noise floor)"
 
@@ -163,7 +171,8 @@ def compare(
     columns : sequence of str, optional
         Metrics to show, by their names in ``Evaluation.metrics``. Default: the paper's
         (coverage, size, the gaps over Conf x Trust, Conf x Rank, classes and groups, and
-        the worst group), as far as every evaluation has them.
+        the worst group), the shortfall beside each gap, the macro coverage of the classes and
+        the share of classes covered too rarely, as far as every evaluation has them.
     n_bootstrap, seed : int
         Resamples behind the intervals of gaps, and their seed. Seeds, and samples within
         each seed, are resampled as if independent; splits of one pool are only nearly so.
@@ -190,7 +199,7 @@ def compare(
     ...     "softmax": [run(Softmax(), seed) for seed in range(3)],
     ... })
     >>> table.columns
-    ('coverage', 'size', 'class.gap')
+    ('coverage', 'size', 'class.gap', 'class.shortfall', 'class.macro', 'class.below_0.5')
     """
     runs = {_key(name): _as_list(name, own) for name, own in results.items()}
     _check_runs(runs)
@@ -221,7 +230,7 @@ def _summarise(runs: Sequence[Evaluation], column: str, n_bootstrap: int, seed: 
     error = float(values.std(ddof=1) / np.sqrt(n))
     half = float(stats.t.ppf(0.5 + runs[0].level / 2.0, n - 1)) * error
     lower, upper = mean - half, mean + half
-    table, _, part = column.rpartition(".")
+    table, part, _ = split_name(column)
     if part in _GAP_PARTS and table in runs[0].tables:
         tables = [run.tables[table] for run in runs]
         ends = bootstrap_gaps(
@@ -264,10 +273,7 @@ def _block_rows(keys: tuple[Key, ...]) -> list[list[int]]:
 
 def _columns(asked: Sequence[str] | None, first: Evaluation, shared: set[str]) -> tuple[str, ...]:
     if asked is None:
-        groups = [name for name in first.tables if name.startswith("group:")]
-        wanted = [*_MARGINAL, "conf_trust.gap", "conf_rank.gap", "class.gap"]
-        wanted += [f"{name}.{part}" for name in groups for part in ("gap", "worst")]
-        return tuple(name for name in wanted if name in shared)
+        return tuple(name for name in first.metrics if name in shared and _is_main(name))
     for name in asked:
         if name not in shared:
             raise InputError(
@@ -275,6 +281,11 @@ def _columns(asked: Sequence[str] | None, first: Evaluation, shared: set[str]) -
                 f"all have {', '.join(sorted(shared))}."
             )
     return tuple(asked)
+
+
+def _is_main(name: str) -> bool:
+    table, part, _ = split_name(name)
+    return part in _MAIN.get("group" if table.startswith("group:") else table, ())
 
 
 def _key(name: Any) -> Key:

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from trustsets._common.arrays import Floats
+from trustsets._common.arrays import Floats, to_numpy
 from trustsets.basis import Partition
 from trustsets.errors import InputError
 from trustsets.metrics.balls import Balls, Neighbourhoods
@@ -31,6 +31,7 @@ def evaluate(
     metrics: Sequence[str] | None = None,
     bins: Mapping[str, Partition] | None = None,
     class_divisor: Literal["all", "present"] = "all",
+    below: float | Sequence[float] = 0.5,
     balls: Balls | Neighbourhoods = Balls(),
     slab: Slab = Slab(),
     label_probabilities: Any = None,
@@ -51,15 +52,21 @@ def evaluate(
         Fitted trust score, or known values, for Conf x Trust and the correlation of Trust and
         Rank.
     metrics : sequence of str, optional
-        Names among ``conf_trust``, ``conf_rank``, ``class``, ``groups``, ``size_strata``,
-        ``trust_rank``, ``balls``, ``slab``, ``conditional``. Default: all that the data
-        allow. Marginal coverage and sizes are always measured.
+        Names among ``conf_trust``, ``conf_rank``, ``conf_frequency``, ``class``, ``groups``,
+        ``size_strata``, ``trust_rank``, ``balls``, ``slab``, ``conditional``. Default: all
+        that the data allow. Marginal coverage and sizes are always measured.
     bins : mapping of str to Partition, optional
         Other bins, or more of them: ``{"conf_trust": Bins(nested=False)}`` for the global
         quantiles of the authors' code, ``{"conf_rank": RankBins(edges=(0, 1, 2, 4, 1000))}``
-        for edges by hand, ``{"sex x site": Groups("sex", "site")}`` for a crossing.
+        for edges by hand, ``{"sex x site": Groups("sex", "site")}`` for a crossing,
+        ``{"conf_frequency": FrequencyBins(class_counts)}`` for class frequencies in the
+        calibration samples instead of the test samples.
     class_divisor : {"all", "present"}
-        Divide the class CovGap by K, as the paper does, or by the classes that occur.
+        Divide the class CovGap by K, as the paper does, or by the classes that occur. All
+        other means over classes are over those that occur.
+    below : float or sequence of float
+        Report the share of bins, such as classes, that are covered less than this:
+        ``metrics["class.below_0.5"]``.
     balls, slab
         How to draw balls and to search slabs. ``Balls().around(features)``, made once,
         serves several methods on the same samples.
@@ -87,7 +94,7 @@ def evaluate(
     >>> sets = StandardConformal().calibrate(calibration).predict_set(test, alpha=0.1)
     >>> result = evaluate(sets, test)
     >>> list(result.tables)
-    ['conf_rank', 'class', 'group:site', 'size_strata']
+    ['conf_rank', 'conf_frequency', 'class', 'group:site', 'size_strata']
     >>> gap = result.metrics["group:site.gap"]
     >>> gap.lower <= gap.value <= gap.upper
     True
@@ -106,6 +113,7 @@ def evaluate(
         true_coverage=truth,
         bins=bins,
         class_divisor=class_divisor,
+        below=tuple(to_numpy(below, "below").ravel().tolist()),
         balls=balls,
         slab=slab,
         level=level,
@@ -182,5 +190,5 @@ def _check_sets(sets: PredictionSets, outputs: ModelOutputs) -> None:
 
 def _check_names(bins: Mapping[str, Partition]) -> None:
     for name in bins:
-        if name in METRICS and name not in {"conf_trust", "conf_rank"}:
+        if name in METRICS and not METRICS[name].replaceable:
             raise InputError(f"bins names {name!r}, which is a metric already; choose another.")

@@ -7,8 +7,9 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trustsets._common.arrays import Floats
+from trustsets._common.arrays import Array, Floats
 from trustsets.errors import InputError
 from trustsets.metrics.binning import WHOLE_AXES
 from trustsets.metrics.bins import BinTable
@@ -18,7 +19,6 @@ from trustsets.metrics.result import Evaluation
 __all__ = [
     "BallData",
     "DegreeData",
-    "GroupData",
     "HeatmapData",
     "Runs",
     "SizeData",
@@ -26,10 +26,10 @@ __all__ = [
     "as_list",
     "ball_data",
     "degree_data",
-    "group_data",
     "heatmap_data",
     "log_ends",
     "size_data",
+    "table_of",
     "trust_rank_data",
     "two_digits",
 ]
@@ -50,13 +50,15 @@ class HeatmapData:
 
     Over several seeds coverage and count are means over the seeds in which the bin holds
     samples; `error` is the standard error of the coverage over seeds, NaN for one seed.
-    Empty bins hold NaN coverage and zero count. `ends` are the edges between columns, from
+    Empty bins hold NaN coverage and zero count. `few` says which bins hold few samples in every
+    seed (`BinTable.few`), empty ones included. `ends` are the edges between columns, from
     the lowest to the highest; empty where neighbouring columns do not share them.
     """
 
     coverage: Floats
     error: Floats
     count: Ints
+    few: NDArray[np.bool_]
     columns: tuple[str, ...]
     rows: tuple[str, ...]
     axes: tuple[str, str]
@@ -67,20 +69,21 @@ class HeatmapData:
 def heatmap_data(runs: Runs, table: str) -> HeatmapData:
     """Put the bins of a table over two axes on their grid; the first seed names the bins."""
     items = as_list(runs)
-    tables = [_table(item, table) for item in items]
+    tables = [table_of(item, table) for item in items]
     first = tables[0]
     if not first.is_grid:
         raise InputError(
             f"a heatmap needs a table over two axes; {table!r} is over {first.axes}. "
             "Use coverage_by_group for it."
         )
-    grids = [_on_grid(found) for found in tables]
-    coverage, error = _mean_and_error(np.stack([own for own, _ in grids]))
-    count = np.stack([number for _, number in grids]).mean(axis=0)
+    coverage, error = _mean_and_error(np.stack([_on_grid(t, t.coverage, np.nan) for t in tables]))
+    count = np.mean([_on_grid(found, found.count, 0.0) for found in tables], axis=0)
+    few = np.all([_on_grid(found, found.few, 1.0) for found in tables], axis=0)
     return HeatmapData(
         coverage=coverage,
         error=error,
         count=np.rint(count).astype(np.int64),
+        few=few,
         columns=_axis_labels(first, 0),
         rows=(rows := _axis_labels(first, 1)),
         axes=(first.axes[0], _axis_title(first, rows)),
@@ -89,13 +92,11 @@ def heatmap_data(runs: Runs, table: str) -> HeatmapData:
     )
 
 
-def _on_grid(table: BinTable) -> tuple[Floats, Ints]:
-    """Coverage and count by place, rows from low to high."""
-    width, height = table.shape
-    coverage, count = np.full((height, width), np.nan), np.zeros((height, width), dtype=np.int64)
-    at = (table.index[:, 1], table.index[:, 0])
-    coverage[at], count[at] = table.coverage, table.count
-    return coverage, count
+def _on_grid(table: BinTable, values: Array, empty: float) -> Floats:
+    """Numbers of the bins by place, rows from low to high."""
+    grid = np.full(table.shape[::-1], empty)
+    grid[table.index[:, 1], table.index[:, 0]] = values
+    return grid
 
 
 def _mean_and_error(values: Floats) -> tuple[Floats, Floats]:
@@ -154,8 +155,10 @@ def _axis_title(table: BinTable, labels: tuple[str, ...]) -> str:
 
 
 def _ends(low: float, high: float, whole: bool) -> str:
+    if low == high:
+        return f"{low:.0f}" if whole else _digits(low, 2)
     if whole:
-        return f"{low:.0f}" if low == high else f"{low:.0f}–{high:.0f}"
+        return f"{low:.0f}–{high:.0f}"
     # Enough digits to tell the ends apart: confident models have bins like 0.9993–1.
     digits = 2
     while digits < _MOST_DIGITS and _digits(low, digits) == _digits(high, digits):
@@ -193,9 +196,9 @@ def degree_data(results: Mapping[Any, Runs], table: str = "conf_trust") -> Degre
         found: Floats = np.array([_mean_and_error(own) for own in values]).T
         return np.nan_to_num(found)
 
-    gap, gap_error = summarise(lambda item: _table(item, table).gap.value)
+    gap, gap_error = summarise(lambda item: table_of(item, table).gap.value)
     size, size_error = summarise(lambda item: item.sizes.mean)
-    floor, _ = summarise(lambda item: _table(item, table).gap.floor)
+    floor, _ = summarise(lambda item: table_of(item, table).gap.floor)
     return DegreeData(np.array(degrees, np.float64), gap, gap_error, floor, size, size_error)
 
 
@@ -306,31 +309,8 @@ def size_data(evaluations: Sequence[Evaluation]) -> SizeData:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class GroupData:
-    """Coverage of bins of a table with intervals, the lowest first."""
-
-    labels: tuple[str, ...]
-    coverage: Floats
-    lower: Floats
-    upper: Floats
-    count: Ints
-
-
-def group_data(evaluation: Evaluation, table: str, most: int | None = None) -> GroupData:
-    """The `most` bins of lowest coverage, or all, in increasing order of coverage."""
-    found = _table(evaluation, table)
-    order = np.argsort(found.coverage, kind="stable")[:most]
-    return GroupData(
-        labels=tuple(found.labels[i] for i in order),
-        coverage=found.coverage[order],
-        lower=found.lower[order],
-        upper=found.upper[order],
-        count=found.count[order],
-    )
-
-
-def _table(evaluation: Evaluation, name: str) -> BinTable:
+def table_of(evaluation: Evaluation, name: str) -> BinTable:
+    """A table of bins by its name."""
     if name not in evaluation.tables:
         raise InputError(f"there is no table {name!r}; there are {list(evaluation.tables)}.")
     return evaluation.tables[name]

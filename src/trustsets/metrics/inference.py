@@ -1,9 +1,9 @@
 """Coverage gaps, their intervals and noise floors, and tests of under-coverage.
 
-Everything here is exact (binomial) except the interval of a coverage gap, which is a
-bootstrap. Given the bins, a method with coverage 1 - alpha everywhere covers
-Binomial(n_b, 1 - alpha) of the n_b samples of bin b, independently over bins. Every noise
-floor is an expectation under this law.
+Everything here is exact (binomial) except the intervals of coverage gaps, which are a
+bootstrap, and of means over bins, which are normal. Given the bins, a method with coverage
+1 - alpha everywhere covers Binomial(n_b, 1 - alpha) of the n_b samples of bin b, independently
+over bins. Every noise floor is an expectation under this law.
 """
 
 import math
@@ -25,8 +25,10 @@ __all__ = [
     "expected_worst",
     "gap_halves",
     "holm",
+    "macro_coverage",
     "mean_absolute_deviation",
     "mean_estimate",
+    "share_below",
     "share_estimate",
     "under_coverage",
 ]
@@ -34,6 +36,8 @@ __all__ = [
 Ints = NDArray[np.int64]
 
 PERCENT = 100.0
+# Rounding in a share times a count.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -200,6 +204,85 @@ def expected_worst(count: Ints, alpha: float) -> float:
             place = np.searchsorted(own, steps[:-1], side="right")
             log_survival += times * np.log(tail[place])
     return float(np.exp(log_survival) @ np.diff(steps))
+
+
+def macro_coverage(count: Ints, covered: Ints, alpha: float, level: float) -> Estimate:
+    """Mean of the coverages of B bins, each counted once whatever its size.
+
+    Parameters
+    ----------
+    count, covered : int arrays of shape (B,)
+        Samples, which every bin has, and covered samples.
+    alpha, level : float
+        Allowed miscoverage, and confidence level of the interval.
+
+    Notes
+    -----
+    The target is the mean of the true coverages of these bins, and the noise floor is 1 - alpha.
+    The interval is the normal one, with variance ``sum_b p_b (1 - p_b) / n_b / B^2``. A bin of
+    one sample would seem to have no variance, so p_b is ``(covered + 1) / (count + 2)``. In
+    bins of few samples with coverage above 0.7 this makes the interval wider than necessary.
+
+    Examples
+    --------
+    >>> macro_coverage(np.array([100, 2]), np.array([90, 1]), alpha=0.1, level=0.95).value
+    0.7
+    """
+    variance = _smoothed(count, covered) * (1.0 - _smoothed(count, covered)) / count
+    return _mean_over_bins(covered / count, variance, level, 1.0 - alpha)
+
+
+def share_below(count: Ints, covered: Ints, least: float, alpha: float, level: float) -> Estimate:
+    """Share of bins whose coverage is less than `least`, such as a half.
+
+    Parameters
+    ----------
+    count, covered, alpha, level
+        As in `macro_coverage`.
+    least : float
+        The coverage that bins should reach.
+
+    Notes
+    -----
+    A bin of few samples is easily below by chance, whatever its true coverage. The number
+    is therefore to be read against its noise floor, the exact expected share of a method
+    with coverage 1 - alpha in each bin. The interval is for the *expected share at these bin
+    sizes*, not for the share of bins whose true coverage is below. It is the smaller of two.
+    The first is the exact binomial interval of B draws, which holds because a sum of
+    independent indicators varies less than a binomial of the same mean (Hoeffding 1956). The
+    second is normal. Its variance is that of the indicators if each bin had other samples,
+    drawn with a coverage that is uncertain too. It is much smaller where most bins are clearly
+    on one side. In simulations the 95% interval held in 92% of cases where all true coverages
+    equal `least`, and in 94% or more otherwise.
+
+    Examples
+    --------
+    >>> found = share_below(np.array([100, 2]), np.array([90, 0]), 0.5, alpha=0.1, level=0.95)
+    >>> found.value, round(found.floor, 3)
+    (0.5, 0.005)
+    """
+    needed = np.ceil(least * count - _ROUNDING)
+    below, p = covered < needed, _smoothed(count, covered)
+    # The noise of the new samples and that of the known ones, which is as large.
+    spread = np.sqrt(2.0 * count * p * (1.0 - p))
+    chance = special.ndtr((needed - 0.5 - count * p) / spread)
+    floor = float(np.mean(under_coverage(needed - 1, count, alpha)))
+    found = _mean_over_bins(below, chance * (1.0 - chance), level, floor)
+    exact = share_estimate(int(below.sum()), below.size, level)
+    ends = max(found.lower, exact.lower), min(found.upper, exact.upper)
+    return Estimate(found.value, *ends, floor)
+
+
+def _smoothed(count: Ints, covered: Ints) -> Floats:
+    """Coverage of each bin by Laplace's rule, which is never 0 or 1."""
+    return np.asarray((covered + 1.0) / (count + 2.0))
+
+
+def _mean_over_bins(values: Any, variances: Floats, level: float, floor: float) -> Estimate:
+    """Mean of independent shares of known variance, with its normal interval."""
+    mean = float(values.mean())
+    half = float(stats.norm.ppf(0.5 + level / 2.0) * np.sqrt(variances.sum()) / values.size)
+    return Estimate(mean, max(mean - half, 0.0), min(mean + half, 1.0), floor)
 
 
 def under_coverage(covered: Any, count: Any, alpha: float) -> Floats:

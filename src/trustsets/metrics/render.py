@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from trustsets.metrics.catalogue import number_of, table_title
+from trustsets.metrics.catalogue import number_of, split_name, table_title
 
 __all__ = ["bold", "escape_latex", "latex_table", "markdown_table", "title"]
 
@@ -25,12 +25,11 @@ def title(metric: str) -> str:
 
     Examples
     --------
-    >>> title("conf_trust.gap"), title("group:sex.worst")
-    ('Conf x Trust CovGap', 'sex worst coverage')
+    >>> title("conf_trust.gap"), title("class.below_0.5")
+    ('Conf x Trust CovGap', 'Class share below 0.5')
     """
-    number = number_of(metric)
-    own = number.short or number.title
-    table = metric.rpartition(".")[0]
+    number, (table, _, least) = number_of(metric), split_name(metric)
+    own = (number.short or number.title).replace("{}", least)
     return f"{table_title(table)} {own}" if table else own
 
 

@@ -22,7 +22,10 @@ __all__ = ["Evaluation"]
 
 # Coverage of a class that is lower than the target by this much is worth another method.
 _FAR_BELOW = 0.1
-_TABLE_PARTS = ("gap", "shortfall", "excess", "worst")
+REMEDY = (
+    'ConditionalConformal(per_class=True), or MondrianConformal(by="class"), on the command line '
+    "--method class, guarantees each class."
+)
 
 
 @final
@@ -41,8 +44,8 @@ class Evaluation(PlainData):
     sizes : SizeSummary
         Sizes of the sets, with their histogram.
     tables : dict of str to BinTable
-        Coverage by bins: ``conf_trust``, ``conf_rank``, ``class``, ``group:NAME``,
-        ``size_strata``, and those asked for.
+        Coverage by bins: ``conf_trust``, ``conf_rank``, ``conf_frequency``, ``class``,
+        ``group:NAME``, ``size_strata``, and those asked for.
     correlation : Correlation, optional
         Of Trust and Rank.
     balls : BallCurve, optional
@@ -83,14 +86,19 @@ class Evaluation(PlainData):
         """Every number by name: ``coverage``, ``size``, ``conf_trust.gap``, ``class.worst``."""
         found = {"coverage": self.coverage} | self.sizes.metrics(self.level)
         for name, table in self.tables.items():
-            found |= {f"{name}.{part}": getattr(table, part) for part in _TABLE_PARTS}
+            found |= {f"{name}.{part}": item for part, item in table.metrics.items()}
         for own in (self.slab, self.conditional, self.correlation):
             found |= {} if own is None else own.metrics
         return found
 
     @property
     def advice(self) -> str:
-        """What to do where coverage of classes is far below 1 - alpha; empty if none is.
+        """What to do where coverage of classes is far below 1 - alpha; empty if none is."""
+        return f"{self.poor_classes}; {REMEDY}" if self.poor_classes else ""
+
+    @property
+    def poor_classes(self) -> str:
+        """Sentence on the classes whose coverage is far below 1 - alpha; empty if none is.
 
         Far below means by 10 percentage points or more, and significantly (after Holm's
         correction, at one minus the level of the intervals).
@@ -106,9 +114,7 @@ class Evaluation(PlainData):
         return (
             f"Coverage is far below {target:.4g} for {np.count_nonzero(far):,} of "
             f"{table.count.size:,} classes (lowest: {table.labels[low]}, "
-            f"{table.coverage[low]:.3f} of {table.count[low]:,} samples); "
-            'MondrianConformal(by="class"), on the command line --method class, guarantees each '
-            "class."
+            f"{table.coverage[low]:.3f} of {table.count[low]:,} samples)"
         )
 
     def to_frame(self) -> "pd.DataFrame":

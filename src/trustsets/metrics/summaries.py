@@ -21,8 +21,6 @@ __all__ = [
     "summarise_sizes",
 ]
 
-_SIZE_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-_CONDITIONAL_QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 _ROUNDING = 1e-9
 
 
@@ -37,8 +35,6 @@ class SizeSummary:
         Mean size, its standard error ``sd / sqrt(n)``, and the median.
     empty, full : int
         Number of empty sets, and of full sets.
-    levels, quantiles : arrays of shape (5,)
-        Quantiles of the sizes, and the probabilities at which they are taken.
     values, counts : int arrays of shape (S,)
         The histogram: the sizes that occur, increasing, and how often.
     """
@@ -48,8 +44,6 @@ class SizeSummary:
     median: float
     empty: int
     full: int
-    levels: Floats
-    quantiles: Floats
     values: Ints
     counts: Ints
 
@@ -82,8 +76,6 @@ def summarise_sizes(sizes: Ints, n_classes: int) -> SizeSummary:
         median=float(np.median(sizes)),
         empty=int(np.count_nonzero(sizes == 0)),
         full=int(np.count_nonzero(sizes == n_classes)),
-        levels=np.array(_SIZE_QUANTILES),
-        quantiles=np.quantile(sizes, _SIZE_QUANTILES),
         values=values.astype(np.int64),
         counts=counts.astype(np.int64),
     )
@@ -141,8 +133,6 @@ class ConditionalSummary:
         ``100 mean |c(x) - (1 - alpha)|`` and its halves; the floor is 0, as no label is drawn.
     below : Estimate
         Share of samples whose true coverage is under 1 - alpha.
-    levels, quantiles : arrays of shape (Q,)
-        Quantiles of c(x), and the probabilities at which they are taken.
     """
 
     mean: Estimate
@@ -150,8 +140,6 @@ class ConditionalSummary:
     shortfall: Estimate
     excess: Estimate
     below: Estimate
-    levels: Floats
-    quantiles: Floats
 
     @classmethod
     def of(cls, coverage: Floats, alpha: float, level: float) -> Self:
@@ -159,15 +147,12 @@ class ConditionalSummary:
         # A sum of probabilities that equals 1 - alpha up to rounding is no shortfall.
         away = coverage - (1.0 - alpha)
         away = np.where(np.abs(away) < _ROUNDING, 0.0, away)
-        levels = np.array(_CONDITIONAL_QUANTILES)
         return cls(
             mean=mean_estimate(coverage, level, floor=1.0 - alpha),
             gap=mean_estimate(PERCENT * np.abs(away), level, floor=0.0),
             shortfall=mean_estimate(PERCENT * np.maximum(-away, 0.0), level, floor=0.0),
             excess=mean_estimate(PERCENT * np.maximum(away, 0.0), level, floor=0.0),
             below=share_estimate(int(np.count_nonzero(away < 0.0)), away.size, level),
-            levels=levels,
-            quantiles=np.quantile(coverage, levels),
         )
 
     @property

@@ -18,10 +18,10 @@ from trustsets._common.arrays import Floats
 from trustsets._common.resuming import digest
 from trustsets.errors import TrustSetsWarning
 from trustsets.metrics.balls import BallCurve, Balls
-from trustsets.metrics.binning import RankBins, label_ranks, rank_edges_apart
 from trustsets.metrics.catalogue import Case
 from trustsets.metrics.evaluation import evaluate_case
 from trustsets.metrics.inference import Ints
+from trustsets.metrics.label_bins import RankBins, label_ranks, rank_edges_apart
 from trustsets.metrics.plain import from_plain, to_plain
 from trustsets.metrics.result import Evaluation
 from trustsets.metrics.summaries import Correlation, correlate
@@ -54,7 +54,7 @@ __all__ = ["RANK_SHOWN", "Cell", "Experiment", "Run"]
 TRUST = Stage("trust")
 TEMPERATURE = Stage("temperature")
 SETS = Stage("sets")
-METRICS = Stage("metrics")
+METRICS = Stage("metrics", 2)
 BALLS = Stage("balls")
 CORRELATION = Stage("correlation")
 RANK_SHOWN = "conf_rank_shown"

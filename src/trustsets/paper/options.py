@@ -6,7 +6,7 @@ from typing import Literal, final
 
 from trustsets.basis import Bins, Partition
 from trustsets.errors import InputError
-from trustsets.metrics.binning import RankBins
+from trustsets.metrics.label_bins import RankBins
 from trustsets.paper.printed import DATASETS
 from trustsets.scores import APS, RAPS, Score, Softmax
 

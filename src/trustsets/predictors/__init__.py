@@ -1,6 +1,7 @@
 """From calibration samples to prediction sets."""
 
 from trustsets.predictors.base import Predictor, load
+from trustsets.predictors.by_class import InterpolatedConformal, RankCalibratedConformal
 from trustsets.predictors.clustered import ClusteredConformal
 from trustsets.predictors.conditional import ConditionalConformal
 from trustsets.predictors.mondrian import MondrianConformal
@@ -11,9 +12,11 @@ from trustsets.predictors.standard import StandardConformal
 __all__ = [
     "ClusteredConformal",
     "ConditionalConformal",
+    "InterpolatedConformal",
     "MondrianConformal",
     "PluginConformal",
     "Predictor",
+    "RankCalibratedConformal",
     "StandardConformal",
     "atypicality_groups",
     "load",

@@ -26,16 +26,24 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
 from trustsets._common import storage
-from trustsets._common.arrays import Array
+from trustsets._common.arrays import Array, Floats
 from trustsets._common.draws import Stream
 from trustsets._common.quantiles import check_alphas
 from trustsets.errors import InputError, NotCalibratedError, StorageError
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
 from trustsets.predictors.class_facts import ClassFacts
+from trustsets.predictors.p_values import (
+    PointPredictions,
+    count_alphas,
+    grid_of,
+    p_from_counts,
+    point_predictions,
+)
 from trustsets.predictors.thresholds import SampleThresholds
 from trustsets.predictors.tuning import (
     Method,
@@ -221,6 +229,68 @@ class Predictor(BaseEstimator, ABC):
         sets = PredictionSets(mask, found.values, status, alphas, state.classes)
         return sets.at(alphas[0]) if single else sets
 
+    def predict_p(self, outputs: ModelOutputs, alphas: Any = None, *, trust: Any = None) -> Floats:
+        """P-values of all classes, shape (m, K): the alpha at which each class leaves the set.
+
+        The p-value of the true class is at most a with probability at most a, for every a, and
+        over the function class, the groups or the classes in the same sense as coverage. The sets
+        ``predict_p(outputs, alphas) > alpha`` are those of ``predict_set(outputs, alphas)`` at
+        every alpha of the grid. (A single ``predict_set(outputs, alpha)`` can be smaller where
+        thresholds at neighbouring alphas cross.) Unless `allow_empty` is set, the most likely
+        class is in every set, so its p-value is 1 where a set would be empty.
+
+        Parameters
+        ----------
+        outputs : ModelOutputs
+            New samples; labels are not used.
+        alphas : sequence of float, optional
+            The grid. P-values are among these numbers and 1. Default: 100 numbers from 0.001 to
+            0.98, finer near 0.
+        trust : array of shape (m,), optional
+            As in `predict_set`.
+
+        Examples
+        --------
+        >>> from trustsets import APS, ModelOutputs, StandardConformal
+        >>> logits = np.log([[0.7, 0.2, 0.1]] * 19)
+        >>> outputs = ModelOutputs(logits=logits, labels=[0] * 14 + [1] * 4 + [2])
+        >>> predictor = StandardConformal(APS(), allow_empty=True).calibrate(outputs)
+        >>> predictor.predict_p(outputs.take([0]), [0.05, 0.1, 0.2, 0.3, 0.5])
+        array([[1. , 0.3, 0.1]])
+        """
+        grid = grid_of(alphas)
+        counts = self._count_alphas(outputs, grid, trust)[0]
+        if not self.allow_empty:
+            # As in `predict_set`: if the smallest set is empty, all sets get the class.
+            empty = np.flatnonzero(~(counts == len(grid)).any(axis=1))
+            top = self._state().scoring(self.score).corrected(outputs).predicted_codes
+            counts[empty, top[empty]] = len(grid)
+        return p_from_counts(counts, grid)
+
+    def predict_confidence(
+        self, outputs: ModelOutputs, alphas: Any = None, *, trust: Any = None
+    ) -> PointPredictions:
+        """The most plausible class of each sample with its confidence and credibility.
+
+        Parameters are those of `predict_p`. Classes that are in a set only because it would be
+        empty do not count, so that a low credibility shows a sample that no class suits.
+        """
+        grid = grid_of(alphas)
+        counts, scores = self._count_alphas(outputs, grid, trust)
+        return point_predictions(p_from_counts(counts, grid), scores, self.classes_)
+
+    def _count_alphas(
+        self, outputs: ModelOutputs, grid: tuple[float, ...], trust: Any
+    ) -> tuple[NDArray[np.int64], Floats]:
+        """At how many alphas each class is within the threshold, and all scores; both (m, K)."""
+        state = self._state()
+        _check_same_kind(state, outputs)
+        observed = Observed(outputs, self.trust if trust is None else trust)
+        scoring = state.scoring(self.score)
+        found = self._thresholds(state.learned, observed, grid, scoring)
+        scores = scoring.matrix(outputs)
+        return count_alphas(scores, found), scores
+
     def summary(self, sets: PredictionSets | None = None) -> str:
         """Say in words what is guaranteed, and what became of the sets of a prediction."""
         state = self._state()
@@ -271,7 +341,7 @@ class Predictor(BaseEstimator, ABC):
             storage.require(same, f"{name}.temperature", "is not the one that was learned")
         if self.tuning_fraction != "auto":
             resolve_fraction(self.tuning_fraction, method)
-        if method.class_bias != "tuning":
+        if not method.learns_class_bias:
             same = resolve_class_bias(method.class_bias) is not None or state.class_bias is None
             storage.require(same, f"{name}.class_bias", "is not the one learned")
         same = self._could_learn(state.learned)

@@ -28,7 +28,7 @@ from trustsets._common.arrays import Codes, Floats
 from trustsets.engine import QuantileModel
 from trustsets.status import Status
 
-__all__ = ["CandidateRows", "candidate_thresholds", "spread_rows"]
+__all__ = ["CandidateRows", "LabelParts", "candidate_thresholds", "spread_rows"]
 
 Bools = NDArray[np.bool_]
 
@@ -49,6 +49,64 @@ _NUMBERS = 1 << 22
 
 @final
 @dataclass(frozen=True)
+class LabelParts:
+    """What is known where a basis is the sum of functions of the sample and of the label.
+
+    Attributes
+    ----------
+    labels : (C, p) array
+        The functions of the label for each cell, and zero in the other columns.
+    varying : (p,) array
+        Columns that depend on the label.
+    centres : (J, p) array
+        Rows of samples that stand for others, with any label. They must not depend on the samples
+        at hand.
+    column_sums : (2, p) array
+        Sums of the positive values of each calibration column, and of the negative ones without
+        their sign.
+    """
+
+    labels: Floats
+    varying: Bools
+    centres: Floats
+    column_sums: Floats
+
+    def relabel(self, rows: Floats, cells: Codes | int) -> Floats:
+        """Return the rows with the labels of other cells."""
+        return np.where(self.varying, self.labels[cells], rows)
+
+    def are_infinite(self, alpha: float, weight: float) -> Bools:
+        """Cells, shape (C,), whose thresholds are infinite at this weight for every sample.
+
+        Along the ray of one coefficient j the loss grows by at most ``alpha`` times the sum of the
+        positive values of column j and ``1 - alpha`` times that of the negative ones. If the weight
+        of a new row gains more, there is no minimum: a class with so few calibration samples
+        cannot balance a new one.
+        """
+        cost = alpha * self.column_sums[0] + (1.0 - alpha) * self.column_sums[1]
+        return np.asarray((weight * self.labels > (1.0 + _SLACK) * cost).any(axis=1))
+
+    def cell_groups(self, model: QuantileModel) -> list[Codes]:
+        """Cells in groups of equal fitted values: coefficients that a penalty keeps at zero.
+
+        Such a coefficient stays zero with a new row, too, unless the row outweighs the penalty.
+        The rows of one sample for the cells of a group therefore have nearly the same vertex.
+        """
+        offsets = self.offsets(model)
+        order = np.argsort(offsets, kind="stable")
+        with np.errstate(invalid="ignore"):  # the difference of two infinite values
+            steps = np.diff(offsets[order])
+        equal = steps <= _SLACK * np.maximum(np.abs(offsets[order[1:]]), 1.0)
+        return np.split(order, np.flatnonzero(~equal) + 1)
+
+    def offsets(self, model: QuantileModel) -> Floats:
+        """Fitted values of one sample with the label of each cell, shape (C,)."""
+        rows = [self.relabel(self.centres[:1], cell) for cell in range(len(self.labels))]
+        return np.concatenate([model.fitted(row) for row in rows])
+
+
+@final
+@dataclass(frozen=True)
 class CandidateRows:
     """Rows phi(x, c) of m samples and C cells of classes.
 
@@ -60,41 +118,19 @@ class CandidateRows:
         Cell of each class.
     scale : float
         Largest size of a calibration score.
-    centres : function, optional
-        For bases that are the sum of functions of the sample and of the label: rows of samples
-        that stand for others, for one cell, shape (J, p). They must not depend on the samples at
-        hand.
-    label_rows : (C, p) array, optional
-        For such bases: the functions of the label, and zero in the other columns.
-    column_sums : (2, p) array, optional
-        Sums of the positive values of each calibration column, and of the negative ones without
-        their sign.
+    parts : LabelParts, optional
+        For bases that are the sum of functions of the sample and of the label.
     """
 
     rows: Callable[[int], Floats]
     cells: Codes
     scale: float
-    centres: Callable[[int], Floats] | None = None
-    label_rows: Floats | None = None
-    column_sums: Floats | None = None
+    parts: LabelParts | None = None
 
     @property
     def n_cells(self) -> int:
         """Number of cells."""
         return int(self.cells.max()) + 1
-
-    def are_infinite(self, alpha: float, weight: float) -> Bools:
-        """Cells, shape (C,), whose thresholds are infinite at this weight for every sample.
-
-        Along the ray of one coefficient j the loss grows by at most ``alpha`` times the sum of the
-        positive values of column j and ``1 - alpha`` times that of the negative ones. If the weight
-        of a new row gains more, there is no minimum: a class with so few calibration samples
-        cannot balance a new one.
-        """
-        if self.label_rows is None or self.column_sums is None:
-            return np.zeros(self.n_cells, np.bool_)
-        cost = alpha * self.column_sums[0] + (1.0 - alpha) * self.column_sums[1]
-        return np.asarray((weight * self.label_rows > (1.0 + _SLACK) * cost).any(axis=1))
 
 
 def candidate_thresholds(
@@ -119,40 +155,80 @@ def candidate_thresholds(
     """
     low = _fitted(model, candidates)
     low -= _rounding(low, candidates.scale)
-    infinite = candidates.are_infinite(model.alpha, 1.0 - model.alpha)
     high = np.full(low.shape, np.inf)
-    enough = len(scores) >= _FEWEST_SAMPLES and candidates.n_cells >= _FEWEST_CELLS
-    if candidates.centres is not None and enough:
-        high = _upper_bounds(model, candidates, low)
-        high += 2.0 * _rounding(high, candidates.scale)
+    infinite = np.zeros(candidates.n_cells, np.bool_)
+    groups = list(np.arange(candidates.n_cells)[:, None])
+    if candidates.parts is not None:
+        infinite = candidates.parts.are_infinite(model.alpha, 1.0 - model.alpha)
+        groups = candidates.parts.cell_groups(model)
+        if len(scores) >= _FEWEST_SAMPLES and candidates.n_cells >= _FEWEST_CELLS:
+            high = _upper_bounds(model, candidates, low, groups)
+            high += 2.0 * _rounding(high, candidates.scale)
     status = np.full(low.shape, np.int8(Status.EXACT))
-    low[:, infinite], status[:, infinite] = np.inf, Status.HIGH_LEVERAGE
-    for cell in np.flatnonzero(~infinite).tolist():
-        own = scores[:, candidates.cells == cell]
-        undecided = (own > low[:, cell, None]) & (own <= high[:, cell, None])
-        # Where no calibration point shares a direction, the threshold is infinite.
-        left = np.flatnonzero(undecided.any(axis=1) | np.isinf(low[:, cell]))
-        found = model.thresholds(candidates.rows(cell)[left])
-        within = (own[left] > low[left, cell, None]) & (own[left] <= found.values[:, None])
-        kept = within.any(axis=1) | np.isinf(low[left, cell])
-        low[left[kept], cell] = found.values[kept]
-        status[left[kept], cell] = found.status[kept]
-    return low, status
+    # Where no calibration point shares a direction, the threshold is infinite.
+    unseen = np.isinf(low)
+    left = (_between(scores, low, high, candidates.cells) | unseen) & ~infinite
+    values = low.copy()
+    for group in groups:
+        task = _Task(model, candidates.rows(group[0]), group, candidates.parts)
+        values[:, group], status[:, group] = task.solve(left[:, group])
+    kept = left & (_between(scores, low, values, candidates.cells) | unseen)
+    values, status = np.where(kept, values, low), np.where(kept, status, np.int8(Status.EXACT))
+    values[:, infinite], status[:, infinite] = np.inf, Status.HIGH_LEVERAGE
+    return values, status
+
+
+@final
+@dataclass(frozen=True)
+class _Task:
+    """Rows of samples with the labels of a group of cells, whose thresholds are wanted."""
+
+    model: QuantileModel
+    rows: Floats
+    group: Codes
+    parts: LabelParts | None
+
+    def solve(self, wanted: Bools, factor: float = 1.0) -> tuple[Floats, NDArray[np.int8]]:
+        """Thresholds of the rows times `factor` where `wanted`, shape (m, G), and statuses."""
+        values = np.full(wanted.shape, np.inf)
+        status = np.full(wanted.shape, np.int8(Status.EXACT))
+        samples = np.flatnonzero(wanted.any(axis=1))
+        step = max(1, _NUMBERS // max(len(self.group) * self.rows.shape[1], 1))
+        for start in range(0, len(samples), step):
+            mine = samples[start : start + step]
+            sample, place = np.nonzero(wanted[mine])
+            rows = self.rows[mine[sample]]
+            if self.parts is not None:
+                rows = self.parts.relabel(rows, self.group[place])
+            follows = np.concatenate([[False], sample[1:] == sample[:-1]])
+            found = self.model.thresholds(factor * rows, follows=follows)
+            values[mine[sample], place] = found.values
+            status[mine[sample], place] = found.status
+        return values, status
+
+
+def _between(scores: Floats, low: Floats, high: Floats, cells: Codes) -> Bools:
+    """Cells, shape (m, C), one of whose classes has a score above `low` and at most `high`."""
+    out = np.empty(low.shape, np.bool_)
+    for cell in range(low.shape[1]):
+        own = scores[:, cells == cell]
+        within = (own > low[:, cell, None]) & (own <= high[:, cell, None])
+        out[:, cell] = within.any(axis=1)
+    return out
 
 
 def _fitted(model: QuantileModel, candidates: CandidateRows) -> Floats:
     """Fitted values of all samples and cells, shape (m, C); infinite for unseen directions."""
-    if candidates.centres is None:
+    if candidates.parts is None:
         own = [model.fitted(candidates.rows(cell)) for cell in range(candidates.n_cells)]
         return np.stack(own, axis=1)
     # The rows of two cells differ by the same vector for all samples.
-    rows = [candidates.centres(cell)[:1] for cell in range(candidates.n_cells)]
-    of_cells = np.concatenate([model.fitted(row) for row in rows])
+    of_cells = candidates.parts.offsets(model)
     first = _seen_cell(of_cells)
     values = model.fitted(candidates.rows(first))
     if not np.isfinite(of_cells[first]):
         # There is no lower bound, and every threshold is computed.
-        return np.full((len(values), len(rows)), -np.inf)
+        return np.full((len(values), len(of_cells)), -np.inf)
     return np.asarray(values[:, None] + (of_cells - of_cells[first]))
 
 
@@ -167,29 +243,29 @@ def _seen_cell(values: Floats) -> int:
     return int(np.argmax(np.isfinite(values)))
 
 
-def _upper_bounds(model: QuantileModel, candidates: CandidateRows, low: Floats) -> Floats:
+def _upper_bounds(
+    model: QuantileModel, candidates: CandidateRows, low: Floats, groups: list[Codes]
+) -> Floats:
     """Bounds of the thresholds from above, shape (m, C); infinite where there is none."""
-    assert candidates.centres is not None
+    parts = candidates.parts
+    assert parts is not None
     weight = 1.0 - model.alpha
     first = _seen_cell(low.min(axis=0))
-    rows, centres = candidates.rows(first), candidates.centres(first)
+    rows, centres = candidates.rows(first), parts.relabel(parts.centres, first)
     near = _nearest(rows, centres)
-
-    def gain(goal: Floats) -> Floats:
-        """``g'beta(g)``, which is the threshold of the row g / u, times u."""
-        return np.asarray(weight * model.thresholds(goal / weight).values)
-
-    def gain_in_two_steps(goal: Floats) -> Floats:
-        """``g'(beta(g / 2) + beta(g)) / 2``, a closer bound."""
-        return gain(0.5 * goal) + 0.5 * gain(goal)
-
     used = np.unique(near)
     of_centres = np.full((len(centres), candidates.n_cells), np.inf)
-    infinite = candidates.are_infinite(model.alpha, _T / _THETA)
-    for cell in np.flatnonzero(~infinite).tolist():
-        goal = (_T / _THETA) * candidates.centres(cell)[used]
-        of_centres[used, cell] = gain_in_two_steps(goal)
-    of_samples = gain((_T / (1.0 - _THETA)) * (rows - centres[near]))
+    finite = ~parts.are_infinite(model.alpha, _T / _THETA)
+    for group in groups:
+        task = _Task(model, centres[used], group, parts)
+        wanted = np.broadcast_to(finite[group], (len(used), len(group)))
+        # ``g'(beta(g / 2) + beta(g)) / 2`` for g = t a / theta: thresholds are those at g / u.
+        factor = _T / _THETA / weight
+        half, whole = task.solve(wanted, 0.5 * factor)[0], task.solve(wanted, factor)[0]
+        of_centres[np.ix_(used, group)] = weight * (half + 0.5 * whole)
+    # ``g'beta(g)`` for g = t d / (1 - theta).
+    goals = (_T / (1.0 - _THETA) / weight) * (rows - centres[near])
+    of_samples = weight * model.thresholds(goals).values
     total = _THETA * of_centres[near] + (1.0 - _THETA) * of_samples[:, None] - weight * low
     bound = total / (_T - weight)
     return np.where(np.isnan(bound), np.inf, bound)

@@ -17,7 +17,7 @@ from trustsets.predictors.base import Predictor
 from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
 from trustsets.predictors.thresholds import SampleThresholds, quantile_table, side_by_side
 from trustsets.predictors.tuning import Method
-from trustsets.recalibration import TemperatureScaling
+from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
 from trustsets.statistics import Observed
 
@@ -149,7 +149,7 @@ class ClusteredConformal(Predictor):
 
     Parameters
     ----------
-    score, temperature, allow_empty, random_state
+    score, temperature, class_bias, allow_empty, random_state
         As in `StandardConformal`; the seed is also that of k-means.
     n_clusters : int or "auto"
         Clusters besides the null cluster; as many as there are classes, or more, give each
@@ -203,6 +203,7 @@ class ClusteredConformal(Predictor):
     _: KW_ONLY
     null_cluster: Literal["standard", "own"] = "standard"
     temperature: float | TemperatureScaling | str | None = None
+    class_bias: ClassBias | str | None = None
     allow_empty: bool = False
     tuning_fraction: float | str = "auto"
     random_state: Any = 0
@@ -224,6 +225,7 @@ class ClusteredConformal(Predictor):
             )
         return Method(
             ("the clusters of classes",),
+            self.class_bias,
             auto_fraction=lambda outputs: published_fraction(
                 np.bincount(outputs.require_labels("calibrate"), minlength=outputs.n_classes),
                 REFERENCE_ALPHA,

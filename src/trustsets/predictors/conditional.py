@@ -31,6 +31,9 @@ __all__ = ["ConditionalConformal", "tuned_by", "weight_draws"]
 _TUNING_SAMPLES = 200
 _TUNING_PER_CLASS = 20
 _LARGEST_TUNING_SHARE = 0.2
+# How strongly rare classes are raised: of the values measured, the smallest that halved the
+# under-coverage by class on skin lesions; with 1, sets were 11% larger.
+_PREVALENCE = 0.75
 # The random weight of the new sample must lie strictly inside (-alpha, 1 - alpha).
 _SMALLEST_DRAW = 2.0**-40
 
@@ -69,9 +72,10 @@ class ConditionalConformal(Predictor):
         learned from the tuning part.
     class_bias : "auto", "tuning", ClassBias or None
         Constants added to the logits of the classes before scores are computed, for
-        classifiers trained on other shares of the classes than they meet. ``"tuning"``
-        learns them from the tuning part, where they may turn out to be zero; ``"auto"``
-        (default) does so with ``basis="auto"`` and adds nothing to a basis of your own.
+        classifiers trained on other shares of the classes than they meet. ``"tuning"``, or a
+        `ClassBias` that is not fitted, such as ``ClassBias(prevalence=1.0)``, learns them from
+        the tuning part, where they may turn out to be zero; ``"auto"`` (default) does so with
+        ``basis="auto"`` and adds nothing to a basis of your own.
         Conf and Trust stay those of the outputs as given.
     randomized : bool
         Draw the weight of the new sample at random (Theorem 2 of the paper), and break ties
@@ -84,7 +88,9 @@ class ConditionalConformal(Predictor):
         True adds `Classes()` to the basis: coverage is then at least 1 - alpha given each class
         too, every class has thresholds of its own, and a class with too few calibration samples
         for that is in every set. ``Classes(penalty=...)`` in a basis of your own asks for less,
-        at smaller sets. ``"auto"`` (default) and False leave classes out. With functions of the
+        at smaller sets. ``"auto"`` (default) raises rare classes by class biases of prevalence
+        0.75 where `class_bias` is ``"auto"``, too: their coverage is then much nearer to that of
+        the others, without a promise. False treats all classes alike. With functions of the
         label, the thresholds of the sets have shape (m, K). Where no score lies between the fitted
         value and the exact threshold, a number just below the fitted value stands for it: the set
         is the same.
@@ -153,11 +159,12 @@ class ConditionalConformal(Predictor):
         return TIE_SPREAD if self.randomized else 0.0
 
     def _method(self) -> Method:
-        bias = self.class_bias
-        if isinstance(bias, str) and bias == "auto":
-            bias = "tuning" if isinstance(self.basis, str) else None
         if self.per_class not in (True, False, "auto"):
             raise InputError(f'per_class must be True, False or "auto"; got {self.per_class!r}.')
+        bias = self.class_bias
+        if isinstance(bias, str) and bias == "auto":
+            prevalence = 0.0 if self.per_class is False else _PREVALENCE
+            bias = ClassBias(prevalence=prevalence) if isinstance(self.basis, str) else None
         if self.per_class is True and self.randomized:
             raise InputError("per_class=True needs randomized=False.")
         return Method(
@@ -193,10 +200,11 @@ class ConditionalConformal(Predictor):
             return self._candidate_thresholds(learned, observed, alphas, scoring)
         phi = learned.basis.design(observed)
         if not self.randomized:
-            return side_by_side([learned.thresholds(phi, alpha) for alpha in alphas], alphas)
+            return side_by_side(learned.thresholds(phi, alphas), alphas)
         draws, keys = weight_draws(observed.outputs, scoring.seed), observed.outputs.draw_keys
         # Thresholds are not limited: limited ones would cover more than exactly 1 - alpha.
-        found = [learned.fit(alpha).thresholds(phi, weight=draws - alpha) for alpha in alphas]
+        fits = (own[0] for own in learned.fits_along(alphas))
+        found = [fit.thresholds(phi, weight=draws - fit.alpha) for fit in fits]
         # s + draw <= threshold, as in calibration, with the draw on the other side.
         ties = learned.tie_spread * row_uniforms(scoring.seed, Stream.PREDICTION_TIES, keys)
         return side_by_side([(own.values - ties, own.status) for own in found], alphas)
@@ -216,7 +224,7 @@ class ConditionalConformal(Predictor):
             )
         candidates = learned.candidates(observed)
         scores = scoring.matrix(observed.outputs)
-        found = [learned.candidate_thresholds(candidates, scores, alpha) for alpha in alphas]
+        found = learned.candidate_thresholds(candidates, scores, alphas)
         return side_by_side(found, alphas)
 
     def _guarantee(self, state: Calibrated) -> str:

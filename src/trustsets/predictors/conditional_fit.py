@@ -1,5 +1,6 @@
 """The calibration problem of CONDITIONAL, and the quantile fits made of it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self, final
@@ -11,10 +12,15 @@ from trustsets._common.arrays import Codes, Floats
 from trustsets._common.draws import Stream, row_uniforms
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
 from trustsets.basis import Basis, BasisChoice, Classes, FittedBasis, choose_basis
-from trustsets.engine import QuantileModel, fit_quantiles
+from trustsets.engine import QuantileModel, fit_quantile_process, fit_quantiles
 from trustsets.errors import InputError
 from trustsets.predictors.calibrated import Learned, Task
-from trustsets.predictors.candidates import CandidateRows, candidate_thresholds, spread_rows
+from trustsets.predictors.candidates import (
+    CandidateRows,
+    LabelParts,
+    candidate_thresholds,
+    spread_rows,
+)
 from trustsets.statistics import Observed
 from trustsets.status import Status
 
@@ -28,6 +34,9 @@ _UPPER_PENALTY = 2.0
 # Randomised thresholds are exact for scores without ties. Adding a uniform draw times this number
 # to the score of every sample leaves none; it changes no score by more than rounding to 5 digits.
 TIE_SPREAD = 1e-5
+# Fits that are kept, each with its landmarks; and alphas that are fitted one by one.
+_MOST_FITS = 24
+_FEW_ALPHAS = 8
 _STORED = {"group_penalty": "restraint"}
 
 
@@ -146,52 +155,62 @@ class ConditionalLearned(Learned):
         """Fit the 1 - alpha quantile, with this multiple of the group penalty; made once."""
         key = (alpha, group_penalty)
         if key not in self._fits:
-            # |w'beta| is the loss of two points of score 0 and rows w and -w: the losses of a
-            # residual r and of -r add up to |r|. A penalised fit is a fit with more points.
-            penalty = self.penalty
-            if group_penalty and self.group_penalty is not None:
-                penalty = np.vstack([penalty, group_penalty * self.group_penalty])
-            rows = np.vstack([self.phi, penalty, -penalty])
-            scores = np.concatenate([self.scores, np.zeros(2 * len(penalty))])
-            self._fits[key] = self._fit_from_start(rows, scores, key)
+            while len(self._fits) >= _MOST_FITS:
+                self._fits.pop(next(iter(self._fits)))
+            self._fits[key] = self._fit_from_start(alpha, group_penalty)
         return self._fits[key]
 
-    def _fit_from_start(
-        self, rows: Floats, scores: Floats, key: tuple[float, float]
-    ) -> QuantileModel:
+    def _fit_from_start(self, alpha: float, group_penalty: float) -> QuantileModel:
         """Fit from stored basic points, if they are optimal; else as if there were none."""
+        points, key = self._points(group_penalty), (alpha, group_penalty)
         start = next((own[2] for own in self.starts if own[:2] == key), None)
         if start is not None:
             try:
-                model = fit_quantiles(rows, scores, alpha=key[0], start=start)
+                model = fit_quantiles(*points, alpha=alpha, start=start)
             except InputError:  # not those of this problem
                 model = None
             if model is not None and model.certificate.holds and model.certificate.pivots == 0:
                 return model
-        return fit_quantiles(rows, scores, alpha=key[0])
+        return fit_quantiles(*points, alpha=alpha)
+
+    def _points(self, group_penalty: float) -> tuple[Floats, Floats]:
+        """Rows and scores of the calibration points and of those that stand for penalties."""
+        # |w'beta| is the loss of two points of score 0 and rows w and -w: the losses of a
+        # residual r and of -r add up to |r|. A penalised fit is a fit with more points.
+        penalty = self.penalty
+        if group_penalty and self.group_penalty is not None:
+            penalty = np.vstack([penalty, group_penalty * self.group_penalty])
+        rows = np.vstack([self.phi, penalty, -penalty])
+        return rows, np.concatenate([self.scores, np.zeros(2 * len(penalty))])
+
+    @property
+    def _limits(self) -> list[tuple[float, float]]:
+        """Factor of alpha and of the group penalty of the own fit, the lower and the upper one."""
+        limits = [(1.0, 0.0), (1.0, 1.0), (_UPPER_ALPHA, _UPPER_PENALTY)]
+        return limits[:1] if self.group_penalty is None else limits
 
     def prepare(self, alpha: float) -> list[QuantileModel]:
         """Make the fit at alpha and, where thresholds are limited, the lower and the upper one."""
-        own = self.fit(alpha)
-        if self.group_penalty is None:
-            return [own]
-        return [own, self.fit(alpha, 1.0), self.fit(alpha * _UPPER_ALPHA, _UPPER_PENALTY)]
+        return [self.fit(factor * alpha, penalty) for factor, penalty in self._limits]
 
-    def thresholds(self, phi: Floats, alpha: float) -> tuple[Floats, NDArray[np.int8]]:
-        """Thresholds and statuses, limited from below and from above by those of two other fits.
+    def fits_along(self, alphas: tuple[float, ...]) -> Iterator[list[QuantileModel]]:
+        """What `prepare` gives at each alpha. Where there are many, none of them is kept."""
+        if len(alphas) <= _FEW_ALPHAS:
+            yield from (self.prepare(alpha) for alpha in alphas)
+            return
+        grid, places = np.unique(alphas, return_inverse=True)
+        processes = [
+            fit_quantile_process(*self._points(penalty), factor * grid)
+            for factor, penalty in self._limits
+        ]
+        yield from ([process[place] for process in processes] for place in places.tolist())
 
-        Because these thresholds are at least as large as those of the lower fit, its coverage
-        guarantee applies to them.
-        """
-        own, *limits = (fit.thresholds(phi) for fit in self.prepare(alpha))
-        if not limits:
-            return own.values, own.status
-        low, high = limits
-        # Fits at two alphas may cross where data is sparse; the guarantee is that of `low`.
-        top = np.maximum(low.values, high.values)
-        limited = np.where(np.isfinite(top), np.int8(Status.LIMITED), high.status)
-        status = np.where(own.values > top, limited, own.status)
-        return np.clip(own.values, low.values, top), status
+    def thresholds(
+        self, phi: Floats, alphas: tuple[float, ...]
+    ) -> list[tuple[Floats, NDArray[np.int8]]]:
+        """Thresholds and statuses of all samples, for each alpha."""
+        found = ([fit.thresholds(phi) for fit in fits] for fits in self.fits_along(alphas))
+        return [_limited([(own.values, own.status) for own in each]) for each in found]
 
     def candidates(self, observed: Observed) -> CandidateRows:
         """Rows of new samples with every candidate label."""
@@ -213,45 +232,25 @@ class ConditionalLearned(Learned):
         labels = basis.design_for(Observed(observed.outputs.take(some), trust), codes)
         varying = (labels != labels[0]).any(axis=0)
         rows = basis.design_for(observed, np.full(len(observed.outputs), codes[0]))
-        centres = self.phi[self._centres(varying)]
+        parts = self._label_parts(np.where(varying, labels, 0.0), varying)
+        return CandidateRows(lambda cell: parts.relabel(rows, cell), cells, scale, parts)
 
-        def with_label(given: Floats, cell: int) -> Floats:
-            own = given.copy()
-            own[:, varying] = labels[cell, varying]
-            return own
-
+    def _label_parts(self, labels: Floats, varying: NDArray[np.bool_]) -> LabelParts:
+        """What the bounds of candidates need besides the samples."""
+        centres = self.phi[spread_rows(self.phi[:, ~varying])]
         fitted = np.vstack([self.phi, self.penalty, -self.penalty])
         sums = np.stack([np.maximum(fitted, 0.0).sum(axis=0), np.maximum(-fitted, 0.0).sum(axis=0)])
-        return CandidateRows(
-            lambda cell: with_label(rows, cell),
-            cells,
-            scale,
-            lambda cell: with_label(centres, cell),
-            np.where(varying, labels, 0.0),
-            sums,
-        )
-
-    def _centres(self, varying: NDArray[np.bool_]) -> Codes:
-        """Calibration samples whose rows stand for others, spread over functions of the sample."""
-        return spread_rows(self.phi[:, ~varying])
+        return LabelParts(labels, varying, centres, sums)
 
     def candidate_thresholds(
-        self, candidates: CandidateRows, scores: Floats, alpha: float
-    ) -> tuple[Floats, NDArray[np.int8]]:
-        """Thresholds of all classes, shape (m, K), and the worst status of each sample."""
-        own, *limits = (
-            candidate_thresholds(fit, candidates, scores) for fit in self.prepare(alpha)
+        self, candidates: CandidateRows, scores: Floats, alphas: tuple[float, ...]
+    ) -> list[tuple[Floats, NDArray[np.int8]]]:
+        """Thresholds of all classes, shape (m, K), and the worst status, for each alpha."""
+        found = (
+            _limited([candidate_thresholds(fit, candidates, scores) for fit in fits])
+            for fits in self.fits_along(alphas)
         )
-        values, status = own
-        if limits:
-            low, high = limits
-            # The order of two numbers that stand in for thresholds is not that of the thresholds,
-            # but each divides the scores as its threshold does, and so do minimum and maximum.
-            top = np.maximum(low[0], high[0])
-            limited = np.where(np.isfinite(top), np.int8(Status.LIMITED), high[1])
-            status = np.where(values > top, limited, status)
-            values = np.clip(values, low[0], top)
-        return values[:, candidates.cells], status.max(axis=1)
+        return [(own[:, candidates.cells], status.max(axis=1)) for own, status in found]
 
     def to_state(self) -> dict[str, Any]:
         """Fields by name; files have an older name for the group penalty."""
@@ -263,3 +262,22 @@ class ConditionalLearned(Learned):
         """Rebuild from `to_state`."""
         names = {stored: name for name, stored in _STORED.items()}
         return cls(**{names.get(name, name): value for name, value in state.items()})
+
+
+def _limited(
+    found: list[tuple[Floats, NDArray[np.int8]]],
+) -> tuple[Floats, NDArray[np.int8]]:
+    """Thresholds and statuses, limited from below and from above by those of two other fits.
+
+    Because these thresholds are at least as large as those of the lower fit, its coverage guarantee
+    applies to them. Numbers may stand in for thresholds that divide the scores as the thresholds
+    do: then their minimum and maximum do so, too.
+    """
+    (values, status), *limits = found
+    if not limits:
+        return values, status
+    (low, _), (high, of_high) = limits
+    # Fits at two alphas may cross where data is sparse; the guarantee is that of `low`.
+    top = np.maximum(low, high)
+    limited = np.where(np.isfinite(top), np.int8(Status.LIMITED), of_high)
+    return np.clip(values, low, top), np.where(values > top, limited, status)

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Floats
+from trustsets._common.arrays import Codes, Floats
 from trustsets._common.quantiles import conformal_rank
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
 from trustsets.basis import Bins, FittedPartition, Groups, Partition
@@ -16,12 +16,17 @@ from trustsets.predictors.base import Predictor
 from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
 from trustsets.predictors.thresholds import SampleThresholds, quantile_table
 from trustsets.predictors.tuning import Method
-from trustsets.recalibration import TemperatureScaling
+from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
 from trustsets.statistics import Observed, SupportsTrust
 from trustsets.status import Status
 
 __all__ = ["MondrianConformal"]
+
+_TOGETHER = (
+    "the paper's own NAIVE computes its bins from the samples to predict, so its sets depend on "
+    "what is predicted together; calibrate the method without paper rules"
+)
 
 
 @final
@@ -51,9 +56,27 @@ class MondrianLearned(Learned):
         require(self.start.size == cells + 1, "MondrianLearned.start", f"must have {cells} cells")
         require(self.scores.size == n, "MondrianLearned.scores", f"must be those of {n} samples")
 
+    @classmethod
+    def of(
+        cls, partition: FittedPartition | None, cells: Codes, n_cells: int, scores: Floats
+    ) -> Self:
+        """Sort the scores by cell."""
+        start = np.concatenate([[0], np.cumsum(np.bincount(cells, minlength=n_cells))])
+        return cls(partition, scores[np.lexsort((scores, cells))], start.astype(np.int64))
+
+    @classmethod
+    def of_classes(cls, task: Task) -> Self:
+        """Sort the calibration scores by the class of the label."""
+        outputs = task.calibration.outputs
+        return cls.of(None, outputs.require_labels("calibrate"), outputs.n_classes, task.scores)
+
+    def split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
+        """Numbers of each cell, from those of all samples in the same order."""
+        return np.split(values, self.start[1:-1])
+
     def by_cell(self) -> list[Floats]:
         """Scores of each cell."""
-        return np.split(self.scores, self.start[1:-1])
+        return self.split(self.scores)
 
     @property
     def conditions_on(self) -> FittedPartition | None:
@@ -92,7 +115,7 @@ class MondrianConformal(Predictor):
         authors leave out: see `MondrianConformal.paper`). ``"class"`` gives
         each class its own threshold: the set holds y if s(x, y) is at most the threshold of
         y, which guarantees coverage given the true class.
-    score, temperature, allow_empty, tuning_fraction, random_state
+    score, temperature, class_bias, allow_empty, tuning_fraction, random_state
         As in `StandardConformal`. The edges of `Bins` are learned from the tuning part.
     trust : TrustScore, optional
         Fitted trust score, needed where the cells depend on Trust.
@@ -121,6 +144,7 @@ class MondrianConformal(Predictor):
     score: Score = APS()
     trust: SupportsTrust | None = None
     temperature: float | TemperatureScaling | str | None = None
+    class_bias: ClassBias | str | None = None
     allow_empty: bool = False
     tuning_fraction: float = 0.2
     random_state: Any = 0
@@ -159,26 +183,18 @@ class MondrianConformal(Predictor):
         if not isinstance(self.by, Partition):
             if self.by != "class":
                 raise InputError(f'by must be Groups(...), Bins(...) or "class"; got {self.by!r}.')
-            return Method(covers_each_class=not self.paper_rules)
+            return Method((), self.class_bias, covers_each_class=not self.paper_rules)
         if not self.by.learns:
-            return Method()
-        together = (
-            "the paper's own NAIVE computes its bins from the samples to predict, so its sets "
-            "depend on what is predicted together; calibrate the method without paper rules"
-        )
-        return Method(("the bin edges",), batch_dependence=together if self.paper_rules else None)
+            return Method((), self.class_bias)
+        together = _TOGETHER if self.paper_rules else None
+        return Method(("the bin edges",), self.class_bias, batch_dependence=together)
 
     def _learn(self, task: Task) -> MondrianLearned:
-        outputs = task.calibration.outputs
-        partition: Any = None
-        if isinstance(self.by, Partition):
-            partition = task.fit(self.by)
-            cells, n_cells = partition.cells(task.calibration), partition.n_cells
-        else:
-            cells, n_cells = outputs.require_labels("calibrate"), outputs.n_classes
-        order = np.lexsort((task.scores, cells))
-        start = np.concatenate([[0], np.cumsum(np.bincount(cells, minlength=n_cells))])
-        return MondrianLearned(partition, task.scores[order], start.astype(np.int64))
+        if not isinstance(self.by, Partition):
+            return MondrianLearned.of_classes(task)
+        partition: Any = task.fit(self.by)
+        cells = partition.cells(task.calibration)
+        return MondrianLearned.of(partition, cells, partition.n_cells, task.scores)
 
     def _could_learn(self, learned: Learned) -> bool:
         if not isinstance(learned, MondrianLearned):

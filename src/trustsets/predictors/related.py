@@ -16,7 +16,7 @@ from trustsets.predictors.conditional_fit import ConditionalLearned
 from trustsets.predictors.mondrian import MondrianConformal
 from trustsets.predictors.thresholds import SampleThresholds, side_by_side
 from trustsets.predictors.tuning import Method
-from trustsets.recalibration import TemperatureScaling
+from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
 from trustsets.statistics import Atypicality, Confidence, Observed, SupportsTrust, Trust
 
@@ -50,7 +50,7 @@ class PluginConformal(Predictor):
         publication uses indicators of overlapping groups: ``Groups()``.
     trust : TrustScore, optional
         Fitted trust score; needed where the basis depends on Trust.
-    temperature, allow_empty, tuning_fraction, random_state
+    temperature, class_bias, allow_empty, tuning_fraction, random_state
         As in `StandardConformal`.
 
     References
@@ -78,12 +78,13 @@ class PluginConformal(Predictor):
     trust: SupportsTrust | None = None
     _: KW_ONLY
     temperature: float | TemperatureScaling | str | None = None
+    class_bias: ClassBias | str | None = None
     allow_empty: bool = False
     tuning_fraction: float = 0.2
     random_state: Any = 0
 
     def _method(self) -> Method:
-        return Method(tuned_by(self.basis))
+        return Method(tuned_by(self.basis), self.class_bias)
 
     def _learn(self, task: Task) -> ConditionalLearned:
         learned = ConditionalLearned.of(self.basis, task)

@@ -11,7 +11,7 @@ from trustsets.predictors.base import Predictor
 from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
 from trustsets.predictors.thresholds import SampleThresholds, quantile_table
 from trustsets.predictors.tuning import Method
-from trustsets.recalibration import TemperatureScaling
+from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
 from trustsets.statistics import Observed
 
@@ -60,6 +60,11 @@ class StandardConformal(Predictor):
     temperature : None, float, TemperatureScaling or "tuning"
         None uses the outputs as they are; a number or a fitted `TemperatureScaling`
         divides the logits; ``"tuning"`` fits it on the tuning part.
+    class_bias : None, ClassBias or "tuning"
+        None (default) adds nothing to the logits. A `ClassBias` adds its constants; one that is
+        not fitted is fitted on the tuning part, and ``"tuning"`` is ``ClassBias()``. With
+        ``ClassBias(prevalence=1.0)``, sets hold rare classes more often, while coverage is
+        still guaranteed on average alone (prevalence-adjusted scores).
     allow_empty : bool
         False (default) keeps the most likely class in every set; True is the textbook
         rule, under which a set can be empty.
@@ -88,12 +93,13 @@ class StandardConformal(Predictor):
     score: Score = APS()
     _: KW_ONLY
     temperature: float | TemperatureScaling | str | None = None
+    class_bias: ClassBias | str | None = None
     allow_empty: bool = False
     tuning_fraction: float = 0.2
     random_state: Any = 0
 
     def _method(self) -> Method:
-        return Method()
+        return Method(class_bias=self.class_bias)
 
     def _learn(self, task: Task) -> StandardLearned:
         return StandardLearned(np.sort(task.scores))

@@ -31,7 +31,7 @@ class Method:
     tuned: tuple[str, ...] = ()
     """What the method itself learns from tuning samples, in words."""
     class_bias: ClassBias | str | None = None
-    """Constants to add to the logits of the classes; ``"tuning"`` learns them."""
+    """Constants to add to the logits; ``"tuning"`` or an unfitted `ClassBias` learns them."""
     auto_fraction: Callable[[ModelOutputs], float] | None = None
     """Share of the samples that ``tuning_fraction="auto"`` sets aside."""
     covers_each_class: bool = False
@@ -41,8 +41,18 @@ class Method:
 
     def all_tuned(self, temperature: Any) -> tuple[str, ...]:
         """Everything that is learned from tuning samples, in words."""
-        words = {"the temperature": temperature, "the class biases": self.class_bias}
-        return (*(name for name, own in words.items() if isinstance(own, str)), *self.tuned)
+        words = {
+            "the temperature": isinstance(temperature, str),
+            "the class biases": self.learns_class_bias,
+        }
+        return (*(name for name, learned in words.items() if learned), *self.tuned)
+
+    @property
+    def learns_class_bias(self) -> bool:
+        """Whether class biases are learned from tuning samples."""
+        own = self.class_bias
+        unfitted = isinstance(own, ClassBias) and not own.is_fitted
+        return unfitted or (isinstance(own, str) and own == "tuning")
 
 
 def tuning_split(
@@ -103,11 +113,12 @@ def resolve_class_bias(
     value: ClassBias | str | None, tuning: ModelOutputs | None = None
 ) -> ClassBias | None:
     """The fitted class biases, or None where nothing is to be added."""
-    if isinstance(value, str) and value == "tuning" and tuning is not None:
-        return ClassBias().fit(tuning)
-    if value is None or (isinstance(value, ClassBias) and hasattr(value, "bias_")):
+    if value is None or (isinstance(value, ClassBias) and value.is_fitted):
         return value
-    raise InputError(f'class_bias must be None, "tuning" or a fitted ClassBias; got {value!r}.')
+    known = isinstance(value, ClassBias) or value == "tuning"
+    if known and tuning is not None:
+        return ClassBias(prevalence=getattr(value, "prevalence", 0.0)).fit(tuning)
+    raise InputError(f'class_bias must be None, "tuning" or a ClassBias; got {value!r}.')
 
 
 def resolve_seed(random_state: Any) -> int:

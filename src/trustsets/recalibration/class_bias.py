@@ -1,7 +1,9 @@
 """Class bias: a constant for each class, added to its logit.
 
 A classifier ranks a class too low where the class is more frequent than in its training data, and
-too high where it is less frequent. Labelled samples show by how much.
+too high where it is less frequent. Labelled samples show by how much. And a classifier whose
+probabilities are right ranks rare classes low because they are rare: sets that should hold rare
+classes as often as others divide the probabilities by a power of the class shares.
 """
 
 from typing import Any, Self, final
@@ -14,6 +16,7 @@ from trustsets._common.arrays import Codes, Floats, read_only
 from trustsets._common.blocks import for_each_block, row_blocks, row_numbers
 from trustsets._common.draws import Stream, row_uniforms
 from trustsets._common.storage import require, require_numbers, storable
+from trustsets._common.validation import check_number
 from trustsets.errors import InputError, NotCalibratedError
 from trustsets.outputs import ModelOutputs
 
@@ -26,6 +29,8 @@ _FOLDS = 3
 # A class is rare with fewer tuning samples than this, or than half of the average class.
 _FEWEST = 5
 _MAX_STEPS = 60
+# With 1 rare classes count as much as frequent ones; beyond 10 only the rarest class counts.
+_LARGEST_PREVALENCE = 10.0
 # Inverse temperatures beyond these make the softmax constant, or 0 and 1.
 _INVERSE_TEMPERATURES = (0.01, 100.0)
 
@@ -50,19 +55,41 @@ class ClassBias(BaseEstimator):
     than 5 samples, or fewer than half of the average class) is at least the mean bias of the
     labels.
 
+    Parameters
+    ----------
+    prevalence : float
+        Between 0 and 10. The logits are also shifted by ``-prevalence * log(share)`` of each
+        class, which divides its probability by that power of its share and so makes sets hold
+        rare classes more often. 0 (default) adds nothing. With 1, probabilities become those
+        of equally frequent classes, up to the temperature. The share of a class with
+        :math:`n_y` of the n samples is :math:`(n_y + 1) / (n + K)`, so that a class without
+        samples counts as the rarest. The most frequent class is shifted by 0: a constant
+        added to all logits changes nothing.
+
     Attributes
     ----------
     bias_ : array of shape (K,)
-        Added to the logits; all zero if no bias helps.
+        Added to the logits: the sum of both parts. All zero if no bias helps and `prevalence`
+        is 0.
     strength_ : float
         The chosen lambda.
     gain_ : float
-        By how much the bias lowers the mean negative log-likelihood of held-out samples.
+        By how much ``b`` lowers the mean negative log-likelihood of held-out samples, without
+        the shift by `prevalence`, which raises it.
+
+    Notes
+    -----
+    Ding et al. use ``-P(y | x) / share(y)`` as score and call it prevalence-adjusted softmax
+    (PAS). With ``prevalence=1`` the classes of a sample are in the same order, but here the
+    ratios of a sample are divided by their sum, so that every score can be made of them.
 
     References
     ----------
     A. Alexandari, A. Kundaje and A. Shrikumar. Maximum likelihood with bias-corrected
     calibration is hard-to-beat at label shift adaptation. ICML 2020.
+
+    T. Ding, J.-B. Fermanian and J. Salmon. Conformal prediction for long-tailed
+    classification. 2025 (the shift by class shares).
 
     Examples
     --------
@@ -75,26 +102,47 @@ class ClassBias(BaseEstimator):
     >>> bias = ClassBias().fit(ModelOutputs(logits=logits, labels=labels)).bias_
     >>> round(float(bias[1] - bias[0]), 1), round(float(np.log(9)), 1)
     (2.2, 2.2)
+
+    Three of four samples are of class 0, so class 1 is raised by log(4 / 2) (each count and 1):
+
+    >>> outputs = ModelOutputs(logits=np.zeros((4, 2)), labels=[0, 0, 0, 1])
+    >>> ClassBias(prevalence=1.0).fit(outputs).bias_.round(3)
+    array([0.   , 0.693])
     """
 
     bias_: Floats
     strength_: float
     gain_: float
 
+    def __init__(self, *, prevalence: float = 0.0) -> None:
+        self.prevalence = prevalence
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether `fit` was called."""
+        return hasattr(self, "bias_")
+
+    def _power(self) -> float:
+        return check_number(self.prevalence, "prevalence", _LARGEST_PREVALENCE)
+
     def fit(self, outputs: ModelOutputs) -> Self:
         """Learn the biases from the labels of `outputs`."""
+        prevalence = self._power()
         codes = outputs.require_labels("ClassBias.fit")
         strength, gain = _choose_strength(outputs, codes)
         bias = np.zeros(outputs.n_classes)
         if np.isfinite(strength):
             found = _minimise(_Likelihood(outputs.logits, codes), strength)
             bias = _without_harm(found[1:] / found[0], codes)
+        counts = np.bincount(codes, minlength=bias.size) + 1.0
+        # Counts instead of shares: with equal counts the shift is exactly 0.
+        bias = bias + prevalence * np.log(counts.max() / counts)
         self.bias_, self.strength_, self.gain_ = read_only(bias), strength, gain
         return self
 
     def transform(self, outputs: ModelOutputs) -> ModelOutputs:
         """Return the outputs with the biases added to their logits."""
-        if not hasattr(self, "bias_"):
+        if not self.is_fitted:
             raise NotCalibratedError("this ClassBias is not fitted; call fit first.")
         if outputs.n_classes != self.bias_.size:
             raise InputError(
@@ -105,15 +153,17 @@ class ClassBias(BaseEstimator):
 
     def to_state(self) -> dict[str, Any]:
         """State for `from_state`."""
-        if not hasattr(self, "bias_"):
-            return {"bias": None}
+        own: dict[str, Any] = {"prevalence": self._power(), "bias": None}
+        if not self.is_fitted:
+            return own
         # JSON has no infinity; "no bias" says the same.
         strength = self.strength_ if np.isfinite(self.strength_) else None
-        return {"bias": self.bias_, "strength": strength, "gain": self.gain_}
+        return own | {"bias": self.bias_, "strength": strength, "gain": self.gain_}
 
     def check_state(self) -> None:
         """Refuse numbers that no fit gives."""
-        if hasattr(self, "bias_"):
+        self._power()
+        if self.is_fitted:
             require_numbers(self.bias_, "ClassBias.bias", None)
             require(self.bias_.dtype == np.float64, "ClassBias.bias", "must be float64")
             number = isinstance(self.strength_, float | int) and self.strength_ > 0.0
@@ -124,7 +174,8 @@ class ClassBias(BaseEstimator):
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
         """Rebuild from `to_state`."""
-        new = cls()
+        # Files of before there was a prevalence have none.
+        new = cls(prevalence=state.get("prevalence", 0.0))
         if state["bias"] is not None:
             new.bias_ = read_only(np.asarray(state["bias"]))
             new.strength_ = np.inf if state["strength"] is None else state["strength"]

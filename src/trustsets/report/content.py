@@ -1,12 +1,13 @@
 """The tables and heatmaps of the page as plain data for the template."""
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from trustsets.metrics.bins import BinTable
-from trustsets.metrics.catalogue import METRICS, NUMBERS, number_of
+from trustsets.metrics.catalogue import METRICS, NUMBERS, number_of, split_name
 from trustsets.metrics.colours import shade
 from trustsets.metrics.figure_data import heatmap_data
 from trustsets.metrics.inference import Estimate
@@ -49,7 +50,7 @@ class Cell:
     bin: int | None
     text: str = ""
     style: str = ""
-    flagged: bool = False
+    mark: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,13 +105,18 @@ def _heatmap(method: str, evaluation: Evaluation, name: str) -> Heatmap:
             return Cell(None)
         share = float(table.coverage[place])
         colours = shade(share, data.target).style
-        return Cell(place, fixed(100.0 * share, 0), colours, bool(low[place]))
+        return Cell(place, fixed(100.0 * share, 0), colours, _mark(low[place], table.few[place]))
 
     rows = [
         (label, [cell(at.get((y, x))) for x in range(len(data.columns))])
         for y, label in enumerate(data.rows)
     ]
     return Heatmap(method, data.columns, rows[::-1], data.axes)
+
+
+def _mark(low: bool, few: bool) -> str:
+    """Class of a cell in the style sheet."""
+    return " ".join(["low"] * bool(low) + ["few"] * bool(few))
 
 
 @dataclass(frozen=True)
@@ -129,9 +135,9 @@ def glance(evaluations: Evaluations, names: Sequence[str]) -> list[Glance]:
 
 def other_measures(evaluations: Evaluations) -> Glance | None:
     """Numbers that have no section of their own; None where no method has any."""
-    known = {f"{table}.{part}" for table in division_names(evaluations) for part in _PARTS}
+    known = division_names(evaluations)
     found = dict.fromkeys(name for item in evaluations.values() for name in item.metrics)
-    names = [name for name in found if name not in known.union(_AVERAGES)]
+    names = [name for name in found if name not in _AVERAGES and split_name(name)[0] not in known]
     names.sort(key=lambda name: list(_FORMS).index(number_of(name).form))
     rows = [(title(name), _cells(evaluations, name)) for name in names]
     return Glance("Other measures", rows) if rows else None
@@ -139,39 +145,54 @@ def other_measures(evaluations: Evaluations) -> Glance | None:
 
 def terms(evaluations: Evaluations) -> list[tuple[str, str]]:
     """Explanations of the metrics on the page that few readers know."""
+
+    def has(item: Evaluation, name: str) -> bool:
+        field = METRICS[name].field
+        return name in item.tables if field == "tables" else getattr(item, field) is not None
+
     return [
         (row.title, row.about)
-        for row in METRICS.values()
-        if row.about and any(getattr(item, row.field) is not None for item in evaluations.values())
+        for name, row in METRICS.items()
+        if row.about and any(has(item, name) for item in evaluations.values())
     ]
 
 
 def _gaps(evaluations: Evaluations, name: str) -> Glance:
-    tables = [item.tables.get(name) for item in evaluations.values()]
     significance = 1.0 - next(iter(evaluations.values())).level
 
-    def row(label: str, cell: Callable[[BinTable], tuple[str, str]]) -> GlanceRow:
-        return label, [(NONE, "") if table is None else cell(table) for table in tables]
-
-    def low(table: BinTable) -> tuple[str, str]:
-        return f"{table.under_covered(significance).sum():,}", f"of {table.count.size:,}"
-
-    def above(table: BinTable) -> tuple[str, str]:
-        return number(table.gap.above_floor), f"floor {number(table.gap.floor)}"
+    def low(item: Evaluation) -> tuple[str, str]:
+        if name not in item.tables:
+            return NONE, ""
+        under = item.tables[name].under_covered(significance)
+        return f"{under.sum():,}", f"of {under.size:,}"
 
     rows = [
-        row("CovGap, points", lambda table: _points(table.gap)),
-        row("Above the noise floor", above),
-        row("Bins significantly too low", low),
-        row("Lowest coverage", lambda table: _share(table.worst)),
+        ("CovGap, points", _cells(evaluations, f"{name}.gap", floor=True)),
+        ("Shortfall, points", _cells(evaluations, f"{name}.shortfall", floor=True)),
+        ("Bins significantly too low", [low(item) for item in evaluations.values()]),
+        ("Lowest coverage", _cells(evaluations, f"{name}.worst", floor=True)),
     ]
+    tables = [item.tables[name] for item in evaluations.values() if name in item.tables]
+    if tables[0].has_names:
+        rows.append(("Macro coverage", _cells(evaluations, f"{name}.macro")))
+        for least in dict.fromkeys(least for table in tables for least in table.below):
+            cells = _cells(evaluations, f"{name}.below_{least}", floor=True)
+            rows.append((f"Covered less than {100.0 * float(least):.4g}%", cells))
     return Glance(division_title(name), rows)
 
 
-def _cells(evaluations: Evaluations, name: str) -> list[tuple[str, str]]:
-    """One number of every method, with its interval."""
-    form, found = _FORMS[number_of(name).form], [item.metrics for item in evaluations.values()]
-    return [form(item[name]) if name in item else (NONE, "") for item in found]
+def _cells(evaluations: Evaluations, name: str, *, floor: bool = False) -> list[tuple[str, str]]:
+    """One number of every method with its interval, and with its noise floor where asked for."""
+    form = _FORMS[number_of(name).form]
+    found = [item.metrics.get(name, Estimate(math.nan)) for item in evaluations.values()]
+    texts = [form(item) for item in found]
+    if not floor:
+        return texts
+    floors = [form(Estimate(item.floor))[0] for item in found]
+    return [
+        (text, note and f"{note}, floor {own}")
+        for (text, note), own in zip(texts, floors, strict=True)
+    ]
 
 
 def _share(item: Estimate) -> tuple[str, str]:
@@ -188,11 +209,10 @@ def _points(item: Estimate) -> tuple[str, str]:
 
 
 def _whole(item: Estimate) -> tuple[str, str]:
-    return f"{item.value:g}", ""
+    return NONE if math.isnan(item.value) else f"{item.value:g}", ""
 
 
 _FORMS = {"share": _share, "rare": _rare, "points": _points, "plain": _points, "whole": _whole}
-_PARTS = tuple(name.removeprefix(".") for name in NUMBERS if name.startswith("."))
 
 
 @dataclass(frozen=True)
@@ -202,7 +222,7 @@ class BinCell:
     value: float | None
     text: str
     note: str = ""
-    flagged: bool = False
+    mark: str = ""
 
 
 @dataclass(frozen=True)
@@ -279,7 +299,7 @@ def _bin_cells(table: BinTable, place: int | None, significance: float) -> list[
     ends = range_of(float(table.lower[place]), float(table.upper[place]))
     return [
         BinCell(count, f"{count:,}"),
-        BinCell(share, percent(share), ends, flagged=holm <= significance),
+        BinCell(share, percent(share), ends, _mark(holm <= significance, table.few[place])),
         BinCell(size, number(size)),
         BinCell(holm, p_value(holm)),
     ]

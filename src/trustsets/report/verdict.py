@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from trustsets.metrics.bins import BinTable
 from trustsets.metrics.catalogue import METRICS
-from trustsets.metrics.result import Evaluation
+from trustsets.metrics.result import REMEDY, Evaluation
 from trustsets.report.text import division_title, fixed, joined, percent
 
-__all__ = ["ONE_METHOD", "judged_by", "verdict"]
+__all__ = ["ONE_METHOD", "verdict"]
 
 # The name of a single evaluation that was given without one.
 ONE_METHOD = "this method"
@@ -26,7 +26,7 @@ def verdict(evaluations: Mapping[str, Evaluation]) -> str:
     It names, for each method, whether the average is within error of 1 - alpha, how many
     bins are significantly under-covered (after Holm's correction within a table, at one minus
     the level of the intervals), and how much of the coverage gap is above the noise floor.
-    The table that `judged_by` picks comes first and all others that the methods share follow.
+    Conf x Trust comes first, then groups, classes and all other tables that the methods share.
     Where classes are far below the target, it points to the method that covers each class.
 
     Parameters
@@ -58,11 +58,6 @@ def verdict(evaluations: Mapping[str, Evaluation]) -> str:
         sentences += [f"Coverage is {test} {where}", _above_floor(tables[0])]
         sentences += _elsewhere(tables[1:], significance)
     return " ".join([*(f"{text}." for text in sentences), *_advice(evaluations)])
-
-
-def judged_by(evaluations: Mapping[str, Evaluation]) -> str | None:
-    """The division of the samples that comes first in the verdict, if there is any."""
-    return next(iter(_in_order(evaluations)), None)
 
 
 def _in_order(evaluations: Mapping[str, Evaluation]) -> list[str]:
@@ -139,10 +134,10 @@ def _above_floor(tables: Tables) -> str:
 
 def _advice(evaluations: Mapping[str, Evaluation]) -> list[str]:
     """What to do about under-covered classes, and for which method if there are several."""
-    found = {method: item.advice for method, item in evaluations.items() if item.advice}
-    if len(evaluations) == 1:
-        return list(found.values())
-    return [f"For {_named(method)}: {text[0].lower()}{text[1:]}" for method, text in found.items()]
+    found = {method: item.poor_classes for method, item in evaluations.items() if item.poor_classes}
+    if len(evaluations) > 1:
+        found = {m: f"For {_named(m)}: {text[0].lower()}{text[1:]}" for m, text in found.items()}
+    return [*(f"{text}." for text in found.values()), REMEDY] if found else []
 
 
 def _of(method: str, tables: Tables) -> str:

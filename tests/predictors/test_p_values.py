@@ -1,0 +1,121 @@
+"""P-values agree with sets, and are small no more often than they say."""
+
+import numpy as np
+import pytest
+
+from trustsets import (
+    APS,
+    Classes,
+    ConditionalConformal,
+    Confidence,
+    Groups,
+    InputError,
+    Intercept,
+    ModelOutputs,
+    MondrianConformal,
+    Polynomial,
+    Softmax,
+    StandardConformal,
+)
+from trustsets.engine import default_alphas
+
+GRID = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
+LINE = Intercept() + Polynomial(1, (Confidence(),))
+
+
+def some(seed: int, n: int) -> ModelOutputs:
+    rng = np.random.default_rng(seed)
+    logits = 1.5 * rng.normal(size=(n, 4)).round(1)
+    labels = (logits + rng.gumbel(size=(n, 4))).argmax(axis=1)
+    return ModelOutputs(logits=logits, labels=labels, groups={"site": rng.integers(3, size=n)})
+
+
+PREDICTORS = [
+    StandardConformal(),
+    StandardConformal(allow_empty=True),
+    StandardConformal(APS(own_mass="random"), allow_empty=True),
+    MondrianConformal(by="class"),
+    MondrianConformal(by=Groups("site"), allow_empty=True),
+    ConditionalConformal(),
+    ConditionalConformal(basis=LINE, allow_empty=True),
+    ConditionalConformal(basis=LINE + Groups("site", penalty=3.0)),
+    ConditionalConformal(basis=LINE, randomized=True, allow_empty=True),
+    ConditionalConformal(basis=LINE + Classes(penalty=2.0)),
+    ConditionalConformal(basis=LINE + Classes(), allow_empty=True),
+]
+
+
+@pytest.mark.parametrize("predictor", PREDICTORS, ids=repr)
+@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # groups of few samples
+def test_sets_from_p_values_are_the_sets(predictor):
+    predictor.calibrate(some(0, 300))
+    test = some(1, 60)
+    p = predictor.predict_p(test, GRID)
+    sets = predictor.predict_set(test, GRID)
+    for alpha in GRID:
+        np.testing.assert_array_equal(p > alpha, sets.at(alpha).mask)
+    assert set(np.unique(p)) <= {*GRID, 1.0}
+    # The order of the grid does not matter.
+    np.testing.assert_array_equal(predictor.predict_p(test, GRID[::-1]), p)
+
+
+def test_few_and_many_alphas_have_the_same_thresholds():
+    predictor = ConditionalConformal(basis=LINE + Groups("site", penalty=3.0))
+    predictor.calibrate(some(0, 300))
+    test = some(1, 50)
+    many = predictor.predict_set(test, GRID)
+    lowest = np.inf
+    for alpha in GRID[::-1]:
+        alone = predictor.predict_set(test, alpha).thresholds
+        lowest = alone if alpha == GRID[-1] else np.maximum(lowest, alone)
+        np.testing.assert_array_equal(many.at(alpha).thresholds, lowest)
+
+
+def test_the_default_grid_is_used_and_confidence_is_read_off_it():
+    predictor = StandardConformal(allow_empty=True).calibrate(some(0, 400))
+    test = some(1, 80)
+    p = predictor.predict_p(test)
+    assert set(np.unique(p)) <= {*default_alphas(), 1.0}
+    found = predictor.predict_confidence(test)
+    ordered = np.sort(p, axis=1)
+    np.testing.assert_array_equal(found.credibility, ordered[:, -1])
+    np.testing.assert_array_equal(found.confidence, 1.0 - ordered[:, -2])
+    assert np.all(p[np.arange(80), found.labels] == ordered[:, -1])
+
+
+@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # classes not seen
+def test_credibility_is_low_where_no_class_suits():
+    # The most likely class is kept in every set, but that must not make it credible.
+    calm = ModelOutputs(logits=[[9.0, 0.0, 0.0]] * 99, labels=[0] * 99)
+    odd = ModelOutputs(logits=[[0.2, 0.1, 0.0]])
+    predictor = StandardConformal(Softmax()).calibrate(calm)
+    assert predictor.predict_p(odd)[0, 0] == 1.0
+    assert predictor.predict_confidence(odd).credibility[0] <= 0.02
+
+
+@pytest.mark.parametrize("wrong", [[], [0.0, 0.5], [1.0], "all", [[0.1]], [np.nan]])
+def test_a_grid_that_is_none_is_refused(wrong):
+    predictor = StandardConformal().calibrate(some(0, 50))
+    with pytest.raises(InputError, match="alpha must"):
+        predictor.predict_p(some(1, 5), wrong)
+
+
+@pytest.mark.statistical
+@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # groups of few samples
+def test_p_values_are_valid_over_the_function_class():
+    basis = LINE + Groups("site")
+    grid = np.array(GRID)
+    misses, weight = np.zeros((5, len(grid))), np.zeros(5)
+    for seed in range(150):
+        predictor = ConditionalConformal(basis=basis, allow_empty=True).calibrate(some(seed, 120))
+        test = some(9000 + seed, 200)
+        own = predictor.predict_p(test, GRID)[np.arange(200), test.codes]
+        confidence = np.exp(test.logits - test.logits.max(axis=1, keepdims=True))
+        confidence = 1.0 / confidence.sum(axis=1)
+        site = test.groups["site"]
+        over = np.stack([np.ones(200), *(site == k for k in range(3)), confidence])
+        misses += over @ (own[:, None] <= grid)
+        weight += over.sum(axis=1)
+    # 150 calibrations of 120 samples (40 a site): their spread is about sqrt(a / 40 / 150).
+    allowed = grid + 4.0 * np.sqrt(grid * (1.0 - grid) / 40 / 150)
+    assert np.all(misses / weight[:, None] <= allowed), misses / weight[:, None]
