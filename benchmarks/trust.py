@@ -320,6 +320,7 @@ def gpu(options: argparse.Namespace) -> None:
     """Search a generated problem of ImageNet's size on the card, and check a subset directly."""
     import torch
 
+    from trustsets.neighbours.points import Queries
     from trustsets.neighbours.torch_search import TorchPoints, TorchSearch
 
     device = torch.device(options.device)
@@ -336,10 +337,10 @@ def gpu(options: argparse.Namespace) -> None:
     search = TorchSearch(TorchPoints(points, _scales(points), starts))
     print(f"fit {_now(device) - start:.2f} s, head {search.sketch.head} of 2048")
     scale = _scales(queries)
-    search.distances(queries[:1024], scale[:1024], own[:1024])  # warm up
+    search.distances(Queries(queries[:1024], scale[:1024], own[:1024]))  # warm up
     search.pairs, search.survivors, search.direct = 0, 0, 0
     start = _now(device)
-    found = search.distances(queries, scale, own)
+    found = search.distances(Queries(queries, scale, own))
     seconds = _now(device) - start
     whole = 2.0 * options.queries * options.points * 2048 / 1e12
     done = 2.0 * options.queries * options.points * (search.sketch.head + 1) / 1e12

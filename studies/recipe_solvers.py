@@ -90,7 +90,7 @@ class SolvedConformal(Predictor):
         scoring: Scoring,
     ) -> SampleThresholds:
         phi = learned.basis.design(observed)
-        return side_by_side([learned.thresholds(phi, alpha) for alpha in alphas], alphas)
+        return side_by_side(learned.thresholds(phi, alphas), alphas)
 
     def _guarantee(self, state: Calibrated) -> str:
         return f"the one that the docstring of {type(self.solver).__name__} derives."

@@ -13,7 +13,8 @@ from sklearn.base import clone
 
 from trustsets._common import storage
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
-from trustsets.trust import DISTANCE_FLOOR, LARGEST_SCORE, TrustScore
+from trustsets.neighbours.ratio import DISTANCE_FLOOR, LARGEST_SCORE
+from trustsets.trust import TrustScore
 
 BENCH = Path(
     os.environ.get("TRUSTSETS_BENCH", Path(__file__).parents[1] / ".." / "shared" / "bench")

@@ -5,12 +5,11 @@ known classes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, Self, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trustsets._common.arrays import Array, Codes, Floats, column, floating_matrix, read_only
 from trustsets._common.blocks import for_each_block, row_numbers
@@ -31,22 +30,8 @@ __all__ = ["ModelOutputs"]
 _SMALLEST_PROBABILITY = float(np.finfo(np.float64).tiny)
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """The arrays of `ModelOutputs`, checked; `shift` is added to the logits of each class."""
-
-    kind: Literal["logits", "probabilities"]
-    values: Array
-    features: Array | None
-    classes: Array
-    codes: Codes | None
-    groups: dict[str, Array]
-    rows: Codes
-    rows_given: bool
-    shift: Floats | None = None
-
-
 @final
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class ModelOutputs:
     """Outputs of a classifier for n samples, with what is known about the samples.
 
@@ -84,6 +69,20 @@ class ModelOutputs:
     (1, 1)
     """
 
+    classes: Array
+    """Class names, shape (K,), in the order of the columns."""
+    features: Array | None
+    """Embeddings of shape (n, d), or None."""
+    rows: Codes
+    """Identities of the samples, shape (n,)."""
+    codes: Codes | None
+    """Column of the true class of each sample, shape (n,), or None without labels."""
+    _kind: Literal["logits", "probabilities"]
+    _values: Array
+    _groups: dict[str, Array]
+    _rows_given: bool
+    _shift: Floats | None  # added to the logits of each class
+
     def __init__(
         self,
         logits: Any = None,
@@ -104,26 +103,26 @@ class ModelOutputs:
         n, n_classes = values.shape
         labels = None if labels is None else column(labels, "labels", n)
         names = check_classes(classes, labels, n_classes)
-        self._parts = _Parts(
-            kind="probabilities" if logits is None else "logits",
-            values=values,
-            features=None if features is None else check_features(features, n),
+        vars(self).update(
             classes=names,
-            codes=None if labels is None else read_only(encode_labels(labels, names)),
-            groups=check_groups(groups, n),
+            features=None if features is None else check_features(features, n),
             rows=check_rows(rows, n),
-            rows_given=rows is not None,
+            codes=None if labels is None else read_only(encode_labels(labels, names)),
+            _kind="probabilities" if logits is None else "logits",
+            _values=values,
+            _groups=check_groups(groups, n),
+            _rows_given=rows is not None,
+            _shift=None,
         )
 
-    @classmethod
-    def _of(cls, parts: _Parts) -> Self:
-        """Build from parts that were checked before."""
-        new = cls.__new__(cls)
-        new._parts = parts
+    def _replaced(self, **changes: Any) -> Self:
+        """The same with other fields, which were checked before."""
+        new = type(self).__new__(type(self))
+        vars(new).update({own.name: getattr(self, own.name) for own in fields(self)} | changes)
         return new
 
     def __len__(self) -> int:
-        return int(self._parts.values.shape[0])
+        return int(self._values.shape[0])
 
     def __repr__(self) -> str:
         parts = [f"n={len(self)}", f"K={self.n_classes}"]
@@ -135,30 +134,15 @@ class ModelOutputs:
     @property
     def n_classes(self) -> int:
         """Number of classes K."""
-        return int(self._parts.values.shape[1])
-
-    @property
-    def classes(self) -> Array:
-        """Class names, shape (K,), in the order of the columns."""
-        return self._parts.classes
-
-    @property
-    def features(self) -> Array | None:
-        """Embeddings of shape (n, d), or None."""
-        return self._parts.features
+        return int(self._values.shape[1])
 
     @property
     def groups(self) -> dict[str, Array]:
         """Group columns by name."""
-        return dict(self._parts.groups)
-
-    @property
-    def rows(self) -> NDArray[np.int64]:
-        """Identities of the samples, shape (n,)."""
-        return self._parts.rows
+        return dict(self._groups)
 
     @cached_property
-    def draw_keys(self) -> NDArray[np.int64]:
+    def draw_keys(self) -> Codes:
         """One integer per sample, shape (n,), that its random draws are made from.
 
         These are the `rows` where they were given. Otherwise the integer is made of the logits or
@@ -166,18 +150,13 @@ class ModelOutputs:
         any batch. Samples that agree in all these values share a draw; give `rows` where a
         classifier has the very same outputs for many samples.
         """
-        if self._parts.rows_given:
+        if self._rows_given:
             return self.rows
-        keys = _content_keys(self._parts.values)
+        keys = _content_keys(self._values)
         if self.features is not None:
             # Times 3, so that equal logits and features do not cancel out.
             keys = 3 * keys + _content_keys(self.features)
         return read_only(keys)
-
-    @property
-    def codes(self) -> NDArray[np.int64] | None:
-        """Column of the true class of each sample, shape (n,), or None without labels."""
-        return self._parts.codes
 
     @property
     def labels(self) -> Array | None:
@@ -185,10 +164,10 @@ class ModelOutputs:
         return None if self.codes is None else self.classes[self.codes]
 
     @cached_property
-    def predicted_codes(self) -> NDArray[np.int64]:
+    def predicted_codes(self) -> Codes:
         """Column of the most likely class, the first of equals, shape (n,)."""
-        if self._parts.shift is None:
-            return read_only(np.argmax(self._parts.values, axis=1))
+        if self._shift is None:
+            return read_only(np.argmax(self._values, axis=1))
         return read_only(self._row_numbers(lambda b: self._shifted_block(b).argmax(axis=1), int))
 
     @property
@@ -199,15 +178,15 @@ class ModelOutputs:
     @property
     def logits(self) -> Array:
         """Logits as given, or the logarithm of the given probabilities, shape (n, K)."""
-        values, shift = self._parts.values, self._parts.shift
-        if self._parts.kind == "logits":
+        values, shift = self._values, self._shift
+        if self._kind == "logits":
             return values if shift is None else values + shift
         return np.log(np.maximum(self.probabilities, _SMALLEST_PROBABILITY))
 
     @property
-    def probabilities(self) -> NDArray[np.float64]:
+    def probabilities(self) -> Floats:
         """Softmax outputs in float64, shape (n, K); computed at each call."""
-        result = np.empty(self._parts.values.shape)
+        result = np.empty(self._values.shape)
 
         def fill(block: slice) -> None:
             result[block] = self.block_probabilities(block)
@@ -215,10 +194,10 @@ class ModelOutputs:
         for_each_block(fill, len(self), self.n_classes)
         return result
 
-    def block_probabilities(self, block: slice, temperature: float = 1.0) -> NDArray[np.float64]:
+    def block_probabilities(self, block: slice, temperature: float = 1.0) -> Floats:
         """Float64 probabilities of a block of rows, at a temperature, without the rest."""
         values = self._shifted_block(block)
-        if self._parts.kind == "logits":
+        if self._kind == "logits":
             values -= values.max(axis=1, keepdims=True)
             if temperature != 1.0:
                 values /= temperature
@@ -229,26 +208,26 @@ class ModelOutputs:
         values /= values.sum(axis=1, keepdims=True)
         return values
 
-    def _shifted_block(self, block: slice) -> NDArray[np.float64]:
+    def _shifted_block(self, block: slice) -> Floats:
         """Float64 logits or probabilities of a block of rows, with the shift."""
-        values, shift = self._parts.values[block].astype(np.float64), self._parts.shift
+        values, shift = self._values[block].astype(np.float64), self._shift
         if shift is None:
             return values
-        if self._parts.kind == "logits":
+        if self._kind == "logits":
             values += shift
         else:
             values *= np.exp(shift - shift.max())
         return values
 
     @cached_property
-    def confidence(self) -> NDArray[np.float64]:
+    def confidence(self) -> Floats:
         """``Conf(x)``, the largest softmax output, shape (n,)."""
         return read_only(self._row_numbers(lambda b: self.block_probabilities(b).max(axis=1)))
 
     def _row_numbers(self, function: Any, dtype: type = float) -> Array:
         return row_numbers(function, len(self), self.n_classes, dtype)
 
-    def require_labels(self, purpose: str) -> NDArray[np.int64]:
+    def require_labels(self, purpose: str) -> Codes:
         """Return the label codes; without labels, raise an error that names `purpose`."""
         if self.codes is None:
             raise InputError(f"{purpose} needs labels; pass labels= to ModelOutputs.")
@@ -289,7 +268,7 @@ class ModelOutputs:
 
     def split_indices(
         self, fraction: float, seed: int = 0, stratify: Any = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    ) -> tuple[Codes, Codes]:
         """Positions of the samples in the two parts that `split` gives."""
         if not 0.0 < fraction < 1.0:
             raise InputError(f"fraction must lie strictly between 0 and 1; got {fraction}.")
@@ -316,19 +295,17 @@ class ModelOutputs:
         if not parts:
             raise InputError("parts must hold at least one ModelOutputs.")
         _check_alike(parts)
-        every = [part._parts for part in parts]
-        rows = np.concatenate([each.rows for each in every])
+        first = parts[0]
+        rows = np.concatenate([each.rows for each in parts])
         distinct = np.unique(rows).size == rows.size
-        joined = replace(
-            every[0],
-            values=_join([each.values for each in every]),
-            features=_join([each.features for each in every]),
-            codes=_join([each.codes for each in every]),
-            groups={name: _join([each.groups[name] for each in every]) for name in every[0].groups},
+        return first._replaced(
+            _values=_join([each._values for each in parts]),
+            features=_join([each.features for each in parts]),
+            codes=_join([each.codes for each in parts]),
+            _groups={name: _join([each._groups[name] for each in parts]) for name in first._groups},
             rows=read_only(rows if distinct else np.arange(rows.size)),
-            rows_given=distinct and all(each.rows_given for each in every),
+            _rows_given=distinct and all(each._rows_given for each in parts),
         )
-        return cls._of(joined)
 
     def _strata(self, stratify: Any) -> Array:
         if stratify is None or stratify is False:
@@ -345,17 +322,14 @@ class ModelOutputs:
         values = column(stratify, "stratify", len(self))
         return np.unique(values.astype(str), return_inverse=True)[1]
 
-    def _select(self, index: NDArray[np.int64]) -> Self:
-        parts = self._parts
-        chosen = replace(
-            parts,
-            values=read_only(parts.values[index]),
-            features=None if parts.features is None else read_only(parts.features[index]),
-            codes=None if parts.codes is None else read_only(parts.codes[index]),
-            groups={name: read_only(values[index]) for name, values in parts.groups.items()},
-            rows=read_only(parts.rows[index]),
+    def _select(self, index: Codes) -> Self:
+        return self._replaced(
+            _values=read_only(self._values[index]),
+            features=None if self.features is None else read_only(self.features[index]),
+            codes=None if self.codes is None else read_only(self.codes[index]),
+            _groups={name: read_only(values[index]) for name, values in self._groups.items()},
+            rows=read_only(self.rows[index]),
         )
-        return self._of(chosen)
 
     def shifted(self, shift: Any) -> Self:
         """Return the same samples with a constant added to the logits of each class.
@@ -370,15 +344,15 @@ class ModelOutputs:
         array([[0.333, 0.667]])
         """
         amounts = column(shift, "shift", self.n_classes).astype(np.float64)
-        return self._of(replace(self._parts, shift=read_only(_shift_of(self) + amounts)))
+        return self._replaced(_shift=read_only(_shift_of(self) + amounts))
 
     def with_logits(self, logits: Array) -> Self:
         """Return the same samples with other logits (for example temperature-scaled)."""
         values = floating_matrix(logits, "logits")
-        return self._of(replace(self._parts, kind="logits", values=values, shift=None))
+        return self._replaced(_kind="logits", _values=values, _shift=None)
 
 
-def _content_keys(values: Array) -> NDArray[np.int64]:
+def _content_keys(values: Array) -> Codes:
     """An integer made of the content of each row."""
     n, width = values.shape
     return row_numbers(lambda block: content_keys(values[block]), n, width, np.int64)
@@ -388,10 +362,10 @@ def _check_alike(parts: Sequence[ModelOutputs]) -> None:
     first = parts[0]
     for number, part in enumerate(parts[1:], start=1):
         same = {
-            "logits or probabilities": part._parts.kind == first._parts.kind,
+            "logits or probabilities": part._kind == first._kind,
             "classes": np.array_equal(part.classes, first.classes),
             "shift": np.array_equal(_shift_of(part), _shift_of(first)),
-            "features": _width(part) == _width(first),
+            "features": _width(part.features) == _width(first.features),
             "labels": (part.codes is None) == (first.codes is None),
             "group columns": list(part.groups) == list(first.groups),
         }
@@ -400,15 +374,14 @@ def _check_alike(parts: Sequence[ModelOutputs]) -> None:
                 raise InputError(f"parts[{number}] differs from parts[0] in its {what}.")
 
 
-def _shift_of(outputs: ModelOutputs) -> NDArray[np.float64]:
-    shift = outputs._parts.shift
-    return np.zeros(outputs.n_classes) if shift is None else shift
-
-
-def _width(outputs: ModelOutputs) -> int | None:
-    return None if outputs.features is None else int(outputs.features.shape[1])
+def _shift_of(outputs: ModelOutputs) -> Floats:
+    return np.zeros(outputs.n_classes) if outputs._shift is None else outputs._shift
 
 
 def _join(pieces: Sequence[Any]) -> Any:
     """Arrays end to end; None where there are none."""
     return None if pieces[0] is None else read_only(np.concatenate(pieces))
+
+
+def _width(features: Array | None) -> int:
+    return 0 if features is None else int(features.shape[1])

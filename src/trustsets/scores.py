@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Floats
+from trustsets._common.arrays import Codes, Floats
 from trustsets._common.blocks import for_each_block, row_numbers
 from trustsets._common.ranks import count_up_to, most_likely, ranks_of
 from trustsets._common.storage import storable
@@ -50,11 +50,9 @@ class RankedScores:
     """
 
     by_rank: Floats
-    label_rank: NDArray[np.int64]
+    label_rank: Codes
 
-    def outcomes(
-        self, thresholds: Floats, smallest: int = 0
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def outcomes(self, thresholds: Floats, smallest: int = 0) -> tuple[Codes, NDArray[np.bool_]]:
         """Sizes of the sets of these thresholds, and whether they hold the true label.
 
         They equal those of `Score.sets`, but the sets themselves are not made.

@@ -138,7 +138,8 @@ class PredictionSets:
         for status in Status:
             count = int(np.count_nonzero(self.status == status))
             if count and status is not Status.EXACT:
-                lines.append(f"{_sets(count)}: {status.sentence}.")
+                sets = "1 set" if count == 1 else f"{count:,} sets"
+                lines.append(f"{sets}: {status.sentence}.")
         return lines
 
     def to_frame(self) -> "pd.DataFrame":
@@ -183,7 +184,3 @@ class PredictionSets:
     def _status_names(self) -> list[str]:
         names = {int(status): status.name.lower() for status in Status}
         return [names[value] for value in self.status.tolist()]
-
-
-def _sets(count: int) -> str:
-    return "1 set" if count == 1 else f"{count:,} sets"

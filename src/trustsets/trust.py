@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import warnings
 from fractions import Fraction
 from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
 
+from trustsets._common.arrays import Array, Floats
 from trustsets._common.progress import progress_bar
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
-from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
-from trustsets.neighbours.inputs import as_matrix, as_stored, class_codes, class_positions
+from trustsets.errors import InputError
+from trustsets.neighbours.inputs import as_matrix, as_stored, class_codes
 from trustsets.neighbours.points import (
     ClassDistances,
     ClassPoints,
     FloatArray,
-    IndexArray,
-    row_scales,
+    Queries,
     row_squares,
     search_points,
     sort_by_class,
@@ -27,22 +25,18 @@ from trustsets.neighbours.points import (
     squares_about,
     take_rows,
 )
+from trustsets.neighbours.ratio import DistanceRatio
 from trustsets.neighbours.search import APPROXIMATIONS, Search, make_search
 
-__all__ = ["TrustScore", "trust_ratio", "warn_small_classes"]
+__all__ = ["TrustScore"]
 
-# Added to both distances (relative to the scale of the features): x/0 and 0/0 become numbers.
-DISTANCE_FLOOR = 1e-12
-# The score where there is no other class, and the most any score can be.
-LARGEST_SCORE = 1e12
 # Pairs of rows from which a run is long enough to show its progress.
 LONG_RUN = 10**10
-STORAGE_TYPES = (None, "float16", "float32", "float64")
 
 
 @final
 @storable
-class TrustScore(BaseEstimator):
+class TrustScore(DistanceRatio):
     r"""Distance to the nearest other class over the distance to the predicted class.
 
     With `d(x, c)` the distance from `x` to the `neighbour`-th nearest training point of class `c`
@@ -162,11 +156,6 @@ class TrustScore(BaseEstimator):
             NumPy, pandas or torch; any float type.
         labels : (m,) array
             Class labels of any sortable type.
-
-        Returns
-        -------
-        TrustScore
-            The object itself.
         """
         self._check_parameters()
         matrix = as_matrix(features, "features", half=True)
@@ -177,45 +166,17 @@ class TrustScore(BaseEstimator):
         keep = self._dense(points)
         if not keep.all():
             points, stored = points.keep(keep), stored[keep]
-        warn_small_classes(classes, points.sizes, self.neighbour)
-        self._set_up(classes, stored, points, 1.0 if self.normalize else _spread(points))
+        self._warn_small(classes, points.sizes)
+        scale = 1.0
+        if not self.normalize:
+            mean = points.features.mean(axis=0, dtype=np.float64)
+            scale = spread(squares_about(points.features, mean), len(points.features))
+        self._set_up(classes, stored, points, scale)
         return self
-
-    def distances(
-        self, features: ArrayLike, predicted: ArrayLike
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[Any]]:
-        """Distances to the predicted class and to the nearest other one, squared if so asked.
-
-        Parameters
-        ----------
-        features : (n, d) array
-        predicted : (n,) array
-            Predicted labels, as in `classes_`.
-
-        Returns
-        -------
-        own : (n,) float64
-            Infinite where the predicted class has no training points.
-        other : (n,) float64
-            Infinite where there is no other class.
-        other_class : (n,) array
-            Label of the nearest other class, the first in `classes_` among equals. Where there is
-            no other class, the only class itself.
-        """
-        found = self._measure(features, predicted)
-        own, other = found.own, found.other
-        if self.squared:
-            own, other = own**2, other**2
-        return own, other, self.classes_[np.maximum(found.other_class, 0)]
-
-    def score(self, features: ArrayLike, predicted: ArrayLike) -> NDArray[np.float64]:
-        """Trust scores, (n,) float64; see the class for the formula and its special cases."""
-        own, other, _ = self.distances(features, predicted)
-        return trust_ratio(own, other, self.scale_**2 if self.squared else self.scale_)
 
     def to_state(self) -> dict[str, Any]:
         """State for `from_state`."""
-        self._check_fitted()
+        self._require_fit()
         return {
             "parameters": self.get_params(deep=False),
             "recall": self.recall_,
@@ -247,7 +208,7 @@ class TrustScore(BaseEstimator):
         return self.device == "cpu" or self.approximate == "ivf"
 
     def _set_up(
-        self, classes: NDArray[Any], stored: FloatArray, points: ClassPoints, scale: float
+        self, classes: Array, stored: FloatArray, points: ClassPoints, scale: float
     ) -> None:
         """Finish a fit: reduce or cluster when approximate, and measure the recall."""
         exact, reduction = points, None
@@ -255,7 +216,7 @@ class TrustScore(BaseEstimator):
             from trustsets.neighbours.approximate import principal_reduction, reduce_rows
 
             reduction = principal_reduction(points, self.components)
-            stored = as_stored(reduce_rows(points.features, points.scale, *reduction), self.storage)
+            stored = as_stored(reduce_rows(points, *reduction), self.storage)
             points = search_points(stored, points.starts, False, self._widen)
         self._finish(classes, stored, points, scale, reduction)
         self.recall_ = 1.0
@@ -267,11 +228,11 @@ class TrustScore(BaseEstimator):
 
     def _finish(
         self,
-        classes: NDArray[Any],
+        classes: Array,
         stored: FloatArray,
         points: ClassPoints,
         scale: float,
-        reduction: tuple[NDArray[np.float64], NDArray[np.float64]] | None,
+        reduction: tuple[Floats, Floats] | None,
     ) -> None:
         """Build the search, then set every learned attribute: a failure leaves the old fit."""
         search = self._build_search(points)
@@ -288,9 +249,8 @@ class TrustScore(BaseEstimator):
     ) -> Search:
         """Make the search that the parameters ask for."""
         wanted = self.neighbour if neighbour is None else neighbour
-        memory = None if self.working_memory is None else self.working_memory * 2**20
         probes = self.probes if self.approximate == "ivf" and not exact else None
-        return make_search(points, wanted, self.device, probes, memory)
+        return make_search(points, wanted, self.device, probes, self._memory)
 
     def _dense(self, points: ClassPoints) -> NDArray[np.bool_]:
         r"""Mark the high-density points of each class.
@@ -303,7 +263,7 @@ class TrustScore(BaseEstimator):
         if self.filter_fraction == 0.0:
             return keep
         search = self._build_search(points, self.filter_neighbours, exact=True)
-        radii = search.own_distances(points.features, points.scale, points.codes)
+        radii = search.own_distances(Queries(points.features, points.scale, points.codes))
         # As a decimal, not as a binary float: 29% of 100 points are 29, not 28.
         fraction = Fraction(repr(float(self.filter_fraction)))
         for start, size in zip(points.starts[:-1], points.sizes, strict=True):
@@ -313,47 +273,28 @@ class TrustScore(BaseEstimator):
                 keep[members] = radii[members] <= np.partition(radii[members], last)[last]
         return keep
 
-    def _measure(self, features: ArrayLike, predicted: ArrayLike) -> ClassDistances:
-        self._check_fitted()
-        matrix = as_matrix(features, "features")
-        if matrix.shape[1] != self.n_features_in_:
-            raise InputError(
-                f"features must have the {self.n_features_in_} columns that TrustScore was fitted "
-                f"with, got {matrix.shape[1]}. Pass features of the same layer of the same model."
-            )
-        own = class_positions(predicted, self.classes_, len(matrix))
-        scale = row_scales(matrix, self.normalize)
+    def _measure(self, queries: Queries) -> ClassDistances:
         if self._reduction is not None:
             from trustsets.neighbours.approximate import reduce_rows
 
-            matrix = reduce_rows(matrix, scale, *self._reduction)
-            scale = np.ones(len(matrix))
-        long = len(matrix) * len(self._points.features) >= LONG_RUN
+            reduced = reduce_rows(queries, *self._reduction)
+            queries = Queries(reduced, np.ones(len(reduced)), queries.own)
+        long = len(queries.own) * len(self._points.features) >= LONG_RUN
         wanted = (None if long else False) if self.progress is None else self.progress
-        with progress_bar("Trust scores", len(matrix), wanted=wanted) as advance:
-            return self._search.distances(matrix, scale, own, advance)
-
-    def _check_fitted(self) -> None:
-        if not hasattr(self, "classes_"):
-            raise NotCalibratedError(
-                "TrustScore has no training points yet. Call fit(features, labels) first."
-            )
+        with progress_bar("Trust scores", len(queries.own), wanted=wanted) as advance:
+            return self._search.distances(queries, advance)
 
     def _check_parameters(self) -> None:
-        names = ["neighbour", "filter_neighbours", "components", "probes"]
-        names += [] if self.working_memory is None else ["working_memory"]
-        for name in names:
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{name} must be a whole number of at least 1, got {value!r}.")
+        self._check_common("filter_neighbours", "components", "probes")
         if not 0.0 <= self.filter_fraction < 1.0:
             raise InputError(
                 f"filter_fraction must be in [0, 1), got {self.filter_fraction!r}. "
                 "It is the fraction of each class to drop; 0 drops nothing."
             )
-        for name, allowed in (("storage", STORAGE_TYPES), ("approximate", APPROXIMATIONS)):
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}.")
+        if self.approximate not in APPROXIMATIONS:
+            raise InputError(
+                f"approximate must be one of {APPROXIMATIONS}, got {self.approximate!r}."
+            )
         if not isinstance(self.device, str):
             raise InputError(
                 f"device must be a string, got {self.device!r}. "
@@ -382,30 +323,3 @@ def _check_points(state: dict[str, Any]) -> None:
         mean, directions = state["reduction"]
         require_numbers(mean, "TrustScore.reduction", None)
         require_numbers(directions, "TrustScore.reduction", mean.size, features.shape[1])
-
-
-def warn_small_classes(classes: NDArray[Any], sizes: IndexArray, neighbour: int) -> None:
-    """Warn of classes with fewer training points than the neighbour asked for."""
-    small = np.flatnonzero(sizes < neighbour)
-    if len(small):
-        warnings.warn(
-            f"{len(small)} classes have fewer than neighbour={neighbour} training points "
-            f"(first: {classes[small[0]]!r} with {sizes[small[0]]}); their farthest point is used "
-            "instead. Lower neighbour, or add training points.",
-            TrustSetsWarning,
-            stacklevel=3,
-        )
-
-
-def trust_ratio(
-    own: NDArray[np.float64], other: NDArray[np.float64], scale: float
-) -> NDArray[np.float64]:
-    """Scores from distances; `scale` is their unit, squared where they are."""
-    floor = DISTANCE_FLOOR * scale
-    # A single class has an infinite other distance; an infinite own distance gives 0.
-    return np.minimum((other + floor) / (own + floor), LARGEST_SCORE)
-
-
-def _spread(points: ClassPoints) -> float:
-    mean = points.features.mean(axis=0, dtype=np.float64)
-    return spread(squares_about(points.features, mean), len(points.features))

@@ -153,7 +153,7 @@ def test_paths_pass_their_own_check(features: str, scores: str) -> None:
         drawn = np.random.default_rng(seed).integers(60, size=240)
         weights = np.full(12, 1.0 - case.alpha)
         model = fit_quantiles(case.phi[drawn], case.scores[drawn], case.alpha)
-        found = model._follow(case.tests, weights)
+        found = model._follow(model._whiten(case.tests), weights)
         cap = CAP_FACTOR * model.rank + CAP_BASE
         assert np.all((found.status != Status.FALLBACK) | (found.pivots == cap))
 
@@ -178,14 +178,14 @@ def test_bounds_never_hide_a_crossing(monkeypatch: pytest.MonkeyPatch, features:
     case, tests = far_rows(features)
     model = fit_quantiles(case.phi, case.scores, 0.1)
     object.__setattr__(model, "_landmarks", model._base_landmark)
-    bounded = model._follow(tests, np.full(len(tests), 0.9))
+    bounded = model._follow(model._whiten(tests), np.full(len(tests), 0.9))
     order = model._scan_order
     summary = order.scan.summary.copy()
     summary[SPREAD] = 1e7
     summary[GROUP_KEY] = np.where(np.isfinite(summary[GROUP_KEY]), -2.0 - model.rank, np.inf)
     scan = order.scan._replace(summary=summary)
     object.__setattr__(model, "_scan_order", order._replace(scan=scan))
-    whole = model._follow(tests, np.full(len(tests), 0.9))
+    whole = model._follow(model._whiten(tests), np.full(len(tests), 0.9))
     longest = int(np.argmax(np.where(bounded.status == Status.EXACT, bounded.pivots, -1)))
     assert bounded.pivots[longest] > REFRESH
     row = model._problem.whitening.apply(tests[longest : longest + 1])[0]

@@ -45,9 +45,9 @@ def mean_and_error(values: Array) -> tuple[Array, Array]:
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize(("ties", "own"), [(False, False), (True, False), (True, True)])
-def test_coverage_is_at_least_nominal_for_every_shift(ties: bool, own: bool) -> None:
-    mean, error = mean_and_error(gaps(randomised=False, ties=ties, own=own))
+@pytest.mark.parametrize("ties", [False, True])
+def test_coverage_is_at_least_nominal_for_every_shift(ties: bool) -> None:
+    mean, error = mean_and_error(gaps(randomised=False, ties=ties))
     assert np.all(mean >= -3.5 * error)
 
 

@@ -1,6 +1,7 @@
 """Finished parts are kept, damaged and foreign ones are not, and the output is whole or absent."""
 
 import hashlib
+import json
 
 import pytest
 
@@ -27,10 +28,11 @@ def test_parts_become_the_output_and_disappear(tmp_path):
         store.write(1, b"world")
         store.write(0, b"hello ")
         assert not (tmp_path / "out").exists()
-        store.finish(join(store, 2), beside=lambda digest: (tmp_path / "beside", digest))
+        store.finish(join(store, 2), record={"a": 1})
     assert (tmp_path / "out").read_bytes() == b"hello world"
-    assert (tmp_path / "beside").read_text() == hashlib.sha256(b"hello world").hexdigest()
-    assert sorted(item.name for item in tmp_path.iterdir()) == ["beside", "out"]
+    beside = json.loads((tmp_path / "out.options.json").read_text())
+    assert beside == {"a": 1, "sha256": hashlib.sha256(b"hello world").hexdigest()}
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["out", "out.options.json"]
 
 
 def test_a_later_run_continues(tmp_path):

@@ -120,8 +120,10 @@ def test_class_names_from_a_file(tmp_path):
     assert read_classes(tmp_path / "names.txt").tolist() == CLASSES.tolist()
     write_npz(tmp_path / "names", {"classes": CLASSES})
     assert read_classes(tmp_path / "names.npz").tolist() == CLASSES.tolist()
+    np.savez(tmp_path / "six.npz", logits=np.eye(6))
+    source = open_outputs(tmp_path / "six.npz", classes=CLASSES)
     with pytest.raises(InputError, match=r"shape \(5,\), and there are 6 classes"):
-        read_classes(tmp_path / "names.npz", 6)
+        _ = source.classes
 
 
 def test_safetensors_class_names_must_be_json(tmp_path):

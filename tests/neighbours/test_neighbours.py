@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trustsets.neighbours.exact import ExactSearch
-from trustsets.neighbours.points import ClassPoints, row_scales
+from trustsets.neighbours.points import ClassPoints, Queries, row_scales
 from trustsets.neighbours.sketch import HEADS, Sketch, build_sketch
 
 RELATIVE = 1e-5
@@ -36,7 +36,7 @@ def brute_force(points, queries, scale, own, neighbour):
 
 
 def assert_equal_to_brute_force(search, points, queries, scale, own, neighbour):
-    found = search.distances(queries, scale, own)
+    found = search.distances(Queries(queries, scale, own))
     own_distance, other, table = brute_force(points, queries, scale, own, neighbour)
     unit = max(float(np.abs(points.rows(slice(None))).max()), 1e-300)
     np.testing.assert_allclose(found.own, own_distance, RELATIVE, ABSOLUTE * unit)
@@ -163,18 +163,20 @@ def test_every_head_gives_the_same_bits(head):
     rows = points.rows(slice(None)) - whole.mean
     basis = np.linalg.svd(rows, full_matrices=False)[2].T
     kept = None if head == 96 else np.ascontiguousarray(basis[:, : max(head, 20)])
-    sketch = Sketch(whole.mean, kept, head, whole.unit, 1.0)
-    expected = ExactSearch(points, 2).distances(queries, scale, own)
-    found = ExactSearch(points, 2, sketch=sketch).distances(queries, scale, own)
+    sketch = Sketch(whole.mean, kept, head, whole.unit)
+    expected = ExactSearch(points, 2).distances(Queries(queries, scale, own))
+    found = ExactSearch(points, 2, sketch=sketch).distances(Queries(queries, scale, own))
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 def test_batches_budget_and_threads_do_not_change_a_bit():
     points, queries, scale, own = prepared(clustered_case, True, np.float32)
-    expected = ExactSearch(points).distances(queries, scale, own)
+    expected = ExactSearch(points).distances(Queries(queries, scale, own))
     for memory, threads in ((1, 1), (2**23, 3)):
-        found = ExactSearch(points, memory=memory, threads=threads).distances(queries, scale, own)
+        found = ExactSearch(points, memory=memory, threads=threads).distances(
+            Queries(queries, scale, own)
+        )
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(one, other)
 
@@ -188,7 +190,7 @@ def test_bounds_never_exceed_the_distance():
         basis = np.linalg.svd(rows, full_matrices=False)[2][:14].T.copy()
         radius = float(np.linalg.norm(rows, axis=1).max())
         unit = 2.0 ** -np.round(np.log2(radius))
-        sketch = Sketch(mean, basis, min(8, basis.shape[1]), unit, 1.0)
+        sketch = Sketch(mean, basis, min(8, basis.shape[1]), unit)
         asked, given = sketch.project(queries * scale[:, None]), sketch.project(rows + mean)
         drift, error = sketch.slack(asked.norm, float(given.norm.max()))
         squares = (given.head.astype(np.float64) ** 2).sum(axis=1).astype(np.float32)
@@ -201,7 +203,7 @@ def test_bounds_never_exceed_the_distance():
 def test_pruning_prunes_where_it_can():
     points, queries, scale, own = prepared(clustered_case, True, np.float32)
     search = ExactSearch(points)
-    search.distances(queries, scale, own)
+    search.distances(Queries(queries, scale, own))
     assert search.sketch.head in HEADS
     assert search.counts.direct < 0.2 * search.counts.pairs
 
@@ -216,13 +218,17 @@ def test_plain_search_where_nothing_can_be_pruned():
 def test_ties_go_to_the_first_class():
     features = np.array([[0.0, 1.0], [1.0, 0.0], [-1.0, 0.0], [0.0, -1.0]])
     points = make_points(features, np.array([3, 2, 1, 0]), False)
-    found = ExactSearch(points).distances(np.zeros((4, 2)), np.ones(4), np.array([0, 1, 2, -1]))
+    found = ExactSearch(points).distances(
+        Queries(np.zeros((4, 2)), np.ones(4), np.array([0, 1, 2, -1]))
+    )
     assert found.other_class.tolist() == [1, 0, 0, 0]
 
 
 def test_a_single_class_has_no_other():
     points = make_points(np.array([[1.0], [2.0]]), np.array([0, 0]), False)
-    found = ExactSearch(points).distances(np.array([[0.0], [0.0]]), np.ones(2), np.array([0, -1]))
+    found = ExactSearch(points).distances(
+        Queries(np.array([[0.0], [0.0]]), np.ones(2), np.array([0, -1]))
+    )
     assert found.own.tolist() == [1.0, np.inf]
     assert found.other.tolist() == [np.inf, 1.0]
     assert found.other_class.tolist() == [-1, 0]
@@ -242,9 +248,9 @@ def test_torch_equals_cpu_in_small_tiles_and_large_classes(monkeypatch):
     torch_search = pytest.importorskip("trustsets.neighbours.torch_search")
     monkeypatch.setattr(torch_search, "DIRECT_POINTS", 16)
     points, queries, scale, own = prepared(clustered_case, True, np.float32)
-    expected = ExactSearch(points, 2).distances(queries, scale, own)
+    expected = ExactSearch(points, 2).distances(Queries(queries, scale, own))
     search = torch_search.TorchSearch(points, 2, memory=2**16)
-    found = search.distances(queries, scale, own)
+    found = search.distances(Queries(queries, scale, own))
     np.testing.assert_allclose(found.own, expected.own, 1e-12)
     np.testing.assert_allclose(found.other, expected.other, 1e-12)
     np.testing.assert_array_equal(found.other_class, expected.other_class)

@@ -5,7 +5,7 @@ import pytest
 
 from trustsets.neighbours.exact import ExactSearch
 from trustsets.neighbours.partial import ShardSearch, merged_distances
-from trustsets.neighbours.points import ClassPoints, row_scales
+from trustsets.neighbours.points import ClassPoints, Queries, row_scales
 
 CLASSES = 6
 
@@ -27,8 +27,8 @@ def merged(features, codes, shards, queries, own, neighbour, normalize):
     ]
     scale = row_scales(queries, normalize)
     return merged_distances(
-        [search.nearest(queries, scale, own) for search in searches],
-        lambda bound: (search.within(queries, scale, own, bound) for search in searches),
+        [search.nearest(Queries(queries, scale, own)) for search in searches],
+        lambda bound: (search.within(Queries(queries, scale, own), bound) for search in searches),
         own,
         needed,
     )
@@ -37,7 +37,9 @@ def merged(features, codes, shards, queries, own, neighbour, normalize):
 def whole(features, codes, queries, own, neighbour, normalize):
     points, places = sorted_points(features, codes, normalize)
     assert len(places) == CLASSES
-    return ExactSearch(points, neighbour).distances(queries, row_scales(queries, normalize), own)
+    return ExactSearch(points, neighbour).distances(
+        Queries(queries, row_scales(queries, normalize), own)
+    )
 
 
 def clouds(rng, n):
@@ -99,11 +101,13 @@ def test_the_nearest_class_may_be_second_in_every_shard():
         ShardSearch(*sorted_points(features[shards == s], codes[shards == s], False), needed)
         for s in (0, 1)
     ]
-    first = [search.nearest(queries, np.ones(1), own) for search in searches]
+    first = [search.nearest(Queries(queries, np.ones(1), own)) for search in searches]
     assert [int(part.other_class[0]) for part in first] == [1, 1]
     found = merged_distances(
         first,
-        lambda bound: [search.within(queries, np.ones(1), own, bound) for search in searches],
+        lambda bound: [
+            search.within(Queries(queries, np.ones(1), own), bound) for search in searches
+        ],
         own,
         needed,
     )
@@ -120,8 +124,8 @@ def test_no_other_class():
     queries, own = features[:2], np.array([0, 0])
     scale = row_scales(queries, True)
     found = merged_distances(
-        [search.nearest(queries, scale, own) for search in searches],
-        lambda bound: [search.within(queries, scale, own, bound) for search in searches],
+        [search.nearest(Queries(queries, scale, own)) for search in searches],
+        lambda bound: [search.within(Queries(queries, scale, own), bound) for search in searches],
         own,
         needed,
     )

@@ -7,16 +7,6 @@ from numpy.typing import NDArray
 
 from trustsets.errors import InputError
 
-__all__ = [
-    "Array",
-    "check_finite",
-    "column",
-    "floating_matrix",
-    "read_only",
-    "texts_of",
-    "to_numpy",
-]
-
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]

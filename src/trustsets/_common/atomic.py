@@ -15,14 +15,13 @@ from glob import escape
 from pathlib import Path
 from typing import IO
 
-__all__ = ["atomic_path", "is_stream", "put_in_place", "real_place", "try_lock"]
-
+StrPath = str | os.PathLike[str]
 # A path that leads here is a device, or an open file of some process.
 _DEVICES = ("/dev/", "/proc/")
 
 
 @contextlib.contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_path(path: StrPath) -> Iterator[Path]:
     """Yield a temporary path that is renamed to `path` when the block succeeds.
 
     Temporary files that a killed process left there are removed.
@@ -40,23 +39,14 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             yield temporary
             with temporary.open("rb+") as file:
                 os.fsync(file.fileno())
-            put_in_place(temporary, target)
+            if is_stream(target):
+                with temporary.open("rb") as source, target.open("wb") as stream:
+                    shutil.copyfileobj(source, stream)
+            else:
+                temporary.chmod(_mode(place))
+                temporary.replace(place)
         finally:
             temporary.unlink(missing_ok=True)
-
-
-def put_in_place(temporary: Path, target: Path) -> None:
-    """Move a finished file to its place: through a link, into a device, with the old permissions.
-
-    `temporary` lies in the folder of `real_place(target)`, unless `is_stream(target)`.
-    """
-    if is_stream(target):
-        with temporary.open("rb") as source, target.open("wb") as stream:
-            shutil.copyfileobj(source, stream)
-        return
-    place = real_place(target)
-    temporary.chmod(_mode(place))
-    temporary.replace(place)
 
 
 def is_stream(path: Path) -> bool:

@@ -5,14 +5,15 @@ number of threads can change it.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["available_cores", "for_each_block", "row_blocks", "row_numbers"]
+_Item = TypeVar("_Item")
 
 # Bytes of float64 in one block. Sorting and exponentials of blocks this size stay
 # in the second-level cache, and NumPy releases the GIL in both.
@@ -72,3 +73,13 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def ahead(items: Iterable[_Item], count: int) -> Iterator[_Item]:
+    """The same items, each made `count` items before it is used."""
+    waiting: deque[_Item] = deque()
+    for item in items:
+        waiting.append(item)
+        if len(waiting) > count:
+            yield waiting.popleft()
+    yield from waiting

@@ -10,8 +10,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-__all__ = ["fits", "mismatch"]
-
 
 def mismatch(values: Mapping[str, Any], annotated: Any) -> str | None:
     """Name of the first value that is not what `annotated` (a class or function) says."""

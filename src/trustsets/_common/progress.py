@@ -4,8 +4,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-__all__ = ["Advance", "Progress", "no_progress", "progress_bar"]
-
 Advance = Callable[[int], None]
 """Told how many steps were done since the last call."""
 Progress = Callable[[int], AbstractContextManager[Advance]]
@@ -29,18 +27,9 @@ def progress_bar(
 ) -> Iterator[Advance]:
     """Show a bar on stderr; gives a function to call with the number of steps just done.
 
-    Parameters
-    ----------
-    title : str
-        What is being done.
-    total, done : int
-        Steps in all (None if unknown), and those that an earlier run did.
-    unit : str
-        What a step is, such as ``"images"``: the bar then shows counts and steps per second.
-    wanted : bool, optional
-        Show the bar; by default on a terminal only.
-    transient : bool
-        Remove the bar from the terminal at the end.
+    Of `total` steps (None if unknown) an earlier run did `done`. Where a step has a `unit`, such as
+    ``"images"``, the bar shows counts and steps per second. It is shown if `wanted`, by default on
+    a terminal only, and a transient one is removed at the end.
     """
     on_terminal = sys.stderr is not None and sys.stderr.isatty()
     if not (on_terminal if wanted is None else wanted):

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from trustsets.errors import InputError
 
-__all__ = ["check_alpha", "check_alphas", "conformal_quantile", "conformal_rank"]
-
 
 def check_alpha(alpha: Any) -> float:
     """Return alpha, the miscoverage asked for, as a float strictly between 0 and 1, or raise."""

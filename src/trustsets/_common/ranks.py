@@ -3,30 +3,26 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Floats
-
-__all__ = ["count_up_to", "most_likely", "ranks_of"]
+from trustsets._common.arrays import Codes, Floats
 
 
-def count_up_to(by_rank: Floats, threshold: Floats) -> NDArray[np.int64]:
+def count_up_to(by_rank: Floats, threshold: Floats) -> Codes:
     """How many ranks have a score of at most the threshold; scores never decrease."""
     above = by_rank > threshold[:, None]
-    count: NDArray[np.int64] = np.where(above[:, -1], above.argmax(axis=1), by_rank.shape[1])
+    count: Codes = np.where(above[:, -1], above.argmax(axis=1), by_rank.shape[1])
     return count
 
 
-def ranks_of(probabilities: Floats, codes: NDArray[np.int64]) -> NDArray[np.int64]:
+def ranks_of(probabilities: Floats, codes: Codes) -> Codes:
     """0-based rank of one label per row; among equals the lower column comes first."""
     own = np.take_along_axis(probabilities, codes[:, None], axis=1)
     before = np.arange(probabilities.shape[1]) < codes[:, None]
     ahead = (probabilities > own) | ((probabilities == own) & before)
-    ranks: NDArray[np.int64] = np.count_nonzero(ahead, axis=1)
+    ranks: Codes = np.count_nonzero(ahead, axis=1)
     return ranks
 
 
-def most_likely(
-    probabilities: Floats, ranked: Floats, count: NDArray[np.int64]
-) -> NDArray[np.bool_]:
+def most_likely(probabilities: Floats, ranked: Floats, count: Codes) -> NDArray[np.bool_]:
     """Mark the `count` most likely labels of each row; among equals the lower columns.
 
     `ranked` holds the probabilities of each row in decreasing order.

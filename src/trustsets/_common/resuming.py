@@ -24,16 +24,6 @@ from trustsets._common.atomic import try_lock
 from trustsets._version import __version__
 from trustsets.errors import InputError, StorageError
 
-__all__ = [
-    "InUseError",
-    "WorkFolder",
-    "digest",
-    "identity",
-    "locked",
-    "read_kept",
-    "require_same",
-]
-
 _LOCK = ".lock"
 _KEY_DIGITS = 16
 _PARTS = ("part-", "shard-")
@@ -132,17 +122,8 @@ class WorkFolder:
     options are never found. If no part (``part-*`` or ``shard-*``) is there at the end, it is
     removed.
 
-    Parameters
-    ----------
-    place : path
-        The output to be, as an absolute path or with links followed if that matters.
-    setting : JSON data
-        All that the parts depend on; the version of this package is added.
-
-    Attributes
-    ----------
-    path : path
-        The folder.
+    `place` is the output to be, as an absolute path or with links followed if that matters.
+    `setting` is all that the parts depend on, as JSON data; the version of this package is added.
     """
 
     def __init__(self, place: Path, setting: Any) -> None:

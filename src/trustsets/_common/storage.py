@@ -14,29 +14,16 @@ import dataclasses
 import hashlib
 import json
 import logging
-import os
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from trustsets._common.atomic import atomic_path
+from trustsets._common.arrays import Array
+from trustsets._common.atomic import StrPath
+from trustsets._common.atomic import atomic_path as atomic_path
 from trustsets._common.field_types import mismatch
 from trustsets.errors import InputError, StorageError
-
-__all__ = [
-    "atomic_path",
-    "checksum",
-    "digest",
-    "parse_json",
-    "read",
-    "read_note",
-    "require",
-    "require_increasing",
-    "require_numbers",
-    "storable",
-    "write",
-]
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +33,7 @@ VERSION = 1
 _LARGEST_PADDING = 64
 _SMALL = 1 << 20
 
+_Arrays = dict[str, Array]
 _Storable = TypeVar("_Storable", bound=type)
 _REGISTRY: dict[str, type] = {}
 
@@ -66,14 +54,14 @@ def storable(cls: _Storable) -> _Storable:
     return cls
 
 
-def write(path: str | os.PathLike[str], value: Any, note: dict[str, Any] | None = None) -> None:
+def write(path: StrPath, value: Any, note: dict[str, Any] | None = None) -> None:
     """Write a storable object to `path`, completely or not at all.
 
     `note` is plain JSON data about the file, such as how it was made; see `read_note`.
     """
     from safetensors.numpy import save
 
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    arrays: _Arrays = {}
     tree = json.dumps(_encode(value, arrays), allow_nan=False)
     header: dict[str, Any] = {"version": VERSION, "sha256": _digest(tree, arrays), "tree": tree}
     if note is not None:
@@ -126,7 +114,7 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
-def read(path: str | os.PathLike[str]) -> Any:
+def read(path: StrPath) -> Any:
     """Read what `write` wrote."""
     header, arrays = _read_parts(Path(path))
     try:
@@ -137,19 +125,19 @@ def read(path: str | os.PathLike[str]) -> Any:
         raise StorageError(f"{path}: its content does not fit together ({error}).") from error
 
 
-def read_note(path: str | os.PathLike[str]) -> Any:
+def read_note(path: StrPath) -> Any:
     """Return the note that `write` was given, or None."""
     header, _ = _read_parts(Path(path))
     return header.get("note")
 
 
-def checksum(path: str | os.PathLike[str]) -> str:
+def checksum(path: StrPath) -> str:
     """Return the SHA-256 that the header of a file gives for its content, unverified."""
     with _opened(Path(path)) as file:
         return str(_check_header(Path(path), file.metadata() or {})["sha256"])
 
 
-def _read_parts(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+def _read_parts(path: Path) -> tuple[dict[str, Any], _Arrays]:
     with _opened(path) as file:
         header = _check_header(path, file.metadata() or {})
         try:
@@ -198,11 +186,11 @@ def _check_header(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
 
 def digest(value: Any) -> str:
     """Digest of a storable object: equal for objects that would be stored alike."""
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    arrays: _Arrays = {}
     return _digest(json.dumps(_encode(value, arrays), allow_nan=False), arrays)
 
 
-def _digest(tree: str, arrays: dict[str, np.ndarray[Any, Any]]) -> str:
+def _digest(tree: str, arrays: _Arrays) -> str:
     digest = hashlib.sha256(tree.encode())
     for key in sorted(arrays):
         array = np.asarray(arrays[key], order="C")
@@ -211,7 +199,7 @@ def _digest(tree: str, arrays: dict[str, np.ndarray[Any, Any]]) -> str:
     return digest.hexdigest()
 
 
-def _encode(value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+def _encode(value: Any, arrays: _Arrays) -> Any:
     """Turn a value into JSON, its numeric arrays into named tensors."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -228,11 +216,15 @@ def _encode(value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
     return _encode_object(value, arrays)
 
 
-def _encode_array(value: np.ndarray[Any, Any], arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+def _encode_array(value: Array, arrays: _Arrays) -> Any:
     if value.dtype.kind in "US":
         return {"strings": value.astype(str).tolist(), "width": value.dtype.str}
     if value.dtype.kind == "O":
-        return {"objects": [_encode_scalar(item) for item in value.tolist()]}
+        for item in value.tolist():
+            if item is not None and not isinstance(item, bool | int | float | str):
+                kind = type(item).__name__
+                raise StorageError(f"a class or group name of type {kind} cannot be saved.")
+        return {"objects": value.tolist()}
     if value.dtype.kind not in "biuf":
         raise StorageError(f"an array of dtype {value.dtype} cannot be saved.")
     key = str(len(arrays))
@@ -241,30 +233,21 @@ def _encode_array(value: np.ndarray[Any, Any], arrays: dict[str, np.ndarray[Any,
     return {"tensor": key}
 
 
-def _encode_scalar(item: Any) -> Any:
-    if item is None or isinstance(item, bool | int | float | str):
-        return item
-    raise StorageError(f"a class or group name of type {type(item).__name__} cannot be saved.")
-
-
-def _encode_object(value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
-    name = type(value).__name__
-    if not _is_registered(value):
+def _encode_object(value: Any, arrays: _Arrays) -> Any:
+    cls: Any = type(value)
+    name = cls.__name__
+    if _REGISTRY.get(name) is not cls:
         raise StorageError(f"an object of type {name} cannot be saved.")
     if dataclasses.is_dataclass(value) and not hasattr(value, "to_state"):
         state = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
     else:
         state = value.to_state()
     # What could not be loaded is refused now, while it can still be repaired.
-    _check_types(name, type(value), state)
+    _check_types(name, cls, state)
     return {"object": name, "state": {key: _encode(item, arrays) for key, item in state.items()}}
 
 
-def _is_registered(value: Any) -> bool:
-    return _REGISTRY.get(type(value).__name__) is type(value)
-
-
-def _decode(node: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:  # noqa: PLR0911
+def _decode(node: Any, arrays: _Arrays) -> Any:  # noqa: PLR0911
     """Inverse of `_encode`, building registered classes only."""
     if not isinstance(node, dict):
         return node
@@ -282,13 +265,15 @@ def _decode(node: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:  # noqa:
         case {"strings": list(items), "width": str(width)}:
             return _text_array(items, width)
         case {"objects": list(items)}:
-            return _object_array(items)
+            found = np.empty(len(items), dtype=object)
+            found[:] = items
+            return found
         case {"float": "inf" | "-inf" | "nan" as text}:
             return float(text)
     raise StorageError(f"unknown entry {sorted(node)}.")
 
 
-def _text_array(items: list[Any], width: str) -> np.ndarray[Any, Any]:
+def _text_array(items: list[Any], width: str) -> Array:
     """Texts in the dtype that the file names, checked first: a huge width would fill the memory."""
     require(all(isinstance(item, str) for item in items), "an array of texts", "must hold texts")
     dtype = np.dtype(width)
@@ -297,12 +282,6 @@ def _text_array(items: list[Any], width: str) -> np.ndarray[Any, Any]:
     allowed = dtype.kind in "US" and 0 < dtype.itemsize * max(1, len(items)) <= room
     require(allowed or not items, "an array of texts", f"cannot have the type {width!r}")
     return np.array(items, dtype=dtype if items else "U1")
-
-
-def _object_array(items: list[Any]) -> np.ndarray[Any, Any]:
-    result = np.empty(len(items), dtype=object)
-    result[:] = items
-    return result
 
 
 def _build(name: str, state: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import LabelledOutputs, Seed, option, resolved
+from trustsets.cli.options import DATA, Classes, Groups, LabelledOutputs, Seed, option, resolved
 
 if TYPE_CHECKING:
     from trustsets.files.calibration import Recipe
@@ -20,20 +20,17 @@ ScoreName = Literal["aps", "raps", "softmax"]
 # Typer takes no lists of literals.
 BasisName = StrEnum("BasisName", ["polynomial", "bins", "groups", "components", "intercept"])
 StatisticName = StrEnum("StatisticName", ["confidence", "trust", "entropy", "margin"])
-_DATA, _METHOD, _SCORE = "Data", "Method", "Score"
+_METHOD, _SCORE = "Method", "Score"
 
 
 @dataclass(frozen=True)
 class RecipeOptions:
     """Options that say which predictor is made."""
 
-    group: Annotated[
-        list[str] | None,
-        option("NAME", "An array that holds groups; may be given again.", panel=_DATA),
-    ] = None
+    group: Groups = None
     tuning_fraction: Annotated[
         float | None,
-        option("SHARE", "Share of OUTPUTS to tune on, if there is anything to tune.", panel=_DATA),
+        option("SHARE", "Share of OUTPUTS to tune on, if there is anything to tune.", panel=DATA),
     ] = None
     method: Annotated[
         Method,
@@ -170,15 +167,11 @@ class RecipeOptions:
 Output = Annotated[Path, option("MODEL", "Where to save it (.trustsets).", "--output", "-o")]
 Train = Annotated[
     Path | None,
-    option("FILE", "Features and labels of the training data, for the trust score.", panel=_DATA),
+    option("FILE", "Features and labels of the training data, for the trust score.", panel=DATA),
 ]
 Tuning = Annotated[
     Path | None,
-    option("FILE", "Other labelled outputs to tune on, instead of a part of OUTPUTS.", panel=_DATA),
-]
-Classes = Annotated[
-    Path | None,
-    option("FILE", "Class names: a text file, or a file with an array 'classes'.", panel=_DATA),
+    option("FILE", "Other labelled outputs to tune on, instead of a part of OUTPUTS.", panel=DATA),
 ]
 Neighbour = Annotated[
     int,
@@ -231,16 +224,10 @@ def calibrate(
 
 def _show(predictor: Any, record: dict[str, Any], output: Path) -> None:
     """Say what was learned and where it is."""
-    if console.settings.json:
-        state = predictor.state_
-        console.print_json(
-            record
-            | {"output": str(output), "n": state.n, "n_tuning": state.n_tuning}
-            | {"n_classes": state.classes.size, "temperature": state.temperature}
-            | {"summary": predictor.summary()}
-        )
-        return
-    console.say(*predictor.summary().split("\n"), f"Saved to {output}.")
+    state, summary = predictor.state_, predictor.summary()
+    result = record | {"output": str(output), "n": state.n, "n_tuning": state.n_tuning}
+    result |= {"n_classes": state.classes.size, "temperature": state.temperature}
+    console.conclude(result | {"summary": summary}, *summary.split("\n"), f"Saved to {output}.")
 
 
 def _temperature(text: str | None) -> float | str | None:

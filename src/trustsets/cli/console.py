@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
+    "conclude",
     "is_input_error",
     "plain_warnings",
     "print_error",
@@ -87,6 +88,14 @@ def say(*lines: str) -> None:
     if not settings.quiet:
         text = "\n".join(map(visible, lines))
         _rich(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def conclude(result: dict[str, Any], *lines: str) -> None:
+    """End a command: print its result with --json, and say what happened otherwise."""
+    if settings.json:
+        print_json(result)
+    else:
+        say(*lines)
 
 
 def print_lines(lines: Sequence[str]) -> None:

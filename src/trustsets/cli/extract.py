@@ -86,11 +86,6 @@ def extract(
     bar = False if console.settings.quiet else None
     with console.resumable():
         outputs = extract_file(model, inputs, output, **vars(options), record=record, progress=bar)
-    if console.settings.json:
-        console.print_json(
-            record
-            | {"output": str(output), "n": len(outputs), "n_classes": outputs.n_classes}
-            | {"n_features": None if outputs.features is None else outputs.features.shape[1]}
-        )
-        return
-    console.say(str(outputs), f"Written to {output}.")
+    result = record | {"output": str(output), "n": len(outputs), "n_classes": outputs.n_classes}
+    result |= {"n_features": None if outputs.features is None else outputs.features.shape[1]}
+    console.conclude(result, str(outputs), f"Written to {output}.")

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from trustsets.files.evaluation import Comparison
 
 __all__ = [
+    "DATA",
+    "NOT_STORED",
     "Alpha",
     "Classes",
     "Command",
@@ -29,9 +31,11 @@ __all__ = [
     "resolved",
 ]
 
+DATA = "Data"
+"""Panel of the options that name files and arrays."""
 _PANEL = "Common options"
 # They say how a command talks or where it runs, not what it computes.
-_NOT_STORED = {"config", "json", "quiet", "debug", "ray"}
+NOT_STORED = {"config", "json", "quiet", "debug", "ray"}
 _RAY, _LOCAL = "--ray", "local"
 
 
@@ -63,14 +67,14 @@ def option(
     return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **more)
 
 
-def _setter(name: str) -> Callable[[bool], bool]:
-    """A callback that keeps the value of an option in the settings of the console."""
+def _setting(text: str, *names: str) -> Any:
+    """A flag whose value is kept in the settings of the console."""
 
     def keep(value: bool) -> bool:
-        setattr(console.settings, name, value)
+        setattr(console.settings, names[0].removeprefix("--"), value)
         return value
 
-    return keep
+    return option(None, text, *names, is_eager=True, callback=keep, panel=_PANEL)
 
 
 def _load(context: typer.Context, path: Path | None) -> Path | None:
@@ -80,7 +84,7 @@ def _load(context: typer.Context, path: Path | None) -> Path | None:
 
         command = str(context.info_name)
         known = {parameter.name for parameter in context.command.params if parameter.name}
-        context.default_map = read_options(path, command, known - _NOT_STORED)
+        context.default_map = read_options(path, command, known - NOT_STORED)
     return path
 
 
@@ -93,10 +97,11 @@ LabelledOutputs = Annotated[
 ]
 Classes = Annotated[
     Path | None,
-    option("FILE", "Class names: a text file, or a file with an array 'classes'.", "--classes"),
+    option("FILE", "Class names: a text file, or a file with an array 'classes'.", panel=DATA),
 ]
 Groups = Annotated[
-    list[str] | None, option("NAME", "An array that holds groups; may be given again.", "--group")
+    list[str] | None,
+    option("NAME", "An array that holds groups; may be given again.", panel=DATA),
 ]
 Seed = Annotated[int, option("N", "Seed of everything that is drawn at random.", "--seed", min=0)]
 
@@ -122,40 +127,11 @@ class _Config:
 class _Common:
     """How every command talks; the callbacks keep the values."""
 
-    json: Annotated[
-        bool,
-        option(
-            None,
-            "Print the result as JSON.",
-            "--json",
-            is_eager=True,
-            callback=_setter("json"),
-            panel=_PANEL,
-        ),
-    ] = False
-    quiet: Annotated[
-        bool,
-        option(
-            None,
-            "Print nothing but results and errors.",
-            "--quiet",
-            "-q",
-            is_eager=True,
-            callback=_setter("quiet"),
-            panel=_PANEL,
-        ),
-    ] = False
-    debug: Annotated[
-        bool,
-        option(
-            None,
-            "Show the traceback of an error.",
-            "--debug",
-            is_eager=True,
-            callback=_setter("debug"),
-            panel=_PANEL,
-        ),
-    ] = False
+    json: Annotated[bool, _setting("Print the result as JSON.", "--json")] = False
+    quiet: Annotated[bool, _setting("Print nothing but results and errors.", "--quiet", "-q")] = (
+        False
+    )
+    debug: Annotated[bool, _setting("Show the traceback of an error.", "--debug")] = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -289,7 +265,7 @@ def resolved(context: typer.Context) -> dict[str, Any]:
     options = {
         name: _plain(value)
         for name, value in sorted(context.params.items())
-        if name not in _NOT_STORED and value is not None
+        if name not in NOT_STORED and value is not None
     }
     return {"trustsets": __version__, "command": str(context.info_name), "options": options}
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import argument, option, resolved
+from trustsets.cli.options import Seed, argument, option, resolved
 
 __all__ = ["extract", "train"]
 
@@ -151,7 +151,6 @@ TrainWeights = Annotated[Path, option("FILE", "Checkpoint to start from, trained
 TrainOutput = Annotated[
     Path | None, option("DIR", "Where to write. Default: trained/DATASET.", "--output", "-o")
 ]
-TrainSeed = Annotated[int, option("N", "Seed of everything that is drawn at random.", min=0)]
 Epochs = Annotated[
     int | None, option("N", "Default: 50 for fitzpatrick17k, 10 for places365.", min=1)
 ]
@@ -173,7 +172,7 @@ def train(
     weights: TrainWeights,
     options: ImageOptions,
     output: TrainOutput = None,
-    seed: TrainSeed = 0,
+    seed: Seed = 0,
     epochs: Epochs = None,
     batch_size: TrainBatchSize = 256,
     learning_rate: LearningRate = None,

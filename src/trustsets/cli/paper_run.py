@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Alpha, argument, option
+from trustsets.cli.options import NOT_STORED, Alpha, argument, option
 
 if TYPE_CHECKING:
     from trustsets.paper.options import Options
 
 __all__ = ["Figures", "command_line", "run"]
-
-# They say how the command talks. What a configuration file sets is written out.
-_SAID_ELSEWHERE = {"config", "json", "quiet", "debug"}
 
 
 @dataclass(frozen=True)
@@ -164,7 +161,8 @@ def command_line(context: typer.Context) -> str:
     words = context.command_path.split()
     for parameter in context.command.params:
         value = context.params.get(parameter.name or "")
-        if parameter.name in _SAID_ELSEWHERE or value in (None, [], ()):
+        # What a configuration file sets is written out.
+        if parameter.name in NOT_STORED or value in (None, [], ()):
             continue
         if parameter.param_type_name == "argument":
             words += [str(item) for item in (value if isinstance(value, list | tuple) else [value])]

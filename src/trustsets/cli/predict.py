@@ -69,12 +69,13 @@ def predict(
     }
     with console.resumable():
         summary = _predict(ray, model, outputs, output, options)
-    if console.settings.json:
-        console.print_json(record | {"output": str(output)} | summary.to_dict())
-        return
-    if summary.continued:
-        console.say(f"Continued an earlier run, which had done {summary.continued:,} samples.")
-    console.say(*summary.sentences(), f"Written to {output}.")
+    earlier = f"Continued an earlier run, which had done {summary.continued:,} samples."
+    console.conclude(
+        record | {"output": str(output)} | summary.to_dict(),
+        *([earlier] if summary.continued else []),
+        *summary.sentences(),
+        f"Written to {output}.",
+    )
 
 
 def _predict(

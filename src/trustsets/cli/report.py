@@ -35,7 +35,5 @@ def report(
     record = resolved(context)
     bar = partial(console.progress, "Evaluations")
     found = report_files(options.comparison(), output, title=title, record=record, progress=bar)
-    if console.settings.json:
-        console.print_json(results_record(found, record))
-        return
-    console.say(f"The report is in {output}; open it in a browser.")
+    text = f"The report is in {output}; open it in a browser."
+    console.conclude(results_record(found, record), text)

@@ -33,7 +33,5 @@ def warmup() -> None:
             TrustScore().fit(features, labels).score(features, labels)
             advance(1)
     seconds = round(time.perf_counter() - start, 1)
-    if console.settings.json:
-        console.print_json({"seconds": seconds})
-    else:
-        console.say(f"The numerical kernels are ready (after {seconds} s).")
+    text = f"The numerical kernels are ready (after {seconds} s)."
+    console.conclude({"seconds": seconds}, text)

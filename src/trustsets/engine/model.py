@@ -7,35 +7,28 @@ from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from trustsets._common.blocks import available_cores
-from trustsets.engine.compiled import FloatArray, IntArray
+from trustsets.engine.compiled import BoolArray, FloatArray, IntArray
 from trustsets.engine.descent import CAPPED, UNBOUNDED
 from trustsets.engine.extreme import Solved, WeightedSample, choose_sample, fit_extreme
 from trustsets.engine.fit import fit_vertex
 from trustsets.engine.kernels import WIDTH, weighted_sum
 from trustsets.engine.landmarks import Landmarks, nearest_landmarks
+from trustsets.engine.leave_one_out import thresholds_without
 from trustsets.engine.linear_program import SOLVER_TOL, solve_reduced
 from trustsets.engine.path import WEIGHT_TOL, follow_paths, make_landmarks
-from trustsets.engine.problem import (
-    RESOLUTION,
-    Problem,
-    build_problem,
-    coarsen,
-    read_alphas,
-    read_matrix,
-)
+from trustsets.engine.problem import RESOLUTION, Problem, build_problem, coarsen
+from trustsets.engine.reading import read_follows, read_test_alphas, read_test_rows, read_weights
 from trustsets.engine.result import Thresholds, blank_thresholds
 from trustsets.engine.scan_order import ScanOrder, make_scan_order
 from trustsets.engine.vertex import Certificate, Vertex
-from trustsets.errors import InputError
 from trustsets.status import Status
 
 __all__ = ["QuantileModel", "fit_problem", "fit_quantiles", "in_threads", "make_model", "warm_up"]
 
 T = TypeVar("T")
-BoolArray = NDArray[np.bool_]
 
 RESOLUTIONS = (RESOLUTION, 2.0**-24, 2.0**-12, 4.0)
 """Score differences that count as ties, as shares of the score scale. Where rounding keeps a
@@ -137,9 +130,8 @@ class QuantileModel:
             Weights u in ``(-alpha, 1 - alpha]``. The default ``1 - alpha`` gives coverage of at
             least ``1 - alpha``; uniform draws give exactly that.
         alpha : float or (m,) array, optional
-            Miscoverage of the test points; by default that of the model. It is needed where the
-            calibration points have alphas of their own: coverage is then ``1 - alpha`` of each test
-            point if one function of the inputs gave all alphas (Cherian, Gibbs and Candes 2024).
+            Miscoverage of the test points, by default that of the model; needed if calibration
+            points have alphas of their own, from the same function of inputs (Cherian et al. 2024).
         level : float or (m,) array, optional
             The former name of `weight`.
         follows : (m,) array of bool, optional
@@ -169,16 +161,60 @@ class QuantileModel:
         >>> model.thresholds(np.eye(2), alpha=[0.4, 0.1]).values
         array([ 5., 26.])
         """
-        phi = self._read_rows(phi_test)
-        weights = self._read_weights(level if weight is None else weight, alpha, len(phi))
-        if not self.certificate.holds:
-            status = np.full(len(phi), Status.UNCERTIFIED, np.int8)
-            return Thresholds(np.full(len(phi), np.inf), status, np.zeros(len(phi), np.int64))
-        result = self._follow(phi, weights, _read_follows(follows, len(phi)))
+        phi = read_test_rows(phi_test, self.n_columns)
+        alphas = read_test_alphas(alpha, self.alpha if self.alphas is None else None, len(phi))
+        weights = read_weights(level if weight is None else weight, alphas, len(phi))
         unseen = self._problem.whitening.leaves_row_space(phi)
-        result.values[unseen] = np.copysign(np.inf, weights[unseen])
-        result.status[unseen] = Status.UNSEEN_DIRECTION
-        self._solve_rest(phi, weights, result)
+        chained = read_follows(follows, len(phi))
+        return self._final(self._solve_rows(self._whiten(phi), weights, unseen, chained))
+
+    def leave_one_out(
+        self, points: ArrayLike | None = None, weight: ArrayLike | None = None
+    ) -> Thresholds:
+        """Thresholds of calibration points, each as a test point of the model without it.
+
+        They are exact, as those of one fit for each point would be, and need no other fit.
+
+        Parameters
+        ----------
+        points : (m,) array of int, optional
+            Row numbers of calibration points; by default all, rows of penalties included.
+        weight : float or (m,) array, optional
+            Weights as in `thresholds`; each point has the alpha it had in the fit.
+
+        Returns
+        -------
+        Thresholds
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from trustsets.engine import fit_quantiles
+        >>> fit_quantiles(np.ones((10, 1)), np.arange(10.0), alpha=0.2).leave_one_out().values
+        array([8., 8., 8., 8., 8., 8., 8., 8., 7., 7.])
+        """
+        return self._final(thresholds_without(self._problem, points, weight, self._solve_rows))
+
+    def _solve_rows(
+        self,
+        rows: FloatArray,
+        weights: FloatArray,
+        unseen: BoolArray | None = None,
+        follows: BoolArray | None = None,
+    ) -> Thresholds:
+        """Thresholds of whitened rows, in the units of the problem's scores."""
+        if not self.certificate.holds:
+            status = np.full(len(rows), Status.UNCERTIFIED, np.int8)
+            return Thresholds(np.full(len(rows), np.inf), status, np.zeros(len(rows), np.int64))
+        result = self._follow(rows, weights, follows)
+        if unseen is not None:
+            result.values[unseen] = np.copysign(np.inf, weights[unseen])
+            result.status[unseen] = Status.UNSEEN_DIRECTION
+        self._solve_rest(rows, weights, result)
+        return result
+
+    def _final(self, result: Thresholds) -> Thresholds:
+        """Change to the units of the scores as they came, and forbid further changes."""
         np.ldexp(result.values, self._problem.exponent, out=result.values)
         if self._resolution > RESOLUTIONS[0]:
             result.status[np.isfinite(result.values)] = Status.ROUNDED_UP
@@ -198,7 +234,7 @@ class QuantileModel:
         >>> fit_quantiles(np.ones((18, 1)), np.arange(18.0), alpha=0.1).fitted([[1.0]])
         array([16.])
         """
-        rows = self._read_rows(phi)
+        rows = read_test_rows(phi, self.n_columns)
         if not self.certificate.holds:
             return np.full(len(rows), -np.inf)
         problem, vertex = self._problem, self._vertex
@@ -208,63 +244,44 @@ class QuantileModel:
         values[problem.whitening.leaves_row_space(rows)] = np.inf
         return np.asarray(np.ldexp(values, problem.exponent))
 
-    def _read_rows(self, phi_test: ArrayLike) -> FloatArray:
-        phi = read_matrix(phi_test, "phi_test")
-        if phi.shape[1] != self.n_columns:
-            raise InputError(
-                f"phi_test must have the {self.n_columns} columns of phi_calib, got "
-                f"{phi.shape[1]}; use the same basis for calibration and test."
-            )
-        return phi
+    def _whiten(self, phi: FloatArray) -> FloatArray:
+        """Whitened rows, computed in threads."""
+        rows = np.empty((len(phi), self.rank))
 
-    def _read_weights(
-        self, weight: ArrayLike | None, alpha: ArrayLike | None, count: int
-    ) -> FloatArray:
-        if alpha is None and self.alphas is not None:
-            raise InputError(
-                "alpha must be given with phi_test, because each calibration point has an alpha of "
-                "its own; pass the alpha of every test point."
-            )
-        alphas = read_alphas(self.alpha if alpha is None else alpha, count, "test row")
-        given = np.asarray(1.0 - alphas if weight is None else weight, dtype=np.float64)
-        if given.ndim > 1 or (given.ndim == 1 and len(given) != count):
-            raise InputError(
-                f"weight must be one number or one per test row ({count}), got shape "
-                f"{given.shape}; pass a number, an array of that length, or None for 1 - alpha."
-            )
-        if not np.all((given > -alphas) & (given <= 1.0 - alphas)):
-            interval = f" = ({-alphas}, {1.0 - alphas}]" if alphas.ndim == 0 else ""
-            raise InputError(
-                f"weight must lie in (-alpha, 1 - alpha]{interval}, got values from {given.min()} "
-                f"to {given.max()}; draw uniformly from that interval."
-            )
-        # A copy: numba would compile all kernels again for the read-only view.
-        return np.array(np.broadcast_to(given, (count,)))
+        def run(part: slice) -> None:
+            rows[part] = self._problem.whitening.apply(phi[part])
 
-    def _follow(self, phi: FloatArray, weights: FloatArray, follows: BoolArray) -> Thresholds:
+        in_threads(run, list(_chunks(len(phi))), self._threads)
+        return rows
+
+    def _follow(
+        self, rows: FloatArray, weights: FloatArray, follows: BoolArray | None
+    ) -> Thresholds:
         """Run the paths in threads; a point's result does not depend on how rows are split."""
-        out = blank_thresholds(len(phi))
-        rows, starts = np.empty((len(phi), self.rank)), np.empty(len(phi), np.int64)
+        out, starts = blank_thresholds(len(rows)), np.empty(len(rows), np.int64)
         landmarks = self._landmarks if np.any(weights != 0.0) else self._base_landmark
 
         def locate(part: slice) -> None:
-            rows[part] = self._problem.whitening.apply(phi[part])
             arrays = landmarks.blocks, landmarks.half_square, np.empty(WIDTH)
             nearest_landmarks(rows[part], weights[part], *arrays, starts[part])
 
         def run(part: IntArray) -> None:
             follow_paths(rows, weights, starts, part, self._scan_order.scan, landmarks, out)
 
-        in_threads(locate, list(_chunks(len(phi))), self._threads)
+        in_threads(locate, list(_chunks(len(rows))), self._threads)
+        if follows is None:
+            order = np.argsort(starts, kind="stable")
+            in_threads(run, [order[part] for part in _chunks(len(rows))], self._threads)
+            return out
         # Rows that follow one another stay together, and come where the first of them does.
-        first = np.maximum.accumulate(np.where(follows, 0, np.arange(len(phi))))
+        first = np.maximum.accumulate(np.where(follows, 0, np.arange(len(rows))))
         order = np.argsort(starts[first], kind="stable")
         heads = np.flatnonzero(~follows[order])
         starts[follows] = ~starts[follows]
         in_threads(run, np.split(order, heads[CHUNK::CHUNK]), self._threads)
         return out
 
-    def _solve_rest(self, phi: FloatArray, weights: FloatArray, result: Thresholds) -> None:
+    def _solve_rest(self, rows: FloatArray, weights: FloatArray, result: Thresholds) -> None:
         """Solve points whose path was too long or failed its check one by one.
 
         Their status becomes `EXACT`, `HIGH_LEVERAGE` or, after a linear program, `FALLBACK`.
@@ -272,17 +289,15 @@ class QuantileModel:
         left = np.flatnonzero(result.status == Status.FALLBACK)
         if len(left) == 0:
             return
-        rows = self._problem.whitening.apply(phi[left])
         solved: list[Solved] = []
 
-        def run(k: int) -> None:
-            i = left[k]
+        def run(i: int) -> None:
             weight = float(weights[i])
-            result.values[i], result.status[i] = self._solve_alone(rows[k], weight, solved)
+            result.values[i], result.status[i] = self._solve_alone(rows[i], weight, solved)
 
         # The longest rows take longest. Started first, they do not leave a thread waiting.
-        lengths = np.einsum("ij,ij->i", rows, rows)
-        in_threads(run, np.argsort(-lengths).tolist(), self._threads)
+        lengths = np.einsum("ij,ij->i", rows[left], rows[left])
+        in_threads(run, left[np.argsort(-lengths)].tolist(), self._threads)
 
     def _solve_alone(
         self, row: FloatArray, weight: float, solved: list[Solved]
@@ -322,16 +337,6 @@ class QuantileModel:
         """The model with the next of the `RESOLUTIONS`."""
         left = [step for step in RESOLUTIONS if step > self._resolution]
         return _fit(coarsen(self._problem, left[0]), None, left[0]) if left else None
-
-
-def _read_follows(follows: ArrayLike | None, count: int) -> BoolArray:
-    given = np.zeros(count, np.bool_) if follows is None else np.array(follows, dtype=np.bool_)
-    if given.shape != (count,) or given[:1].any():
-        raise InputError(
-            f"follows must have one value per test row ({count}) and be False for the first row; "
-            f"got shape {given.shape}."
-        )
-    return given
 
 
 def in_threads(run: Callable[[T], None], tasks: Sequence[T], count: int | None = None) -> None:

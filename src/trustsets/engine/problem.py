@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike
 from trustsets.engine.compiled import FloatArray, IntArray
 from trustsets.engine.copies import distinct_points
 from trustsets.engine.kernels import compensated_sum
+from trustsets.engine.reading import read_alphas, read_matrix, read_scores
 from trustsets.engine.whitening import Whitening, fit_whitening
-from trustsets.errors import InputError
 
-__all__ = ["Problem", "build_problem", "coarsen", "read_alphas", "read_matrix", "scan_keys"]
+__all__ = ["Problem", "build_problem", "coarsen", "scan_keys"]
 
 RESOLUTION = 2.0**-38
 """Scores closer than this share of the score scale (about 4e-12) count as equal: residuals carry
@@ -100,7 +100,7 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Proble
     alpha : float or (n,) array in (0, 1)
     """
     matrix = read_matrix(phi, "phi_calib")
-    values = _read_scores(scores, len(matrix))
+    values = read_scores(scores, len(matrix))
     given = read_alphas(alpha, len(matrix), "row of phi_calib")
     # The mean of equal numbers may differ from them in the last bit.
     one_alpha = float(np.clip(given.mean(), given.min(), given.max()))
@@ -143,60 +143,6 @@ def coarsen(problem: Problem, resolution: float) -> Problem:
         centred_scores=_centre(scores, problem.rows),
         nudges=_break_ties(scores, problem.score_scale),
     )
-
-
-def read_matrix(phi: ArrayLike, name: str) -> FloatArray:
-    """Return a C-ordered float64 matrix of finite numbers; raise InputError on anything else."""
-    matrix = np.ascontiguousarray(np.asarray(phi, dtype=np.float64))
-    if matrix.ndim != 2:
-        raise InputError(
-            f"{name} must be a matrix with one row per point, got {matrix.ndim} dimension(s) "
-            f"of shape {matrix.shape}; reshape a single column with {name}[:, None]."
-        )
-    _require_finite(matrix, name)
-    return matrix
-
-
-def _read_scores(scores: ArrayLike, n_rows: int) -> FloatArray:
-    values = np.array(scores, dtype=np.float64, copy=True)
-    if values.ndim != 1 or len(values) != n_rows:
-        raise InputError(
-            f"scores_calib must be one number per row of phi_calib ({n_rows}), got shape "
-            f"{values.shape}; pass the score of the true label of every calibration point."
-        )
-    if n_rows == 0:
-        raise InputError(
-            "phi_calib must have at least one row, got none; pass some calibration points."
-        )
-    _require_finite(values, "scores_calib")
-    return values
-
-
-def read_alphas(alpha: ArrayLike, count: int, of: str) -> FloatArray:
-    """Return one alpha (no dimension) or `count` of them; raise InputError on anything else."""
-    given = np.array(alpha, dtype=np.float64)
-    if given.ndim > 1 or (given.ndim == 1 and len(given) != count):
-        raise InputError(
-            f"alpha must be one number or one per {of} ({count}), got shape {given.shape}; "
-            "pass a number or an array of that length."
-        )
-    wrong = given[~((given > 0.0) & (given < 1.0))]
-    if wrong.size:
-        raise InputError(
-            f"alpha must lie strictly between 0 and 1, got {wrong.flat[0]}; "
-            "use 0.1 for a coverage of 90 percent."
-        )
-    given.flags.writeable = False
-    return given
-
-
-def _require_finite(values: FloatArray, name: str) -> None:
-    if not np.isfinite(values).all():
-        first = np.argwhere(~np.isfinite(values))[0].tolist()
-        raise InputError(
-            f"{name} must be finite, got {values[tuple(first)]} at index {first}; "
-            "drop or repair such points first."
-        )
 
 
 def scan_keys(residuals: FloatArray, norms: FloatArray) -> FloatArray:

@@ -12,19 +12,18 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from trustsets._common.arrays import Array
+from trustsets._common.atomic import StrPath, atomic_path
 from trustsets._common.resuming import WorkFolder
-from trustsets._common.storage import atomic_path
 from trustsets.errors import InputError
 from trustsets.extras.shards import OtherInputsError
 from trustsets.extras.torch import extract_outputs
-from trustsets.files.columns import check_texts
 from trustsets.files.naming import LABELS
 from trustsets.files.options import sidecar
 from trustsets.files.paths import Snapshot, check_output
@@ -38,7 +37,6 @@ __all__ = ["extract_file"]
 INPUTS = ("inputs", "images", "x")
 """Names under which a file may hold its inputs."""
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
-StrPath = str | os.PathLike[str]
 
 
 def extract_file(
@@ -91,17 +89,22 @@ def extract_file(
     before = Snapshot(*sources)
     network = _build_model(model, weights)
     names = None if classes is None else read_classes(classes)
-    loader = _open_inputs(Path(inputs), transform, names, batch_size, before)
+    path = Path(inputs)
+    images = path.is_dir() and not any(path.glob("*.npy"))
+    if transform is not None and not images:
+        raise InputError(f"{path}: a transform is for images; transform arrays beforehand.")
+    samples = _Images(path, transform, names) if images else _Arrays(path, names)
+    loader = _Loader(samples, batch_size, before)
 
     def extract(shards: Path) -> ModelOutputs:
         return extract_outputs(
-            network, loader, layer, device=device, classes=loader.classes, shards=shards,
+            network, loader, layer, device=device, classes=samples.classes, shards=shards,
             progress=progress,
         )  # fmt: skip
 
     if target.suffix == "":
         outputs = extract(target)
-        _write_beside(target, loader.classes, record)
+        _write_beside(target, samples.classes, record)
         return outputs
     setting = [model, transform, batch_size, *map(str, sources)]
     with WorkFolder(target, {"extract": setting}) as folder:
@@ -151,8 +154,7 @@ def _find(spec: str, what: str) -> Callable[..., Any]:
         ) from error
     if not callable(found):
         raise InputError(f"{what} {spec!r} is no function; it is a {type(found).__name__}.")
-    function: Callable[..., Any] = found
-    return function
+    return cast("Callable[..., Any]", found)
 
 
 def _build_model(spec: str, weights: StrPath | None) -> nn.Module:
@@ -161,15 +163,12 @@ def _build_model(spec: str, weights: StrPath | None) -> nn.Module:
         raise InputError(
             f"model {spec!r} returned a {type(network).__name__}; it must return a torch.nn.Module."
         )
-    if weights is not None:
-        _load_weights(network, Path(weights))
-    return network
-
-
-def _load_weights(network: nn.Module, path: Path) -> None:
+    if weights is None:
+        return network
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    path = Path(weights)
     if path.suffix.lower() != ".safetensors":
         raise InputError(
             f"{path}: weights are read from .safetensors files alone, because other kinds can run "
@@ -179,17 +178,7 @@ def _load_weights(network: nn.Module, path: Path) -> None:
         network.load_state_dict(load_file(path))
     except (SafetensorError, RuntimeError) as error:
         raise InputError(f"{path}: these weights do not fit the model: {error}") from error
-
-
-def _open_inputs(
-    path: Path, transform: str | None, classes: Array | None, batch_size: int, before: Snapshot
-) -> "_Loader":
-    """Batches of a file of arrays, or of a folder of images."""
-    if path.is_dir() and not any(path.glob("*.npy")):
-        return _Loader(_Images(path, transform, classes), batch_size, before)
-    if transform is not None:
-        raise InputError(f"{path}: a transform is for images; transform arrays beforehand.")
-    return _Loader(_Arrays(path, classes), batch_size, before)
+    return network
 
 
 @final
@@ -198,7 +187,6 @@ class _Loader:
 
     def __init__(self, samples: "_Arrays | _Images", batch_size: int, before: Snapshot) -> None:
         self._samples, self._size, self._before = samples, batch_size, before
-        self.classes = samples.classes
 
     def __len__(self) -> int:
         return -(-len(self._samples) // self._size)
@@ -247,7 +235,7 @@ class _Arrays:
         numbers = batch if batch.is_floating_point() else batch.float()
         if self._labels is None:
             return (numbers,)
-        labels = check_texts(self._labels, self._labels.read(start, stop))
+        labels = self._labels.read_texts(start, stop)
         return numbers, named_labels(self._labels, labels, self.classes, start)
 
 
@@ -258,7 +246,12 @@ class _Images:
     def __init__(self, path: Path, transform: str | None, classes: Array | None) -> None:
         folders = sorted(folder for folder in path.iterdir() if folder.is_dir())
         self._labelled = bool(folders)
-        self._files = [file for folder in folders or [path] for file in _images(folder)]
+        self._files = [
+            file
+            for folder in folders or [path]
+            for file in sorted(folder.iterdir())
+            if file.suffix.lower() in IMAGE_SUFFIXES
+        ]
         if not self._files:
             raise InputError(
                 f"{path}: there are no images ({', '.join(IMAGE_SUFFIXES)}) in this folder."
@@ -294,10 +287,6 @@ class _Images:
                 f"transform must return a tensor; it returned a {type(tensor).__name__}."
             )
         return tensor
-
-
-def _images(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)
 
 
 def _to_tensor(image: Any) -> Tensor:

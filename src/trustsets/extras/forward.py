@@ -8,7 +8,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from difflib import get_close_matches
 from typing import Any, NamedTuple, final
 
@@ -18,20 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trustsets._common.arrays import Array
+from trustsets._common.blocks import ahead
 from trustsets.errors import InputError
 from trustsets.extras.shards import BatchStore, OutputBatches
-
-__all__ = [
-    "Batch",
-    "Runner",
-    "Tap",
-    "add_tensor",
-    "evaluating",
-    "find_layer",
-    "model_setting",
-    "run_ahead",
-    "use_half",
-]
 
 # How many names an error about an unknown layer proposes.
 PROPOSALS = 5
@@ -51,25 +40,12 @@ class Batch(NamedTuple):
     digest: NDArray[np.uint8] | None = None
 
 
-class Launched(NamedTuple):
-    """What a batch gives, still on the device and perhaps still being computed."""
-
-    batch: Batch
-    logits: Tensor | None
-    features: Tensor
-    predicted: Tensor | None
-
-
 @final
 class Runner:
-    """Runs the model on batches and checks what comes out.
+    """Runs a model on batches and checks what comes out.
 
-    Parameters
-    ----------
-    model, tap, place, half
-        The model, what catches its features, its device, and whether in half precision.
-    keep_logits, keep_predicted : bool
-        Keep the logits, and the column of the largest.
+    `tap` catches the features, `place` is the device, and `half` says whether to run in half
+    precision. It keeps the logits, and the column of the largest, as asked.
     """
 
     def __init__(
@@ -88,25 +64,25 @@ class Runner:
 
     def run(self, batch: Batch) -> OutputBatches:
         """Outputs of one batch."""
-        return self.fetch(self.launch(batch))
+        return self.launch(batch)()
 
-    def launch(self, batch: Batch) -> Launched:
-        """Start one batch; on a GPU this returns before the result is there."""
+    def launch(self, batch: Batch) -> Callable[[], OutputBatches]:
+        """Start one batch; the function returned waits for its outputs and fetches them.
+
+        On a GPU this returns before the result is there.
+        """
         n = len(batch.inputs)
         inputs = batch.inputs.to(self._place, non_blocking=True)
-        with torch.inference_mode(), self._precision():
+        half = torch.autocast("cuda", dtype=torch.float16) if self._half else nullcontext()
+        with torch.inference_mode(), half:
             self._tap.prepare(lambda: self._model(inputs))
             logits = _logits(self._model(inputs), n)
             features = self._tap.features(n)
             predicted = logits.argmax(dim=1) if self._keep_predicted else None
-        return Launched(batch, logits if self._keep_logits else None, features, predicted)
-
-    def fetch(self, launched: Launched) -> OutputBatches:
-        """Wait for a batch and bring its outputs to the CPU."""
-        batch, logits, features, predicted = launched
+        kept = logits if self._keep_logits else None
         narrow = features if features.dtype == torch.float16 else features.float()
-        return OutputBatches(
-            logits=None if logits is None else logits.float().cpu().numpy(),
+        return lambda: OutputBatches(
+            logits=None if kept is None else kept.float().cpu().numpy(),
             features=narrow.cpu().numpy(),
             labels=batch.labels,
             sizes=np.array([len(batch.inputs)], dtype=np.int64),
@@ -114,9 +90,6 @@ class Runner:
             predicted=None if predicted is None else predicted.cpu().numpy(),
             input_digests=None if batch.digest is None else batch.digest[None],
         )
-
-    def _precision(self) -> AbstractContextManager[Any]:
-        return torch.autocast("cuda", dtype=torch.float16) if self._half else nullcontext()
 
 
 def run_ahead(runner: Runner, batches: Iterable[Batch], store: BatchStore) -> None:
@@ -127,20 +100,10 @@ def run_ahead(runner: Runner, batches: Iterable[Batch], store: BatchStore) -> No
     """
     writes: deque[Future[None]] = deque()
     with ThreadPoolExecutor(max_workers=1) as writer:
-
-        def write(outputs: OutputBatches) -> None:
-            writes.append(writer.submit(store.add, outputs))
+        for fetch in ahead(map(runner.launch, batches), 1):
+            writes.append(writer.submit(store.add, fetch()))
             if len(writes) > WRITE_AHEAD or writes[0].done():
                 writes.popleft().result()
-
-        running: Launched | None = None
-        for batch in batches:
-            launched = runner.launch(batch)
-            if running is not None:
-                write(runner.fetch(running))
-            running = launched
-        if running is not None:
-            write(runner.fetch(running))
     for each in writes:
         each.result()
 
@@ -233,9 +196,7 @@ class Tap:
 
 def find_layer(model: nn.Module, inner: nn.Module, layer: str | nn.Module) -> nn.Module:
     """The chosen module, by name or by itself."""
-    names: dict[str, nn.Module] = {}
-    names.update(model.named_modules())
-    names.update(inner.named_modules())
+    names: dict[str, nn.Module] = dict([*model.named_modules(), *inner.named_modules()])
     if isinstance(layer, nn.Module):
         if not any(layer is module for module in names.values()):
             raise InputError(

@@ -7,7 +7,6 @@ read its training samples from there. Ray is imported when it is used.
 
 import json
 import logging
-import os
 import socket
 import uuid
 from collections.abc import Iterator, Sequence
@@ -17,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from trustsets._common import storage
-from trustsets._common.progress import Advance, Progress, no_progress
+from trustsets._common.atomic import StrPath
+from trustsets._common.progress import Progress, no_progress
 from trustsets._common.quantiles import check_alphas
 from trustsets.errors import InputError, StorageError
 from trustsets.extras.ray_trust import ShardedTrustScore
 from trustsets.extras.ray_work import (
     Paths,
-    Piece,
     Work,
     cut,
     import_ray,
@@ -67,10 +66,8 @@ def predict_dataset(
     dataset : ray.data.Dataset
         Columns as in `trustsets.files.predict_table`. Where sets are drawn at random there must
         be a column ``row``; `read_outputs` makes one.
-    alpha : float
-        Allowed miscoverage.
-    ids : sequence of str
-        Columns to copy to the result; ``row`` and ``id`` are copied where they are.
+    alpha, ids
+        As in `predict_table`.
     batch_rows : int
         Rows predicted at a time: a worker needs memory for these only.
     cpus : float
@@ -121,15 +118,13 @@ def read_outputs(
     files = input_files(outputs)
     work = Work(None, 0.0, tuple(ids), tuple(groups))
     opened = (open_outputs(file, groups=groups, ids=ids) for file in files)
-    return _dataset(cut(opened, part_rows)).map_batches(
-        read_piece, batch_size=1, batch_format="pyarrow", fn_kwargs={"work": work}
-    )
+    return _map_pieces(read_piece, cut(opened, part_rows), work)
 
 
 def predict_files(
     predictor: Predictor,
     outputs: Paths,
-    result: str | os.PathLike[str],
+    result: StrPath,
     *,
     alpha: float = 0.1,
     memory: int = DEFAULT_MEMORY,
@@ -182,14 +177,15 @@ def predict_files(
     shared = share(predictor, alpha)
     with PartFolder(Path(result), setting, record) as folder:
         work = Work(shared, float(alpha), tuple(ids), memory=memory, writer=folder.writer)
-        made = _dataset(pieces).map_batches(
-            write_piece, batch_size=1, batch_format="pyarrow", fn_kwargs={"work": work},
-            num_cpus=cpus,
-        )  # fmt: skip
-        with progress(sum(piece.stop - piece.start for piece in pieces)) as advance:
-            summary = _summarise(made, pieces, predictor.classes_.size, advance)
+        made = _map_pieces(write_piece, pieces, work, num_cpus=cpus)
+        rows = [piece.stop - piece.start for piece in pieces]
+        summary = PredictionSummary(sum(rows), predictor.classes_.size)
+        with progress(summary.n) as advance:
+            for part in made.iter_rows():
+                _add(summary, json.loads(part["report"]))
+                advance(rows[part["number"]])
         before.check()
-        folder.finish([piece.stop - piece.start for piece in pieces])
+        folder.finish(rows)
     return summary
 
 
@@ -247,25 +243,21 @@ def _no_cluster(address: str, error: Exception) -> InputError:
     )
 
 
-def _dataset(pieces: Any) -> Any:
+def _map_pieces(function: Any, pieces: Any, work: Work, **options: Any) -> Any:
+    """Dataset of what a function makes of each piece."""
     items = [asdict(piece) for piece in pieces]
     dataset = import_ray().data.from_items(items, override_num_blocks=min(len(items), _MOST_TASKS))
     dataset.context.enable_progress_bars = False
-    return dataset
+    return dataset.map_batches(
+        function, batch_size=1, batch_format="pyarrow", fn_kwargs={"work": work}, **options
+    )
 
 
-def _summarise(
-    made: Any, pieces: Sequence[Piece], n_classes: int, advance: Advance
-) -> PredictionSummary:
-    """Let the work run, and add up what the parts report."""
-    summary = PredictionSummary(sum(piece.stop - piece.start for piece in pieces), n_classes)
-    for part in made.iter_rows():
-        piece, report = pieces[part["number"]], json.loads(part["report"])
-        if "error" in report:
-            name, text = report["error"]
-            raise StorageError(text) if name == StorageError.__name__ else InputError(text)
-        summary.continued += report["continued"]
-        summary.sizes.update(dict(report["sizes"]))
-        summary.status.update(report["status"])
-        advance(piece.stop - piece.start)
-    return summary
+def _add(summary: PredictionSummary, report: dict[str, Any]) -> None:
+    """Add up what the parts report."""
+    if "error" in report:
+        name, text = report["error"]
+        raise StorageError(text) if name == StorageError.__name__ else InputError(text)
+    summary.continued += report["continued"]
+    summary.sizes.update(dict(report["sizes"]))
+    summary.status.update(report["status"])

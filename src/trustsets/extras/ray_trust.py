@@ -5,26 +5,20 @@ One actor holds one shard of the points and answers with the few distances that
 reads its shard again.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Self, final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import clone
 
 from trustsets._common.arrays import Array, Floats
-from trustsets.errors import InputError, NotCalibratedError, TrustSetsError
+from trustsets._common.blocks import ahead
+from trustsets.errors import InputError, TrustSetsError
 from trustsets.extras.ray_work import Paths, import_ray, input_files
 from trustsets.files.source import TrainingFile, read_training
-from trustsets.neighbours.inputs import (
-    as_labels,
-    as_matrix,
-    as_stored,
-    class_codes,
-    class_positions,
-)
+from trustsets.neighbours.inputs import as_labels, as_matrix, as_stored, class_codes
 from trustsets.neighbours.partial import ShardSearch, merged_distances
 from trustsets.neighbours.points import (
     ClassDistances,
@@ -33,17 +27,13 @@ from trustsets.neighbours.points import (
     IndexArray,
     NearestSquares,
     Pairs,
-    row_scales,
+    Queries,
     search_points,
     sort_by_class,
     spread,
     squares_about,
 )
-from trustsets.trust import TrustScore, trust_ratio, warn_small_classes
-
-__all__ = ["ShardedTrustScore"]
-
-_Queries = tuple[FloatArray, Floats, IndexArray]
+from trustsets.neighbours.ratio import DistanceRatio
 
 # Bytes of queries that travel to the shards at a time, and how many such blocks are on their way.
 _BLOCK_BYTES = 32 << 20
@@ -65,14 +55,14 @@ class _Contents(NamedTuple):
 class _Setting:
     """What every shard must know to answer in the terms of all."""
 
-    parameters: dict[str, Any]
+    score: "ShardedTrustScore"
     dtype: str
     classes: Array
     needed: IndexArray
 
 
 @final
-class ShardedTrustScore(BaseEstimator):
+class ShardedTrustScore(DistanceRatio):
     """`TrustScore` with its training points on the machines of a Ray cluster.
 
     For training sets that do not fit one machine. Scores and distances equal those of
@@ -132,13 +122,13 @@ class ShardedTrustScore(BaseEstimator):
         options : dict, optional
             Options of the actors in Ray's words, such as ``{"num_cpus": 4, "memory": 60e9}``.
         """
-        TrustScore(**self.get_params(deep=False))._check_parameters()
+        self._check_common()
         ray = import_ray()
         files = [str(path) for path in input_files(shards)]
         look = ray.remote(_look_into)
         contents = list(_answers(ray, [look.remote(path) for path in files]))
         setting, sizes, width = self._setting(files, contents)
-        warn_small_classes(setting.classes, sizes, self.neighbour)
+        self._warn_small(setting.classes, sizes)
         dealt = np.array_split(np.array(files), min(workers or len(files), len(files)))
         actor = ray.remote(_Shard).options(
             **{"scheduling_strategy": "SPREAD", **(options or {})},
@@ -146,29 +136,14 @@ class ShardedTrustScore(BaseEstimator):
             max_task_retries=-1,
         )
         shared = ray.put(setting)
-        actors = [actor.remote([str(path) for path in part]) for part in dealt]
-        list(_answers(ray, [each.ready.remote(shared) for each in actors]))
+        actors = [actor.remote([str(path) for path in part], shared) for part in dealt]
+        list(_answers(ray, [each.ready.remote() for each in actors]))
         total = int(sizes.sum())
-        scale = 1.0 if self.normalize else _common_spread(ray, actors, shared, total)
+        scale = 1.0 if self.normalize else _common_spread(ray, actors, total)
         self._actors, self._shared, self._needed = actors, shared, setting.needed
         self.classes_, self.sizes_ = setting.classes, sizes
         self.n_features_in_, self.scale_ = width, scale
         return self
-
-    def distances(
-        self, features: ArrayLike, predicted: ArrayLike
-    ) -> tuple[Floats, Floats, NDArray[Any]]:
-        """Distances to the predicted class and to the nearest other one, as in `TrustScore`."""
-        found = self._measure(features, predicted)
-        own, other = found.own, found.other
-        if self.squared:
-            own, other = own**2, other**2
-        return own, other, self.classes_[np.maximum(found.other_class, 0)]
-
-    def score(self, features: ArrayLike, predicted: ArrayLike) -> Floats:
-        """Trust scores, (n,) float64, as in `TrustScore`."""
-        own, other, _ = self.distances(features, predicted)
-        return trust_ratio(own, other, self.scale_**2 if self.squared else self.scale_)
 
     def _setting(
         self, files: Sequence[str], contents: Sequence[_Contents]
@@ -193,93 +168,72 @@ class ShardedTrustScore(BaseEstimator):
         needed = np.minimum(sizes, self.neighbour)
         # One type for all, as in one process: compiled sums of other types round differently.
         dtype = str(np.result_type(*(content.dtype for content in contents)))
-        return _Setting(self.get_params(deep=False), dtype, classes, needed), sizes, first.width
+        return _Setting(clone(self), dtype, classes, needed), sizes, first.width
 
-    def _measure(self, features: ArrayLike, predicted: ArrayLike) -> ClassDistances:
-        if not hasattr(self, "classes_"):
-            raise NotCalibratedError(
-                "ShardedTrustScore has no training points yet. Call fit(shards) first."
-            )
-        matrix = as_matrix(features, "features")
-        if matrix.shape[1] != self.n_features_in_:
-            raise InputError(
-                f"features must have the {self.n_features_in_} columns of the training points, got "
-                f"{matrix.shape[1]}. Pass features of the same layer of the same model."
-            )
-        own = class_positions(predicted, self.classes_, len(matrix))
-        scale = row_scales(matrix, self.normalize)
-        rows = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (8 * matrix.shape[1])))
-        blocks = (slice(start, start + rows) for start in range(0, len(matrix), rows))
-        asked = (self._ask(matrix[block], scale[block], own[block]) for block in blocks)
-        parts = [finish() for finish in _ahead(asked, _AHEAD)]
+    def _measure(self, queries: Queries) -> ClassDistances:
+        total, width = queries.shape
+        rows = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (8 * width)))
+        blocks = (np.arange(start, min(start + rows, total)) for start in range(0, total, rows))
+        asked = (self._ask(queries.take(block)) for block in blocks)
+        parts = [finish() for finish in ahead(asked, _AHEAD)]
         return ClassDistances(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
-    def _ask(
-        self, features: FloatArray, scale: Floats, own: IndexArray
-    ) -> Callable[[], ClassDistances]:
+    def _ask(self, queries: Queries) -> Callable[[], ClassDistances]:
         """Send a block of queries to every shard; the function returned waits for the answers."""
         ray = import_ray()
-        common = (self._shared, ray.put((features, scale, own)))
-        first = [actor.nearest.remote(*common) for actor in self._actors]
+        asked = ray.put(queries)
+        first = [actor.nearest.remote(asked) for actor in self._actors]
 
         def second(bound: Floats) -> Iterator[Pairs]:
             placed = ray.put(bound)
-            return _answers(ray, [actor.within.remote(*common, placed) for actor in self._actors])
+            return _answers(ray, [actor.within.remote(asked, placed) for actor in self._actors])
 
-        return lambda: merged_distances(_answers(ray, first), second, own, self._needed)
+        return lambda: merged_distances(_answers(ray, first), second, queries.own, self._needed)
 
 
 class _Shard:
     """One shard of the training points; an actor.
 
-    Every call brings the setting, because Ray may have restarted the actor, which then knows only
-    its files.
+    The files are read by the first call: an error in the constructor would be Ray's, not ours.
     """
 
-    def __init__(self, paths: Sequence[str]) -> None:
-        self._paths = paths
-        self._loaded: tuple[ClassPoints, ShardSearch] | None = None
+    def __init__(self, paths: Sequence[str], setting: _Setting) -> None:
+        self._paths, self._setting = paths, setting
 
-    def _points_and_search(self, setting: _Setting) -> tuple[ClassPoints, ShardSearch]:
-        if self._loaded is None:
-            self._loaded = _load(self._paths, setting)
-        return self._loaded
+    @cached_property
+    def _loaded(self) -> tuple[ClassPoints, ShardSearch]:
+        return _load(self._paths, self._setting)
 
-    def ready(self, setting: _Setting) -> None:
+    def ready(self) -> None:
         """Answer once the shard is read."""
-        self._points_and_search(setting)
+        _ = self._loaded
 
-    def sums(self, setting: _Setting) -> Floats:
+    def sums(self) -> Floats:
         """Sum of each column."""
-        points, _ = self._points_and_search(setting)
-        total: Floats = points.features.sum(axis=0, dtype=np.float64)
-        return total
+        return np.asarray(self._loaded[0].features.sum(axis=0, dtype=np.float64))
 
-    def squares(self, setting: _Setting, mean: Floats) -> float:
+    def squares(self, mean: Floats) -> float:
         """Sum of the squared distances from `mean`."""
-        return squares_about(self._points_and_search(setting)[0].features, mean)
+        return squares_about(self._loaded[0].features, mean)
 
-    def nearest(self, setting: _Setting, queries: _Queries) -> NearestSquares:
+    def nearest(self, queries: Queries) -> NearestSquares:
         """See `ShardSearch.nearest`."""
-        return self._points_and_search(setting)[1].nearest(*queries)
+        return self._loaded[1].nearest(queries)
 
-    def within(self, setting: _Setting, queries: _Queries, bound: Floats) -> Pairs:
+    def within(self, queries: Queries, bound: Floats) -> Pairs:
         """See `ShardSearch.within`."""
-        return self._points_and_search(setting)[1].within(*queries, bound)
+        return self._loaded[1].within(queries, bound)
 
 
 def _load(paths: Sequence[str], setting: _Setting) -> tuple[ClassPoints, ShardSearch]:
     """Read the points of a shard, and prepare their search."""
-    parameters = setting.parameters
     matrix, labels, half = _read(paths, setting.dtype)
     classes, codes = class_codes(labels, len(matrix))
     order, starts = sort_by_class(codes, len(classes))
-    stored = as_stored(matrix[order], parameters["storage"] or half)
-    points = search_points(stored, starts, parameters["normalize"])
+    stored = as_stored(matrix[order], setting.score.storage or half)
+    points = search_points(stored, starts, setting.score.normalize)
     places = np.searchsorted(setting.classes, classes).astype(np.int64)
-    memory = parameters["working_memory"]
-    memory = None if memory is None else memory * 2**20
-    return points, ShardSearch(points, places, setting.needed, memory)
+    return points, ShardSearch(points, places, setting.needed, setting.score._memory)
 
 
 def _look_into(path: str) -> _Contents:
@@ -303,11 +257,11 @@ def _read(paths: Sequence[str], dtype: str) -> tuple[FloatArray, Array, str | No
     return features.astype(wide, copy=False), labels, half
 
 
-def _common_spread(ray: Any, actors: Sequence[Any], shared: Any, total: int) -> float:
+def _common_spread(ray: Any, actors: Sequence[Any], total: int) -> float:
     """Spread of the points of all shards about their common mean."""
-    sums = list(_answers(ray, [actor.sums.remote(shared) for actor in actors]))
+    sums = list(_answers(ray, [actor.sums.remote() for actor in actors]))
     mean = ray.put(np.sum(sums, axis=0) / total)
-    squares = _answers(ray, [actor.squares.remote(shared, mean) for actor in actors])
+    squares = _answers(ray, [actor.squares.remote(mean) for actor in actors])
     return spread(float(sum(squares)), total)
 
 
@@ -321,13 +275,3 @@ def _answers(ray: Any, references: Sequence[Any]) -> Iterator[Any]:
                 raise error.cause from None
             raise
         yield answer
-
-
-def _ahead(items: Iterable[Any], count: int) -> Iterator[Any]:
-    """The same items, each made `count` items before it is used."""
-    waiting: deque[Any] = deque()
-    for item in items:
-        waiting.append(item)
-        if len(waiting) > count:
-            yield waiting.popleft()
-    yield from waiting

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from trustsets._common.atomic import StrPath
 from trustsets.errors import InputError, TrustSetsError
 from trustsets.files.memory import rows_that_fit
 from trustsets.files.part_folder import PartWriter
@@ -23,36 +24,15 @@ from trustsets.predictors import Predictor
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "Paths",
-    "Piece",
-    "Work",
-    "cut",
-    "import_ray",
-    "input_files",
-    "predict_batch",
-    "read_piece",
-    "share",
-    "write_piece",
-]
-
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Paths = StrPath | Sequence[StrPath]
 
 
 @final
 @dataclass(frozen=True)
 class Piece:
-    """A range of rows of one file: one piece of work.
+    """A range of rows of one file: one piece of work, and one part of the result.
 
-    Attributes
-    ----------
-    number : int
-        Number of the part of the result that it makes.
-    path : str
-    start, stop : int
-        Rows of the file.
-    first_row : int
-        Number of the file's first sample over all files.
+    `first_row` is the number of the file's first sample over all files.
     """
 
     number: int
@@ -133,10 +113,6 @@ def cut(opened: Iterator[OutputsFile], part_rows: int) -> Iterator[Piece]:
         first_row += len(source)
 
 
-def _only_piece(batch: "pa.Table") -> Piece:
-    return Piece(**batch.to_pylist()[0])
-
-
 def predict_batch(batch: "pa.Table", work: Work) -> "pa.Table":
     """Sets of a batch of a dataset."""
     return predict_table(_fetch(work.predictor), batch, work.alpha, ids=work.ids)
@@ -144,7 +120,7 @@ def predict_batch(batch: "pa.Table", work: Work) -> "pa.Table":
 
 def read_piece(batch: "pa.Table", work: Work) -> "pa.Table":
     """Outputs of a range of rows, numbered over all files."""
-    piece = _only_piece(batch)
+    piece = Piece(**batch.to_pylist()[0])
     source = open_outputs(piece.path, groups=work.groups, ids=work.ids)
     return source.table(piece.start, piece.stop, first_row=piece.first_row)
 
@@ -157,9 +133,11 @@ def write_piece(batch: "pa.Table", work: Work) -> "pa.Table":
     """
     import pyarrow as pa
 
-    piece = _only_piece(batch)
+    piece = Piece(**batch.to_pylist()[0])
     try:
-        report = _report(_make_part(piece, work))
+        made = _make_part(piece, work)
+        counts = {"sizes": list(made.sizes.items()), "status": dict(made.status)}
+        report: dict[str, Any] = counts | {"continued": made.continued}
     except TrustSetsError as error:
         report = {"error": [type(error).__name__, str(error)]}
     return pa.table({"number": [piece.number], "report": [json.dumps(report)]})
@@ -179,14 +157,6 @@ def _make_part(piece: Piece, work: Work) -> PredictionSummary:
     return summary
 
 
-def _report(summary: PredictionSummary) -> dict[str, Any]:
-    return {
-        "continued": summary.continued,
-        "sizes": list(summary.sizes.items()),
-        "status": dict(summary.status),
-    }
-
-
 def _predicted(piece: Piece, work: Work, summary: PredictionSummary) -> Iterator["pa.Table"]:
     """Sets of a piece, as many rows at a time as fit into memory."""
     predictor = _fetch(work.predictor)
@@ -194,6 +164,4 @@ def _predicted(piece: Piece, work: Work, summary: PredictionSummary) -> Iterator
     rows = rows_that_fit(source.row_bytes, source.n_classes, work.memory)
     blocks = BlockPredictor(predictor, source, work.alpha, piece.first_row)
     for start in range(piece.start, piece.stop, rows):
-        table = blocks.predict(blocks.read(start, min(start + rows, piece.stop)))
-        summary.add(table)
-        yield table
+        yield summary.add(blocks.predict(blocks.read(start, min(start + rows, piece.stop))))

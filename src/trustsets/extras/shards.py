@@ -6,7 +6,6 @@ noticed and made again.
 """
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -17,18 +16,10 @@ from numpy.typing import NDArray
 
 from trustsets._common import storage
 from trustsets._common.arrays import Array
+from trustsets._common.atomic import StrPath, atomic_path
 from trustsets._common.resuming import read_kept, require_same
 from trustsets.errors import InputError, StorageError
 from trustsets.files.tensors import MANIFEST, read_manifest, shard_path
-
-__all__ = [
-    "BatchStore",
-    "OtherInputsError",
-    "OutputBatches",
-    "read_manifest",
-    "read_shards",
-    "shard_paths",
-]
 
 SHARD_ROWS = 16384
 """A shard is written as soon as this many rows are waiting; it holds whole batches."""
@@ -40,20 +31,12 @@ _DIGEST_BYTES = 32
 @storage.storable
 @dataclass(frozen=True)
 class OutputBatches:
-    """Outputs of consecutive batches; `sizes` are their numbers of rows.
+    """Outputs of consecutive batches; `sizes` are their numbers of rows, and sum to n.
 
-    Attributes
-    ----------
-    logits : array of shape (n, K), or None where only the features matter
-    features : array of shape (n, d)
-    labels : array of shape (n,), or None
-    sizes : array of integers that sum to n
-    rows : array of shape (n,), or None
-        Which sample of a table each row is.
-    predicted : array of shape (n,), or None
-        Column of the largest logit, where it is kept.
-    input_digests : array of bytes of shape (batches, 32), or None
-        SHA-256 of the inputs of each batch, where a later run is to recognise them.
+    There are logits of shape (n, K), unless only the features matter, features of shape (n, d), and
+    where they are known labels, the numbers `rows` of the samples in some table, and the column
+    `predicted` of the largest logit, of shape (n,). `input_digests` of shape (batches, 32) are the
+    SHA-256 of the inputs of each batch, where a later run is to recognise them.
     """
 
     logits: Array | None
@@ -88,18 +71,13 @@ class OutputBatches:
         """All parts, end to end."""
         return cls(*(_join([getattr(part, own.name) for part in parts]) for own in fields(cls)))
 
-    def batches(self) -> Iterator[tuple[int, Array | None, Array | None]]:
+    def batches(self) -> Iterator[tuple[int, Any, Any]]:
         """Size, labels and digest of the inputs of each batch."""
         nothing: list[Array | None] = [None] * len(self.sizes)
         ends = np.cumsum(self.sizes)[:-1]
         labels = nothing if self.labels is None else np.split(self.labels, ends)
         digests = nothing if self.input_digests is None else list(self.input_digests)
         return zip(self.sizes.tolist(), labels, digests, strict=True)
-
-    def without_outputs(self) -> "OutputBatches":
-        """The same batches with empty logits and features, to compare later batches with."""
-        logits = None if self.logits is None else self.logits[:0].copy()
-        return replace(self, logits=logits, features=self.features[:0].copy())
 
 
 @final
@@ -120,8 +98,8 @@ class BatchStore:
     keep : bool
         Keep the outputs in memory, for `finish`. Without, memory holds one shard, and the
         labels and row numbers of the rest; a directory is needed.
-    shard_rows : int, optional
-        Rows after which a shard is written; default `SHARD_ROWS`.
+    shard_rows : int
+        Rows after which a shard is written.
 
     Attributes
     ----------
@@ -131,7 +109,7 @@ class BatchStore:
 
     def __init__(
         self,
-        directory: str | os.PathLike[str] | None,
+        directory: StrPath | None,
         setting: dict[str, Any],
         *,
         keep: bool = True,
@@ -162,9 +140,7 @@ class BatchStore:
         pieces: list[Array] = [getattr(part, name) for part in self._parts]
         return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
 
-    def check_known(
-        self, index: int, size: int, labels: Array | None, digest: Array | None = None
-    ) -> None:
+    def check_known(self, index: int, size: int, labels: Any, digest: Any = None) -> None:
         """Refuse a batch that differs from the stored one in its place.
 
         `digest` is that of its inputs, where they are compared.
@@ -172,9 +148,9 @@ class BatchStore:
         stored_size, stored, stored_digest = self._known[index]
         if size != stored_size:
             self._refuse(f"batch {index} has {size} rows, and {stored_size} are stored")
-        if not _same_labels(stored, labels):
+        if not np.array_equal(stored, labels):
             self._refuse(f"batch {index} has other labels than are stored")
-        if digest is not None and not _same_labels(stored_digest, digest):
+        if digest is not None and not np.array_equal(stored_digest, digest):
             self._refuse(f"batch {index} has other inputs than are stored")
 
     def check_count(self, n_batches: int) -> None:
@@ -194,11 +170,10 @@ class BatchStore:
     def finish(self) -> OutputBatches:
         """Write what waits, mark the end, and return everything that is kept in memory."""
         self.flush()
-        whole = OutputBatches.join(self._parts)
-        if self._directory is not None and not self.finished:
+        if not self.finished:
             self.finished = True
-            self._write_manifest(self._directory)
-        return whole
+            self._write_manifest()
+        return OutputBatches.join(self._parts)
 
     def flush(self) -> None:
         """Write what waits as a shard."""
@@ -209,12 +184,15 @@ class BatchStore:
             storage.write(shard_path(self._directory, len(self._parts)), part)
         self._take(part)
         self._waiting = []
-        if self._directory is not None:
-            self._write_manifest(self._directory)
+        self._write_manifest()
 
     def _take(self, part: OutputBatches) -> None:
-        self._parts.append(part if self._keep else part.without_outputs())
         self._rows += len(part)
+        if not self._keep:
+            # Labels and digests stay, to compare later batches with.
+            logits = None if part.logits is None else part.logits[:0].copy()
+            part = replace(part, logits=logits, features=part.features[:0].copy())
+        self._parts.append(part)
 
     def _resume(self, directory: Path) -> None:
         for left_over in directory.glob(".*.part"):
@@ -225,7 +203,7 @@ class BatchStore:
                     f"shards={directory} holds shards without a {MANIFEST}, so it is not known "
                     "which model they are from; choose another directory, or empty this one."
                 )
-            self._write_manifest(directory)
+            self._write_manifest()
             return
         manifest = read_manifest(directory)
         require_same(f"shards={directory}", manifest["setting"], self._setting)
@@ -234,7 +212,9 @@ class BatchStore:
         # A shard that was damaged after the end makes the run unfinished again.
         self.finished = bool(manifest["finished"]) and len(self._parts) == manifest["shards"]
 
-    def _write_manifest(self, directory: Path) -> None:
+    def _write_manifest(self) -> None:
+        if self._directory is None:
+            return
         first = self._parts[0] if self._parts else None
         logits = None if first is None else first.logits
         manifest = {
@@ -246,7 +226,7 @@ class BatchStore:
             "rows": self._rows,
             "finished": self.finished,
         }
-        with storage.atomic_path(directory / MANIFEST) as temporary:
+        with atomic_path(self._directory / MANIFEST) as temporary:
             temporary.write_text(json.dumps(manifest, indent=2) + "\n")
 
     def _refuse(self, what: str) -> None:
@@ -262,18 +242,13 @@ def _join(pieces: Sequence[Array | None]) -> Any:
     return np.concatenate(present) if present else None
 
 
-def _same_labels(one: Array | None, other: Array | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return np.array_equal(one, other)
-
-
 def _check_alike(first: OutputBatches, batch: OutputBatches) -> None:
     """All batches have the same classes, feature dimension, and labels or none."""
-    for name, one, other in [
-        ("classes", _width(first.logits), _width(batch.logits)),
-        ("features", _width(first.features), _width(batch.features)),
+    for name, arrays in [
+        ("classes", (first.logits, batch.logits)),
+        ("features", (first.features, batch.features)),
     ]:
+        one, other = (0 if array is None else array.shape[1] for array in arrays)
         if one != other:
             raise InputError(
                 f"the model gives {other} {name} for a batch, and {one} for the first; all batches "
@@ -286,11 +261,7 @@ def _check_alike(first: OutputBatches, batch: OutputBatches) -> None:
         )
 
 
-def _width(array: Array | None) -> int:
-    return 0 if array is None else int(array.shape[1])
-
-
-def shard_paths(directory: str | os.PathLike[str]) -> list[Path]:
+def shard_paths(directory: StrPath) -> list[Path]:
     """Files of a directory's shards, in order, as many as its manifest counts."""
     folder = Path(directory)
     count = read_manifest(folder)["shards"]
@@ -299,7 +270,7 @@ def shard_paths(directory: str | os.PathLike[str]) -> list[Path]:
     return [shard_path(folder, number) for number in range(min(count, there + 1))]
 
 
-def read_shards(directory: str | os.PathLike[str]) -> Iterator[OutputBatches]:
+def read_shards(directory: StrPath) -> Iterator[OutputBatches]:
     """Shards of a directory one by one; a missing or damaged one is a `StorageError`."""
     for path in shard_paths(directory):
         part = storage.read(path)

@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import os
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trustsets._common.arrays import Array, to_numpy
+from trustsets._common.arrays import to_numpy
+from trustsets._common.atomic import StrPath
 from trustsets._common.progress import Advance, progress_bar
 from trustsets._common.resuming import locked
 from trustsets.errors import InputError
@@ -46,7 +46,7 @@ def extract_outputs(
     device: str | torch.device | None = None,
     mixed_precision: bool | Literal["auto"] = "auto",
     classes: Any = None,
-    shards: str | os.PathLike[str] | None = None,
+    shards: StrPath | None = None,
     progress: bool | None = None,
 ) -> ModelOutputs:
     """Run a classifier over a loader and keep its logits, features and labels.
@@ -157,7 +157,14 @@ def _read_batch(item: Any) -> Batch:
             "loader must give batches (inputs, labels), inputs alone, or mappings, with inputs a "
             f"tensor of at least one row; got inputs of type {type(inputs).__name__}."
         )
-    return Batch(inputs, None if labels is None else _read_labels(labels, len(inputs)))
+    if labels is None:
+        return Batch(inputs, None)
+    array = to_numpy(labels, "labels")
+    if array.shape != (len(inputs),):
+        raise InputError(
+            f"labels of a batch must have shape ({len(inputs)},), one per input; got {array.shape}."
+        )
+    return Batch(inputs, array)
 
 
 def _digest(inputs: Tensor) -> NDArray[np.uint8]:
@@ -165,15 +172,6 @@ def _digest(inputs: Tensor) -> NDArray[np.uint8]:
     digest = hashlib.sha256()
     add_tensor(digest, inputs)
     return np.frombuffer(digest.digest(), dtype=np.uint8)
-
-
-def _read_labels(labels: Any, n: int) -> Array:
-    array = to_numpy(labels, "labels")
-    if array.shape != (n,):
-        raise InputError(
-            f"labels of a batch must have shape ({n},), one per input; got {array.shape}."
-        )
-    return array
 
 
 def _length(loader: Iterable[Any]) -> int | None:

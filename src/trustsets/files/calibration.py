@@ -1,7 +1,6 @@
 """`calibrate_file`: from the name of a method and labelled outputs to a saved predictor."""
 
 import operator
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -11,6 +10,7 @@ import numpy as np
 
 from trustsets._common import storage
 from trustsets._common.arrays import Array
+from trustsets._common.atomic import StrPath
 from trustsets.basis import Basis, Bins, Groups, Intercept, Polynomial, PrincipalComponents
 from trustsets.errors import InputError
 from trustsets.files.memory import check_fits
@@ -30,9 +30,6 @@ from trustsets.scores import APS, RAPS, Score, Softmax
 from trustsets.statistics import Confidence, Entropy, Margin, Statistic, Trust
 from trustsets.trust import TrustScore
 
-__all__ = ["BASES", "METHODS", "SCORES", "STATISTICS", "Recipe", "calibrate_file", "load_labelled"]
-
-StrPath = str | os.PathLike[str]
 STATISTICS: dict[str, type[Statistic]] = {
     "confidence": Confidence,
     "trust": Trust,

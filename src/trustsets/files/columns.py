@@ -4,9 +4,10 @@ A column knows its shape before a number is read, so that what a file claims can
 before memory is allocated.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import final
 
@@ -17,20 +18,6 @@ from trustsets._common.storage import parse_json
 from trustsets.errors import InputError
 from trustsets.files.paths import plain_file
 
-__all__ = [
-    "CHUNK_BYTES",
-    "Column",
-    "MemoryColumn",
-    "SequentialColumn",
-    "check_texts",
-    "class_column",
-    "file_error",
-    "read_lines",
-    "readable",
-    "text_array",
-    "unpacks_too_much",
-]
-
 CHUNK_BYTES = 1 << 20
 """Streams are read in pieces of about this size."""
 LARGEST_RATIO = 500
@@ -39,11 +26,6 @@ LARGEST_RATIO = 500
 _SMALL = 64 << 20
 # An array of texts pads them all to the longest; it may take this many times their own length.
 _LARGEST_PADDING = 64
-
-
-def file_error(path: Path, name: str, what: str) -> InputError:
-    """An error that names the file, the array, what is wrong and what to do."""
-    return InputError(f"{path}: array {name!r} {what}")
 
 
 @contextmanager
@@ -69,10 +51,9 @@ def text_array(path: Path, name: str, texts: Sequence[str]) -> Array:
     """Texts as an array, unless one long text among many short ones makes it too large."""
     longest, total = max(map(len, texts), default=0), sum(map(len, texts))
     if 4 * longest * len(texts) > max(_SMALL, 4 * _LARGEST_PADDING * total):
-        raise file_error(
-            path,
-            name,
-            f"has a text of {longest:,} characters among {len(texts):,} shorter ones. Shorten it.",
+        raise InputError(
+            f"{path}: array {name!r} has a text of {longest:,} characters among {len(texts):,} "
+            "shorter ones. Shorten it."
         )
     return np.array(texts) if len(texts) else np.array([], dtype="U1")
 
@@ -92,20 +73,39 @@ class Column(ABC):
     def read(self, start: int, stop: int) -> Array:
         """Rows from `start` up to `stop`."""
 
-    def read_all(self) -> Array:
-        """Return the whole array; one without dimensions counts as one row."""
-        if self.shape:
-            return self.read(0, self.shape[0])
-        return self.read(0, 1).reshape(())
+    @final
+    def read_texts(self, start: int, stop: int) -> Array:
+        """Rows that may be texts; bytes become texts, and damaged ones are refused."""
+        values = self.read(start, stop)
+        try:
+            if values.dtype.kind == "S":
+                return np.asarray(np.char.decode(values, "utf-8"))
+            if values.dtype.kind == "U":
+                # NumPy itself does not look at its code points.
+                values.astype(values.dtype.newbyteorder("<")).tobytes().decode("utf-32-le")
+        except UnicodeError as error:
+            raise self.error(f"holds bytes that are no text ({error}). Save it again.") from error
+        return values
+
+    @final
+    def read_names(self, start: int, stop: int) -> Array:
+        """Rows as labels or groups; texts get a text type, if that does not take too much room."""
+        values = self.read_texts(start, stop)
+        if values.dtype.kind != "O":
+            return values
+        return text_array(self.path, self.name, values.tolist())
 
     @property
     @final
     def row_bytes(self) -> int:
         """Memory of one row."""
-        count = 1
-        for size in self.shape[1:]:
-            count *= size
-        return count * self._item_bytes
+        return math.prod(self.shape[1:]) * self._item_bytes
+
+    @property
+    @final
+    def described(self) -> str:
+        """The file and the array, for messages."""
+        return f"{self.path}: array {self.name!r}"
 
     @property
     def _item_bytes(self) -> int:
@@ -120,7 +120,7 @@ class Column(ABC):
     @final
     def error(self, what: str) -> InputError:
         """An error about this array; `what` begins with a verb."""
-        return file_error(self.path, self.name, what)
+        return InputError(f"{self.described} {what}")
 
 
 @final
@@ -149,19 +149,6 @@ def class_column(path: Path, text: str) -> MemoryColumn:
             f"{path}: the metadata 'classes' is no JSON list ({error}); write it with json.dumps."
         ) from error
     return MemoryColumn(path, "classes", values)
-
-
-def check_texts(column: Column, values: Array) -> Array:
-    """Values of a column that may be texts; bytes become texts, and damaged ones are refused."""
-    try:
-        if values.dtype.kind == "S":
-            return np.asarray(np.char.decode(values, "utf-8"))
-        if values.dtype.kind == "U":
-            # NumPy itself does not look at its code points.
-            values.astype(values.dtype.newbyteorder("<")).tobytes().decode("utf-32-le")
-    except UnicodeError as error:
-        raise column.error(f"holds bytes that are no text ({error}). Save it again.") from error
-    return values
 
 
 def read_lines(path: Path) -> list[str]:
@@ -197,7 +184,6 @@ class SequentialColumn(Column):
     def read(self, start: int, stop: int) -> Array:
         """Rows from `start` up to `stop`."""
         if self._chunks is None or start != self._next:
-            self.close()
             self._chunks, self._next, self._rest = self._chunks_from(start), start, None
         pieces: list[Array] = []
         while self._next < stop:
@@ -212,10 +198,3 @@ class SequentialColumn(Column):
             self._next += len(taken)
             pieces.append(taken)
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-
-    @final
-    def close(self) -> None:
-        """Close the stream; the next read opens it again."""
-        chunks, self._chunks = self._chunks, None
-        with suppress(AttributeError):
-            chunks.close()  # type: ignore[union-attr]

@@ -2,16 +2,16 @@
 
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import IO, Any, final
+from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from trustsets._common.arrays import Floats
+from trustsets._common.atomic import StrPath
 from trustsets._common.progress import Progress, no_progress
 from trustsets.basis import Partition
 from trustsets.errors import InputError
@@ -19,6 +19,7 @@ from trustsets.files.calibration import load_labelled
 from trustsets.files.options import OPTIONS_FACT
 from trustsets.files.parts import PartStore
 from trustsets.files.paths import Snapshot, check_output, content_digest
+from trustsets.files.prediction import check_n_classes
 from trustsets.files.set_files import (
     DEFAULT_ALPHA,
     PREDICTION_SUFFIXES,
@@ -33,12 +34,9 @@ from trustsets.report import write_report
 from trustsets.sets import PredictionSets
 from trustsets.trust import TrustScore
 
-__all__ = ["Comparison", "evaluate_files", "name_methods", "report_files", "results_record"]
-
 _log = logging.getLogger(__name__)
 
 MODEL_SUFFIX = ".trustsets"
-StrPath = str | os.PathLike[str]
 
 
 def name_methods(items: Sequence[str]) -> dict[str, Path]:
@@ -140,13 +138,13 @@ def evaluate_files(
     progress : callable, optional
         As in `predict_file`; a step is one method.
     """
-    record = record or {"command": "evaluate", "options": {}}
     if result is not None:
         check_output(result, (".json",), comparison.files)
     before = Snapshot(*comparison.files)
     test = _Test(comparison)
     if result is None:
         return test.evaluate_all(progress)
+    record = record or {"command": "evaluate", "options": {}}
     setting = {
         "files": [content_digest(path) for path in comparison.files],
         "alpha": test.alpha,
@@ -156,11 +154,8 @@ def evaluate_files(
     }
     with PartStore(result, setting) as store:
         found = test.evaluate_all(progress, store)
-
-        def assemble(file: IO[bytes]) -> None:
-            file.write(json.dumps(results_record(found, record), indent=1).encode() + b"\n")
-
-        store.finish(assemble, before.check)
+        text = json.dumps(results_record(found, record), indent=1).encode() + b"\n"
+        store.finish(lambda file: file.write(text), before.check)
     return found
 
 
@@ -213,7 +208,8 @@ class _Test:
             name: load(file) for name, file in self._methods.items() if file.suffix == MODEL_SUFFIX
         }
         self.alpha = self._common_alpha()
-        self._sets: dict[str, PredictionSets] = {}
+        # Prediction sets of a method, made once.
+        self.sets = cache(self._make_sets)
 
     def _common_alpha(self) -> float:
         """The one alpha of all methods."""
@@ -243,33 +239,24 @@ class _Test:
         elif source.roles.classes is None and self.predictors:
             source = source.with_classes(next(iter(self.predictors.values())).classes_)
         for name, predictor in self.predictors.items():
-            if predictor.classes_.size != source.n_classes:
-                raise InputError(
-                    f"{self._path}: array {source.roles.values!r} has {source.n_classes} classes, "
-                    f"and {self._methods[name]} was calibrated with {predictor.classes_.size}. "
-                    "Use outputs of the same classifier."
-                )
+            check_n_classes(source, predictor, str(self._methods[name]))
         return load_labelled(source, "evaluation")
 
     @cached_property
-    def trust(self) -> NDArray[np.float64] | None:
+    def trust(self) -> Floats | None:
         """Trust score of each sample, if training samples or a model give one."""
-        features = self.outputs.features
-        if self._comparison.train is not None:
-            if features is None:
-                raise InputError(
-                    f"{self._path}: there is no array 'features', which the trust score needs. "
-                    "Add it, or leave out --train."
-                )
-            training = read_training(self._comparison.train, self.outputs.classes)
-            score: Any = TrustScore().fit(*training)
-        else:
-            score = next(
-                (one.trust for one in self.predictors.values() if one.trust is not None), None
+        features, train = self.outputs.features, self._comparison.train
+        if features is None and train is not None:
+            raise InputError(
+                f"{self._path}: there is no array 'features', which the trust score needs. "
+                "Add it, or leave out --train."
             )
-        if score is None or features is None:
+        scores = [one.trust for one in self.predictors.values() if one.trust is not None]
+        if train is not None:
+            scores = [TrustScore().fit(*read_training(train, self.outputs.classes))]
+        if not scores or features is None:
             return None
-        return np.asarray(score.score(features, self.outputs.predicted))
+        return np.asarray(scores[0].score(features, self.outputs.predicted))
 
     @cached_property
     def _bins(self) -> dict[str, Partition]:
@@ -281,15 +268,10 @@ class _Test:
     @cached_property
     def _balls(self) -> Balls | Neighbourhoods:
         features, metrics = self.outputs.features, self._comparison.metrics
-        if features is None or (metrics is not None and "balls" not in metrics):
+        unused = metrics is not None and "balls" not in metrics
+        if features is None or len(features) < 2 or unused:
             return Balls()
-        return Balls().around(features) if len(features) > 1 else Balls()
-
-    def sets(self, name: str) -> PredictionSets:
-        """Prediction sets of a method."""
-        if name not in self._sets:
-            self._sets[name] = self._make_sets(name)
-        return self._sets[name]
+        return Balls().around(features)
 
     def _make_sets(self, name: str) -> PredictionSets:
         file = self._methods[name]

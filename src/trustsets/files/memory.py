@@ -6,8 +6,6 @@ from pathlib import Path
 
 from trustsets.errors import InputError
 
-__all__ = ["check_fits", "format_bytes", "parse_memory", "rows_that_fit"]
-
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt])i?b?\s*", re.IGNORECASE)
 _NAMES = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")

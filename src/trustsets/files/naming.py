@@ -6,8 +6,6 @@ from typing import Literal, final
 
 from trustsets.errors import InputError
 
-__all__ = ["GROUP_PREFIX", "RESULT", "ROW", "Roles", "find_roles"]
-
 LOGITS = ("logits",)
 PROBABILITIES = ("probabilities", "probs")
 FEATURES = ("features", "embeddings")
@@ -29,14 +27,8 @@ _ID = "id"
 class Roles:
     """Names of arrays by what they are; None or empty where there is no such array.
 
-    Attributes
-    ----------
-    kind : "logits" or "probabilities"
-        What `values` holds.
-    groups : dict
-        Names of group columns to names of arrays.
-    ids : tuple of str
-        Arrays to copy to the output.
+    `kind` says what `values` holds. `groups` maps names of group columns to names of arrays, and
+    `ids` are the arrays to copy to the output.
     """
 
     values: str | None
@@ -51,16 +43,10 @@ class Roles:
 def find_roles(
     names: Collection[str], groups: Sequence[str] = (), ids: Sequence[str] = ()
 ) -> Roles:
-    """Tell the arrays apart.
+    """Tell the arrays apart by their names.
 
-    Parameters
-    ----------
-    names : collection of str
-        All names there are.
-    groups : sequence of str
-        Group columns to look for besides those called ``group_NAME`` or ``groups/NAME``.
-    ids : sequence of str
-        Arrays to copy to the output; one called ``id`` is always copied.
+    `groups` are group columns to look for besides those called ``group_NAME`` or ``groups/NAME``;
+    `ids` are arrays to copy to the output besides one called ``id``.
 
     Examples
     --------

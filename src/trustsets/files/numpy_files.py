@@ -4,29 +4,27 @@ Stored members are read in place, compressed ones as streams. What the header of
 claims is compared with the size of the file before anything is allocated.
 """
 
+import math
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, final
+from typing import IO, Any, NamedTuple, final
 
 import numpy as np
 
 from trustsets._common.arrays import Array
+from trustsets.errors import InputError
 from trustsets.files.columns import (
     CHUNK_BYTES,
     LARGEST_RATIO,
     Column,
     SequentialColumn,
-    file_error,
     readable,
     unpacks_too_much,
 )
 from trustsets.files.paths import plain_file
-
-__all__ = ["folder_columns", "npz_columns"]
 
 _LOCAL_HEADER = 30
 _ENCRYPTED = 1
@@ -36,22 +34,13 @@ _BROKEN = (
 )  # fmt: skip
 
 
-@final
-@dataclass(frozen=True)
-class _Header:
-    """What the first bytes of an array say."""
+class _Header(NamedTuple):
+    """What the first bytes of an array say, and how many they are."""
 
     shape: tuple[int, ...]
     fortran: bool
     dtype: Any
     length: int
-
-    @property
-    def data_bytes(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count * int(self.dtype.itemsize)
 
 
 def npz_columns(path: Path) -> dict[str, Column]:
@@ -69,60 +58,56 @@ def folder_columns(path: Path) -> dict[str, Column]:
     found: dict[str, Column] = {}
     for file in sorted(path.glob("*.npy")):
         with plain_file(file).open("rb") as stream:
-            header = _read_header(stream, file, file.stem)
-        size = file.stat().st_size - header.length
-        _check_size(header, size, file, file.stem)
+            header = _read_header(stream, file.stat().st_size, f"{file}: array {file.stem!r}")
         found[file.stem] = _PlainColumn(file, file.stem, header, header.length)
     return found
 
 
 def _member_column(path: Path, archive: zipfile.ZipFile, item: zipfile.ZipInfo) -> Column:
     name = item.filename.removesuffix(".npy")
-    _check_packing(path, name, item)
+    what = f"{path}: array {name!r}"
+    _check_packing(path, what, item)
     with archive.open(item) as stream:
-        header = _read_header(stream, path, name)
-    _check_size(header, item.file_size - header.length, path, name)
+        header = _read_header(stream, item.file_size, what)
     if item.compress_type == zipfile.ZIP_STORED:
         return _PlainColumn(path, name, header, _data_offset(path, item) + header.length)
     if header.fortran and len(header.shape) > 1:
-        raise file_error(
-            path,
-            name,
-            "is compressed in column order, which cannot be read row by row. Save "
-            "numpy.ascontiguousarray of it.",
+        raise InputError(
+            f"{what} is compressed in column order, which cannot be read row by row. Save "
+            "numpy.ascontiguousarray of it."
         )
     return _ZippedColumn(path, name, header, item.filename)
 
 
-def _check_packing(path: Path, name: str, item: zipfile.ZipInfo) -> None:
+def _check_packing(path: Path, what: str, item: zipfile.ZipInfo) -> None:
     """Refuse a member before a byte of it is unpacked, by what the archive says of it.
 
     Other packings than that of NumPy unpack all they hold at once, however little is asked for.
     """
     plain = item.compress_type == zipfile.ZIP_STORED
     if not (plain or item.compress_type == zipfile.ZIP_DEFLATED) or item.flag_bits & _ENCRYPTED:
-        raise file_error(
-            path,
-            name,
-            "is packed or encrypted in a way that NumPy never writes. Save it with numpy.savez.",
+        raise InputError(
+            f"{what} is packed or encrypted in a way that NumPy never writes. Save it with "
+            "numpy.savez."
         )
     packed = min(item.compress_size, path.stat().st_size)
     if item.compress_size > packed or (plain and item.file_size != item.compress_size):
-        raise file_error(
-            path, name, "claims more bytes than the file has. It is damaged; save it again."
+        raise InputError(
+            f"{what} claims more bytes than the file has. It is damaged; save it again."
         )
     if not plain and unpacks_too_much(item.file_size, packed):
-        raise file_error(
-            path,
-            name,
-            f"unpacks to {item.file_size / 2**30:.1f} GiB from {packed / 2**20:.1f} MiB, over "
-            f"{LARGEST_RATIO} times as much, as a zip bomb does. If it is genuine, save it with "
-            "numpy.savez.",
+        raise InputError(
+            f"{what} unpacks to {item.file_size / 2**30:.1f} GiB from {packed / 2**20:.1f} MiB, "
+            f"over {LARGEST_RATIO} times as much, as a zip bomb does. If it is genuine, save it "
+            "with numpy.savez."
         )
 
 
-def _read_header(stream: IO[bytes], path: Path, name: str) -> _Header:
-    """Shape and dtype; arrays of Python objects, which would need pickle, are refused."""
+def _read_header(stream: IO[bytes], size: int, what: str) -> _Header:
+    """Shape and dtype of an array of `size` bytes with its header.
+
+    Arrays of Python objects, which would need pickle, are refused.
+    """
     try:
         version = np.lib.format.read_magic(stream)
         read = {
@@ -131,31 +116,24 @@ def _read_header(stream: IO[bytes], path: Path, name: str) -> _Header:
         }[version]
         shape, fortran, dtype = read(stream)
     except Exception as error:  # NumPy passes on whatever Python's own parser raises
-        raise file_error(
-            path, name, f"is no NumPy array, or a damaged one ({error}). Save it again."
+        raise InputError(
+            f"{what} is no NumPy array, or a damaged one ({error}). Save it again."
         ) from error
     if dtype.hasobject:
-        raise file_error(
-            path,
-            name,
-            "holds Python objects, which only pickle could read, and pickle can run code. Save "
-            "it with a plain dtype, such as astype(str).",
+        raise InputError(
+            f"{what} holds Python objects, which only pickle could read, and pickle can run code. "
+            "Save it with a plain dtype, such as astype(str)."
         )
+    claim = f"{what} claims shape {shape} of {dtype}"
     if min(shape, default=0) < 0 or dtype.itemsize == 0:
-        raise file_error(
-            path, name, f"claims shape {shape} of {dtype}, which no array has. Save it again."
+        raise InputError(f"{claim}, which no array has. Save it again.")
+    claimed, held = math.prod(shape) * int(dtype.itemsize), size - stream.tell()
+    if claimed != held:
+        raise InputError(
+            f"{claim}, {claimed:,} bytes, but the file holds {held:,}. It is truncated or damaged; "
+            "save it again."
         )
     return _Header(shape, fortran, dtype, stream.tell())
-
-
-def _check_size(header: _Header, data_bytes: int, path: Path, name: str) -> None:
-    if header.data_bytes != data_bytes:
-        raise file_error(
-            path,
-            name,
-            f"claims shape {header.shape} of {header.dtype}, {header.data_bytes:,} bytes, but the "
-            f"file holds {data_bytes:,}. It is truncated or damaged; save it again.",
-        )
 
 
 def _data_offset(path: Path, item: zipfile.ZipInfo) -> int:
@@ -213,8 +191,7 @@ class _ZippedColumn(SequentialColumn):
         self._member, self._header = member, header
 
     def _chunks_from(self, start: int) -> Iterator[Array]:
-        what = f"{self.path}: array {self.name!r}"
-        with readable(what, ".npz", *_BROKEN), zipfile.ZipFile(self.path) as archive:
+        with readable(self.described, ".npz", *_BROKEN), zipfile.ZipFile(self.path) as archive:
             with archive.open(self._member) as stream:
                 self._skip(stream, self._header.length + start * self.row_bytes)
                 yield from self._arrays(stream, start)

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from trustsets._common import storage
+from trustsets._common.atomic import atomic_path
 from trustsets.errors import InputError
 from trustsets.files.paths import arrow_file, content_digest, part_files, plain_file
-
-__all__ = ["OPTIONS", "OPTIONS_FACT", "bound_record", "read_options", "read_record", "sidecar"]
 
 OPTIONS = "options"
 """Name under which a record stands in the metadata or among the arrays of a file."""
@@ -25,6 +24,7 @@ _UNMARKED = (".csv", ".jsonl")
 OPTIONS_FACT = "Options"
 """Fact of a report that holds its record."""
 _DIGEST = "sha256"
+# Options besides the output that run code, so that only a person may give them.
 _ACTING = {"extract": ("model", "transform")}
 _PAGE_DATA = re.compile(r'<script type="application/json" id="[\w-]+">(.*?)</script>', re.DOTALL)
 
@@ -34,28 +34,23 @@ def sidecar(path: Path) -> Path:
     return path.with_name(path.name + ".options.json")
 
 
-def bound_record(record: dict[str, Any], digest: str) -> str:
-    """Text of a record beside an output, bound to it by the SHA-256 of its content.
+def write_sidecar(path: Path, record: dict[str, Any], digest: str) -> None:
+    """Write a record beside an output, bound to it by the SHA-256 of its content.
 
     A kill may come between the writing of the two. The digest then shows that the record belongs
     to an earlier output.
     """
-    return json.dumps(record | {_DIGEST: digest}, indent=2) + "\n"
+    with atomic_path(sidecar(path)) as temporary:
+        text = json.dumps(record | {_DIGEST: digest}, indent=2) + "\n"
+        temporary.write_text(text, encoding="utf-8")
 
 
 def read_options(path: Path, command: str, known: Collection[str]) -> dict[str, Any]:
-    """Options of a command from a TOML file, or from any output of the same command.
+    """Options of a command, of which `known` are all names, from a file.
 
-    Parameters
-    ----------
-    path : path
-        A TOML file has the options at its top or in a table ``[command]``, in the words of the
-        command line with ``-`` or ``_``. From any other file, which may have come from anywhere,
-        options that say where to write or which code to run are not taken.
-    command : str
-        Name of the command.
-    known : collection of str
-        Names of its options.
+    A TOML file has the options at its top or in a table ``[command]``, in the words of the command
+    line with ``-`` or ``_``. Any other file is an output of the same command. As it may have come
+    from anywhere, options that say where to write or which code to run are not taken from it.
     """
     if not path.exists():
         raise InputError(f"{path}: there is no such file to take options from.")
@@ -68,7 +63,8 @@ def read_options(path: Path, command: str, known: Collection[str]) -> dict[str, 
                 f"{path}: it was made by 'trustsets {record['command']}', so it holds no options "
                 f"of 'trustsets {command}'."
             )
-        found = {name: own for name, own in record["options"].items() if not _acts(command, name)}
+        acting = ("output", *_ACTING.get(command, ()))
+        found = {name: own for name, own in record["options"].items() if name not in acting}
     options = {name.replace("-", "_"): value for name, value in found.items()}
     unknown = sorted(set(options) - set(known))
     if unknown:
@@ -77,11 +73,6 @@ def read_options(path: Path, command: str, known: Collection[str]) -> dict[str, 
             f"{', '.join(sorted(known))}."
         )
     return options
-
-
-def _acts(command: str, name: str) -> bool:
-    """Whether an option writes a file or runs code, so that only a person may give it."""
-    return name.replace("-", "_") in _ACTING.get(command, ()) or name == "output"
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -121,33 +112,26 @@ def _record_text(path: Path) -> str:
 
 
 def _parquet_metadata(path: Path) -> str:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        first = next(iter(part_files(path)), path)
-        metadata = pq.read_schema(first).metadata or {}
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(str(error)) from error
+    from trustsets.files.parquet import readable_parquet
+
+    with readable_parquet(path):
+        metadata = pq.read_schema(next(iter(part_files(path)), path)).metadata or {}
     return str(metadata[OPTIONS.encode()].decode())
 
 
 def _tensor_metadata(path: Path) -> str:
-    from safetensors import SafetensorError, safe_open
+    from trustsets.files.tensors import opened
 
-    try:
-        with safe_open(path, framework="numpy") as file:
-            return str((file.metadata() or {})[OPTIONS])
-    except SafetensorError as error:
-        raise ValueError(str(error)) from error
+    with opened(path) as file:
+        return str((file.metadata() or {})[OPTIONS])
 
 
 def _array_text(path: Path) -> str:
-    from trustsets.files.columns import check_texts
     from trustsets.files.numpy_files import npz_columns
 
-    column = npz_columns(path)[OPTIONS]
-    return str(check_texts(column, column.read_all()))
+    return str(npz_columns(path)[OPTIONS].read_texts(0, 1)[0])
 
 
 def _page_fact(path: Path) -> str:

@@ -1,6 +1,5 @@
 """Columns of a `.parquet` file; lists become rows of a matrix."""
 
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -21,8 +20,6 @@ from trustsets.files.columns import (
 )
 from trustsets.files.paths import arrow_file
 
-__all__ = ["list_matrix", "parquet_columns", "scalar_values"]
-
 # Pages are read through a buffer of this size instead of a whole row group at once.
 _BUFFER = 1 << 20
 # Texts are read so many at a time; their codes are small, however long they are.
@@ -31,39 +28,39 @@ _TEXT_ROWS = 1 << 13
 
 def parquet_columns(path: Path) -> dict[str, Column]:
     """Columns by name; those of a type that is of no use here are left out."""
-    with _readable(path):
+    with readable_parquet(path):
         metadata, schema = _open(path)
     rows = sum(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
     if rows != metadata.num_rows or rows < 0:
         raise InputError(f"{path}: its groups do not add up to its rows; write it again.")
     found: dict[str, Column] = {}
     for field in schema:
-        kind = _kind(field.type)
-        if kind is not None:
-            found[field.name] = _column(path, field, metadata, kind)
+        value = _value_type(field.type)
+        if value is not None:
+            found[field.name] = _column(path, field, metadata, value)
     text = (schema.metadata or {}).get(b"classes")
     if text is not None and "classes" not in found:
         found["classes"] = class_column(path, text.decode(errors="replace"))
     return found
 
 
-def _column(path: Path, field: Any, metadata: Any, kind: str) -> Column:
+def _column(path: Path, field: Any, metadata: Any, dtype: np.dtype[Any]) -> Column:
     """One column; what is wrong with it matters only where it is used.
 
     What the footer says of a chunk of a column is not asked for: where it is damaged, Arrow ends
     the whole process.
     """
-    if kind == "text":
-        column: Column = _TextColumn(path, field.name, metadata)
+    column = _ParquetColumn(path, field.name, metadata, dtype)
+    if _is_list(field.type):
+        try:
+            width = column.first_width(field.type)
+            column = _ParquetColumn(path, field.name, metadata, dtype, width)
+        except InputError:
+            column.fault = "cannot be read; it has no rows, or is damaged. Write it again."
+    if dtype.kind == "U":
         groups = range(metadata.num_row_groups)
         unpacked = sum(metadata.row_group(group).total_byte_size for group in groups)
     else:
-        column = _ParquetColumn(path, field, metadata, None)
-        if kind == "list":
-            try:
-                column = _ParquetColumn(path, field, metadata, column.first_width(field.type))
-            except InputError:
-                column.fault = "cannot be read; it has no rows, or is damaged. Write it again."
         unpacked = metadata.num_rows * column.row_bytes
     packed = path.stat().st_size
     if unpacks_too_much(unpacked, packed):
@@ -106,17 +103,25 @@ def scalar_values(values: Any, describe: str) -> Array:
     )
 
 
-def _kind(arrow: Any) -> str | None:
+def _is_list(arrow: Any) -> bool:
     from pyarrow import types
 
-    if types.is_list(arrow) or types.is_large_list(arrow) or types.is_fixed_size_list(arrow):
-        value = arrow.value_type
-        return "list" if types.is_floating(value) or types.is_integer(value) else None
-    value = arrow.value_type if types.is_dictionary(arrow) else arrow
-    if types.is_string(value) or types.is_large_string(value):
-        return "text"
-    numbers = types.is_integer(value) or types.is_floating(value) or types.is_boolean(value)
-    return "scalar" if numbers else None
+    return bool(
+        types.is_list(arrow) or types.is_large_list(arrow) or types.is_fixed_size_list(arrow)
+    )
+
+
+def _value_type(arrow: Any) -> np.dtype[Any] | None:
+    """Type of the values of a column, or of its lists; None where they are of no use."""
+    from pyarrow import types
+
+    value = arrow.value_type if _is_list(arrow) or types.is_dictionary(arrow) else arrow
+    numbers = types.is_integer(value) or types.is_floating(value)
+    if not _is_list(arrow):
+        if types.is_string(value) or types.is_large_string(value):
+            return np.dtype("U")
+        numbers = numbers or types.is_boolean(value)
+    return np.dtype(value.to_pandas_dtype()) if numbers else None
 
 
 def _open(path: Path, metadata: Any = None, texts: Sequence[str] = ()) -> Any:
@@ -133,99 +138,41 @@ def _open(path: Path, metadata: Any = None, texts: Sequence[str] = ()) -> Any:
     return (file.metadata, file.schema_arrow) if metadata is None else file
 
 
-def _readable(path: Path) -> AbstractContextManager[None]:
+def readable_parquet(path: Path) -> AbstractContextManager[None]:
+    """Turn what Arrow raises on a damaged file into an error that names it."""
     import pyarrow as pa
 
     known = (pa.ArrowException, OSError, ValueError, OverflowError, KeyError)
     return readable(path, "Parquet", *known)
 
 
-class _StreamedColumn(SequentialColumn):
-    """One column, streamed in batches of rows."""
-
-    def __init__(self, path: Path, name: str, shape: Any, dtype: Any, metadata: Any) -> None:
-        super().__init__(path, name, shape, dtype)
-        self._metadata = metadata
-
-    @abstractmethod
-    def _convert(self, values: Any) -> Array:
-        """A batch of Arrow values as an array."""
-
-    @final
-    def _batches(self, start: int, rows: int, texts: Sequence[str] = ()) -> Iterator[Any]:
-        """Arrow values from row `start` on, so many rows at a time."""
-        first, skip = self._group_at(start)
-        groups = list(range(first, self._metadata.num_row_groups))
-        with _readable(self.path), _open(self.path, self._metadata, texts) as file:
-            for batch in file.iter_batches(rows, groups, [self.name], use_threads=False):
-                values = batch.column(self.name)[skip:]
-                skip = max(0, skip - len(batch))
-                if len(values):
-                    yield values
-
-    @final
-    def _converted(self, batches: Iterator[Any]) -> Iterator[Array]:
-        """Arrays of Arrow values, whose damage may only show now."""
-        for values in batches:
-            with _readable(self.path):
-                found = self._convert(values)
-            yield found
-
-    @final
-    def _group_at(self, start: int) -> tuple[int, int]:
-        """Row group that holds a row, and the rows before it in the group."""
-        for group in range(self._metadata.num_row_groups):
-            rows = self._metadata.row_group(group).num_rows
-            if start < rows:
-                return group, start
-            start -= rows
-        return self._metadata.num_row_groups, 0
-
-
 @final
-class _TextColumn(_StreamedColumn):
-    """Texts, read as codes and distinct texts: one that is long or frequent is kept once."""
+class _ParquetColumn(SequentialColumn):
+    """Texts, numbers, or lists of `width` numbers, streamed in batches of rows.
 
-    def __init__(self, path: Path, name: str, metadata: Any) -> None:
-        super().__init__(path, name, (metadata.num_rows,), np.dtype("U"), metadata)
+    Texts are read as codes and distinct texts: one that is long or frequent is kept once.
+    """
+
+    def __init__(
+        self, path: Path, name: str, metadata: Any, dtype: np.dtype[Any], width: int | None = None
+    ) -> None:
+        shape = (metadata.num_rows,) if width is None else (metadata.num_rows, width)
+        super().__init__(path, name, shape, dtype)
+        self._metadata, self._width = metadata, width
 
     @cached_property
     def _item_bytes(self) -> int:
-        """Bytes of the longest text, for which the column is passed through once."""
+        """Bytes of a number, or of the longest text, for which the column is passed through."""
         import pyarrow.compute as pc
 
+        if self.dtype.kind != "U":
+            return self.dtype.itemsize
         longest = 0
-        for values in self._batches(0, _TEXT_ROWS, [self.name]):
-            with _readable(self.path):
+        for values in self._batches(0, _TEXT_ROWS):
+            with readable_parquet(self.path):
                 own = pc.max(pc.binary_length(values.dictionary)).as_py()
             longest = max(longest, own or 0)
         return longest
-
-    def _chunks_from(self, start: int) -> Iterator[Array]:
-        return self._converted(self._batches(start, _TEXT_ROWS, [self.name]))
-
-    def _convert(self, values: Any) -> Array:
-        if values.null_count:
-            raise self.error("has missing values. Fill or drop them first.")
-        codes, place = np.unique(values.indices.to_numpy(), return_inverse=True)
-        try:
-            texts = values.dictionary.take(codes).to_pylist()
-        except UnicodeDecodeError as error:
-            raise self.error(f"holds bytes that are no text ({error}). Save it again.") from error
-        found = np.empty(len(texts), dtype=object)
-        found[:] = texts
-        return found[place]
-
-
-@final
-class _ParquetColumn(_StreamedColumn):
-    """Numbers, or lists of equally many numbers."""
-
-    def __init__(self, path: Path, field: Any, metadata: Any, width: int | None) -> None:
-        value = field.type if _kind(field.type) == "scalar" else field.type.value_type
-        shape = (metadata.num_rows,) if width is None else (metadata.num_rows, width)
-        super().__init__(path, field.name, shape, _dtype(value), metadata)
-        self._width = width
 
     def first_width(self, arrow: Any) -> int:
         """Length of the first list; all others must have it too, which is checked on reading."""
@@ -238,13 +185,40 @@ class _ParquetColumn(_StreamedColumn):
         raise self.error("has no rows.")
 
     def _chunks_from(self, start: int) -> Iterator[Array]:
-        return self._converted(self._batches(start, self._chunk_rows))
+        rows = _TEXT_ROWS if self.dtype.kind == "U" else self._chunk_rows
+        for values in self._batches(start, rows):
+            with readable_parquet(self.path):  # damage may only show now
+                found = self._convert(values)
+            yield found
+
+    def _batches(self, start: int, rows: int) -> Iterator[Any]:
+        """Arrow values from row `start` on, so many rows at a time."""
+        first, skip = self._group_at(start)
+        groups = list(range(first, self._metadata.num_row_groups))
+        texts = [self.name] if self.dtype.kind == "U" else []
+        with readable_parquet(self.path), _open(self.path, self._metadata, texts) as file:
+            for batch in file.iter_batches(rows, groups, [self.name], use_threads=False):
+                values = batch.column(self.name)[skip:]
+                skip = max(0, skip - len(batch))
+                if len(values):
+                    yield values
+
+    def _group_at(self, start: int) -> tuple[int, int]:
+        """Row group that holds a row, and the rows before it in the group."""
+        for group in range(self._metadata.num_row_groups):
+            rows = self._metadata.row_group(group).num_rows
+            if start < rows:
+                return group, start
+            start -= rows
+        return self._metadata.num_row_groups, 0
 
     def _convert(self, values: Any) -> Array:
-        describe = f"{self.path}: array {self.name!r}"
+        """A batch of Arrow values as an array."""
+        if self.dtype.kind == "U":
+            return self._texts(values)
         if self._width is None:
-            return scalar_values(values, describe)
-        matrix = list_matrix(values, describe)
+            return scalar_values(values, self.described)
+        matrix = list_matrix(values, self.described)
         if matrix.shape[1] != self._width:
             raise self.error(
                 f"has lists of different lengths: lists of {matrix.shape[1]} and of {self._width} "
@@ -252,10 +226,14 @@ class _ParquetColumn(_StreamedColumn):
             )
         return matrix
 
-
-def _dtype(arrow: Any) -> np.dtype[Any]:
-    from pyarrow import types
-
-    value = arrow.value_type if types.is_dictionary(arrow) else arrow
-    dtype: np.dtype[Any] = np.dtype(value.to_pandas_dtype())
-    return dtype
+    def _texts(self, values: Any) -> Array:
+        if values.null_count:
+            raise self.error("has missing values. Fill or drop them first.")
+        codes, place = np.unique(values.indices.to_numpy(), return_inverse=True)
+        try:
+            texts = values.dictionary.take(codes).to_pylist()
+        except UnicodeDecodeError as error:
+            raise self.error(f"holds bytes that are no text ({error}). Save it again.") from error
+        found = np.empty(len(texts), dtype=object)
+        found[:] = texts
+        return found[place]

@@ -19,8 +19,6 @@ from trustsets.files.set_files import write_tables
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PartFolder", "PartWriter"]
-
 _SUFFIX = ".parquet"
 
 
@@ -29,12 +27,7 @@ _SUFFIX = ".parquet"
 class PartWriter:
     """Where parts go; a small value that can be sent to other processes.
 
-    Attributes
-    ----------
-    folder : path
-        On a file system that all processes share.
-    record : dict
-        Options, stored in every part.
+    The folder is on a file system that all processes share; every part holds the record.
     """
 
     folder: Path
@@ -65,15 +58,9 @@ class PartWriter:
 class PartFolder:
     """A folder in the making; use it as a context around the work of the writers.
 
-    Parameters
-    ----------
-    output : path
-        The folder must not exist yet, and the one it will be in must.
-    setting : JSON data
-        All that the parts depend on. Parts of an earlier, interrupted run with the same setting
-        are kept.
-    record : dict
-        Options to store in every part.
+    The output must not exist yet, and the folder it will be in must. `setting` is all that the
+    parts depend on, as JSON data: parts of an earlier, interrupted run with the same setting are
+    kept. The record is stored in every part.
     """
 
     def __init__(self, output: Path, setting: Any, record: dict[str, Any]) -> None:

@@ -5,33 +5,27 @@ what it was made from, so a damaged part, or one of other samples, is never used
 """
 
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, Self, final
 
-from trustsets._common.atomic import atomic_path, is_stream, real_place
+from trustsets._common.atomic import StrPath, atomic_path, is_stream, real_place
 from trustsets._common.resuming import WorkFolder
 from trustsets.errors import InputError
-
-__all__ = ["PartStore"]
+from trustsets.files.options import write_sidecar
+from trustsets.files.paths import file_digest
 
 _DIGITS = 16
 
 
 @final
 class PartStore:
-    """Numbered parts of an output; use it as a context.
+    """Numbered parts of an output file, whose folder must exist; use it as a context.
 
-    Parameters
-    ----------
-    output : path
-        The file to make; its folder must exist.
-    setting : JSON data
-        All that every part depends on; see `WorkFolder`.
+    `setting` is all that every part depends on, as JSON data; see `WorkFolder`.
     """
 
-    def __init__(self, output: str | os.PathLike[str], setting: Any) -> None:
+    def __init__(self, output: StrPath, setting: Any) -> None:
         self.output = Path(output)
         if self.output.is_dir():
             raise InputError(f"{self.output}: this is a folder; give the name of a file.")
@@ -75,33 +69,23 @@ class PartStore:
 
     def finish(
         self,
-        assemble: Callable[[IO[bytes]], None],
+        assemble: Callable[[IO[bytes]], object],
         check: Callable[[], None] = lambda: None,
-        beside: Callable[[str], tuple[Path, str]] | None = None,
+        record: dict[str, Any] | None = None,
     ) -> None:
         """Put the output in its place and remove the parts.
 
-        Parameters
-        ----------
-        assemble : callable
-            Writes the output to an open file.
-        check : callable
-            Called before the output appears; if it raises an error, the parts stay for the next
-            run.
-        beside : callable, optional
-            Maps the SHA-256 of the output to the place and the text of a small file beside it.
-            A pipe or a device gets none.
+        `assemble` writes the output to an open file. `check` is called before the output appears;
+        if it raises an error, the parts stay for the next run. A record is written beside the
+        output, unless this is a pipe or a device.
         """
         with atomic_path(self.output) as temporary:
             with temporary.open("wb") as file:
                 assemble(file)
-            with temporary.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = file_digest(temporary)
             check()
-        if beside is not None and not is_stream(self.output):
-            path, text = beside(digest)
-            with atomic_path(path) as temporary:
-                temporary.write_text(text, encoding="utf-8")
+        if record is not None and not is_stream(self.output):
+            write_sidecar(self.output, record, digest)
         self._folder.finish()
 
 

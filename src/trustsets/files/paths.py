@@ -12,20 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
 
-from trustsets._common.atomic import is_stream
+from trustsets._common.atomic import StrPath, is_stream
 from trustsets.errors import InputError
 
-__all__ = [
-    "Snapshot",
-    "arrow_file",
-    "check_output",
-    "content_digest",
-    "file_identity",
-    "part_files",
-    "plain_file",
-]
-
-StrPath = str | os.PathLike[str]
 _PARQUET_PART = re.compile(r"part-\d{6,}\.parquet")
 
 
@@ -68,14 +57,8 @@ def check_output(
 ) -> Path:
     """The path of an output that may be written.
 
-    Parameters
-    ----------
-    path : path
-        Its folder must exist, and its extension must be one of `suffixes`.
-    suffixes : sequence of str
-        Such as ``(".json",)``.
-    inputs : sequence of paths or None
-        What is read to make it; the output must not replace any of them.
+    Its folder must exist, its extension must be one of `suffixes`, and it must not replace any of
+    the `inputs` that are read to make it.
     """
     target = Path(path)
     if target.suffix.lower() not in suffixes:
@@ -88,21 +71,14 @@ def check_output(
     if target.is_dir():
         raise InputError(f"{target}: this is a folder; give the name of a file.")
     for given in inputs:
-        if given is not None and _same_file(target, Path(given)):
+        if given is None or is_stream(target):
+            continue
+        if target.exists() and Path(given).exists() and target.samefile(given):
             raise InputError(
                 f"{target}: it is the input {given} itself, which would be lost; give the result "
                 "another name."
             )
     return target
-
-
-def _same_file(one: Path, other: Path) -> bool:
-    if is_stream(one):
-        return False
-    try:
-        return one.samefile(other)
-    except OSError:
-        return False
 
 
 def file_identity(path: StrPath) -> list[Any]:
@@ -121,15 +97,16 @@ def content_digest(path: StrPath) -> str:
     """SHA-256 of the content of a file, or of the names and contents of a folder."""
     target = Path(path)
     if not target.is_dir():
-        return _file_digest(plain_file(target))
+        return file_digest(plain_file(target))
     whole = hashlib.sha256()
     for file in _files(target):
         name = os.fsencode(file.relative_to(target))
-        whole.update(b"%d:%s%s" % (len(name), name, _file_digest(plain_file(file)).encode()))
+        whole.update(b"%d:%s%s" % (len(name), name, file_digest(plain_file(file)).encode()))
     return whole.hexdigest()
 
 
-def _file_digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
+    """SHA-256 of the content of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

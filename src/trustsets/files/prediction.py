@@ -2,36 +2,29 @@
 
 import hashlib
 import logging
-import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from trustsets._common.arrays import Array
+from trustsets._common.atomic import StrPath
 from trustsets._common.progress import Advance, Progress, no_progress
 from trustsets._common.quantiles import check_alphas
-from trustsets._common.resuming import digest, identity
 from trustsets.errors import InputError
 from trustsets.files.memory import rows_that_fit
-from trustsets.files.naming import GROUP_PREFIX, ROW
-from trustsets.files.options import bound_record, sidecar
-from trustsets.files.parquet import scalar_values
+from trustsets.files.naming import ROW
 from trustsets.files.parts import PartStore
 from trustsets.files.paths import Snapshot, check_output, content_digest
-from trustsets.files.set_files import PREDICTION_SUFFIXES, has_sidecar, write_tables
+from trustsets.files.set_files import PREDICTION_SUFFIXES, write_tables
 from trustsets.files.source import OutputsFile, in_file, open_outputs
-from trustsets.files.tables import result_table
-from trustsets.outputs import ModelOutputs
+from trustsets.files.tables import predict_table
 from trustsets.predictors import Predictor, load
 from trustsets.status import Status
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-__all__ = ["BlockPredictor", "PredictionSummary", "open_for_prediction", "predict_file"]
 
 _log = logging.getLogger(__name__)
 
@@ -41,18 +34,9 @@ DEFAULT_MEMORY = 1 << 30
 @final
 @dataclass
 class PredictionSummary:
-    """What the sets of a file are like.
+    """What the sets of a file are like: how many have each size, and each status by its word.
 
-    Attributes
-    ----------
-    n, n_classes : int
-        Samples and classes.
-    sizes : Counter
-        How many sets have each size.
-    status : Counter
-        How many sets have each status, by its word.
-    continued : int
-        Samples that an earlier, interrupted run had done.
+    `continued` are the samples that an earlier, interrupted run had done.
     """
 
     n: int
@@ -61,10 +45,11 @@ class PredictionSummary:
     sizes: Counter[int] = field(default_factory=Counter)
     status: Counter[str] = field(default_factory=Counter)
 
-    def add(self, table: "pa.Table") -> None:
-        """Count the sets of a table."""
+    def add(self, table: "pa.Table") -> "pa.Table":
+        """Count the sets of a table, and return it."""
         self.sizes.update(table.column("size").to_pylist())
         self.status.update(table.column("status").to_pylist())
+        return table
 
     @property
     def mean_size(self) -> float:
@@ -98,9 +83,9 @@ class PredictionSummary:
 
 
 def predict_file(
-    model: str | os.PathLike[str],
-    outputs: str | os.PathLike[str],
-    result: str | os.PathLike[str],
+    model: StrPath,
+    outputs: StrPath,
+    result: StrPath,
     *,
     alpha: float = 0.1,
     memory: int = DEFAULT_MEMORY,
@@ -129,6 +114,8 @@ def predict_file(
         Given the number of samples, returns a context that gives a function, which is then called
         with the number of samples of each finished block.
     """
+    import pyarrow as pa
+
     target = check_output(result, PREDICTION_SUFFIXES, [model, outputs])
     kind = target.suffix.lower()
     before = Snapshot(model, outputs)
@@ -144,13 +131,10 @@ def predict_file(
         with progress(len(source)) as advance:
             summary = _predict_parts(work, rows, store, advance)
         _log.info("%s: %d samples were done before", target, summary.continued)
-        store.finish(
-            lambda file: _assemble(file, kind, store, record, summary),
-            before.check,
-            (lambda digest: (sidecar(target), bound_record(record, digest)))
-            if has_sidecar(target)
-            else None,
-        )
+        parts = (pa.ipc.open_file(store.read(number)) for number in range(len(store)))
+        tables = (summary.add(part.read_all()) for part in parts)
+        beside = None if kind == ".parquet" else record
+        store.finish(lambda file: write_tables(file, kind, tables, record), before.check, beside)
     return summary
 
 
@@ -162,60 +146,23 @@ def _predict_parts(
     summary = PredictionSummary(n, work.source.n_classes)
     for number, start in enumerate(range(0, n, rows)):
         block = work.read(start, min(start + rows, n))
-        source = block.digest()
+        source = _digest(block)
         if store.holds(number, source):
-            summary.continued += len(block.rows)
+            summary.continued += len(block)
         else:
             store.write(number, _to_bytes(work.predict(block)), source)
-        advance(len(block.rows))
+        advance(len(block))
     return summary
 
 
-def _assemble(
-    file: IO[bytes], kind: str, store: PartStore, record: dict[str, Any], summary: PredictionSummary
-) -> None:
-    """Write all parts to one file, and count what is in them."""
-
-    def tables() -> Iterator["pa.Table"]:
-        for number in range(len(store)):
-            table = _from_bytes(store.read(number))
-            summary.add(table)
-            yield table
-
-    write_tables(file, kind, tables(), record)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Block:
-    """Consecutive samples of a file, with the arrays that matter for their prediction.
-
-    Attributes
-    ----------
-    start : int
-        Row of the file with the first sample.
-    rows : array of shape (n,)
-        Numbers of the samples over all files; random draws are keyed on them.
-    numbers : dict of str to array of shape (n, width)
-        Logits or probabilities, and features where they are used.
-    values : dict of str to pyarrow.Array
-        Group columns, and columns to copy to the result.
-    """
-
-    start: int
-    rows: Array
-    numbers: dict[str, Array]
-    values: "dict[str, pa.Array]"
-
-    def digest(self) -> str:
-        """Digest of all that the sets of these samples depend on."""
-        texts = hashlib.sha256()
-        for name, values in self.values.items():
-            texts.update(f"{name} {values.type} ".encode())
-            for buffer in values.buffers():
-                texts.update(b"" if buffer is None else buffer)
-        numbers = digest(self.rows, *self.numbers.values())
-        return identity([list(self.numbers), numbers, texts.hexdigest()])
+def _digest(table: "pa.Table") -> str:
+    """Digest of the names, types and values of all columns."""
+    found = hashlib.sha256()
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        found.update(f"{name} {column.type} ".encode())
+        for buffer in (buffer for chunk in column.chunks for buffer in chunk.buffers()):
+            found.update(b"" if buffer is None else buffer)
+    return found.hexdigest()
 
 
 @final
@@ -223,12 +170,7 @@ class Block:
 class BlockPredictor:
     """Predicts ranges of rows of an open file; errors name the file and the row.
 
-    Attributes
-    ----------
-    predictor, source, alpha
-        Who predicts what, with which allowed miscoverage.
-    first_row : int
-        Number of the file's first sample where there are files before it.
+    `first_row` is the number of the file's first sample where there are files before it.
     """
 
     predictor: Predictor
@@ -236,35 +178,23 @@ class BlockPredictor:
     alpha: float
     first_row: int = 0
 
-    def read(self, start: int, stop: int) -> Block:
-        """Read the rows `start` up to `stop`."""
-        rows = np.arange(self.first_row + start, self.first_row + stop)
+    def read(self, start: int, stop: int) -> "pa.Table":
+        """Read the arrays of the rows `start` up to `stop` that their prediction depends on."""
         features = self.predictor.uses_features
-        numbers = self.source.numbers(start, stop, features=features)
-        return Block(start, rows, numbers, self.source.single_values(start, stop))
+        return self.source.table(start, stop, first_row=self.first_row, features=features)
 
-    def predict(self, block: Block) -> "pa.Table":
-        """Sets of a block, in the columns of `predict_table`."""
-        import pyarrow as pa
-
-        groups = {
-            name: scalar_values(block.values[GROUP_PREFIX + name], f"group column {name!r}")
-            for name in self.predictor.needed_groups
-        }
+    def predict(self, block: "pa.Table") -> "pa.Table":
+        """Sets of a block, as of `predict_table`."""
         try:
-            outputs = ModelOutputs(
-                **block.numbers, groups=groups, classes=self.predictor.classes_, rows=block.rows
-            )
-            sets = self.predictor.predict_set(outputs, alpha=self.alpha)
+            return predict_table(self.predictor, block, self.alpha, ids=self.source.roles.ids)
         except InputError as error:
-            raise in_file(self.source.path, error, block.start) from error
-        copied = {name: block.values[name] for name in self.source.roles.ids}
-        return result_table(pa.table({ROW: pa.array(block.rows)} | copied), sets)
+            start = block.column(ROW)[0].as_py() - self.first_row
+            raise in_file(self.source.path, error, start) from error
 
 
 def open_for_prediction(
     predictor: Predictor,
-    outputs: str | os.PathLike[str],
+    outputs: StrPath,
     *,
     ids: Sequence[str] = (),
     name: str = "the predictor",
@@ -273,12 +203,7 @@ def open_for_prediction(
     if reason := predictor.batch_dependence:
         raise InputError(f"{name}: {reason}.")
     source = open_outputs(outputs, groups=predictor.needed_groups, ids=ids)
-    n_classes = predictor.classes_.size
-    if source.n_classes != n_classes:
-        raise InputError(
-            f"{outputs}: array {source.roles.values!r} has {source.n_classes} classes, and "
-            f"{name} was calibrated with {n_classes}. Use outputs of the same classifier."
-        )
+    check_n_classes(source, predictor, name)
     names = None if source.roles.classes is None else source.classes
     if names is not None and not np.array_equal(names, predictor.classes_):
         raise InputError(
@@ -293,6 +218,16 @@ def open_for_prediction(
     return source
 
 
+def check_n_classes(source: OutputsFile, predictor: Predictor, name: str) -> None:
+    """See that outputs have as many classes as a predictor, which errors call `name`."""
+    if source.n_classes != predictor.classes_.size:
+        raise InputError(
+            f"{source.path}: array {source.roles.values!r} has {source.n_classes} classes, and "
+            f"{name} was calibrated with {predictor.classes_.size}. Use outputs of the same "
+            "classifier."
+        )
+
+
 def _to_bytes(table: "pa.Table") -> memoryview:
     import pyarrow as pa
 
@@ -300,9 +235,3 @@ def _to_bytes(table: "pa.Table") -> memoryview:
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
     return memoryview(sink.getvalue())
-
-
-def _from_bytes(content: bytes) -> "pa.Table":
-    import pyarrow as pa
-
-    return pa.ipc.open_file(pa.py_buffer(content)).read_all()

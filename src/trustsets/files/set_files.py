@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -23,14 +23,6 @@ from trustsets.status import Status
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "PREDICTION_SUFFIXES",
-    "has_sidecar",
-    "read_alpha",
-    "read_predictions",
-    "write_tables",
-]
-
 PREDICTION_SUFFIXES = (".parquet", ".csv", ".jsonl")
 DEFAULT_ALPHA = 0.1
 _CODES = {status.name.lower(): int(status) for status in Status}
@@ -42,21 +34,16 @@ _Row = tuple[list[Any], float | None, str]
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def has_sidecar(path: Path) -> bool:
-    """Whether the options need a file of their own."""
-    return path.suffix.lower() != ".parquet"
-
-
 def write_tables(
     file: IO[bytes], suffix: str, tables: Iterable["pa.Table"], record: dict[str, Any]
 ) -> None:
     """Write tables of predictions end to end; Parquet carries the record in its schema."""
-    writers: dict[str, Callable[..., None]] = {
-        ".parquet": _write_parquet,
-        ".csv": _write_csv,
-        ".jsonl": _write_lines,
-    }
-    writers[suffix](file, tables, record)
+    if suffix == ".parquet":
+        _write_parquet(file, tables, record)
+    else:
+        to_text = {".csv": _csv_text, ".jsonl": _json_text}[suffix]
+        for number, table in enumerate(tables):
+            file.write(to_text(table, number == 0).encode())
 
 
 def _write_parquet(file: IO[bytes], tables: Iterable["pa.Table"], record: dict[str, Any]) -> None:
@@ -72,17 +59,14 @@ def _write_parquet(file: IO[bytes], tables: Iterable["pa.Table"], record: dict[s
             writer.write_table(table.cast(schema), row_group_size=len(table))
 
 
-def _write_csv(file: IO[bytes], tables: Iterable["pa.Table"], record: dict[str, Any]) -> None:
-    first = True
-    for table in tables:
-        text = io.StringIO()
-        rows = csv.writer(text, lineterminator="\n")
-        if first:
-            rows.writerow([_no_formula(name) for name in table.column_names])
-        columns = [_csv_cells(name, table) for name in table.column_names]
-        rows.writerows(zip(*columns, strict=True))
-        file.write(text.getvalue().encode())
-        first = False
+def _csv_text(table: "pa.Table", first: bool) -> str:
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    if first:
+        rows.writerow([_no_formula(name) for name in table.column_names])
+    columns = [_csv_cells(name, table) for name in table.column_names]
+    rows.writerows(zip(*columns, strict=True))
+    return text.getvalue()
 
 
 def _csv_cells(name: str, table: "pa.Table") -> list[Any]:
@@ -98,29 +82,21 @@ def _no_formula(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
 
 
-def _write_lines(file: IO[bytes], tables: Iterable["pa.Table"], record: dict[str, Any]) -> None:
-    for table in tables:
-        lines = [
-            json.dumps(_without_infinity(row), ensure_ascii=False, allow_nan=False)
-            for row in table.to_pylist()
-        ]
-        file.write("".join(f"{line}\n" for line in lines).encode())
-
-
-def _without_infinity(row: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity: an infinite threshold is null, and the status says why."""
-    return row if math.isfinite(row["threshold"]) else row | {"threshold": None}
+def _json_text(table: "pa.Table", first: bool) -> str:
+    """One line a row; JSON has no infinity: such a threshold is null, and the status says why."""
+    rows = table.to_pylist()
+    for row in rows:
+        if not math.isfinite(row["threshold"]):
+            row["threshold"] = None
+    lines = (json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def read_predictions(path: Path, classes: Array) -> PredictionSets:
     """Prediction sets of a file that `trustsets predict` wrote.
 
-    Parameters
-    ----------
-    path : path
-        Parquet (a file or a folder of parts), CSV or JSON lines.
-    classes : array of shape (K,)
-        All class names, in the order of the columns of the outputs.
+    It is Parquet (a file or a folder of parts), CSV or JSON lines. `classes` are all class names,
+    in the order of the columns of the outputs.
     """
     alpha = read_alpha(path)
     readers = {".parquet": _parquet_rows, ".csv": _csv_rows, ".jsonl": _json_rows}
@@ -156,17 +132,10 @@ def read_alpha(path: Path) -> float:
     return float(alpha)
 
 
-def _read_batch(path: Path, rows: list[_Row], place: dict[Any, int]) -> tuple[Array, ...]:
+def _read_batch(path: Path, batch: list[_Row], place: dict[Any, int]) -> tuple[Array, ...]:
     """Mask, thresholds and status of some rows."""
-    sets, thresholds, status = zip(*rows, strict=True)
-    return (
-        _mask(path, [list(own) for own in sets], place),
-        np.array([math.inf if value is None else float(value) for value in thresholds]),
-        np.array([_CODES[word] for word in status], dtype=np.int8),
-    )
-
-
-def _mask(path: Path, sets: list[list[Any]], place: dict[Any, int]) -> Array:
+    given, thresholds, status = zip(*batch, strict=True)
+    sets = [list(own) for own in given]
     mask = np.zeros((len(sets), len(place)), dtype=bool)
     rows = np.repeat(np.arange(len(sets)), [len(own) for own in sets])
     try:
@@ -177,7 +146,11 @@ def _mask(path: Path, sets: list[list[Any]], place: dict[Any, int]) -> Array:
             "outputs of the same classifier, with the same class names."
         ) from error
     mask[rows, members] = True
-    return mask
+    return (
+        mask,
+        np.array([math.inf if value is None else float(value) for value in thresholds]),
+        np.array([_CODES[word] for word in status], dtype=np.int8),
+    )
 
 
 def _parquet_rows(path: Path) -> Iterator[_Row]:

@@ -4,7 +4,6 @@
 only those rows, except that a compressed array must be unpacked from its beginning.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._common.arrays import Array, check_finite
+from trustsets._common.atomic import StrPath
 from trustsets.errors import InputError
-from trustsets.files.columns import Column, check_texts, file_error, read_lines, text_array
+from trustsets.files.columns import Column, read_lines, text_array
 from trustsets.files.memory import check_fits
 from trustsets.files.naming import GROUP_PREFIX, ROW, Roles, find_roles
 from trustsets.files.numpy_files import folder_columns, npz_columns
@@ -27,19 +27,6 @@ from trustsets.outputs import ModelOutputs
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "READERS",
-    "OutputsFile",
-    "TrainingFile",
-    "in_file",
-    "list_array",
-    "named_labels",
-    "open_columns",
-    "open_outputs",
-    "read_classes",
-    "read_training",
-]
-
 READERS: dict[str, Callable[[Path], dict[str, Column]]] = {
     ".npz": npz_columns,
     ".parquet": parquet_columns,
@@ -50,11 +37,17 @@ READERS: dict[str, Callable[[Path], dict[str, Column]]] = {
 _LABEL_ROWS = 1 << 20
 
 
-def open_columns(path: str | os.PathLike[str]) -> dict[str, Column]:
+def open_columns(path: StrPath) -> dict[str, Column]:
     """Arrays of a file or folder by name; the extension says how to read it."""
     target = Path(path)
     if target.is_dir():
-        return _open_folder(target)
+        found = shard_columns(target) if is_shard_folder(target) else folder_columns(target)
+        if not found:
+            raise InputError(
+                f"{target}: this folder holds no .npy files; save logits.npy, features.npy and "
+                "labels.npy there."
+            )
+        return found
     plain_file(target)
     suffix = target.suffix.lower()
     if suffix not in READERS:
@@ -65,18 +58,8 @@ def open_columns(path: str | os.PathLike[str]) -> dict[str, Column]:
     return READERS[suffix](target)
 
 
-def _open_folder(path: Path) -> dict[str, Column]:
-    found = shard_columns(path) if is_shard_folder(path) else folder_columns(path)
-    if not found:
-        raise InputError(
-            f"{path}: this folder holds no .npy files; save logits.npy, features.npy and "
-            "labels.npy there."
-        )
-    return found
-
-
 def open_outputs(
-    path: str | os.PathLike[str],
+    path: StrPath,
     *,
     groups: Sequence[str] = (),
     ids: Sequence[str] = (),
@@ -121,18 +104,22 @@ class OutputsFile:
     def __init__(
         self, path: Path, columns: dict[str, Column], roles: Roles, classes: Any = None
     ) -> None:
-        self.path, self.roles = path, roles
-        self._columns = columns
-        self._values = _values_column(path, columns, roles)
-        self.n_classes = int(self._values.shape[1])
-        for name in (*roles.ids, *roles.groups.values()):
-            if name in (roles.values, roles.features):
-                raise columns[name].error(
-                    "holds a row of numbers for each sample; to be copied or to be a group it must "
-                    "hold one value."
-                )
-        for column in self._used():
-            _check_column(column, len(self), self._is_matrix(column))
+        self.path, self.roles, self._columns = path, roles, columns
+        if roles.values is None:
+            raise InputError(
+                f"{path}: there is no array 'logits' or 'probabilities'; there are "
+                f"{', '.join(sorted(columns)) or 'no arrays'}. Rename yours."
+            )
+        self._values = columns[roles.values]
+        matrices = [columns[name] for name in (roles.values, roles.features) if name]
+        single = (roles.labels, *roles.groups.values(), *roles.ids)
+        singles = [columns[name] for name in single if name]
+        for column in matrices:
+            _check_column(column, self._values, matrix=True)
+        for column in singles:
+            _check_column(column, self._values, matrix=False)
+        self._used = [*matrices, *singles]
+        self.n_classes = self._values.shape[1]
         self._given_classes = None if classes is None else np.asarray(classes)
 
     def __len__(self) -> int:
@@ -145,19 +132,23 @@ class OutputsFile:
     @property
     def row_bytes(self) -> int:
         """Bytes of one sample with all its arrays."""
-        return sum(column.row_bytes for column in self._used())
+        return sum(column.row_bytes for column in self._used)
 
     @cached_property
     def classes(self) -> Array | None:
         """Class names: as given, as in the file, or the distinct labels where these are texts."""
-        if self._given_classes is not None:
-            _check_count(self.path, self._given_classes, self.n_classes)
-            return self._given_classes
-        if self.roles.classes is not None:
-            return _class_names(self.path, self._columns, self.n_classes)
-        if self.roles.labels is None or self._columns[self.roles.labels].dtype.kind in "iub":
-            return None
-        return self._distinct_labels()
+        names = self._given_classes
+        if names is None and self.roles.classes is not None:
+            names = _class_names(self.path, self._columns)
+        if names is None and self.roles.labels is not None:
+            labels = self._columns[self.roles.labels]
+            return None if labels.dtype.kind in "iub" else self._distinct_labels(labels)
+        if names is not None and names.shape != (self.n_classes,):
+            raise InputError(
+                f"{self.path}: array 'classes' has shape {names.shape}, and there are "
+                f"{self.n_classes} classes. Give one name for each column of the logits."
+            )
+        return names
 
     def read(self, start: int = 0, stop: int | None = None) -> ModelOutputs:
         """Samples `start` up to `stop` with their labels; `rows` are the numbers in the file."""
@@ -165,11 +156,11 @@ class OutputsFile:
         fields: dict[str, Any] = self.numbers(start, stop)
         if self.roles.labels is not None:
             column = self._columns[self.roles.labels]
-            labels = _padded(column, _texts(column, start, stop))
+            labels = column.read_names(start, stop)
             fields["labels"] = named_labels(column, labels, self.classes, start)
-        columns = {group: self._columns[name] for group, name in self.roles.groups.items()}
         fields["groups"] = {
-            group: _padded(column, _texts(column, start, stop)) for group, column in columns.items()
+            group: self._columns[name].read_names(start, stop)
+            for group, name in self.roles.groups.items()
         }
         try:
             return ModelOutputs(**fields, classes=self.classes, rows=np.arange(start, stop))
@@ -183,44 +174,36 @@ class OutputsFile:
             names["features"] = self.roles.features
         found = {key: self._columns[name].read(start, stop) for key, name in names.items()}
         for key, name in names.items():
-            check_finite(found[key], f"{self.path}: array {name!r}", start)
+            check_finite(found[key], self._columns[name].described, start)
         return found
 
-    def single_values(self, start: int, stop: int) -> dict[str, "pa.Array"]:
-        """Group columns of samples, as ``group_NAME``, and columns to copy to a result."""
-        import pyarrow as pa
-
-        names = {GROUP_PREFIX + group: name for group, name in self.roles.groups.items()}
-        names |= {name: name for name in self.roles.ids}
-        columns = {key: self._columns[name] for key, name in names.items()}
-        return {key: pa.array(_texts(column, start, stop)) for key, column in columns.items()}
-
-    def table(self, start: int, stop: int, *, first_row: int = 0) -> "pa.Table":
+    def table(
+        self, start: int, stop: int, *, first_row: int = 0, features: bool = True
+    ) -> "pa.Table":
         """Samples `start` up to `stop` as an Arrow table for `predict_table`, without labels.
 
         `first_row` is the number of the file's first sample where there are files before it.
+        Groups are ``group_NAME``, and the columns to copy to a result keep their names.
         """
         import pyarrow as pa
 
-        rows = pa.array(np.arange(first_row + start, first_row + stop))
-        numbers = self.numbers(start, stop)
-        lists = {name: list_array(values) for name, values in numbers.items()}
-        return pa.table({ROW: rows} | lists | self.single_values(start, stop))
+        numbers = self.numbers(start, stop, features=features)
+        names = {GROUP_PREFIX + group: name for group, name in self.roles.groups.items()}
+        names |= {name: name for name in self.roles.ids}
+        return pa.table(
+            {ROW: pa.array(np.arange(first_row + start, first_row + stop))}
+            | {name: list_array(values) for name, values in numbers.items()}
+            | {
+                key: pa.array(self._columns[name].read_texts(start, stop))
+                for key, name in names.items()
+            }
+        )
 
-    def _used(self) -> list[Column]:
-        roles = self.roles
-        single = [name for name in (roles.values, roles.features, roles.labels) if name]
-        return [self._columns[name] for name in [*single, *roles.groups.values(), *roles.ids]]
-
-    def _is_matrix(self, column: Column) -> bool:
-        return column.name in (self.roles.values, self.roles.features)
-
-    def _distinct_labels(self) -> Array:
-        column = self._columns[str(self.roles.labels)]
+    def _distinct_labels(self, column: Column) -> Array:
         found: set[Any] = set()
         for start in range(0, len(self), _LABEL_ROWS):
             stop = min(start + _LABEL_ROWS, len(self))
-            found.update(_texts(column, start, stop).tolist())
+            found.update(column.read_texts(start, stop).tolist())
             if len(found) > self.n_classes:
                 break
         if len(found) != self.n_classes:
@@ -231,18 +214,6 @@ class OutputsFile:
                 "give --classes."
             )
         return text_array(self.path, column.name, sorted(found))
-
-
-def _texts(column: Column, start: int, stop: int) -> Array:
-    """Values of a column that may be texts."""
-    return check_texts(column, column.read(start, stop))
-
-
-def _padded(column: Column, values: Array) -> Array:
-    """Values with a text type where they are texts, if that takes no more memory than it may."""
-    if values.dtype.kind != "O":
-        return values
-    return text_array(column.path, column.name, values.tolist())
 
 
 def named_labels(column: Column, labels: Array, classes: Array | None, start: int = 0) -> Array:
@@ -260,128 +231,84 @@ def named_labels(column: Column, labels: Array, classes: Array | None, start: in
     return np.asarray(classes[codes])
 
 
-def read_classes(path: str | os.PathLike[str], n_classes: int | None = None) -> Array:
+def read_classes(path: StrPath) -> Array:
     """Class names from a text file with one a line, or from the array ``classes`` of a file."""
     target = Path(path)
     if target.suffix.lower() != ".txt":
-        return _class_names(target, open_columns(target), n_classes)
-    names = text_array(target, "classes", read_lines(target))
-    if n_classes is not None:
-        _check_count(target, names, n_classes)
-    return names
+        return _class_names(target, open_columns(target))
+    return text_array(target, "classes", read_lines(target))
 
 
-def _class_names(path: Path, columns: dict[str, Column], n_classes: int | None = None) -> Array:
-    name = find_roles(columns).classes
-    if name is None:
-        raise InputError(
-            f"{path}: there is no array 'classes'; there are {', '.join(sorted(columns))}."
-        )
-    column = columns[name]
+def _class_names(path: Path, columns: dict[str, Column]) -> Array:
+    column = _required(path, columns, "classes", find_roles(columns).classes, "")
     column.require_usable()
     if len(column.shape) != 1:
         raise column.error(f"has shape {column.shape}; it must be a list of names.")
-    if n_classes is not None:
-        _check_count(path, column, n_classes)
     check_fits(path, column.shape[0] * column.row_bytes)
-    return _padded(column, check_texts(column, column.read_all()))
+    return column.read_names(0, column.shape[0])
 
 
-def read_training(
-    path: str | os.PathLike[str], classes: Array | None = None
-) -> tuple[Array, Array]:
+def _required(
+    path: Path, columns: dict[str, Column], what: str, name: str | None, purpose: str
+) -> Column:
+    if name is None:
+        raise InputError(
+            f"{path}: there is no array {what!r}{purpose}; there are {', '.join(sorted(columns))}."
+        )
+    return columns[name]
+
+
+def read_training(path: StrPath, classes: Array | None = None) -> tuple[Array, Array]:
     """Features and labels of training samples, for the trust score; logits are not needed.
 
     Integer labels are positions in the array ``classes`` of the file if it has one, and else
     in `classes`.
     """
     training = TrainingFile(path)
-    return training.read_features(), training.read_labels(classes)
+    column, n = training.features, training.features.shape[0]
+    check_fits(column.path, 2 * n * column.row_bytes)
+    matrix = column.read(0, n)
+    check_finite(matrix, column.described)
+    return matrix, training.read_labels(classes)
 
 
 @final
 class TrainingFile:
-    """Features and labels of training samples on disk, checked but not read.
+    """Columns of features and labels of training samples, whose shapes agree."""
 
-    Attributes
-    ----------
-    features, labels : Column
-        Their shapes agree.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: StrPath) -> None:
         self._path = Path(path)
         self._columns = open_columns(self._path)
-        roles = find_roles(self._columns)
-        self._named = roles.classes is not None
-        self.features = self._required("features", roles.features)
-        self.labels = self._required("labels", roles.labels)
-        n = self.features.shape[0] if self.features.shape else 0
-        _check_column(self.features, n, matrix=True)
-        _check_column(self.labels, n, matrix=False)
-
-    def _required(self, name: str, role: str | None) -> Column:
-        if role is None:
-            raise InputError(
-                f"{self._path}: there is no array {name!r}, which the trust score needs of the "
-                f"training samples; there are {', '.join(sorted(self._columns))}."
-            )
-        return self._columns[role]
-
-    def read_features(self) -> Array:
-        """All features, which must be finite and fit into memory."""
-        column, n = self.features, self.features.shape[0]
-        check_fits(self._path, 2 * n * column.row_bytes)
-        matrix = column.read(0, n)
-        check_finite(matrix, f"{self._path}: array {column.name!r}")
-        return matrix
+        roles = self._roles = find_roles(self._columns)
+        purpose = ", which the trust score needs of the training samples"
+        self.features = _required(self._path, self._columns, "features", roles.features, purpose)
+        self.labels = _required(self._path, self._columns, "labels", roles.labels, purpose)
+        _check_column(self.features, self.features, matrix=True)
+        _check_column(self.labels, self.features, matrix=False)
 
     def read_labels(self, classes: Array | None = None) -> Array:
         """All labels, named as `read_training` says."""
-        if self._named:
+        if self._roles.classes is not None:
             classes = _class_names(self._path, self._columns)
-        labels = _padded(self.labels, _texts(self.labels, 0, self.labels.shape[0]))
+        labels = self.labels.read_names(0, self.labels.shape[0])
         return named_labels(self.labels, labels, classes)
 
 
-def _values_column(path: Path, columns: dict[str, Column], roles: Roles) -> Column:
-    if roles.values is None:
-        raise InputError(
-            f"{path}: there is no array 'logits' or 'probabilities'; there are "
-            f"{', '.join(sorted(columns)) or 'no arrays'}. Rename yours."
-        )
-    column = columns[roles.values]
+def _check_column(column: Column, first: Column, matrix: bool) -> None:
+    """Refuse an array of a wrong form, or of other samples than the `first` array."""
     column.require_usable()
-    if len(column.shape) != 2:
+    if len(column.shape) != 1 + matrix or 0 in column.shape:
+        wanted = "two dimensions, a row" if matrix else "shape (n,), one value"
         raise column.error(
-            f"has shape {column.shape}; it must have two dimensions, one row per sample and one "
-            "column per class."
+            f"has shape {column.shape}; it must have {wanted} per sample, not empty."
         )
-    return column
-
-
-def _check_column(column: Column, n: int, matrix: bool) -> None:
-    column.require_usable()
     kinds, what = ("fiub", "numbers") if matrix else ("iubUS", "integers or texts")
     if column.dtype.kind not in kinds:
         raise column.error(f"must hold {what}; its type is {column.dtype}. Convert it with astype.")
-    if len(column.shape) != 1 + matrix or 0 in column.shape:
-        wanted = "(n, width), one row per sample" if matrix else "(n,), one value per sample"
-        raise column.error(f"has shape {column.shape}; it must have shape {wanted}, not empty.")
-    if column.shape[0] != n:
+    if column.shape[0] != first.shape[0]:
         raise column.error(
-            f"has {column.shape[0]} rows, and the logits have {n}. Save the same samples in all "
-            "arrays."
-        )
-
-
-def _check_count(path: Path, names: Array | Column, n_classes: int) -> None:
-    if names.shape != (n_classes,):
-        raise file_error(
-            path,
-            "classes",
-            f"has shape {names.shape}, and there are {n_classes} classes. Give one name for each "
-            "column of the logits.",
+            f"has {column.shape[0]} rows, and the {first.name} have {first.shape[0]}. Save the "
+            "same samples in all arrays."
         )
 
 

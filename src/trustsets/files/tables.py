@@ -12,12 +12,9 @@ from trustsets.files.naming import RESULT, ROW, Roles, find_roles
 from trustsets.files.parquet import list_matrix, scalar_values
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor
-from trustsets.sets import PredictionSets
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-__all__ = ["RESULT", "predict_table", "result_table"]
 
 
 def predict_table(
@@ -57,27 +54,20 @@ def predict_table(
     >>> predict_table(predictor, batch, alpha=0.1).to_pylist()[1]
     {'id': 'y', 'set': ['b'], 'size': 1, 'threshold': 0.0, 'status': 'exact'}
     """
+    import pyarrow as pa
+
     roles = find_roles(table.column_names, predictor.needed_groups, ids)
     _check(predictor, table, roles)
     sets = predictor.predict_set(_outputs(predictor, table, roles), alpha=float(alpha))
-    return result_table(table.select(_copied(table, roles)), sets)
-
-
-def result_table(copied: "pa.Table", sets: PredictionSets) -> "pa.Table":
-    """Put the sets, in plain types that every Arrow consumer reads, after the copied columns."""
-    import pyarrow as pa
-
     found = sets.to_arrow()
+    # Plain types, which every Arrow consumer reads.
     names = found.schema.field("set").type.value_type
     plain = {"set": pa.list_(names), "size": pa.int32(), "status": pa.string()}
+    result = table.select([ROW, *roles.ids] if ROW in table.column_names else list(roles.ids))
     for name in RESULT:
         values = found.column(name)
-        copied = copied.append_column(name, values.cast(plain[name]) if name in plain else values)
-    return copied
-
-
-def _copied(table: "pa.Table", roles: Roles) -> list[str]:
-    return [ROW, *roles.ids] if ROW in table.column_names else list(roles.ids)
+        result = result.append_column(name, values.cast(plain[name]) if name in plain else values)
+    return result
 
 
 def _outputs(predictor: Predictor, table: "pa.Table", roles: Roles) -> ModelOutputs:

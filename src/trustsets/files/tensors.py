@@ -24,16 +24,6 @@ from trustsets.files.columns import (
 )
 from trustsets.files.paths import plain_file
 
-__all__ = [
-    "CLASS_FILE",
-    "MANIFEST",
-    "is_shard_folder",
-    "read_manifest",
-    "shard_columns",
-    "shard_path",
-    "tensor_columns",
-]
-
 MANIFEST = "manifest.json"
 """What a folder of shards says about itself."""
 _CLASSES = "classes"
@@ -48,8 +38,10 @@ _DTYPES = {
 
 def tensor_columns(path: Path) -> dict[str, Column]:
     """Tensors by name; class names may stand in the metadata, as a JSON list ``classes``."""
-    with _opened(path) as file:
-        found: dict[str, Column] = {name: _column(path, file, name) for name in file.keys()}
+    with opened(path) as file:
+        found: dict[str, Column] = {
+            name: _TensorColumn(path, name, file, name) for name in file.keys()
+        }
         metadata = file.metadata() or {}
     if _CLASSES in metadata and _CLASSES not in found:
         found[_CLASSES] = class_column(path, metadata[_CLASSES])
@@ -112,7 +104,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def _shard_fields(path: Path) -> dict[str, Column]:
     """Fields of one stored object, by the tree in its header."""
-    with _opened(path) as file:
+    with opened(path) as file:
         try:
             header = storage.parse_json((file.metadata() or {})[storage.FORMAT])
             state = storage.parse_json(header["tree"])["state"]
@@ -127,7 +119,7 @@ def _shard_fields(path: Path) -> dict[str, Column]:
                 f"{path}: not a shard that trustsets wrote ({error}); extract again."
             ) from error
         found: dict[str, Column] = {
-            name: _column(path, file, key, name) for name, key in tensors.items()
+            name: _TensorColumn(path, name, file, key) for name, key in tensors.items()
         }
     return found | {
         name: MemoryColumn(path, name, text_array(path, name, own)) for name, own in texts.items()
@@ -139,7 +131,8 @@ def _is(node: Any, kind: str) -> bool:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def opened(path: Path) -> Iterator[Any]:
+    """Open a safetensors file; an error names it."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -149,25 +142,22 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
 
 
-def _column(path: Path, file: Any, key: str, name: str | None = None) -> "_TensorColumn":
-    view = file.get_slice(key)
-    return _TensorColumn(path, name or key, key, tuple(view.get_shape()), str(view.get_dtype()))
-
-
 @final
 class _TensorColumn(Column):
     """One tensor; every read opens the file again, so that no mapped page stays in memory."""
 
-    def __init__(self, path: Path, name: str, key: str, shape: tuple[int, ...], kind: str) -> None:
+    def __init__(self, path: Path, name: str, file: Any, key: str) -> None:
+        view = file.get_slice(key)
         # An unknown type gets a dtype that no array may have; it is refused where it is used.
-        super().__init__(path, name, shape, np.dtype(_DTYPES.get(kind, "V2")))
+        dtype = np.dtype(_DTYPES.get(str(view.get_dtype()), "V2"))
+        super().__init__(path, name, tuple(view.get_shape()), dtype)
         self._key = key
 
     def read(self, start: int, stop: int) -> Array:
         """Rows from `start` up to `stop`."""
         if self.dtype.kind == "V":
             raise self.error("has a type that NumPy lacks. Save it as float32.")
-        with _opened(self.path) as file:
+        with opened(self.path) as file:
             return np.array(file.get_slice(self._key)[start:stop])
 
 

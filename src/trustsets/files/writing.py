@@ -1,14 +1,13 @@
 """Model outputs to files, as `open_outputs` reads them."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from trustsets._common.arrays import Array
-from trustsets._common.storage import atomic_path
+from trustsets._common.atomic import StrPath, atomic_path
 from trustsets.errors import InputError
 from trustsets.files.naming import GROUP_PREFIX
 from trustsets.files.options import OPTIONS
@@ -16,11 +15,9 @@ from trustsets.files.paths import check_output
 from trustsets.files.source import list_array
 from trustsets.outputs import ModelOutputs
 
-__all__ = ["WRITERS", "write_outputs"]
-
 
 def write_outputs(
-    path: str | os.PathLike[str], outputs: ModelOutputs, record: dict[str, Any] | None = None
+    path: StrPath, outputs: ModelOutputs, record: dict[str, Any] | None = None
 ) -> None:
     """Write outputs to an `.npz`, `.parquet` or `.safetensors` file, all of it or nothing.
 

@@ -7,6 +7,7 @@
 - `kernels`, `exact`: the search on the CPU (numba);
 - `partial`: the same search where the points lie in several places;
 - `torch_search`: the same search in torch, on a GPU or not;
+- `ratio`: what every trust score makes of these distances;
 - `approximate`: faster searches that may miss the nearest class.
 
 Nothing is imported here: each file needs other libraries, which are loaded only where it is used.

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trustsets._common.arrays import Floats
+from trustsets._common.progress import Advance
 from trustsets.neighbours.exact import ExactSearch
 from trustsets.neighbours.points import (
     BLOCK_ROWS,
     ClassDistances,
     ClassPoints,
-    FloatArray,
     IndexArray,
+    Queries,
+    ScaledRows,
 )
 from trustsets.neighbours.search import Search
 from trustsets.neighbours.sketch import PCA_ROWS, principal_directions
-
-__all__ = ["ClusterSearch", "measured_recall", "principal_reduction", "reduce_rows"]
 
 # Training points whose nearest other class is also searched exactly, to measure the recall.
 RECALL_SAMPLE = 1000
@@ -28,9 +29,7 @@ ROWS_PER_CLUSTER = 39
 CANDIDATES = 8
 
 
-def principal_reduction(
-    points: ClassPoints, components: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def principal_reduction(points: ClassPoints, components: int) -> tuple[Floats, Floats]:
     """Mean (d,) and leading principal directions (d, components) of the points."""
     rng = np.random.default_rng(0)
     total, dimension = points.shape
@@ -41,18 +40,12 @@ def principal_reduction(
     )
 
 
-def reduce_rows(
-    features: FloatArray,
-    scale: NDArray[np.float64],
-    mean: NDArray[np.float64],
-    directions: NDArray[np.float64],
-) -> NDArray[np.float32]:
+def reduce_rows(given: ScaledRows, mean: Floats, directions: Floats) -> NDArray[np.float32]:
     """Coordinates of the scaled rows along the directions, (n, components)."""
-    reduced = np.empty((len(features), directions.shape[1]), np.float32)
-    for start in range(0, len(features), BLOCK_ROWS):
+    reduced = np.empty((given.shape[0], directions.shape[1]), np.float32)
+    for start in range(0, given.shape[0], BLOCK_ROWS):
         block = slice(start, start + BLOCK_ROWS)
-        rows = features[block].astype(np.float64) * scale[block, None]
-        reduced[block] = (rows - mean) @ directions
+        reduced[block] = (given.rows(block) - mean) @ directions
     return reduced
 
 
@@ -68,7 +61,7 @@ def measured_recall(
     asked = rng.choice(total, min(RECALL_SAMPLE, total), replace=False)
     own = exact[1].codes[asked]
     truth, found = (
-        search.distances(points.features[asked], points.scale[asked], own).other_class
+        search.distances(Queries(points.features[asked], points.scale[asked], own)).other_class
         for search, points in (exact, approximate)
     )
     return float(np.mean(truth == found))
@@ -77,15 +70,8 @@ def measured_recall(
 class ClusterSearch:
     """Own class exactly, other classes among the points of the nearest clusters (FAISS IVF).
 
-    Parameters
-    ----------
-    points : ClassPoints
-    neighbour : int
-        As in `ExactSearch`.
-    probes : int
-        Clusters visited per query; all of them makes the search exact but for ties.
-    memory : int, optional
-        Bytes of working memory.
+    `probes` clusters are visited per query; all of them make the search exact but for ties. The
+    other parameters are those of `ExactSearch`.
     """
 
     def __init__(
@@ -109,50 +95,41 @@ class ClusterSearch:
     def _rows(self, some: slice) -> NDArray[np.float32]:
         return self.points.rows(some).astype(np.float32)
 
-    def distances(
-        self,
-        features: FloatArray,
-        scale: NDArray[np.float64],
-        own: IndexArray,
-        advance: Callable[[int], None] | None = None,
-    ) -> ClassDistances:
+    def distances(self, queries: Queries, advance: Advance | None = None) -> ClassDistances:
         """Distances as `ExactSearch.distances`, those to other classes perhaps too large.
 
         Each class among the points that FAISS finds is measured exactly; the nearest one counts.
         """
-        total = len(features)
-        own_distance = self.own_distances(features, scale, own)
-        classes = self._candidates(features, scale, own)
+        total = len(queries.own)
+        own_distance = self.own_distances(queries)
+        classes = self._candidates(queries)
         best, named = np.full(total, np.inf), np.full(total, -1, np.int64)
         for column in classes.T:
             # A class already named cannot get nearer.
             fresh = np.flatnonzero((column >= 0) & (column != named))
             if len(fresh) == 0:
                 continue
-            distance = self.own_distances(features[fresh], scale[fresh], column[fresh])
+            asked = replace(queries.take(fresh), own=column[fresh])
+            distance = self.own_distances(asked)
             closer = distance < best[fresh]
             best[fresh[closer]], named[fresh[closer]] = distance[closer], column[fresh[closer]]
         if advance is not None:
             advance(total)
         return ClassDistances(own_distance, best, named)
 
-    def own_distances(
-        self, features: FloatArray, scale: NDArray[np.float64], own: IndexArray
-    ) -> NDArray[np.float64]:
+    def own_distances(self, queries: Queries) -> Floats:
         """Distance to the own class, exactly."""
-        return self.exact.own_distances(features, scale, own)
+        return self.exact.own_distances(queries)
 
-    def _candidates(
-        self, features: FloatArray, scale: NDArray[np.float64], own: IndexArray
-    ) -> IndexArray:
+    def _candidates(self, queries: Queries) -> IndexArray:
         """Classes of the nearest points of other classes, in order; -1 past the last one found."""
         import faiss
 
         # One point names the nearest class, but the second neighbour may be nearer in another.
         asked = 1 if self.neighbour == 1 else CANDIDATES * self.neighbour
-        classes = np.full((len(features), asked), -1, np.int64)
-        order = np.argsort(own, kind="stable")
-        codes, firsts = np.unique(own[order], return_index=True)
+        classes = np.full((len(queries.own), asked), -1, np.int64)
+        order = np.argsort(queries.own, kind="stable")
+        codes, firsts = np.unique(queries.own[order], return_index=True)
         for code, chosen in zip(codes, np.split(order, firsts[1:]), strict=True):
             start, stop = (self.points.starts[code : code + 2]) if code >= 0 else (0, 0)
             parameters = faiss.SearchParametersIVF()
@@ -160,8 +137,8 @@ class ClusterSearch:
             parameters.nprobe, parameters.sel = self.probes, others
             for first in range(0, len(chosen), BLOCK_ROWS):
                 some = chosen[first : first + BLOCK_ROWS]
-                rows = features[some].astype(np.float64) * scale[some, None]
-                found = self._index.search(rows.astype(np.float32), asked, params=parameters)[1]
+                rows = queries.rows(some).astype(np.float32)
+                found = self._index.search(rows, asked, params=parameters)[1]
                 place = np.searchsorted(self.points.starts, found, side="right") - 1
                 classes[some] = np.where(found < 0, -1, place)
         return classes

@@ -16,21 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from trustsets._common.arrays import read_only
+from trustsets._common.arrays import Floats, read_only
 from trustsets._common.blocks import available_cores
+from trustsets._common.progress import Advance
 from trustsets.neighbours.kernels import collect, examine, seed
 from trustsets.neighbours.points import (
     BLOCK_ROWS,
     ClassDistances,
     ClassPoints,
-    FloatArray,
     IndexArray,
     NearestSquares,
     Pairs,
+    Queries,
 )
 from trustsets.neighbours.sketch import FAR, Sketch, build_sketch
-
-__all__ = ["WORKING_MEMORY", "ExactSearch"]
 
 # Bytes a search may use beyond the points, their sketches and its results, whatever n is.
 WORKING_MEMORY = 256 * 2**20
@@ -43,7 +42,7 @@ BLOCK_QUERIES = 2048
 COPIES_PER_QUERY = 5
 
 # The `state` of `kernels.examine`.
-_State = tuple[NDArray[np.float64], IndexArray, NDArray[np.float64], IndexArray]
+_State = tuple[Floats, IndexArray, Floats, IndexArray]
 
 
 @dataclass
@@ -61,7 +60,7 @@ class _Block:
 
     own: IndexArray
     head: NDArray[np.float32]
-    queries: tuple[NDArray[np.float64], NDArray[np.float32], NDArray[np.float64]]
+    queries: tuple[Floats, NDArray[np.float32], Floats]
     reference: tuple[NDArray[Any], ...]
     products: NDArray[np.float32]
     found: NDArray[np.int32]
@@ -133,36 +132,13 @@ class ExactSearch:
         sums = np.add.reduceat(self._head[:, :-1].astype(np.float64), self.points.starts[:-1])
         self._centres = (sums / (-2.0 * self.points.sizes[:, None])).astype(np.float32)
 
-    def distances(
-        self,
-        features: FloatArray,
-        scale: NDArray[np.float64],
-        own: IndexArray,
-        advance: Callable[[int], None] | None = None,
-    ) -> ClassDistances:
-        """Distances of the rows `features * scale[:, None]`.
+    def distances(self, queries: Queries, advance: Advance | None = None) -> ClassDistances:
+        """Distances of all queries; `advance` is told how many are done, for a progress bar."""
+        return self.nearest_squares(queries, advance).distances(queries.own, self.needed)
 
-        Parameters
-        ----------
-        features : (n, d) float array
-        scale : (n,) float64
-        own : (n,) int64
-            Position of each query's own class, -1 for none.
-        advance : callable, optional
-            Told the number of queries done, for a progress bar.
-        """
-        found = self.nearest_squares(features, scale, own, advance)
-        return found.distances(own, self.needed)
-
-    def nearest_squares(
-        self,
-        features: FloatArray,
-        scale: NDArray[np.float64],
-        own: IndexArray,
-        advance: Callable[[int], None] | None = None,
-    ) -> NearestSquares:
-        """Squared distances that can be merged with those to other points; as `distances`."""
-        total, width = len(features), int(self.needed.max())
+    def nearest_squares(self, queries: Queries, advance: Advance | None = None) -> NearestSquares:
+        """Squared distances that can be merged with those to other points."""
+        total, width = len(queries.own), int(self.needed.max())
         result = NearestSquares(
             np.empty((total, width)), np.empty(total), np.empty(total, np.int64)
         )
@@ -171,30 +147,22 @@ class ExactSearch:
             result.own[chosen] = self._own(block)
             result.other[chosen], result.other_class[chosen] = self._other(block)
 
-        self._each_block(work, features, scale, own, advance=advance)
+        self._each_block(work, queries, advance=advance)
         return result
 
-    def own_distances(
-        self, features: FloatArray, scale: NDArray[np.float64], own: IndexArray
-    ) -> NDArray[np.float64]:
+    def own_distances(self, queries: Queries) -> Floats:
         """Distance to the own class alone; infinite without one."""
-        result = np.empty(len(features))
+        result = np.empty(len(queries.own))
 
         def work(chosen: IndexArray, block: _Block) -> None:
             nearest = self._own(block)
             last = self.needed[block.own] - 1
             result[chosen] = np.sqrt(nearest[np.arange(len(chosen)), last])
 
-        self._each_block(work, features, scale, own)
+        self._each_block(work, queries)
         return result
 
-    def within(
-        self,
-        features: FloatArray,
-        scale: NDArray[np.float64],
-        own: IndexArray,
-        bound: NDArray[np.float64],
-    ) -> Pairs:
+    def within(self, queries: Queries, bound: Floats) -> Pairs:
         """Points of other classes at squared distance up to `bound`.
 
         Of each class there are the nearest points, no more than it needs, in no particular order.
@@ -205,29 +173,27 @@ class ExactSearch:
         def work(chosen: IndexArray, block: _Block) -> None:
             parts.append(self._within(block, chosen, bound[chosen]))
 
-        self._each_block(work, features, scale, own, extra=8 * lists)
+        self._each_block(work, queries, extra=8 * lists)
         return Pairs(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
     def _each_block(
         self,
         work: Callable[[IndexArray, _Block], None],
-        features: FloatArray,
-        scale: NDArray[np.float64],
-        own: IndexArray,
+        queries: Queries,
         extra: int = 0,
-        advance: Callable[[int], None] | None = None,
+        advance: Advance | None = None,
     ) -> None:
         """Call `work` with the numbers of some queries and their block, in threads.
 
         `extra` are the bytes that a query needs besides its copies.
         """
-        size = self._block_size(len(own), extra)
-        order = np.argsort(own, kind="stable")  # queries of one class are read together
+        size = self._block_size(len(queries.own), extra)
+        order = np.argsort(queries.own, kind="stable")  # queries of one class are read together
         parts = [order[start : start + size] for start in range(0, len(order), size)]
         counts = [Counts() for _ in parts]
 
         def run(chosen: IndexArray, count: Counts) -> int:
-            work(chosen, self._block(features, scale, own, chosen, count))
+            work(chosen, self._block(queries, chosen, count))
             return len(chosen)
 
         # Each thread calls BLAS for its own tile; BLAS threads below would only contend.
@@ -235,7 +201,7 @@ class ExactSearch:
             for done in _in_threads(run, parts, counts, threads=self.threads):
                 if advance is not None:
                     advance(done)
-        self.counts.pairs += len(own) * len(self._codes)
+        self.counts.pairs += len(queries.own) * len(self._codes)
         self.counts.survivors += sum(count.survivors for count in counts)
         self.counts.direct += sum(count.direct for count in counts)
 
@@ -248,23 +214,15 @@ class ExactSearch:
         share = max(total // (4 * self.threads), TILE_QUERIES)
         return int(min(max(room, 1), BLOCK_QUERIES, share))
 
-    def _block(
-        self,
-        features: FloatArray,
-        scale: NDArray[np.float64],
-        own: IndexArray,
-        chosen: IndexArray,
-        counts: Counts,
-    ) -> _Block:
-        rows = features[chosen].astype(np.float64)
-        rows *= scale[chosen, None]
+    def _block(self, queries: Queries, chosen: IndexArray, counts: Counts) -> _Block:
+        rows = queries.rows(chosen)
         seen = self.sketch.project(rows)
         drift, error = self.sketch.slack(seen.norm, self._radius)
         head = np.column_stack([seen.head, np.ones(len(chosen), np.float32)])
         points = self.points
         reference = (points.features, points.scale, self._rest, self._codes, self.needed)
         return _Block(
-            own[chosen],
+            queries.own[chosen],
             head,
             (rows, seen.rest, np.column_stack([seen.square, drift, error])),
             tuple(map(read_only, reference)),
@@ -282,13 +240,13 @@ class ExactSearch:
             np.full(size, -1, np.int64),
         )
 
-    def _own(self, block: _Block) -> NDArray[np.float64]:
+    def _own(self, block: _Block) -> Floats:
         """Squared distances to the nearest points of the own class; infinite without one."""
         state = self._state(len(block.own))
         self._read_classes(block, block.own, state)
         return state[2]
 
-    def _other(self, block: _Block) -> tuple[NDArray[np.float64], IndexArray]:
+    def _other(self, block: _Block) -> tuple[Floats, IndexArray]:
         """Squared distance to the nearest class but the own one, and that class.
 
         A near class, guessed by its centre, is read first: its distance then rejects almost
@@ -303,7 +261,7 @@ class ExactSearch:
         found = state[1] < len(self.needed)
         return state[0], np.where(found, state[1], -1)
 
-    def _within(self, block: _Block, chosen: IndexArray, bound: NDArray[np.float64]) -> Pairs:
+    def _within(self, block: _Block, chosen: IndexArray, bound: Floats) -> Pairs:
         """Pairs of a block of queries; `chosen` are their numbers."""
         classes = len(self.needed)
         nearest = np.full((len(chosen) * classes, int(self.needed.max())), np.inf)

@@ -11,14 +11,6 @@ from trustsets._common.arrays import to_numpy
 from trustsets.errors import InputError
 from trustsets.neighbours.points import FloatArray, IndexArray, row_squares
 
-__all__ = [
-    "as_labels",
-    "as_matrix",
-    "as_stored",
-    "class_codes",
-    "class_positions",
-]
-
 
 def as_matrix(value: Any, name: str, half: bool = False) -> FloatArray:
     """Check a matrix of features; other numbers than floats become float64, exactly.

@@ -32,8 +32,6 @@ from numpy.typing import NDArray
 
 from trustsets.engine.compiled import entry, inner
 
-__all__ = ["collect", "examine", "seed"]
-
 REASSOCIATE = {"reassoc", "nsz"}
 # Columns whose bounds are tested together before any of them is looked at alone.
 CHUNK = 64
@@ -123,15 +121,8 @@ def collect(
 ) -> int:
     """Write to `found` the tile's pairs that the bound leaves, as flat positions; return how many.
 
-    Parameters
-    ----------
-    tile, queries, unit
-        See the top of this file.
-    skipped : (n, 4) int64
-        Two ranges of points that a query ignores.
-    best : (n,) float64
-        Squared distances to beat.
-    found : (at least b w,) int32
+    A row of `skipped` (n, 4) holds two ranges of points that the query ignores, and `best` (n,) the
+    squared distances to beat. The other arguments are explained at the top of this file.
     """
     products, first, rows = tile
     allowance = queries[2]
@@ -230,18 +221,10 @@ def examine(
     A point enters the list of its class when it is no farther than the best distance of its query.
     Once a list holds the points that the class needs, its last entry is the distance to the class.
 
-    Parameters
-    ----------
-    found : (count,) int32
-        Flat positions in the tile.
-    tile, queries, reference, unit
-        See the top of this file.
-    state : best, best_class, nearest, current
-        Best squared distance of each query, the class at that distance, the nearest points of the
-        class being read, and that class.
-    every_class : bool
-        Keep the points of every class within `best`, which stays as it is. The list of query q and
-        class c is the row ``q * classes + c`` of `nearest`; the classes of `state` are not used.
+    The `state` is (best, best_class, nearest, current): the best squared distance of each query,
+    the class at that distance, the nearest points of the class being read, and that class. With
+    `every_class`, the points of every class within `best` are kept, and `best` stays as it is. The
+    list of query q and class c is then the row ``q * classes + c`` of `nearest`.
     """
     products, first, rows = tile
     full, sketches, allowance = queries

@@ -18,40 +18,30 @@ With `neighbour=1` the first round already is the result: a minimum over shards.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from trustsets._common.arrays import Floats
 from trustsets.neighbours.exact import ExactSearch
 from trustsets.neighbours.points import (
     ClassDistances,
     ClassPoints,
-    FloatArray,
     IndexArray,
     NearestSquares,
     Pairs,
+    Queries,
 )
-
-__all__ = ["ShardSearch", "merged_distances"]
-
-Squares = NDArray[np.float64]
 
 
 @final
 class ShardSearch:
     """The search of one shard, in the numbers that the classes have over all shards.
 
-    Parameters
-    ----------
-    points : ClassPoints
-        The points of the shard; every class of theirs has one.
-    places : (L,) int64
-        Positions of these classes among all, in increasing order: ties are then broken alike.
-    needed : (K,) int64
-        Points that stand for each of all classes: `min(size over all shards, neighbour)`.
-    memory : int, optional
-        Bytes of working memory.
+    Every class of `points` has one; `places` are the positions of these classes among all, in
+    increasing order: ties are then broken alike. `needed` (K,) are the points that stand for each
+    of all classes, `min(size over all shards, neighbour)`.
     """
 
     def __init__(
@@ -67,43 +57,33 @@ class ShardSearch:
         self._width = int(needed.max())
         self._search = ExactSearch(points, self._width, memory=memory, needed=needed[places])
 
-    def nearest(self, features: FloatArray, scale: Squares, own: IndexArray) -> NearestSquares:
-        """Give the shard's part of the first round; `own` are positions among all classes."""
-        found = self._search.nearest_squares(features, scale, self._local(own))
-        lists = np.full((len(own), self._width), np.inf)
+    def nearest(self, queries: Queries) -> NearestSquares:
+        """Give the shard's part of the first round; own classes are places among all classes."""
+        found = self._search.nearest_squares(self._local(queries))
+        lists = np.full((len(queries.own), self._width), np.inf)
         lists[:, : found.own.shape[1]] = found.own
         named = np.where(found.other_class < 0, -1, self._places[found.other_class])
         return NearestSquares(lists, found.other, named)
 
-    def within(
-        self, features: FloatArray, scale: Squares, own: IndexArray, bound: Squares
-    ) -> Pairs:
+    def within(self, queries: Queries, bound: Floats) -> Pairs:
         """Give the shard's part of the second round."""
-        found = self._search.within(features, scale, self._local(own), bound)
+        found = self._search.within(self._local(queries), bound)
         return Pairs(found.query, self._places[found.code], found.square)
 
-    def _local(self, own: IndexArray) -> IndexArray:
-        return np.where(own < 0, -1, self._here[own])
+    def _local(self, queries: Queries) -> Queries:
+        return replace(queries, own=np.where(queries.own < 0, -1, self._here[queries.own]))
 
 
 def merged_distances(
     first: Iterable[NearestSquares],
-    second: Callable[[Squares], Iterable[Pairs]],
+    second: Callable[[Floats], Iterable[Pairs]],
     own: IndexArray,
     needed: IndexArray,
 ) -> ClassDistances:
     """Distances over all shards, equal to those of one search of all points, bit for bit.
 
-    Parameters
-    ----------
-    first : iterable of NearestSquares
-        What `ShardSearch.nearest` gave in each shard.
-    second : callable
-        Given the bounds of the queries, what `ShardSearch.within` gives in each shard. Called if
-        any class needs more than one point.
-    own : (n,) int64
-        Positions of the own classes, -1 for none.
-    needed : (K,) int64
+    `first` is what `ShardSearch.nearest` gave in each shard. `second`, called if any class needs
+    more than one point, maps the bounds of the queries to what `ShardSearch.within` gives in each.
     """
     merged = _merge_nearest(first)
     if needed.max() > 1:
@@ -135,7 +115,7 @@ def _merge_nearest(parts: Iterable[NearestSquares]) -> NearestSquares:
 
 def _merge_pairs(
     parts: Iterable[Pairs], needed: IndexArray, total: int
-) -> tuple[Squares, IndexArray]:
+) -> tuple[Floats, IndexArray]:
     """Join second rounds: squared distance to the nearest other class, and that class.
 
     `total` is the number of queries.

@@ -8,25 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trustsets._common.arrays import Floats
 from trustsets._common.blocks import for_each_block, row_numbers
-
-__all__ = [
-    "BLOCK_ROWS",
-    "ZERO_NORM",
-    "ClassDistances",
-    "ClassPoints",
-    "FloatArray",
-    "IndexArray",
-    "NearestSquares",
-    "Pairs",
-    "row_scales",
-    "row_squares",
-    "search_points",
-    "sort_by_class",
-    "spread",
-    "squares_about",
-    "take_rows",
-]
 
 FloatArray = NDArray[np.floating[Any]]
 IndexArray = NDArray[np.int64]
@@ -38,38 +21,27 @@ BLOCK_ROWS = 4096
 
 
 class ClassDistances(NamedTuple):
-    """What a search returns for `n` queries.
+    """Distances of `n` queries to their own and to the nearest other class.
 
-    Attributes
-    ----------
-    own : (n,) float64
-        Distance to the query's own class; infinite where that class has no points.
-    other : (n,) float64
-        Distance to the nearest other class; infinite where there is none.
-    other_class : (n,) int64
-        Position of that class, the first one among equals; -1 where there is none.
+    They are infinite where there is no such class or it has no points. `other_class` is the
+    place of the other class, the first one among equals, and -1 where there is none.
     """
 
-    own: NDArray[np.float64]
-    other: NDArray[np.float64]
+    own: Floats
+    other: Floats
     other_class: IndexArray
 
 
 class NearestSquares(NamedTuple):
     """Squared distances of `n` queries to some of the points, to be merged with those to others.
 
-    Attributes
-    ----------
-    own : (n, k) float64
-        The nearest points of the query's own class in increasing order, infinite past the last.
-    other : (n,) float64
-        Distance to the nearest other class that has the points it needs here; else infinite.
-    other_class : (n,) int64
-        Position of that class, the first one among equals; -1 where there is none.
+    `own` (n, k) are the nearest points of the query's own class in increasing order, infinite past
+    the last. `other` is the distance to the nearest other class that has the points it needs here,
+    and else infinite; `other_class` is as in `ClassDistances`.
     """
 
-    own: NDArray[np.float64]
-    other: NDArray[np.float64]
+    own: Floats
+    other: Floats
     other_class: IndexArray
 
     def distances(self, own: IndexArray, needed: IndexArray) -> ClassDistances:
@@ -88,12 +60,12 @@ class Pairs(NamedTuple):
 
     query: IndexArray
     code: IndexArray
-    square: NDArray[np.float64]
+    square: Floats
 
 
 @dataclass(frozen=True)
-class ClassPoints:
-    """Points sorted by class, kept as they came; row `i` stands for `features[i] * scale[i]`.
+class ScaledRows:
+    """Rows kept as they came; row `i` stands for `features[i] * scale[i]`.
 
     Keeping the raw rows beside a float64 factor means that normalising never rounds them: two rows
     that are equal as given stay at distance 0, and close rows keep all the digits they came with.
@@ -103,18 +75,39 @@ class ClassPoints:
     features : (m, d) float32 or float64, or float16 for the torch search
     scale : (m,) float64
         `1 / norm` under normalisation (0 for a zero row), otherwise 1.
-    starts : (K + 1,) int64
-        Class `c` is the rows `starts[c]:starts[c + 1]`.
     """
 
     features: FloatArray
-    scale: NDArray[np.float64]
-    starts: IndexArray
+    scale: Floats
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Points and dimensions."""
+        """Rows and dimensions."""
         return self.features.shape[0], self.features.shape[1]
+
+    def rows(self, index: IndexArray | slice) -> Floats:
+        """Scaled rows in float64."""
+        taken = self.features[index].astype(np.float64)
+        taken *= self.scale[index, None]
+        return taken
+
+
+@dataclass(frozen=True)
+class Queries(ScaledRows):
+    """Rows whose classes are looked for; `own` is the place of each one's class, -1 for none."""
+
+    own: IndexArray
+
+    def take(self, index: IndexArray) -> Queries:
+        """Some of the queries."""
+        return Queries(self.features[index], self.scale[index], self.own[index])
+
+
+@dataclass(frozen=True)
+class ClassPoints(ScaledRows):
+    """Points sorted by class; class `c` is the rows `starts[c]:starts[c + 1]`."""
+
+    starts: IndexArray
 
     @property
     def sizes(self) -> IndexArray:
@@ -126,12 +119,6 @@ class ClassPoints:
         """Class of each point, (m,)."""
         return np.repeat(np.arange(len(self.starts) - 1), self.sizes)
 
-    def rows(self, index: IndexArray | slice) -> NDArray[np.float64]:
-        """Scaled rows in float64."""
-        taken = self.features[index].astype(np.float64)
-        taken *= self.scale[index, None]
-        return taken
-
     def keep(self, mask: NDArray[np.bool_]) -> ClassPoints:
         """Only the points where `mask` holds; every class must keep one."""
         sizes = np.add.reduceat(mask.astype(np.int64), self.starts[:-1])
@@ -139,13 +126,13 @@ class ClassPoints:
         return ClassPoints(self.features[mask], self.scale[mask], starts)
 
 
-def row_squares(features: FloatArray) -> NDArray[np.float64]:
+def row_squares(features: FloatArray) -> Floats:
     """Squared norm of each row, not finite where a number is not or its square is too large."""
 
-    def square(rows: slice) -> NDArray[np.float64]:
+    def square(rows: slice) -> Floats:
         wide = features[rows].astype(np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
-            squares: NDArray[np.float64] = np.einsum("ij,ij->i", wide, wide)
+            squares: Floats = np.einsum("ij,ij->i", wide, wide)
         return squares
 
     return row_numbers(square, *features.shape)
@@ -162,7 +149,7 @@ def take_rows(features: FloatArray, order: IndexArray) -> FloatArray:
     return taken
 
 
-def row_scales(features: FloatArray, normalize: bool) -> NDArray[np.float64]:
+def row_scales(features: FloatArray, normalize: bool) -> Floats:
     """Factor of each row: `1 / norm` in float64, 0 for a zero row, 1 without `normalize`.
 
     The norm is summed along the row alone, so it does not depend on the rest of the batch.
@@ -198,7 +185,7 @@ def spread(total: float, count: int) -> float:
     return float(f"{np.sqrt(total / count):.6g}") or 1.0
 
 
-def squares_about(features: FloatArray, mean: NDArray[np.float64]) -> float:
+def squares_about(features: FloatArray, mean: Floats) -> float:
     """Sum of the squared distances of the rows from `mean`, in blocks."""
     total = 0.0
     for start in range(0, len(features), BLOCK_ROWS):

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from trustsets._common.arrays import Floats
+from trustsets._common.progress import Advance
 from trustsets.errors import InputError
-from trustsets.neighbours.points import ClassDistances, ClassPoints, FloatArray, IndexArray
-
-__all__ = ["APPROXIMATIONS", "Search", "make_search"]
+from trustsets.neighbours.points import ClassDistances, ClassPoints, Queries
 
 APPROXIMATIONS = (None, "pca", "ivf")
 
@@ -19,18 +15,10 @@ APPROXIMATIONS = (None, "pca", "ivf")
 class Search(Protocol):
     """What every search of this folder can do."""
 
-    def distances(
-        self,
-        features: FloatArray,
-        scale: NDArray[np.float64],
-        own: IndexArray,
-        advance: Callable[[int], None] | None = None,
-    ) -> ClassDistances:
+    def distances(self, queries: Queries, advance: Advance | None = None) -> ClassDistances:
         """Distances to the own and the nearest other class."""
 
-    def own_distances(
-        self, features: FloatArray, scale: NDArray[np.float64], own: IndexArray
-    ) -> NDArray[np.float64]:
+    def own_distances(self, queries: Queries) -> Floats:
         """Distances to the own class."""
 
 
@@ -39,17 +27,9 @@ def make_search(
 ) -> Search:
     """Make the search of some points.
 
-    Parameters
-    ----------
-    points : ClassPoints
-    neighbour : int
-        Which nearest point of a class the distance to it is measured to.
-    device : str
-        ``"cpu"``, or a torch device.
-    probes : int, optional
-        Clusters that an approximate search visits (FAISS); None makes an exact search.
-    memory : int, optional
-        Bytes of working memory.
+    The distance to a class is that to its `neighbour`-th nearest point. `device` is ``"cpu"`` or a
+    torch device, `probes` the clusters that an approximate search visits (FAISS; None makes an
+    exact search), and `memory` the bytes of working memory.
     """
     if probes is not None:
         return _cluster_search(points, neighbour, probes, memory)

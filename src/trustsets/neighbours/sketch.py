@@ -14,14 +14,16 @@ as `a_q + b_x - 2 <(z, t)_q, (z, t)_x>`; `Sketch.slack` bounds the rounding erro
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.neighbours.points import FloatArray, IndexArray
+from trustsets._common.arrays import Floats
+from trustsets.neighbours.points import ClassPoints, FloatArray, IndexArray
 
-__all__ = ["FAR", "Costs", "Projection", "Sketch", "build_sketch", "principal_directions"]
+if TYPE_CHECKING:
+    from trustsets.neighbours.torch_search import TorchPoints
 
 # Most principal directions ever computed: beyond this a projection is no cheaper than the search.
 MAX_DIRECTIONS = 254
@@ -45,12 +47,8 @@ FAR = 2.0**40
 class Costs:
     """Relative times of the steps of a search; only their ratios matter.
 
-    Attributes
-    ----------
-    product : one multiply-add of the blocked matrix product.
-    pair : looking at one bound.
-    refine : the second bound of one survivor.
-    direct : one coordinate of a full distance.
+    They are one multiply-add of the matrix product, looking at one bound, the second bound of one
+    survivor, and one coordinate of a full distance.
     """
 
     product: float
@@ -82,8 +80,8 @@ class Projection:
 
     rest: NDArray[np.float32]
     head: NDArray[np.float32]
-    square: NDArray[np.float64]
-    norm: NDArray[np.float64]
+    square: Floats
+    norm: Floats
 
 
 @dataclass(frozen=True)
@@ -98,24 +96,19 @@ class Sketch:
         `k`; equal to `d` where pruning does not save time and the bound is the plain distance.
     unit : float
         A power of two that brings centred points near 1, so that float32 does not overflow.
-    survivors : float
-        Share of the points that the bound is expected to leave.
     """
 
-    mean: NDArray[np.float64]
-    basis: NDArray[np.float64] | None
+    mean: Floats
+    basis: Floats | None
     head: int
     unit: float
-    survivors: float
 
     @property
     def directions(self) -> int:
         """Coordinates kept, `r`."""
         return len(self.mean) if self.basis is None else int(self.basis.shape[1])
 
-    def slack(
-        self, norm: NDArray[np.float64], radius: float
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def slack(self, norm: Floats, radius: float) -> tuple[Floats, Floats]:
         """Return rounding allowances `(e, E)` of queries of centred norm `norm`.
 
         `radius` is the largest centred norm of a point; both are as `Projection` gives them.
@@ -140,7 +133,7 @@ class Sketch:
         """The same directions, in units that bring points of centred norm `radius` near 1."""
         return replace(self, unit=self.unit * float(2.0 ** -np.round(np.log2(radius))))
 
-    def project(self, rows: NDArray[np.float64]) -> Projection:
+    def project(self, rows: Floats) -> Projection:
         """Project scaled float64 rows (b, d)."""
         centred = rows - self.mean
         centred *= self.unit
@@ -161,22 +154,9 @@ class Sketch:
         return Projection(rest, head, np.einsum("ij,ij->i", wide, wide), norm)
 
 
-class Rows(Protocol):
-    """What a sketch needs to know of the points: `ClassPoints`, or the same on another device."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Points and dimensions."""
-
-    @property
-    def codes(self) -> IndexArray:
-        """Class of each point."""
-
-    def rows(self, index: IndexArray | slice) -> NDArray[np.float64]:
-        """Scaled rows in float64."""
-
-
-def build_sketch(points: Rows, costs: Costs = CPU_COSTS, neighbour: int = 1) -> Sketch:
+def build_sketch(
+    points: ClassPoints | TorchPoints, costs: Costs = CPU_COSTS, neighbour: int = 1
+) -> Sketch:
     """Choose centre, directions and head for `points` by the estimated cost of a search.
 
     The choice is deterministic and touches speed alone: any head gives the same distances.
@@ -191,16 +171,16 @@ def build_sketch(points: Rows, costs: Costs = CPU_COSTS, neighbour: int = 1) -> 
     unit = 1.0 if largest == 0.0 else float(2.0 ** -np.round(np.log2(largest)))
     narrow = (centred * unit).astype(np.float32)
     basis = principal_directions(narrow, min(dimension, MAX_DIRECTIONS), rng)
-    head, survivors = _choose_head(narrow, points.codes[chosen], basis, costs, neighbour)
+    head = _choose_head(narrow, points.codes[chosen], basis, costs, neighbour)
     if head >= dimension:
-        return Sketch(mean, None, dimension, unit, survivors)
+        return Sketch(mean, None, dimension, unit)
     kept = np.ascontiguousarray(basis[:, : max(head, min(REFINE, basis.shape[1]))])
-    return Sketch(mean, kept, head, unit, survivors)
+    return Sketch(mean, kept, head, unit)
 
 
 def principal_directions(
     centred: NDArray[np.float32], count: int, rng: np.random.Generator
-) -> NDArray[np.float64]:
+) -> Floats:
     """Leading principal directions of centred rows (n, d), by decreasing variance.
 
     They come as orthonormal columns (d, count). Above `EIGH_LIMIT` dimensions subspace iteration is
@@ -224,11 +204,11 @@ def principal_directions(
 def _choose_head(
     rows: NDArray[np.float32],
     codes: IndexArray,
-    basis: NDArray[np.float64],
+    basis: Floats,
     costs: Costs,
     neighbour: int,
-) -> tuple[int, float]:
-    """Head of least estimated cost, and the share of points it leaves, from centred rows.
+) -> int:
+    """Head of least estimated cost, from centred rows.
 
     A sample is sparser than all the points, so distances and survivors come out too large: the
     estimate errs towards longer heads.
@@ -238,10 +218,11 @@ def _choose_head(
     queries = rows[asked]
     foreign = codes[asked][:, None] != codes[None, :]
     if not foreign.any():
-        return dimension, 1.0
+        return int(dimension)
     squares = (np.einsum("ij,ij->i", queries, queries), np.einsum("ij,ij->i", rows, rows))
     full = squares[0][:, None] + squares[1] - 2.0 * (queries @ rows.T)
-    best = _kth_smallest(np.where(foreign, full, np.inf), neighbour)
+    column = min(neighbour, total) - 1
+    best = np.partition(np.where(foreign, full, np.inf), column, axis=1)[:, column]
     narrow = basis.astype(np.float32)
     seen = (queries @ narrow, rows @ narrow)
     plain = costs.product * (dimension + 1) + costs.pair
@@ -253,14 +234,7 @@ def _choose_head(
         survivor = costs.refine + min(reach / left, 1.0) * costs.direct * dimension if left else 0.0
         cost = costs.product * (head + 2) + costs.pair + left * survivor
         options.append((cost, head, left))
-    _, head, left = min(options)
-    return head, left
-
-
-def _kth_smallest(values: FloatArray, neighbour: int) -> FloatArray:
-    column = min(neighbour, values.shape[1]) - 1
-    smallest: FloatArray = np.partition(values, column, axis=1)[:, column]
-    return smallest
+    return int(min(options)[1])
 
 
 def _share_left(
@@ -272,12 +246,8 @@ def _share_left(
 ) -> float:
     """Share of pairs of different classes whose bound from `head` directions is not above `best`.
 
-    Parameters
-    ----------
-    seen : (q, r) and (p, r) coordinates of the queries and of the points
-    squares : their squared norms in all dimensions
-    best : (q,) squared distances
-    foreign : (q, p)
+    `seen` are the coordinates (q, r) of the queries and (p, r) of the points, `squares` their
+    squared norms in all dimensions.
     """
     left, right = seen[0][:, :head], seen[1][:, :head]
     norms = [np.einsum("ij,ij->i", side, side) for side in (left, right)]

@@ -7,26 +7,25 @@ between small ones. Products may run in TF32, whose rounding is part of the slac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from trustsets._common.arrays import Floats
+from trustsets._common.progress import Advance
 from trustsets.neighbours.points import (
     BLOCK_ROWS,
     ClassDistances,
     ClassPoints,
-    FloatArray,
     IndexArray,
+    Queries,
 )
 from trustsets.neighbours.sketch import FAR, Costs, build_sketch
-
-__all__ = ["TorchPoints", "TorchSearch"]
 
 # On a GPU products are nearly free and gathering survivors is not: prefer long heads.
 GPU_COSTS = Costs(product=1.0, pair=100.0, refine=40_000.0, direct=200.0)
@@ -73,10 +72,10 @@ class TorchPoints:
         """Scaled rows in float64, on the device."""
         return self.features[index].double() * self.scale[index, None]
 
-    def rows(self, index: IndexArray | slice) -> NDArray[np.float64]:
+    def rows(self, index: IndexArray | slice) -> Floats:
         """Scaled rows in float64, as NumPy."""
         where = index if isinstance(index, slice) else torch.from_numpy(index)
-        taken: NDArray[np.float64] = self.take(where).cpu().numpy()
+        taken: Floats = self.take(where).cpu().numpy()
         return taken
 
 
@@ -103,16 +102,8 @@ class _Pairs(NamedTuple):
 class TorchSearch:
     """Exact distances from queries to the classes of some points, on a torch device.
 
-    Parameters
-    ----------
-    points : ClassPoints or TorchPoints
-    neighbour : int
-        As in `ExactSearch`.
-    device : str
-        A torch device.
-    memory : int, optional
-        Bytes of working memory; by default 256 MiB on a CPU, and a quarter of what is free on a
-        GPU, at most 8 GiB.
+    The parameters are those of `ExactSearch`. The working memory is by default 256 MiB on a CPU,
+    and on a GPU a quarter of what is free, at most 8 GiB.
     """
 
     def __init__(
@@ -124,7 +115,9 @@ class TorchSearch:
     ) -> None:
         self.points = TorchPoints.of(points, device) if isinstance(points, ClassPoints) else points
         self.device = self.points.features.device
-        self.memory = _default_memory(self.device) if memory is None else memory
+        if memory is None and self.device.type == "cuda":
+            memory = int(min(torch.cuda.mem_get_info(self.device)[0] // 4, GPU_MEMORY))
+        self.memory = CPU_MEMORY if memory is None else memory
         self.sketch = build_sketch(self.points, GPU_COSTS, neighbour)
         self.needed = np.minimum(np.diff(self.points.starts), neighbour)
         self.pairs, self.survivors, self.direct = 0, 0, 0
@@ -171,18 +164,12 @@ class TorchSearch:
         full = torch.cat([coordinates, tail.sqrt()[:, None]], dim=1).float()
         return full, leading, leading.double().square().sum(dim=1), norm
 
-    def distances(
-        self,
-        features: FloatArray | Tensor,
-        scale: NDArray[np.float64] | Tensor,
-        own: IndexArray,
-        advance: Callable[[int], None] | None = None,
-    ) -> ClassDistances:
-        """Distances of the rows `features * scale[:, None]`; as `ExactSearch.distances`."""
-        total = len(features)
+    def distances(self, queries: Queries, advance: Advance | None = None) -> ClassDistances:
+        """Distances as those of `ExactSearch`; rows and scales may also be tensors."""
+        total = len(queries.own)
         result = ClassDistances(np.empty(total), np.empty(total), np.empty(total, np.int64))
         with _fast_products(self.device):
-            for chosen, block in self._blocks(features, scale, own):
+            for chosen, block in self._blocks(queries):
                 result.own[chosen] = self._own(block).cpu().numpy()
                 other, classes = self._other(block)
                 result.other[chosen] = other.cpu().numpy()
@@ -191,39 +178,26 @@ class TorchSearch:
                     advance(len(chosen))
         return result
 
-    def own_distances(
-        self,
-        features: FloatArray | Tensor,
-        scale: NDArray[np.float64] | Tensor,
-        own: IndexArray,
-    ) -> NDArray[np.float64]:
+    def own_distances(self, queries: Queries) -> Floats:
         """Distance to the own class alone."""
-        result = np.empty(len(features))
+        result = np.empty(len(queries.own))
         with _fast_products(self.device):
-            for chosen, block in self._blocks(features, scale, own):
+            for chosen, block in self._blocks(queries):
                 result[chosen] = self._own(block).cpu().numpy()
         return result
 
-    def _blocks(
-        self, features: FloatArray | Tensor, scale: NDArray[np.float64] | Tensor, own: IndexArray
-    ) -> Iterator[tuple[IndexArray, _Block]]:
+    def _blocks(self, queries: Queries) -> Iterator[tuple[IndexArray, _Block]]:
         """Yield the numbers of some queries, and their block; queries of a class are together."""
         room = int(QUERY_SHARE * self.memory / (32 * self.points.shape[1]))
         size = min(max(room, 1), TILE_QUERIES)
-        order = np.argsort(own, kind="stable")
+        order = np.argsort(queries.own, kind="stable")
         for start in range(0, len(order), size):
             chosen = order[start : start + size]
-            yield chosen, self._block(features, scale, own, chosen)
+            yield chosen, self._block(queries.take(chosen))
 
-    def _block(
-        self,
-        features: FloatArray | Tensor,
-        scale: NDArray[np.float64] | Tensor,
-        own: IndexArray,
-        chosen: IndexArray,
-    ) -> _Block:
-        rows = torch.as_tensor(features[chosen]).to(self.device).double()
-        rows *= torch.as_tensor(scale[chosen]).to(self.device)[:, None]
+    def _block(self, queries: Queries) -> _Block:
+        rows = torch.as_tensor(queries.features).to(self.device).double()
+        rows *= torch.as_tensor(queries.scale).to(self.device)[:, None]
         coordinates, head, square, norm = self._project(rows)
         drift, _ = self.sketch.slack(norm.cpu().numpy(), self._radius)
         span = norm + self._radius
@@ -232,24 +206,20 @@ class TorchSearch:
         products = 1.01 * TF32_UNIT if self.device.type == "cuda" else 0.0
         error = (terms + products) * (span * 1.00001) ** 2
         placed = torch.from_numpy(drift).to(self.device)
-        return _Block(own[chosen], rows, coordinates, head, square, placed, error)
+        return _Block(queries.own, rows, coordinates, head, square, placed, error)
 
     def _own(self, block: _Block) -> Tensor:
         """Distance to the own class; infinite without one."""
         best = self._nearby(block, block.own)
         sizes = np.diff(self.points.starts)
         for code in np.unique(block.own[block.own >= 0]):
-            if sizes[code] > DIRECT_POINTS:
-                self._read_large_class(block, int(code), best)
+            if sizes[code] > DIRECT_POINTS:  # `_nearby` saw a part of it
+                first, last = np.searchsorted(block.own, [code, code + 1])
+                some = slice(int(first), int(last))
+                start, stop = int(self.points.starts[code]), int(self.points.starts[code + 1])
+                part = _Block._make(each[some] for each in block)
+                best[some], _ = self._read(part, best[some], start, stop, [])
         return best.sqrt()
-
-    def _read_large_class(self, block: _Block, code: int, best: Tensor) -> None:
-        """Exact distance to a class of which `_nearby` saw a part."""
-        first, last = np.searchsorted(block.own, [code, code + 1])
-        some = slice(int(first), int(last))
-        start, stop = int(self.points.starts[code]), int(self.points.starts[code + 1])
-        part = _Block._make(each[some] for each in block)
-        best[some], _ = self._read(part, best[some], start, stop, [])
 
     def _other(self, block: _Block) -> tuple[Tensor, Tensor]:
         """Distance to the nearest class but the own one, and that class."""
@@ -389,12 +359,6 @@ class TorchSearch:
         named = torch.full((size,), len(self.needed), device=self.device)
         named.scatter_reduce_(0, query[tied], code[tied], "amin")
         return best, named
-
-
-def _default_memory(device: torch.device) -> int:
-    if device.type != "cuda":
-        return CPU_MEMORY
-    return int(min(torch.cuda.mem_get_info(device)[0] // 4, GPU_MEMORY))
 
 
 @contextmanager

@@ -201,7 +201,7 @@ def _from_files(name: str, data: Path, train: Path | None, groups: Sequence[str]
     if outputs.codes is None:
         raise InputError(f"{data}: holds no labels, which an experiment needs; add 'labels'.")
     column = open_columns(data).get(_TRUTH)
-    truth = None if column is None else column.read_all()
+    truth = None if column is None else column.read(0, column.shape[0] if column.shape else 1)
     points = None if train is None else read_training(train, outputs.classes)
     return Source(name, {POOL: outputs}, points, label_probabilities=truth)
 

@@ -37,6 +37,7 @@ from trustsets.errors import InputError, NotCalibratedError, StorageError
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
 from trustsets.predictors.class_facts import ClassFacts
+from trustsets.predictors.leave_one_out import relearn
 from trustsets.predictors.p_values import (
     PointPredictions,
     count_alphas,
@@ -81,6 +82,7 @@ class Predictor(BaseEstimator, ABC):
     trust: SupportsTrust | None = None
     randomized: bool = False
     state_: Calibrated
+    _task: Task | None = None
 
     @abstractmethod
     def _method(self) -> Method:
@@ -199,7 +201,7 @@ class Predictor(BaseEstimator, ABC):
             class_facts=facts,
         )
         facts.warn(state.classes, each_class=method.covers_each_class)
-        self.state_ = state
+        self.state_, self._task = state, task
         return self
 
     def predict_set(
@@ -222,12 +224,81 @@ class Predictor(BaseEstimator, ABC):
         observed = Observed(outputs, self.trust if trust is None else trust)
         scoring = state.scoring(self.score)
         found = self._thresholds(state.learned, observed, alphas, scoring)
-        mask = scoring.masks(outputs, found, allow_empty=self.allow_empty)
+        sets = self._sets(outputs, found, alphas)
+        return sets.at(alphas[0]) if single else sets
+
+    def leave_one_out(self, alpha: Any = 0.1) -> PredictionSets:
+        """Sets of the calibration samples, each as if it had been left out of calibration.
+
+        They are exact: each is the set that the predictor calibrated on all other samples would
+        give, so they show coverage and sizes without a test set. What was learned from tuning
+        samples (temperature, class biases, bin edges, the choice of a basis) stays fixed, and
+        tuning samples have no sets here. The order is that of `calibration_rows_`.
+
+        In closed form for `StandardConformal` and `MondrianConformal`, and by one path for each
+        sample for `ConditionalConformal`. Where basis functions depend on the label, and for the
+        other predictors, all is learned again for each sample, with a progress bar.
+
+        Parameters
+        ----------
+        alpha : float or sequence of float
+            As in `predict_set`.
+
+        Examples
+        --------
+        >>> from trustsets import ModelOutputs, StandardConformal
+        >>> rng = np.random.default_rng(0)
+        >>> logits = rng.normal(size=(500, 5))
+        >>> labels = (logits + rng.gumbel(size=(500, 5))).argmax(axis=1)
+        >>> outputs = ModelOutputs(logits=logits, labels=labels)
+        >>> sets = StandardConformal().calibrate(outputs).leave_one_out(alpha=0.1)
+        >>> float(sets.covers(labels).mean())
+        0.902
+        """
+        task, (alphas, single) = self._kept_task(), check_alphas(alpha)
+        found = self._thresholds_without(self._state().learned, task, alphas)
+        sets = self._sets(task.calibration.outputs, found, alphas)
+        return sets.at(alphas[0]) if single else sets
+
+    @property
+    def calibration_rows_(self) -> NDArray[np.int64]:
+        """Rows of the samples whose scores were kept, among those given to `calibrate`."""
+        return self._kept_task().calibration.outputs.rows
+
+    def _thresholds_without(
+        self, learned: Any, task: Task, alphas: tuple[float, ...]
+    ) -> SampleThresholds:
+        """Thresholds of the calibration samples, each without itself."""
+        scoring = self._state().scoring(self.score)
+
+        def thresholds(rest: Task, sample: Observed) -> SampleThresholds:
+            return self._thresholds(self._learn(rest), sample, alphas, scoring)
+
+        return relearn(task, thresholds)
+
+    def _kept_task(self) -> Task:
+        """The calibration samples, which are kept in memory only."""
+        self._state()
+        if self._task is None:
+            raise NotCalibratedError(
+                "files and copies do not hold the calibration samples; call calibrate with them."
+            )
+        return self._task
+
+    def __getstate__(self) -> Any:
+        # Copies in other processes answer for new samples; they need no calibration samples.
+        return {**super().__getstate__(), "_task": None}
+
+    def _sets(
+        self, outputs: ModelOutputs, found: SampleThresholds, alphas: tuple[float, ...]
+    ) -> PredictionSets:
+        """Compare the scores of all classes with thresholds."""
+        state = self._state()
+        mask = state.scoring(self.score).masks(outputs, found, allow_empty=self.allow_empty)
         # A full set always says why it is full.
         bounded = mask.all(axis=1) & np.isin(found.status, _FINITE)
         status = np.where(bounded, np.int8(Status.ABOVE_ALL_SCORES), found.status)
-        sets = PredictionSets(mask, found.values, status, alphas, state.classes)
-        return sets.at(alphas[0]) if single else sets
+        return PredictionSets(mask, found.values, status, alphas, state.classes)
 
     def predict_p(self, outputs: ModelOutputs, alphas: Any = None, *, trust: Any = None) -> Floats:
         """P-values of all classes, shape (m, K): the alpha at which each class leaves the set.

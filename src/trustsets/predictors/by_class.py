@@ -90,12 +90,13 @@ class RankCalibratedConformal(Predictor):
     y at :math:`\alpha - \epsilon_y^{k_y}` in the place of alpha, the set of x holds y if
     s(x, y) is at most :math:`q_y` and y is among the :math:`k_y` most likely classes of x.
 
-    Sets are smaller than those of ``MondrianConformal(by="class")`` where the classifier ranks a
-    class high. If the shares were the true probabilities of such ranks, coverage would be at
-    least 1 - alpha given each class. They are estimates from the calibration samples, so that
-    **nothing is guaranteed in finite samples**: coverage of a class can be lower than 1 - alpha
-    by about 1 / (n_y + 1), which is much for rare classes. A class without calibration samples
-    is in every set.
+    Sets are smaller than those of ``MondrianConformal(by="class")`` where ranks tell more about a
+    class than scores do. If the shares were the true probabilities of such ranks, coverage would
+    be at least 1 - alpha given each class. They are estimates from the calibration samples, so
+    that **nothing is guaranteed in finite samples**: coverage given a class can be lower than
+    1 - alpha by up to about :math:`1 / (n_y + 1)`. With fewer than 1 / alpha - 1 samples of y
+    the largest of their ranks decides alone, and y is covered with probability
+    :math:`n_y / (n_y + 1)` at least. A class without calibration samples is in every set.
 
     Parameters
     ----------
@@ -166,7 +167,7 @@ class RankCalibratedConformal(Predictor):
     def _guarantee(self, state: Calibrated) -> str:
         return (
             "none in finite samples. The coverage given a class with n calibration samples can be "
-            "lower than 1 - alpha by about 1 / (n + 1)."
+            "lower than 1 - alpha by up to about 1 / (n + 1)."
         )
 
 

@@ -18,6 +18,7 @@ from trustsets.outputs import ModelOutputs
 from trustsets.predictors.base import Predictor
 from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
 from trustsets.predictors.conditional_fit import TIE_SPREAD, ConditionalLearned
+from trustsets.predictors.leave_one_out import relearn
 from trustsets.predictors.thresholds import SampleThresholds, side_by_side
 from trustsets.predictors.tuning import Method
 from trustsets.recalibration import ClassBias, TemperatureScaling
@@ -208,6 +209,35 @@ class ConditionalConformal(Predictor):
         # s + draw <= threshold, as in calibration, with the draw on the other side.
         ties = learned.tie_spread * row_uniforms(scoring.seed, Stream.PREDICTION_TIES, keys)
         return side_by_side([(own.values - ties, own.status) for own in found], alphas)
+
+    def _thresholds_without(
+        self, learned: ConditionalLearned, task: Task, alphas: tuple[float, ...]
+    ) -> SampleThresholds:
+        if learned.basis.uses_label:
+            return self._relearned(learned, task, alphas)
+        order = np.lexsort((*learned.basis.design(task.calibration).T, learned.used_scores(task)))
+        outputs, seed = task.calibration.outputs, task.seed
+        draws = weight_draws(outputs, seed)[order] if self.randomized else None
+        found = side_by_side(learned.thresholds_without(alphas, draws), alphas)
+        values, status = np.empty_like(found.values), np.empty_like(found.status)
+        values[order], status[order] = found.values, found.status
+        if self.randomized:
+            ties = row_uniforms(seed, Stream.PREDICTION_TIES, outputs.draw_keys)
+            values -= learned.tie_spread * ties[:, None]
+        return SampleThresholds(values, status)
+
+    def _relearned(
+        self, learned: ConditionalLearned, task: Task, alphas: tuple[float, ...]
+    ) -> SampleThresholds:
+        """Thresholds without each sample by a fit for each; the chosen basis stays."""
+        scoring, classes = self._state().scoring(self.score), self._classes
+        basis = self.basis if learned.choice is None else learned.choice.basis
+
+        def thresholds(rest: Task, sample: Observed) -> SampleThresholds:
+            own = ConditionalLearned.of(basis, rest, self._tie_spread, classes)
+            return self._thresholds(own, sample, alphas, scoring)
+
+        return relearn(task, thresholds)
 
     def _candidate_thresholds(
         self,

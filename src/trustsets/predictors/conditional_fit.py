@@ -87,15 +87,13 @@ class ConditionalLearned(Learned):
             choice = choose_basis(task.tuning, task.tuning_scores())
             basis = choice.basis
         fitted = task.fit(basis if classes is None else basis + classes)
-        phi, scores = fitted.design(task.calibration), task.scores
+        phi = fitted.design(task.calibration)
         if phi.shape[0] < phi.shape[1]:
             raise InputError(
                 f"{phi.shape[0]} calibration samples cannot determine {phi.shape[1]} basis "
                 "functions; use a smaller basis or more samples."
             )
-        if tie_spread:
-            rows = task.calibration.outputs.rows
-            scores = scores + tie_spread * row_uniforms(task.seed, Stream.CALIBRATION_TIES, rows)
+        scores = _spread(task, tie_spread)
         # Sorted, so that the fit cannot depend on the order in which the samples came.
         order = np.lexsort((*phi.T, scores))
         penalty = fitted.penalty_rows(task.calibration)
@@ -212,6 +210,25 @@ class ConditionalLearned(Learned):
         found = ([fit.thresholds(phi) for fit in fits] for fits in self.fits_along(alphas))
         return [_limited([(own.values, own.status) for own in each]) for each in found]
 
+    def used_scores(self, task: Task) -> Floats:
+        """Scores of the calibration samples as they are in the fits, in the order of the task."""
+        return _spread(task, self.tie_spread)
+
+    def thresholds_without(
+        self, alphas: tuple[float, ...], draws: Floats | None
+    ) -> list[tuple[Floats, NDArray[np.int8]]]:
+        """Thresholds of the calibration samples, each without itself, in the order of `phi`."""
+        points = np.arange(len(self.phi))
+
+        def without(fit: QuantileModel) -> tuple[Floats, NDArray[np.int8]]:
+            found = fit.leave_one_out(points, None if draws is None else draws - fit.alpha)
+            return found.values, found.status
+
+        if draws is not None:
+            # As for new samples, thresholds are not limited then.
+            return [without(fits[0]) for fits in self.fits_along(alphas)]
+        return [_limited([without(fit) for fit in fits]) for fits in self.fits_along(alphas)]
+
     def candidates(self, observed: Observed) -> CandidateRows:
         """Rows of new samples with every candidate label."""
         basis, n_classes = self.basis, observed.outputs.n_classes
@@ -262,6 +279,14 @@ class ConditionalLearned(Learned):
         """Rebuild from `to_state`."""
         names = {stored: name for name, stored in _STORED.items()}
         return cls(**{names.get(name, name): value for name, value in state.items()})
+
+
+def _spread(task: Task, tie_spread: float) -> Floats:
+    """Scores of the calibration samples, with ties broken by small draws where asked for."""
+    if not tie_spread:
+        return task.scores
+    rows = task.calibration.outputs.rows
+    return task.scores + tie_spread * row_uniforms(task.seed, Stream.CALIBRATION_TIES, rows)
 
 
 def _limited(

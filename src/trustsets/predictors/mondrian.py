@@ -14,6 +14,7 @@ from trustsets.basis import Bins, FittedPartition, Groups, Partition
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.predictors.base import Predictor
 from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
+from trustsets.predictors.leave_one_out import quantiles_without
 from trustsets.predictors.thresholds import SampleThresholds, quantile_table
 from trustsets.predictors.tuning import Method
 from trustsets.recalibration import ClassBias, TemperatureScaling
@@ -226,6 +227,25 @@ class MondrianConformal(Predictor):
             np.where(unseen, -np.inf if self.paper_rules else np.inf, found.values[cells]),
             np.where(unseen, np.int8(Status.UNSEEN_GROUP), found.status[cells]),
         )
+
+    def _thresholds_without(
+        self, learned: MondrianLearned, task: Task, alphas: tuple[float, ...]
+    ) -> SampleThresholds:
+        if self.paper_rules:
+            return super()._thresholds_without(learned, task, alphas)
+        if learned.partition is not None:
+            cells = learned.partition.cells(task.calibration)
+            return SampleThresholds(*quantiles_without(task.scores, cells, alphas))
+        # A sample has left the cell of its own class alone.
+        codes = task.calibration.outputs.require_labels("leave_one_out")
+        table = quantile_table(learned.by_cell(), alphas)
+        values, status = quantiles_without(task.scores, codes, alphas)
+        found = table.of_classes(len(codes))
+        own, samples = np.array(found.values), np.arange(len(codes))
+        own[samples, codes] = values
+        statuses = np.broadcast_to(table.status, (len(codes), *table.status.shape)).copy()
+        statuses[samples, codes] = status
+        return SampleThresholds(own, statuses.max(axis=1))
 
     def _guarantee(self, state: Calibrated) -> str:
         if self.paper_rules:

@@ -9,6 +9,7 @@ from trustsets._common.arrays import Floats
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
 from trustsets.predictors.base import Predictor
 from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
+from trustsets.predictors.leave_one_out import quantiles_without
 from trustsets.predictors.thresholds import SampleThresholds, quantile_table
 from trustsets.predictors.tuning import Method
 from trustsets.recalibration import ClassBias, TemperatureScaling
@@ -116,6 +117,12 @@ class StandardConformal(Predictor):
     ) -> SampleThresholds:
         only = np.zeros(len(observed.outputs), dtype=np.int64)
         return quantile_table([learned.scores], alphas).of_cells(only)
+
+    def _thresholds_without(
+        self, learned: StandardLearned, task: Task, alphas: tuple[float, ...]
+    ) -> SampleThresholds:
+        only = np.zeros(len(task.scores), dtype=np.int64)
+        return SampleThresholds(*quantiles_without(task.scores, only, alphas))
 
     def _guarantee(self, state: Calibrated) -> str:
         return "the sets hold the true class with probability at least 1 - alpha."

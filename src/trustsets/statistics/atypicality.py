@@ -4,20 +4,16 @@ Unlike the other statistics it carries numbers fitted on training features.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Self, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trustsets._common.arrays import Array, Floats, column, floating_matrix, read_only
+from trustsets._common.arrays import Array, Codes, Floats, column, floating_matrix, read_only
 from trustsets._common.blocks import row_numbers
 from trustsets._common.storage import require, require_numbers, storable
 from trustsets.errors import InputError
 from trustsets.statistics.statistic import Observed, Statistic, Transform
-
-__all__ = ["Atypicality"]
-
 
 # Eigenvalues of the covariance below this fraction of the largest are rounding noise of
 # directions that the training features do not use (SciPy's rule for singular covariances).
@@ -146,28 +142,25 @@ class Atypicality(Statistic):
 
         def measured(block: slice) -> Floats:
             white = (features[block].astype(np.float64) - self.mean) @ self.whitening
-            # The square is computed again, without the cancellation of the expanded form that
-            # found the nearest centre.
-            gaps = white - self.centres[_nearest(white, self.centres)]
+            # The nearest centre by |z - c|^2 = |z|^2 - 2 z'c + |c|^2; the square is then computed
+            # again, without the cancellation of this form.
+            far = (self.centres * self.centres).sum(axis=1) - 2.0 * (white @ self.centres.T)
+            gaps = white - self.centres[far.argmin(axis=1)]
             return np.asarray(0.5 * (self.log_scale + (gaps * gaps).sum(axis=1)))
 
         return row_numbers(measured, len(features), features.shape[1] + len(self.centres))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Atypicality) and (
-            self.transform == other.transform
-            and self.log_scale == other.log_scale
-            and all(
-                np.array_equal(getattr(self, name), getattr(other, name))
-                for name in ("mean", "whitening", "centres")
-            )
+        return isinstance(other, Atypicality) and all(
+            np.array_equal(getattr(self, own.name), getattr(other, own.name))
+            for own in fields(self)
         )
 
     def __hash__(self) -> int:
         return hash((self.transform, self.log_scale, self.centres.shape))
 
 
-def _class_means(features: Array, codes: NDArray[np.int64], n_classes: int) -> Floats:
+def _class_means(features: Array, codes: Codes, n_classes: int) -> Floats:
     """Mean of each class."""
     from scipy.sparse import csr_array
 
@@ -179,7 +172,7 @@ def _class_means(features: Array, codes: NDArray[np.int64], n_classes: int) -> F
     return np.asarray(sums / np.bincount(codes, minlength=n_classes)[:, None])
 
 
-def _covariance(features: Array, codes: NDArray[np.int64], means: Floats) -> Floats:
+def _covariance(features: Array, codes: Codes, means: Floats) -> Floats:
     """Mean outer product of the deviations from the class means."""
     total = np.zeros((features.shape[1], features.shape[1]))
     for block in _fit_blocks(len(features)):
@@ -191,9 +184,3 @@ def _covariance(features: Array, codes: NDArray[np.int64], means: Floats) -> Flo
 def _fit_blocks(n: int) -> Iterator[slice]:
     """Blocks of rows: no float64 copy of all features, and few passes over the covariance."""
     return (slice(start, start + FIT_ROWS) for start in range(0, n, FIT_ROWS))
-
-
-def _nearest(points: Floats, centres: Floats) -> NDArray[np.int64]:
-    """Row of `centres` nearest to each point, by |z - c|^2 = |z|^2 - 2 z'c + |c|^2."""
-    distances = (centres * centres).sum(axis=1) - 2.0 * (points @ centres.T)
-    return np.asarray(distances.argmin(axis=1))

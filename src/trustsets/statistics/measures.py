@@ -10,8 +10,6 @@ from trustsets._common.storage import require, storable
 from trustsets.errors import InputError
 from trustsets.statistics.statistic import Observed, Statistic
 
-__all__ = ["ClassFrequency", "Confidence", "Entropy", "Margin", "Trust"]
-
 
 @final
 @storable

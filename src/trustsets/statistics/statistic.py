@@ -12,13 +12,11 @@ from typing import Any, Literal, Protocol, Self, final, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trustsets._common.arrays import Floats, to_numpy
+from trustsets._common.arrays import Codes, Floats, to_numpy
 from trustsets._common.blocks import for_each_block
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
-
-__all__ = ["FittedStatistic", "Observed", "Statistic", "SupportsTrust", "Transform"]
 
 Transform = Literal["raw", "log", "rank"]
 
@@ -38,12 +36,7 @@ class SupportsTrust(Protocol):
 class Observed:
     """Samples together with their trust; each statistic is computed once.
 
-    Parameters
-    ----------
-    outputs : ModelOutputs
-        The samples.
-    trust : SupportsTrust or array of shape (n,), optional
-        A fitted trust score, or the values that are known already.
+    `trust` is a fitted trust score, or an array of shape (n,) of values that are known already.
     """
 
     def __init__(
@@ -57,12 +50,13 @@ class Observed:
 
     def split(self, fraction: float, seed: int = 0) -> tuple[Self, Self]:
         """Split at random, as `ModelOutputs.split` does, into a first part and the rest."""
-        known = self.has_trust and self.trust_score is None
-        first, rest = (
-            type(self)(self.outputs.take(index), self.trust[index] if known else self.trust_score)
-            for index in self.outputs.split_indices(fraction, seed)
-        )
+        first, rest = (self.take(rows) for rows in self.outputs.split_indices(fraction, seed))
         return first, rest
+
+    def take(self, rows: Codes) -> Self:
+        """Some of the samples, by number; what is known of their trust is kept."""
+        known = self.has_trust and (self.trust_score is None or "trust" in vars(self))
+        return type(self)(self.outputs.take(rows), self.trust[rows] if known else self.trust_score)
 
     @property
     def confidence(self) -> Floats:

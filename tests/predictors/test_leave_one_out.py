@@ -1,0 +1,105 @@
+"""Sets of calibration samples, each as if it had been left out."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+from trustsets import (
+    APS,
+    Bins,
+    Classes,
+    ConditionalConformal,
+    Confidence,
+    Groups,
+    Intercept,
+    ModelOutputs,
+    MondrianConformal,
+    NotCalibratedError,
+    Polynomial,
+    Softmax,
+    StandardConformal,
+    load,
+)
+from trustsets.predictors import InterpolatedConformal, RankCalibratedConformal
+from trustsets.predictors.base import Predictor
+
+LINE = Intercept() + Polynomial(1, (Confidence(),))
+RANKS = Polynomial(3, (Confidence("rank"),), penalty=2.0)
+PREDICTORS = [
+    lambda: StandardConformal(),
+    lambda: StandardConformal(APS(own_mass="random"), allow_empty=True),
+    lambda: MondrianConformal(by="class"),
+    lambda: MondrianConformal(by=Groups("site")),
+    lambda: MondrianConformal(by=Bins((Confidence(),), (3,), ("quantile",))),
+    lambda: MondrianConformal.paper(by=Groups("site")),
+    lambda: ConditionalConformal(),
+    lambda: ConditionalConformal(basis=LINE),
+    lambda: ConditionalConformal(Softmax(), RANKS, allow_empty=True),
+    lambda: ConditionalConformal(basis=RANKS + Groups("site", penalty=2.0)),
+    lambda: ConditionalConformal(basis=Groups("site")),
+    lambda: ConditionalConformal(basis=LINE, randomized=True, allow_empty=True),
+    lambda: ConditionalConformal(basis=LINE + Classes(penalty=2.0)),
+    lambda: InterpolatedConformal(0.5),
+    lambda: RankCalibratedConformal(),
+]
+
+
+def some(seed: int, n: int, digits: int) -> ModelOutputs:
+    rng = np.random.default_rng(seed)
+    logits = (1.5 * rng.normal(size=(n, 3))).round(digits)
+    labels = (logits + rng.gumbel(size=(n, 3))).argmax(axis=1)
+    site = rng.choice(3, p=[0.6, 0.37, 0.03], size=n)
+    return ModelOutputs(logits=logits, labels=labels, groups={"site": site})
+
+
+@pytest.mark.parametrize("make", PREDICTORS)
+@pytest.mark.parametrize(("seed", "digits"), [(0, 9), (1, 1), (2, 0)])
+@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # groups of few samples
+def test_leaving_out_equals_calibrating_on_the_others(make, seed, digits):
+    predictor = make().calibrate(some(seed, 50, digits))
+    alphas = (0.1, 0.3)
+    sets = predictor.leave_one_out(alphas)
+    task = predictor._task
+    # The slow way: learn all anew for each sample.
+    slow = Predictor._thresholds_without(predictor, predictor.state_.learned, task, alphas)
+    expected = predictor._sets(task.calibration.outputs, slow, alphas)
+    np.testing.assert_array_equal(sets.mask, expected.mask)
+    np.testing.assert_array_equal(sets.status, expected.status)
+    np.testing.assert_allclose(sets.thresholds, expected.thresholds, rtol=1e-9, atol=1e-9)
+
+
+def test_rows_say_which_samples_were_left_out():
+    outputs = some(3, 200, 9)
+    predictor = ConditionalConformal(basis=RANKS).calibrate(outputs)
+    sets, rows = predictor.leave_one_out(0.2), predictor.calibration_rows_
+    assert len(sets) == len(rows) == predictor.state_.n < 200
+    misses = ~sets.covers(outputs.take(rows).labels)
+    # Coverage over the constant function holds on average over calibrations, and here nearly.
+    assert misses.mean() < 0.2 + 0.05
+
+
+@pytest.mark.statistical
+def test_coverage_left_out_is_coverage():
+    """Over many calibrations the share of covered left-out samples is that of new samples."""
+    ours, theirs = [], []
+    for seed in range(80):
+        predictor = ConditionalConformal(basis=LINE, allow_empty=True)
+        calibration, test = some(seed, 150, 9), some(500 + seed, 600, 9)
+        predictor.calibrate(calibration)
+        ours.append(predictor.leave_one_out(0.2).covers(calibration.labels).mean())
+        theirs.append(predictor.predict_set(test, 0.2).covers(test.labels).mean())
+    error = np.std(np.subtract(ours, theirs)) / np.sqrt(80)
+    assert abs(np.mean(ours) - np.mean(theirs)) < 4.0 * error
+
+
+def test_files_and_copies_do_not_hold_the_samples(tmp_path):
+    predictor = StandardConformal().calibrate(some(0, 60, 9))
+    predictor.save(tmp_path / "p.trustsets")
+    others = load(tmp_path / "p.trustsets"), copy.deepcopy(predictor)
+    for other in (*others, pickle.loads(pickle.dumps(predictor))):
+        with pytest.raises(NotCalibratedError, match="do not hold the calibration samples"):
+            other.leave_one_out()
+    with pytest.raises(NotCalibratedError, match="not calibrated"):
+        StandardConformal().leave_one_out()
