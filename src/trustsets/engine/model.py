@@ -255,7 +255,7 @@ class QuantileModel:
         return rows
 
     def _follow(
-        self, rows: FloatArray, weights: FloatArray, follows: BoolArray | None
+        self, rows: FloatArray, weights: FloatArray, follows: BoolArray | None = None
     ) -> Thresholds:
         """Run the paths in threads; a point's result does not depend on how rows are split."""
         out, starts = blank_thresholds(len(rows)), np.empty(len(rows), np.int64)
@@ -287,6 +287,8 @@ class QuantileModel:
         Their status becomes `EXACT`, `HIGH_LEVERAGE` or, after a linear program, `FALLBACK`.
         """
         left = np.flatnonzero(result.status == Status.FALLBACK)
+        if len(left) == 0:
+            return
         solved: list[Solved] = []
 
         def run(i: int) -> None:

@@ -20,6 +20,8 @@ parameters), `_learn`, `_could_learn`, `_thresholds` and `_guarantee`. It overri
 import logging
 import os
 from abc import ABC, abstractmethod
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
@@ -384,8 +386,9 @@ class Predictor(BaseEstimator, ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the predictor to a file that `trustsets.load` reads; no pickle, atomic."""
-        self._state()
-        storage.write(path, self)
+        state, copied = self._state(), copy(self)
+        copied.state_ = replace(state, learned=state.learned.with_starts())
+        storage.write(path, copied)
 
     def to_state(self) -> dict[str, Any]:
         """Parameters and calibrated state, for `storage`."""
