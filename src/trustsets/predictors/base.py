@@ -316,7 +316,7 @@ class Predictor(BaseEstimator, ABC):
             New samples; labels are not used.
         alphas : sequence of float, optional
             The grid. P-values are among these numbers and 1. Default: 100 numbers from 0.001 to
-            0.98, finer near 0.
+            0.98, finer near 0, without those that are too small for the calibration samples.
         trust : array of shape (m,), optional
             As in `predict_set`.
 
@@ -329,7 +329,7 @@ class Predictor(BaseEstimator, ABC):
         >>> predictor.predict_p(outputs.take([0]), [0.05, 0.1, 0.2, 0.3, 0.5])
         array([[1. , 0.3, 0.1]])
         """
-        grid = grid_of(alphas)
+        grid = grid_of(alphas, self._state().learned.smallest_alpha)
         counts = self._count_alphas(outputs, grid, trust)[0]
         if not self.allow_empty:
             # As in `predict_set`: if the smallest set is empty, all sets get the class.
@@ -346,7 +346,7 @@ class Predictor(BaseEstimator, ABC):
         Parameters are those of `predict_p`. Classes that are in a set only because it would be
         empty do not count, so that a low credibility shows a sample that no class suits.
         """
-        grid = grid_of(alphas)
+        grid = grid_of(alphas, self._state().learned.smallest_alpha)
         counts, scores = self._count_alphas(outputs, grid, trust)
         return point_predictions(p_from_counts(counts, grid), scores, self.classes_)
 

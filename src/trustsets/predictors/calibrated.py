@@ -54,6 +54,11 @@ class Learned(ABC):
     def conditions_on(self) -> FittedBasis | None:
         """What thresholds of a sample depend on; None where all samples have the same."""
 
+    @property
+    def smallest_alpha(self) -> float:
+        """The smallest alpha that is worth asking for, where none is given."""
+        return 0.0
+
     @abstractmethod
     def check_belongs(self, n: int, n_classes: int) -> None:
         """Refuse what cannot come from so many samples and classes, for `storage`."""
