@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from trustsets.metrics import compare, evaluate
     from trustsets.outputs import ModelOutputs
+    from trustsets.planning import plan
     from trustsets.predictors import (
         ClusteredConformal,
         ConditionalConformal,
@@ -93,6 +94,7 @@ _HOME = {
     "evaluate": "metrics",
     "load": "predictors",
     "oracle_sets": "predictors",
+    "plan": "planning",
     "write_report": "report",
 }
 
@@ -138,6 +140,7 @@ __all__ = [
     "evaluate",
     "load",
     "oracle_sets",
+    "plan",
     "write_report",
 ]
 

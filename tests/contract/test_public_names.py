@@ -49,6 +49,7 @@ PINNED = {
     "evaluate",
     "load",
     "oracle_sets",
+    "plan",
     "write_report",
 }
 
