@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         TrustSetsWarning,
     )
     from trustsets.metrics import compare, evaluate
+    from trustsets.monitor import Monitor
     from trustsets.outputs import ModelOutputs
     from trustsets.planning import plan
     from trustsets.predictors import (
@@ -73,6 +74,7 @@ _HOME = {
     "Margin": "statistics",
     "ModelOutputs": "outputs",
     "MondrianConformal": "predictors",
+    "Monitor": "monitor",
     "NotCalibratedError": "errors",
     "PluginConformal": "predictors",
     "Polynomial": "basis",
@@ -119,6 +121,7 @@ __all__ = [
     "Margin",
     "ModelOutputs",
     "MondrianConformal",
+    "Monitor",
     "NotCalibratedError",
     "PluginConformal",
     "Polynomial",

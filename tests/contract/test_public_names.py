@@ -27,6 +27,7 @@ PINNED = {
     "Margin",
     "ModelOutputs",
     "MondrianConformal",
+    "Monitor",
     "NotCalibratedError",
     "PluginConformal",
     "Polynomial",

@@ -12,6 +12,7 @@ from trustsets.cli.calibrate import calibrate
 from trustsets.cli.demo import demo
 from trustsets.cli.evaluate import evaluate
 from trustsets.cli.extract import extract
+from trustsets.cli.monitor import monitor
 from trustsets.cli.options import Command, expanded
 from trustsets.cli.paper import paper
 from trustsets.cli.plan import plan
@@ -57,7 +58,7 @@ def root(
     console.reset()
 
 
-for command in (demo, extract, plan, calibrate, predict, evaluate, report):
+for command in (demo, extract, plan, calibrate, predict, evaluate, report, monitor):
     app.command(cls=Command)(expanded(command))
 app.command()(expanded(warmup, config=False))
 app.add_typer(paper)

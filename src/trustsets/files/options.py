@@ -25,7 +25,10 @@ _UNMARKED = (".csv", ".jsonl")
 OPTIONS_FACT = "Options"
 """Fact of a report that holds its record."""
 _DIGEST = "sha256"
-_ACTING = {"extract": ("model", "transform")}
+_ACTING = {
+    "extract": ("model", "transform"),
+    "monitor": ("state", "history", "metrics", "page"),
+}
 _PAGE_DATA = re.compile(r'<script type="application/json" id="[\w-]+">(.*?)</script>', re.DOTALL)
 
 
