@@ -81,7 +81,13 @@ def predictor_of(method: str, world: World, seed: int) -> Any:
 
 
 def run_stream(
-    world: World, seed: int, length: int, method: str, kind: str | None, with_reference: bool = True
+    world: World,
+    seed: int,
+    length: int,
+    method: str,
+    kind: str | None,
+    batch: int = BATCH,
+    with_reference: bool = True,
 ) -> tuple[int, list[Any]]:
     """Labelled samples until the first alarm (0 for none), and the tests that gave it."""
     rng = np.random.default_rng(seed)
@@ -91,11 +97,11 @@ def run_stream(
     monitor = Monitor(
         predictor, 0.1, reference=reference, false_alarm=FALSE_ALARM, random_state=seed
     )
-    for start in range(0, length, BATCH):
-        monitor.observe(world.draw(rng, BATCH, kind if start >= CHANGE else None))
+    for start in range(0, length, batch):
+        monitor.observe(world.draw(rng, batch, kind if start >= CHANGE else None))
         found = monitor.verdict()
         if found.alarm:
-            return start + BATCH, list(found.alarms)
+            return start + batch, list(found.alarms)
     return 0, []
 
 
@@ -104,7 +110,8 @@ def false_alarms(world: World, streams: int, length: int, method: str, reference
     kinds: Counter[str] = Counter()
     total = 0
     for seed in range(streams):
-        at, alarms = run_stream(world, seed, length, method, None, reference)
+        # A monitor looks after every sample, whatever the batches: large ones only save time.
+        at, alarms = run_stream(world, seed, length, method, None, length, reference)
         total += at > 0
         kinds.update({test.kind for test in alarms})
     share = total / streams

@@ -90,11 +90,31 @@ def test_wrong_words_are_one_line(run, folder, batches):
     assert done.code == 2 and "h.parquet" in done.err
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_an_end_between_state_and_history_is_made_up_for(run, folder, batches, again, monkeypatch):
+    from trustsets.monitor import runs
+
+    def stop(path, monitor):
+        if len(monitor.batches) == 2:
+            raise KeyboardInterrupt
+
+    words = ["--state", "s.trustsets", "--history", "h.parquet", "-q", "--time", "now"]
+    run("monitor", "model.trustsets", batches[0], *words)
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "append_history", stop)
+        assert run("monitor", "model.trustsets", batches[1], *words).code not in (0, 3)
+    assert max(pq.read_table("h.parquet")["batch"].to_pylist()) == 1
+    for name in batches[1:3] if again else batches[2:3]:
+        assert run("monitor", "model.trustsets", name, *words).code == 0
+    rows = [row for row in pq.read_table("h.parquet").to_pylist() if row["kind"] == "all"]
+    assert [(row["batch"], row["n"]) for row in rows] == [(1, 200), (2, 400), (3, 600)]
+
+
 def test_kills_at_random_lose_nothing_and_count_nothing_twice(batches):
     script = Path(__file__).with_name("killing_monitor.py")
     Path("standard.trustsets").replace("model.trustsets")
     done = subprocess.run(
-        [sys.executable, script, "3", *batches[2:5]], capture_output=True, text=True, check=False
+        [sys.executable, script, "5", *batches[2:5]], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "kills" in done.stdout
