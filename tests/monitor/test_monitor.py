@@ -200,6 +200,23 @@ def test_the_calibration_part_of_a_reference_is_found(rng):
     np.testing.assert_allclose(monitor._state.slices[0].bag.values[-1], scores[-1], rtol=1e-3)
 
 
+def test_features_are_ranked_among_samples_that_directions_were_not_learned_from(rng):
+    samples = draw(rng, 60)
+    wide = ModelOutputs(
+        logits=samples.logits, labels=samples.labels, features=rng.normal(size=(60, 40))
+    )
+    predictor = StandardConformal().calibrate(wide)
+    bags = {own.name: len(own.bag) for own in Monitor(predictor, reference=wide)._state.drifts}
+    assert bags["confidence"] == 60 and bags["set size"] == 0
+    assert 15 < bags["feature distance"] == bags["feature direction 1"] < 45
+    found = Monitor(predictor, reference=wide)
+    fresh = draw(rng, 1500)
+    found.observe(
+        ModelOutputs(logits=fresh.logits, labels=fresh.labels, features=rng.normal(size=(1500, 40)))
+    )
+    assert not found.verdict().alarm
+
+
 def test_wrong_arguments_leave_the_monitor_as_it_was(rng, tmp_path):
     samples, predictor = calibrated(rng)
     monitor = Monitor(predictor, reference=samples)
