@@ -54,11 +54,11 @@ def test_a_pipeline_of_batches_ends_with_an_alarm(run, folder, batches):
 
 
 def test_a_batch_counts_once_and_labels_may_come_later(run, folder, batches):
-    one = ["--state", "one.trustsets", "--json"]
+    one = ["--state", "one.trustsets", "--json", "--in-order"]
     first = run("monitor", "model.trustsets", "batch0.npz", *one)
     again = run("monitor", "model.trustsets", "batch0.npz", *one)
     assert again.out == first.out and "counted before" in again.err
-    later = ["--state", "later.trustsets", "--json"]
+    later = ["--state", "later.trustsets", "--json", "--in-order"]
     bare = json.loads(run("monitor", "model.trustsets", "bare0.npz", *later).out)
     assert (bare["labelled"], bare["pending"], bare["parts"]) == (0, 200, [])
     done = json.loads(run("monitor", "model.trustsets", "--labels", "labels0.npz", *later).out)

@@ -130,11 +130,12 @@ def test_labels_that_come_later_give_the_same_state(rng):
     batch = draw(rng, 300)
     ids = np.array([f"s{i}" for i in range(300)])
     bare = ModelOutputs(logits=batch.logits, features=batch.features, groups=batch.groups)
-    one.observe(batch, ids=ids, batch="b")
-    later.observe(bare, ids=ids)
+    one.observe(batch, ids=ids, batch="b", in_order=True)
+    later.observe(bare, ids=ids, in_order=True)
     assert later.verdict().pending == 300 and not later.verdict().parts
-    assert later.label([*ids[:100], "unknown"], [*batch.labels[:100], 0]) == 100
-    later.observe(batch.take(np.arange(100, 300)), ids=ids[100:])
+    names, labels = [*ids[:100], "unknown"], [*batch.labels[:100], 0]
+    assert later.label(names, labels, in_order=True) == 100
+    later.observe(batch.take(np.arange(100, 300)), ids=ids[100:], in_order=True)
     found = later.verdict()
     assert (found.pending, found.samples, found.labelled) == (0, 300, 300)
     for name in ("slices", "drifts", "coverage"):
@@ -174,12 +175,24 @@ def test_batches_do_not_matter(rng):
     samples, predictor = calibrated(rng)
     one, many = (Monitor(predictor, reference=samples) for _ in range(2))
     stream = draw(rng, 400)
-    one.observe(stream)
+    one.observe(stream, in_order=True)
     for part in np.split(np.arange(400), [1, 7, 300]):
-        many.observe(stream.take(part))
+        many.observe(stream.take(part), in_order=True)
     for ours, theirs in zip(one.verdict().tests, many.verdict().tests, strict=True):
         assert ours.evidence == pytest.approx(theirs.evidence, abs=1e-9)
         assert ours.n == theirs.n
+
+
+def test_sorted_files_are_no_alarm_unless_their_order_counts(rng):
+    samples, predictor = calibrated(rng)
+    stream = draw(rng, 2000)
+    by_class = stream.take(np.argsort(stream.codes, kind="stable"))
+    assert not Monitor(predictor, reference=samples).observe(by_class).verdict().alarm
+    by_score = stream.take(np.argsort(stream.confidence))
+    for in_order in (False, True):
+        monitor = Monitor(predictor, reference=samples)
+        monitor.observe(by_score, in_order=in_order)
+        assert monitor.verdict().alarm == in_order
 
 
 def test_a_batch_of_a_known_name_counts_once(rng):

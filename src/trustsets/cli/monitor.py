@@ -43,6 +43,9 @@ def monitor(
     page: Annotated[Path | None, option("FILE", "Draw the history as a page (.html).")] = None,
     batch: Annotated[str | None, option("NAME", "Name of the batch. Default: a digest.")] = None,
     time: Annotated[str | None, option("TEXT", "When it came. Default: now.")] = None,
+    in_order: Annotated[
+        bool, option(None, "Samples are in the order in which they came.", "--in-order")
+    ] = False,
     group: Groups = None,
 ) -> None:
     """Watch coverage over time; exit code 3 means that there is an alarm.
@@ -76,6 +79,7 @@ def monitor(
         batch=batch,
         time=datetime.now(UTC).isoformat(timespec="seconds") if time is None else time,
         groups=tuple(group or ()),
+        in_order=in_order,
     )
     found, is_new = watch_file(step)
     if (outputs or labels) and not is_new:

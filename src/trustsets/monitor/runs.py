@@ -50,6 +50,8 @@ class Step:
         Name of the batch, by default a digest of its content, and when it came.
     groups : tuple of str
         Arrays that are group columns, besides ``group_NAME``.
+    in_order : bool
+        The samples of a file are in the order in which they came.
     """
 
     model: StrPath
@@ -65,6 +67,7 @@ class Step:
     batch: str | None = None
     time: str = ""
     groups: tuple[str, ...] = ()
+    in_order: bool = False
 
 
 def watch_file(step: Step) -> tuple[Verdict, bool]:
@@ -160,7 +163,7 @@ def _take_outputs(step: Step, predictor: Predictor, monitor: Monitor) -> None:
     ids = None
     if "id" in source.roles.ids:
         ids = source.single_values(0, len(source))["id"].to_pylist()
-    monitor.observe(outputs, ids=ids, batch=name, time=step.time)
+    monitor.observe(outputs, ids=ids, batch=name, time=step.time, in_order=step.in_order)
 
 
 def _take_labels(step: Step, predictor: Predictor, monitor: Monitor) -> None:
@@ -177,7 +180,8 @@ def _take_labels(step: Step, predictor: Predictor, monitor: Monitor) -> None:
     if ids.shape != labels.shape or ids.ndim != 1:
         raise InputError(f"{path}: arrays 'id' and 'labels' must have one value for each sample.")
     codes = named_labels(columns[roles.labels], labels, predictor.classes_)
-    monitor.label(ids, codes, batch=step.batch or content_digest(path), time=step.time)
+    name = step.batch or content_digest(path)
+    monitor.label(ids, codes, batch=name, time=step.time, in_order=step.in_order)
 
 
 def _write(step: Step, monitor: Monitor) -> None:

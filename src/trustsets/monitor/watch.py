@@ -136,13 +136,14 @@ class Monitor:
         trust: Any = None,
         batch: str | None = None,
         time: str = "",
+        in_order: bool = False,
     ) -> Self:
         """Take a batch of new samples, with labels or without.
 
         Parameters
         ----------
         outputs : ModelOutputs
-            New samples in the order in which they came, or in random order.
+            New samples.
         ids : array of shape (m,), optional
             Identities. Samples without labels then wait for them; see `label`. Samples that waited
             and now come with labels are counted once.
@@ -152,11 +153,18 @@ class Monitor:
             Name of the batch; one of a name that was taken before is left out.
         time : str
             When it came, for a history.
+        in_order : bool
+            The samples are in the order in which they came. By default their order within the
+            batch counts for nothing: files are often sorted, and sorted samples look as if they
+            changed all the time.
         """
         if not self._is_new(batch):
             return self
         names = check_ids(ids, len(outputs))
         known = known_trust(self._predictor, outputs, trust)
+        order = self._order(len(outputs), in_order)
+        outputs, names = outputs.take(order), names[order]
+        known = None if known is None else known[order]
         with self._all_or_nothing():
             if not self._state.slices:
                 self._begin(outputs, known)
@@ -169,20 +177,30 @@ class Monitor:
             self._finish(batch, time)
         return self
 
-    def label(self, ids: Any, labels: Any, *, batch: str | None = None, time: str = "") -> int:
+    def label(
+        self,
+        ids: Any,
+        labels: Any,
+        *,
+        batch: str | None = None,
+        time: str = "",
+        in_order: bool = False,
+    ) -> int:
         """Take labels of samples that wait for them; returns how many of the ids were waiting.
 
         Parameters
         ----------
         ids, labels : arrays of shape (m,)
             Identities and true classes. Unknown identities are ignored.
-        batch, time : str, optional
+        batch, time, in_order
             As in `observe`.
         """
         if not self._is_new(batch):
             return 0
         names = check_ids(ids, len(ids))
         codes = encode_labels(column(labels, "labels", len(names)), self._predictor.classes_)
+        order = self._order(len(names), in_order)
+        names, codes = names[order], codes[order]
         waiting, given = _match(self._state.pending.ids, names)
         with self._all_or_nothing():
             self._state.next_batch()
@@ -244,6 +262,13 @@ class Monitor:
 
     def _is_new(self, batch: str | None) -> bool:
         return batch is None or batch not in self._state.batches
+
+    def _order(self, n: int, in_order: bool) -> Codes:
+        """Order in which the samples of a batch are taken."""
+        if in_order:
+            return np.arange(n)
+        seed = [self._state.setting.seed, len(self._state.batches)]
+        return np.random.default_rng(seed).permutation(n)
 
     def _finish(self, batch: str | None, time: str) -> None:
         self._state.batches.append(batch or f"batch {len(self._state.batches) + 1}")
