@@ -267,5 +267,4 @@ def test_false_alarms_are_as_rare_as_stated_with_new_calibrations():
         for _ in range(2):
             monitor.observe(draw(rng, 300))
         alarms += monitor.verdict().alarm
-    # Far below the rate: a naive test of "coverage is at least 1 - alpha" has half of them.
     assert alarms <= 0.2 * streams

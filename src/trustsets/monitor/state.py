@@ -1,12 +1,13 @@
 """The parts of a monitor that are stored: what was counted and bet on so far."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 from zlib import crc32
 
 import numpy as np
 
-from trustsets._common.arrays import Codes, Floats
+from trustsets._common.arrays import Array, Codes, Floats
 from trustsets._common.draws import Stream, row_uniforms
 from trustsets._common.storage import require, storable
 from trustsets.basis import FittedBins
@@ -15,7 +16,7 @@ from trustsets.monitor.intervals import MeanTrack
 from trustsets.monitor.ranks import Bag
 from trustsets.monitor.samples import Directions, Samples
 
-__all__ = ["Drift", "MonitorState", "Setting", "Slice"]
+__all__ = ["WEIGHTS", "Drift", "MonitorState", "Setting", "Slice", "make_slices"]
 
 # Shares of the false-alarm rate: coverage of all samples; scores of all samples; scores of regions,
 # of classes and of groups; statistics that need no label.
@@ -28,6 +29,8 @@ WEIGHTS = {
     "drift": 1 / 4,
 }
 _BETS = {"miss": 3, "drift": 6}
+# A group column takes part if it has at most so many values.
+_MOST_GROUPS = 100
 
 
 @final
@@ -173,6 +176,34 @@ class MonitorState:
         """Begin to count a batch."""
         for own in self.slices:
             own.batch = (0, 0)
+
+
+def make_slices(
+    regions: Sequence[str], classes: Sequence[Any], columns: Mapping[str, Array]
+) -> list[Slice]:
+    """All samples, then regions, classes and groups; each kind shares its rate equally."""
+    groups = [
+        (name, value)
+        for name, values in columns.items()
+        if values.size <= _MOST_GROUPS
+        for value in values.tolist()
+    ]
+    share = WEIGHTS["group"] / max(len(groups), 1)
+    return [
+        Slice("all", "all samples", WEIGHTS["all"]),
+        *(
+            Slice("region", name, WEIGHTS["region"] / len(regions), place)
+            for place, name in enumerate(regions)
+        ),
+        *(
+            Slice("class", f"class {name}", WEIGHTS["class"] / len(classes), place)
+            for place, name in enumerate(classes)
+        ),
+        *(
+            Slice("group", f"{name} = {value}", share, column=name, value=value)
+            for name, value in groups
+        ),
+    ]
 
 
 def _inside(own: Slice, samples: Samples, codes: Codes) -> Any:

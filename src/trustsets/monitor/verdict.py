@@ -133,7 +133,8 @@ class Verdict(PlainData):
     def summary(self) -> str:
         """Say it in sentences."""
         seen = (
-            f"{self.samples:,} samples in {self.batches:,} batches, {self.labelled:,} of them with "
+            f"{self.samples:,} samples in {self.batches:,} "
+            f"{'batch' if self.batches == 1 else 'batches'}, {self.labelled:,} of them with "
             f"labels and {self.pending:,} that wait for theirs."
         )
         lines = [self._headline(), seen, self._coverage()]

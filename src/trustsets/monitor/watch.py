@@ -25,19 +25,18 @@ from trustsets.monitor.samples import (
     region_names,
     stored_scores,
 )
-from trustsets.monitor.state import WEIGHTS, Drift, MonitorState, Setting, Slice
+from trustsets.monitor.state import WEIGHTS, Drift, MonitorState, Setting, make_slices
 from trustsets.monitor.verdict import Verdict, make_verdict
 from trustsets.outputs import ModelOutputs
 from trustsets.planning.law import CoverageLaw
 from trustsets.predictors import Predictor
+from trustsets.predictors.tuning import resolve_seed
 from trustsets.statistics import Observed
 
 __all__ = ["Monitor"]
 
 # Numbers of K classes that are measured at a time.
 _BLOCK = 1 << 22
-# A group column takes part if it has at most so many values.
-_MOST_GROUPS = 100
 
 
 @final
@@ -70,14 +69,14 @@ class Monitor:
         Confidence level of each interval.
     most_pending : int
         Samples that may wait for their labels; of more, the oldest are left out.
-    random_state : int
-        Seed of the draws that break ties between scores.
+    random_state : int, None or generator
+        Seed of the draws that break ties between scores, and of the order within batches.
 
     Notes
     -----
-    The coverage of one calibrated predictor is not exactly 1 - alpha, so a test of "coverage is at
-    least 1 - alpha" would give an alarm for half of all predictors. The tests of scores avoid this
-    exactly: each new score is ranked among those of the calibration samples and of all earlier new
+    The coverage of one calibrated predictor is not exactly 1 - alpha: about half of all predictors
+    have less, so a test of "coverage is at least 1 - alpha" would not keep its rate although
+    nothing has changed. The tests of scores avoid this exactly: each new score is ranked among those of the calibration samples and of all earlier new
     samples, and such ranks are uniform if nothing changes (Vovk, Gammerman and Shafer 2005). The
     test of misses counts as normal a rate of misses that the calibration samples explain with
     a probability that is part of the stated rate (exact for `StandardConformal`, and for other
@@ -112,12 +111,13 @@ class Monitor:
         false_alarm: float = 0.05,
         level: float = 0.95,
         most_pending: int = 10_000,
-        random_state: int = 0,
+        random_state: Any = 0,
     ) -> None:
         _check(predictor, false_alarm, level, most_pending)
         alpha = check_alpha(alpha)
         known = storage.digest(predictor.state_)
-        setting = Setting(alpha, false_alarm, level, most_pending, random_state, known)
+        seed = resolve_seed(random_state)
+        setting = Setting(alpha, false_alarm, level, most_pending, seed, known)
         # Half of the rate of this test is for the calibration, half for the betting.
         tail = false_alarm * WEIGHTS["coverage"] / 2.0
         explained = 1.0 - CoverageLaw(alpha).interval(predictor.state_.n, 1.0 - 2.0 * tail)[0]
@@ -325,7 +325,9 @@ class Monitor:
             kept = calibration_part(self._predictor, outputs)
             outputs, trust = outputs.take(kept), None if trust is None else trust[kept]
         state.regions = fit_regions(Observed(outputs, trust))
-        state.slices = self._slices(outputs)
+        columns = {name: np.unique(own.astype(str)) for name, own in outputs.groups.items()}
+        classes = self._predictor.classes_.tolist()
+        state.slices = make_slices(region_names(state.regions), classes, columns)
         halves = fitting_half(len(outputs), state.setting.seed)
         if is_reference and outputs.features is not None and min(sum(halves), sum(~halves)) > 1:
             state.directions = Directions.fit(outputs.features[halves])
@@ -335,39 +337,6 @@ class Monitor:
             self._fill(outputs, trust, ~halves)
         else:
             state.slices[0].bag.add(stored_scores(self._predictor))
-
-    def _slices(self, outputs: ModelOutputs) -> list[Slice]:
-        assert self._state.regions is not None
-        regions = region_names(self._state.regions)
-        classes = self._predictor.classes_.tolist()
-        columns = {name: np.unique(own.astype(str)) for name, own in outputs.groups.items()}
-        groups = [
-            (name, value)
-            for name, values in columns.items()
-            if values.size <= _MOST_GROUPS
-            for value in values.tolist()
-        ]
-        return [
-            Slice("all", "all samples", WEIGHTS["all"]),
-            *(
-                Slice("region", name, WEIGHTS["region"] / len(regions), place)
-                for place, name in enumerate(regions)
-            ),
-            *(
-                Slice("class", f"class {name}", WEIGHTS["class"] / len(classes), place)
-                for place, name in enumerate(classes)
-            ),
-            *(
-                Slice(
-                    "group",
-                    f"{name} = {value}",
-                    WEIGHTS["group"] / len(groups),
-                    column=name,
-                    value=value,
-                )
-                for name, value in groups
-            ),
-        ]
 
     def _fill(self, outputs: ModelOutputs, trust: Any, ranked: Any) -> None:
         """Put the reference samples into the bags that new samples are ranked among."""
