@@ -76,11 +76,11 @@ class Monitor:
     -----
     The coverage of one calibrated predictor is not exactly 1 - alpha: about half of all predictors
     have less, so a test of "coverage is at least 1 - alpha" would not keep its rate although
-    nothing has changed. The tests of scores avoid this exactly: each new score is ranked among those of the calibration samples and of all earlier new
-    samples, and such ranks are uniform if nothing changes (Vovk, Gammerman and Shafer 2005). The
-    test of misses counts as normal a rate of misses that the calibration samples explain with
-    a probability that is part of the stated rate (exact for `StandardConformal`, and for other
-    methods to first order in 1 / n).
+    nothing has changed. The tests of scores avoid this exactly: each new score is ranked among
+    those of the calibration samples and of all earlier new samples, and such ranks are uniform if
+    nothing changes (Vovk, Gammerman and Shafer 2005). The test of misses counts as normal a rate
+    of misses that the calibration samples explain with a probability that is part of the stated
+    rate (exact for `StandardConformal`, and for other methods to first order in 1 / n).
 
     Labels that come later must come for a choice of samples that does not depend on how hard they
     are. After an alarm, calibrate on recent samples and begin a new monitor.
