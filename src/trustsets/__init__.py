@@ -34,7 +34,9 @@ if TYPE_CHECKING:
         TrustSetsWarning,
     )
     from trustsets.metrics import compare, evaluate
+    from trustsets.monitor import Monitor
     from trustsets.outputs import ModelOutputs
+    from trustsets.planning import plan
     from trustsets.predictors import (
         ClusteredConformal,
         ConditionalConformal,
@@ -72,6 +74,7 @@ _HOME = {
     "Margin": "statistics",
     "ModelOutputs": "outputs",
     "MondrianConformal": "predictors",
+    "Monitor": "monitor",
     "NotCalibratedError": "errors",
     "PluginConformal": "predictors",
     "Polynomial": "basis",
@@ -93,6 +96,7 @@ _HOME = {
     "evaluate": "metrics",
     "load": "predictors",
     "oracle_sets": "predictors",
+    "plan": "planning",
     "write_report": "report",
 }
 
@@ -117,6 +121,7 @@ __all__ = [
     "Margin",
     "ModelOutputs",
     "MondrianConformal",
+    "Monitor",
     "NotCalibratedError",
     "PluginConformal",
     "Polynomial",
@@ -138,6 +143,7 @@ __all__ = [
     "evaluate",
     "load",
     "oracle_sets",
+    "plan",
     "write_report",
 ]
 

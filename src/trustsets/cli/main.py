@@ -12,8 +12,10 @@ from trustsets.cli.calibrate import calibrate
 from trustsets.cli.demo import demo
 from trustsets.cli.evaluate import evaluate
 from trustsets.cli.extract import extract
+from trustsets.cli.monitor import monitor
 from trustsets.cli.options import Command, expanded
 from trustsets.cli.paper import paper
+from trustsets.cli.plan import plan
 from trustsets.cli.predict import predict
 from trustsets.cli.report import report
 from trustsets.cli.warmup import warmup
@@ -56,7 +58,7 @@ def root(
     console.reset()
 
 
-for command in (demo, extract, calibrate, predict, evaluate, report):
+for command in (demo, extract, plan, calibrate, predict, evaluate, report, monitor):
     app.command(cls=Command)(expanded(command))
 app.command()(expanded(warmup, config=False))
 app.add_typer(paper)
