@@ -44,11 +44,11 @@ class Counter:
             counter.rows += len(phi)
             return real(model, phi, *rest, **words)
 
-        QuantileModel.thresholds = counted  # type: ignore[method-assign]
+        setattr(QuantileModel, "thresholds", counted)  # noqa: B010
         return self
 
     def __exit__(self, *error: object) -> None:
-        QuantileModel.thresholds = self._real  # type: ignore[method-assign]
+        setattr(QuantileModel, "thresholds", self._real)  # noqa: B010
 
 
 def simulate(n: int, n_classes: int) -> tuple[ModelOutputs, Any]:

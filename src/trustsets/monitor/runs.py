@@ -162,7 +162,7 @@ def _take_outputs(step: Step, predictor: Predictor, monitor: Monitor) -> None:
     outputs = _read(_named(source, predictor))
     ids = None
     if "id" in source.roles.ids:
-        ids = source.single_values(0, len(source))["id"].to_pylist()
+        ids = open_columns(Path(step.outputs))["id"].read_texts(0, len(source)).tolist()
     monitor.observe(outputs, ids=ids, batch=name, time=step.time, in_order=step.in_order)
 
 
@@ -176,9 +176,10 @@ def _take_labels(step: Step, predictor: Predictor, monitor: Monitor) -> None:
         raise InputError(
             f"{path}: it needs arrays 'id' and 'labels'; there are {', '.join(sorted(columns))}."
         )
-    ids, labels = columns["id"].read_all(), columns[roles.labels].read_all()
-    if ids.shape != labels.shape or ids.ndim != 1:
+    shape = columns["id"].shape
+    if shape != columns[roles.labels].shape or len(shape) != 1:
         raise InputError(f"{path}: arrays 'id' and 'labels' must have one value for each sample.")
+    ids, labels = (columns[name].read(0, shape[0]) for name in ("id", roles.labels))
     codes = named_labels(columns[roles.labels], labels, predictor.classes_)
     name = step.batch or content_digest(path)
     monitor.label(ids, codes, batch=name, time=step.time, in_order=step.in_order)
