@@ -10,6 +10,7 @@ from trustsets import (
     ClassFrequencies,
     ConditionalConformal,
     Confidence,
+    Custom,
     Groups,
     InputError,
     Intercept,
@@ -20,7 +21,7 @@ from trustsets import (
     Softmax,
     load,
 )
-from trustsets.engine import QuantileModel, solve_linear_program
+from trustsets.engine import QuantileModel, fit_quantiles, solve_linear_program
 from trustsets.predictors import candidates
 from trustsets.statistics import Observed
 from trustsets.status import Status
@@ -276,3 +277,29 @@ def test_coverage_holds_over_products_of_class_and_confidence(penalty):
     assert np.all(reached > 0.8 - bound - 0.025), reached
     if penalty:
         assert np.any(reached < 0.8), "the penalty has an effect, so the bound is tried"
+
+
+def rank_of_label(outputs, codes):
+    """One function of sample and label: the logarithm of the label's rank."""
+    own = outputs.logits[np.arange(len(outputs)), codes]
+    return np.log1p(np.sum(outputs.logits > own[:, None], axis=1))[:, None]
+
+
+@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # small classes
+def test_own_functions_of_sample_and_label(tmp_path):
+    basis = Intercept() + Custom(rank_of_label, of_label=True)
+    calibration, test = some(0, 200), some(1, 30)
+    predictor = ConditionalConformal(APS(), basis, class_bias=None).calibrate(calibration)
+    sets = predictor.predict_set(test, alpha=0.2)
+    codes, alone = calibration.codes, np.ones(200)
+    phi = np.column_stack([alone, rank_of_label(calibration, codes)])
+    model = fit_quantiles(phi, APS().of_labels(calibration), alpha=0.2)
+    scores = APS().matrix(test)
+    for code in range(5):
+        rows = np.column_stack([np.ones(30), rank_of_label(test, np.full(30, code))])
+        expected = scores[:, code] <= model.thresholds(rows).values
+        expected[np.flatnonzero(sets.sizes == 1)] = sets.mask[sets.sizes == 1, code]
+        np.testing.assert_array_equal(sets.mask[:, code], expected)
+    predictor.save(tmp_path / "p.trustsets")
+    again = load(tmp_path / "p.trustsets").predict_set(test, alpha=0.2)
+    np.testing.assert_array_equal(again.mask, sets.mask)
