@@ -17,6 +17,7 @@ from trustsets._common.blocks import for_each_block
 from trustsets._common.storage import require, require_numbers, storable
 from trustsets.basis.base import Basis, FittedBasis
 from trustsets.errors import InputError, StorageError
+from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Confidence, FittedStatistic, Observed, Statistic, Trust
 
 __all__ = ["Custom", "Intercept", "Polynomial", "PrincipalComponents"]
@@ -315,7 +316,6 @@ class Custom(Basis, FittedBasis):
 
     Examples
     --------
-    >>> from trustsets.outputs import ModelOutputs
     >>> own = Custom(lambda outputs: outputs.confidence[:, None]) + Intercept()
     >>> observed = Observed(ModelOutputs(probabilities=[[0.75, 0.25]], labels=[1]))
     >>> own.fit(observed).design(observed)
@@ -384,20 +384,20 @@ class Custom(Basis, FittedBasis):
         outputs = observed.outputs
         if self.of_label:
             return self.design_for(observed, outputs.require_labels("a basis of the label"))
-        return self._checked(observed, self.function(outputs))
+        return self._checked(outputs, self.function(outputs))
 
     def design_for(self, observed: Observed, codes: Codes) -> Floats:
         """Call the function with these labels."""
         if not self.of_label:
             return self.design(observed)
-        return self._checked(observed, self.function(observed.outputs, codes))
+        return self._checked(observed.outputs, self.function(observed.outputs, codes))
 
-    def _checked(self, observed: Observed, found: Any) -> Floats:
+    def _checked(self, outputs: ModelOutputs, found: Any) -> Floats:
         columns = floating_matrix(found, "what function returns")
-        if columns.shape[0] != len(observed.outputs):
+        if columns.shape[0] != len(outputs):
             raise InputError(
                 f"function must return one row per sample; got {columns.shape[0]} rows for "
-                f"{len(observed.outputs)} samples."
+                f"{len(outputs)} samples."
             )
         return columns.astype(np.float64)
 
