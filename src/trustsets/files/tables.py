@@ -7,17 +7,24 @@ its own row of the input alone, whatever the batches.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from trustsets._common.arrays import Array
 from trustsets.errors import InputError
 from trustsets.files.naming import RESULT, ROW, Roles, find_roles
 from trustsets.files.parquet import list_matrix, scalar_values
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor
+from trustsets.predictors.p_values import PointPredictions
 from trustsets.sets import PredictionSets
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["RESULT", "predict_table", "result_table"]
+__all__ = ["RESULT", "added_columns", "predict_table", "result_table", "with_p_values"]
+
+ALPHA = "alpha"
+"""Column of what each set promises, where samples have alphas of their own."""
 
 
 def predict_table(
@@ -73,7 +80,35 @@ def result_table(copied: "pa.Table", sets: PredictionSets) -> "pa.Table":
     for name in RESULT:
         values = found.column(name)
         copied = copied.append_column(name, values.cast(plain[name]) if name in plain else values)
-    return copied
+    return copied.append_column(ALPHA, found.column(ALPHA)) if sets.has_own_alphas else copied
+
+
+def with_p_values(
+    table: "pa.Table", points: PointPredictions, classes: Array, count: int
+) -> "pa.Table":
+    """Add the largest p-values with their classes, confidence and credibility."""
+    import pyarrow as pa
+
+    names = pa.array(classes.tolist())
+    columns: list[Any] = []
+    for place in range(count):
+        columns += [names.take(pa.array(points.codes[:, place])), points.p_values[:, place]]
+    for name, own in zip(
+        _p_columns(count), [*columns, points.confidence, points.credibility], strict=True
+    ):
+        table = table.append_column(name, pa.array(own) if isinstance(own, np.ndarray) else own)
+    return table
+
+
+def added_columns(max_size: int | None, p_values: int | None) -> list[str]:
+    """Columns of a result besides those that every result has."""
+    own = [] if max_size is None else [ALPHA]
+    return own if p_values is None else own + _p_columns(p_values)
+
+
+def _p_columns(count: int) -> list[str]:
+    each = [f"{name}_{place}" for place in range(1, count + 1) for name in ("class", "p")]
+    return [*each, "confidence", "credibility"]
 
 
 def _copied(table: "pa.Table", roles: Roles) -> list[str]:

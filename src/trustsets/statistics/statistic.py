@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, Self, final, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trustsets._common.arrays import Floats, to_numpy
+from trustsets._common.arrays import Codes, Floats, to_numpy
 from trustsets._common.blocks import for_each_block
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
 from trustsets.errors import InputError
@@ -57,12 +57,15 @@ class Observed:
 
     def split(self, fraction: float, seed: int = 0) -> tuple[Self, Self]:
         """Split at random, as `ModelOutputs.split` does, into a first part and the rest."""
-        known = self.has_trust and self.trust_score is None
-        first, rest = (
-            type(self)(self.outputs.take(index), self.trust[index] if known else self.trust_score)
-            for index in self.outputs.split_indices(fraction, seed)
-        )
+        first, rest = map(self.take, self.outputs.split_indices(fraction, seed))
         return first, rest
+
+    def take(self, index: Codes) -> Self:
+        """Samples by position."""
+        known = self.has_trust and self.trust_score is None
+        return type(self)(
+            self.outputs.take(index), self.trust[index] if known else self.trust_score
+        )
 
     @property
     def confidence(self) -> Floats:
