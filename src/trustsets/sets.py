@@ -32,8 +32,8 @@ class PredictionSets:
         Largest score in the set; (m, K) or (m, K, A) where each class has its own threshold.
     status : int8 array of shape (m,) or (m, A)
         `Status` of each threshold; ``Status(value).sentence`` says it in words.
-    alpha : float, or tuple of float
-        Allowed share of sets that miss the true class.
+    alpha : float, tuple of float, or array of shape (m,)
+        Allowed share of sets that miss the true class; an array where every sample has its own.
     classes : array of shape (K,)
         Names of the classes.
 
@@ -57,10 +57,12 @@ class PredictionSets:
     mask: NDArray[np.bool_]
     thresholds: NDArray[np.float64]
     status: NDArray[np.int8]
-    alpha: float | tuple[float, ...]
+    alpha: float | tuple[float, ...] | NDArray[np.float64]
     classes: Array
 
     def __post_init__(self) -> None:
+        if isinstance(self.alpha, np.ndarray):
+            object.__setattr__(self, "alpha", read_only(self.alpha))
         for name in ("mask", "thresholds", "status"):
             object.__setattr__(self, name, read_only(getattr(self, name)))
 
@@ -68,10 +70,11 @@ class PredictionSets:
         return int(self.mask.shape[0])
 
     def __repr__(self) -> str:
-        means = ", ".join(f"{mean:.2f}" for mean in np.atleast_1d(self.sizes.mean(axis=0)))
+        sizes = self.sizes.mean(axis=0) if len(self) else np.nan
+        means = ", ".join(f"{mean:.2f}" for mean in np.atleast_1d(sizes))
         return (
             f"PredictionSets({len(self)} samples, {self.classes.size} classes, "
-            f"alpha={self.alpha}, mean size {means})"
+            f"alpha={self._alpha_words('{}')}, mean size {means})"
         )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -91,14 +94,20 @@ class PredictionSets:
             if self.is_single:
                 return self.classes[own]
             return [self.classes[column] for column in own.T]
+        alpha = self.alpha[index] if isinstance(self.alpha, np.ndarray) else self.alpha
         return type(self)(
-            self.mask[index], self.thresholds[index], self.status[index], self.alpha, self.classes
+            self.mask[index], self.thresholds[index], self.status[index], alpha, self.classes
         )
 
     @property
     def is_single(self) -> bool:
-        """Whether there is one alpha."""
+        """Whether every sample has one set, at one alpha for all or at its own."""
         return self.mask.ndim == 2
+
+    @property
+    def has_own_alphas(self) -> bool:
+        """Whether every sample has an alpha of its own."""
+        return isinstance(self.alpha, np.ndarray)
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -108,6 +117,11 @@ class PredictionSets:
 
     def at(self, alpha: float) -> Self:
         """Return the sets of one of several alphas."""
+        if isinstance(self.alpha, np.ndarray):
+            raise InputError(
+                "each of these sets has an alpha of its own, so there are no sets at one alpha; "
+                "predict them with alpha=... for that."
+            )
         alphas = (self.alpha,) if isinstance(self.alpha, float) else self.alpha
         if alpha not in alphas:
             raise InputError(f"alpha={alpha} was not predicted; there are {alphas}.")
@@ -132,7 +146,8 @@ class PredictionSets:
         self._require_single("describe")
         full = self.mask.all(axis=1)
         lines = [
-            f"Of {len(self):,} sets at alpha={self.alpha:g}, {np.count_nonzero(full):,} are full "
+            f"Of {len(self):,} sets at alpha={self._alpha_words('{:g}')}, "
+            f"{np.count_nonzero(full):,} are full "
             f"({self.classes.size} classes) and {np.count_nonzero(self.sizes == 0):,} are empty."
         ]
         for status in Status:
@@ -143,7 +158,7 @@ class PredictionSets:
         return lines
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per sample: set, size, threshold, status in words."""
+        """One row per sample: set, size, threshold, status in words, and an alpha of its own."""
         import pandas as pd
 
         self._require_single("to_frame")
@@ -154,6 +169,7 @@ class PredictionSets:
                 "threshold": self._one_threshold(),
                 "status": self._status_names(),
             }
+            | self._own_alphas()
         )
 
     def to_arrow(self) -> "pa.Table":
@@ -171,11 +187,21 @@ class PredictionSets:
                 "threshold": pa.array(self._one_threshold()),
                 "status": pa.array(self._status_names()).dictionary_encode(),
             }
+            | {name: pa.array(own) for name, own in self._own_alphas().items()}
         )
 
     def _require_single(self, method: str) -> None:
         if not self.is_single:
             raise InputError(f"{method} shows one alpha; choose it with .at(alpha) first.")
+
+    def _own_alphas(self) -> dict[str, NDArray[np.float64]]:
+        return {"alpha": self.alpha} if isinstance(self.alpha, np.ndarray) else {}
+
+    def _alpha_words(self, form: str) -> str:
+        """One alpha, several, or the range of those of the samples."""
+        if not isinstance(self.alpha, np.ndarray):
+            return form.format(self.alpha)
+        return f"{self.alpha.min():.3g} to {self.alpha.max():.3g}" if self.alpha.size else "()"
 
     def _one_threshold(self) -> NDArray[np.float64]:
         """One number per sample: the largest, where each class has its own threshold."""

@@ -24,6 +24,7 @@ class Status(IntEnum):
     LIMITED = 7
     ROUNDED_UP = 8
     UNCERTIFIED = 9
+    NO_PROMISE = 10
 
     @property
     def sentence(self) -> str:
@@ -66,5 +67,9 @@ _SENTENCES = {
     Status.UNCERTIFIED: (
         "rounding errors prevented a proof for every finite threshold, so the threshold is "
         "infinite: coverage is kept"
+    ),
+    Status.NO_PROMISE: (
+        "sets of at most max_size classes cannot keep any useful alpha for samples like this one, "
+        "so the set holds the most likely classes and promises nothing (alpha is 1)"
     ),
 }

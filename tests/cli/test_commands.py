@@ -75,6 +75,21 @@ def test_predict_is_the_library(run, folder):
     assert table.column("id").to_pylist() == np.load("new.npz")["id"].tolist()
 
 
+def test_predict_limits_sizes_and_writes_p_values(run, folder):
+    words = ["predict", "conditional.trustsets", "new.npz", "--max-size", "2", "--p-values", "2"]
+    done = run(*words, "-o", "s.parquet")
+    assert done.code == 0, done.err
+    names = ["alpha", "class_1", "p_1", "class_2", "p_2", "confidence", "credibility"]
+    table = pq.read_table("s.parquet")
+    assert table.column_names[-7:] == names
+    assert max(table.column("size").to_pylist()) <= 2
+    done = run("evaluate", "test.npz", "s.parquet")
+    assert done.code == 2 and "each has an alpha of its own" in done.err
+    for wrong in (["--max-size", "0"], ["--p-values", "99"], ["--max-size", "2", "--ray"]):
+        done = run("predict", "conditional.trustsets", "new.npz", *wrong, "-o", "other.csv")
+        assert (done.code, done.err.count("\n")) == (2, 1), done.err
+
+
 def test_json_and_quiet(run, folder):
     done = run("predict", "standard.trustsets", "new.npz", "-o", "s.csv", "--json")
     answer = json.loads(done.out)

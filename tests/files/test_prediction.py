@@ -4,6 +4,7 @@ import json
 import os
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from outputs_files import CLASSES, WRITERS, simulated
@@ -241,3 +242,53 @@ def test_too_little_memory_and_unknown_forms(plain_model, new, tmp_path):
         predict_file(plain_model, new, tmp_path / "sets.txt")
     with pytest.raises(InputError, match="alpha"):
         predict_file(plain_model, new, tmp_path / "sets.csv", alpha=1.5)
+
+
+@pytest.fixture(scope="module")
+def sized_model(tmp_path_factory):
+    arrays = simulated(900, seed=2)
+    outputs = ModelOutputs(
+        logits=arrays["logits"], labels=CLASSES[arrays["labels"]], classes=CLASSES
+    )
+    path = tmp_path_factory.mktemp("sized") / "model.trustsets"
+    ConditionalConformal().calibrate(outputs).save(path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
+def test_sizes_and_p_values_are_columns(suffix, sized_model, new, tmp_path):
+    from trustsets import load
+
+    path, asked = tmp_path / f"sets{suffix}", {"max_size": 2, "p_values": 3}
+    record = {"command": "predict", "options": {"alpha": 0.1} | asked}
+    predict_file(sized_model, new, path, **asked, memory=14 * 60 * ROW, record=record)
+    readers = {".parquet": pd.read_parquet, ".csv": pd.read_csv}
+    table = readers.get(suffix, lambda own: pd.read_json(own, lines=True))(path)
+    predictor, outputs = load(sized_model), open_outputs(new).read()
+    sets, points = predictor.predict_set(outputs, max_size=2), predictor.predict_confidence(outputs)
+    assert table["size"].tolist() == sets.sizes.tolist() and table["size"].max() == 2
+    np.testing.assert_allclose(table["alpha"], sets.alpha, rtol=1e-12)
+    p = np.sort(predictor.predict_p(outputs), axis=1)[:, ::-1]
+    for place in range(3):
+        np.testing.assert_allclose(table[f"p_{place + 1}"], points.p_values[:, place])
+        names = CLASSES[points.codes[:, place]].tolist()
+        assert table[f"class_{place + 1}"].tolist() == names
+    np.testing.assert_allclose(table["p_3"], p[:, 2])
+    np.testing.assert_allclose(table["confidence"], 1.0 - table["p_2"])
+    np.testing.assert_allclose(table["credibility"], table["p_1"])
+    with pytest.raises(InputError, match="alpha of its own"):
+        read_predictions(path, CLASSES)
+
+
+def test_sizes_and_p_values_that_cannot_be(sized_model, plain_model, new, tmp_path):
+    for wrong in (0, 6):
+        with pytest.raises(InputError, match="p_values must lie between 1 and 5"):
+            predict_file(sized_model, new, tmp_path / "s.csv", p_values=wrong)
+    with pytest.raises(InputError, match="max_size is for ConditionalConformal"):
+        predict_file(plain_model, new, tmp_path / "s.csv", max_size=2)
+    with pytest.raises(InputError, match="max_size must be a whole number"):
+        predict_file(sized_model, new, tmp_path / "s.csv", max_size=0)
+    np.savez(new, **simulated(500, seed=5), confidence=np.arange(500))
+    predict_file(sized_model, new, tmp_path / "s.csv", ids=["confidence"])
+    with pytest.raises(InputError, match="column 'confidence' cannot be copied"):
+        predict_file(sized_model, new, tmp_path / "s.csv", ids=["confidence"], p_values=1)

@@ -178,7 +178,7 @@ def test_transforms_are_logarithms_and_ranks(make_outputs):
 
 def test_levels_never_cross(halves, trust):
     calibration, test = halves
-    alphas = np.linspace(0.9, 0.02, 23)
+    alphas = np.linspace(0.9, 0.02, 23).tolist()
     predictor = ConditionalConformal(trust=trust).calibrate(calibration)
     sets = predictor.predict_set(test, alpha=alphas)
     assert (sets.thresholds[:, 1:] >= sets.thresholds[:, :-1]).all()

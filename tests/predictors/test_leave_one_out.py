@@ -24,6 +24,7 @@ from trustsets import (
 )
 from trustsets.predictors import InterpolatedConformal, RankCalibratedConformal
 from trustsets.predictors.base import Predictor
+from trustsets.predictors.making_sets import sets_of
 
 LINE = Intercept() + Polynomial(1, (Confidence(),))
 RANKS = Polynomial(3, (Confidence("rank"),), penalty=2.0)
@@ -64,7 +65,7 @@ def test_leaving_out_equals_calibrating_on_the_others(make, seed, digits):
     task = predictor._task
     # The slow way: learn all anew for each sample.
     slow = Predictor._thresholds_without(predictor, predictor.state_.learned, task, alphas)
-    expected = predictor._sets(task.calibration.outputs, slow, alphas)
+    expected = sets_of(predictor, predictor.state_, task.calibration, slow, alphas)
     np.testing.assert_array_equal(sets.mask, expected.mask)
     np.testing.assert_array_equal(sets.status, expected.status)
     np.testing.assert_allclose(sets.thresholds, expected.thresholds, rtol=1e-9, atol=1e-9)

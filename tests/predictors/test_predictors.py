@@ -100,7 +100,7 @@ def test_class_conditional_sets_use_the_threshold_of_the_class(halves):
 
 def test_sets_are_nested_in_alpha(predictor, halves):
     calibration, test = halves
-    alphas = np.linspace(0.05, 0.95, 19)
+    alphas = np.linspace(0.05, 0.95, 19).tolist()
     mask = predictor.calibrate(calibration).predict_set(test, alpha=alphas).mask
     assert (mask[:, :, :-1] >= mask[:, :, 1:]).all()
     assert mask[:, :, 0].sum() > mask[:, :, -1].sum()

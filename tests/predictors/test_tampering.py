@@ -46,7 +46,7 @@ NUMBERS = {
 LEGITIMATE = {
     "none": {"n_features", "random_state"},
     "huge": {"random_state", "lam", "k_reg", "components", "filter_neighbours", "probes", "scale",
-             "temperature", "strength", "gain", "log_scale"},
+             "temperature", "strength", "gain", "log_scale", "beyond"},
     "names": {"classes"},
     "other word": {"candidates", "groups"},
     "cut": {"reference", "cuts"},
@@ -55,7 +55,8 @@ LEGITIMATE = {
     "negative": {"scores", "tuning_scores", "features", "directions", "mean", "low", "edges",
                  "cuts", "losses", "bias", "gain"},
     "reversed": {"scores", "tuning_scores", "codes", "tuning_codes", "features", "directions",
-                 "mean", "low", "high", "phi", "cuts", "bias", "losses", "errors", "counts"},
+                 "mean", "low", "high", "phi", "cuts", "bias", "losses", "errors", "counts",
+                 "of_calibration", "of_tuning", "tuning_phi"},
 }  # fmt: skip
 
 

@@ -28,6 +28,23 @@ Ids = Annotated[
 Memory = Annotated[
     str, option("SIZE", "Memory for the samples at work, besides the program and the model.")
 ]
+MaxSize = Annotated[
+    int | None,
+    option(
+        "K",
+        "Largest size of a set. Where K classes cannot keep alpha, the column 'alpha' says what "
+        "the set promises instead.",
+        "--max-size",
+    ),
+]
+PValues = Annotated[
+    int | None,
+    option(
+        "N",
+        "Write the N largest p-values with their classes, and confidence and credibility.",
+        "--p-values",
+    ),
+]
 Ray = Annotated[
     str | None,
     option("[ADDRESS]", "Run on the Ray cluster at this address, or on one started here."),
@@ -40,6 +57,8 @@ def predict(
     outputs: Outputs,
     output: Output,
     alpha: Alpha = 0.1,
+    max_size: MaxSize = None,
+    p_values: PValues = None,
     id: Ids = None,
     memory: Memory = "1GB",
     ray: Ray = None,
@@ -60,13 +79,15 @@ def predict(
     from trustsets.files.memory import parse_memory
 
     record = resolved(context)
-    options = {
+    options: dict[str, Any] = {
         "alpha": alpha,
         "memory": parse_memory(memory),
         "ids": id or (),
         "record": record,
         "progress": partial(console.progress, "Prediction sets"),
     }
+    if max_size is not None or p_values is not None:
+        options |= {"max_size": max_size, "p_values": p_values}
     with console.resumable():
         summary = _predict(ray, model, outputs, output, options)
     earlier = f"Continued an earlier run, which had done {summary.continued:,} samples."
@@ -85,9 +106,14 @@ def _predict(
         from trustsets.files.prediction import predict_file
 
         return predict_file(model, outputs, output, **options)
+    from trustsets.errors import InputError
     from trustsets.extras.ray import connected, predict_files
     from trustsets.predictors import load
 
+    if "max_size" in options:
+        raise InputError(
+            "--max-size and --p-values work without --ray only; leave one of them out."
+        )
     predictor = load(model)
     with connected(ray):
         return predict_files(predictor, outputs, output, **options)

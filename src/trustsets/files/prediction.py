@@ -19,7 +19,7 @@ from trustsets.files.parts import PartStore
 from trustsets.files.paths import Snapshot, check_output, content_digest
 from trustsets.files.set_files import PREDICTION_SUFFIXES, write_tables
 from trustsets.files.source import OutputsFile, in_file, open_outputs
-from trustsets.files.tables import predict_table
+from trustsets.files.tables import added_columns, predict_table
 from trustsets.predictors import Predictor, load
 from trustsets.status import Status
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 DEFAULT_MEMORY = 1 << 30
+# P-values may need a threshold of every class at each of 100 alphas: so many times a set.
+_P_VALUES = 14
 
 
 @final
@@ -88,6 +90,8 @@ def predict_file(
     result: StrPath,
     *,
     alpha: float = 0.1,
+    max_size: int | None = None,
+    p_values: int | None = None,
     memory: int = DEFAULT_MEMORY,
     ids: Sequence[str] = (),
     record: dict[str, Any] | None = None,
@@ -104,6 +108,11 @@ def predict_file(
         Saved predictor; model outputs; file to write (`.parquet`, `.csv` or `.jsonl`).
     alpha : float
         Allowed miscoverage.
+    max_size : int, optional
+        Largest size of a set; a column ``alpha`` then says what each set promises.
+    p_values : int, optional
+        How many of the largest p-values to write, with their classes (columns ``class_1``,
+        ``p_1``, ``class_2``, ...) and the ``confidence`` and ``credibility`` of the first class.
     memory : int
         Bytes that samples and sets at work may take, besides the program and the model.
     ids : sequence of str
@@ -122,10 +131,12 @@ def predict_file(
     predictor: Predictor = load(model)
     source = open_for_prediction(predictor, outputs, ids=ids, name=str(model))
     check_alphas(alpha)
-    rows = rows_that_fit(source.row_bytes, source.n_classes, memory)
-    record = record or {"command": "predict", "options": {"alpha": alpha}}
-    setting = {"model": content_digest(model), "kind": kind, "alpha": alpha, "rows": rows}
-    work = BlockPredictor(predictor, source, float(alpha))
+    work = BlockPredictor(predictor, source, float(alpha), max_size=max_size, p_values=p_values)
+    work.check()
+    rows = rows_that_fit(source.row_bytes, work.n_numbers, memory)
+    asked = {"alpha": alpha, "max_size": max_size, "p_values": p_values}
+    record = record or {"command": "predict", "options": asked}
+    setting = {"model": content_digest(model), "kind": kind, "rows": rows} | asked
     _log.info("%s: %d samples in blocks of %d", outputs, len(source), rows)
     with PartStore(target, setting | {"record": record}) as store:
         with progress(len(source)) as advance:
@@ -170,13 +181,35 @@ def _digest(table: "pa.Table") -> str:
 class BlockPredictor:
     """Predicts ranges of rows of an open file; errors name the file and the row.
 
-    `first_row` is the number of the file's first sample where there are files before it.
+    `first_row` is the number of the file's first sample where there are files before it;
+    `max_size` and `p_values` are as in `predict_file`.
     """
 
     predictor: Predictor
     source: OutputsFile
     alpha: float
     first_row: int = 0
+    max_size: int | None = None
+    p_values: int | None = None
+
+    def check(self) -> None:
+        """Refuse a number of p-values that cannot be, and columns to copy that it would hide."""
+        count = self.p_values
+        if count is not None and not 1 <= count <= self.source.n_classes:
+            raise InputError(
+                f"p_values must lie between 1 and {self.source.n_classes}, the number of classes; "
+                f"got {count}."
+            )
+        for name in self.source.roles.ids:
+            if name in added_columns(self.max_size, count):
+                raise InputError(
+                    f"column {name!r} cannot be copied: the result has one of that name. Rename it."
+                )
+
+    @property
+    def n_numbers(self) -> int:
+        """Classes of a sample, counted as often as their arrays take memory."""
+        return self.source.n_classes * (1 if self.p_values is None else _P_VALUES)
 
     def read(self, start: int, stop: int) -> "pa.Table":
         """Read the arrays of the rows `start` up to `stop` that their prediction depends on."""
@@ -186,7 +219,14 @@ class BlockPredictor:
     def predict(self, block: "pa.Table") -> "pa.Table":
         """Sets of a block, as of `predict_table`."""
         try:
-            return predict_table(self.predictor, block, self.alpha, ids=self.source.roles.ids)
+            return predict_table(
+                self.predictor,
+                block,
+                self.alpha,
+                ids=self.source.roles.ids,
+                max_size=self.max_size,
+                p_values=self.p_values,
+            )
         except InputError as error:
             start = block.column(ROW)[0].as_py() - self.first_row
             raise in_file(self.source.path, error, start) from error

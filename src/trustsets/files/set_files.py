@@ -123,7 +123,13 @@ def read_predictions(path: Path, classes: Array) -> PredictionSets:
 
 def read_alpha(path: Path) -> float:
     """Alpha in the record of predictions; 0.1, the default of `predict`, where it has none."""
-    alpha = read_record(path)["options"].get("alpha", DEFAULT_ALPHA)
+    options = read_record(path)["options"]
+    if options.get("max_size") is not None:
+        raise InputError(
+            f"{path}: its sets were made with a largest size, so each has an alpha of its own, and "
+            "there is no one coverage to compare with. Run 'trustsets predict' without --max-size."
+        )
+    alpha = options.get("alpha", DEFAULT_ALPHA)
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0.0 < alpha < 1.0:
         raise InputError(
             f"{path}: its options give alpha={alpha!r}, which is no share between 0 and 1. Run "

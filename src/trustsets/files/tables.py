@@ -7,18 +7,32 @@ its own row of the input alone, whatever the batches.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from trustsets._common.arrays import Array
 from trustsets.errors import InputError
 from trustsets.files.naming import RESULT, ROW, Roles, find_roles
 from trustsets.files.parquet import list_matrix, scalar_values
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor
+from trustsets.predictors.p_values import PointPredictions
+from trustsets.statistics import Observed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+ALPHA = "alpha"
+"""Column of what each set promises, where samples have alphas of their own."""
+
 
 def predict_table(
-    predictor: Predictor, table: "pa.Table", alpha: float = 0.1, *, ids: Sequence[str] = ()
+    predictor: Predictor,
+    table: "pa.Table",
+    alpha: float = 0.1,
+    *,
+    ids: Sequence[str] = (),
+    max_size: int | None = None,
+    p_values: int | None = None,
 ) -> "pa.Table":
     """Prediction sets of a batch of samples.
 
@@ -35,6 +49,10 @@ def predict_table(
         Allowed miscoverage.
     ids : sequence of str
         Columns to copy to the result; ``row`` and ``id`` are copied where they are.
+    max_size : int, optional
+        As in `Predictor.predict_set`; the result has a column ``alpha``, what each set promises.
+    p_values : int, optional
+        How many of the largest p-values to add, with their classes, confidence and credibility.
 
     Returns
     -------
@@ -58,7 +76,9 @@ def predict_table(
 
     roles = find_roles(table.column_names, predictor.needed_groups, ids)
     _check(predictor, table, roles)
-    sets = predictor.predict_set(_outputs(predictor, table, roles), alpha=float(alpha))
+    outputs = _outputs(predictor, table, roles)
+    trust = None if p_values is None else _trust(predictor, outputs)
+    sets = predictor.predict_set(outputs, alpha=float(alpha), max_size=max_size, trust=trust)
     found = sets.to_arrow()
     # Plain types, which every Arrow consumer reads.
     names = found.schema.field("set").type.value_type
@@ -67,7 +87,47 @@ def predict_table(
     for name in RESULT:
         values = found.column(name)
         result = result.append_column(name, values.cast(plain[name]) if name in plain else values)
-    return result
+    if sets.has_own_alphas:
+        result = result.append_column(ALPHA, found.column(ALPHA))
+    if p_values is None:
+        return result
+    points = predictor.predict_confidence(outputs, trust=trust)
+    return _with_p_values(result, points, sets.classes, p_values)
+
+
+def _with_p_values(
+    table: "pa.Table", points: PointPredictions, classes: Array, count: int
+) -> "pa.Table":
+    """Add the largest p-values with their classes, confidence and credibility."""
+    import pyarrow as pa
+
+    names = pa.array(classes.tolist())
+    columns: list[Any] = []
+    for place in range(count):
+        columns += [names.take(pa.array(points.codes[:, place])), points.p_values[:, place]]
+    for name, own in zip(
+        _p_columns(count), [*columns, points.confidence, points.credibility], strict=True
+    ):
+        table = table.append_column(name, pa.array(own) if isinstance(own, np.ndarray) else own)
+    return table
+
+
+def _trust(predictor: Predictor, outputs: ModelOutputs) -> Array | None:
+    """Trust of the samples, which both sets and p-values need."""
+    if predictor.trust is None or not predictor.uses_features:
+        return None
+    return Observed(outputs, predictor.trust).trust
+
+
+def added_columns(max_size: int | None, p_values: int | None) -> list[str]:
+    """Columns of a result besides those that every result has."""
+    own = [] if max_size is None else [ALPHA]
+    return own if p_values is None else own + _p_columns(p_values)
+
+
+def _p_columns(count: int) -> list[str]:
+    each = [f"{name}_{place}" for place in range(1, count + 1) for name in ("class", "p")]
+    return [*each, "confidence", "credibility"]
 
 
 def _outputs(predictor: Predictor, table: "pa.Table", roles: Roles) -> ModelOutputs:

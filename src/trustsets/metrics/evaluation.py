@@ -172,6 +172,11 @@ def _chosen(metrics: Sequence[str] | None, case: Case) -> list[Metric]:
 
 def _check_sets(sets: PredictionSets, outputs: ModelOutputs) -> None:
     outputs.require_labels("evaluate")
+    if sets.has_own_alphas:
+        raise InputError(
+            "sets must be at one alpha, and each of these has its own; compare "
+            "sets.covers(labels) with 1 - sets.alpha."
+        )
     if not sets.is_single:
         raise InputError(
             f"sets must be at one alpha, not {sets.alpha}; choose one with sets.at(alpha)."

@@ -38,6 +38,7 @@ from trustsets.outputs import ModelOutputs
 from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
 from trustsets.predictors.class_facts import ClassFacts
 from trustsets.predictors.leave_one_out import relearn
+from trustsets.predictors.making_sets import calibration_alphas, make_sets, sets_of
 from trustsets.predictors.p_values import (
     PointPredictions,
     count_alphas,
@@ -58,14 +59,11 @@ from trustsets.recalibration import TemperatureScaling
 from trustsets.scores import Score
 from trustsets.sets import PredictionSets
 from trustsets.statistics import Observed, SupportsTrust
-from trustsets.status import Status
 
 __all__ = ["Predictor", "load", "thresholds_from"]
 
 
 _log = logging.getLogger(__name__)
-
-_FINITE = tuple(status for status in Status if not status.is_infinite)
 
 
 class Predictor(BaseEstimator, ABC):
@@ -149,7 +147,12 @@ class Predictor(BaseEstimator, ABC):
         return self
 
     def calibrate(
-        self, outputs: ModelOutputs, *, tuning: ModelOutputs | None = None, trust: Any = None
+        self,
+        outputs: ModelOutputs,
+        *,
+        tuning: ModelOutputs | None = None,
+        trust: Any = None,
+        alphas: Any = None,
     ) -> Self:
         """Learn thresholds from labelled samples that the classifier was not trained on.
 
@@ -164,14 +167,22 @@ class Predictor(BaseEstimator, ABC):
         trust : array of shape (n,), optional
             Trust of each of the samples, where it is known already; the trust score is not
             used then. With `tuning`, the values of its samples follow those of `outputs`.
+        alphas : array of shape (n,), optional
+            Alpha of each of the samples `outputs`, for `predict_set` with an alpha for each new
+            sample. One function of the inputs, which was not learned from these samples, must give
+            the alphas of all samples. Only for `ConditionalConformal`.
         """
         method, seed = self._checked_method(), resolve_seed(self.random_state)
         outputs.require_labels("calibrate")
         fraction = resolve_fraction(self.tuning_fraction, method, outputs)
         tuned = method.all_tuned(self.temperature)
+        if alphas is not None:
+            alphas = calibration_alphas(method, alphas, len(outputs))
         given, others = _observe(outputs, tuning, self.trust if trust is None else trust)
         calibration, tuning_part = tuning_split(given, others, fraction, seed, tuned)
         reused = tuning_part.outputs is calibration.outputs
+        if alphas is not None and calibration.outputs is not outputs:
+            alphas = alphas[outputs.split_indices(fraction, seed)[1]]
         n, n_tuning = len(calibration.outputs), 0 if reused else len(tuning_part.outputs)
         bias = resolve_class_bias(method.class_bias, tuning_part.outputs)
         corrected = tuning_part.outputs if bias is None else bias.transform(tuning_part.outputs)
@@ -186,6 +197,8 @@ class Predictor(BaseEstimator, ABC):
             scores=scoring.of_labels(calibration.outputs, Stream.CALIBRATION_SCORE),
             tuning_scores=partial(scoring.of_labels, tuning_part.outputs, Stream.TUNING_SCORE),
             seed=seed,
+            alphas=alphas,
+            ranks=scoring.ranks,
         )
         facts = ClassFacts.of(calibration.outputs)
         state = Calibrated(
@@ -205,7 +218,12 @@ class Predictor(BaseEstimator, ABC):
         return self
 
     def predict_set(
-        self, outputs: ModelOutputs, alpha: Any = 0.1, *, trust: Any = None
+        self,
+        outputs: ModelOutputs,
+        alpha: Any = 0.1,
+        *,
+        max_size: int | None = None,
+        trust: Any = None,
     ) -> PredictionSets:
         """Sets that miss the true class with probability at most `alpha`.
 
@@ -213,19 +231,28 @@ class Predictor(BaseEstimator, ABC):
         ----------
         outputs : ModelOutputs
             New samples; labels are not used.
-        alpha : float or sequence of float
-            Allowed miscoverage. A sequence gives sets for each alpha, nested in each other.
+        alpha : float, sequence of float, or array of shape (m,)
+            Allowed miscoverage. A list or tuple gives sets for each alpha, nested in each other. A
+            NumPy array, or another array of one dimension, always has one alpha for each sample, a
+            function of the inputs. If `ConditionalConformal` was calibrated with `alphas` of the
+            same function, each sample is covered at its own alpha over the function class: weighted
+            by any f >= 0 of the class, coverage is at least the weighted mean of 1 - alpha.
+            Otherwise each sample gets the set that it would get if all had its alpha, rounded down
+            to three digits. Coverage is then promised for the samples with one alpha only if the
+            indicator of these samples is in the function class (or they are groups or cells of the
+            method), or if the alphas do not depend on the inputs.
+        max_size : int, optional
+            Largest size of a set. The alpha of each sample is raised where so few classes cannot
+            keep it; `PredictionSets.alpha` says to what, and it is 1, with a status, where they can
+            promise nothing. Only for `ConditionalConformal` with tuning samples of its own;
+            ``basis=Intercept()`` gives all samples the same promise.
         trust : array of shape (m,), optional
             Trust of each sample, where it is known already; the trust score is not used then.
         """
         state = self._state()
-        alphas, single = check_alphas(alpha)
         _check_same_kind(state, outputs)
         observed = Observed(outputs, self.trust if trust is None else trust)
-        scoring = state.scoring(self.score)
-        found = self._thresholds(state.learned, observed, alphas, scoring)
-        sets = self._sets(outputs, found, alphas)
-        return sets.at(alphas[0]) if single else sets
+        return make_sets(self, state, observed, alpha, max_size)
 
     def leave_one_out(self, alpha: Any = 0.1) -> PredictionSets:
         """Sets of the calibration samples, each as if it had been left out of calibration.
@@ -257,7 +284,7 @@ class Predictor(BaseEstimator, ABC):
         """
         task, (alphas, single) = self._kept_task(), check_alphas(alpha)
         found = self._thresholds_without(self._state().learned, task, alphas)
-        sets = self._sets(task.calibration.outputs, found, alphas)
+        sets = sets_of(self, self._state(), task.calibration, found, alphas)
         return sets.at(alphas[0]) if single else sets
 
     @property
@@ -288,17 +315,6 @@ class Predictor(BaseEstimator, ABC):
     def __getstate__(self) -> Any:
         # Copies in other processes answer for new samples; they need no calibration samples.
         return {**super().__getstate__(), "_task": None}
-
-    def _sets(
-        self, outputs: ModelOutputs, found: SampleThresholds, alphas: tuple[float, ...]
-    ) -> PredictionSets:
-        """Compare the scores of all classes with thresholds."""
-        state = self._state()
-        mask = state.scoring(self.score).masks(outputs, found, allow_empty=self.allow_empty)
-        # A full set always says why it is full.
-        bounded = mask.all(axis=1) & np.isin(found.status, _FINITE)
-        status = np.where(bounded, np.int8(Status.ABOVE_ALL_SCORES), found.status)
-        return PredictionSets(mask, found.values, status, alphas, state.classes)
 
     def predict_p(self, outputs: ModelOutputs, alphas: Any = None, *, trust: Any = None) -> Floats:
         """P-values of all classes, shape (m, K): the alpha at which each class leaves the set.

@@ -8,8 +8,10 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Array, Floats
+from trustsets._common.arrays import Array, Codes, Floats
+from trustsets._common.blocks import row_numbers
 from trustsets._common.draws import Stream, row_uniforms
+from trustsets._common.ranks import ranks_of
 from trustsets._common.storage import require, storable
 from trustsets.basis import Basis, FittedBasis
 from trustsets.outputs import ModelOutputs
@@ -32,7 +34,8 @@ class Task:
     """Calibration samples, and the samples that everything but thresholds is learned from.
 
     `scores` are those of the calibration labels. ``tuning_scores()`` computes those of the
-    tuning labels, for the methods that need them.
+    tuning labels, for the methods that need them. `alphas` are those of the calibration samples,
+    where each has its own, and ``ranks(outputs)`` computes the ranks of labels.
     """
 
     calibration: Observed
@@ -40,6 +43,13 @@ class Task:
     scores: Floats
     tuning_scores: Callable[[], Floats]
     seed: int
+    alphas: Floats | None = None
+    ranks: Callable[[ModelOutputs], Codes] | None = None
+
+    @property
+    def has_own_tuning(self) -> bool:
+        """Whether the tuning samples are others than the calibration samples."""
+        return self.tuning.outputs is not self.calibration.outputs
 
     def fit(self, basis: Basis) -> FittedBasis:
         """Fit a function class: what learns on tuning samples, the rest on calibration samples."""
@@ -92,6 +102,28 @@ class Scoring:
             self.corrected(outputs),
             temperature=self.temperature,
             draws=row_uniforms(self.seed, stream, outputs.rows) if self.score.randomized else None,
+        )
+
+    def ranks(self, outputs: ModelOutputs) -> Codes:
+        """0-based ranks of the labels by probability, shape (n,): their order by score."""
+        corrected, codes = self.corrected(outputs), outputs.require_labels("calibrate")
+        return row_numbers(
+            lambda rows: ranks_of(
+                corrected.block_probabilities(rows, self.temperature), codes[rows]
+            ),
+            len(outputs),
+            outputs.n_classes,
+            np.int64,
+        )
+
+    def most_likely(self, outputs: ModelOutputs, count: int) -> NDArray[np.bool_]:
+        """Mark the `count` most likely classes, which have the lowest scores, shape (m, K)."""
+        return self.score.sets(
+            self.corrected(outputs),
+            np.full(len(outputs), -np.inf),
+            temperature=self.temperature,
+            draws=self._draws(Stream.PREDICTION_SCORE, outputs),
+            smallest=count,
         )
 
     def matrix(self, outputs: ModelOutputs) -> Floats:

@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trustsets._common.arrays import Floats
 from trustsets._common.draws import Stream, row_uniforms
@@ -19,11 +20,14 @@ from trustsets.predictors.base import Predictor
 from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
 from trustsets.predictors.conditional_fit import TIE_SPREAD, ConditionalLearned
 from trustsets.predictors.leave_one_out import relearn
-from trustsets.predictors.thresholds import SampleThresholds, side_by_side
+from trustsets.predictors.making_sets import each_alpha, rounded_down
+from trustsets.predictors.max_size import OwnAlphas, reaches
+from trustsets.predictors.thresholds import SampleThresholds, SizedThresholds, side_by_side
 from trustsets.predictors.tuning import Method
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
 from trustsets.statistics import Observed, SupportsTrust
+from trustsets.status import Status
 
 __all__ = ["ConditionalConformal", "tuned_by", "weight_draws"]
 
@@ -169,7 +173,12 @@ class ConditionalConformal(Predictor):
         if self.per_class is True and self.randomized:
             raise InputError("per_class=True needs randomized=False.")
         return Method(
-            tuned_by(self.basis), bias, _auto_fraction, covers_each_class=self._covers_each_class
+            tuned_by(self.basis),
+            bias,
+            _auto_fraction,
+            covers_each_class=self._covers_each_class,
+            own_alphas=self._own_thresholds,
+            sized=self._sized_thresholds,
         )
 
     @property
@@ -183,7 +192,8 @@ class ConditionalConformal(Predictor):
         return Classes() if self.per_class is True else None
 
     def _learn(self, task: Task) -> ConditionalLearned:
-        return ConditionalLearned.of(self.basis, task, self._tie_spread, self._classes)
+        own = self.basis, task, self._tie_spread, self._classes
+        return ConditionalLearned.of(*own, with_ranks=True)
 
     def _could_learn(self, learned: Learned) -> bool:
         if not isinstance(learned, ConditionalLearned):
@@ -202,12 +212,10 @@ class ConditionalConformal(Predictor):
         phi = learned.basis.design(observed)
         if not self.randomized:
             return side_by_side(learned.thresholds(phi, alphas), alphas)
-        draws, keys = weight_draws(observed.outputs, scoring.seed), observed.outputs.draw_keys
+        draws, ties = self._draws(learned, observed, scoring)
         # Thresholds are not limited: limited ones would cover more than exactly 1 - alpha.
         fits = (own[0] for own in learned.fits_along(alphas))
         found = [fit.thresholds(phi, weight=draws - fit.alpha) for fit in fits]
-        # s + draw <= threshold, as in calibration, with the draw on the other side.
-        ties = learned.tie_spread * row_uniforms(scoring.seed, Stream.PREDICTION_TIES, keys)
         return side_by_side([(own.values - ties, own.status) for own in found], alphas)
 
     def _thresholds_without(
@@ -239,6 +247,77 @@ class ConditionalConformal(Predictor):
 
         return relearn(task, thresholds)
 
+    def _draws(
+        self, learned: ConditionalLearned, observed: Observed, scoring: Scoring
+    ) -> tuple[Floats, Floats]:
+        """Draws for the weights, and what is subtracted from the thresholds to break ties."""
+        draws, keys = weight_draws(observed.outputs, scoring.seed), observed.outputs.draw_keys
+        # s + draw <= threshold, as in calibration, with the draw on the other side.
+        return draws, learned.tie_spread * row_uniforms(scoring.seed, Stream.PREDICTION_TIES, keys)
+
+    def _own_thresholds(
+        self, learned: ConditionalLearned, observed: Observed, alphas: Floats, scoring: Scoring
+    ) -> SampleThresholds:
+        """Thresholds where every sample has an alpha of its own."""
+        if learned.alphas is None:
+            rounded = rounded_down(alphas)
+            learned.prepare_along(tuple(np.unique(rounded).tolist()))
+            return each_alpha(
+                lambda part, alpha: self._thresholds(learned, part, (alpha,), scoring),
+                observed,
+                rounded,
+            )
+        problem = OwnAlphas("alphas", learned.scores, learned.alphas, alphas)
+        if learned.basis.uses_label:
+            self._refuse_random_labels()
+            found = learned.own_candidate_thresholds(problem, learned.candidates(observed))
+            return _one_column(*found)
+        return self._solve(learned, problem, observed, scoring)
+
+    def _sized_thresholds(
+        self,
+        learned: ConditionalLearned,
+        observed: Observed,
+        alpha: float,
+        size: int,
+        scoring: Scoring,
+    ) -> SizedThresholds:
+        """Thresholds of sets of at most `size` classes, and what these promise."""
+        if learned.basis.uses_label:
+            raise InputError(
+                "max_size needs basis functions of the sample alone; leave out those of the label "
+                "(per_class=False, no Classes() in the basis)."
+            )
+        if learned.ranks is None:
+            raise InputError(
+                "max_size needs tuning samples of their own, to learn what sets of so few classes "
+                "can promise, and this predictor has none (or was saved by an earlier version); "
+                "calibrate again with tuning=."
+            )
+        phi = learned.basis.design(observed)
+        problem = learned.ranks.problem((learned.phi, learned.scores), phi, alpha, size)
+        found = self._solve(learned, problem, observed, scoring)
+        lost = reaches(found.values[:, 0], learned.ranks.beyond)
+        status = np.where(lost[:, None], np.int8(Status.NO_PROMISE), found.status)
+        return SizedThresholds(
+            SampleThresholds(found.values, status), np.where(lost, 1.0, problem.alphas)
+        )
+
+    def _solve(
+        self,
+        learned: ConditionalLearned,
+        problem: OwnAlphas,
+        observed: Observed,
+        scoring: Scoring,
+    ) -> SampleThresholds:
+        """Thresholds of a problem with alphas of its own, without functions of the label."""
+        phi = learned.basis.design(observed)
+        if not self.randomized:
+            return _one_column(*learned.own_thresholds(problem, phi))
+        draws, ties = self._draws(learned, observed, scoring)
+        values, status = learned.own_thresholds(problem, phi, draws - problem.alphas)
+        return _one_column(values - ties, status)
+
     def _candidate_thresholds(
         self,
         learned: ConditionalLearned,
@@ -247,15 +326,18 @@ class ConditionalConformal(Predictor):
         scoring: Scoring,
     ) -> SampleThresholds:
         """Thresholds of every class, where the basis functions depend on the label."""
+        self._refuse_random_labels()
+        candidates = learned.candidates(observed)
+        scores = scoring.matrix(observed.outputs)
+        found = learned.candidate_thresholds(candidates, scores, alphas)
+        return side_by_side(found, alphas)
+
+    def _refuse_random_labels(self) -> None:
         if self.randomized:
             raise InputError(
                 "randomized=True needs basis functions of the sample alone; leave out those of the "
                 "label, or set randomized=False."
             )
-        candidates = learned.candidates(observed)
-        scores = scoring.matrix(observed.outputs)
-        found = learned.candidate_thresholds(candidates, scores, alphas)
-        return side_by_side(found, alphas)
 
     def _guarantee(self, state: Calibrated) -> str:
         learned: Any = state.learned
@@ -285,6 +367,10 @@ def tuned_by(basis: Basis | str) -> tuple[str, ...]:
             f'basis must be "auto" or a function class such as Polynomial(); got {basis!r}.'
         )
     return ("the function class",) if isinstance(basis, str) or basis.learns else ()
+
+
+def _one_column(values: Floats, status: NDArray[np.int8]) -> SampleThresholds:
+    return SampleThresholds(values[..., None], status[:, None])
 
 
 def weight_draws(outputs: ModelOutputs, seed: int) -> Floats:

@@ -1,6 +1,6 @@
 """The calibration problem of CONDITIONAL, and the quantile fits made of it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self, final
@@ -12,7 +12,12 @@ from trustsets._common.arrays import Codes, Floats
 from trustsets._common.draws import Stream, row_uniforms
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
 from trustsets.basis import Basis, BasisChoice, Classes, FittedBasis, choose_basis
-from trustsets.engine import QuantileModel, fit_quantile_process, fit_quantiles
+from trustsets.engine import (
+    QuantileModel,
+    QuantileProcess,
+    fit_quantile_process,
+    fit_quantiles,
+)
 from trustsets.errors import InputError
 from trustsets.predictors.calibrated import Learned, Task
 from trustsets.predictors.candidates import (
@@ -21,6 +26,7 @@ from trustsets.predictors.candidates import (
     candidate_thresholds,
     spread_rows,
 )
+from trustsets.predictors.max_size import LabelRanks, OwnAlphas
 from trustsets.statistics import Observed
 from trustsets.status import Status
 
@@ -47,7 +53,8 @@ class ConditionalLearned(Learned):
     """The calibration problem, and the fits made of it so far (one for each alpha).
 
     `group_penalty` has rows like those of `penalty`; they count only in the two fits that limit
-    thresholds. None means that thresholds are not limited.
+    thresholds. None means that thresholds are not limited. `alphas` are those of the calibration
+    samples, if each has its own. `ranks` is what sets of limited size are learned from.
 
     `starts` come from a file: alpha, multiple of the group penalty and basic points of the fits
     that were made before it was saved.
@@ -60,18 +67,26 @@ class ConditionalLearned(Learned):
     choice: BasisChoice | None = None
     group_penalty: Floats | None = None
     tie_spread: float = 0.0
+    alphas: Floats | None = None
+    ranks: LabelRanks | None = None
     starts: tuple[tuple[float, float, Codes], ...] = ()
 
     @cached_property
-    def _fits(self) -> dict[tuple[float, float], QuantileModel]:
+    def _fits(self) -> dict[tuple[Any, float], QuantileModel]:
         # Not a field: fits are not stored, but made again, to the same bits, when first needed.
         return {}
 
     def with_starts(self) -> Self:
         """The same with the basic points of all fits, which save a loaded model the search."""
         known = {(alpha, penalty): basic for alpha, penalty, basic in self.starts}
-        known |= {key: model.basic_points for key, model in self._fits.items()}
+        fits = self._fits.items()
+        known |= {key: own.basic_points for key, own in fits if isinstance(key[0], float)}
         return replace(self, starts=tuple((*key, basic) for key, basic in known.items()))
+
+    @cached_property
+    def _processes(self) -> dict[float, QuantileProcess]:
+        """Fits along the last grid of many alphas, by group penalty; small, unlike their models."""
+        return {}
 
     @classmethod
     def of(
@@ -80,6 +95,8 @@ class ConditionalLearned(Learned):
         task: Task,
         tie_spread: float = 0.0,
         classes: Classes | None = None,
+        *,
+        with_ranks: bool = False,
     ) -> Self:
         """Fit a basis, or choose one, add `classes`, and set up the calibration problem."""
         choice = None
@@ -95,11 +112,16 @@ class ConditionalLearned(Learned):
             )
         scores = _spread(task, tie_spread)
         # Sorted, so that the fit cannot depend on the order in which the samples came.
-        order = np.lexsort((*phi.T, scores))
+        ranks = LabelRanks.of_task(fitted, task) if with_ranks else None
+        others: list[Any] = [] if ranks is None else [ranks.of_calibration]
+        others += [] if task.alphas is None else [task.alphas]
+        order = np.lexsort((*others, *phi.T, scores))
+        alphas = None if task.alphas is None else task.alphas[order]
         penalty = fitted.penalty_rows(task.calibration)
         bounding = fitted.bounding_rows(task.calibration)
         limiting = bounding if len(bounding) else None
-        return cls(fitted, phi[order], scores[order], penalty, choice, limiting, tie_spread)
+        own = fitted, phi[order], scores[order], penalty, choice, limiting, tie_spread
+        return cls(*own, alphas, ranks and ranks.sorted_by(order))
 
     def could_come_from(
         self, basis: Basis | str, tie_spread: float = 0.0, classes: Classes | None = None
@@ -122,6 +144,13 @@ class ConditionalLearned(Learned):
         require(known, "ConditionalLearned.tie_spread", f"must be 0 or {TIE_SPREAD}")
         made = self.basis.could_give(self.phi)
         require(made, "ConditionalLearned.phi", "must hold values of the basis functions")
+        if self.alphas is not None:
+            require_numbers(self.alphas, "ConditionalLearned.alphas", len(self.phi))
+            inside = self.alphas.min() > 0.0 and self.alphas.max() < 1.0
+            require(inside, "ConditionalLearned.alphas", "must lie between 0 and 1")
+        if self.ranks is not None:
+            made = self.basis.could_give(self.ranks.tuning_phi)
+            require(made, "LabelRanks.tuning_phi", "must hold values of the basis functions")
         for name, rows, own in (
             ("penalty", self.penalty, self.basis.penalty_rows),
             ("restraint", self.group_penalty, self.basis.bounding_rows),
@@ -143,6 +172,8 @@ class ConditionalLearned(Learned):
     def check_belongs(self, n: int, n_classes: int) -> None:
         """Refuse what cannot come from so many samples and classes."""
         require(len(self.phi) == n, "ConditionalLearned.phi", f"must be that of {n} samples")
+        if self.ranks is not None:
+            self.ranks.check_belongs(n, n_classes)
 
     @property
     def conditions_on(self) -> FittedBasis:
@@ -156,11 +187,23 @@ class ConditionalLearned(Learned):
 
     def fit(self, alpha: float, group_penalty: float = 0.0) -> QuantileModel:
         """Fit the 1 - alpha quantile, with this multiple of the group penalty; made once."""
-        key = (alpha, group_penalty)
+
+        def make() -> QuantileModel:
+            process = self._processes.get(group_penalty)
+            if process is not None and alpha in process.alphas:
+                return process.at(alpha)
+            fit = self._fit_from_start(alpha, group_penalty)
+            return fit.for_many_rows() if self.basis.uses_label else fit
+
+        return self._kept((alpha, group_penalty), make)
+
+    def _kept(
+        self, key: tuple[Hashable, float], make: Callable[[], QuantileModel]
+    ) -> QuantileModel:
         if key not in self._fits:
             while len(self._fits) >= _MOST_FITS:
                 self._fits.pop(next(iter(self._fits)))
-            self._fits[key] = self._fit_from_start(alpha, group_penalty)
+            self._fits[key] = make()
         return self._fits[key]
 
     def _fit_from_start(self, alpha: float, group_penalty: float) -> QuantileModel:
@@ -201,12 +244,22 @@ class ConditionalLearned(Learned):
         if len(alphas) <= _FEW_ALPHAS:
             yield from (self.prepare(alpha) for alpha in alphas)
             return
-        grid, places = np.unique(alphas, return_inverse=True)
-        processes = [
-            fit_quantile_process(*self._points(penalty), factor * grid)
-            for factor, penalty in self._limits
-        ]
-        yield from ([process[place] for process in processes] for place in places.tolist())
+        self.prepare_along(alphas)
+        yield from (self._along(alpha) for alpha in alphas)
+
+    def prepare_along(self, alphas: tuple[float, ...]) -> None:
+        """Fit along many alphas, for a fraction of the time of single fits; the last are kept."""
+        grid = np.unique(alphas)
+        for factor, penalty in self._limits:
+            kept = self._processes.get(penalty)
+            if kept is None or not np.array_equal(kept.alphas, factor * grid):
+                found = fit_quantile_process(*self._points(penalty), factor * grid)
+                self._processes[penalty] = found
+
+    def _along(self, alpha: float) -> list[QuantileModel]:
+        """What `prepare` gives at an alpha of the last grid, without keeping it."""
+        limits = self._limits
+        return [self._processes[penalty].at(factor * alpha) for factor, penalty in limits]
 
     def thresholds(
         self, phi: Floats, alphas: tuple[float, ...]
@@ -273,6 +326,45 @@ class ConditionalLearned(Learned):
             for fits in self.fits_along(alphas)
         )
         return [(own[:, candidates.cells], status.max(axis=1)) for own, status in found]
+
+    def own_thresholds(
+        self, problem: OwnAlphas, phi: Floats, weights: Floats | None = None
+    ) -> tuple[Floats, NDArray[np.int8]]:
+        """Thresholds and statuses where calibration and new samples have alphas of their own.
+
+        `weights` are those of a randomised threshold, which is not limited.
+        """
+        if weights is not None:
+            fit = self._own_fit(problem, *self._limits[0])
+            found = fit.thresholds(phi, weight=weights, alpha=problem.alphas)
+            return found.values, found.status
+        each = [
+            self._own_fit(problem, *limit).thresholds(phi, alpha=limit[0] * problem.alphas)
+            for limit in self._limits
+        ]
+        return _limited([(own.values, own.status) for own in each])
+
+    def own_candidate_thresholds(
+        self, problem: OwnAlphas, candidates: CandidateRows
+    ) -> tuple[Floats, NDArray[np.int8]]:
+        """The same for all classes, shape (m, K), and the worst status; every one is computed."""
+        cells = range(candidates.n_cells)
+        found = [self.own_thresholds(problem, candidates.rows(cell)) for cell in cells]
+        values, status = (np.stack(each, axis=1) for each in zip(*found, strict=True))
+        return values[:, candidates.cells], status.max(axis=1)
+
+    def _own_fit(self, problem: OwnAlphas, factor: float, penalty: float) -> QuantileModel:
+        """Fit with an alpha for each calibration sample, times `factor`; made once."""
+
+        def make() -> QuantileModel:
+            rows, scores = self._points(penalty)
+            scores[: len(self.scores)] = problem.scores
+            # Two points that stand for a penalty may have any alpha, the same for both.
+            alphas = np.full(len(scores), problem.calibration.mean())
+            alphas[: len(self.scores)] = problem.calibration
+            return fit_quantiles(rows, scores, alpha=factor * alphas)
+
+        return self._kept((problem.key, penalty), make)
 
     def to_state(self) -> dict[str, Any]:
         """Fields by name; files have an older name for the group penalty."""

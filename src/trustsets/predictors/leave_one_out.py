@@ -24,7 +24,10 @@ __all__ = ["quantiles_without", "relearn", "without"]
 def without(task: Task, sample: int) -> Task:
     """The task with one calibration sample less."""
     rest = np.delete(np.arange(len(task.scores)), sample)
-    return replace(task, calibration=task.calibration.take(rest), scores=task.scores[rest])
+    alphas = None if task.alphas is None else task.alphas[rest]
+    return replace(
+        task, calibration=task.calibration.take(rest), scores=task.scores[rest], alphas=alphas
+    )
 
 
 def relearn(

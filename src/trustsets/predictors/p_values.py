@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Array, Floats
+from trustsets._common.arrays import Array, Codes, Floats
 from trustsets._common.quantiles import check_alphas
 from trustsets.engine import default_alphas
 from trustsets.predictors.thresholds import SampleThresholds
@@ -33,11 +33,15 @@ class PointPredictions:
         One minus the second largest p-value: the largest 1 - alpha whose set holds no other class.
     credibility : array of shape (m,)
         The largest p-value. If it is small, no class suits the sample.
+    codes, p_values : arrays of shape (m, K)
+        Positions of all classes in the order of their p-values, and these, largest first.
     """
 
     labels: Array
     confidence: Floats
     credibility: Floats
+    codes: Codes
+    p_values: Floats
 
 
 def grid_of(alphas: Any, smallest: float = 0.0) -> tuple[float, ...]:
@@ -79,6 +83,6 @@ def point_predictions(p: Floats, scores: Floats, classes: Array) -> PointPredict
     (['b'], [0.8], [0.9])
     """
     best = np.lexsort((scores, -p), axis=1)
-    rows = np.arange(len(p))
-    others = p[rows, best[:, 1]] if p.shape[1] > 1 else np.zeros(len(p))
-    return PointPredictions(classes[best[:, 0]], 1.0 - others, p[rows, best[:, 0]])
+    ordered = np.take_along_axis(p, best, axis=1)
+    others = ordered[:, 1] if p.shape[1] > 1 else np.zeros(len(p))
+    return PointPredictions(classes[best[:, 0]], 1.0 - others, ordered[:, 0], best, ordered)

@@ -11,7 +11,7 @@ from trustsets._common.arrays import Codes, Floats
 from trustsets._common.quantiles import conformal_quantile
 from trustsets.status import Status
 
-__all__ = ["SampleThresholds", "quantile_table", "side_by_side"]
+__all__ = ["SampleThresholds", "SizedThresholds", "quantile_table", "side_by_side"]
 
 
 @final
@@ -39,6 +39,22 @@ class SampleThresholds:
             np.broadcast_to(self.values, (m, *self.values.shape)),
             np.broadcast_to(worst, (m, worst.size)),
         )
+
+
+@final
+@dataclass(frozen=True)
+class SizedThresholds:
+    """Thresholds of sets of limited size.
+
+    Attributes
+    ----------
+    found : SampleThresholds
+    alphas : array of shape (m,)
+        What each set promises; 1 where it promises nothing.
+    """
+
+    found: SampleThresholds
+    alphas: Floats
 
 
 def quantile_table(cells: Iterable[Floats], alphas: tuple[float, ...]) -> SampleThresholds:

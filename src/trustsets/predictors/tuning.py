@@ -9,6 +9,7 @@ import numpy as np
 
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
+from trustsets.predictors.thresholds import SampleThresholds, SizedThresholds
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.recalibration.temperature import check_temperature
 from trustsets.statistics import Observed
@@ -38,6 +39,10 @@ class Method:
     """Whether coverage is guaranteed given the class, even one without calibration samples."""
     batch_dependence: str | None = None
     """Why the set of a sample depends on the others of its batch."""
+    own_alphas: Callable[..., SampleThresholds] | None = None
+    """Thresholds of samples with alphas of their own, where calibration samples can have such."""
+    sized: Callable[..., SizedThresholds] | None = None
+    """Thresholds of sets of limited size, where the method has such."""
 
     def all_tuned(self, temperature: Any) -> tuple[str, ...]:
         """Everything that is learned from tuning samples, in words."""

@@ -1,0 +1,97 @@
+"""Sets of at most k classes: what is promised, what is reached, and how often nothing is.
+
+For every data set and k: the mean of 1 - alpha over the samples with a promise, the share of their
+sets that hold the label, the mean absolute and the worst difference of the two over cells of
+confidence and trust (10 x 4, cells of 100 samples or more), the share of samples without a promise,
+and the mean size. Means over seeds; half of the samples calibrate, the other half tests.
+
+    python studies/max_size.py --bench DIR [--errors 0.5 1 1.5]
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from trustsets import ConditionalConformal, ModelOutputs, TrustScore
+from trustsets.predictors import max_size
+from trustsets.statistics import Observed
+
+NAMES = ("cifar100", "cifar100lt", "ham10000")
+SIZES = (1, 2, 3, 5)
+FEWEST = 100
+COLUMNS = ("promised", "reached", "cells", "worst", "none", "size")
+
+
+def load(folder: Path, name: str) -> tuple[ModelOutputs, np.ndarray]:
+    """Samples of the pool and their trust."""
+    train, pool = (np.load(folder / f"{name}_{part}.npz") for part in ("train", "pool"))
+    trust = TrustScore().fit(train["features"].astype(np.float32), train["labels"])
+    outputs = ModelOutputs(
+        logits=pool["logits"].astype(np.float64),
+        features=pool["features"].astype(np.float32),
+        labels=pool["labels"].astype(np.int64),
+    )
+    return outputs, Observed(outputs, trust).trust
+
+
+def cells(test: ModelOutputs, trust: np.ndarray) -> np.ndarray:
+    """Cell of each sample: confidence in 10 parts of equal width, trust in 4 of equal size."""
+    wide = np.linspace(test.confidence.min(), test.confidence.max(), 11)[1:-1]
+    quarters = np.quantile(trust, (0.25, 0.5, 0.75))
+    return 4 * np.searchsorted(wide, test.confidence) + np.searchsorted(quarters, trust)
+
+
+def measure(
+    predictor: ConditionalConformal, test: ModelOutputs, trust: np.ndarray, size: int
+) -> list[float]:
+    """The row of one k."""
+    sets = predictor.predict_set(test, alpha=0.1, max_size=size, trust=trust)
+    assert sets.sizes.max() <= size
+    alphas = np.asarray(sets.alpha)
+    kept, covered = alphas < 1.0, sets.covers(test.labels)
+    gap = covered - (1.0 - alphas)
+    own = cells(test, trust)
+    gaps = [gap[kept & (own == cell)] for cell in np.unique(own)]
+    means = [each.mean() for each in gaps if each.size >= FEWEST] or [np.nan]
+    return [
+        1.0 - alphas[kept].mean(),
+        covered[kept].mean(),
+        float(np.abs(means).mean()),
+        float(np.min(means)),
+        1.0 - kept.mean(),
+        sets.sizes.mean(),
+    ]
+
+
+def study(outputs: ModelOutputs, trust: np.ndarray, seeds: int) -> np.ndarray:
+    """Means over seeds, one row for each k."""
+    runs = []
+    for seed in range(seeds):
+        first, second = outputs.split_indices(0.5, seed)
+        predictor = ConditionalConformal(random_state=seed)
+        predictor.calibrate(outputs.take(first), trust=trust[first])
+        test = outputs.take(second)
+        runs.append([measure(predictor, test, trust[second], size) for size in SIZES])
+    return np.asarray(np.nanmean(runs, axis=0))
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bench", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--errors", type=float, nargs="+", default=[max_size.ERRORS])
+    arguments = parser.parse_args()
+    print(f"{'data':<12}{'errors':>7}{'k':>4}" + "".join(f"{name:>10}" for name in COLUMNS))
+    for name in NAMES:
+        outputs, trust = load(arguments.bench, name)
+        for errors in arguments.errors:
+            max_size.ERRORS = errors
+            for size, row in zip(SIZES, study(outputs, trust, arguments.seeds), strict=True):
+                numbers = "".join(f"{own:>10.3f}" for own in row)
+                print(f"{name:<12}{errors:>7g}{size:>4}{numbers}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""An alpha for each sample: exact against the linear program, and one alpha at a time without."""
+
+import numpy as np
+import pytest
+
+import trustsets
+from trustsets import (
+    APS,
+    Classes,
+    ConditionalConformal,
+    Confidence,
+    Groups,
+    InputError,
+    Intercept,
+    ModelOutputs,
+    MondrianConformal,
+    Polynomial,
+    Softmax,
+    StandardConformal,
+    evaluate,
+)
+from trustsets.engine.linear_program import solve_linear_program
+from trustsets.statistics import Observed
+
+LINE = Intercept() + Polynomial(1, (Confidence(),))
+
+
+def some(seed: int, n: int, classes: int = 4) -> ModelOutputs:
+    rng = np.random.default_rng(seed)
+    logits = 1.5 * rng.normal(size=(n, classes)).round(1)
+    labels = (logits + rng.gumbel(size=(n, classes))).argmax(axis=1)
+    groups = {"site": rng.integers(3, size=n)}
+    return ModelOutputs(logits=logits, labels=labels, groups=groups, classes=np.arange(classes))
+
+
+def by_confidence(outputs: ModelOutputs) -> np.ndarray:
+    """An alpha that depends on the input."""
+    return 0.05 + 0.4 * (1.0 - outputs.confidence)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("basis", [LINE, LINE + Groups("site")], ids=["line", "groups"])
+@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+def test_thresholds_are_those_of_the_linear_program(basis, seed):
+    calibration, test = some(seed, 60), some(100 + seed, 12)
+    score = Softmax() if seed % 2 else APS()  # without and with ties
+    predictor = ConditionalConformal(score, basis, class_bias=None)
+    predictor.calibrate(calibration, alphas=by_confidence(calibration))
+    sets = predictor.predict_set(test, by_confidence(test))
+    fitted = predictor.state_.learned.basis
+    phi, rows = fitted.design(Observed(calibration)), fitted.design(Observed(test))
+    scores, alphas = score.of_labels(calibration), by_confidence(test)
+    for i in range(len(test)):
+        truth = solve_linear_program(
+            phi, scores, by_confidence(calibration), rows[i], 1.0 - alphas[i]
+        )
+        assert sets.thresholds[i] == pytest.approx(truth, abs=1e-8)
+    expected = score.matrix(test) <= sets.thresholds[:, None] + 1e-9
+    expected[np.arange(len(test)), test.predicted_codes] = True
+    np.testing.assert_array_equal(sets.mask, expected)
+    np.testing.assert_array_equal(sets.alpha, alphas)
+
+
+@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+def test_functions_of_the_label_are_those_of_the_linear_program():
+    calibration, test = some(0, 80), some(1, 4)
+    predictor = ConditionalConformal(Softmax(), LINE + Classes(penalty=2.0), class_bias=None)
+    predictor.calibrate(calibration, alphas=by_confidence(calibration))
+    sets = predictor.predict_set(test, by_confidence(test))
+    fitted, scores = predictor.state_.learned.basis, Softmax().of_labels(calibration)
+    penalty = fitted.penalty_rows(Observed(calibration))
+    phi = np.vstack([fitted.design(Observed(calibration)), penalty, -penalty])
+    scores = np.append(scores, np.zeros(2 * len(penalty)))
+    alphas = np.append(by_confidence(calibration), np.full(2 * len(penalty), 0.5))
+    for code in range(4):
+        rows = fitted.design_for(Observed(test), np.full(len(test), code))
+        for i, alpha in enumerate(by_confidence(test)):
+            truth = solve_linear_program(phi, scores, alphas, rows[i], 1.0 - alpha)
+            assert sets.thresholds[i, code] == pytest.approx(truth, abs=1e-8)
+
+
+def test_groups_have_the_quantile_of_their_alpha():
+    """With an alpha for each group, every group has its own split conformal threshold."""
+    alphas = np.array([0.1, 0.25, 0.4])
+    calibration, test = some(0, 400), some(1, 50)
+    predictor = ConditionalConformal(Softmax(), Groups("site"), class_bias=None)
+    predictor.calibrate(calibration, alphas=alphas[calibration.groups["site"]])
+    own = predictor.predict_set(test, alphas[test.groups["site"]])
+    mondrian = MondrianConformal(Groups("site"), score=Softmax()).calibrate(calibration)
+    each = mondrian.predict_set(test, alphas[test.groups["site"]])
+    np.testing.assert_array_equal(own.mask, each.mask)
+    np.testing.assert_allclose(own.thresholds, each.thresholds, atol=1e-12)
+
+
+ALL = [
+    StandardConformal(),
+    StandardConformal(APS(own_mass="random"), allow_empty=True),
+    MondrianConformal(by="class"),
+    ConditionalConformal(),
+    ConditionalConformal(basis=LINE + Groups("site", penalty=3.0)),
+    ConditionalConformal(basis=LINE, randomized=True, allow_empty=True),
+    ConditionalConformal(basis=LINE + Classes(penalty=2.0)),
+]
+
+
+@pytest.mark.parametrize("predictor", ALL, ids=repr)
+@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+def test_without_calibration_alphas_every_sample_has_the_set_of_its_alpha(predictor):
+    predictor.calibrate(some(0, 300))
+    test = some(1, 40)
+    alphas = np.linspace(0.03, 0.6, 10)[np.arange(40) % 10]
+    sets = predictor.predict_set(test, alphas)
+    for alpha in np.unique(alphas):
+        rounded = float(np.floor(alpha * 1e3 + 1e-9) / 1e3) if alpha >= 0.1 else None
+        rounded = rounded or float(np.floor(alpha * 1e4 + 1e-9) / 1e4)
+        alone = predictor.predict_set(test, rounded)
+        index = np.flatnonzero(alphas == alpha)
+        np.testing.assert_array_equal(sets.mask[index], alone.mask[index])
+        np.testing.assert_array_equal(sets.thresholds[index], alone.thresholds[index])
+        np.testing.assert_array_equal(sets.status[index], alone.status[index])
+    # One sample alone has the set that it has among others.
+    alone = predictor.predict_set(test.take([3]), alphas[3:4])
+    np.testing.assert_array_equal(alone.mask, sets.mask[3:4])
+
+
+@pytest.mark.parametrize("predictor", [ALL[3], ALL[4], ALL[5], ALL[6]], ids=repr)
+@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+def test_equal_alphas_give_the_sets_of_one(predictor):
+    predictor.calibrate(some(0, 300), alphas=np.full(300, 0.2))
+    test = some(1, 60)
+    own, one = predictor.predict_set(test, np.full(60, 0.2)), predictor.predict_set(test, 0.2)
+    np.testing.assert_array_equal(own.mask, one.mask)
+
+
+def test_alphas_follow_their_samples():
+    """Neither the order of the samples nor a file changes a threshold."""
+    calibration, tuning, test = some(0, 300), some(2, 200), some(1, 30)
+    order = np.random.default_rng(0).permutation(300)
+    sets = []
+    for samples in (calibration, calibration.take(order)):
+        predictor = ConditionalConformal()
+        predictor.calibrate(samples, tuning=tuning, alphas=by_confidence(samples))
+        sets.append(predictor.predict_set(test, by_confidence(test)))
+    np.testing.assert_array_equal(sets[0].thresholds, sets[1].thresholds)
+    # A tuning part that is set aside takes its alphas along.
+    kept = ConditionalConformal().calibrate(calibration, alphas=by_confidence(calibration))
+    rest = calibration.take(calibration.split_indices(0.2, 0)[1])
+    np.testing.assert_allclose(np.sort(kept.state_.learned.alphas), np.sort(by_confidence(rest)))
+
+
+def test_a_file_keeps_alphas_and_an_older_one_has_none(tmp_path, monkeypatch):
+    calibration, test = some(0, 300), some(1, 30)
+    predictor = ConditionalConformal().calibrate(calibration, alphas=by_confidence(calibration))
+    predictor.save(tmp_path / "new.trustsets")
+    loaded = trustsets.load(tmp_path / "new.trustsets")
+    own, found = (one.predict_set(test, by_confidence(test)) for one in (predictor, loaded))
+    np.testing.assert_array_equal(own.thresholds, found.thresholds)
+    small, same = (one.predict_set(test, max_size=2) for one in (predictor, loaded))
+    np.testing.assert_array_equal(small.alpha, same.alpha)
+    # As files were before: no such fields.
+    kind = type(predictor.state_.learned)
+    whole = kind.to_state
+    old = {"alphas", "ranks"}
+    monkeypatch.setattr(
+        kind, "to_state", lambda self: {k: v for k, v in whole(self).items() if k not in old}
+    )
+    predictor.save(tmp_path / "old.trustsets")
+    former = trustsets.load(tmp_path / "old.trustsets")
+    np.testing.assert_array_equal(former.predict_set(test).mask, predictor.predict_set(test).mask)
+    with pytest.raises(InputError, match="calibrate again with tuning="):
+        former.predict_set(test, max_size=2)
+
+
+def test_arrays_are_of_samples_and_lists_are_of_alphas():
+    predictor, test = StandardConformal().calibrate(some(0, 200)), some(1, 3)
+    assert predictor.predict_set(test, [0.1, 0.2, 0.3]).mask.shape == (3, 4, 3)
+    assert predictor.predict_set(test, (0.1, 0.2, 0.3)).mask.shape == (3, 4, 3)
+    assert predictor.predict_set(test, np.array([0.1, 0.2, 0.3])).mask.shape == (3, 4)
+    assert predictor.predict_set(test, np.array(0.1)).alpha == 0.1
+    half = predictor.predict_set(test, np.array([0.1, 0.2, 0.3], np.float32))
+    np.testing.assert_array_equal(half.alpha, [0.1, 0.2, 0.3])
+    with pytest.raises(InputError, match=r"one number for each of the 3 samples.*tolist"):
+        predictor.predict_set(test, np.array([0.1, 0.2]))
+
+
+@pytest.mark.parametrize("wrong", [0.0, 1.0, -0.1, np.nan, np.inf])
+def test_alphas_that_are_none_are_refused(wrong):
+    alphas = np.array([0.1, 0.2, wrong])
+    predictor, test = ConditionalConformal(), some(1, 3)
+    with pytest.raises(InputError, match="alphas must"):
+        predictor.calibrate(test, alphas=alphas)
+    with pytest.raises(InputError, match="alpha must"):
+        predictor.calibrate(some(0, 200)).predict_set(test, alphas)
+    with pytest.raises(InputError, match="alphas must have shape"):
+        predictor.calibrate(test, alphas=np.array([0.1]))
+    with pytest.raises(InputError, match="alphas must hold numbers"):
+        predictor.calibrate(test, alphas=["a", "b", "c"])
+    with pytest.raises(InputError, match="for ConditionalConformal"):
+        StandardConformal().calibrate(test, alphas=np.full(3, 0.1))
+
+
+def test_sets_show_the_alphas_of_their_samples():
+    predictor, test = StandardConformal().calibrate(some(0, 200)), some(1, 4)
+    alphas = np.array([0.05, 0.1, 0.25, 0.5])
+    sets = predictor.predict_set(test, alphas)
+    assert repr(sets).startswith("PredictionSets(4 samples, 4 classes, alpha=0.05 to 0.5, mean")
+    assert sets.describe()[0].startswith("Of 4 sets at alpha=0.05 to 0.5, ")
+    assert predictor.summary(sets)
+    np.testing.assert_array_equal(sets[1:3].alpha, alphas[1:3])
+    np.testing.assert_array_equal(sets[np.array([3, 0])].alpha, alphas[[3, 0]])
+    assert sets.to_frame()["alpha"].tolist() == sets.to_arrow()["alpha"].to_pylist() == [*alphas]
+    assert "alpha" not in predictor.predict_set(test).to_frame()
+    assert not sets.alpha.flags.writeable and repr(sets[:0])
+    with pytest.raises(InputError, match="alpha of its own"):
+        sets.at(0.1)
+    with pytest.raises(InputError, match=r"1 - sets\.alpha"):
+        evaluate(sets, test)
