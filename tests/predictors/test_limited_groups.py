@@ -77,7 +77,7 @@ def test_the_lower_fit_decides_where_the_two_cross(parts):
     ):
         found = Thresholds(np.array(values), exact, exact.astype(np.int64))
         learned._fits[key] = SimpleNamespace(thresholds=lambda _, found=found: found)
-    values, status = learned.thresholds(np.zeros((4, 1)), ALPHA)
+    ((values, status),) = learned.thresholds(np.zeros((4, 1)), (ALPHA,))
     np.testing.assert_array_equal(values, [2.0, 2.0, 2.0, 4.0])
     limited = Status.LIMITED
     np.testing.assert_array_equal(status, [Status.EXACT, limited, limited, Status.EXACT])
