@@ -187,8 +187,6 @@ def each_alpha(
     for alpha in np.unique(alphas).tolist():
         index = np.flatnonzero(alphas == alpha)
         parts.append((index, thresholds(observed.take(index), alpha)))
-    if not parts:
-        return thresholds(observed, 0.1)
     order = np.argsort(np.concatenate([index for index, _ in parts]))
     values, status = (
         np.concatenate([getattr(own, name) for _, own in parts])[order]
