@@ -45,6 +45,7 @@ PINNED = {
     "TrustSetsError",
     "TrustSetsWarning",
     "__version__",
+    "audit",
     "compare",
     "evaluate",
     "load",
