@@ -10,7 +10,9 @@ from scipy import stats
 
 import trustsets
 from trustsets import (
+    APS,
     ConditionalConformal,
+    Groups,
     InputError,
     ModelOutputs,
     MondrianConformal,
@@ -170,6 +172,15 @@ def test_intervals_hold_the_law_of_coverage_given_the_calibration(n, alpha):
     # Not by being much too wide: one of the ends is that of the law.
     ends = [abs(lower - law.ppf(0.025)), abs(upper - law.ppf(0.975))]
     assert min(ends) < 1e-9
+
+
+def test_the_gap_of_groups_that_the_method_adjusts_for_says_nothing():
+    """Left-out coverage of its own groups is fixed, as the page and the guarantees say."""
+    outputs = simulated(400)
+    own = MondrianConformal(APS(own_mass="random"), by=Groups("site"), allow_empty=True)
+    table = audit(own, outputs, **FEW).tables["group:site"]
+    assert table.covered.tolist() == [math.ceil(round(0.9 * n, 9)) for n in table.count]
+    assert table.gap.value < 0.25 * table.gap.floor
 
 
 @pytest.mark.parametrize("family", ["constant", "one class", "huge", "two samples"])
