@@ -202,5 +202,5 @@ def _are_equal(one: ModelOutputs, other: ModelOutputs) -> bool:
     if one.n_classes != other.n_classes or one.groups.keys() != other.groups.keys():
         return False
     pairs += [(values, other.groups[name]) for name, values in one.groups.items()]
-    pairs += [(one.probabilities, other.probabilities)]
+    pairs += [(one.logits, other.logits)]
     return all(np.array_equal(mine, its) for mine, its in pairs)

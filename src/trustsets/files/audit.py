@@ -95,6 +95,7 @@ def audit_file(
     regions = left.regions(by=given.by, **options)
     evaluation = left.evaluate(left.risk(n_permutations=given.permutations, **options), **options)
     before.check()
+    n_tuning = left.predictor.state_.n_tuning
     write_report(
         result,
         {given.recipe.method: evaluation},
@@ -106,6 +107,7 @@ def audit_file(
         guarantee=left.predictor.summary(left.sets),
         details={
             "Outputs": str(given.outputs),
+            **({"Tuning samples": f"{n_tuning:,}, not audited"} if n_tuning else {}),
             OPTIONS_FACT: json.dumps(record or {"command": "audit", "options": {}}),
         },
     )

@@ -87,6 +87,12 @@ def audit_part(
             (_EXCESS_RISK[name], [_risk(item, name) for item in evaluations.values()])
             for name in risks
         ],
+        "names_components": any(
+            condition.name.startswith("principal component")
+            for item in given.values()
+            for region in item.found
+            for condition in region.conditions
+        ),
         "has_trust": source is not None and source.trust is not None,
     }
 
