@@ -35,7 +35,9 @@ if TYPE_CHECKING:
         TrustSetsWarning,
     )
     from trustsets.metrics import compare, evaluate
+    from trustsets.monitor import Monitor
     from trustsets.outputs import ModelOutputs
+    from trustsets.planning import plan
     from trustsets.predictors import (
         ClusteredConformal,
         ConditionalConformal,
@@ -73,6 +75,7 @@ _HOME = {
     "Margin": "statistics",
     "ModelOutputs": "outputs",
     "MondrianConformal": "predictors",
+    "Monitor": "monitor",
     "NotCalibratedError": "errors",
     "PluginConformal": "predictors",
     "Polynomial": "basis",
@@ -95,6 +98,7 @@ _HOME = {
     "evaluate": "metrics",
     "load": "predictors",
     "oracle_sets": "predictors",
+    "plan": "planning",
     "write_report": "report",
 }
 
@@ -119,6 +123,7 @@ __all__ = [
     "Margin",
     "ModelOutputs",
     "MondrianConformal",
+    "Monitor",
     "NotCalibratedError",
     "PluginConformal",
     "Polynomial",
@@ -141,6 +146,7 @@ __all__ = [
     "evaluate",
     "load",
     "oracle_sets",
+    "plan",
     "write_report",
 ]
 

@@ -9,7 +9,8 @@ from command_line import spawn
 
 from trustsets import __version__
 
-COMMANDS = ["demo", "extract", "calibrate", "predict", "evaluate", "audit", "report", "warmup"]
+COMMANDS = ["demo", "extract", "plan", "calibrate", "predict", "evaluate", "report", "monitor"]
+COMMANDS += ["audit", "warmup"]
 
 
 def test_version():

@@ -27,6 +27,7 @@ PINNED = {
     "Margin",
     "ModelOutputs",
     "MondrianConformal",
+    "Monitor",
     "NotCalibratedError",
     "PluginConformal",
     "Polynomial",
@@ -50,6 +51,7 @@ PINNED = {
     "evaluate",
     "load",
     "oracle_sets",
+    "plan",
     "write_report",
 }
 

@@ -27,6 +27,8 @@ class Stream(IntEnum):
     BASIS_FOLDS = 7
     CALIBRATION_TIES = 8
     PREDICTION_TIES = 9
+    MONITOR_TIES = 20
+    MONITOR_PARTS = 21
 
 
 def row_uniforms(seed: int, stream: Stream, rows: NDArray[np.int64]) -> NDArray[np.float64]:

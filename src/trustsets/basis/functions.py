@@ -12,7 +12,7 @@ import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Floats, floating_matrix
+from trustsets._common.arrays import Codes, Floats, floating_matrix
 from trustsets._common.blocks import for_each_block
 from trustsets._common.storage import require, require_numbers, storable
 from trustsets.basis.base import Basis, FittedBasis
@@ -176,11 +176,11 @@ class FittedPolynomial(FittedBasis):
     def _columns(self, scaled: Sequence[Floats]) -> Floats:
         """Products of Chebyshev polynomials of the scaled statistics."""
         tables = [chebyshev.chebvander(values, self.degree) for values in scaled]
-        columns = []
-        for degrees in self._degrees():
-            factors = [table[:, d] for table, d in zip(tables, degrees, strict=True)]
-            columns.append(np.prod(factors, axis=0))
-        return np.column_stack(columns)
+        degrees = np.array(self._degrees()).T
+        columns = tables[0][:, degrees[0]]
+        for table, own in zip(tables[1:], degrees[1:], strict=True):
+            columns *= table[:, own]
+        return np.ascontiguousarray(columns)
 
     def penalty_rows(self, observed: Observed | None) -> Floats:
         """Return one row for each coefficient of total degree 2 or more."""
@@ -284,7 +284,7 @@ class FittedComponents(FittedBasis):
             np.einsum("ij,kj->ik", centred, self.directions, out=columns[rows, 1:])
 
         for_each_block(project, *features.shape)
-        return columns
+        return np.ascontiguousarray(columns)
 
     @property
     def description(self) -> str:
@@ -309,18 +309,28 @@ class Custom(Basis, FittedBasis):
     function, ``module:function``, so the function must be defined at the top of a module.
     Loading a file never imports a module: import it before you load.
 
+    With ``of_label=True`` the functions depend on the candidate label, too: `function` maps
+    `ModelOutputs` and the codes of one label for each sample to the array, and every class has
+    thresholds of its own. It could return the rank of the label, or the distance to the training
+    samples of its class.
+
     Examples
     --------
     >>> own = Custom(lambda outputs: outputs.confidence[:, None]) + Intercept()
-    >>> observed = Observed(ModelOutputs(probabilities=[[0.75, 0.25]]))
+    >>> observed = Observed(ModelOutputs(probabilities=[[0.75, 0.25]], labels=[1]))
     >>> own.fit(observed).design(observed)
     array([[0.75, 1.  ]])
+    >>> def of_top(outputs, codes):
+    ...     return (codes == outputs.predicted_codes)[:, None]
+    >>> Custom(of_top, of_label=True).design(observed)
+    array([[0.]])
     """
 
     learns = False
 
-    function: Callable[[ModelOutputs], Any]
+    function: Callable[..., Any]
     name: str = "combination of your own functions"
+    of_label: bool = False
 
     def to_state(self) -> dict[str, Any]:
         """The name of the function, which must lead back to it."""
@@ -331,7 +341,7 @@ class Custom(Basis, FittedBasis):
                 "so it must be defined with def at the top of a module other than the script that "
                 "is run."
             )
-        return {"spec": spec, "name": self.name}
+        return {"spec": spec, "name": self.name, "of_label": self.of_label}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "Custom":
@@ -344,7 +354,22 @@ class Custom(Basis, FittedBasis):
                 f"it uses the function {spec}, which is not there. Import {module} before you load "
                 "the file; loading never imports or runs anything itself."
             )
-        return cls(function, str(state["name"]))
+        # Files of before there were functions of the label do not say.
+        return cls(function, str(state["name"]), bool(state.get("of_label", False)))
+
+    @property
+    def uses_label(self) -> bool:
+        """Whether the function is given labels."""
+        return self.of_label
+
+    @property
+    def is_additive(self) -> bool:
+        """A function of sample and label may be anything."""
+        return not self.of_label
+
+    def class_cells(self, n_classes: int) -> Codes:
+        """Every class may have its own function."""
+        return np.arange(n_classes) if self.of_label else super().class_cells(n_classes)
 
     def could_become(self, fitted: FittedBasis) -> bool:
         """Whether it is itself."""
@@ -355,12 +380,24 @@ class Custom(Basis, FittedBasis):
         return self
 
     def design(self, observed: Observed) -> Floats:
-        """Call the function, and check what it returns."""
-        columns = floating_matrix(self.function(observed.outputs), "what function returns")
-        if columns.shape[0] != len(observed.outputs):
+        """Call the function, with the samples' own labels where it is given some."""
+        outputs = observed.outputs
+        if self.of_label:
+            return self.design_for(observed, outputs.require_labels("a basis of the label"))
+        return self._checked(outputs, self.function(outputs))
+
+    def design_for(self, observed: Observed, codes: Codes) -> Floats:
+        """Call the function with these labels."""
+        if not self.of_label:
+            return self.design(observed)
+        return self._checked(observed.outputs, self.function(observed.outputs, codes))
+
+    def _checked(self, outputs: ModelOutputs, found: Any) -> Floats:
+        columns = floating_matrix(found, "what function returns")
+        if columns.shape[0] != len(outputs):
             raise InputError(
                 f"function must return one row per sample; got {columns.shape[0]} rows for "
-                f"{len(observed.outputs)} samples."
+                f"{len(outputs)} samples."
             )
         return columns.astype(np.float64)
 

@@ -13,8 +13,10 @@ from trustsets.cli.calibrate import calibrate
 from trustsets.cli.demo import demo
 from trustsets.cli.evaluate import evaluate
 from trustsets.cli.extract import extract
+from trustsets.cli.monitor import monitor
 from trustsets.cli.options import Command, expanded
 from trustsets.cli.paper import paper
+from trustsets.cli.plan import plan
 from trustsets.cli.predict import predict
 from trustsets.cli.report import report
 from trustsets.cli.warmup import warmup
@@ -57,7 +59,7 @@ def root(
     console.reset()
 
 
-for command in (demo, extract, calibrate, predict, evaluate, audit, report):
+for command in (demo, extract, plan, calibrate, predict, evaluate, audit, report, monitor):
     app.command(cls=Command)(expanded(command))
 app.command()(expanded(warmup, config=False))
 app.add_typer(paper)

@@ -24,8 +24,11 @@ _UNMARKED = (".csv", ".jsonl")
 OPTIONS_FACT = "Options"
 """Fact of a report that holds its record."""
 _DIGEST = "sha256"
-# Options besides the output that run code, so that only a person may give them.
-_ACTING = {"extract": ("model", "transform")}
+# Options besides the output that run code or write files, so that only a person may give them.
+_ACTING = {
+    "extract": ("model", "transform"),
+    "monitor": ("state", "history", "metrics", "page"),
+}
 _PAGE_DATA = re.compile(r'<script type="application/json" id="[\w-]+">(.*?)</script>', re.DOTALL)
 
 

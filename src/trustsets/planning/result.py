@@ -1,0 +1,233 @@
+"""What `plan` returns: sizes, words, a table and a plot."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from trustsets._common.arrays import Floats
+from trustsets.metrics.colours import METHODS
+from trustsets.metrics.inference import Ints
+from trustsets.metrics.plain import PlainData
+from trustsets.planning.law import CoverageLaw
+from trustsets.planning.simulation import Curve
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["SIGNIFICANCE", "Plan", "PlanRow", "plot_data"]
+
+SIGNIFICANCE = 0.05
+"""How often the test of an evaluation calls coverage too low by mistake, at most."""
+# Points of the drawn law, and how far beyond the sizes that matter it goes.
+_POINTS = 200
+_BEYOND = 3.0
+_ROUNDING = 1e-12
+
+
+@final
+@dataclass(frozen=True)
+class PlanRow:
+    """Sizes for all samples, or for those of one group or class.
+
+    Attributes
+    ----------
+    part : str
+        ``"all samples"``, or a group or class by name.
+    share : float
+        Its share of the samples.
+    needed, in_all : int
+        Calibration samples that are needed of this part, and in all so that it has enough.
+    present : int, optional
+        Calibration samples there are, or are expected, of this part.
+    probability : float
+        Probability that its coverage is within the tolerance with these; NaN without.
+    lower, upper : float
+        Interval that its coverage lies in with the probability that was asked for; NaN without.
+    test, test_in_all : int
+        Test samples of this part, and in all, that an evaluation needs to see the gap.
+    """
+
+    part: str
+    share: float
+    needed: int
+    in_all: int
+    present: int | None
+    probability: float
+    lower: float
+    upper: float
+    test: int
+    test_in_all: int
+
+
+@final
+@dataclass(frozen=True)
+class Plan(PlainData):
+    """How many samples to calibrate and to test on; `plan` makes it.
+
+    Attributes
+    ----------
+    alpha, within, probability : float
+        What was asked for: coverage of 1 - alpha, up to `within`, with this probability.
+    gap : float
+        Lack of coverage that an evaluation should see.
+    functions, penalty : int, float
+        Basis functions, and penalty of groups and classes, in calibration samples.
+    rows : tuple of PlanRow
+        All samples first, then groups and classes.
+    curve : Curve, optional
+        What calibration sets drawn from the user's own outputs gave.
+    """
+
+    alpha: float
+    within: float
+    probability: float
+    gap: float
+    functions: int
+    penalty: float
+    rows: tuple[PlanRow, ...]
+    curve: Curve | None = None
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    @property
+    def needed(self) -> int:
+        """Calibration samples that suffice for all samples together."""
+        return self.rows[0].needed
+
+    @property
+    def law(self) -> CoverageLaw:
+        """Law of the coverage of all samples together."""
+        return CoverageLaw(self.alpha, self.functions)
+
+    def summary(self) -> str:
+        """Say the plan in sentences."""
+        lines = [self._goal(), self._present(), self._parts(), self._test(), self._simulated()]
+        return "\n".join(line for line in lines if line)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row for all samples and for each group and class."""
+        import pandas as pd
+
+        return pd.DataFrame([vars(row) for row in self.rows])
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the range of the coverage against the number of calibration samples."""
+        if ax is None:
+            from matplotlib import pyplot as plt
+
+            ax = plt.subplots(figsize=(5.2, 3.2), layout="constrained")[1]
+        target, (sizes, low, high) = 1.0 - self.alpha, plot_data(self)
+        label = f"coverage with probability {_percent(self.probability)}"
+        ax.fill_between(sizes, low, high, color=METHODS[0], alpha=0.25, lw=0, label=label)
+        for edge in (target - self.within, target + self.within):
+            ax.axhline(edge, color="grey", ls=":", lw=1)
+        ax.axvline(self.needed, color=METHODS[1], lw=1.2, label=f"{self.needed:,} needed")
+        present = self.rows[0].present
+        if present:
+            ax.axvline(present, color=METHODS[6], ls="--", lw=1.2, label=f"{present:,} present")
+        if self.curve is not None:
+            bars = 2.0 * self.curve.spread
+            style: dict[str, Any] = {"color": METHODS[2], "marker": "o", "ms": 3.5, "capsize": 2}
+            ax.errorbar(
+                self.curve.sizes, self.curve.coverage, bars, ls="none", label="simulated", **style
+            )
+        ax.set(xscale="log", xlabel="Calibration samples", ylabel="Coverage of one calibration")
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.legend(frameon=False, fontsize=8)
+        return ax
+
+    def _goal(self) -> str:
+        ends = (1.0 - self.alpha - self.within, min(1.0 - self.alpha + self.within, 1.0))
+        how = "" if self.functions == 1 else f" by bounds for {self.functions} basis functions,"
+        return (
+            f"Sets at alpha={self.alpha:g} hold the true class for {_percent(1.0 - self.alpha)} of "
+            "new samples on average, and for a few more or fewer with any one calibration. "
+            f"Calibrate on {self.needed:,} samples or more,{how} and coverage is between "
+            f"{_percent(ends[0])} and {_percent(ends[1])} with probability "
+            f"{_percent(self.probability)}."
+        )
+
+    def _present(self) -> str:
+        row = self.rows[0]
+        if row.present is None:
+            return ""
+        if row.present < self.law.smallest:
+            return (
+                f"You have {row.present:,}, with which every set must be full: at least "
+                f"{self.law.smallest:,} samples are needed at alpha={self.alpha:g}."
+            )
+        return (
+            f"You have {row.present:,}: coverage will be between {_percent(row.lower)} and "
+            f"{_percent(row.upper)} with probability {_percent(self.probability)}, and within the "
+            f"tolerance with probability {_percent(row.probability)}."
+        )
+
+    def _parts(self) -> str:
+        if len(self.rows) == 1:
+            return ""
+        hardest = max(self.rows[1:], key=lambda row: row.in_all)
+        short = [row for row in self.rows[1:] if row.present is not None]
+        few = sum(row.present < row.needed for row in short if row.present is not None)
+        text = (
+            "Where each group or class has its own guarantee, each of them needs "
+            f"{hardest.needed:,} samples of its own. The rarest, {hardest.part} "
+            f"({_percent(hardest.share)} of all samples), has them if there are "
+            f"{hardest.in_all:,} in all."
+        )
+        if short:
+            text += f" {few:,} of {len(short):,} groups and classes have too few now."
+        return text
+
+    def _test(self) -> str:
+        row = self.rows[0]
+        return (
+            f"To see in an evaluation that coverage is {_points(self.gap)} too low, test on "
+            f"{row.test:,} other samples or more. Such a gap is then found with probability "
+            f"{_percent(self.probability)}, and a good predictor is called bad with probability "
+            f"{_percent(SIGNIFICANCE)} at most."
+        )
+
+    def _simulated(self) -> str:
+        if self.curve is None:
+            return ""
+        found = [
+            f"{_percent(share)} of {self.curve.repeats} calibrations on {n:,} samples"
+            for n, share in zip(self.curve.sizes.tolist(), self.curve.reached.tolist(), strict=True)
+        ]
+        return (
+            f"On your own samples, coverage was within the tolerance for {'; '.join(found)}. Sets "
+            f"had {self.curve.set_size[0]:.2f} classes on average with the fewest and "
+            f"{self.curve.set_size[-1]:.2f} with the most samples."
+        )
+
+
+def plot_data(plan: Plan) -> tuple[Ints, Floats, Floats]:
+    """Sizes, and the ends of the range of the coverage at each, that the plot shows."""
+    marks = [plan.needed, plan.rows[0].present or plan.needed, plan.law.smallest]
+    marks += [] if plan.curve is None else plan.curve.sizes.tolist()
+    first, last = max(min(marks) / _BEYOND, plan.law.smallest), max(marks) * _BEYOND
+    sizes = np.unique(np.geomspace(first, last, _POINTS).astype(np.int64))
+    ends = [plan.law.interval(n, plan.probability) for n in sizes.tolist()]
+    low, high = np.array(ends).T
+    return sizes, low, high
+
+
+def _percent(share: float) -> str:
+    """A share in percent with up to four digits; one that is not 1 is not called 100%.
+
+    Examples
+    --------
+    >>> _percent(0.9), _percent(0.8734), _percent(0.99996), _percent(1.0), _percent(0.00021)
+    ('90%', '87.3%', 'over 99.9%', '100%', '0.021%')
+    """
+    if 0.999 < share < 1.0 - _ROUNDING:
+        return "over 99.9%"
+    return f"{100.0 * share:.3g}%"
+
+
+def _points(gap: float) -> str:
+    value = f"{100.0 * gap:.3g}"
+    return f"{value} percentage point" + ("" if value == "1" else "s")

@@ -1,0 +1,165 @@
+"""Coverage of calibration sets of several sizes, on the user's own outputs.
+
+A calibration set is drawn without replacement from labelled samples, a copy of the predictor is
+calibrated on it, and coverage is counted on samples that were left out. This is exact: under the
+assumption of every conformal method the samples that are left out are new samples. Their number is
+finite, so the spread of the counted coverage is that of the coverage plus binomial noise, which is
+subtracted.
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from sklearn.base import clone
+
+from trustsets._common.arrays import Floats
+from trustsets._common.progress import Progress, no_progress
+from trustsets.errors import InputError, TrustSetsWarning
+from trustsets.metrics.inference import Ints
+from trustsets.outputs import ModelOutputs
+from trustsets.predictors import Predictor
+from trustsets.statistics import Observed
+
+__all__ = ["Curve", "simulate"]
+
+# Sizes of the curve: the largest leaves out this share of the samples, and each next one is half.
+_LEFT_OUT = 1.0 / 3.0
+_SIZES = 4
+_FEWEST = 50
+# More samples that are left out make a run slow; their noise is subtracted in any case.
+_MOST_TESTED = 5000
+
+
+@final
+@dataclass(frozen=True)
+class Curve:
+    """Coverage and size of sets against the number of calibration samples.
+
+    Attributes
+    ----------
+    sizes : int array of shape (S,)
+        Calibration samples, tuning samples included.
+    repeats : int
+        Calibration sets drawn of each size.
+    coverage, spread : arrays of shape (S,)
+        Mean coverage over calibration sets, and its standard deviation from one set to the next.
+    reached : array of shape (S,)
+        Share of the calibration sets whose coverage is within the tolerance.
+    set_size : array of shape (S,)
+        Mean size of the sets.
+    """
+
+    sizes: Ints
+    repeats: int
+    coverage: Floats
+    spread: Floats
+    reached: Floats
+    set_size: Floats
+
+
+def simulate(
+    predictor: Predictor,
+    outputs: ModelOutputs,
+    alpha: float,
+    within: float,
+    *,
+    sizes: Sequence[int] | None = None,
+    repeats: int = 20,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> Curve:
+    """Calibrate copies of a predictor on random parts of labelled outputs.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        Calibrated or not; it is not changed.
+    outputs : ModelOutputs
+        N samples with labels that the classifier was not trained on.
+    alpha, within : float
+        Allowed miscoverage, and tolerance.
+    sizes : sequence of int, optional
+        Sizes of the calibration sets; default: two thirds of N, and half, a quarter and an eighth
+        of that.
+    repeats, seed : int
+        Calibration sets of each size, and the seed that they are drawn with.
+    progress : callable, optional
+        Told the number of calibrations; gives a context around them.
+    """
+    outputs.require_labels("a simulation")
+    chosen = _check_sizes(sizes, len(outputs), repeats)
+    trust = _known_trust(predictor, outputs)
+    rng = np.random.default_rng(seed)
+    found = np.empty((len(chosen), repeats, 3))
+    with progress(len(chosen) * repeats) as advance, warnings.catch_warnings():
+        # What a small calibration set lacks is what the curve is about.
+        warnings.simplefilter("ignore", TrustSetsWarning)
+        for place, n in enumerate(chosen):
+            for run in range(repeats):
+                # With its own seed, a copy also draws its tuning samples and random scores anew.
+                own = clone(predictor).set_params(random_state=int(rng.integers(1 << 31)))
+                order = rng.permutation(len(outputs))[: n + _MOST_TESTED]
+                found[place, run] = _one_run(own, outputs, trust, order, n, alpha)
+                advance(1)
+    return _summarise(chosen, found, alpha, within)
+
+
+def _check_sizes(sizes: Sequence[int] | None, n: int, repeats: int) -> list[int]:
+    if repeats < 2:
+        raise InputError(f"repeats must be 2 or more; got {repeats}.")
+    if sizes is None:
+        largest = int(n * (1.0 - _LEFT_OUT))
+        halves = [largest >> shift for shift in reversed(range(_SIZES))]
+        sizes = [own for own in halves if own >= _FEWEST]
+        if not sizes:
+            least = math.ceil(_FEWEST / (1.0 - _LEFT_OUT)) + 1
+            raise InputError(f"outputs must have {least} samples or more to simulate; got {n}.")
+    if not sizes or min(sizes) < 1 or max(sizes) >= n:
+        raise InputError(f"sizes must be between 1 and {n - 1}, fewer than the {n} samples.")
+    return sorted(set(sizes))
+
+
+def _known_trust(predictor: Predictor, outputs: ModelOutputs) -> Floats | None:
+    """Trust of all samples, computed once for all calibration sets."""
+    if predictor.trust is None or outputs.features is None:
+        return None
+    return Observed(outputs, predictor.trust).trust
+
+
+def _one_run(
+    predictor: Predictor,
+    outputs: ModelOutputs,
+    trust: Floats | None,
+    order: Ints,
+    n: int,
+    alpha: float,
+) -> tuple[float, float, float]:
+    """Coverage and mean size on samples left out, and how many they are."""
+    used, rest = np.sort(order[:n]), np.sort(order[n:])
+    known = [None, None] if trust is None else [trust[used], trust[rest]]
+    test = outputs.take(rest)
+    predictor.calibrate(outputs.take(used), trust=known[0])
+    sets = predictor.predict_set(test, alpha=alpha, trust=known[1])
+    return float(sets.covers(test.labels).mean()), float(sets.sizes.mean()), float(rest.size)
+
+
+def _summarise(sizes: list[int], found: Floats, alpha: float, within: float) -> Curve:
+    coverage, tested = found[:, :, 0], found[:, :1, 2]
+    mean = coverage.mean(axis=1, keepdims=True)
+    counted = coverage.var(axis=1, ddof=1, keepdims=True)
+    # The variance of a Beta-binomial share: Var C + E[C (1 - C)] / tested.
+    noise = (mean * (1.0 - mean) - counted) / np.maximum(tested - 1.0, 1.0)
+    true = np.maximum(counted - noise, 0.0)
+    shrunk = mean + (coverage - mean) * np.sqrt(true / np.maximum(counted, np.finfo(float).tiny))
+    return Curve(
+        sizes=np.array(sizes, dtype=np.int64),
+        repeats=coverage.shape[1],
+        coverage=mean[:, 0],
+        spread=np.sqrt(true[:, 0]),
+        reached=(np.abs(shrunk - (1.0 - alpha)) <= within).mean(axis=1),
+        set_size=found[:, :, 1].mean(axis=1),
+    )

@@ -1,0 +1,120 @@
+"""``trustsets monitor`` as cron would call it: again and again, with and without labels."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+
+@pytest.fixture
+def batches(folder):
+    """Six files of samples with ids; in the last two the labels are wrong."""
+    (folder / "conditional.trustsets").rename("model.trustsets")
+    every, rng = dict(np.load("test.npz")), np.random.default_rng(0)
+    every["id"] = np.arange(1200)
+    names = []
+    for place in range(6):
+        rows = slice(200 * place, 200 * place + 200)
+        own = {key: value if key == "classes" else value[rows] for key, value in every.items()}
+        if place > 3:
+            own["labels"] = rng.permutation(own["labels"])
+        names.append(f"batch{place}.npz")
+        np.savez(names[-1], **own)
+        np.savez(f"labels{place}.npz", id=own["id"], labels=own.pop("labels"))
+        np.savez(f"bare{place}.npz", **own)
+    return names
+
+
+def test_a_pipeline_of_batches_ends_with_an_alarm(run, folder, batches):
+    files = ["--history", "h.parquet", "--metrics", "m.prom", "--page", "p.html"]
+    assert run("predict", "model.trustsets", batches[0], "-o", "sets.parquet", "-q").code == 0
+    codes = []
+    for name in batches:
+        words = [name, "--state", "s.trustsets", "--reference", "calibration.npz", *files]
+        done = run("monitor", "model.trustsets", *words)
+        codes.append(done.code)
+    assert codes == [0, 0, 0, 0, 3, 3]
+    assert "Alarm" in done.out and "all samples" in done.out
+    rows = pq.read_table("h.parquet").to_pylist()
+    whole = [row for row in rows if row["kind"] == "all"]
+    assert [row["batch"] for row in whole] == [1, 2, 3, 4, 5, 6]
+    assert [row["n"] for row in whole] == [200, 400, 600, 800, 1000, 1200]
+    assert sum(row["batch_covered"] for row in whole) == whole[-1]["covered"]
+    metrics = Path("m.prom").read_text()
+    assert "\ntrustsets_alarm 1\n" in metrics
+    value = whole[-1]["coverage"]
+    assert f'trustsets_part_coverage{{kind="all",part="all samples"}} {value:.10g}' in metrics
+    page = Path("p.html").read_text()
+    assert page.startswith("<!doctype html>") and page.count("<svg") == 3 and "Alarm" in page
+    assert "http" not in page.replace("http-equiv", "") and "<script" not in page
+
+
+def test_a_batch_counts_once_and_labels_may_come_later(run, folder, batches):
+    one = ["--state", "one.trustsets", "--json", "--in-order"]
+    first = run("monitor", "model.trustsets", "batch0.npz", *one)
+    again = run("monitor", "model.trustsets", "batch0.npz", *one)
+    assert again.out == first.out and "counted before" in again.err
+    later = ["--state", "later.trustsets", "--json", "--in-order"]
+    bare = json.loads(run("monitor", "model.trustsets", "bare0.npz", *later).out)
+    assert (bare["labelled"], bare["pending"], bare["parts"]) == (0, 200, [])
+    done = json.loads(run("monitor", "model.trustsets", "--labels", "labels0.npz", *later).out)
+    assert done["parts"] == json.loads(first.out)["parts"]
+    shown = run("monitor", "model.trustsets", "--state", "later.trustsets")
+    assert shown.code == 0 and "200 samples in 2 batches" in shown.out
+
+
+def test_wrong_words_are_one_line(run, folder, batches):
+    state = ["--state", "s.trustsets"]
+    assert run("monitor", "model.trustsets", "batch0.npz", *state).code == 0
+    np.savez("other.npz", id=np.arange(3))
+    for words in (
+        ["batch1.npz", "--state", "s.json"],
+        ["batch1.npz", *state, "--alpha", "0.2"],
+        ["batch1.npz", *state, "--page", "p.html"],
+        ["batch1.npz", *state, "--labels", "labels1.npz"],
+        ["--labels", "batch1.npz", "--state", "model.trustsets"],
+        ["--labels", "other.npz", *state],
+        ["nothing.npz", *state],
+        ["batch1.npz", *state, "--history", "calibration.parquet", "--metrics", "m.txt"],
+    ):
+        done = run("monitor", "model.trustsets", *words)
+        assert done.code == 2 and done.err.count("\n") == 1, (words, done)
+    other = run("monitor", "standard.trustsets", "batch1.npz", *state)
+    assert other.code == 2 and "another calibration" in other.err
+    Path("h.parquet").write_bytes(b"no table")
+    done = run("monitor", "model.trustsets", "batch1.npz", *state, "--history", "h.parquet")
+    assert done.code == 2 and "h.parquet" in done.err
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_an_end_between_state_and_history_is_made_up_for(run, folder, batches, again, monkeypatch):
+    from trustsets.monitor import runs
+
+    def stop(path, monitor):
+        if len(monitor.batches) == 2:
+            raise KeyboardInterrupt
+
+    words = ["--state", "s.trustsets", "--history", "h.parquet", "-q", "--time", "now"]
+    run("monitor", "model.trustsets", batches[0], *words)
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "append_history", stop)
+        assert run("monitor", "model.trustsets", batches[1], *words).code not in (0, 3)
+    assert max(pq.read_table("h.parquet")["batch"].to_pylist()) == 1
+    for name in batches[1:3] if again else batches[2:3]:
+        assert run("monitor", "model.trustsets", name, *words).code == 0
+    rows = [row for row in pq.read_table("h.parquet").to_pylist() if row["kind"] == "all"]
+    assert [(row["batch"], row["n"]) for row in rows] == [(1, 200), (2, 400), (3, 600)]
+
+
+def test_kills_at_random_lose_nothing_and_count_nothing_twice(batches):
+    script = Path(__file__).with_name("killing_monitor.py")
+    Path("standard.trustsets").replace("model.trustsets")
+    done = subprocess.run(
+        [sys.executable, script, "5", *batches[2:5]], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "kills" in done.stdout

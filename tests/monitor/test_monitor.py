@@ -1,0 +1,270 @@
+"""Monitors on simulated streams: what they count, when they alarm, and what they survive."""
+
+import numpy as np
+import pytest
+from worlds import FirstFeature, calibrated, draw
+
+from trustsets import (
+    ConditionalConformal,
+    Confidence,
+    InputError,
+    ModelOutputs,
+    Monitor,
+    Polynomial,
+    StandardConformal,
+    StorageError,
+    evaluate,
+)
+from trustsets._common import storage
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def with_trust(rng, n=400):
+    samples = draw(rng, n)
+    basis = Polynomial(degree=1, of=(Confidence(),))
+    return samples, ConditionalConformal(basis=basis, trust=FirstFeature()).calibrate(samples)
+
+
+def state_of(monitor):
+    return storage.digest(monitor._state)
+
+
+def test_counts_are_those_of_an_evaluation(rng):
+    samples, predictor = with_trust(rng)
+    monitor, batches = Monitor(predictor, reference=samples), [draw(rng, 150) for _ in range(3)]
+    for batch in batches:
+        monitor.observe(batch)
+    found, every = monitor.verdict(), ModelOutputs.concat(batches)
+    sets = predictor.predict_set(every)
+    measured = evaluate(sets, every, metrics=["class", "groups"])
+    parts = {row.part: row for row in found.parts}
+    assert parts["all samples"].coverage == measured.coverage.value
+    assert parts["all samples"].size == pytest.approx(measured.sizes.mean)
+    for table in ("class", "group:site"):
+        own = measured.tables[table]
+        word = "class" if table == "class" else "site ="
+        for label, count, covered in zip(own.labels, own.count, own.covered, strict=True):
+            assert (parts[f"{word} {label}"].n, parts[f"{word} {label}"].covered) == (
+                count,
+                covered,
+            )
+    regions = [row for row in found.parts if row.kind == "region"]
+    assert len(regions) == 9 and sum(row.n for row in regions) == 450
+    assert all(row.lower <= row.coverage <= row.upper for row in found.parts)
+    assert all(row.size_lower <= row.size <= row.size_upper for row in found.parts)
+    assert parts["all samples"].batch_n == 150
+
+
+CHANGES = {
+    "all": ("all", "all samples"),
+    "class": ("class", "class 2"),
+    "group": ("group", "site = north"),
+    "region": ("region", None),
+    "inputs": ("drift", "confidence"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_alarm_says_where_it_is(change, rng):
+    samples, predictor = with_trust(rng, 600)
+    monitor = Monitor(predictor, reference=samples)
+    for _ in range(3):
+        monitor.observe(draw(rng, 200))
+    assert not monitor.verdict().alarm
+    for _ in range(5):
+        monitor.observe(draw(rng, 200, change))
+    found = monitor.verdict()
+    kind, part = CHANGES[change]
+    named = {(test.kind, test.part) for test in found.alarms}
+    assert found.alarm and any(own == kind and part in (None, name) for own, name in named)
+    text = str(found)
+    assert text.startswith("Alarm")
+    for test in found.alarms[:5]:
+        words = "labels are missed" if test.kind == "coverage" else test.part.lower()
+        assert words in text.lower()
+    if change in ("class", "group"):
+        others = {name for own, name in named if own == kind}
+        assert others == {part}
+
+
+def test_drift_is_seen_without_labels_and_without_a_reference(rng):
+    _, predictor = with_trust(rng)
+    monitor = Monitor(predictor)
+    monitor.observe(draw(rng, 500, labelled=False))
+    assert not monitor.verdict().alarm and not monitor.verdict().parts
+    monitor.observe(draw(rng, 1000, "inputs", labelled=False))
+    kinds = {test.kind for test in monitor.verdict().alarms}
+    assert kinds == {"drift"} and "only labels tell" in str(monitor.verdict())
+
+
+def test_drift_before_the_first_batch_is_seen_with_a_reference(rng):
+    samples, predictor = calibrated(rng)
+    for options in ({"reference": samples}, {}):
+        monitor = Monitor(predictor, **options)
+        monitor.observe(draw(rng, 500, "all"))
+        assert "all" in {test.kind for test in monitor.verdict().alarms}
+
+
+def test_fewer_misses_are_no_alarm(rng):
+    samples, predictor = calibrated(rng)
+    monitor = Monitor(predictor, reference=samples)
+    easy = draw(rng, 2000)
+    monitor.observe(
+        ModelOutputs(
+            logits=easy.logits,
+            features=easy.features,
+            labels=easy.predicted,
+            groups=easy.groups,
+        )
+    )
+    assert not monitor.verdict().alarm
+
+
+def test_labels_that_come_later_give_the_same_state(rng):
+    samples, predictor = calibrated(rng)
+    one, later = (Monitor(predictor, reference=samples) for _ in range(2))
+    batch = draw(rng, 300)
+    ids = np.array([f"s{i}" for i in range(300)])
+    bare = ModelOutputs(logits=batch.logits, features=batch.features, groups=batch.groups)
+    one.observe(batch, ids=ids, batch="b", in_order=True)
+    later.observe(bare, ids=ids, in_order=True)
+    assert later.verdict().pending == 300 and not later.verdict().parts
+    names, labels = [*ids[:100], "unknown"], [*batch.labels[:100], 0]
+    assert later.label(names, labels, in_order=True) == 100
+    later.observe(batch.take(np.arange(100, 300)), ids=ids[100:], in_order=True)
+    found = later.verdict()
+    assert (found.pending, found.samples, found.labelled) == (0, 300, 300)
+    for name in ("slices", "drifts", "coverage"):
+        ours, theirs = getattr(later._state, name), getattr(one._state, name)
+        for own, other in zip(np.atleast_1d(ours), np.atleast_1d(theirs), strict=True):
+            mine, its = (getattr(item, "evidence", item) for item in (own, other))
+            assert mine.now == pytest.approx(its.now, abs=1e-9)
+            assert mine.count == its.count
+    assert [row.covered for row in found.parts] == [row.covered for row in one.verdict().parts]
+
+
+def test_too_many_that_wait_are_given_up_the_oldest_first(rng):
+    _, predictor = calibrated(rng)
+    monitor = Monitor(predictor, most_pending=50)
+    bare = draw(rng, 80, labelled=False)
+    monitor.observe(bare, ids=np.arange(80))
+    assert (monitor.verdict().pending, monitor.verdict().dropped) == (50, 30)
+    assert monitor.label(np.arange(80), np.zeros(80, dtype=int)) == 50
+    assert "waited" in str(monitor.verdict())
+
+
+def test_restarts_change_nothing(rng, tmp_path):
+    samples, predictor = with_trust(rng)
+    batches = [draw(rng, 90, "all" if i > 3 else None) for i in range(6)]
+    whole = Monitor(predictor, reference=samples)
+    restarted = Monitor(predictor, reference=samples)
+    for i, batch in enumerate(batches):
+        whole.observe(batch, ids=np.arange(90) + 90 * i)
+        restarted.save(tmp_path / "state.trustsets")
+        restarted = Monitor.load(tmp_path / "state.trustsets", predictor)
+        restarted.observe(batch, ids=np.arange(90) + 90 * i)
+    assert state_of(restarted) == state_of(whole)
+    assert restarted.verdict() == whole.verdict()
+
+
+def test_batches_do_not_matter(rng):
+    samples, predictor = calibrated(rng)
+    one, many = (Monitor(predictor, reference=samples) for _ in range(2))
+    stream = draw(rng, 400)
+    one.observe(stream, in_order=True)
+    for part in np.split(np.arange(400), [1, 7, 300]):
+        many.observe(stream.take(part), in_order=True)
+    for ours, theirs in zip(one.verdict().tests, many.verdict().tests, strict=True):
+        assert ours.evidence == pytest.approx(theirs.evidence, abs=1e-9)
+        assert ours.n == theirs.n
+
+
+def test_sorted_files_are_no_alarm_unless_their_order_counts(rng):
+    samples, predictor = calibrated(rng)
+    stream = draw(rng, 2000)
+    by_class = stream.take(np.argsort(stream.codes, kind="stable"))
+    assert not Monitor(predictor, reference=samples).observe(by_class).verdict().alarm
+    by_score = stream.take(np.argsort(stream.confidence))
+    for in_order in (False, True):
+        monitor = Monitor(predictor, reference=samples)
+        monitor.observe(by_score, in_order=in_order)
+        assert monitor.verdict().alarm == in_order
+
+
+def test_a_batch_of_a_known_name_counts_once(rng):
+    _, predictor = calibrated(rng)
+    monitor, batch = Monitor(predictor), draw(rng, 60)
+    monitor.observe(batch, batch="monday")
+    before = state_of(monitor)
+    monitor.observe(batch, batch="monday")
+    assert state_of(monitor) == before and monitor.batches == ["monday"]
+
+
+def test_the_calibration_part_of_a_reference_is_found(rng):
+    everything = draw(rng, 500)
+    predictor = StandardConformal(temperature="tuning").calibrate(everything)
+    monitor = Monitor(predictor, reference=everything)
+    assert len(monitor._state.slices[0].bag) == predictor.state_.n == 400
+    scores = np.sort(predictor.state_.learned.scores)
+    np.testing.assert_allclose(monitor._state.slices[0].bag.values[-1], scores[-1], rtol=1e-3)
+
+
+def test_features_are_ranked_among_samples_that_directions_were_not_learned_from(rng):
+    samples = draw(rng, 60)
+    wide = ModelOutputs(
+        logits=samples.logits, labels=samples.labels, features=rng.normal(size=(60, 40))
+    )
+    predictor = StandardConformal().calibrate(wide)
+    bags = {own.name: len(own.bag) for own in Monitor(predictor, reference=wide)._state.drifts}
+    assert bags["confidence"] == 60 and bags["set size"] == 0
+    assert 15 < bags["feature distance"] == bags["feature direction 1"] < 45
+    found = Monitor(predictor, reference=wide)
+    fresh = draw(rng, 1500)
+    found.observe(
+        ModelOutputs(logits=fresh.logits, labels=fresh.labels, features=rng.normal(size=(1500, 40)))
+    )
+    assert not found.verdict().alarm
+
+
+def test_wrong_arguments_leave_the_monitor_as_it_was(rng, tmp_path):
+    samples, predictor = calibrated(rng)
+    monitor = Monitor(predictor, reference=samples)
+    fresh = Monitor(predictor)
+    other = ModelOutputs(logits=np.zeros((3, 5)), labels=[0, 1, 2])
+    for own in (monitor, fresh):
+        before = state_of(own)
+        with pytest.raises(InputError, match="5 classes"):
+            own.observe(other)
+        with pytest.raises(InputError, match="ids must be different"):
+            own.observe(draw(rng, 2), ids=["a", "a"])
+        with pytest.raises(InputError, match="labels must be among"):
+            own.label(["a"], [77])
+        assert state_of(own) == before
+        own.observe(draw(rng, 20))
+    for options in ({"alpha": 2.0}, {"false_alarm": 0.0}, {"level": 1.0}, {"most_pending": -1}):
+        with pytest.raises(InputError, match=next(iter(options))):
+            Monitor(predictor, **options)
+    monitor.save(tmp_path / "state.trustsets")
+    with pytest.raises(StorageError, match="another calibration"):
+        Monitor.load(tmp_path / "state.trustsets", calibrated(rng)[1])
+    predictor.save(tmp_path / "model.trustsets")
+    with pytest.raises(StorageError, match="not a monitor"):
+        Monitor.load(tmp_path / "model.trustsets", predictor)
+
+
+@pytest.mark.statistical
+def test_false_alarms_are_as_rare_as_stated_with_new_calibrations():
+    alarms, streams = 0, 60
+    for seed in range(streams):
+        rng = np.random.default_rng(seed)
+        samples, predictor = calibrated(rng, 100)
+        reference = samples if seed % 2 else None
+        monitor = Monitor(predictor, reference=reference, false_alarm=0.2, random_state=seed)
+        for _ in range(2):
+            monitor.observe(draw(rng, 300))
+        alarms += monitor.verdict().alarm
+    assert alarms <= 0.2 * streams
