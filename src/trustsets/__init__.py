@@ -14,6 +14,7 @@ from trustsets._version import __version__
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
+    from trustsets.auditing import audit
     from trustsets.basis import (
         Bins,
         ClassClusters,
@@ -92,6 +93,7 @@ _HOME = {
     "TrustSetClassifier": "classifier",
     "TrustSetsError": "errors",
     "TrustSetsWarning": "errors",
+    "audit": "auditing",
     "compare": "metrics",
     "evaluate": "metrics",
     "load": "predictors",
@@ -139,6 +141,7 @@ __all__ = [
     "TrustSetsError",
     "TrustSetsWarning",
     "__version__",
+    "audit",
     "compare",
     "evaluate",
     "load",

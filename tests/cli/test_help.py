@@ -10,7 +10,7 @@ from command_line import spawn
 from trustsets import __version__
 
 COMMANDS = ["demo", "extract", "plan", "calibrate", "predict", "evaluate", "report", "monitor"]
-COMMANDS += ["warmup"]
+COMMANDS += ["audit", "warmup"]
 
 
 def test_version():

@@ -46,6 +46,7 @@ PINNED = {
     "TrustSetsError",
     "TrustSetsWarning",
     "__version__",
+    "audit",
     "compare",
     "evaluate",
     "load",

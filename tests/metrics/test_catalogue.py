@@ -3,6 +3,7 @@
 import numpy as np
 
 from trustsets import compare, evaluate, write_report
+from trustsets.auditing import excess_risk
 from trustsets.metrics import Balls, Slab
 from trustsets.metrics.binning import bin_samples
 from trustsets.metrics.catalogue import METRICS, NUMBERS, Metric, number_of
@@ -15,6 +16,7 @@ def test_every_number_has_a_row(make_case, trust):
     sets, outputs = make_case()
     truth = np.full((600, 6), 1 / 6)
     found = evaluate(sets, outputs, trust, label_probabilities=truth, **FAST).metrics
+    found |= excess_risk(sets, outputs, n_permutations=0).metrics
     rows = {name: number_of(name) for name in found}
     assert set(map(id, rows.values())) == set(map(id, NUMBERS.values()))
     titles = [title(name) for name in found]

@@ -4,8 +4,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from trustsets import ModelOutputs
+from trustsets import (
+    APS,
+    ConditionalConformal,
+    ModelOutputs,
+    MondrianConformal,
+    Polynomial,
+    StandardConformal,
+    audit,
+)
 from trustsets.auditing import excess_risk, find_regions
+from trustsets.metrics import conditional_coverage
 
 pytestmark = pytest.mark.statistical
 
@@ -46,3 +55,48 @@ def test_lower_ends_of_excess_risk_are_below_the_true_shortfall():
         )
         above += found.under.lower > 100.0 * np.maximum(0.9 - rate, 0.0).mean()
     assert stats.binom.sf(above - 1, 25, 0.1) > 1e-3
+
+
+AUDITED = {
+    "standard": lambda: StandardConformal(APS(), allow_empty=True),
+    "by class": lambda: MondrianConformal(by="class"),
+    "conditional": lambda: ConditionalConformal(
+        basis=Polynomial(3), per_class=False, temperature=None, allow_empty=True
+    ),
+}
+
+
+def with_truth(rng, n):
+    """Samples of a classifier that is wrong more often at low trust, and P(y | x)."""
+    logits, trust = 2.0 * rng.normal(size=(n, 4)), rng.gamma(4.0, 0.4, size=n)
+    odds = np.exp(np.clip(trust / 1.5, 0.2, 1.5)[:, None] * logits)
+    truth = odds / odds.sum(axis=1, keepdims=True)
+    labels = (truth.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1).clip(0, 3)
+    groups = {"trust": np.where(trust < 1.0, "low", np.where(trust < 2.0, "middle", "high"))}
+    outputs = ModelOutputs(logits=logits, labels=labels, groups=groups, classes=np.arange(4))
+    return outputs, trust, truth
+
+
+@pytest.mark.parametrize("method", AUDITED)
+def test_intervals_of_an_audit_hold_the_coverage_given_this_calibration(method):
+    """studies/audit_intervals.py is the larger version."""
+    held, repeats, n = np.zeros(8), 60, 300
+    for seed in range(repeats):
+        rng = np.random.default_rng([9, seed])
+        outputs, trust, _ = with_truth(rng, n)
+        new, new_trust, truth = with_truth(rng, 2000)
+        predictor = AUDITED[method]().calibrate(outputs, trust=trust)
+        result = audit(predictor, outputs, metrics=("class", "groups"), n_bootstrap=1)
+        sets = predictor.predict_set(new, trust=new_trust)
+        own = conditional_coverage(sets, truth)
+        places = np.unique(new.groups["trust"], return_inverse=True)[1]
+        by_group = np.bincount(places, own) / np.bincount(places)
+        by_class = (sets.mask * truth).sum(axis=0) / truth.sum(axis=0)
+        groups, classes = result.tables["group:trust"], result.tables["class"]
+        lower = np.r_[result.coverage.lower, groups.lower, classes.lower]
+        upper = np.r_[result.coverage.upper, groups.upper, classes.upper]
+        true = np.r_[own.mean(), by_group, by_class]
+        held += (lower <= true) & (true <= upper)
+    # Each of the eight kinds of interval, and about the right number in all.
+    assert stats.binom.cdf(held.min(), repeats, 0.95) > 1e-4
+    assert 0.93 < held.mean() / repeats < 0.995

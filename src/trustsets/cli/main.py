@@ -8,6 +8,7 @@ import typer
 
 from trustsets._version import __version__
 from trustsets.cli import console
+from trustsets.cli.audit import audit
 from trustsets.cli.calibrate import calibrate
 from trustsets.cli.demo import demo
 from trustsets.cli.evaluate import evaluate
@@ -58,7 +59,7 @@ def root(
     console.reset()
 
 
-for command in (demo, extract, plan, calibrate, predict, evaluate, report, monitor):
+for command in (demo, extract, plan, calibrate, predict, evaluate, audit, report, monitor):
     app.command(cls=Command)(expanded(command))
 app.command()(expanded(warmup, config=False))
 app.add_typer(paper)

@@ -18,6 +18,10 @@ def report(
         "report.html"
     ),
     title: Annotated[str, option("TEXT", "Title of the page.")] = "Coverage report",
+    regions: Annotated[
+        bool,
+        option(None, "Search for under-covered regions; takes seconds a method.", "--regions"),
+    ] = False,
     *,
     options: ComparisonOptions,
 ) -> None:
@@ -34,6 +38,8 @@ def report(
 
     record = resolved(context)
     bar = partial(console.progress, "Evaluations")
-    found = report_files(options.comparison(), output, title=title, record=record, progress=bar)
+    found = report_files(
+        options.comparison(), output, title=title, regions=regions, record=record, progress=bar
+    )
     text = f"The report is in {output}; open it in a browser."
     console.conclude(results_record(found, record), text)

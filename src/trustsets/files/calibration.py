@@ -243,8 +243,10 @@ def calibrate_file(
     names = None if classes is None else read_classes(classes)
     source = open_outputs(outputs, groups=recipe.groups, classes=names)
     calibration = load_labelled(source, "calibration")
-    trust = _trust(recipe, source, train, calibration, neighbour)
-    other = None if tuning is None else _tuning(tuning, recipe.groups, names, calibration)
+    trust = None
+    if recipe.uses_trust:
+        trust = fit_trust(source, train, calibration, neighbour)
+    other = None if tuning is None else load_tuning(tuning, recipe.groups, names, calibration)
     predictor = recipe.build(trust).calibrate(calibration, tuning=other)
     before.check()
     storage.write(target, predictor, record)
@@ -263,7 +265,7 @@ def load_labelled(source: OutputsFile, purpose: str) -> ModelOutputs:
     return source.read()
 
 
-def _tuning(
+def load_tuning(
     path: StrPath, groups: Sequence[str], names: Array | None, calibration: ModelOutputs
 ) -> ModelOutputs:
     """Tuning samples, which must be of the same classes in the same order."""
@@ -279,16 +281,13 @@ def _tuning(
     return load_labelled(source, "tuning")
 
 
-def _trust(
-    recipe: Recipe,
+def fit_trust(
     source: OutputsFile,
     train: StrPath | None,
     calibration: ModelOutputs,
     neighbour: int,
-) -> TrustScore | None:
-    """The trust score of the training samples, if the recipe uses it."""
-    if not recipe.uses_trust:
-        return None
+) -> TrustScore:
+    """The trust score of the training samples."""
     if train is None:
         raise InputError(
             "the trust score needs training samples: give a file with their features and labels "

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, final
@@ -13,6 +13,7 @@ import numpy as np
 from trustsets._common.arrays import Floats
 from trustsets._common.atomic import StrPath
 from trustsets._common.progress import Progress, no_progress
+from trustsets.auditing import Regions, excess_risk, find_regions
 from trustsets.basis import Partition
 from trustsets.errors import InputError
 from trustsets.files.calibration import load_labelled
@@ -27,7 +28,7 @@ from trustsets.files.set_files import (
     read_predictions,
 )
 from trustsets.files.source import open_outputs, read_classes, read_training
-from trustsets.metrics import Balls, Evaluation, FrequencyBins, Neighbourhoods, evaluate
+from trustsets.metrics import Balls, Estimate, Evaluation, FrequencyBins, Neighbourhoods, evaluate
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor, load
 from trustsets.report import write_report
@@ -169,15 +170,22 @@ def report_files(
     result: StrPath,
     *,
     title: str = "Coverage report",
+    regions: bool = False,
     record: dict[str, Any] | None = None,
     progress: Progress = no_progress,
 ) -> dict[str, Evaluation]:
-    """Evaluate as `evaluate_files` does, and write a page about it; see `write_report`."""
+    """Evaluate as `evaluate_files` does, and write a page about it; see `write_report`.
+
+    With `regions`, under-covered regions are searched for and the excess risk is measured.
+    """
     check_output(result, (".html",), comparison.files)
     before = Snapshot(*comparison.files)
     test = _Test(comparison)
     found = test.evaluate_all(progress)
     sets = {name: test.sets(name) for name in found}
+    searched = {name: test.find_regions(name) for name in found} if regions else None
+    if regions:
+        found = {name: replace(item, more=test.risk(name)) for name, item in found.items()}
     before.check()
     write_report(
         result,
@@ -185,6 +193,7 @@ def report_files(
         outputs=test.outputs,
         sets=sets,
         trust=test.trust,
+        regions=searched,
         title=title,
         guarantee={
             name: predictor.summary(sets[name]) for name, predictor in test.predictors.items()
@@ -287,6 +296,20 @@ class _Test:
                 "samples. Predict the same file that you evaluate on."
             )
         return found
+
+    def find_regions(self, name: str) -> Regions:
+        """Regions where a method covers too little."""
+        given = self._comparison
+        return find_regions(
+            self.sets(name), self.outputs, self.trust, level=given.level, seed=given.seed
+        )
+
+    def risk(self, name: str) -> dict[str, Estimate]:
+        """Numbers of the excess risk of a method."""
+        given = self._comparison
+        return excess_risk(
+            self.sets(name), self.outputs, self.trust, level=given.level, seed=given.seed
+        ).metrics
 
     def evaluate_all(
         self, progress: Progress, store: PartStore | None = None

@@ -269,6 +269,11 @@ NUMBERS = {
     ".below_": Number("share below {}", "share", "low"),
     ".mean": Number("coverage", "share"),
     ".below": Number("coverage below target", "share"),
+    ".total": Number("in all", "points", "low"),
+    ".under": Number("shortfall", "points", "low"),
+    ".over": Number("excess", "points", "low"),
+    ".flagged": Number("share predicted under-covered", "share"),
+    ".flagged_coverage": Number("coverage of these", "share"),
 }
 
 
@@ -304,4 +309,6 @@ def table_title(name: str) -> str:
     >>> table_title("conf_trust"), table_title("group:sex")
     ('Conf x Trust', 'sex')
     """
+    if name == "excess_risk":
+        return "Excess risk"
     return METRICS[name].title if name in METRICS else name.removeprefix("group:")

@@ -54,6 +54,11 @@ class Evaluation(PlainData):
         The worst slab.
     conditional : ConditionalSummary, optional
         True conditional coverage, where label probabilities were given.
+    left_out : bool
+        Whether these are calibration samples, each left out once (`trustsets.audit`), and no
+        test samples.
+    more : dict of str to Estimate
+        Numbers of other measurements, by name, such as ``excess_risk.under``.
     covered, set_sizes, rows : arrays of shape (n,), or None
         Whether each set holds its label, its size, and the identity of the sample; not
         kept in JSON. The bin of each sample is ``tables[name].cells``.
@@ -70,6 +75,8 @@ class Evaluation(PlainData):
     balls: BallCurve | None = None
     slab: SlabCoverage | None = None
     conditional: ConditionalSummary | None = None
+    left_out: bool = False
+    more: dict[str, Estimate] = field(default_factory=dict)
     covered: NDArray[np.bool_] | None = field(default=None, metadata=LOCAL)
     set_sizes: Ints | None = field(default=None, metadata=LOCAL)
     rows: Ints | None = field(default=None, metadata=LOCAL)
@@ -89,7 +96,7 @@ class Evaluation(PlainData):
             found |= {f"{name}.{part}": item for part, item in table.metrics.items()}
         for own in (self.slab, self.conditional, self.correlation):
             found |= {} if own is None else own.metrics
-        return found
+        return found | self.more
 
     @property
     def advice(self) -> str:

@@ -135,7 +135,7 @@ def glance(evaluations: Evaluations, names: Sequence[str]) -> list[Glance]:
 
 def other_measures(evaluations: Evaluations) -> Glance | None:
     """Numbers that have no section of their own; None where no method has any."""
-    known = division_names(evaluations)
+    known = [*division_names(evaluations), "excess_risk"]
     found = dict.fromkeys(name for item in evaluations.values() for name in item.metrics)
     names = [name for name in found if name not in _AVERAGES and split_name(name)[0] not in known]
     names.sort(key=lambda name: list(_FORMS).index(number_of(name).form))

@@ -15,12 +15,14 @@ from markupsafe import Markup
 from trustsets._common.arrays import Floats
 from trustsets._common.storage import atomic_path
 from trustsets._version import __version__
+from trustsets.auditing import Regions
 from trustsets.errors import InputError
 from trustsets.metrics.colours import METHODS, PALETTES, deepest_coverage
 from trustsets.metrics.plain import to_plain
 from trustsets.metrics.result import Evaluation
 from trustsets.outputs import ModelOutputs
 from trustsets.report import content
+from trustsets.report.audit_part import audit_part
 from trustsets.report.charts import ball_chart, gap_chart, size_chart
 from trustsets.report.checks import check_evaluations, check_samples
 from trustsets.report.samples import MOST_CLASSES, list_samples
@@ -38,6 +40,7 @@ def write_report(
     outputs: ModelOutputs | None = None,
     sets: PredictionSets | Mapping[str, PredictionSets] | None = None,
     trust: SupportsTrust | Floats | None = None,
+    regions: Regions | Mapping[str, Regions] | None = None,
     title: str = "Coverage report",
     guarantee: str | Mapping[str, str] | None = None,
     details: Mapping[str, Any] | None = None,
@@ -61,6 +64,8 @@ def write_report(
         What was evaluated. With both, a cell of a heatmap lists its worst samples.
     trust : TrustScore, or array of shape (n,), optional
         Trust of the listed samples.
+    regions : Regions, or mapping of method name to Regions, optional
+        What `trustsets.auditing.find_regions` found; shown after the verdict.
     title : str
         Title of the page.
     guarantee : str, or mapping of method name to str, optional
@@ -120,6 +125,7 @@ def write_report(
         data=htmlsafe_json_dumps(numbers, allow_nan=False, separators=(",", ":")),
         **_words(next(iter(own.values()))),
         **_parts(own),
+        **audit_part(own, regions, source),
         **_assets(),
     )
     # A browser reads a carriage return as a line feed, so that a name in an attribute would
@@ -194,7 +200,7 @@ def _facts(
     """What was run, as pairs of name and value."""
     first = next(iter(evaluations.values()))
     known = {
-        "Test samples": f"{first.n:,}",
+        "Calibration samples" if first.left_out else "Test samples": f"{first.n:,}",
         "Classes": f"{first.n_classes:,}",
         "Target coverage": f"{100.0 * (1.0 - first.alpha):g}% (α = {first.alpha:g})",
         "Intervals": f"{100.0 * first.level:g}%",
