@@ -103,6 +103,26 @@ def test_descent_and_program_agree_with_the_path(
         )
 
 
+@pytest.mark.parametrize("active", [40, 80])
+def test_a_reduced_program_finds_fixed_points_on_the_wrong_side(
+    monkeypatch: pytest.MonkeyPatch, active: int
+) -> None:
+    """Over the first active points some of these rows have an optimum, and not that of all."""
+    monkeypatch.setattr(program_module, "FIRST_ACTIVE", active)
+    rng = np.random.default_rng(0)
+    phi = np.column_stack([np.ones(400), rng.standard_normal((400, 5))])
+    model = fit_quantiles(phi, rng.gamma(2.0, size=400), 0.1)
+    tests = np.column_stack([np.ones(8), 6.0 * rng.standard_normal((8, 5))])
+    problem, residuals = model._problem, model._scan_order.vertex.residuals
+    expected = model.thresholds(tests).values
+    assert np.isfinite(expected).sum() > 2
+    for row, value in zip(problem.whitening.apply(tests), expected, strict=True):
+        program = solve_reduced(problem, residuals, row, 0.9)
+        assert program is not None
+        scaled = np.ldexp(program * problem.score_scale, problem.exponent)
+        assert scaled == pytest.approx(value, abs=1e-8)
+
+
 def test_a_path_that_fails_its_check_goes_to_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tests = extreme_model()
     expected = model.thresholds(tests)

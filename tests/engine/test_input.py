@@ -96,8 +96,10 @@ def test_public_names() -> None:
     names = [
         "Certificate",
         "QuantileModel",
+        "ThresholdProof",
         "Thresholds",
         "fit_quantiles",
+        "prove_threshold",
         "solve_linear_program",
         "warm_up",
     ]

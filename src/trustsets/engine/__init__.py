@@ -7,6 +7,7 @@ mathematics and maps it to the files.
 from trustsets.engine.linear_program import solve_linear_program
 from trustsets.engine.model import QuantileModel, fit_quantiles, warm_up
 from trustsets.engine.process import QuantileProcess, default_alphas, fit_quantile_process
+from trustsets.engine.proof import ThresholdProof, prove_threshold
 from trustsets.engine.result import Thresholds
 from trustsets.engine.vertex import Certificate
 
@@ -14,10 +15,12 @@ __all__ = [
     "Certificate",
     "QuantileModel",
     "QuantileProcess",
+    "ThresholdProof",
     "Thresholds",
     "default_alphas",
     "fit_quantile_process",
     "fit_quantiles",
+    "prove_threshold",
     "solve_linear_program",
     "warm_up",
 ]

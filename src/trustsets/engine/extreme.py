@@ -38,7 +38,14 @@ from trustsets.engine.scan_order import (
 )
 from trustsets.engine.vertex import Certificate, certify
 
-__all__ = ["ExtremeVertex", "Solved", "WeightedSample", "choose_sample", "fit_extreme"]
+__all__ = [
+    "ExtremeVertex",
+    "Solved",
+    "WeightedSample",
+    "choose_sample",
+    "find_ray",
+    "fit_extreme",
+]
 
 FIRST_ACTIVE, ACTIVE = 1024, 4096
 """Points in the active set of the first round, and of those after it."""
@@ -134,6 +141,14 @@ def fit_extreme(
     fit = _ExtremeFit(problem, scan_order, sample, goal, solved)
     status = fit.run()
     return status, fit.certified() if status == OPTIMAL else None
+
+
+def find_ray(
+    problem: Problem, scan_order: ScanOrder, sample: WeightedSample, goal: FloatArray
+) -> FloatArray | None:
+    """Direction in which the objective with the linear term `goal` falls without bound, or None."""
+    fit = _ExtremeFit(problem, scan_order, sample, goal, [])
+    return fit.edge if fit.run() == UNBOUNDED else None
 
 
 class _ExtremeFit(ActiveSet):
