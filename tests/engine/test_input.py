@@ -96,6 +96,8 @@ def test_public_names() -> None:
     names = [
         "Certificate",
         "QuantileModel",
+        "ScorePath",
+        "Sensitivity",
         "ThresholdProof",
         "Thresholds",
         "fit_quantiles",
