@@ -99,7 +99,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     start = time.perf_counter()
     found = Experiment(source, chosen, cache).run(say=console.print)
     with tempfile.TemporaryDirectory() as folder:
-        tables = write_run(found, folder, cache).tables
+        _, tables = write_run(found, folder, cache)
     total = time.perf_counter() - start
     _report(cache, total, tables, console)
 

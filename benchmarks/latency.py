@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +77,7 @@ def child(path: str, turns: int) -> None:
     for count in BATCHES:
         repeats = turns if count == 1 else max(turns // 10, 5)
         for name, clock in (("clock", time.perf_counter), ("processor", time.process_time)):
-            spent = timed(lambda turn, size=count: answer(turn, size), clock, repeats)
+            spent = timed(partial(answer, count=count), clock, repeats)
             middle, late = np.quantile(spent, [0.5, 0.99])
             print(f"{count} {name}\t{middle}\t{late}", flush=True)
 

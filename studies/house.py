@@ -56,17 +56,15 @@ def main(checkout: Path) -> None:
     trees = {path: ast.parse(path.read_text()) for path in sorted(root.rglob("*.py"))}
     print_lines(root, list(trees))
     print(f"\nnames exported: {len(exported(trees[root / '__init__.py']))}")
-    found = [
-        (count, f"{path.relative_to(root)}: {name}")
-        for path, tree in trees.items()
-        for name, count in parameters(tree)
-    ]
+    found, longest = (
+        [
+            (count, f"{path.relative_to(root)}: {name}")
+            for path, tree in trees.items()
+            for name, count in counted(tree)
+        ]
+        for counted in (parameters, fields)
+    )
     many = [item for item in found if item[0] > MOST_PARAMETERS]
-    longest = [
-        (count, f"{path.relative_to(root)}: {name}")
-        for path, tree in trees.items()
-        for name, count in fields(tree)
-    ]
     print_largest(f"functions with more than {MOST_PARAMETERS} parameters: {len(many)}", many)
     print_largest("most fields of tuples and data classes", longest)
     files = passed_through(checkout, root)

@@ -1,13 +1,11 @@
 """Markdown tables of the cells that `recipes.py` wrote."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 Row = dict[str, Any]
-Column = Callable[[Row], float]
 
 TITLES = {
     "ablation": "The default, one ingredient taken away at a time",
@@ -27,43 +25,34 @@ NOTES = {
 }
 
 
-def _gap(name: str) -> Column:
-    return lambda row: row.get(f"{name}.gap", np.nan)
-
-
-def _above(name: str) -> Column:
-    return lambda row: row.get(f"{name}.gap", np.nan) - row.get(f"{name}.gap.floor", np.nan)
-
-
-def _under(name: str) -> Column:
-    return lambda row: row.get(f"{name}.shortfall", np.nan)
-
-
-def _plain(name: str, factor: float = 1.0) -> Column:
-    return lambda row: factor * row.get(name, np.nan)
-
-
-COLUMNS: dict[str, tuple[Column, int]] = {
-    "coverage": (_plain("coverage"), 3),
-    "size": (_plain("size"), 2),
-    "full %": (_plain("full", 100.0), 2),
-    "empty %": (_plain("empty", 100.0), 1),
-    "Conf x Trust": (_gap("conf_trust"), 2),
-    "above floor": (_above("conf_trust"), 2),
-    "under": (_under("conf_trust"), 2),
-    "by the paper's Trust": (_gap("conf_trust_paper"), 2),
-    "Conf x Rank": (_gap("conf_rank"), 2),
-    "under ": (_under("conf_rank"), 2),
-    "class": (_gap("class"), 2),
-    "under  ": (_under("class"), 2),
-    "balls": (_gap("balls"), 2),
-    "true gap": (_gap("conditional"), 2),
-    "true under": (_under("conditional"), 2),
-    "worst sex": (_plain("group:sex.worst"), 3),
-    "worst age": (_plain("group:age_band.worst"), 3),
-    "worst site": (_plain("group:site.worst"), 3),
-    "seconds": (_plain("seconds"), 1),
+# Titles of columns with the number they show and its digits; "-" takes one from another.
+COLUMNS = {
+    "coverage": ("coverage", 3),
+    "size": ("size", 2),
+    "full %": ("full", 2),
+    "empty %": ("empty", 1),
+    "Conf x Trust": ("conf_trust.gap", 2),
+    "above floor": ("conf_trust.gap - conf_trust.gap.floor", 2),
+    "under": ("conf_trust.shortfall", 2),
+    "by the paper's Trust": ("conf_trust_paper.gap", 2),
+    "Conf x Rank": ("conf_rank.gap", 2),
+    "under ": ("conf_rank.shortfall", 2),
+    "class": ("class.gap", 2),
+    "under  ": ("class.shortfall", 2),
+    "balls": ("balls.gap", 2),
+    "true gap": ("conditional.gap", 2),
+    "true under": ("conditional.shortfall", 2),
+    "worst sex": ("group:sex.worst", 3),
+    "worst age": ("group:age_band.worst", 3),
+    "worst site": ("group:site.worst", 3),
+    "seconds": ("seconds", 1),
 }
+
+
+def _value(row: Row, title: str) -> float:
+    name, _, less = COLUMNS[title][0].partition(" - ")
+    value: float = row.get(name, np.nan) - (row.get(less, np.nan) if less else 0.0)
+    return 100.0 * value if title.endswith("%") else value
 
 
 def write_tables(rows: list[Row], stage: str, order: list[str], output: Path | None) -> None:
@@ -89,16 +78,15 @@ def write_tables(rows: list[Row], stage: str, order: list[str], output: Path | N
 
 def _table(rows: list[Row], task: str, order: list[str]) -> str:
     own = [row for row in rows if row["task"] == task]
-    used = {
-        name: kind for name, kind in COLUMNS.items() if any(np.isfinite(kind[0](r)) for r in own)
-    }
+    used = [name for name in COLUMNS if any(np.isfinite(_value(row, name)) for row in own)]
     lines = [
         "| " + " | ".join(["recipe", "seeds", *(name.strip() for name in used)]) + " |",
         "|---|---:" + "|---:" * len(used) + "|",
     ]
     for recipe, cells in _by_recipe(own, order).items():
         if cells:
-            numbers = [_entry([get(row) for row in cells], places) for get, places in used.values()]
+            values = {name: [_value(row, name) for row in cells] for name in used}
+            numbers = [_entry(values[name], COLUMNS[name][1]) for name in used]
             lines.append("| " + " | ".join([recipe, str(len(cells)), *numbers]) + " |")
     return f"## {task}\n\n" + "\n".join(lines)
 

@@ -17,6 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,26 +147,28 @@ def with_groups(basis: Basis, penalty: float = GROUP_PENALTY) -> Callable[[Task]
     return lambda task: basis + Groups(penalty=penalty) if task.pool.groups else basis
 
 
-def fixed(basis: Basis, **words: Any) -> Make:
-    """The default with a given smooth part."""
-    return conditional(with_groups(basis), class_bias="tuning", **words)
+def fixed(basis: Basis, penalty: float = GROUP_PENALTY, **words: Any) -> Make:
+    """The default with a given smooth part, and groups that have a penalty."""
+    return conditional(with_groups(basis, penalty), class_bias="tuning", **words)
 
 
-def tried(basis: Basis, **words: Any) -> Make:
-    """The same for the screen, with groups that have no penalty, which all solvers support."""
-    return conditional(with_groups(basis, 0.0), class_bias="tuning", **words)
+# In the screen, groups have no penalty: all solvers support that.
+tried = partial(fixed, penalty=0.0)
 
 
 def also(part: Callable[[Task], Basis]) -> Make:
     """The default's smooth part, joined by another function class."""
-    return conditional(
-        lambda task: with_groups(STANDARD_BASIS + part(task), 0.0)(task), class_bias="tuning"
-    )
+    return lambda task: tried(STANDARD_BASIS + part(task))(task)
 
 
-def of(*statistics: Any) -> Callable[[Task], Basis]:
+def cubic(*statistics: Any) -> Basis:
     """Cubic polynomials of further statistics."""
-    return lambda task: Polynomial(3, statistics, penalty=PENALTY)
+    return Polynomial(3, statistics, penalty=PENALTY)
+
+
+def predicted(outputs: ModelOutputs) -> NDArray[np.float64]:
+    """Indicators of the predicted class."""
+    return np.asarray(np.eye(outputs.n_classes)[outputs.predicted_codes])
 
 
 def groupwise(column: str) -> Make:
@@ -187,7 +190,7 @@ ABLATION: dict[str, Make] = {
     "- rank transforms": fixed(Polynomial(5, penalty=PENALTY)),
     "- class biases": conditional(class_bias=None),
     "- groups": conditional(STANDARD_BASIS, class_bias="tuning"),
-    "- restraint of groups": conditional(with_groups(STANDARD_BASIS, 0.0), class_bias="tuning"),
+    "- restraint of groups": fixed(STANDARD_BASIS, penalty=0.0),
     "- Trust": fixed(Polynomial(5, RANKS[:1], penalty=PENALTY)),
     "- tail scale": conditional(score=APS()),
     "- tuning share: 0.2": conditional(tuning_fraction=0.2),
@@ -213,19 +216,17 @@ SCREEN: dict[str, Make] = {
     ),
     "splines, added": tried(Splines()),
     "splines, tensor": tried(Splines(knots=4, tensor=True)),
-    "+ entropy": also(of(Entropy(transform="rank"))),
-    "+ margin": also(of(Margin(transform="rank"))),
+    "+ entropy": also(lambda task: cubic(Entropy(transform="rank"))),
+    "+ margin": also(lambda task: cubic(Margin(transform="rank"))),
     "+ neighbours' agreement": also(
-        lambda task: of(Agreement(transform="rank", features=task.features, codes=task.codes))(task)
+        lambda task: cubic(Agreement(transform="rank", features=task.features, codes=task.codes))
     ),
     "+ atypicality": also(
-        lambda task: of(Atypicality.from_training(task.features, task.codes, transform="rank"))(
-            task
-        )
+        lambda task: cubic(Atypicality.from_training(task.features, task.codes, transform="rank"))
     ),
-    "+ class frequency": also(lambda task: of(ClassFrequency(counts=task.counts))(task)),
+    "+ class frequency": also(lambda task: cubic(ClassFrequency(counts=task.counts))),
     "+ 10 principal components": also(lambda task: PrincipalComponents(10)),
-    "+ predicted class": also(lambda task: Custom(lambda outputs: _predicted(outputs))),
+    "+ predicted class": also(lambda task: Custom(predicted)),
     "score: APS with own mass": tried(STANDARD_BASIS, score=APS(scale="tail", own_mass="include")),
     "score: APS, random": tried(STANDARD_BASIS, score=APS(scale="tail", own_mass="random")),
 }
@@ -240,10 +241,6 @@ SCREEN |= {
 }
 
 
-def _predicted(outputs: ModelOutputs) -> NDArray[np.float64]:
-    return np.asarray(np.eye(outputs.n_classes)[outputs.predicted_codes])
-
-
 def measure(task: Task, make: Make, seed: int) -> dict[str, dict[str, Any]]:
     """One recipe on one split, as it is and with empty sets allowed, by suffix of its name."""
     calibration, test = task.pool.split(0.5, seed=seed, stratify=True)
@@ -252,10 +249,8 @@ def measure(task: Task, make: Make, seed: int) -> dict[str, dict[str, Any]]:
     sets = predictor.predict_set(test, alpha=ALPHA)
     seconds = time.perf_counter() - start
     choice = predictor.choice_ if isinstance(predictor, ConditionalConformal) else None
-    said = {
-        "seconds": seconds,
-        "choice": None if choice is None else choice.candidates[choice.chosen],
-    }
+    chosen = None if choice is None else choice.candidates[choice.chosen]
+    said = {"seconds": seconds, "choice": chosen}
     balls = Balls(n_trials=20).around(np.asarray(test.features))
     found = {"": numbers(task, sets, test, balls) | said}
     plain = isinstance(predictor, ConditionalConformal) and not predictor.score.randomized

@@ -164,7 +164,8 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     def outputs(self, X: Any, y: Any = None) -> ModelOutputs:
         """The classifier's outputs on `X`, ready for predictors and metrics."""
-        arguments = {"features": self._features(X), "labels": y, "classes": self.classes_}
+        features = np.asarray(self.scaler_.transform(self._raw_features(X)))
+        arguments = {"features": features, "labels": y, "classes": self.classes_}
         if hasattr(self.estimator_, "predict_proba"):
             return ModelOutputs(probabilities=self.estimator_.predict_proba(X), **arguments)
         margins = np.asarray(self.estimator_.decision_function(X))
@@ -248,9 +249,6 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             raise InputError('features="pipeline" needs a pipeline of two steps or more.')
         before_last = has_steps and self.features != "input"
         return _dense_numbers(self.estimator_[:-1].transform(X) if before_last else X)
-
-    def _features(self, X: Any) -> NDArray[np.float64]:
-        return np.asarray(self.scaler_.transform(self._raw_features(X)))
 
 
 @final

@@ -37,13 +37,13 @@ def test_save_and_load_give_identical_bits(name, make_outputs, tmp_path):
     loaded = trustsets.load(tmp_path / "model.trustsets")
     assert type(loaded) is type(predictor)
     assert repr(loaded) == repr(predictor)
+    loaded.save(tmp_path / "again.trustsets")
+    first, second = (tmp_path / each for each in ("model.trustsets", "again.trustsets"))
+    assert first.read_bytes() == second.read_bytes()
     alphas = [0.3, 0.2]
     before, after = (each.predict_set(test, alpha=alphas) for each in (predictor, loaded))
     for field in ("mask", "thresholds", "status", "classes"):
         np.testing.assert_array_equal(getattr(before, field), getattr(after, field))
-    loaded.save(tmp_path / "again.trustsets")
-    first, second = (tmp_path / each for each in ("model.trustsets", "again.trustsets"))
-    assert first.read_bytes() == second.read_bytes()
 
 
 def test_a_fitted_temperature_travels_along(make_outputs, tmp_path):

@@ -188,3 +188,11 @@ def test_the_choice_reports_the_numbers_it_was_made_by(make_outputs):
         assert choice.losses[place] == pytest.approx(losses[:, place].mean())
         assert choice.errors[place] == pytest.approx(spread / np.sqrt(300))
     assert (choice.errors[1:] > 1e-4).all()
+
+
+def test_rounding_does_not_decide():
+    losses = np.full((50, 3), 0.1)
+    losses[:, 2] -= 1e-16
+    assert _best(losses)[0] == 0
+    losses[:, 2] -= 1e-6
+    assert _best(losses)[0] == 2

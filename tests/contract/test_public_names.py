@@ -81,3 +81,11 @@ def test_importing_the_package_imports_nothing_heavy():
     code = f"import sys, trustsets; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_no_public_name_is_also_a_module():
+    # Importing a module binds its name in the package, which would replace the public name.
+    from pkgutil import iter_modules
+
+    modules = {module.name for module in iter_modules(trustsets.__path__)}
+    assert "auditing" in modules and not modules & {*PINNED, "audit", "plan"}

@@ -66,7 +66,9 @@ class TestNetwork:
         inputs, codes = rng.normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
         model = MLPClassifier((8,), random_state=0).partial_fit(inputs, codes, classes=[0, 1, 2])
         network = Network(tuple(model.coefs_), tuple(model.intercepts_))
-        logits = network.logits(network.hidden(inputs)).astype(np.float64)
+        outputs = network.outputs(inputs, codes, [0, 1, 2])
+        assert outputs.features.shape == (60, 8) and outputs.features.min() == 0.0
+        logits = outputs.logits.astype(np.float64)
         shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
         np.testing.assert_allclose(shares, model.predict_proba(inputs), atol=1e-6)
 
@@ -75,7 +77,7 @@ class TestNetwork:
         codes = np.arange(80) % 4
         inputs = np.eye(4)[codes] + 0.1 * rng.normal(size=(80, 4))
         network = Network.train(inputs, codes, width=16, epochs=60, seed=0)
-        assert (network.logits(network.hidden(inputs)).argmax(axis=1) == codes).all()
+        assert (network.outputs(inputs, codes, range(4)).predicted_codes == codes).all()
 
 
 class TestLibrary:

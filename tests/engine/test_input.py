@@ -96,10 +96,13 @@ def test_public_names() -> None:
     names = [
         "Certificate",
         "QuantileModel",
+        "QuantileProcess",
         "ScorePath",
         "Sensitivity",
         "ThresholdProof",
         "Thresholds",
+        "default_alphas",
+        "fit_quantile_process",
         "fit_quantiles",
         "prove_threshold",
         "solve_linear_program",

@@ -11,7 +11,7 @@ from trustsets.metrics.summaries import Correlation
 from trustsets.paper.experiment import Cell, Experiment
 from trustsets.paper.methods import CONDITIONAL, DEFAULT, NAIVE, STANDARD
 from trustsets.paper.page import write_run
-from trustsets.paper.printed import Printed, printed_value
+from trustsets.paper.printed import Printed, printed_values
 from trustsets.paper.results import differences
 from trustsets.paper.stages import StageCache
 from trustsets.paper.tables import MARK, Number, correlation_table, paper_tables
@@ -29,8 +29,7 @@ def runs():
 
 
 def number(mean, error, printed, printed_error):
-    known = Printed(1, "imagenet", "APS", STANDARD, "size", printed, printed_error)
-    return Number(mean, error, printed=known)
+    return Number(mean, error, printed=Printed(printed, printed_error))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +53,7 @@ def test_tables_hold_means_and_standard_errors_over_seeds(runs):
     run = runs["other"]
     tables = {table.number: table for table in paper_tables(run)}
     assert list(tables) == [1, 2, 4, 5, None]
-    row = next(row for row in tables[5].rows if row.names == ("softmax", CONDITIONAL))
+    row = next(row for row in tables[5].rows if (*row.block, row.name) == ("softmax", CONDITIONAL))
     values = [item.sizes.mean for item in run.evaluations[Cell("softmax", CONDITIONAL, 2)]]
     size = row.numbers[tables[5].columns.index("size")]
     assert size.mean == pytest.approx(np.mean(values))
@@ -78,7 +77,7 @@ def test_bold_and_floor_are_those_of_compare(runs):
 def test_degrees_have_a_table_of_their_own(runs):
     table = paper_tables(runs["other"])[-1]
     assert table.number is None
-    assert [row.names for row in table.rows] == [
+    assert [(*row.block, row.name) for row in table.rows] == [
         (score, degree) for score in ("softmax", "APS") for degree in ("1", "2")
     ]
 
@@ -90,7 +89,7 @@ def test_printed_numbers_stand_beside_ours_where_the_paper_has_them(runs):
     assert len(compared) == 5 * (3 + 4 + 6)
     for item in compared:
         place = (item["table"], "places365", item["score"], item["method"], item["column"])
-        assert item["printed"] == printed_value(*place).mean
+        assert item["printed"] == printed_values()[place].mean
         assert item["difference"] == pytest.approx(item["mean"] - item["printed"])
     text = tables[0].to_markdown()
     assert "14.17 (0.07)" in text and "printed" in text and MARK in text

@@ -28,6 +28,8 @@ SAMPLES_PER_COLUMN = 4
 # Another candidate must beat the first by this many standard errors: with few tuning
 # samples the losses differ by chance alone, and then the first is the safer choice.
 NEEDED_ERRORS = 2.0
+# Losses that differ by less than this share are equal: fits of constant scores differ by rounding.
+ROUNDING = 1e-9
 # The alpha of the pinball loss that is compared.
 ALPHA = 0.1
 FOLDS = 3
@@ -166,7 +168,7 @@ def _best(losses: Floats) -> tuple[int, Floats, Floats]:
     means = losses.mean(axis=0)
     differences = losses - losses[:, :1]
     errors = differences.std(axis=0) / np.sqrt(len(losses))
-    clear = means[0] - means > NEEDED_ERRORS * errors
+    clear = means[0] - means > NEEDED_ERRORS * errors + ROUNDING * means[0]
     clear[0] = False
     chosen = int(np.where(clear, means, np.inf).argmin()) if clear.any() else 0
     return chosen, means, errors

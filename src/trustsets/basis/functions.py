@@ -176,11 +176,11 @@ class FittedPolynomial(FittedBasis):
     def _columns(self, scaled: Sequence[Floats]) -> Floats:
         """Products of Chebyshev polynomials of the scaled statistics."""
         tables = [chebyshev.chebvander(values, self.degree) for values in scaled]
-        columns = []
-        for degrees in self._degrees():
-            factors = [table[:, d] for table, d in zip(tables, degrees, strict=True)]
-            columns.append(np.prod(factors, axis=0))
-        return np.column_stack(columns)
+        degrees = np.array(self._degrees()).T
+        columns = tables[0][:, degrees[0]]
+        for table, own in zip(tables[1:], degrees[1:], strict=True):
+            columns *= table[:, own]
+        return np.ascontiguousarray(columns)
 
     def penalty_rows(self, observed: Observed | None) -> Floats:
         """Return one row for each coefficient of total degree 2 or more."""
@@ -284,7 +284,7 @@ class FittedComponents(FittedBasis):
             np.einsum("ij,kj->ik", centred, self.directions, out=columns[rows, 1:])
 
         for_each_block(project, *features.shape)
-        return columns
+        return np.ascontiguousarray(columns)
 
     @property
     def description(self) -> str:

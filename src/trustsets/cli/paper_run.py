@@ -151,7 +151,8 @@ def run(
         found = experiment.run(advance=lambda: advance(1), say=console.say)
     points = None if train is None else str(train)
     made = Made(command_line(context), dataset, str(place), points, groups, str(stages))
-    _show(write_run(found, folder, kept, figures=figures, made=made), kept, folder)
+    results, tables = write_run(found, folder, kept, figures=figures, made=made)
+    _show(results, tables, kept, folder)
 
 
 def command_line(context: typer.Context) -> str:
@@ -176,14 +177,14 @@ def command_line(context: typer.Context) -> str:
     return shlex.join(words)
 
 
-def _show(written: Any, cache: Any, folder: Path) -> None:
+def _show(results: dict[str, Any], tables: list[tuple[str, str]], cache: Any, folder: Path) -> None:
     """Print the tables and the time of each stage."""
     from trustsets.paper.page import TIME_HEADER, time_rows
 
     if console.settings.json:
-        console.print_json(written.results | {"output": str(folder)})
+        console.print_json(results | {"output": str(folder)})
         return
-    for title, table in written.tables:
+    for title, table in tables:
         console.print_lines([title, "", *table.rstrip().splitlines(), ""])
     console.print_table(TIME_HEADER, time_rows(cache), title="Time by stage")
     console.say(f"Written to {folder}.")

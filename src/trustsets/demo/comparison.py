@@ -7,14 +7,13 @@ needed to tell.
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Array, Floats
+from trustsets._common.arrays import Floats
 from trustsets.basis import Bins
 from trustsets.demo.results import MethodResult, TaskResult
 from trustsets.demo.task import DemoTask, is_right
@@ -35,7 +34,6 @@ SURE = 0.5
 # A set with a true coverage below this is clearly too small.
 LOW_COVERAGE = 0.8
 _GROUP = "Contradicted samples"
-_CONTRADICTED, _OTHERS = "contradicted", "all others"
 _GRID = Bins(counts=(4, 4), spacing=("quantile", "quantile"))
 # Alphas tried in search of STANDARD sets as large as the CONDITIONAL ones.
 _ALPHAS = tuple(float(alpha) for alpha in np.arange(1, 41) / 400)
@@ -51,7 +49,6 @@ def compare_methods(
 
     Parameters
     ----------
-    task : DemoTask
     report : path
         HTML file to write.
     seed : int
@@ -60,8 +57,13 @@ def compare_methods(
         Called with a few words before each longer piece of work; returns a context manager
         that is entered during the work, such as a progress bar.
     """
-    case = _Case.make(task, seed)
-    predictors, sets = _predictors(case.trust), {}
+    case = _Case(task, seed)
+    predictors: dict[str, Any] = {
+        "STANDARD": StandardConformal(),
+        "NAIVE": MondrianConformal(by=_GRID, trust=case.trust),
+        "CONDITIONAL": ConditionalConformal(trust=case.trust),
+    }
+    sets = {}
     for name, predictor in predictors.items():
         with step(f"calibrating {name}"):
             sets[name] = predictor.calibrate(case.calibration).predict_set(case.test, alpha=ALPHA)
@@ -88,63 +90,35 @@ def contradicted(outputs: ModelOutputs, trust: Floats) -> Bools:
 
 
 @final
-@dataclass(frozen=True, eq=False)
 class _Case:
-    """A task split in two, with what all methods share."""
+    """A task split in two, with what all methods share; contradicted samples are a group."""
 
-    task: DemoTask
-    trust: TrustScore
-    calibration: ModelOutputs
-    test: ModelOutputs
-    trust_of_test: Floats
-    chosen: Bools
-
-    @classmethod
-    def make(cls, task: DemoTask, seed: int) -> Self:
-        """Fit the trust score, split the pool, and make the contradicted samples a group."""
+    def __init__(self, task: DemoTask, seed: int) -> None:
+        self.task = task
         codes = task.train.require_labels("the trust score")
-        trust = TrustScore().fit(_features(task.train), task.train.classes[codes])
-        calibration, test = task.pool.split(0.5, seed=seed)
-        values = trust.score(_features(test), test.predicted)
-        chosen = contradicted(test, values)
-        grouped = ModelOutputs(
+        self.trust = TrustScore().fit(np.asarray(task.train.features), task.train.classes[codes])
+        self.calibration, test = task.pool.split(0.5, seed=seed)
+        self.trust_of_test = self.trust.score(np.asarray(test.features), test.predicted)
+        self.chosen = contradicted(test, self.trust_of_test)
+        self.test = ModelOutputs(
             logits=test.logits,
             features=test.features,
             labels=test.labels,
             classes=test.classes,
             rows=test.rows,
-            groups={_GROUP: np.where(chosen, _CONTRADICTED, _OTHERS)},
+            groups={_GROUP: np.where(self.chosen, "contradicted", "all others")},
         )
-        return cls(task, trust, calibration, grouped, values, chosen)
-
-    @property
-    def truth(self) -> Floats | None:
-        """True label probabilities of the test samples, where known."""
-        known = self.task.label_probabilities
-        return None if known is None else known[self.test.rows]
+        known = task.label_probabilities
+        self.truth = None if known is None else known[test.rows]
 
     def share(self, values: NDArray[Any]) -> float:
         """Mean over the contradicted samples; NaN if there are none."""
         return float(values[self.chosen].mean()) if self.chosen.any() else float("nan")
 
 
-def _features(outputs: ModelOutputs) -> Array:
-    assert outputs.features is not None  # a network gives its hidden layer
-    return outputs.features
-
-
-def _predictors(trust: TrustScore) -> dict[str, Any]:
-    """The paper's three methods, with the defaults of this package."""
-    return {
-        "STANDARD": StandardConformal(),
-        "NAIVE": MondrianConformal(by=_GRID, trust=trust),
-        "CONDITIONAL": ConditionalConformal(trust=trust),
-    }
-
-
 def _evaluate(case: _Case, sets: Mapping[str, PredictionSets]) -> dict[str, Evaluation]:
     """Every metric of each method; the balls are drawn once for all."""
-    balls = Balls().around(_features(case.test))
+    balls = Balls().around(np.asarray(case.test.features))
     codes = case.calibration.require_labels("class frequency")
     frequency = FrequencyBins(np.bincount(codes, minlength=case.test.n_classes))
     return {
@@ -216,12 +190,10 @@ def _summarise(
 
 
 def _method(case: _Case, found: Evaluation, sets: PredictionSets) -> MethodResult:
-    gap, chosen, truth = found.metrics["conf_trust.gap"], case.chosen, case.truth
-    covered = sets.covers(case.test.labels)
-    there = share_estimate(int(covered[chosen].sum()), int(chosen.sum()), found.level)
-    low = None
-    if truth is not None:
-        low = float((conditional_coverage(sets, truth) < LOW_COVERAGE).mean())
+    gap = found.metrics["conf_trust.gap"]
+    covered = sets.covers(case.test.labels)[case.chosen]
+    there = share_estimate(int(covered.sum()), covered.size, found.level)
+    true = None if case.truth is None else conditional_coverage(sets, case.truth)
     return MethodResult(
         coverage=found.coverage.value,
         size=found.sizes.mean,
@@ -231,7 +203,7 @@ def _method(case: _Case, found: Evaluation, sets: PredictionSets) -> MethodResul
         contradicted_size=case.share(sets.sizes),
         gap=gap.value,
         noise_floor=gap.floor,
-        low_coverage=low,
+        low_coverage=None if true is None else float((true < LOW_COVERAGE).mean()),
     )
 
 

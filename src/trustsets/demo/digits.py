@@ -6,9 +6,6 @@ from trustsets.demo.task import DemoTask, Network
 
 __all__ = ["digits_task"]
 
-_WIDTH = 64
-_EPOCHS = 300
-
 
 def digits_task(seed: int = 0, n_train: int = 100) -> DemoTask:
     """Ten digits, 8 x 8 pixels, and a network that saw few of them.
@@ -29,7 +26,7 @@ def digits_task(seed: int = 0, n_train: int = 100) -> DemoTask:
     seen, new = train_test_split(
         np.arange(len(labels)), train_size=n_train, random_state=seed, stratify=labels
     )
-    network = Network.train(images[seen], labels[seen], width=_WIDTH, epochs=_EPOCHS, seed=seed)
+    network = Network.train(images[seen], labels[seen], width=64, epochs=300, seed=seed)
     train, pool = (network.outputs(images[i], labels[i], np.arange(10)) for i in (seen, new))
     return DemoTask(
         name="digits",

@@ -10,6 +10,7 @@ import tokenize
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -23,15 +24,11 @@ __all__ = ["functions_in", "library_functions", "library_task", "words_of"]
 
 # Installed packages are not the library, and tests repeat one another.
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
-# Modules with fewer functions are left out.
-_FEWEST = 12
 # Shorter functions, such as a lone `pass`, could be of any module.
 _FEWEST_WORDS = 10
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w+")
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _DIRECTIONS = 128
-_WIDTH = 256
-_EPOCHS = 40
 
 
 def library_task(seed: int = 0, train_share: float = 0.4) -> DemoTask:
@@ -55,7 +52,7 @@ def library_task(seed: int = 0, train_share: float = 0.4) -> DemoTask:
     )
     seen, new = np.sort(seen), np.sort(new)
     inputs = _describe(texts, seen, seed)
-    network = Network.train(inputs[seen], codes[seen], width=_WIDTH, epochs=_EPOCHS, seed=seed)
+    network = Network.train(inputs[seen], codes[seen], width=256, epochs=40, seed=seed)
     train, pool = (network.outputs(inputs[i], classes[codes[i]], classes) for i in (seen, new))
     return DemoTask(
         name="library",
@@ -70,9 +67,7 @@ def library_task(seed: int = 0, train_share: float = 0.4) -> DemoTask:
 
 
 @cache
-def library_functions(
-    fewest: int = _FEWEST, root: Path | None = None
-) -> tuple[list[str], list[str]]:
+def library_functions(fewest: int = 12, root: Path | None = None) -> tuple[list[str], list[str]]:
     """Texts of functions and methods, and the name of the module of each, in a fixed order.
 
     No two texts are equal. The library is read once, however many seeds are tried.
@@ -90,8 +85,10 @@ def library_functions(
         place = path.relative_to(root)
         if _SKIPPED.isdisjoint(place.parts):
             module = ".".join(place.with_suffix("").parts).removesuffix(".__init__")
-            for text in functions_in(_read(path)):
-                module_of.setdefault(text, module)
+            # The library has files that do not parse, or not in the encoding they declare.
+            with suppress(OSError, SyntaxError, ValueError), tokenize.open(path) as file:
+                for text in functions_in(file.read()):
+                    module_of.setdefault(text, module)
     size = Counter(module_of.values())
     kept = {text: module for text, module in module_of.items() if size[module] >= fewest}
     if not kept:
@@ -107,8 +104,11 @@ def functions_in(source: str) -> Iterator[str]:
 
     A function within another is a part of its text and not listed by itself.
     """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(source)
     lines = source.splitlines()
-    for node in _definitions(_parse(source)):
+    for node in _definitions(tree):
         text = " ".join(" ".join(lines[node.lineno - 1 : node.end_lineno]).split())
         if len(_IDENTIFIER.findall(text)) >= _FEWEST_WORDS:
             yield text
@@ -135,25 +135,6 @@ def _definitions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionD
             yield child
         elif isinstance(child, (ast.ClassDef, ast.If, ast.Try)):
             yield from _definitions(child)
-
-
-def _read(path: Path) -> str:
-    """Text of a source file in the encoding it declares; empty if it cannot be decoded."""
-    try:
-        with tokenize.open(path) as file:
-            return file.read()
-    except (OSError, SyntaxError, UnicodeDecodeError):
-        return ""
-
-
-def _parse(source: str) -> ast.Module:
-    """Syntax tree; an empty one for files that do not parse, as the library has some."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return ast.parse(source)
-        except (SyntaxError, ValueError):
-            return ast.Module(body=[], type_ignores=[])
 
 
 def _describe(texts: list[str], seen: NDArray[np.int64], seed: int) -> NDArray[np.float32]:

@@ -17,9 +17,6 @@ from trustsets.demo.task import DemoTask, Network
 
 __all__ = ["LongTail", "simulated_task"]
 
-_WIDTH = 256
-_EPOCHS = 40
-
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -76,7 +73,7 @@ def simulated_task(
     inputs = np.concatenate([inputs, law.centres + rng.normal(size=law.centres.shape)])
     labels = np.concatenate([labels, np.arange(n_classes)])
     new_inputs, new_labels = law.draw(rng, n_pool)
-    network = Network.train(inputs, labels, width=_WIDTH, epochs=_EPOCHS, seed=seed)
+    network = Network.train(inputs, labels, width=256, epochs=40, seed=seed)
     classes = np.arange(n_classes)
     return DemoTask(
         name="simulated",

@@ -60,22 +60,12 @@ class Network:
                 model.partial_fit(inputs, codes, classes=np.unique(codes))
         return cls(tuple(model.coefs_), tuple(model.intercepts_))
 
-    def hidden(self, inputs: Any) -> Singles:
-        """Hidden layer, shape (n, width)."""
-        inputs = np.asarray(inputs, dtype=np.float32)
-        hidden: Singles = np.maximum(inputs @ self.weights[0] + self.biases[0], np.float32(0.0))
-        return hidden
-
-    def logits(self, hidden: Singles) -> Singles:
-        """Logits from the hidden layer, shape (n, K)."""
-        return hidden @ self.weights[1] + self.biases[1]
-
     def outputs(self, inputs: Any, labels: Any, classes: Any) -> ModelOutputs:
         """Outputs on samples, with the hidden layer as features."""
-        hidden = self.hidden(inputs)
-        return ModelOutputs(
-            logits=self.logits(hidden), features=hidden, labels=labels, classes=classes
-        )
+        inputs = np.asarray(inputs, dtype=np.float32)
+        hidden = np.maximum(inputs @ self.weights[0] + self.biases[0], np.float32(0.0))
+        logits = hidden @ self.weights[1] + self.biases[1]
+        return ModelOutputs(logits=logits, features=hidden, labels=labels, classes=classes)
 
 
 @final

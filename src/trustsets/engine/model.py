@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,7 +18,13 @@ from trustsets.engine.kernels import WIDTH, weighted_sum
 from trustsets.engine.landmarks import Landmarks, nearest_landmarks
 from trustsets.engine.leave_one_out import thresholds_without
 from trustsets.engine.linear_program import SOLVER_TOL, solve_reduced
-from trustsets.engine.path import WEIGHT_TOL, follow_paths, make_landmarks
+from trustsets.engine.path import (
+    LANDMARK_BUDGET,
+    MANY_ROWS,
+    WEIGHT_TOL,
+    follow_paths,
+    make_landmarks,
+)
 from trustsets.engine.problem import RESOLUTION, Problem, build_problem, coarsen
 from trustsets.engine.reading import read_follows, read_test_alphas, read_test_rows, read_weights
 from trustsets.engine.result import Thresholds, blank_thresholds
@@ -63,6 +69,7 @@ class QuantileModel:
     _vertex: Vertex
     _resolution: float
     _threads: int | None = None
+    _budget: int = LANDMARK_BUDGET
 
     @cached_property
     def _scan_order(self) -> ScanOrder:
@@ -72,12 +79,16 @@ class QuantileModel:
     @cached_property
     def _landmarks(self) -> Landmarks:
         """Made when thresholds are first asked for, as the scan order is."""
-        return make_landmarks(self._problem, self._scan_order)
+        return make_landmarks(self._problem, self._scan_order, budget=self._budget)
 
     @property
     def _base_landmark(self) -> Landmarks:
         """The base vertex alone, which is the whole path of rows with weight zero."""
         return make_landmarks(self._problem, self._scan_order, most=0)
+
+    def for_many_rows(self) -> Self:
+        """Return the same model for very many test rows: it takes more time to prepare for them."""
+        return replace(self, _budget=MANY_ROWS * LANDMARK_BUDGET)
 
     @cached_property
     def _sample(self) -> WeightedSample:
@@ -255,7 +266,7 @@ class QuantileModel:
         return rows
 
     def _follow(
-        self, rows: FloatArray, weights: FloatArray, follows: BoolArray | None
+        self, rows: FloatArray, weights: FloatArray, follows: BoolArray | None = None
     ) -> Thresholds:
         """Run the paths in threads; a point's result does not depend on how rows are split."""
         out, starts = blank_thresholds(len(rows)), np.empty(len(rows), np.int64)
@@ -287,6 +298,8 @@ class QuantileModel:
         Their status becomes `EXACT`, `HIGH_LEVERAGE` or, after a linear program, `FALLBACK`.
         """
         left = np.flatnonzero(result.status == Status.FALLBACK)
+        if len(left) == 0:
+            return
         solved: list[Solved] = []
 
         def run(i: int) -> None:

@@ -72,19 +72,23 @@ ENOUGH = 4
 """There are landmarks enough when candidates take fewer pivots than this on average."""
 LANDMARK_BUDGET = 20_000_000
 """Most work on landmarks, in pivots times the squared rank: some tenths of a second."""
+MANY_ROWS = 10
+"""Factor of that for a model of which very many thresholds will be asked."""
 
 EXACT = int(Status.EXACT)
 FALLBACK = int(Status.FALLBACK)
 INFINITE = int(Status.HIGH_LEVERAGE)
 
 
-def make_landmarks(problem: Problem, scan_order: ScanOrder, most: int = MOST) -> Landmarks:
+def make_landmarks(
+    problem: Problem, scan_order: ScanOrder, most: int = MOST, budget: int = LANDMARK_BUDGET
+) -> Landmarks:
     """Solve some calibration rows, as if they were test rows of weight ``1 - alpha``."""
     rows = candidate_rows(problem, most)
     landmarks = begin_landmarks(scan_order, 1 + len(rows))
     weights, starts = np.full(len(rows), 1.0 - problem.alpha), np.zeros(len(rows), np.int64)
     ignored, order = blank_thresholds(len(rows)), np.arange(len(rows))
-    follow_paths(rows, weights, starts, order, scan_order.scan, landmarks, ignored, fill=True)
+    follow_paths(rows, weights, starts, order, scan_order.scan, landmarks, ignored, budget)
     return landmarks
 
 
@@ -96,24 +100,23 @@ def follow_paths(
     scan: Scan,
     landmarks: Landmarks,
     out: Thresholds,
-    *,
-    fill: bool = False,
+    budget: int = 0,
 ) -> None:
     """Store in `out` the thresholds of the whitened rows in `order`, from landmarks `starts`.
 
     Rows with the same landmark should be neighbours in `order`, because they share what is known
     about its surroundings. A start of ``~landmark`` is the vertex of the row before, or the
-    landmark if that row has none. With `fill` there is only the first landmark, and the rows
+    landmark if that row has none. With a `budget` there is only the first landmark, and the rows
     become the others. (A separate kernel for this would take as long to compile again.)
     """
     rank = rows.shape[1]
     # Every pivot adds at most one member to those of the landmark.
     longest = LANDMARK_CAP_FACTOR * rank + CAP_BASE
-    cap = longest if fill else CAP_FACTOR * rank + CAP_BASE
+    cap = longest if budget else CAP_FACTOR * rank + CAP_BASE
     # Arrays are allocated here, because an allocation within a kernel takes a second to compile.
     state = allocate(scan, MOST_MEMBERS * rank + longest)
     arrays = out.values, out.status, out.pivots
-    _follow_paths(rows, weights, starts, order, scan, landmarks, fill, cap, *arrays, state)
+    _follow_paths(rows, weights, starts, order, scan, landmarks, budget, cap, *arrays, state)
 
 
 @entry()
@@ -124,7 +127,7 @@ def _follow_paths(
     order: IntArray,
     scan: Scan,
     landmarks: Landmarks,
-    fill: bool,
+    budget: int,
     cap: int,
     values: FloatArray,
     status: NDArray[np.int8],
@@ -136,12 +139,12 @@ def _follow_paths(
     members, since = 0, 0
     for i in order:
         start = starts[i]
-        if fill:
+        if budget > 0:
             if i % ROUND == 0 and i > 0:
                 if taken - before < ENOUGH * ROUND:
                     return
                 before = taken
-            if taken * rank * rank > LANDMARK_BUDGET:
+            if taken * rank * rank > budget:
                 return
             blocks, n_blocks = landmarks.blocks, -(-found // WIDTH)
             start = nearest_landmark(
@@ -161,7 +164,7 @@ def _follow_paths(
             weights[i], start, members, cap, scan, landmarks, state
         )
         since += pivots[i]
-        if fill:
+        if budget > 0:
             taken += pivots[i]
             # Paths that start at a landmark inherit its errors, so it is computed from scratch.
             if status[i] == EXACT and pivots[i] >= WORTH_KEEPING and _refresh(members, scan, state):

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from trustsets._common.arrays import Floats, read_only
 from trustsets._common.blocks import available_cores
@@ -32,8 +33,8 @@ from trustsets.neighbours.sketch import FAR, Sketch, build_sketch
 
 # Bytes a search may use beyond the points, their sketches and its results, whatever n is.
 WORKING_MEMORY = 256 * 2**20
-# Queries and points of one tile. Measured: smaller tiles fit the second-level cache better, but
-# their calls cost more than that saves.
+# Queries and points of one tile; with fewer queries there are as many times more points. Measured:
+# smaller tiles fit the second-level cache better, but their calls cost more than that saves.
 TILE_QUERIES, TILE_POINTS = 1024, 512
 # Queries a thread takes at a time: many, so that those which share a class are read together.
 BLOCK_QUERIES = 2048
@@ -196,8 +197,8 @@ class ExactSearch:
             return len(chosen)
 
         # Each thread calls BLAS for its own tile; BLAS threads below would only contend.
-        with threadpool_limits(1, "blas"), ThreadPoolExecutor(self.threads) as pool:
-            for done in pool.map(run, parts, counts):
+        with _blas().limit(limits=1):
+            for done in _in_threads(run, parts, counts, threads=self.threads):
                 if advance is not None:
                     advance(done)
         self.counts.pairs += len(queries.own) * len(self._codes)
@@ -322,11 +323,32 @@ class ExactSearch:
         )
 
 
+@cache
+def _blas() -> ThreadpoolController:
+    """The BLAS of NumPy, which is loaded before this: to look for it takes milliseconds."""
+    return ThreadpoolController().select(user_api="blas")
+
+
+def _in_threads(
+    run: Callable[[IndexArray, Counts], int],
+    parts: list[IndexArray],
+    counts: list[Counts],
+    threads: int,
+) -> Iterator[int]:
+    """Yield the results in order; a single part needs no thread, whose start takes as long."""
+    if len(parts) == 1:
+        yield run(parts[0], counts[0])
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        yield from pool.map(run, parts, counts)
+
+
 def _tiles(rows: IndexArray, start: int, stop: int) -> Iterator[tuple[IndexArray, int, int]]:
     """Yield queries with the first and last + 1 of a range of points, one tile after another."""
+    width = TILE_POINTS * max(TILE_QUERIES // max(len(rows), 1), 1)
     for top in range(0, len(rows), TILE_QUERIES):
-        for first in range(start, stop, TILE_POINTS):
-            yield rows[top : top + TILE_QUERIES], first, min(first + TILE_POINTS, stop)
+        for first in range(start, stop, width):
+            yield rows[top : top + TILE_QUERIES], first, min(first + width, stop)
 
 
 def _multiply(

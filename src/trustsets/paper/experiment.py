@@ -25,6 +25,7 @@ from trustsets.metrics.label_bins import RankBins, label_ranks, rank_edges_apart
 from trustsets.metrics.plain import from_plain, to_plain
 from trustsets.metrics.result import Evaluation
 from trustsets.metrics.summaries import Correlation, correlate
+from trustsets.paper.layout import POOL
 from trustsets.paper.methods import (
     ATYPICALITY,
     CLUSTERED,
@@ -38,25 +39,18 @@ from trustsets.paper.methods import (
 )
 from trustsets.paper.options import SCORES, Options
 from trustsets.paper.sources import Source
-from trustsets.paper.splits import Split, TrustValues
-from trustsets.paper.stages import Stage, StageCache, Tally
-from trustsets.predictors.base import Predictor, thresholds_from
+from trustsets.paper.splits import PartValues, Split
+from trustsets.paper.stages import StageCache, Tally
+from trustsets.predictors.base import thresholds_from
 from trustsets.predictors.clustered import ClusteredConformal
 from trustsets.predictors.oracle import oracle_sets
 from trustsets.predictors.related import atypicality_groups
 from trustsets.recalibration import TemperatureScaling
-from trustsets.sets import PredictionSets
 from trustsets.statistics import Atypicality
 from trustsets.trust import TrustScore
 
 __all__ = ["RANK_SHOWN", "Cell", "Experiment", "Run"]
 
-TRUST = Stage("trust")
-TEMPERATURE = Stage("temperature")
-SETS = Stage("sets")
-METRICS = Stage("metrics", 2)
-BALLS = Stage("balls")
-CORRELATION = Stage("correlation")
 RANK_SHOWN = "conf_rank_shown"
 """Table by Conf and Rank for the figures: rank 1 apart, the same edges for all seeds."""
 # Resamples behind the intervals that stand in for standard errors where the split is fixed.
@@ -82,10 +76,6 @@ class Run:
 
     Attributes
     ----------
-    source : Source
-        The samples.
-    options : Options
-        The options asked for.
     seeds : tuple of int
         Seeds run: one where the split is fixed.
     evaluations : dict of Cell to list of Evaluation
@@ -93,7 +83,7 @@ class Run:
     correlations : list of Correlation
         Correlations of Trust and Rank on the test samples, by seed; empty without trust.
     temperatures : list of float
-        Temperature of each seed.
+        By seed.
     trust : array, optional
         Trust scores of the part that test samples come from.
     left_out : list of str
@@ -112,25 +102,15 @@ class Run:
 
 @final
 class Experiment:
-    """All methods, scores and seeds on one dataset.
-
-    Parameters
-    ----------
-    source : Source
-        The samples.
-    options : Options
-        What to run.
-    cache : StageCache
-        Where results of stages are kept.
-    """
+    """All methods, scores and seeds on one dataset; without a cache, nothing is kept."""
 
     def __init__(self, source: Source, options: Options, cache: StageCache | None = None) -> None:
         self.source, self.options = source, options
-        self.cache = StageCache(None) if cache is None else cache
+        self.cache = cache or StageCache(None)
         self.seeds = options.seeds[:1] if source.fixed_split else options.seeds
         self.methods, self._left_out = choose_methods(source, options)
-        self._paper_trust: TrustValues | None = None
-        self._default_trust: TrustValues | None = None
+        self._paper_trust: PartValues | None = None
+        self._default_trust: PartValues | None = None
 
     def run(
         self,
@@ -149,19 +129,19 @@ class Experiment:
         run = Run(self.source, self.options, self.seeds, left_out=list(self._left_out))
         with self.cache.timed("content of the inputs"):
             _ = self.source.train_digest, self.source.outputs_digest, self.source.features_digest
+        tallies = self.cache.tallies
         if self.source.has_trust:
             wanted = self.options
             paper = TrustScore(wanted.normalize, wanted.neighbour, wanted.squared)
             self._paper_trust = self._trust(paper)
             self._default_trust = self._trust(TrustScore())
-            run.trust = self._paper_trust[self.source.test_part]
-            done = self.cache.tallies[TRUST.name]
+            run.trust = self._paper_trust[self.source.halves[1]]
+            done = tallies["trust"]
             say(f"Trust scores: {done.made} made in {done.seconds:.1f} s, {done.reused} reused.")
-        plan = self._ball_plan()
         for seed in self.seeds:
-            before = self.cache.tallies.get(SETS.name, Tally())
-            self._run_seed(seed, plan, run, advance)
-            done = self.cache.tallies[SETS.name]
+            before = tallies.get("sets", Tally())
+            self._run_seed(seed, run, advance)
+            done = tallies["sets"]
             made, reused = done.made - before.made, done.reused - before.reused
             seconds = done.seconds - before.seconds
             say(f"Seed {seed}: {made} methods run in {seconds:.1f} s, {reused} reused.")
@@ -172,9 +152,7 @@ class Experiment:
         """Number of cells that `run` goes through."""
         return len(self.seeds) * len(self.options.scores) * len(self.methods)
 
-    def _run_seed(
-        self, seed: int, plan: Balls | None, run: Run, advance: Callable[[], None]
-    ) -> None:
+    def _run_seed(self, seed: int, run: Run, advance: Callable[[], None]) -> None:
         split = Split(self.source, seed, self._paper_trust)
         split.temperature = self._temperature(split)
         run.temperatures.append(split.temperature)
@@ -184,26 +162,21 @@ class Experiment:
             for method in self.methods:
                 covered, sizes = self._sets(split, score, method)
                 found = self._metrics(split, covered, sizes)
-                if plan is not None and self._has_balls(score, method):
-                    found = replace(found, balls=self._balls(split, plan, covered))
+                in_figures = method.degree in (None, self.options.degree)
+                if score == _BALL_SCORE and in_figures:
+                    found = replace(found, balls=self._balls(split, covered))
                 cell = Cell(score, method.name, method.degree)
                 run.evaluations.setdefault(cell, []).append(found)
                 advance()
 
-    def _has_balls(self, score: str, method: Method) -> bool:
-        other_degree = method.degree not in (None, self.options.degree)
-        return score == _BALL_SCORE and not other_degree
-
-    def _trust(self, score: TrustScore) -> TrustValues:
+    def _trust(self, score: TrustScore) -> PartValues:
         """Trust scores of all parts; they do not depend on the device."""
-        used = ("normalize", "neighbour", "squared")
-        options = {name: getattr(score, name) for name in used}
-        source = self.source
+        source, used = self.source, ("normalize", "neighbour", "squared")
         inputs = {
             "train": source.train_digest,
             "features": source.features_digest,
-            "predicted": source.predicted_digest,
-            "options": options,
+            "predicted": digest(*(part.predicted for part in source.parts.values())),
+            "options": {name: getattr(score, name) for name in used},
         }
 
         def make() -> dict[str, Any]:
@@ -216,13 +189,13 @@ class Experiment:
                 for part, own in source.parts.items()
             }
 
-        return self.cache.get(TRUST, inputs, make)
+        return self.cache.get("trust", inputs, make)
 
     def _temperature(self, split: Split) -> float:
         def make() -> dict[str, Any]:
             return {"temperature": TemperatureScaling().fit(split.calibration).temperature_}
 
-        return float(self.cache.get(TEMPERATURE, split.key, make)["temperature"])
+        return float(self.cache.get("temperature", split.key, make)["temperature"])
 
     def _correlation(self, split: Split) -> Correlation:
         def make() -> dict[str, Any]:
@@ -230,7 +203,7 @@ class Experiment:
             return {"correlation": vars(found)}
 
         inputs = split.key | {"trust": _digest(self._paper_trust)}
-        return Correlation(**self.cache.get(CORRELATION, inputs, make)["correlation"])
+        return Correlation(**self.cache.get("correlation", inputs, make)["correlation"])
 
     def _sets(self, split: Split, score: str, method: Method) -> tuple[NDArray[np.bool_], Ints]:
         """Which sets of one cell contain the label, and their sizes."""
@@ -239,12 +212,12 @@ class Experiment:
             with warnings.catch_warnings():
                 # Reusing calibration samples and small groups are part of the experiment.
                 warnings.simplefilter("ignore", TrustSetsWarning)
-                if method.as_paper:
-                    return self._shared_sets(split, score, method)
-                return self._own_sets(split, score, method)
+                run = self._shared_sets if method.as_paper else self._own_sets
+                covered, sizes = run(split, score, method)
+            return {"covered": covered, "sizes": sizes.astype(np.int32)}
 
         inputs = self._set_inputs(split, score, method)
-        found = self.cache.get(SETS, inputs, make, label=method.title)
+        found = self.cache.get("sets", inputs, make, label=method.title)
         return found["covered"], found["sizes"].astype(np.int64)
 
     def _set_inputs(self, split: Split, score: str, method: Method) -> dict[str, Any]:
@@ -271,44 +244,33 @@ class Experiment:
             inputs["groups"] = [source.groups_digest(name) for name in source.groups]
         return inputs
 
-    def _shared_sets(self, split: Split, score: str, method: Method) -> dict[str, Any]:
+    def _shared_sets(self, split: Split, score: str, method: Method) -> tuple[Any, Any]:
         """A method of the paper, from the scores and statistics that all of them share."""
         basis = SharedBasis(split.components(method)) if method.name == PCA else None
         task, ranked = split.scored(score)
         predictor = method.predictor(SCORES[score], basis)
         found = thresholds_from(predictor, task, split.observed[1], (self.options.alpha,))
         sizes, covered = ranked.outcomes(found.values[:, 0])
-        return {"covered": covered, "sizes": sizes.astype(np.int32)}
+        return covered, sizes
 
-    def _own_sets(self, split: Split, score: str, method: Method) -> dict[str, Any]:
+    def _own_sets(self, split: Split, score: str, method: Method) -> tuple[Any, Any]:
         """A method that is run as the package has it; most set tuning samples aside."""
         if method.name == ORACLE:
-            sets = self._oracle_sets(split)
-        else:
-            first, second = None, None
-            if method.name == DEFAULT and self._default_trust is not None:
-                first, second = split.trust_of_halves(self._default_trust)
-            predictor = self._own_predictor(split, score, method)
-            predictor.calibrate(split.calibration, trust=first)
-            sets = predictor.predict_set(split.test, self.options.alpha, trust=second)
-        return {"covered": sets.covers(split.test.labels), "sizes": sets.sizes.astype(np.int32)}
-
-    def _own_predictor(self, split: Split, score: str, method: Method) -> Predictor:
+            truth = split.of_halves({POOL: np.asarray(self.source.label_probabilities)})[1]
+            sets = oracle_sets(truth, self.options.alpha, split.test.classes)
+            return sets.covers(split.test.labels), sets.sizes
+        chosen, first, second = SCORES[score], None, None
+        words: dict[str, Any] = {"temperature": split.temperature, "allow_empty": True}
         if method.name == DEFAULT:
-            return method.predictor(SCORES[score])
-        parameters: dict[str, Any] = {
-            "score": SCORES[score],
-            "temperature": split.temperature,
-            "allow_empty": True,
-        }
-        if method.name == CLUSTERED:
-            return ClusteredConformal(**parameters)
-        return atypicality_groups(self._atypicality, **parameters)
-
-    def _oracle_sets(self, split: Split) -> PredictionSets:
-        rows = self.source.positions(self.source.test_part, split.test)
-        truth = np.asarray(self.source.label_probabilities)[rows]
-        return oracle_sets(truth, self.options.alpha, split.test.classes)
+            predictor = method.predictor(chosen)
+            first, second = split.of_halves(self._default_trust)
+        elif method.name == CLUSTERED:
+            predictor = ClusteredConformal(score=chosen, **words)
+        else:
+            predictor = atypicality_groups(self._atypicality, score=chosen, **words)
+        predictor.calibrate(split.calibration, trust=first)
+        sets = predictor.predict_set(split.test, self.options.alpha, trust=second)
+        return sets.covers(split.test.labels), sets.sizes
 
     @cached_property
     def _atypicality(self) -> Atypicality:
@@ -343,15 +305,15 @@ class Experiment:
             )
             return {"json": evaluate_case(case, metrics).to_json()}
 
-        return Evaluation.from_json(self.cache.get(METRICS, inputs, make)["json"])
+        return Evaluation.from_json(self.cache.get("metrics", inputs, make, version=2)["json"])
 
     @cached_property
     def _shown_ranks(self) -> RankBins:
         """Bins of the heatmaps: edges by hand, or from all samples that are ever tested."""
         by_hand = self.options.edges_by_hand(self.source.name)
-        outputs = self.source.tested
-        return RankBins(edges=by_hand or rank_edges_apart(label_ranks(outputs)))
+        return RankBins(edges=by_hand or rank_edges_apart(label_ranks(self.source.tested)))
 
+    @cached_property
     def _ball_plan(self) -> Balls | None:
         """Balls whose radii are typical of the whole dataset; None without features."""
         features = self.source.tested.features
@@ -360,7 +322,10 @@ class Experiment:
         with self.cache.timed("radii of the balls"):
             return Balls(self.options.balls, radii=Balls().typical_radii(features))
 
-    def _balls(self, split: Split, plan: Balls, covered: NDArray[np.bool_]) -> BallCurve:
+    def _balls(self, split: Split, covered: NDArray[np.bool_]) -> BallCurve | None:
+        plan = self._ball_plan
+        if plan is None:
+            return None
         inputs = split.key | {
             "alpha": self.options.alpha,
             "features": self.source.features_digest,
@@ -372,9 +337,9 @@ class Experiment:
             found = split.neighbourhoods(plan).curve(covered, self.options.alpha)
             return {"curve": to_plain(found)}
 
-        curve: BallCurve = from_plain(BallCurve, self.cache.get(BALLS, inputs, make)["curve"])
+        curve: BallCurve = from_plain(BallCurve, self.cache.get("balls", inputs, make)["curve"])
         return curve
 
 
-def _digest(values: TrustValues | None) -> str:
+def _digest(values: PartValues | None) -> str:
     return "none" if values is None else digest(*values.values())

@@ -9,6 +9,7 @@ its heatmaps in one column; several datasets have one row each.
 from collections.abc import Callable, Sequence
 from functools import partial
 from io import BytesIO
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,7 +22,7 @@ from trustsets.paper.methods import CONDITIONAL, DEFAULT, NAIVE, PCA, STANDARD
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["caption", "draw_figures"]
+__all__ = ["draw_figures"]
 
 _SCORE = "APS"
 _DPI = 200
@@ -47,7 +48,7 @@ Panel = tuple[str, Callable[..., Any]]
 """A title, and a function that draws on the axes given as ``ax``."""
 
 
-def caption(name: str, runs: Sequence[Run]) -> str:
+def _caption(name: str, runs: Sequence[Run]) -> str:
     """What a figure shows, by the name of its file."""
     text = _CAPTIONS[name]
     if name in _BY_RANK and not all(run.options.edges_by_hand(run.source.name) for run in runs):
@@ -64,8 +65,8 @@ def caption(name: str, runs: Sequence[Run]) -> str:
     return text
 
 
-def draw_figures(runs: Sequence[Run], folder: Path) -> dict[str, Path]:
-    """Draw what the runs allow as PNG files, each written whole or not at all."""
+def draw_figures(runs: Sequence[Run], folder: Path) -> dict[str, str]:
+    """Draw what the runs allow as PNG files, each whole or not at all; gives their captions."""
     import matplotlib as mpl
 
     compared = (STANDARD, CONDITIONAL, DEFAULT) if len(runs) == 1 else (STANDARD, CONDITIONAL)
@@ -80,14 +81,14 @@ def draw_figures(runs: Sequence[Run], folder: Path) -> dict[str, Path]:
         "figure7": lambda: _balls(runs, (*main, PCA)),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    written = {}
+    captions = {}
     with mpl.rc_context(_STYLE):
         for name, make in makers.items():
             figure = make()
             if figure is not None:
-                written[name] = folder / f"{name}.png"
-                _save(figure, written[name])
-    return written
+                _save(figure, folder / f"{name}.png")
+                captions[name] = _caption(name, runs)
+    return captions
 
 
 def _save(figure: "Figure", path: Path) -> None:
@@ -111,17 +112,16 @@ def _evaluations(run: Run, method: str) -> list[Evaluation]:
     return run.evaluations.get(Cell(_SCORE, method, degree), [])
 
 
-def _has(run: Run, method: str, table: str) -> bool:
-    own = _evaluations(run, method)
-    return bool(own) and table in own[0].tables
-
-
 def _heatmaps(
     runs: Sequence[Run], cells: Sequence[tuple[str, str]], least: int = 1
 ) -> "Figure | None":
     """Heatmaps of methods and tables, for each dataset that has all of those which any has."""
-    known = [cell for cell in cells if any(_has(run, *cell) for run in runs)]
-    shown = [run for run in runs if all(_has(run, *cell) for cell in known)]
+
+    def has(run: Run, method: str, table: str) -> bool:
+        return any(table in item.tables for item in _evaluations(run, method))
+
+    known = [cell for cell in cells if any(has(run, *cell) for run in runs)]
+    shown = [run for run in runs if all(has(run, *cell) for cell in known)]
     if len(known) < least or not shown:
         return None
     panels = [
@@ -129,8 +129,7 @@ def _heatmaps(
             f"{run.source.name}: {method}",
             partial(plots.coverage_heatmap, _evaluations(run, method), table),
         )
-        for run in shown
-        for method, table in known
+        for run, (method, table) in product(shown, known)
     ]
     n_columns = 1 if len(runs) == 1 else len(known)
     figure, axes = _grid(panels, n_columns, _HEATMAP_HEIGHT, _SCALE_HEIGHT)
@@ -202,10 +201,7 @@ def _by_degree(run: Run, score: str) -> dict[int, list[Evaluation]]:
 
 def _trust_rank(runs: Sequence[Run]) -> "Figure | None":
     panels = [
-        (
-            run.source.name,
-            partial(plots.trust_against_rank, run.source.tested, run.trust),
-        )
+        (run.source.name, partial(plots.trust_against_rank, run.source.tested, run.trust))
         for run in runs
         if run.trust is not None
     ]

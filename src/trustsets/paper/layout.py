@@ -19,12 +19,12 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from trustsets._common import storage
 from trustsets.errors import StorageError
 
-__all__ = ["Description", "is_extracted"]
+__all__ = ["Description", "is_extracted", "write_json", "write_text"]
 
 FORMAT = 1
 TRAIN, POOL, VAL, TEST = "train", "pool", "val", "test"
@@ -66,31 +66,40 @@ class Description:
 
     def write(self, folder: Path) -> None:
         """Write to a folder, whole or not at all."""
-        with storage.atomic_path(folder / _DESCRIPTION) as temporary:
-            temporary.write_text(json.dumps({"format": FORMAT} | asdict(self), indent=1) + "\n")
+        write_json(folder / _DESCRIPTION, {"format": FORMAT} | asdict(self))
 
     @classmethod
     def read(cls, folder: Path) -> "Description":
         """Read from a folder."""
         path = folder / _DESCRIPTION
-        try:
-            state = json.loads(path.read_text())
-            if state.pop("format") != FORMAT:
-                raise StorageError(f"{path}: of a newer format than {FORMAT}. Upgrade trustsets.")
-            for name in ("classes", "parts"):
-                state[name] = tuple(map(str, state[name]))
-            return cls(**state)
-        except FileNotFoundError as error:
+        if not path.is_file():
             raise StorageError(
                 f"{folder}: no {_DESCRIPTION}, so not a folder of extracted outputs. Make one with "
                 "trustsets paper extract."
-            ) from error
-        except StorageError:
-            raise
+            )
+        try:
+            state = json.loads(path.read_text())
+            newer = state.pop("format") != FORMAT
+            lists = {name: tuple(map(str, state[name])) for name in ("classes", "parts")}
+            found = None if newer else cls(**state | lists)
         except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
             raise StorageError(f"{path}: damaged ({error}). Extract again.") from error
+        if found is None:
+            raise StorageError(f"{path}: of a newer format than {FORMAT}. Upgrade trustsets.")
+        return found
 
 
 def is_extracted(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder holds extracted outputs, complete or not."""
     return (Path(folder) / _DESCRIPTION).is_file()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    with storage.atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write plain data as JSON, whole or not at all."""
+    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")

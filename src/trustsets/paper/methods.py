@@ -21,24 +21,7 @@ from trustsets.predictors.standard import StandardConformal
 from trustsets.scores import Score
 from trustsets.statistics import Observed
 
-__all__ = [
-    "ATYPICALITY",
-    "CLUSTERED",
-    "CONDITIONAL",
-    "DEFAULT",
-    "GROUPWISE",
-    "NAIVE",
-    "ORACLE",
-    "OWN_GROUPWISE",
-    "PCA",
-    "PLUGIN",
-    "RELATED",
-    "STANDARD",
-    "Method",
-    "SharedBasis",
-    "choose_methods",
-    "describe",
-]
+__all__ = ["Method", "SharedBasis", "choose_methods", "describe"]
 
 STANDARD, NAIVE, CONDITIONAL = "STANDARD", "CONDITIONAL (NAIVE)", "CONDITIONAL"
 GROUPWISE, PCA, DEFAULT = "GROUPWISE", "PCA FEATURES", "package default"
@@ -84,16 +67,13 @@ class Method:
         Degree of the polynomials, for CONDITIONAL and PLUG-IN.
     group : str or None
         Group column of GROUPWISE.
-    n_components : int
-        Principal components, for PCA FEATURES.
     n_functions : int
-        Smallest number of calibration samples that the method needs.
+        Smallest number of calibration samples that the method needs: one for each function.
     """
 
     name: str
     degree: int | None = None
     group: str | None = None
-    n_components: int = _COMPONENTS
     n_functions: int = 1
 
     @property
@@ -120,7 +100,7 @@ class Method:
     def basis(self) -> Basis:
         """Function class of CONDITIONAL, PLUG-IN and PCA FEATURES."""
         if self.name == PCA:
-            return PrincipalComponents(self.n_components)
+            return PrincipalComponents(self.n_functions - 1)  # besides a constant
         return Polynomial(degree=self.degree or PAPER_DEGREE)
 
     def predictor(self, score: Score, basis: Basis | None = None) -> Predictor:
@@ -171,7 +151,7 @@ def _paper_methods(source: Source, options: Options) -> list[Method]:
         found += [Method(NAIVE), *(_polynomial(CONDITIONAL, d) for d in options.all_degrees)]
     if source.tested.features is not None:
         width = min(_COMPONENTS, source.n_calibration, source.tested.features.shape[1])
-        found.append(Method(PCA, n_components=width, n_functions=width + 1))
+        found.append(Method(PCA, n_functions=width + 1))
     found += _groupwise(OWN_GROUPWISE, source.groups)
     if source.has_trust:
         needed = _polynomial(CONDITIONAL, PAPER_DEGREE).n_functions

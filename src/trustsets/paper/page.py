@@ -1,20 +1,18 @@
 """The pages of the experiments: one for a run, and an overview of the runs of several datasets."""
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
-from trustsets._common import storage
 from trustsets._version import __version__
 from trustsets.errors import InputError
 from trustsets.metrics import render
 from trustsets.paper.experiment import Run
-from trustsets.paper.figures import caption, draw_figures
-from trustsets.paper.results import Made, plain_results, write_made
+from trustsets.paper.figures import draw_figures
+from trustsets.paper.layout import write_json, write_text
+from trustsets.paper.results import Made, plain_results
 from trustsets.paper.stages import StageCache, Tally
 from trustsets.paper.tables import (
     MARK,
@@ -26,20 +24,10 @@ from trustsets.paper.tables import (
 )
 from trustsets.paper.words import reading, samples, setting
 
-__all__ = ["Written", "time_rows", "write_overview", "write_run"]
+__all__ = ["time_rows", "write_overview", "write_run"]
 
-PAGE, RESULTS = "README.md", "results.json"
 TIME_HEADER = ("Stage", "made", "reused", "seconds", "seconds saved", "processor seconds")
 """Heads of the table that `time_rows` fills."""
-
-
-@final
-@dataclass(frozen=True)
-class Written:
-    """What was written: the content of results.json, and headings and texts of the tables."""
-
-    results: dict[str, Any]
-    tables: list[tuple[str, str]]
 
 
 def write_run(
@@ -49,13 +37,11 @@ def write_run(
     *,
     figures: bool = True,
     made: Made | None = None,
-) -> Written:
+) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """Write everything into a folder; each file is written whole or not at all.
 
     Parameters
     ----------
-    run : Run
-        What the experiment found.
     folder : path
         Made if it does not exist. It gets ``README.md``, ``results.json``, ``tables/`` and
         ``figures/``.
@@ -65,33 +51,38 @@ def write_run(
         Draw the figures; it takes a few seconds.
     made : Made, optional
         Where the run came from, for the page; stored in ``run.json``, for `find_run`.
+
+    Returns
+    -------
+    dict, list of (str, str)
+        Content of ``results.json``, and headings and texts of the tables.
     """
     root = Path(folder)
     with cache.timed("tables"):
         tables = paper_tables(run)
-    drawn = {}
+    captions = {}
     if figures:
         with cache.timed("figures"):
-            drawn = draw_figures([run], root / "figures")
+            captions = draw_figures([run], root / "figures")
     results = plain_results(run, tables)
     left_out = "Left out:\n\n" + "\n".join(f"- {text}" for text in run.left_out)
     texts = _write_page(
         root,
         [
             f"# {run.source.name}: the paper's tables and figures",
-            _made_by("write_run", None if made is None else made.command),
+            _made_by(None if made is None else made.command),
             f"{samples(run)} {setting(run)}",
             reading([run]),
             left_out if run.left_out else "",
         ],
         [*tables, correlation_table([run])],
-        {name: caption(name, [run]) for name in drawn},
-        [_comparison(results["comparison"]), "## Time by stage\n\n" + _times(cache)],
+        captions,
+        [_comparison(results["comparison"]), _times(cache)],
     )
-    _write_text(root / RESULTS, json.dumps(results, indent=1, allow_nan=False) + "\n")
+    write_json(root / "results.json", results)
     if made is not None:
-        write_made(made, run.options, root)
-    return Written(results, texts)
+        made.write(run.options, root)
+    return results, texts
 
 
 def write_overview(
@@ -109,8 +100,6 @@ def write_overview(
         One for each dataset, in the order of the page.
     folder : path
         Made if it does not exist. It gets ``README.md``, ``tables/`` and ``figures/``.
-    figures : bool
-        Draw the figures.
     command : str, optional
         The command that makes the page.
 
@@ -123,17 +112,16 @@ def write_overview(
     if not runs or len(set(names)) < len(names):
         raise InputError(f"an overview needs runs of different datasets; got {names}.")
     root = Path(folder)
-    drawn = draw_figures(runs, root / "figures") if figures else {}
     return _write_page(
         root,
         [
             "# The paper's tables and figures, dataset by dataset",
-            _made_by("write_overview", command),
+            _made_by(command),
             *_settings(runs),
             reading(runs),
         ],
         [*cross_tables(runs), correlation_table(runs)],
-        {name: caption(name, runs) for name in drawn},
+        draw_figures(runs, root / "figures") if figures else {},
     )
 
 
@@ -150,8 +138,8 @@ def _write_page(
     for table in sorted(tables, key=lambda own: (own.number or math.inf, own.heading)):
         if table.rows:
             texts.append((table.heading, table.to_markdown()))
-            _write_text(root / "tables" / f"{table.slug}.md", texts[-1][1])
-            _write_text(root / "tables" / f"{table.slug}.tex", table.to_latex())
+            write_text(root / "tables" / f"{table.slug}.md", texts[-1][1])
+            write_text(root / "tables" / f"{table.slug}.tex", table.to_latex())
     parts = [*introduction, *(f"## {heading}\n\n{text}" for heading, text in texts)]
     parts += ["## Figures"] if captions else []
     parts += [
@@ -159,18 +147,12 @@ def _write_page(
         for name, text in captions.items()
     ]
     whole = "\n\n".join(part.rstrip() for part in [*parts, *closing] if part)
-    _write_text(root / PAGE, whole + "\n")
+    write_text(root / "README.md", whole + "\n")
     return texts
 
 
-def _write_text(path: Path, text: str) -> None:
-    with storage.atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-def _made_by(function: str, command: str | None) -> str:
-    how = f"`{function}` of `trustsets.paper.page`" if command is None else f"`{command}`"
-    return f"Made by {how}, trustsets {__version__}."
+def _made_by(command: str | None) -> str:
+    return f"Made by `{command or 'trustsets.paper.page'}`, trustsets {__version__}."
 
 
 def _settings(runs: Sequence[Run]) -> list[str]:
@@ -186,20 +168,16 @@ def _settings(runs: Sequence[Run]) -> list[str]:
 def _comparison(compared: list[dict[str, Any]]) -> str:
     if not compared:
         return ""
-    outside = sum(item["differs"] for item in compared)
+    header = ["Table", "Score", "Method", "Column", "ours", "printed", "difference"]
     rows = [
         [
-            str(item["table"]),
-            item["score"],
-            item["method"],
-            render.title(item["column"]),
-            f"{item['mean']:.2f}",
-            f"{item['printed']:.2f}",
-            f"{item['difference']:+.2f}" + (f" {MARK}" if item["differs"] else ""),
+            *(str(item["table"]), item["score"], item["method"], render.title(item["column"])),
+            *(f"{item['mean']:.2f}", f"{item['printed']:.2f}"),
+            f"{item['difference']:+.2f}" + f" {MARK}" * item["differs"],
         ]
         for item in compared
     ]
-    header = ["Table", "Score", "Method", "Column", "ours", "printed", "difference"]
+    outside = sum(item["differs"] for item in compared)
     return (
         f"## Difference from the printed tables\n\n{outside} of {len(compared)} numbers differ by "
         f"more than two standard errors.\n\n{render.markdown_table(header, rows, n_names=4)}"
@@ -207,11 +185,11 @@ def _comparison(compared: list[dict[str, Any]]) -> str:
 
 
 def _times(cache: StageCache) -> str:
-    text = (
-        "*Seconds* were spent in this run. *Seconds saved* were spent when the results that it "
-        "reused were made. *Processor seconds* are those of all cores for both."
+    return (
+        "## Time by stage\n\n*Seconds* were spent in this run. *Seconds saved* were spent when the "
+        "results that it reused were made. *Processor seconds* are those of all cores for both."
+        f"\n\n{render.markdown_table(TIME_HEADER, time_rows(cache))}"
     )
-    return f"{text}\n\n{render.markdown_table(TIME_HEADER, time_rows(cache))}"
 
 
 def time_rows(cache: StageCache) -> list[list[str]]:

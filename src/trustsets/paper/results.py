@@ -1,26 +1,23 @@
 """What a run stores besides its page: ``results.json``, and ``run.json`` to find the run again."""
 
 import json
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
-
-from trustsets._common import storage
 from trustsets._version import __version__
 from trustsets.errors import InputError
 from trustsets.metrics.plain import to_plain
 from trustsets.paper.experiment import Experiment, Run
+from trustsets.paper.layout import write_json
 from trustsets.paper.options import Options
 from trustsets.paper.sources import read_source
 from trustsets.paper.stages import StageCache
 from trustsets.paper.tables import PaperTable
 
-__all__ = ["Made", "accuracy", "differences", "find_run", "plain_results", "write_made"]
+__all__ = ["Made", "differences", "find_run", "plain_results"]
 
 _MADE = "run.json"
 
@@ -47,12 +44,9 @@ class Made:
     groups: tuple[str, ...]
     cache: str
 
-
-def write_made(made: Made, options: Options, folder: Path) -> None:
-    """Store where a run came from, and its options, for `find_run`."""
-    whole = to_plain(made) | {"options": to_plain(options)}
-    with storage.atomic_path(folder / _MADE) as temporary:
-        temporary.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    def write(self, options: Options, folder: Path) -> None:
+        """Store it, with the options of the run, for `find_run`."""
+        write_json(folder / _MADE, to_plain(self) | {"options": to_plain(options)})
 
 
 def find_run(folder: str | os.PathLike[str]) -> Run:
@@ -80,12 +74,6 @@ def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def accuracy(run: Run) -> float:
-    """Accuracy of the classifier on the samples that test samples come from."""
-    outputs = run.source.tested
-    return float(np.mean(outputs.predicted_codes == outputs.codes))
-
-
 def differences(tables: Sequence[PaperTable]) -> list[dict[str, Any]]:
     """Every number that the paper prints too: place, ours, printed, difference, verdict."""
     return [
@@ -95,7 +83,7 @@ def differences(tables: Sequence[PaperTable]) -> list[dict[str, Any]]:
             "method": row.name,
             "column": column,
             "mean": number.mean,
-            "standard_error": _finite(number.standard_error),
+            "standard_error": number.standard_error,
             "printed": number.printed.mean,
             "printed_standard_error": number.printed.standard_error,
             "difference": number.difference,
@@ -111,50 +99,43 @@ def differences(tables: Sequence[PaperTable]) -> list[dict[str, Any]]:
 def plain_results(run: Run, tables: Sequence[PaperTable]) -> dict[str, Any]:
     """Content of ``results.json``."""
     source = run.source
-    return {
+    content = {
         "trustsets": __version__,
         "dataset": source.name,
         "samples": {part: len(own) for part, own in source.parts.items()},
         "training_points": 0 if source.train is None else len(source.train[0]),
         "classes": source.tested.n_classes,
-        "groups": list(source.groups),
-        "accuracy": accuracy(run),
-        "options": to_plain(run.options),
-        "seeds": list(run.seeds),
+        "groups": source.groups,
+        "accuracy": source.accuracy,
+        "options": run.options,
+        "seeds": run.seeds,
         "temperatures": run.temperatures,
         "left_out": run.left_out,
         "tables": [_plain_table(table) for table in tables],
-        "correlations": to_plain(run.correlations),
+        "correlations": run.correlations,
         "balls": {
-            cell.method: [to_plain(item.balls) for item in own]
+            cell.method: [item.balls for item in own]
             for cell, own in run.evaluations.items()
             if own[0].balls is not None
         },
         "comparison": differences(tables),
     }
+    plain: dict[str, Any] = to_plain(content)
+    return plain
 
 
 def _plain_table(table: PaperTable) -> dict[str, Any]:
-    return {
-        "number": table.number,
-        "title": table.title,
-        "rows": [
-            {
-                **{head.lower(): name for head, name in zip(table.heads, row.names, strict=True)},
-                "metrics": {
-                    column: {
-                        "mean": _finite(number.mean),
-                        "standard_error": _finite(number.standard_error),
-                        "noise_floor": _finite(number.floor),
-                        "best": number.best,
-                    }
-                    for column, number in zip(table.columns, row.numbers, strict=True)
-                },
+    rows = []
+    for row in table.rows:
+        names = zip(map(str.lower, table.heads), (*row.block, row.name), strict=True)
+        metrics = {
+            column: {
+                "mean": number.mean,
+                "standard_error": number.standard_error,
+                "noise_floor": number.floor,
+                "best": number.best,
             }
-            for row in table.rows
-        ],
-    }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+            for column, number in zip(table.columns, row.numbers, strict=True)
+        }
+        rows.append(dict(names) | {"metrics": metrics})
+    return {"number": table.number, "title": table.title, "rows": rows}

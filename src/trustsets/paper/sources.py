@@ -15,7 +15,6 @@ from typing import Any, final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from trustsets._common import storage
 from trustsets._common.arrays import Array
@@ -31,8 +30,6 @@ __all__ = ["Source", "read_extracted", "read_source"]
 # Array of a file of outputs with the true P(y | x), where the distribution is known.
 _TRUTH = "label_probabilities"
 _SUFFIXES = (".npz", ".parquet", ".safetensors")
-# Columns of samples.parquet that are not groups.
-_PLAIN_COLUMNS = ("path", "label")
 
 
 @final
@@ -78,19 +75,19 @@ class Source:
         return POOL not in self.parts
 
     @property
-    def calibration_part(self) -> str:
-        """Part that calibration samples come from."""
-        return VAL if self.fixed_split else POOL
-
-    @property
-    def test_part(self) -> str:
-        """Part that test samples come from."""
-        return TEST if self.fixed_split else POOL
+    def halves(self) -> tuple[str, str]:
+        """Parts that calibration samples and test samples come from."""
+        return (VAL, TEST) if self.fixed_split else (POOL, POOL)
 
     @property
     def tested(self) -> ModelOutputs:
         """All samples that are test samples in some split."""
-        return self.parts[self.test_part]
+        return self.parts[self.halves[1]]
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy of the classifier on the samples that test samples come from."""
+        return float(np.mean(self.tested.predicted_codes == self.tested.codes))
 
     @property
     def n_calibration(self) -> int:
@@ -128,11 +125,6 @@ class Source:
         }
 
     @cached_property
-    def predicted_digest(self) -> str:
-        """Names the content of the predicted classes of all parts."""
-        return digest(*(part.predicted for part in self.parts.values()))
-
-    @cached_property
     def features_digest(self) -> str:
         """Names the content of the features of all parts."""
         return digest(*(part.features for part in self.parts.values()))
@@ -146,11 +138,6 @@ class Source:
         if self.fixed_split:
             return self.parts[VAL], self.parts[TEST]
         return self.parts[POOL].split(0.5, seed=seed, stratify=True)
-
-    def positions(self, part: str, outputs: ModelOutputs) -> NDArray[np.int64]:
-        """Positions in a part of samples that were taken from it."""
-        found: NDArray[np.int64] = np.searchsorted(self.parts[part].rows, outputs.rows)
-        return found
 
 
 def read_source(
@@ -238,7 +225,8 @@ def _read_outputs(directory: Path, classes: Array) -> ModelOutputs:
         raise StorageError(
             f"{directory / SAMPLES}: missing or damaged ({error}). Extract again."
         ) from error
-    groups = {str(name): samples[name].to_numpy() for name in samples if name not in _PLAIN_COLUMNS}
+    names = (name for name in samples if name not in ("path", "label"))
+    groups = {str(name): samples[name].to_numpy() for name in names}
     return ModelOutputs(
         logits=arrays["logits"],
         features=arrays["features"],

@@ -11,35 +11,15 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 from pathlib import Path
 from typing import Any, final
 
 from trustsets._common import storage
 from trustsets._common.resuming import identity, read_kept
 
-__all__ = ["Stage", "StageCache", "Tally"]
-
-
-@final
-@dataclass(frozen=True)
-class Stage:
-    """A kind of work.
-
-    Attributes
-    ----------
-    name : str
-        Also the name of its folder.
-    version : int
-        To be raised whenever the same inputs give other results than before.
-    """
-
-    name: str
-    version: int = 1
-
-    def key(self, inputs: dict[str, Any]) -> str:
-        """Name of the result for these inputs: digests of content, and options as JSON."""
-        return identity({"stage": self.name, "version": self.version, "inputs": inputs})
+__all__ = ["StageCache", "Tally"]
 
 
 @final
@@ -66,13 +46,7 @@ class Tally:
     cpu: float = 0.0
 
     def __add__(self, other: "Tally") -> "Tally":
-        return Tally(
-            self.made + other.made,
-            self.reused + other.reused,
-            self.seconds + other.seconds,
-            self.saved + other.saved,
-            self.cpu + other.cpu,
-        )
+        return Tally(*map(add, astuple(self), astuple(other)))
 
 
 @final
@@ -95,8 +69,8 @@ class StageCache:
 
     Examples
     --------
-    >>> cache, double = StageCache(None), Stage("double")
-    >>> cache.get(double, {"x": 2}, lambda: {"result": 4})["result"]
+    >>> cache = StageCache(None)
+    >>> cache.get("double", {"x": 2}, lambda: {"result": 4})["result"]
     4
     >>> cache.tallies["double"].made
     1
@@ -110,60 +84,52 @@ class StageCache:
 
     def get(
         self,
-        stage: Stage,
+        stage: str,
         inputs: dict[str, Any],
         make: Callable[[], dict[str, Any]],
+        *,
         label: str | None = None,
+        version: int = 1,
     ) -> dict[str, Any]:
         """Return the result for these inputs: the kept one, or what `make` gives.
 
         Parameters
         ----------
-        stage : Stage
-            Kind of work.
+        stage : str
+            Kind of work, and its folder.
         inputs : dict
             Everything the result depends on: digests and plain options.
         make : callable
             Does the work; gives a dict of arrays, numbers and texts.
         label : str, optional
             Times are also kept by this; the result does not depend on it.
+        version : int
+            To be raised whenever the same inputs give other results than before.
         """
-        path = self._path(stage, inputs)
-        kept = None if path is None or self._force else _read(path)
-        if kept is not None:
-            self._add(stage.name, label, Tally(0, 1, 0.0, kept["seconds"], kept["cpu"]))
+        key = identity({"stage": stage, "version": version, "inputs": inputs})
+        path = self._folder and self._folder / stage / f"{key}.safetensors"
+        kept = None if path is None or self._force else read_kept(path)
+        if isinstance(kept, dict) and kept.keys() == {"seconds", "cpu", "result"}:
+            self._add(stage, label, Tally(0, 1, 0.0, kept["seconds"], kept["cpu"]))
             return dict(kept["result"])
-        wall, cpu = time.perf_counter(), time.process_time()
-        result = make()
-        seconds, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        self._add(stage.name, label, Tally(1, 0, seconds, 0.0, cpu))
+        with self.timed(stage, label) as times:
+            result = make()
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            storage.write(path, {"seconds": seconds, "cpu": cpu, "result": result})
+            storage.write(path, times | {"result": result})
         return result
 
     @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        """Time work that is not kept."""
+    def timed(self, name: str, label: str | None = None) -> Iterator[dict[str, float]]:
+        """Time some work; the dict that it gives has the times at the end."""
         wall, cpu = time.perf_counter(), time.process_time()
-        yield
-        taken = time.perf_counter() - wall, 0.0, time.process_time() - cpu
-        self._add(name, None, Tally(1, 0, *taken))
+        times: dict[str, float] = {}
+        yield times
+        times |= {"seconds": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+        self._add(name, label, Tally(1, 0, times["seconds"], 0.0, times["cpu"]))
 
     def _add(self, name: str, label: str | None, more: Tally) -> None:
         self.tallies[name] = self.tallies.get(name, Tally()) + more
         if label is not None:
             own = self.details.setdefault(name, {})
             own[label] = own.get(label, Tally()) + more
-
-    def _path(self, stage: Stage, inputs: dict[str, Any]) -> Path | None:
-        if self._folder is None:
-            return None
-        return self._folder / stage.name / f"{stage.key(inputs)}.safetensors"
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """The kept result with its times, or None where there is none or it is damaged."""
-    found = read_kept(path)
-    whole = isinstance(found, dict) and found.keys() == {"seconds", "cpu", "result"}
-    return found if whole else None

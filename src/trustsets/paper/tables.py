@@ -6,8 +6,10 @@ in the paper: CONDITIONAL by degree, and the methods of related work.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby, product
 from typing import ClassVar, final
 
 import numpy as np
@@ -29,18 +31,9 @@ from trustsets.paper.methods import (
     RELATED,
     STANDARD,
 )
-from trustsets.paper.printed import HALF_UNIT, Printed, printed_correlation, printed_value
+from trustsets.paper.printed import HALF_UNIT, Printed, printed_correlation, printed_values
 
-__all__ = [
-    "MARK",
-    "CorrelationTable",
-    "Number",
-    "PaperTable",
-    "Row",
-    "correlation_table",
-    "cross_tables",
-    "paper_tables",
-]
+__all__ = ["CorrelationTable", "PaperTable", "correlation_table", "cross_tables", "paper_tables"]
 
 MARK = "†"
 """Follows a number that differs from the printed one by more than two standard errors."""
@@ -95,20 +88,11 @@ class Number:
 @final
 @dataclass(frozen=True)
 class Row:
-    """Names and numbers of one row; rows that share all names but the last are compared."""
+    """A method, or a degree, with its numbers; rows of one block are compared."""
 
-    names: tuple[str, ...]
+    block: tuple[str, ...]
+    name: str
     numbers: tuple[Number, ...]
-
-    @property
-    def block(self) -> tuple[str, ...]:
-        """Names that rows to be compared share."""
-        return self.names[:-1]
-
-    @property
-    def name(self) -> str:
-        """Name of the row itself: a method, or a degree."""
-        return self.names[-1]
 
 
 @final
@@ -128,59 +112,47 @@ class PaperTable:
         """Number, if there is one, and title."""
         return f"Table {self.number}: {self.title}" if self.number else self.title
 
+    @property
+    def _header(self) -> list[str]:
+        return [*self.heads, *map(render.title, self.columns)]
+
     def to_markdown(self) -> str:
         """Pipe table; under each row the printed one, where there is one."""
-        header = [*self.heads, *map(render.title, self.columns)]
         rows = [row for block in self._blocks(latex=False) for row in block]
-        return render.markdown_table(header, rows, n_names=len(self.heads))
+        return render.markdown_table(self._header, rows, n_names=len(self.heads))
 
     def to_latex(self) -> str:
         """Booktabs table."""
-        header = [*self.heads, *map(render.title, self.columns)]
-        safe = [render.escape_latex(text) for text in header]
+        safe = [render.escape_latex(text) for text in self._header]
         return render.latex_table(safe, self._blocks(latex=True), n_names=len(self.heads))
 
     def _blocks(self, *, latex: bool) -> list[list[list[str]]]:
-        found: dict[tuple[str, ...], list[list[str]]] = {}
-        for row in self.rows:
-            own = found.setdefault(row.block, [])
-            names = [*(row.block if not own else [""] * len(row.block)), row.name]
-            safe = [render.escape_latex(name) if latex else name for name in names]
-            own.append(safe + [_text(number, latex) for number in row.numbers])
-            if any(number.printed for number in row.numbers):
-                own.append([*[""] * len(row.block), "printed", *_printed_cells(row)])
-        for block, lines in found.items():
-            lines += self._floors(block)
-        return list(found.values())
-
-    def _floors(self, block: tuple[str, ...]) -> list[list[str]]:
-        """A row for a perfect method, whose gaps are noise alone."""
-        rows = [row for row in self.rows if row.block == block]
-        floors = np.mean([[number.floor for number in row.numbers] for row in rows], axis=0)
-        if np.isnan(floors).all():
-            return []
-        texts = ["" if math.isnan(value) else f"{value:.2f}" for value in floors]
-        return [[*[""] * len(block), _PERFECT, *texts]]
+        found, mark = [], r"$^\dagger$" if latex else f" {MARK}"
+        for block, group in groupby(self.rows, key=lambda row: row.block):
+            rows, blank = list(group), [""] * len(block)
+            lines: list[list[str]] = []
+            for row in rows:
+                names = [*(blank if lines else block), row.name]
+                safe = [render.escape_latex(name) if latex else name for name in names]
+                for number in row.numbers:
+                    safe.append(_cell(number, latex, number.best) + mark * number.differs)
+                lines.append(safe)
+                printed = [_cell(number.printed) for number in row.numbers]
+                lines += [[*blank, "printed", *printed]] if any(printed) else []
+            # A perfect method, whose gaps are noise alone.
+            floors = np.mean([[number.floor for number in row.numbers] for row in rows], axis=0)
+            texts = ["" if math.isnan(value) else f"{value:.2f}" for value in floors]
+            found.append(lines + ([[*blank, _PERFECT, *texts]] if any(texts) else []))
+        return found
 
 
-def _text(number: Number, latex: bool) -> str:
-    if math.isnan(number.mean):
+def _cell(number: Number | Printed | None, latex: bool = False, best: bool = False) -> str:
+    """Mean and standard error, where they are known."""
+    if number is None or math.isnan(number.mean):
         return ""
-    text = f"{number.mean:.2f}"
-    text = render.bold(text, latex=latex) if number.best else text
-    if not math.isnan(number.standard_error):
-        text += f" ({number.standard_error:.2f})"
-    mark = r"$^\dagger$" if latex else f" {MARK}"
-    return text + (mark if number.differs else "")
-
-
-def _printed_cells(row: Row) -> list[str]:
-    return [
-        ""
-        if number.printed is None
-        else f"{number.printed.mean:.2f} ({number.printed.standard_error:.2f})"
-        for number in row.numbers
-    ]
+    mean, error = f"{number.mean:.2f}", number.standard_error
+    shown = render.bold(mean, latex=latex) if best else mean
+    return shown + ("" if math.isnan(error) else f" ({error:.2f})")
 
 
 def paper_tables(run: Run) -> list[PaperTable]:
@@ -203,11 +175,8 @@ def paper_tables(run: Run) -> list[PaperTable]:
     found.append(_table(run, 5, "methods by conformity score", cells, columns))
     if source.has_trust and len(options.degrees) > 1:
         title = f"{CONDITIONAL} by degree of the polynomials (the paper stops at 5)"
-        cells = [
-            Cell(score, CONDITIONAL, degree)
-            for score in options.scores
-            for degree in options.degrees
-        ]
+        pairs = product(options.scores, options.degrees)
+        cells = [Cell(score, CONDITIONAL, degree) for score, degree in pairs]
         found.append(_table(run, None, title, cells, columns, "degrees", "Degree"))
     return [table for table in found if table.rows]
 
@@ -218,12 +187,9 @@ def _columns(run: Run, wanted: Sequence[str]) -> tuple[str, ...]:
 
 
 def _cells(run: Run, scores: Sequence[str], methods: Sequence[str]) -> list[Cell]:
-    with_degree = {CONDITIONAL, PLUGIN}
-    return [
-        Cell(score, method, run.options.degree if method in with_degree else None)
-        for score in scores
-        for method in methods
-    ]
+    degrees = dict.fromkeys((CONDITIONAL, PLUGIN), run.options.degree)
+    pairs = product(scores, methods)
+    return [Cell(score, method, degrees.get(method)) for score, method in pairs]
 
 
 def _group_table(run: Run) -> PaperTable:
@@ -246,21 +212,21 @@ def _table(
     head: str = "Method",
 ) -> PaperTable:
     """Table of the cells that were run; numbers in the paper's tables have the printed ones."""
-    there = {
+    named = {
         (cell.score, cell.method if head == "Method" else str(cell.degree)): cell
         for cell in cells
         if cell in run.evaluations
     }
+    results = {key: run.evaluations[cell] for key, cell in named.items()}
+    compared = compare(results, columns=columns, n_bootstrap=_BOOTSTRAP).entries if named else ()
     rows = []
-    results = {key: run.evaluations[cell] for key, cell in there.items()}
-    compared = compare(results, columns=columns, n_bootstrap=_BOOTSTRAP).entries if there else ()
-    for (key, cell), entries in zip(there.items(), compared, strict=True):
-        place = (number, run.source.name, cell.score, cell.method)
+    for ((score, name), cell), entries in zip(named.items(), compared, strict=True):
+        place = (number, run.source.name, score, cell.method)
         numbers = [
-            _number(entry, run.evaluations[cell], column, printed_value(*place, column))
+            _number(entry, results[score, name], column, printed_values().get((*place, column)))
             for column, entry in zip(columns, entries, strict=True)
         ]
-        rows.append(Row(key, tuple(numbers)))
+        rows.append(Row((score,), name, tuple(numbers)))
     return PaperTable(
         number, slug or f"table{number}", title, ("Score", head), columns, tuple(rows)
     )
@@ -287,17 +253,16 @@ def cross_tables(runs: Sequence[Run]) -> list[PaperTable]:
 
     Groups have other names in each dataset, so that their tables cannot be joined.
     """
-    found = {run.source.name: {table.slug: table for table in paper_tables(run)} for run in runs}
-    tables = []
-    for slug in ("table1", "table4", "table5", "related"):
-        own = {name: made[slug] for name, made in found.items() if slug in made}
-        if own:
-            tables.append(_joined(own))
-    return tables + [
+    found: dict[str, dict[str, PaperTable]] = {}
+    for run in runs:
+        for table in paper_tables(run):
+            found.setdefault(table.slug, {})[run.source.name] = table
+    joined = [
+        _joined(found[slug]) for slug in ("table1", "table4", "table5", "related") if slug in found
+    ]
+    return joined + [
         replace(table, slug=f"table2-{name}", title=f"{table.title}, {name}")
-        for name, made in found.items()
-        for slug, table in made.items()
-        if slug == "table2"
+        for name, table in found.get("table2", {}).items()
     ]
 
 
@@ -312,9 +277,10 @@ def _joined(own: dict[str, PaperTable]) -> PaperTable:
     rows = []
     for name, table in own.items():
         places = [table.columns.index(column) for column in shared]
-        for row in table.rows:
-            numbers = tuple(row.numbers[place] for place in places)
-            rows.append(Row((name, *row.names[begin:]), numbers))
+        rows += [
+            Row((name, *row.block[begin:]), row.name, tuple(row.numbers[i] for i in places))
+            for row in table.rows
+        ]
     heads = ("Dataset", *first.heads[begin:])
     return replace(first, heads=heads, columns=tuple(shared), rows=tuple(rows))
 
@@ -336,13 +302,9 @@ class CorrelationTable:
 
     def to_latex(self) -> str:
         """Booktabs table; minus and less-than signs are set as mathematics."""
-        cells = [[_latex_number(text) for text in row] for row in self.rows]
+        safe = ([render.escape_latex(text) for text in row] for row in self.rows)
+        cells = [[re.sub("^[-<]", r"$\g<0>$", text) for text in row] for row in safe]
         return render.latex_table(self.header, [cells])
-
-
-def _latex_number(text: str) -> str:
-    sign, rest = (text[:1], text[1:]) if text[:1] in {"-", "<"} else ("", text)
-    return (f"${sign}$" if sign else "") + render.escape_latex(rest)
 
 
 def correlation_table(runs: Sequence[Run]) -> CorrelationTable:
@@ -352,11 +314,10 @@ def correlation_table(runs: Sequence[Run]) -> CorrelationTable:
         if not run.correlations:
             continue
         rows.append((run.source.name, *_correlations(run.correlations)))
-        printed = printed_correlation(run.source.name)
-        if printed is not None:
-            numbers = [f"{printed.pearson:.2f}", printed.pearson_p]
-            numbers += [f"{printed.spearman:.2f}", printed.spearman_p]
-            rows.append(("printed", *numbers))
+        known = printed_correlation(run.source.name)
+        if known is not None:
+            pearson, spearman = f"{known['pearson']:.2f}", f"{known['spearman']:.2f}"
+            rows.append(("printed", pearson, known["pearson_p"], spearman, known["spearman_p"]))
     return CorrelationTable(tuple(rows))
 
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from trustsets.paper.experiment import Run
 from trustsets.paper.methods import ATYPICALITY, CLUSTERED, DEFAULT, OWN_GROUPWISE, PLUGIN
 from trustsets.paper.printed import DATASETS, printed_source
-from trustsets.paper.results import accuracy
 from trustsets.paper.tables import MARK
 
 __all__ = ["reading", "samples", "setting"]
@@ -18,7 +17,7 @@ def samples(run: Run) -> str:
     train = "none" if source.train is None else f"{len(source.train[0]):,}"
     return (
         f"Samples: {sizes}. Training samples for the trust score: {train}. Classes: "
-        f"{source.tested.n_classes}. Accuracy: {100 * accuracy(run):.1f}%."
+        f"{source.tested.n_classes}. Accuracy: {100 * source.accuracy:.1f}%."
     )
 
 

@@ -20,6 +20,8 @@ parameters), `_learn`, `_could_learn`, `_thresholds` and `_guarantee`. It overri
 import logging
 import os
 from abc import ABC, abstractmethod
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -366,7 +368,7 @@ class Predictor(BaseEstimator, ABC):
             New samples; labels are not used.
         alphas : sequence of float, optional
             The grid. P-values are among these numbers and 1. Default: 100 numbers from 0.001 to
-            0.98, finer near 0.
+            0.98, finer near 0, without those that are too small for the calibration samples.
         trust : array of shape (m,), optional
             As in `predict_set`.
 
@@ -379,7 +381,7 @@ class Predictor(BaseEstimator, ABC):
         >>> predictor.predict_p(outputs.take([0]), [0.05, 0.1, 0.2, 0.3, 0.5])
         array([[1. , 0.3, 0.1]])
         """
-        grid = grid_of(alphas)
+        grid = grid_of(alphas, self._state().learned.smallest_alpha)
         counts = self._count_alphas(outputs, grid, trust)[0]
         if not self.allow_empty:
             # As in `predict_set`: if the smallest set is empty, all sets get the class.
@@ -396,7 +398,7 @@ class Predictor(BaseEstimator, ABC):
         Parameters are those of `predict_p`. Classes that are in a set only because it would be
         empty do not count, so that a low credibility shows a sample that no class suits.
         """
-        grid = grid_of(alphas)
+        grid = grid_of(alphas, self._state().learned.smallest_alpha)
         counts, scores = self._count_alphas(outputs, grid, trust)
         return point_predictions(p_from_counts(counts, grid), scores, self.classes_)
 
@@ -436,8 +438,9 @@ class Predictor(BaseEstimator, ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the predictor to a file that `trustsets.load` reads; no pickle, atomic."""
-        self._state()
-        storage.write(path, self)
+        state, copied = self._state(), copy(self)
+        copied.state_ = replace(state, learned=state.learned.with_starts())
+        storage.write(path, copied)
 
     def to_state(self) -> dict[str, Any]:
         """Parameters and calibrated state, for `storage`."""

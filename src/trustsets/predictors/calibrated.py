@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,11 @@ class Learned(ABC):
     def conditions_on(self) -> FittedBasis | None:
         """What thresholds of a sample depend on; None where all samples have the same."""
 
+    @property
+    def smallest_alpha(self) -> float:
+        """The smallest alpha that is worth asking for, where none is given."""
+        return 0.0
+
     @abstractmethod
     def check_belongs(self, n: int, n_classes: int) -> None:
         """Refuse what cannot come from so many samples and classes, for `storage`."""
@@ -61,6 +66,10 @@ class Learned(ABC):
     @abstractmethod
     def prepare(self, alpha: float) -> object:
         """Compute what all thresholds at this alpha have in common, and keep it."""
+
+    def with_starts(self) -> Self:
+        """The same with what makes `prepare` fast for the alphas that it was called with."""
+        return self
 
 
 @final
@@ -82,7 +91,7 @@ class Scoring:
         return self.score.of_labels(
             self.corrected(outputs),
             temperature=self.temperature,
-            draws=self._draws(stream, outputs.rows),
+            draws=row_uniforms(self.seed, stream, outputs.rows) if self.score.randomized else None,
         )
 
     def matrix(self, outputs: ModelOutputs) -> Floats:
@@ -90,7 +99,7 @@ class Scoring:
         return self.score.matrix(
             self.corrected(outputs),
             temperature=self.temperature,
-            draws=self._draws(Stream.PREDICTION_SCORE, outputs.draw_keys),
+            draws=self._draws(Stream.PREDICTION_SCORE, outputs),
         )
 
     def masks(
@@ -98,7 +107,7 @@ class Scoring:
     ) -> NDArray[np.bool_]:
         """Which classes are in the sets, shape (m, K, A)."""
         corrected = self.corrected(outputs)
-        draws = self._draws(Stream.PREDICTION_SCORE, outputs.draw_keys)
+        draws = self._draws(Stream.PREDICTION_SCORE, outputs)
         if thresholds.values.ndim == 2:
             return self.score.sets(
                 corrected,
@@ -116,8 +125,9 @@ class Scoring:
             mask[np.arange(len(outputs)), corrected.predicted_codes] |= empty
         return mask
 
-    def _draws(self, stream: Stream, keys: NDArray[np.int64]) -> Floats | None:
-        return row_uniforms(self.seed, stream, keys) if self.score.randomized else None
+    def _draws(self, stream: Stream, outputs: ModelOutputs) -> Floats | None:
+        # The keys are hashes of the outputs, so they are made only where a score needs draws.
+        return row_uniforms(self.seed, stream, outputs.draw_keys) if self.score.randomized else None
 
 
 @final

@@ -1,14 +1,14 @@
 """The calibration problem of CONDITIONAL, and the quantile fits made of it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Floats
+from trustsets._common.arrays import Codes, Floats
 from trustsets._common.draws import Stream, row_uniforms
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
 from trustsets.basis import Basis, BasisChoice, Classes, FittedBasis, choose_basis
@@ -48,6 +48,9 @@ class ConditionalLearned(Learned):
 
     `group_penalty` has rows like those of `penalty`; they count only in the two fits that limit
     thresholds. None means that thresholds are not limited.
+
+    `starts` come from a file: alpha, multiple of the group penalty and basic points of the fits
+    that were made before it was saved.
     """
 
     basis: FittedBasis
@@ -57,11 +60,18 @@ class ConditionalLearned(Learned):
     choice: BasisChoice | None = None
     group_penalty: Floats | None = None
     tie_spread: float = 0.0
+    starts: tuple[tuple[float, float, Codes], ...] = ()
 
     @cached_property
     def _fits(self) -> dict[tuple[float, float], QuantileModel]:
         # Not a field: fits are not stored, but made again, to the same bits, when first needed.
         return {}
+
+    def with_starts(self) -> Self:
+        """The same with the basic points of all fits, which save a loaded model the search."""
+        known = {(alpha, penalty): basic for alpha, penalty, basic in self.starts}
+        known |= {key: model.basic_points for key, model in self._fits.items()}
+        return replace(self, starts=tuple((*key, basic) for key, basic in known.items()))
 
     @classmethod
     def of(
@@ -124,6 +134,12 @@ class ConditionalLearned(Learned):
                 wanted, found = own(None), np.zeros((0, width)) if rows is None else rows
                 require(np.array_equal(found, wanted), field, "must be that of the basis")
 
+        for alpha, multiple, basic in self.starts:
+            known = 0.0 < alpha < 1.0 and multiple in (0.0, 1.0, _UPPER_PENALTY)
+            known = known and basic.ndim == 1 and basic.dtype.kind == "i" and basic.size <= width
+            # Whether the points are optimal is found out, and proven, by the fit.
+            require(known, "ConditionalLearned.starts", "must be basic points of some alphas")
+
     def check_belongs(self, n: int, n_classes: int) -> None:
         """Refuse what cannot come from so many samples and classes."""
         require(len(self.phi) == n, "ConditionalLearned.phi", f"must be that of {n} samples")
@@ -133,14 +149,32 @@ class ConditionalLearned(Learned):
         """The function class."""
         return self.basis
 
+    @property
+    def smallest_alpha(self) -> float:
+        """With fewer samples than this leaves, thresholds are mostly infinite, and slow."""
+        return float(2.0 * self.phi.shape[1] / len(self.phi))
+
     def fit(self, alpha: float, group_penalty: float = 0.0) -> QuantileModel:
         """Fit the 1 - alpha quantile, with this multiple of the group penalty; made once."""
         key = (alpha, group_penalty)
         if key not in self._fits:
             while len(self._fits) >= _MOST_FITS:
                 self._fits.pop(next(iter(self._fits)))
-            self._fits[key] = fit_quantiles(*self._points(group_penalty), alpha=alpha)
+            self._fits[key] = self._fit_from_start(alpha, group_penalty)
         return self._fits[key]
+
+    def _fit_from_start(self, alpha: float, group_penalty: float) -> QuantileModel:
+        """Fit from stored basic points, if they are optimal; else as if there were none."""
+        points, key = self._points(group_penalty), (alpha, group_penalty)
+        start = next((own[2] for own in self.starts if own[:2] == key), None)
+        if start is not None:
+            try:
+                model = fit_quantiles(*points, alpha=alpha, start=start)
+            except InputError:  # not those of this problem
+                model = None
+            if model is not None and model.certificate.holds and model.certificate.pivots == 0:
+                return model
+        return fit_quantiles(*points, alpha=alpha)
 
     def _points(self, group_penalty: float) -> tuple[Floats, Floats]:
         """Rows and scores of the calibration points and of those that stand for penalties."""

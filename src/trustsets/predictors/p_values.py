@@ -40,9 +40,12 @@ class PointPredictions:
     credibility: Floats
 
 
-def grid_of(alphas: Any) -> tuple[float, ...]:
-    """The alphas in increasing order, or the default grid."""
-    return tuple(sorted(set(check_alphas(default_alphas() if alphas is None else alphas)[0])))
+def grid_of(alphas: Any, smallest: float = 0.0) -> tuple[float, ...]:
+    """The alphas in increasing order, or those of the default grid that are at least `smallest`."""
+    if alphas is None:
+        grid = default_alphas()
+        alphas = grid[grid >= min(smallest, grid[-1])]
+    return tuple(sorted(set(check_alphas(alphas)[0])))
 
 
 def count_alphas(scores: Floats, found: SampleThresholds) -> NDArray[np.int64]:

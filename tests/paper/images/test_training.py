@@ -98,7 +98,7 @@ def test_a_killed_training_gives_the_same_weights(steps, skin, uninterrupted, cl
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert not (tmp_path / "weights.safetensors").exists()
     state = storage.read(tmp_path / "checkpoint.trustsets")
-    assert (state.epoch, state.step) == (steps // 5, steps - 1)
+    assert (state["epoch"], state["step"]) == (steps // 5, steps - 1)
     code, out, _ = cli(*arguments, "--json")
     assert code == 0
     path, history = uninterrupted
@@ -248,7 +248,7 @@ def test_bad_input_is_named(skin, tmp_path):
 
 
 def test_orders_depend_on_seed_and_epoch_alone():
-    listing = Listing.of(None, map(str, range(10)), np.arange(10) % 2)
+    listing = Listing(None, map(str, range(10)), np.arange(10) % 2)
     plan = recipe("places365", batch_size=4)
 
     def batches(*place):

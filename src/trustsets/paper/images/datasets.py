@@ -3,18 +3,19 @@
 Each function turns a folder into an `ImageSet`; `load_dataset` picks one by name.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from trustsets._common.arrays import Array
 from trustsets.errors import InputError
 from trustsets.paper.images.folders import (
     SHOWN,
+    by_folders,
     class_folders,
     class_names,
     find_file,
@@ -22,14 +23,12 @@ from trustsets.paper.images.folders import (
     folder_listing,
     images_in,
     read_list,
-    unite_classes,
 )
 from trustsets.paper.images.listing import ImageSet, Listing
-from trustsets.paper.layout import POOL, TRAIN
+from trustsets.paper.layout import POOL, TEST, TRAIN, VAL
 
 __all__ = ["DATASETS", "load_dataset"]
 
-LONG_TAIL_PARTS = (TRAIN, "val", "test")
 LONG_TAIL_SOURCE = "https://github.com/facebookresearch/classifier-balancing/tree/main/data"
 PLACES_TRAIN_FOLDERS = (
     "train",
@@ -72,41 +71,45 @@ def load_dataset(name: str, images: Path, *, lists: Path | None = None, seed: in
     return DATASETS[name](images, near, seed)
 
 
-def _find_table(name: str, near: Sequence[Path]) -> Path | None:
+def _read_table(
+    name: str, near: Sequence[Path], columns: Sequence[str], remedy: str
+) -> tuple[Path, Any]:
     """A table that stands alone: the file that was given, or the one of that name."""
-    return near[0] if near[0].is_file() else find_file(name, near)
+    path = near[0] if near[0].is_file() else find_file(name, near)
+    if path is None:
+        raise InputError(remedy)
+    rows = pd.read_csv(path, dtype=str)
+    absent = [column for column in columns if column not in rows]
+    if absent:
+        raise InputError(f"{path} needs the columns {columns}; {absent} is not there.")
+    return path, rows
 
 
 def _imagenet(images: Path, near: Sequence[Path], _: int) -> ImageSet:
-    absent = [part for part in (TRAIN, "val") if not (images / part).is_dir()]
+    absent = [part for part in (TRAIN, VAL) if not (images / part).is_dir()]
     if absent:
         raise InputError(
             f"images={images} must hold the folders train and val of ILSVRC2012; "
             f"{', '.join(absent)} is not there."
         )
-    if class_folders(images / "val"):
-        classes = unite_classes(images, (TRAIN, "val"))
-        pool = folder_listing(images, "val", classes)
-    else:
-        classes = tuple(class_folders(images / TRAIN))
-        pool = _flat_imagenet(images, near, classes)
-    return ImageSet(
-        "imagenet", classes, {TRAIN: folder_listing(images, TRAIN, classes), POOL: pool}
-    )
+    if class_folders(images / VAL):
+        return by_folders("imagenet", images)
+    classes = tuple(class_folders(images / TRAIN))
+    train, pool = folder_listing(images, TRAIN, classes), _flat_imagenet(images, near, classes)
+    return ImageSet("imagenet", classes, {TRAIN: train, POOL: pool})
 
 
 def _flat_imagenet(images: Path, near: Sequence[Path], classes: Sequence[str]) -> Listing:
     """Validation images without class folders; a table says the class of each."""
-    table = _find_table("LOC_val_solution.csv", near)
-    if table is None:
-        raise InputError(
-            f"{images / 'val'} holds images without class folders, so their labels are not known. "
-            "Move each into val/CLASS/ with the class of the training folders (the validation "
-            "ground truth of the development kit, ILSVRC2012_devkit_t12, has the order), or put "
-            "LOC_val_solution.csv of the Kaggle release beside val/ or name it with --lists."
-        )
-    rows = pd.read_csv(table, dtype=str)
-    _require_columns(table, rows, ("ImageId", "PredictionString"))
+    table, rows = _read_table(
+        "LOC_val_solution.csv",
+        near,
+        ("ImageId", "PredictionString"),
+        f"{images / 'val'} holds images without class folders, so their labels are not known. "
+        "Move each into val/CLASS/ with the class of the training folders (the validation "
+        "ground truth of the development kit, ILSVRC2012_devkit_t12, has the order), or put "
+        "LOC_val_solution.csv of the Kaggle release beside val/ or name it with --lists.",
+    )
     synset = dict(zip(rows["ImageId"], rows["PredictionString"].str.split().str[0], strict=True))
     codes = {name: code for code, name in enumerate(classes)}
     found = images_in(images / "val")
@@ -117,50 +120,33 @@ def _flat_imagenet(images: Path, near: Sequence[Path], classes: Sequence[str]) -
             f"{images / 'val'}, such as {unknown[:SHOWN]}."
         )
     labels = [codes[synset[Path(name).stem]] for name in found]
-    return Listing.of(images, [f"val/{name}" for name in found], labels)
+    return Listing(images, [f"val/{name}" for name in found], labels)
 
 
-def _long_tail(name: str, stem: str) -> Callable[[Path, Sequence[Path], int], ImageSet]:
-    """Reader of three lists ``STEM_train.txt``, ``STEM_val.txt`` and ``STEM_test.txt``."""
-
-    def load(images: Path, near: Sequence[Path], _: int) -> ImageSet:
-        folders = [*near, *(folder / sub for folder in near for sub in (stem, f"{stem}_v2"))]
-        contents = {part: read_list(_find_list(stem, part, folders)) for part in LONG_TAIL_PARTS}
-        n_classes = 1 + max(int(labels.max(initial=0)) for _, labels in contents.values())
-        classes = class_names(*contents[TRAIN], n_classes)
-        parts = {
-            part: Listing.of(images, flattened(images, paths), labels)
-            for part, (paths, labels) in contents.items()
-        }
-        return ImageSet(name, classes, parts)
-
-    return load
-
-
-def _find_list(stem: str, part: str, folders: Sequence[Path]) -> Path:
-    path = find_file(f"{stem}_{part}.txt", folders)
-    if path is None:
-        raise InputError(
-            f"{stem}_{part}.txt (lines of 'path label') is neither beside the images nor where "
-            f"--lists points; the public lists are at {LONG_TAIL_SOURCE}/{stem}."
-        )
-    return path
+def _long_tail(name: str, stem: str, images: Path, near: Sequence[Path], _: int) -> ImageSet:
+    """Three lists ``STEM_train.txt``, ``STEM_val.txt`` and ``STEM_test.txt``."""
+    folders = [*near, *(folder / sub for folder in near for sub in (stem, f"{stem}_v2"))]
+    contents = {}
+    for part in (TRAIN, VAL, TEST):
+        path = find_file(f"{stem}_{part}.txt", folders)
+        if path is None:
+            raise InputError(
+                f"{stem}_{part}.txt (lines of 'path label') is neither beside the images nor where "
+                f"--lists points; the public lists are at {LONG_TAIL_SOURCE}/{stem}."
+            )
+        contents[part] = read_list(path)
+    n_classes = 1 + max(int(labels.max(initial=0)) for _, labels in contents.values())
+    parts = {
+        part: Listing(images, flattened(images, paths), labels)
+        for part, (paths, labels) in contents.items()
+    }
+    return ImageSet(name, class_names(*contents[TRAIN], n_classes), parts)
 
 
 def _places365(images: Path, near: Sequence[Path], _: int) -> ImageSet:
-    both = (images / TRAIN).is_dir() and (images / "val").is_dir()
-    if both and class_folders(images / "val"):
-        classes = unite_classes(images, (TRAIN, "val"))
-        listings = {
-            TRAIN: folder_listing(images, TRAIN, classes),
-            POOL: folder_listing(images, "val", classes),
-        }
-        return ImageSet("places365", classes, listings)
-    return _places365_by_lists(images, near)
-
-
-def _places365_by_lists(images: Path, near: Sequence[Path]) -> ImageSet:
-    """The release in two archives, with its own lists of files and categories."""
+    """One archive with class folders, or two with lists of their files and categories."""
+    if all((images / part).is_dir() for part in (TRAIN, VAL)) and class_folders(images / VAL):
+        return by_folders("places365", images)
     folders = [*near, *(folder / "filelist_places365-standard" for folder in near)]
     names = ("places365_train_standard.txt", "places365_val.txt", "categories_places365.txt")
     found = [find_file(name, folders) for name in names]
@@ -182,43 +168,39 @@ def _places365_by_lists(images: Path, near: Sequence[Path]) -> ImageSet:
     classes = tuple(categories[0][place].partition("/")[2] for place in order)
     parts = {TRAIN: (train, train_list), POOL: (val, val_list)}
     listings = {
-        part: Listing.of(images, [f"{folder}/{path}" for path in paths], labels)
+        part: Listing(images, [f"{folder}/{path}" for path in paths], labels)
         for part, (folder, (paths, labels)) in parts.items()
     }
     return ImageSet("places365", classes, listings)
 
 
 def _fitzpatrick17k(images: Path, near: Sequence[Path], seed: int) -> ImageSet:
-    table = _find_table("fitzpatrick17k.csv", near)
-    if table is None:
-        raise InputError(
-            "fitzpatrick17k.csv is neither beside the images nor where --lists points; it is at "
-            "https://github.com/mattgroh/fitzpatrick17k."
-        )
-    rows = pd.read_csv(table, dtype=str)
-    _require_columns(table, rows, ("md5hash", "label"))
+    table, rows = _read_table(
+        "fitzpatrick17k.csv",
+        near,
+        ("md5hash", "label"),
+        "fitzpatrick17k.csv is neither beside the images nor where --lists points; it is at "
+        "https://github.com/mattgroh/fitzpatrick17k.",
+    )
     if rows[["md5hash", "label"]].isna().any(axis=None):
         raise InputError(f"{table} has rows without md5hash or label; restore the original file.")
     classes, labels = np.unique(rows["label"].to_numpy(dtype=str), return_inverse=True)
-    whole = Listing.of(
-        images,
-        _skin_files(images, rows["md5hash"].tolist()),
-        labels,
-        {"skin_type": _skin_types(table, rows)},
-    )
-    train, pool = _draw_training(len(whole), seed)
-    parts = {TRAIN: whole.take(train), POOL: whole.take(pool)}
+    files, types = _skin_files(images, rows["md5hash"]), _skin_types(table, rows)
+    # Missing images are drawn like all others.
+    order = np.random.default_rng(seed).permutation(len(rows))
+    drawn = np.split(order, [round(TRAINING_SHARE * len(rows))])
+    parts = {
+        part: Listing(images, files[own], labels[own], {"skin_type": types[own]})
+        for part, own in zip((TRAIN, POOL), map(np.sort, drawn), strict=True)
+    }
     return ImageSet("fitzpatrick17k", tuple(classes.tolist()), parts, seed)
 
 
-def _skin_files(images: Path, hashes: Sequence[str]) -> list[str]:
+def _skin_files(images: Path, hashes: Iterable[str]) -> Array:
     """File of each image: its hash with one of the usual endings."""
     there = {path.name for path in images.iterdir()}
-    names: list[str] = []
-    for own in hashes:
-        choice = [own + suffix for suffix in SKIN_SUFFIXES]
-        names.append(next((name for name in choice if name in there), choice[0]))
-    return names
+    choices = ([own + suffix for suffix in SKIN_SUFFIXES] for own in hashes)
+    return np.array([next(filter(there.__contains__, own), own[0]) for own in choices])
 
 
 def _skin_types(table: Path, rows: Any) -> Array:
@@ -234,24 +216,11 @@ def _skin_types(table: Path, rows: Any) -> Array:
     return np.array([SKIN_TYPES[value] for value in scale])
 
 
-def _draw_training(n: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of the training share and of the rest; missing images are drawn like all others."""
-    order = np.random.default_rng(seed).permutation(n)
-    size = round(TRAINING_SHARE * n)
-    return np.sort(order[:size]), np.sort(order[size:])
-
-
-def _require_columns(path: Path, rows: Any, columns: Sequence[str]) -> None:
-    absent = [name for name in columns if name not in rows]
-    if absent:
-        raise InputError(f"{path} needs the columns {columns}; {absent} is not there.")
-
-
 DATASETS: dict[str, Callable[[Path, Sequence[Path], int], ImageSet]] = {
     "imagenet": _imagenet,
-    "imagenet-lt": _long_tail("imagenet-lt", "ImageNet_LT"),
+    "imagenet-lt": partial(_long_tail, "imagenet-lt", "ImageNet_LT"),
     "places365": _places365,
-    "places365-lt": _long_tail("places365-lt", "Places_LT"),
+    "places365-lt": partial(_long_tail, "places365-lt", "Places_LT"),
     "fitzpatrick17k": _fitzpatrick17k,
 }
 """Readers by the name of the dataset."""

@@ -11,12 +11,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import numpy as np
-import torch
 
-from trustsets._common.progress import progress_bar
 from trustsets.errors import InputError
 from trustsets.extras.forward import (
     Batch,
@@ -29,7 +27,7 @@ from trustsets.extras.forward import (
 )
 from trustsets.extras.shards import BatchStore
 from trustsets.paper.images.datasets import load_dataset
-from trustsets.paper.images.listing import ImageSet, Listing
+from trustsets.paper.images.listing import ImageSet
 from trustsets.paper.images.models import (
     ARCHITECTURES,
     FEATURE_LAYER,
@@ -40,8 +38,9 @@ from trustsets.paper.images.models import (
     pick_device,
     read_weights,
 )
-from trustsets.paper.images.pictures import Images, consecutive_batches, evaluation_transform
+from trustsets.paper.images.pictures import Images, WorkOptions
 from trustsets.paper.images.unreadable import UnreadableImages
+from trustsets.paper.images.vision import transforms
 from trustsets.paper.layout import SAMPLES, TRAIN, Description, is_extracted
 
 __all__ = ["ExtractionOptions", "PartSummary", "extract_dataset"]
@@ -49,8 +48,8 @@ __all__ = ["ExtractionOptions", "PartSummary", "extract_dataset"]
 
 @final
 @dataclass(frozen=True)
-class ExtractionOptions:
-    """How images are run.
+class ExtractionOptions(WorkOptions):
+    """How images are run; see also `WorkOptions`.
 
     Attributes
     ----------
@@ -60,37 +59,17 @@ class ExtractionOptions:
         Side of the square cut out of the middle, which the network sees.
     batch_size : int
         Images that are run together.
-    workers : int, optional
-        Processes that decode images; 0 decodes in this one, None has one for each core.
-    device : str
-        ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU where there is one.
     mixed_precision : "auto", True or False
         Half precision; ``"auto"`` on a GPU.
-    max_unreadable : int
-        How many images in all may be missing or damaged before it is an error.
     shard_rows : int, optional
         Rows after which a shard is written; at most so many are lost by a kill.
-    progress : bool, optional
-        Show progress bars; by default on a terminal.
     """
 
     resize: int | None = None
     size: int = FULL_SIZE
     batch_size: int = 256
-    workers: int | None = 0
-    device: str = "cpu"
     mixed_precision: bool | Literal["auto"] = "auto"
-    max_unreadable: int = 100
     shard_rows: int | None = None
-    progress: bool | None = None
-
-    def __post_init__(self) -> None:
-        least = {"resize": 1, "size": 1, "batch_size": 1, "shard_rows": 1}
-        for name, bound in (least | {"workers": 0, "max_unreadable": 0}).items():
-            value = getattr(self, name)
-            if value is not None and value < bound:
-                rule = "at least 1" if bound else "0 or more"
-                raise InputError(f"{name} must be {rule}; got {value}.")
 
 
 @final
@@ -100,14 +79,10 @@ class PartSummary:
 
     Attributes
     ----------
-    part : str
-        Name of the part.
     images, unreadable : int
         Images in the shards, and images left out.
-    run : int
-        Images of this run; the others were there before.
-    seconds : float
-        Time of this run.
+    run, seconds : int, float
+        Images and time of this run; the other images were there before.
     accuracy : float
         Share of images whose largest logit is that of their class.
     """
@@ -145,8 +120,6 @@ def extract_dataset(
         Checkpoint of the network.
     folder : path
         Where the outputs go; an earlier run there is continued, or kept if it is complete.
-    options : ExtractionOptions, optional
-        How images are run.
     """
     chosen = options or ExtractionOptions()
     place = pick_device(chosen.device)
@@ -186,105 +159,83 @@ def _extract(
     unreadable = UnreadableImages(folder, options.max_unreadable)
     for part, listing in dataset.parts.items():
         unreadable.add_missing(part, listing)
+    steps = [transforms.Resize(options.resize), transforms.CenterCrop(options.size)]
+    transform = transforms.Compose([*steps, transforms.PILToTensor()])
     summaries = []
     with Tap(network, layer) as tap:
         for part, listing in dataset.parts.items():
-            runner = Runner(
-                network, tap, place, half, keep_logits=part != TRAIN, keep_predicted=True
-            )
-            job = _PartJob(part, listing, folder / part, setting, options, unreadable)
-            summaries.append(job.run(runner, place))
+            whole = setting | {"listing_sha256": listing.digest()}
+            store = BatchStore(folder / part, whole, keep=False, shard_rows=options.shard_rows)
+            listing.write(folder / part / SAMPLES)
+            logits = part != TRAIN
+            runner = Runner(network, tap, place, half, keep_logits=logits, keep_predicted=True)
+            images = Images(part, listing, transform)
+            summaries.append(_extract_part(images, runner, store, options, unreadable))
     replace(description, finished=True).write(folder)
     return summaries
 
 
 def _begin(folder: Path, description: Description) -> None:
     """Refuse a folder of another run, and mark a new one as unfinished."""
-    if is_extracted(folder):
-        stored = replace(Description.read(folder), finished=False)
-        for name in ("dataset", "seed", "model", "weights_sha256", "classes", "parts"):
-            if getattr(stored, name) != getattr(description, name):
-                raise InputError(
-                    f"out={folder} belongs to another extraction: its {name} is another. Choose "
-                    "another folder, or empty this one."
-                )
-    else:
+    if not is_extracted(folder):
         description.write(folder)
-
-
-@final
-class _PartJob:
-    """Extraction of one part."""
-
-    def __init__(
-        self,
-        part: str,
-        listing: Listing,
-        directory: Path,
-        setting: dict[str, Any],
-        options: ExtractionOptions,
-        unreadable: UnreadableImages,
-    ) -> None:
-        self._part, self._listing, self._directory = part, listing, directory
-        self._options, self._unreadable = options, unreadable
-        self._setting = setting | {"listing_sha256": listing.digest()}
-        resize = options.size if options.resize is None else options.resize
-        self._images = Images(listing, evaluation_transform(resize, options.size))
-
-    def run(self, runner: Runner, place: torch.device) -> PartSummary:
-        """Do what is not done yet."""
-        store = BatchStore(
-            self._directory, self._setting, keep=False, shard_rows=self._options.shard_rows
+        return
+    stored = vars(replace(Description.read(folder), finished=False))
+    other = [name for name, value in vars(description).items() if stored[name] != value]
+    if other:
+        raise InputError(
+            f"out={folder} belongs to another extraction: its {other[0]} is another. Choose "
+            "another folder, or empty this one."
         )
-        self._listing.write(self._directory / SAMPLES)
-        start = time.perf_counter()
-        known = len(store.column("rows"))
-        if not store.finished:
-            run_ahead(runner, self._batches(self._first_row(store), place), store)
-        return self._end(store, known, time.perf_counter() - start)
 
-    def _first_row(self, store: BatchStore) -> int:
-        """First row that is not done: shards hold whole batches, so a multiple of their size."""
-        size = self._options.batch_size
-        rows = store.column("rows")
-        return 0 if rows.size == 0 else -(-(int(rows[-1]) + 1) // size) * size
 
-    def _batches(self, first: int, place: torch.device) -> Iterator[Batch]:
-        """All batches from a row on, without the images that cannot be read."""
-        n, options = len(self._listing), self._options
-        loader = self._images.loader(
-            consecutive_batches(first, n, options.batch_size), options.workers, place
-        )
-        with progress_bar(
-            self._part, n, done=first, unit="images", wanted=options.progress
-        ) as advance:
-            for images, rows, failures in loader:
-                for row, reason in failures:
-                    self._unreadable.add(self._part, self._listing, row, reason)
-                if len(rows):
-                    yield Batch(images, self._listing.labels[rows.numpy()], rows.numpy())
-                advance(len(rows) + len(failures))
+def _extract_part(
+    images: Images,
+    runner: Runner,
+    store: BatchStore,
+    options: ExtractionOptions,
+    unreadable: UnreadableImages,
+) -> PartSummary:
+    """Do what is not done yet, and name the images left out, also those of an earlier run."""
+    start, known = time.perf_counter(), store.column("rows")
+    if not store.finished:
+        # Shards hold whole batches, so the next one starts at a multiple of their size.
+        size = options.batch_size
+        first = -(-(int(known[-1]) + 1) // size) * size if known.size else 0
+        run_ahead(runner, _batches(images, first, options, unreadable), store)
+    seconds = time.perf_counter() - start
+    store.flush()
+    rows = store.column("rows")
+    left_out = np.setdiff1d(np.arange(len(images)), rows).tolist()
+    for row in left_out:
+        why = images.open(row)
+        reason = why if isinstance(why, str) else "could not be read when it was its turn"
+        unreadable.add(images.part, images.listing, [(row, reason)])
+    unreadable.write()
+    if rows.size == 0:
+        raise InputError(f"no image of part {images.part!r} of the dataset could be read.")
+    store.finish()
+    return PartSummary(
+        part=images.part,
+        images=len(rows),
+        unreadable=len(left_out),
+        run=len(rows) - len(known),
+        seconds=seconds,
+        accuracy=float(np.mean(store.column("predicted") == store.column("labels"))),
+    )
 
-    def _end(self, store: BatchStore, known: int, seconds: float) -> PartSummary:
-        """Name the images that are left out, also those of an earlier run, and close the store."""
-        store.flush()
-        rows = store.column("rows")
-        left_out = np.setdiff1d(np.arange(len(self._listing)), rows)
-        for row in left_out.tolist():
-            reason = self._images.reason(row) or "could not be read when it was its turn"
-            self._unreadable.add(self._part, self._listing, row, reason)
-        self._unreadable.write()
-        if rows.size == 0:
-            raise InputError(f"no image of part {self._part!r} of the dataset could be read.")
-        store.finish()
-        return PartSummary(
-            part=self._part,
-            images=len(rows),
-            unreadable=len(left_out),
-            run=len(rows) - known,
-            seconds=seconds,
-            accuracy=float(np.mean(store.column("predicted") == store.column("labels"))),
-        )
+
+def _batches(
+    images: Images, first: int, options: ExtractionOptions, unreadable: UnreadableImages
+) -> Iterator[Batch]:
+    """All batches from a row on, without the images that cannot be read."""
+    n, size, labels = len(images), options.batch_size, images.listing.labels
+    rows_of = (range(start, min(start + size, n)) for start in range(first, n, size))
+    keys = ([(row, None) for row in rows] for rows in rows_of)
+    for inputs, numbers in images.batches(keys, images.part, first, options, unreadable):
+        rows = numbers.numpy()
+        if rows.size:
+            yield Batch(inputs, labels[rows], rows)
 
 
 def _check_origin(weights: Weights, dataset: ImageSet) -> None:

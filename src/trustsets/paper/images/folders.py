@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets.errors import InputError
-from trustsets.paper.images.listing import Listing
+from trustsets.paper.images.listing import ImageSet, Listing
+from trustsets.paper.layout import POOL, TRAIN, VAL
 
 __all__ = [
+    "by_folders",
     "class_folders",
     "class_names",
     "find_file",
@@ -18,12 +20,9 @@ __all__ = [
     "folder_listing",
     "images_in",
     "read_list",
-    "unite_classes",
 ]
 
-IMAGE_SUFFIXES = frozenset(
-    {".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-)
+IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # How many names an error shows of a long list.
 SHOWN = 5
 
@@ -39,36 +38,31 @@ def class_folders(folder: Path) -> list[str]:
 def images_in(folder: Path) -> list[str]:
     """Names of the image files in a folder, sorted."""
     with os.scandir(folder) as entries:
-        return sorted(
-            entry.name
-            for entry in entries
-            if os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES
-            and not entry.name.startswith(".")
-        )
+        names = [entry.name for entry in entries if not entry.name.startswith(".")]
+    return sorted(name for name in names if name.lower().endswith(IMAGE_SUFFIXES))
 
 
 def folder_listing(root: Path, part: str, classes: Sequence[str]) -> Listing:
     """Images of ``root/part/CLASS/``, by class and name."""
-    paths: list[str] = []
-    labels: list[int] = []
-    for code, name in enumerate(classes):
-        found = images_in(root / part / name)
-        paths += [f"{part}/{name}/{image}" for image in found]
-        labels += [code] * len(found)
-    return Listing.of(root, paths, labels, scanned=True)
+    found = [
+        (f"{part}/{name}/{image}", code)
+        for code, name in enumerate(classes)
+        for image in images_in(root / part / name)
+    ]
+    return Listing(root, (path for path, _ in found), [code for _, code in found], scanned=True)
 
 
-def unite_classes(root: Path, parts: Sequence[str]) -> tuple[str, ...]:
-    """Class folders of several parts, which must be the same."""
-    first, *others = (class_folders(root / part) for part in parts)
-    for part, other in zip(parts[1:], others, strict=True):
-        different = sorted(set(first) ^ set(other))
-        if different:
-            raise InputError(
-                f"{root / parts[0]} and {root / part} must have the same class folders; "
-                f"{len(different)} are in one alone, such as {different[:SHOWN]}."
-            )
-    return tuple(first)
+def by_folders(name: str, root: Path) -> ImageSet:
+    """The dataset in ``train/CLASS/`` and ``val/CLASS/``, which must have the same classes."""
+    classes, others = (class_folders(root / part) for part in (TRAIN, VAL))
+    different = sorted(set(classes) ^ set(others))
+    if different:
+        raise InputError(
+            f"{root / TRAIN} and {root / VAL} must have the same class folders; "
+            f"{len(different)} are in one alone, such as {different[:SHOWN]}."
+        )
+    train, pool = (folder_listing(root, part, classes) for part in (TRAIN, VAL))
+    return ImageSet(name, tuple(classes), {TRAIN: train, POOL: pool})
 
 
 def find_file(name: str, folders: Sequence[Path]) -> Path | None:

@@ -2,9 +2,9 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import pyarrow as pa
@@ -19,17 +19,14 @@ __all__ = ["ImageSet", "Listing"]
 
 
 @final
-@dataclass(frozen=True, eq=False)
 class Listing:
     """Images of one part of a dataset, in the order in which they are run.
 
-    Attributes
+    Parameters
     ----------
     root : path
         Folder that the paths start from.
-    paths : pyarrow array of n strings
-        Arrow keeps a million paths in one block, which worker processes share; Python
-        strings would be copied into each of them.
+    paths : n strings
     labels : array of shape (n,)
         Positions in the class names of the dataset.
     groups : mapping of names to arrays of shape (n,)
@@ -37,46 +34,31 @@ class Listing:
         Whether the paths were read from the folders themselves, so that none is missing.
     """
 
-    root: Path
-    paths: Any
-    labels: NDArray[np.int64]
-    groups: Mapping[str, Array] = field(default_factory=dict)
-    scanned: bool = False
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         root: Path,
         paths: Iterable[str],
         labels: Sequence[int] | NDArray[np.int64],
         groups: Mapping[str, Array] | None = None,
         *,
         scanned: bool = False,
-    ) -> "Listing":
-        """Make one from plain sequences."""
-        codes = np.asarray(labels, dtype=np.int64)
-        return cls(root, pa.array(list(paths), pa.string()), codes, groups or {}, scanned)
+    ) -> None:
+        self.root, self.groups, self._scanned = root, groups or {}, scanned
+        # Arrow keeps a million paths in one block, which worker processes share; Python strings
+        # would be copied into each of them.
+        self._paths = pa.array(list(paths), pa.string())
+        self.labels = np.asarray(labels, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def path(self, row: int) -> str:
         """Path of one image below the root."""
-        return str(self.paths[row].as_py())
-
-    def take(self, rows: NDArray[np.int64]) -> "Listing":
-        """Some of the images."""
-        return Listing(
-            self.root,
-            self.paths.take(pa.array(rows)),
-            self.labels[rows],
-            {name: column[rows] for name, column in self.groups.items()},
-            self.scanned,
-        )
+        return str(self._paths[row].as_py())
 
     def missing(self) -> NDArray[np.int64]:
         """Rows of images whose files are not there."""
-        if self.scanned:
+        if self._scanned:
             return np.empty(0, dtype=np.int64)
         absent = (row for row in range(len(self)) if not (self.root / self.path(row)).is_file())
         return np.fromiter(absent, dtype=np.int64)
@@ -84,13 +66,13 @@ class Listing:
     def digest(self) -> str:
         """SHA-256 of paths and labels; the root does not enter, so images may move."""
         digest = hashlib.sha256(np.ascontiguousarray(self.labels).data)
-        for path in self.paths:
+        for path in self._paths:
             digest.update(path.as_py().encode() + b"\0")
         return digest.hexdigest()
 
     def write(self, path: Path) -> None:
         """Write paths, labels and groups as a Parquet table."""
-        columns = {"path": self.paths, "label": self.labels, **self.groups}
+        columns = {"path": self._paths, "label": self.labels, **self.groups}
         with storage.atomic_path(path) as temporary:
             pq.write_table(pa.table(columns), temporary)
 

@@ -6,7 +6,7 @@ in a file is run.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -43,8 +43,6 @@ _WRAPPERS = ("state_dict_best", "state_dict", "model_state_dict", "model")
 _TWO_PARTS = (("feat_model", "classifier"), ("state_dict_model", "state_dict_classifier"))
 _PARALLEL = "module."
 _COUNTER = "num_batches_tracked"
-_TORCHVISION = "https://download.pytorch.org/models"
-_LONG_TAIL = "https://dl.fbaipublicfiles.com/classifier-balancing"
 
 
 @final
@@ -74,10 +72,13 @@ class Architecture:
 
     def build(self, n_classes: int) -> "Network":
         """Make the network with random weights."""
-        builder: Callable[..., Any] = getattr(models, self.name)
-        body = builder(weights=None)
+        body = getattr(models, self.name)(weights=None)
         width = body.fc.in_features
-        body.fc = (_two_layers if self.two_layer_head else _SingleLinear)(width, n_classes)
+        if self.two_layer_head:
+            first, last = _SingleLinear(width, HIDDEN_UNITS), _SingleLinear(HIDDEN_UNITS, n_classes)
+            body.fc = nn.Sequential(first, nn.ReLU(), nn.Dropout(DROPOUT), last)
+        else:
+            body.fc = _SingleLinear(width, n_classes)
         return Network(body)
 
 
@@ -95,52 +96,33 @@ class _SingleLinear(nn.Linear):
             return super().forward(inputs.float())
 
 
-def _two_layers(width: int, n_classes: int) -> nn.Module:
-    return nn.Sequential(
-        _SingleLinear(width, HIDDEN_UNITS),
-        nn.ReLU(),
-        nn.Dropout(DROPOUT),
-        _SingleLinear(HIDDEN_UNITS, n_classes),
-    )
+def _torchvision(file: str) -> str:
+    where = f"https://download.pytorch.org/models/{file}"
+    return f"The public one is {file} (torchvision, IMAGENET1K_V1): {where}"
 
 
-def _public(file: str, where: str, what: str) -> str:
-    return f"The public one is {file} ({what}): {where}/{file}"
+def _balanced(folder: str, file: str) -> str:
+    where = f"https://dl.fbaipublicfiles.com/classifier-balancing/{folder}/models/{file}"
+    what = "classifier-balancing, instance-balanced sampling"
+    return f"The public one is {file} ({what}): {where}"
 
 
+_NOT_PUBLIC = "There is no public one: make it with trustsets paper train"
 ARCHITECTURES = {
-    "imagenet": Architecture(
-        "resnet50",
-        # The paper follows a pipeline that resizes to the crop itself for this dataset.
-        resize=224,
-        weights=_public("resnet50-0676ba61.pth", _TORCHVISION, "torchvision, IMAGENET1K_V1"),
-    ),
+    # The paper follows a pipeline that resizes to the crop itself for this dataset.
+    "imagenet": Architecture("resnet50", _torchvision("resnet50-0676ba61.pth"), resize=224),
     "imagenet-lt": Architecture(
-        "resnext50_32x4d",
-        weights=_public(
-            "resnext50_uniform_e90.pth",
-            f"{_LONG_TAIL}/ImageNet_LT/models",
-            "classifier-balancing, instance-balanced sampling",
-        ),
+        "resnext50_32x4d", _balanced("ImageNet_LT", "resnext50_uniform_e90.pth")
     ),
     "places365": Architecture(
-        "resnet152",
-        weights="There is no public one: make it with trustsets paper train places365",
-        start=_public("resnet152-394f9c45.pth", _TORCHVISION, "torchvision, IMAGENET1K_V1"),
+        "resnet152", f"{_NOT_PUBLIC} places365", start=_torchvision("resnet152-394f9c45.pth")
     ),
-    "places365-lt": Architecture(
-        "resnet152",
-        weights=_public(
-            "resnet152_uniform.pth",
-            f"{_LONG_TAIL}/Places_LT/models",
-            "classifier-balancing, instance-balanced sampling",
-        ),
-    ),
+    "places365-lt": Architecture("resnet152", _balanced("Places_LT", "resnet152_uniform.pth")),
     "fitzpatrick17k": Architecture(
         "resnet18",
+        f"{_NOT_PUBLIC} fitzpatrick17k",
+        start=_torchvision("resnet18-f37072fd.pth"),
         two_layer_head=True,
-        weights="There is no public one: make it with trustsets paper train fitzpatrick17k",
-        start=_public("resnet18-f37072fd.pth", _TORCHVISION, "torchvision, IMAGENET1K_V1"),
     ),
 }
 """Networks by the name of the dataset."""
@@ -220,11 +202,10 @@ def load_weights(network: Network, weights: Weights, *, without_head: bool = Fal
     without_head : bool
         Leave the last layers as they are, and take the rest (to start a training).
     """
-    own = network.body.state_dict()
-    given = dict(weights.tensors)
-    if without_head:
-        own = {name: tensor for name, tensor in own.items() if not name.startswith(HEAD)}
-        given = {name: tensor for name, tensor in given.items() if not name.startswith(HEAD)}
+    own, given = (
+        {name: own[name] for name in own if not (without_head and name.startswith(HEAD))}
+        for own in (network.body.state_dict(), weights.tensors)
+    )
     # Networks saved by early versions of torch have no counters; nothing here reads them.
     missing = [name for name in own if name not in given and not name.endswith(_COUNTER)]
     further = [name for name in given if name not in own]
@@ -239,16 +220,13 @@ def load_weights(network: Network, weights: Weights, *, without_head: bool = Fal
         if names
     ]
     if problems:
+        linear = [module for module in network.body.modules() if isinstance(module, nn.Linear)]
         raise InputError(
             f"weights={weights.path} do not fit {type(network.body).__name__} with "
-            f"{_outputs(network)} classes: {'; '.join(problems)}. Give the weights of this network."
+            f"{linear[-1].out_features} classes: {'; '.join(problems)}. Give the weights of this "
+            "network."
         )
     network.body.load_state_dict(given, strict=False)
-
-
-def _outputs(network: Network) -> int:
-    linear = [module for module in network.body.modules() if isinstance(module, nn.Linear)]
-    return int(linear[-1].out_features)
 
 
 def _read_safetensors(path: Path) -> tuple[Any, dict[str, Any]]:
@@ -297,20 +275,18 @@ def _flatten(path: Path, content: Any) -> dict[str, Tensor]:
         raise InputError(f"weights={path}: holds a {type(content).__name__}, not named tensors.")
     for features, classifier in _TWO_PARTS:
         if features in content and classifier in content:
-            _refuse_further_parts(path, content, (features, classifier))
+            filled = [key for key, part in content.items() if isinstance(part, Mapping) and part]
+            further = [key for key in filled if key not in (features, classifier)]
+            if further:
+                raise InputError(
+                    f"weights={path}: has the parts {features} and {classifier}, and further ones "
+                    f"({further}) that this network has no place for; leaving them out would "
+                    "change what it computes."
+                )
             head = _plain_names(path, content[classifier])
             named = {name if name.startswith(HEAD) else HEAD + name: head[name] for name in head}
             return _plain_names(path, content[features]) | named
     return _plain_names(path, content)
-
-
-def _refuse_further_parts(path: Path, content: Mapping[str, Any], used: tuple[str, str]) -> None:
-    further = [key for key in content if isinstance(content[key], Mapping) and key not in used]
-    if any(content[key] for key in further):
-        raise InputError(
-            f"weights={path}: has the parts {used[0]} and {used[1]}, and further ones ({further}) "
-            "that this network has no place for; leaving them out would change what it computes."
-        )
 
 
 def _plain_names(path: Path, state: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -1,66 +1,74 @@
 """Opening images: decoding, cropping, and the reasons of those that could not be read."""
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from trustsets._common.blocks import available_cores
+from trustsets._common.progress import progress_bar
+from trustsets.errors import InputError
 from trustsets.paper.images.listing import Listing
-from trustsets.paper.images.vision import transforms
+from trustsets.paper.images.unreadable import UnreadableImages
 
-__all__ = ["ImageBatch", "Images", "Transform", "consecutive_batches", "evaluation_transform"]
+__all__ = ["Images", "Transform", "WorkOptions"]
 
 Transform = Callable[[Any], Any]
 
 
-class ImageBatch(NamedTuple):
-    """Readable images of a batch, (n, 3, size, size) uint8, and their rows in the listing.
+@dataclass(frozen=True)
+class WorkOptions:
+    """How images are decoded and run; extraction and training have more options of their own.
 
-    `failures` has row and reason of the others.
+    Attributes
+    ----------
+    device : str
+        ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU where there is one.
+    workers : int, optional
+        Processes that decode images; 0 decodes in this one, None has one for each core.
+    max_unreadable : int
+        How many images in all may be missing or damaged before it is an error.
+    progress : bool, optional
+        Show progress bars; by default on a terminal.
     """
 
-    images: Tensor
-    rows: Tensor
-    failures: list[tuple[int, str]]
+    device: str = "cpu"
+    workers: int | None = 0
+    max_unreadable: int = 100
+    progress: bool | None = None
 
-
-def evaluation_transform(resize: int, size: int) -> Transform:
-    """Shorter side to `resize`, then the central square of `size`."""
-    steps: Transform = transforms.Compose(
-        [transforms.Resize(resize), transforms.CenterCrop(size), transforms.PILToTensor()]
-    )
-    return steps
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            least = 0 if name in ("workers", "max_unreadable") else 1
+            if type(value) is int and value < least:
+                rule = "at least 1" if least else "0 or more"
+                raise InputError(f"{name} must be {rule}; got {value}.")
 
 
 @final
 class Images(Dataset[Any]):
-    """Images of a listing, by row or by (row, seed of its augmentation).
+    """Images of one part of a dataset, by (row, seed of its augmentation, if it has any).
 
-    Parameters
-    ----------
-    listing : Listing
-    transform : callable
-        From a PIL image in RGB to a uint8 tensor of one shape.
+    `transform` makes a uint8 tensor of one shape from a PIL image in RGB.
     """
 
-    def __init__(self, listing: Listing, transform: Transform) -> None:
-        self._listing = listing
+    def __init__(self, part: str, listing: Listing, transform: Transform) -> None:
+        self.part, self.listing = part, listing
         self._transform = transform
 
     def __len__(self) -> int:
-        return len(self._listing)
+        return len(self.listing)
 
-    def __getitem__(self, key: int | tuple[int, int]) -> tuple[int, Tensor | str]:
+    def __getitem__(self, key: tuple[int, int | None]) -> tuple[int, Tensor | str]:
         """Row, and the image or why there is none."""
-        row, seed = key if isinstance(key, tuple) else (key, None)
-        try:
-            image = _open(self._listing, row)
-        except _UNREADABLE as error:
-            return row, _reason(error)
+        row, seed = key
+        image = self.open(row)
+        if isinstance(image, str):
+            return row, image
         if seed is None:
             return row, self._transform(image)
         # The draws belong to the sample alone, whichever process makes them.
@@ -68,60 +76,54 @@ class Images(Dataset[Any]):
             torch.manual_seed(seed)
             return row, self._transform(image)
 
-    def reason(self, row: int) -> str | None:
-        """Why an image cannot be read, or None."""
+    def open(self, row: int) -> Any:
+        """An image in RGB, or the text that says why it cannot be read."""
+        from PIL import Image, UnidentifiedImageError
+
         try:
-            _open(self._listing, row)
-        except _UNREADABLE as error:
-            return _reason(error)
-        return None
+            with Image.open(self.listing.root / self.listing.path(row)) as image:
+                return image.convert("RGB")
+        except FileNotFoundError:
+            return "no such file"
+        except UnidentifiedImageError:
+            return "not an image"
+        except (Image.DecompressionBombError, *_UNREADABLE) as error:
+            return " ".join(str(error).split()) or type(error).__name__
 
-    def loader(
-        self, batches: Iterable[Sequence[Any]], workers: int | None, place: torch.device
-    ) -> "DataLoader[Any]":
-        """Batches of the given keys for a device, decoded by `workers` processes.
+    def batches(
+        self,
+        keys: Iterable[Sequence[Any]],
+        title: str,
+        done: int,
+        options: WorkOptions,
+        unreadable: UnreadableImages,
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Decode batches of keys under a progress bar; images that came before are `done`.
 
-        With 0 workers, this process decodes; with None there is one for each core.
+        Gives the readable images, (n, 3, size, size) uint8, and their rows in the listing.
         """
-        return DataLoader(
+        loader: DataLoader[Any] = DataLoader(
             self,
-            batch_sampler=batches,  # type: ignore[arg-type]
-            num_workers=available_cores() if workers is None else workers,
+            batch_sampler=keys,  # type: ignore[arg-type]
+            num_workers=available_cores() if options.workers is None else options.workers,
             collate_fn=_collate,
-            pin_memory=place.type == "cuda",
+            pin_memory=options.device != "cpu" and torch.cuda.is_available(),
         )
+        bar = progress_bar(title, len(self), done=done, unit="images", wanted=options.progress)
+        with bar as advance:
+            for images, rows, failures in loader:
+                unreadable.add(self.part, self.listing, failures)
+                yield images, rows
+                advance(len(rows) + len(failures))
 
 
-# What Pillow raises for files that are no images, cut short, too large, or oddly made.
+# What Pillow raises besides for files that are cut short, too large, or oddly made.
 _UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, TypeError, IndexError, struct.error)
 
 
-def _open(listing: Listing, row: int) -> Any:
-    from PIL import Image
-
-    try:
-        with Image.open(listing.root / listing.path(row)) as image:
-            return image.convert("RGB")
-    except Image.DecompressionBombError as error:
-        raise ValueError(str(error)) from error
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "no such file"
-    if type(error).__name__ == "UnidentifiedImageError":
-        return "not an image"
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-def _collate(items: list[tuple[int, Tensor | str]]) -> ImageBatch:
+def _collate(items: list[tuple[int, Tensor | str]]) -> tuple[Tensor, Tensor, list[Any]]:
     images = [image for _, image in items if isinstance(image, Tensor)]
     rows = [row for row, image in items if isinstance(image, Tensor)]
     failures = [(row, reason) for row, reason in items if isinstance(reason, str)]
     stacked = torch.stack(images) if images else torch.empty(0, dtype=torch.uint8)
-    return ImageBatch(stacked, torch.tensor(rows, dtype=torch.int64), failures)
-
-
-def consecutive_batches(start: int, n: int, size: int) -> list[range]:
-    """Rows ``start..n-1`` in batches of `size`."""
-    return [range(first, min(first + size, n)) for first in range(start, n, size)]
+    return stacked, torch.tensor(rows, dtype=torch.int64), failures

@@ -12,7 +12,6 @@ zero along a cosine, random crops and mirroring.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -79,42 +78,21 @@ class Recipe:
 
     def transform(self, size: int) -> Transform:
         """Augmentation to images of one size."""
-        return _AUGMENTATIONS[self.augmentation](size)
+        steps = [transforms.RandomResizedCrop(size)]
+        if self.augmentation == "skin":  # a larger crop, trimmed after the rotation
+            larger = round(SKIN_MARGIN * size)
+            steps = [transforms.RandomResizedCrop(larger, scale=(0.8, 1.0))]
+            steps.append(transforms.RandomRotation(15))
+        steps += [transforms.RandomHorizontalFlip(), transforms.CenterCrop(size)]
+        augment: Transform = transforms.Compose([*steps, transforms.PILToTensor()])
+        return augment
 
 
 STEP_EPOCHS = 7
 STEP_FACTOR = 0.1
 MOMENTUM = 0.9
 WEIGHT_DECAY = 1e-4
-# The crop of the skin images is drawn larger by this and then trimmed, after the rotation.
 SKIN_MARGIN = 256 / 224
-
-
-def _skin(size: int) -> Transform:
-    steps: Transform = transforms.Compose(
-        [
-            transforms.RandomResizedCrop(round(SKIN_MARGIN * size), scale=(0.8, 1.0)),
-            transforms.RandomRotation(15),
-            transforms.RandomHorizontalFlip(),
-            transforms.CenterCrop(size),
-            transforms.PILToTensor(),
-        ]
-    )
-    return steps
-
-
-def _scene(size: int) -> Transform:
-    steps: Transform = transforms.Compose(
-        [
-            transforms.RandomResizedCrop(size),
-            transforms.RandomHorizontalFlip(),
-            transforms.PILToTensor(),
-        ]
-    )
-    return steps
-
-
-_AUGMENTATIONS: dict[str, Callable[[int], Transform]] = {"skin": _skin, "scene": _scene}
 
 RECIPES = {
     "fitzpatrick17k": Recipe(

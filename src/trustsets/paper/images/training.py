@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from trustsets._common import storage
 from trustsets._common.arrays import Array
-from trustsets._common.progress import progress_bar
 from trustsets._common.resuming import digest, identity
 from trustsets.errors import InputError, TrustSetsError
 from trustsets.paper.images.datasets import load_dataset
@@ -32,7 +31,7 @@ from trustsets.paper.images.models import (
     pick_device,
     read_weights,
 )
-from trustsets.paper.images.pictures import Images
+from trustsets.paper.images.pictures import Images, WorkOptions
 from trustsets.paper.images.recipes import RECIPES, Recipe
 from trustsets.paper.images.unreadable import UnreadableImages
 from trustsets.paper.layout import TRAIN
@@ -45,32 +44,16 @@ WEIGHTS = "weights.safetensors"
 
 @final
 @dataclass(frozen=True)
-class TrainingOptions:
-    """How a training runs; none of it changes the result on a CPU.
+class TrainingOptions(WorkOptions):
+    """How a training runs; none of it changes the result on a CPU. See also `WorkOptions`.
 
     Attributes
     ----------
-    device : str
-        ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU where there is one.
-    workers : int, optional
-        Processes that decode images; 0 decodes in this one, None has one for each core.
     checkpoint_steps : int
         Steps between checkpoints within an epoch; there is one after each epoch anyway.
-    max_unreadable : int
-        How many images may be missing or damaged before it is an error.
-    progress : bool, optional
-        Show a progress bar; by default on a terminal.
     """
 
-    device: str = "cpu"
-    workers: int | None = 0
     checkpoint_steps: int = 1000
-    max_unreadable: int = 100
-    progress: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.checkpoint_steps < 1:
-            raise InputError(f"checkpoint_steps must be at least 1; got {self.checkpoint_steps}.")
 
 
 @final
@@ -93,31 +76,6 @@ class EpochSummary:
     def accuracy(self) -> float:
         """Share of images classified right, as augmented and with dropout."""
         return self.correct / max(self.images, 1)
-
-
-@final
-@storage.storable
-@dataclass(frozen=True)
-class TrainingState:
-    """A checkpoint: where the training stands, and all its tensors.
-
-    Attributes
-    ----------
-    setting : str
-        Digest of everything that determines the result.
-    epoch, step : int
-        The next step to make, and its epoch.
-    history : list of EpochSummary
-        One for each epoch; the last may be unfinished.
-    network, optimizer : dict of arrays
-    """
-
-    setting: str
-    epoch: int
-    step: int
-    history: list[EpochSummary]
-    network: dict[str, Array]
-    optimizer: dict[str, Array]
 
 
 def train_dataset(
@@ -149,7 +107,6 @@ def train_dataset(
         Of everything random, the training split included.
     size : int
         Side of the images that the network sees.
-    options : TrainingOptions, optional
     **changes
         Fields of the `Recipe` to change: epochs, batch_size, learning_rate...
 
@@ -158,6 +115,8 @@ def train_dataset(
     path, list of EpochSummary
         The final weights, and how the epochs went.
     """
+    from safetensors.torch import save
+
     if name not in RECIPES:
         raise InputError(f"dataset must be one of {', '.join(RECIPES)}; got {name!r}.")
     recipe = replace(RECIPES[name], **changes)
@@ -172,15 +131,6 @@ def train_dataset(
         load_weights(network, weights, without_head=True)
         chosen = options or TrainingOptions()
         history = _Training(dataset, network, recipe, seed, size, folder, chosen).run()
-    _write_weights(folder / WEIGHTS, network, dataset, recipe, seed)
-    return folder / WEIGHTS, history
-
-
-def _write_weights(
-    path: Path, network: Network, dataset: ImageSet, recipe: Recipe, seed: int
-) -> None:
-    from safetensors.torch import save
-
     facts = {
         "dataset": dataset.name,
         "classes": dataset.classes,
@@ -189,8 +139,9 @@ def _write_weights(
         "recipe": asdict(recipe),
     }
     state = {name: value.cpu().contiguous() for name, value in network.body.state_dict().items()}
-    with storage.atomic_path(path) as temporary:
+    with storage.atomic_path(folder / WEIGHTS) as temporary:
         temporary.write_bytes(save(state, {"trustsets": json.dumps(facts)}))
+    return folder / WEIGHTS, history
 
 
 @final
@@ -209,21 +160,23 @@ class _Training:
     ) -> None:
         self._recipe, self._seed, self._options = recipe, seed, options
         self._listing = dataset.parts[TRAIN]
-        self._images = Images(self._listing, recipe.transform(size))
+        self._images = Images(TRAIN, self._listing, recipe.transform(size))
+        self._steps_per_epoch = -(-len(self._listing) // recipe.batch_size)
         self._checkpoint = folder / CHECKPOINT
         self._unreadable = UnreadableImages(folder, options.max_unreadable)
-        self._setting = _identity(network, self._listing, recipe, seed, size)
+        start = _arrays(network.body.state_dict())
+        weights = [list(start), digest(*start.values())]
+        self._setting = identity([asdict(recipe), seed, size, self._listing.digest(), weights])
         self._place = pick_device(options.device)
         self._network = network.to(self._place)
         self._network.prefer_layout_of(self._place)
-        self._parameters = _trained_parameters(network, recipe.head_only)
-        self._optimizer = recipe.make_optimizer(self._parameters)
+        for name, parameter in network.body.named_parameters():
+            parameter.requires_grad_(not recipe.head_only or name.startswith(HEAD))
+        trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        self._optimizer = recipe.make_optimizer(trained)
+        # The next step to make, its epoch, and the epochs so far; the last may be unfinished.
         self._epoch, self._step = 0, 0
         self._history: list[EpochSummary] = []
-
-    @property
-    def _steps_per_epoch(self) -> int:
-        return -(-len(self._listing) // self._recipe.batch_size)
 
     def run(self) -> list[EpochSummary]:
         """Train to the end, from wherever an earlier run was."""
@@ -240,22 +193,16 @@ class _Training:
         if first == 0:
             self._history.append(EpochSummary(self._epoch))
         self._network.train()
-        batches = _epoch_batches(self._listing, self._recipe, self._seed, self._epoch, first)
-        loader = self._images.loader(batches, self._options.workers, self._place)
+        keys = _epoch_batches(self._listing, self._recipe, self._seed, self._epoch, first)
         title = f"Epoch {self._epoch + 1} of {self._recipe.epochs}"
         done = first * self._recipe.batch_size
-        with progress_bar(
-            title, len(self._listing), done=done, unit="images", wanted=self._options.progress
-        ) as advance:
-            for images, rows, failures in loader:
-                for row, reason in failures:
-                    self._unreadable.add(TRAIN, self._listing, row, reason)
-                if len(rows):
-                    self._make_step(images, torch.from_numpy(self._listing.labels)[rows])
-                self._step += 1
-                advance(len(rows) + len(failures))
-                if self._step % self._options.checkpoint_steps == 0:
-                    self._save()
+        work = self._options, self._unreadable
+        for images, rows in self._images.batches(keys, title, done, *work):
+            if len(rows):
+                self._make_step(images, torch.from_numpy(self._listing.labels)[rows])
+            self._step += 1
+            if self._step % self._options.checkpoint_steps == 0:
+                self._save()
         self._epoch += 1
         self._save()
 
@@ -265,55 +212,50 @@ class _Training:
             group["lr"] = self._recipe.rate(self._epoch, self._step / steps)
         torch.manual_seed(_draw(self._seed, _DROPOUT, self._step))
         inputs, targets = (each.to(self._place, non_blocking=True) for each in (images, labels))
-        with torch.autocast(self._place.type, torch.bfloat16, enabled=self._uses_bfloat16()):
+        half = self._place.type == "cuda" and torch.cuda.is_bf16_supported()
+        with torch.autocast(self._place.type, torch.bfloat16, enabled=half):
             logits = self._network(inputs)
         loss = nn.functional.cross_entropy(logits.float(), targets)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
-        self._note(float(loss.detach()), int((logits.argmax(1) == targets).sum()), len(labels))
-
-    def _uses_bfloat16(self) -> bool:
-        return self._place.type == "cuda" and torch.cuda.is_bf16_supported()
-
-    def _note(self, loss: float, correct: int, count: int) -> None:
-        if not np.isfinite(loss):
+        lost, count, last = float(loss.detach()), len(labels), self._history[-1]
+        if not np.isfinite(lost):
             raise TrustSetsError(
-                f"the training diverged in epoch {self._epoch + 1} (loss {loss}); lower the "
+                f"the training diverged in epoch {self._epoch + 1} (loss {lost}); lower the "
                 f"learning rate, now {self._recipe.learning_rate}, and use another folder."
             )
-        last = self._history[-1]
-        self._history[-1] = replace(
-            last,
-            images=last.images + count,
-            loss_sum=last.loss_sum + loss * count,
-            correct=last.correct + correct,
-        )
+        correct = last.correct + int((logits.argmax(1) == targets).sum())
+        sums = last.images + count, last.loss_sum + lost * count, correct
+        self._history[-1] = EpochSummary(last.epoch, *sums)
 
     def _save(self) -> None:
-        state = TrainingState(
-            setting=self._setting,
-            epoch=self._epoch,
-            step=self._step,
-            history=list(self._history),
-            network=_arrays(self._network.body.state_dict()),
-            optimizer=_arrays(_optimizer_tensors(self._optimizer)),
-        )
+        moments = self._optimizer.state_dict()["state"]
+        state = {
+            "setting": self._setting,
+            "epoch": self._epoch,
+            "step": self._step,
+            "history": self._history,
+            "network": _arrays(self._network.body.state_dict()),
+            "optimizer": {str(number): _arrays(own) for number, own in moments.items()},
+        }
         storage.write(self._checkpoint, state)
 
     def _resume(self) -> None:
         if not self._checkpoint.exists():
             return
         state = storage.read(self._checkpoint)
-        if not isinstance(state, TrainingState) or state.setting != self._setting:
+        if not isinstance(state, dict) or state.get("setting") != self._setting:
             raise InputError(
                 f"{self._checkpoint} is of a training with other images, start weights, seed or "
                 "options; use the same, or another folder."
             )
-        self._epoch, self._step, self._history = state.epoch, state.step, list(state.history)
-        self._network.body.load_state_dict(_tensors(state.network, self._place))
-        # The optimiser itself knows which of its tensors belong on the device.
-        _restore_optimizer(self._optimizer, _tensors(state.optimizer, torch.device("cpu")))
+        self._epoch, self._step, self._history = state["epoch"], state["step"], state["history"]
+        # Network and optimiser know which of their tensors belong on the device.
+        self._network.body.load_state_dict(_tensors(state["network"]))
+        moments = {int(number): _tensors(own) for number, own in state["optimizer"].items()}
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
 
 
 # Purposes of random draws: each gets numbers of its own.
@@ -345,45 +287,13 @@ def _balanced_rows(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArr
     return rng.choice(len(labels), size=len(labels), p=chances / chances.sum())
 
 
-def _trained_parameters(network: Network, head_only: bool) -> list[nn.Parameter]:
-    """Parameters to train; the others are frozen."""
-    trained = []
-    for name, parameter in network.body.named_parameters():
-        parameter.requires_grad_(not head_only or name.startswith(HEAD))
-        if parameter.requires_grad:
-            trained.append(parameter)
-    return trained
-
-
-def _identity(network: Network, listing: Listing, recipe: Recipe, seed: int, size: int) -> str:
-    start = _arrays(network.body.state_dict())
-    weights = [list(start), digest(*start.values())]
-    return identity([asdict(recipe), seed, size, listing.digest(), weights])
-
-
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Tensors of the optimiser by the number of their parameter and their own name."""
-    state = optimizer.state_dict()["state"]
+def _arrays(tensors: dict[str, Any]) -> dict[str, Array]:
     return {
-        f"{number}.{name}": value
-        for number, own in state.items()
-        for name, value in own.items()
+        name: value.detach().cpu().numpy().copy()
+        for name, value in tensors.items()
         if isinstance(value, Tensor)
     }
 
 
-def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        number, _, name = key.partition(".")
-        state.setdefault(int(number), {})[name] = value
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-
-def _arrays(tensors: dict[str, Any]) -> dict[str, Array]:
-    return {name: value.detach().cpu().numpy().copy() for name, value in tensors.items()}
-
-
-def _tensors(arrays: dict[str, Array], place: torch.device) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(np.array(value)).to(place) for name, value in arrays.items()}
+def _tensors(arrays: dict[str, Array]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(np.array(value)) for name, value in arrays.items()}

@@ -16,11 +16,6 @@ from trustsets.errors import InputError
 
 __all__ = ["models", "transforms"]
 
-# What torchvision describes to torch whether or not its compiled library was loaded.
-_SCHEMAS = {
-    "nms": "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qnms": "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-}
 # Declarations end with the life of their library.
 _declared: list[Any] = []
 
@@ -29,14 +24,6 @@ def _import() -> tuple[Any, Any]:
     from torchvision import models, transforms
 
     return models, transforms
-
-
-def _declare_missing_operators() -> None:
-    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-    for name, schema in _SCHEMAS.items():
-        if not hasattr(torch.ops.torchvision, name):
-            library.define(schema)  # type: ignore[no-untyped-call]
-    _declared.append(library)
 
 
 def _load() -> tuple[Any, Any]:
@@ -51,7 +38,13 @@ def _load() -> tuple[Any, Any]:
             raise
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[name]
-    _declare_missing_operators()
+    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+    # What torchvision describes to torch whether or not its compiled library was loaded.
+    for name in ("nms", "qnms"):
+        if not hasattr(torch.ops.torchvision, name):
+            schema = f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            library.define(schema)  # type: ignore[no-untyped-call]
+    _declared.append(library)
     return _import()
 
 

@@ -1,0 +1,17 @@
+"""Where coverage fails, without naming the bins beforehand.
+
+`find_regions` looks for under-covered regions that a person can read and tests each on samples
+that took no part in the search. `excess_risk` measures how well a classifier can predict which
+sets miss the true class. Both take sets of test samples, or exact leave-one-out sets of the
+calibration samples.
+
+The folder is not called ``audit``: importing a module binds its name in the package, so
+``trustsets.audit`` would be the module instead of the function wherever the module is imported
+first.
+"""
+
+from trustsets.auditing.regions import Region, Regions, find_regions
+from trustsets.auditing.risk import ExcessRisk, excess_risk
+from trustsets.auditing.search import Condition
+
+__all__ = ["Condition", "ExcessRisk", "Region", "Regions", "excess_risk", "find_regions"]

@@ -1,0 +1,293 @@
+"""Excess risk of the target coverage (ERT; Braun, Holzmueller, Jordan and Bach 2025)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets._common.arrays import Floats
+from trustsets._common.progress import progress_bar
+from trustsets.auditing.covariates import Audited, Covariate, covariates, names_of
+from trustsets.errors import InputError
+from trustsets.metrics.bins import LOCAL
+from trustsets.metrics.inference import PERCENT, Estimate, mean_estimate, share_estimate
+from trustsets.metrics.plain import PlainData
+from trustsets.outputs import ModelOutputs
+from trustsets.sets import PredictionSets
+from trustsets.statistics import SupportsTrust
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["BOOSTING", "ExcessRisk", "classifier_inputs", "excess_risk"]
+
+DEFAULT_KINDS = ("confidence", "trust", "entropy", "margin", "sizes", "groups", "components")
+_FOLDS = 5
+_FEWEST = 50
+# Small trees and small steps: a classifier that fits noise less finds more of the excess risk
+# (benchmarks/ert.py has the figures for scikit-learn's own defaults).
+BOOSTING = {"max_iter": 100, "max_leaf_nodes": 8, "learning_rate": 0.05}
+# scikit-learn's histograms hold at most this many categories.
+_MOST_CATEGORIES = 255
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ExcessRisk(PlainData):
+    """How far coverage is from 1 - alpha where a classifier can tell, in percentage points.
+
+    Attributes
+    ----------
+    alpha, level : float
+        Miscoverage that was asked for, and confidence level of the intervals.
+    n : int
+        Samples.
+    total, under, over : Estimate
+        L1 excess risk, and its halves by samples whose coverage is predicted to be below and
+        above 1 - alpha. Noise floors are means over outcomes that were permuted.
+    flagged : Estimate
+        Share of the samples whose coverage is predicted to be below 1 - alpha.
+    flagged_coverage : Estimate
+        Their coverage. ``under`` is the share times what is missing to 1 - alpha.
+    p_value : float
+        Exact p-value of the hypothesis that misses do not depend on the inputs: how often
+        permuted outcomes give so much or more; NaN without permutations.
+    n_permutations : int
+        Permutations of the outcomes.
+    inputs : tuple of str
+        What the classifier saw.
+    predicted : array of shape (n,), or None
+        Predicted coverage of each sample; not kept in JSON.
+    """
+
+    alpha: float
+    level: float
+    n: int
+    total: Estimate
+    under: Estimate
+    over: Estimate
+    flagged: Estimate
+    flagged_coverage: Estimate
+    p_value: float
+    n_permutations: int
+    inputs: tuple[str, ...]
+    predicted: Floats | None = field(default=None, repr=False, metadata=LOCAL)
+
+    @property
+    def metrics(self) -> dict[str, Estimate]:
+        """The numbers by name."""
+        names = ("total", "under", "over", "flagged", "flagged_coverage")
+        return {f"excess_risk.{name}": getattr(self, name) for name in names}
+
+    @property
+    def summary(self) -> str:
+        """The result in plain words."""
+        own, flagged = self.under, self.flagged_coverage
+        text = (
+            f"From {', '.join(self.inputs)}, a classifier predicts which sets miss the true class. "
+            f"It expects less than {1.0 - self.alpha:.4g} coverage for {self.flagged.value:.1%} of "
+            "the samples"
+        )
+        if self.flagged.value > 0.0:
+            text += f", and {flagged.value:.1%} of their sets contain the true class"
+        text += (
+            f". Averaged over all samples, coverage falls short by at least {own.value:.2f} points "
+            f"({self.level:.0%} interval {own.lower:.2f} to {own.upper:.2f})."
+        )
+        if self.n_permutations:
+            text += (
+                f" Misses that do not depend on the samples would give {own.floor:.2f} "
+                f"(p = {self.p_value:.3g})."
+            )
+        return text
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per number: value, interval, noise floor, and what is above the floor."""
+        import pandas as pd
+
+        rows = [
+            {"metric": name, **vars(item), "above_floor": item.above_floor}
+            for name, item in self.metrics.items()
+        ]
+        return pd.DataFrame(rows).set_index("metric")
+
+
+def excess_risk(
+    sets: PredictionSets | Any,
+    outputs: ModelOutputs,
+    trust: SupportsTrust | Floats | None = None,
+    *,
+    alpha: float | None = None,
+    by: Sequence[str] | None = None,
+    n_components: int = 10,
+    n_permutations: int = 19,
+    level: float = 0.95,
+    seed: int = 0,
+) -> ExcessRisk:
+    r"""Measure conditional coverage by how well a classifier predicts misses.
+
+    Parameters
+    ----------
+    sets : PredictionSets, or bool array of shape (n,)
+        Sets of n samples at one alpha, or whether each set contains the true class.
+    outputs : ModelOutputs
+        The same samples; with features for principal components, groups for groups.
+    trust : TrustScore or array of shape (n,), optional
+        Fitted trust score, or known values.
+    alpha : float, optional
+        Miscoverage that was asked for, where `sets` is an array.
+    by : sequence of str, optional
+        What the classifier sees, among ``confidence``, ``trust``, ``entropy``, ``margin``,
+        ``sizes``, ``groups``, ``predicted``, ``classes``, ``components``. Default: all that the
+        data allow but the predicted and the true class. The true class is not known when
+        predicting; with it, coverage given the class is measured too.
+    n_components : int
+        Principal components of the features that the classifier sees.
+    n_permutations : int
+        Permuted outcomes behind the noise floor and the p-value; 0 for neither.
+    level : float
+        Confidence level of the intervals.
+    seed : int
+        Random state of folds and permutations.
+
+    Returns
+    -------
+    ExcessRisk
+        With ``total``, ``under``, ``over``, ``summary``, ``to_frame``, ``to_json``.
+
+    Notes
+    -----
+    With :math:`h(x)` the predicted coverage of a sample, from gradient boosting that was fitted
+    on the other folds, and :math:`t = 1 - \alpha`,
+
+    .. math:: under = 100 \, mean \{ 1[h(x) < t] (t - 1[y \in C(x)]) \}
+
+    and ``over`` likewise with the signs turned around; ``total`` is their sum. The expectation of
+    ``under`` is at most the mean of :math:`100 \max(0, t - P(Y \in C(x) \mid x))`, the true
+    shortfall, and equals it for the right h. The intervals are normal intervals of these means
+    and belong to the classifier as fitted, so their lower ends are cautious bounds of the true
+    shortfall.
+
+    Permuted outcomes have the same coverage on average, so a marginal coverage other than 1 -
+    alpha is part of the noise floor, not of what is above it.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> logits = 2.0 * rng.normal(size=(2000, 5))
+    >>> outputs = ModelOutputs(logits=logits)
+    >>> covered = rng.random(2000) < np.where(outputs.confidence > 0.8, 0.8, 0.98)
+    >>> risk = excess_risk(covered, outputs, alpha=0.1, n_permutations=0)
+    >>> 2.0 < risk.under.value < 6.0
+    True
+    """
+    case = Audited(sets, outputs, trust, alpha)
+    _check(len(case), n_permutations, level)
+    columns = covariates(case, by, DEFAULT_KINDS, n_components, np.arange(len(case)))
+    folds = np.random.default_rng(seed).permutation(len(case)) % _FOLDS
+    predicted = _cross_fitted(columns, case.covered, folds)
+    under, over = _halves(predicted, case.covered, case.target)
+    floors, p_value = _permuted(columns, case, folds, n_permutations, seed, under.mean())
+    below = predicted < case.target
+    return ExcessRisk(
+        alpha=case.alpha,
+        level=level,
+        n=len(case),
+        total=mean_estimate(under + over, level, sum(floors)),
+        under=mean_estimate(under, level, floors[0]),
+        over=mean_estimate(over, level, floors[1]),
+        flagged=share_estimate(int(below.sum()), below.size, level),
+        flagged_coverage=share_estimate(
+            int(case.covered[below].sum()), int(below.sum()), level, case.target
+        ),
+        p_value=p_value,
+        n_permutations=n_permutations,
+        inputs=names_of(columns),
+        predicted=predicted,
+    )
+
+
+def _check(n: int, n_permutations: int, level: float) -> None:
+    if n < _FEWEST:
+        raise InputError(f"excess_risk needs at least {_FEWEST} samples; got {n}.")
+    if n_permutations < 0:
+        raise InputError(f"n_permutations must be 0 or more; got {n_permutations}.")
+    if not 0.0 < level < 1.0:
+        raise InputError(f"level must lie strictly between 0 and 1; got {level}.")
+
+
+def _halves(predicted: Floats, covered: NDArray[np.bool_], target: float) -> tuple[Floats, Floats]:
+    """What each sample adds to the two halves of the excess risk, in percentage points."""
+    lacking = PERCENT * (target - covered)
+    under = np.where(predicted < target, lacking, 0.0)
+    over = np.where(predicted > target, -lacking, 0.0)
+    return under, over
+
+
+def _cross_fitted(
+    columns: Sequence[Covariate], covered: NDArray[np.bool_], folds: NDArray[np.int64]
+) -> Floats:
+    """Coverage of each sample, predicted by a classifier that saw the other folds, shape (n,)."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    table, categories = classifier_inputs(columns)
+    predicted = np.empty(covered.size)
+    for fold in range(_FOLDS):
+        own, others = folds == fold, folds != fold
+        if covered[others].all() or not covered[others].any():
+            predicted[own] = covered[others].mean()
+            continue
+        model = HistGradientBoostingClassifier(
+            **BOOSTING, early_stopping=False, categorical_features=categories, random_state=0
+        )
+        model.fit(table[others], covered[others])
+        predicted[own] = model.predict_proba(table[own])[:, 1]
+    return predicted
+
+
+def classifier_inputs(columns: Sequence[Covariate]) -> tuple[Floats, list[int]]:
+    """Inputs of the classifier, shape (n, p), and which of them are categories.
+
+    Numbers are replaced by their ranks. Trees depend on the order alone, and infinite or huge
+    values stay usable. Of very many categories, the rarest become one.
+    """
+    table = np.empty((columns[0].values.size, len(columns)))
+    for place, item in enumerate(columns):
+        codes = np.unique(item.values, return_inverse=True)[1]
+        if item.levels:
+            by_count = np.argsort(-np.bincount(codes), kind="stable")
+            codes = np.minimum(np.argsort(by_count)[codes], _MOST_CATEGORIES - 1)
+        table[:, place] = codes
+    return table, [place for place, item in enumerate(columns) if item.levels]
+
+
+def _permuted(
+    columns: Sequence[Covariate],
+    case: Audited,
+    folds: NDArray[np.int64],
+    n_permutations: int,
+    seed: int,
+    observed: float,
+) -> tuple[tuple[float, float], float]:
+    """Mean halves of the excess risk of permuted outcomes, and the p-value of the observed one.
+
+    Each half and the total are the same increasing function of one another given the marginal
+    coverage, so one p-value serves all three.
+    """
+    if n_permutations == 0:
+        return (math.nan, math.nan), math.nan
+    rng = np.random.default_rng([seed, 1])
+    means = np.empty((n_permutations, 2))
+    with progress_bar("Permuted outcomes", n_permutations) as advance:
+        for turn in range(n_permutations):
+            shuffled = rng.permutation(case.covered)
+            predicted = _cross_fitted(columns, shuffled, folds)
+            means[turn] = [half.mean() for half in _halves(predicted, shuffled, case.target)]
+            advance(1)
+    # Equal values count as reached, whatever the rounding of their sums.
+    reached = int(np.count_nonzero(means[:, 0] >= observed - 1e-9))
+    under, over = means.mean(axis=0).tolist()
+    return (under, over), (1 + reached) / (1 + n_permutations)

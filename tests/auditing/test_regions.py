@@ -1,0 +1,296 @@
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from trustsets import InputError, ModelOutputs, PredictionSets, StandardConformal
+from trustsets.auditing import Condition, Regions, find_regions
+from trustsets.auditing import regions as regions_module
+from trustsets.auditing import search as search_module
+from trustsets.auditing.covariates import Audited, Covariate, covariates
+from trustsets.auditing.search import evidence, inside, search_regions
+
+PLANTED = {
+    "site is c": lambda o, t: o.groups["site"] == "c",
+    "true class is 2": lambda o, t: o.codes == 2,
+    "predicted class is 3": lambda o, t: o.predicted_codes == 3,
+    "confidence": lambda o, t: o.confidence > 0.7,
+    "trust": lambda o, t: t <= 1.0,
+    "principal component 1": lambda o, t: o.features[:, 0] > 4.0,
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_regions_of_every_kind_are_found_and_described(name, make_samples, draw):
+    outputs, trust = make_samples(3000)
+    region = PLANTED[name](outputs, trust)
+    found = find_regions(draw(region), outputs, trust, alpha=0.1).found[0]
+    assert found.name.startswith(name)
+    members = np.zeros(len(outputs), dtype=bool)
+    members[found.members] = True
+    assert (members & region).sum() > 0.6 * (members | region).sum()
+    assert found.share == members.mean()
+    assert found.coverage.value < 0.8 and found.elsewhere > 0.9
+    assert found.name in found.sentence and f"{found.coverage.value:.1%}" in found.sentence
+
+
+def test_a_region_of_two_conditions_is_found(make_samples, draw):
+    outputs, trust = make_samples(6000)
+    region = (outputs.groups["sex"] == "f") & (trust > 1.7)
+    found = find_regions(draw(region), outputs, trust, alpha=0.1).found[0]
+    assert {item.name for item in found.conditions} == {"sex", "trust"}
+
+
+def test_numbers_are_those_of_the_tested_half_alone(make_samples, draw):
+    outputs, trust = make_samples()
+    covered = draw(outputs.groups["site"] == "c")
+    result = find_regions(covered, outputs, trust, alpha=0.1, by=("groups",), seed=3)
+    (found,) = result.found
+    members = outputs.groups["site"] == "c"
+    counted = []
+    for half in outputs.split_indices(0.5, 3):
+        own = [i for i in half.tolist() if members[i]]
+        rest = [i for i in half.tolist() if not members[i]]
+        counted.append((len(own), sum(covered[own].tolist()), np.mean(covered[rest])))
+    place = counted.index((found.count, found.covered, found.elsewhere))
+    other = counted[1 - place]
+    assert found.searched == other[1] / other[0]
+    assert found.coverage.value == found.covered / found.count
+
+
+def test_p_values_are_sums_of_exact_probabilities(make_samples, draw):
+    outputs, trust = make_samples(400)
+    covered = draw(outputs.groups["site"] == "c", inside=0.7)
+    result = find_regions(covered, outputs, trust, alpha=0.1, by=("groups",), level=0.5)
+    found = result.found[0]
+    n, k = found.count, found.covered
+    binomial = sum(math.comb(n, i) * 0.9**i * 0.1 ** (n - i) for i in range(k + 1))
+    (half,) = (
+        part
+        for part in outputs.split_indices(0.5)
+        if np.isin(part, found.members).sum() == n
+        and covered[part[np.isin(part, found.members)]].sum() == k
+    )
+    total, misses = half.size, int((~covered[half]).sum())
+    ways = [math.comb(misses, i) * math.comb(total - misses, n - i) for i in range(n + 1)]
+    fisher = sum(ways[n - k :]) / math.comb(total, n)
+    assert found.p_value == pytest.approx(max(binomial, fisher), rel=1e-9)
+    assert found.adjusted >= 2.0 * found.p_value
+
+
+def test_nothing_about_a_region_depends_on_the_samples_it_is_tested_on(
+    make_samples, draw, monkeypatch
+):
+    outputs, trust = make_samples()
+    _, tested = outputs.split_indices(0.5, 0)
+    seen = []
+
+    def record(*args, **keywords):
+        seen.append(search_regions(*args, **keywords))
+        return seen[-1]
+
+    monkeypatch.setattr(regions_module, "search_regions", record)
+    covered = draw(outputs.features[:, 0] > 4.0)
+    find_regions(covered, outputs, trust, alpha=0.1)
+    covered[tested], trust[tested] = True, 0.0
+    features = outputs.features.copy()
+    features[tested] = 50.0 * features[tested][:, ::-1] + 7.0  # other directions, other places
+    changed = ModelOutputs(
+        logits=outputs.logits, labels=outputs.labels, features=features, groups=outputs.groups
+    )
+    find_regions(covered, changed, trust, alpha=0.1)
+    assert seen[0] == seen[2]
+    assert seen[1] != seen[3]
+
+
+def slow_evidence(rule, columns, covered, target):
+    """Count one sample at a time; the divergence by its definition."""
+    count = hits = 0
+    for i in range(len(covered)):
+        values = {column.name: column for column in columns}
+        held = True
+        for item in rule:
+            own = values[item.name]
+            if item.category is not None:
+                held &= own.levels[int(own.values[i])] == item.category
+            if not math.isnan(item.above):
+                held &= own.values[i] > item.above
+            if not math.isnan(item.at_most):
+                held &= own.values[i] <= item.at_most
+        count, hits = count + held, hits + (held and covered[i])
+    if count < 20 or hits / count >= target:
+        return -1.0
+    c = hits / count
+    both = [(c, target), (1.0 - c, 1.0 - target)]
+    return count * sum(p * math.log(p / q) for p, q in both if p > 0.0)
+
+
+def test_the_search_finds_the_best_of_all_pairs_that_may_stand_together(make_samples, monkeypatch):
+    outputs, trust = make_samples(90, n_classes=3)
+    covered = np.random.default_rng(2).random(90) < 0.8
+    case = Audited(covered, outputs, trust, 0.1)
+    by = ("trust", "groups", "classes")
+    columns = covariates(case, by, (), 0, np.arange(90))
+    monkeypatch.setattr(search_module, "_BEAM", 10**6)
+    (best,) = search_regions(columns, covered, 0.9, max_conditions=2, fewest=20, max_regions=1)
+    every = search_module._Candidates(columns, 20).conditions
+    reference, correction = float(covered.mean()), math.log(len(every))
+
+    def value(rule):
+        kinds = {item.name for item in rule}
+        if "true class" in kinds and not kinds <= {"true class", "sex", "site"}:
+            return -math.inf
+        return slow_evidence(rule, columns, covered, reference) - len(rule) * correction
+
+    rules = [(item,) for item in every] + list(combinations(every, 2))
+    largest = max(value(rule) for rule in rules)
+    found = slow_evidence(best, columns, covered, reference)
+    lengths = (len(best), 2)  # two ends on one column are joined into one condition
+    assert any(found - length * correction == pytest.approx(largest) for length in lengths)
+
+
+def test_the_true_class_stands_with_groups_alone(make_samples, draw):
+    outputs, trust = make_samples(4000, n_classes=3)
+    wrong = (outputs.codes == 1) & (outputs.predicted_codes == 2)
+    result = find_regions(draw(wrong, 0.0, 0.99), outputs, trust, alpha=0.1)
+    for region in result.found:
+        kinds = {item.name for item in region.conditions}
+        assert "true class" not in kinds or kinds <= {"true class", "sex", "site"}
+
+
+def test_coverage_that_is_low_everywhere_is_no_region(make_samples, draw):
+    found = 0
+    for seed in range(10):
+        outputs, trust = make_samples(1200, seed=seed)
+        result = find_regions(
+            draw(np.ones(1200, dtype=bool), inside=0.75, seed=seed), outputs, trust, alpha=0.1
+        )
+        found += len(result) > 0
+        assert result.coverage.upper < 0.9
+    assert found <= 3
+
+
+def test_tolerance_leaves_out_what_is_a_little_low(make_samples, draw):
+    outputs, trust = make_samples(8000)
+    covered = draw(outputs.groups["site"] == "a", inside=0.84, elsewhere=0.92)
+    assert find_regions(covered, outputs, trust, alpha=0.1).found
+    assert not find_regions(covered, outputs, trust, alpha=0.1, tolerance=0.1).found
+
+
+def test_sets_and_their_hits_give_the_same_and_json_keeps_it(make_samples, draw):
+    outputs, trust = make_samples(1200)
+    covered = draw(outputs.groups["site"] == "a", inside=0.5)
+    mask = np.ones((1200, 6), dtype=bool)
+    mask[np.arange(1200), outputs.codes] = covered
+    nothing = np.zeros(1200)
+    sets = PredictionSets(mask, nothing, nothing.astype(np.int8), 0.2, outputs.classes)
+    result = find_regions(sets, outputs, trust)
+    hits = find_regions(covered.astype(float), outputs, trust, alpha=0.2)
+    assert result.found and result.to_dict() == hits.to_dict()
+    again = Regions.from_json(result.to_json())
+    assert again.to_dict() == result.to_dict() and again.summary == result.summary
+    assert len(result.to_frame()) == len(result)
+
+
+def test_examples_are_missed_samples_of_the_region_the_most_confident_first(make_samples, draw):
+    outputs, trust = make_samples()
+    covered = draw(outputs.groups["site"] == "c")
+    (found,) = find_regions(covered, outputs, trust, alpha=0.1, by=("groups",)).found
+    missed = [i for i in found.members.tolist() if not covered[i]]
+    expected = sorted(missed, key=lambda i: -outputs.confidence[i])[: found.examples.size]
+    assert found.examples.tolist() == expected and found.examples.size == 8
+
+
+@pytest.mark.parametrize("fill", [True, False])
+def test_all_covered_or_all_missed_is_no_region(fill, make_samples):
+    outputs, trust = make_samples(100)
+    result = find_regions(np.full(100, fill), outputs, trust, alpha=0.1)
+    assert result.found == () and "No region" in result.summary
+
+
+def test_odd_columns_do_no_harm(draw):
+    n = 500
+    rng = np.random.default_rng(0)
+    trust = np.where(rng.random(n) < 0.3, np.inf, rng.choice([1e-300, 1e300], n))
+    outputs = ModelOutputs(
+        logits=np.zeros((n, 1)),
+        labels=np.zeros(n, dtype=int),
+        features=np.full((n, 3), 7.0),
+        groups={"own": np.arange(n), "one": np.zeros(n), "site": rng.choice(["x, y", ""], n)},
+    )
+    found = find_regions(draw(trust == np.inf), outputs, trust, alpha=0.1).found
+    assert str(found[0].conditions[0]) == "trust is above 1e+300"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"alpha": None}, "alpha must be given"),
+        ({"by": "trust"}, "write by="),
+        ({"by": ("rank",)}, "none of confidence"),
+        ({"by": ("sizes",)}, "needs PredictionSets"),
+        ({"trust": None, "by": ("trust",)}, "needs a trust score"),
+        ({"by": ()}, "at least one kind"),
+        ({"max_conditions": 0}, "max_conditions"),
+        ({"min_share": 0.0}, "min_share"),
+        ({"tolerance": 0.9}, "tolerance"),
+        ({"level": 1.0}, "level"),
+        ({"sets": np.full(100, 2)}, "True or False"),
+        ({"sets": np.full(99, 1)}, r"shape \(100,\)"),
+    ],
+)
+def test_bad_arguments_are_named(changes, words, make_samples):
+    outputs, trust = make_samples(100)
+    given = {"sets": np.ones(100), "trust": trust, "alpha": 0.1} | changes
+    with pytest.raises(InputError, match=words):
+        find_regions(given.pop("sets"), outputs, **given)
+
+
+def test_sets_of_other_samples_or_several_alphas_are_refused(make_samples):
+    outputs, _ = make_samples(100)
+    predictor = StandardConformal().calibrate(outputs)
+    with pytest.raises(InputError, match="same samples"):
+        find_regions(predictor.predict_set(outputs, alpha=0.1), outputs.take(np.arange(50)))
+    with pytest.raises(InputError, match="one alpha"):
+        find_regions(predictor.predict_set(outputs, alpha=(0.1, 0.2)), outputs)
+    with pytest.raises(InputError, match="know their own"):
+        find_regions(predictor.predict_set(outputs, alpha=0.1), outputs, alpha=0.1)
+    with pytest.raises(InputError, match="at least 40"):
+        find_regions(np.ones(39), outputs.take(np.arange(39)), alpha=0.1)
+
+
+def test_a_condition_and_its_opposite_share_no_sample_and_miss_none():
+    values = np.array([-np.inf, -1.0, 0.5, 0.5, 2.0, np.inf])
+    column = Covariate("x", "trust", values)
+    low, high = Condition("x", at_most=0.5), Condition("x", above=0.5)
+    assert (low.holds(column) ^ high.holds(column)).all()
+    assert low.holds(column).tolist() == [True, True, True, True, False, False]
+    both = (Condition("x", above=-1.0, at_most=0.5),)
+    assert inside(both, [column]).tolist() == [False, False, True, True, False, False]
+
+
+def test_divisions_have_few_digits_and_stay_near_their_shares():
+    values = np.random.default_rng(0).normal(size=4000)
+    cuts = search_module._cuts(values)
+    shares = np.array([np.mean(values <= cut) for cut in cuts])
+    assert np.abs(shares - np.arange(1, 16) / 16).max() <= 1 / 48 + 1e-3
+    assert all(len(repr(abs(cut)).replace(".", "").lstrip("0")) <= 2 for cut in cuts)
+
+
+def test_evidence_bounds_the_exact_p_value():
+    from scipy import stats
+
+    count, covered = np.array([10.0, 50.0, 200.0]), np.array([5.0, 40.0, 150.0])
+    exact = stats.binom.cdf(covered, count, 0.9)
+    assert (np.exp(-evidence(count, covered, 0.9)) >= exact).all()
+
+
+def test_empty_results_have_a_frame_with_columns():
+    n = 60
+    outputs = ModelOutputs(logits=np.zeros((n, 2)), labels=np.zeros(n, dtype=int))
+    sets = PredictionSets(
+        np.ones((n, 2), dtype=bool), np.zeros(n), np.zeros(n, dtype=np.int8), 0.1, np.arange(2)
+    )
+    result = find_regions(sets, outputs)
+    assert list(result.to_frame())[:2] == ["region", "share"] and result.n_tested == 0
