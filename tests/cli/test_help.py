@@ -9,7 +9,7 @@ from command_line import spawn
 
 from trustsets import __version__
 
-COMMANDS = ["demo", "extract", "calibrate", "predict", "evaluate", "report", "warmup"]
+COMMANDS = ["demo", "extract", "calibrate", "predict", "evaluate", "report", "verify", "warmup"]
 
 
 def test_version():

@@ -16,6 +16,7 @@ from trustsets.cli.options import Command, expanded
 from trustsets.cli.paper import paper
 from trustsets.cli.predict import predict
 from trustsets.cli.report import report
+from trustsets.cli.verify import verify
 from trustsets.cli.warmup import warmup
 
 __all__ = ["app", "main"]
@@ -58,7 +59,8 @@ def root(
 
 for command in (demo, extract, calibrate, predict, evaluate, report):
     app.command(cls=Command)(expanded(command))
-app.command()(expanded(warmup, config=False))
+for plain in (verify, warmup):
+    app.command()(expanded(plain, config=False))
 app.add_typer(paper)
 
 

@@ -58,7 +58,7 @@ def predict_table(
 
     roles = find_roles(table.column_names, predictor.needed_groups, ids)
     _check(predictor, table, roles)
-    sets = predictor.predict_set(_outputs(predictor, table, roles), alpha=float(alpha))
+    sets = predictor.predict_set(table_outputs(predictor, table, roles), alpha=float(alpha))
     found = sets.to_arrow()
     # Plain types, which every Arrow consumer reads.
     names = found.schema.field("set").type.value_type
@@ -70,7 +70,8 @@ def predict_table(
     return result
 
 
-def _outputs(predictor: Predictor, table: "pa.Table", roles: Roles) -> ModelOutputs:
+def table_outputs(predictor: Predictor, table: "pa.Table", roles: Roles) -> ModelOutputs:
+    """Outputs in a table, as a predictor needs them."""
     values = list_matrix(table.column(roles.values), f"column {roles.values!r}")
     classes = predictor.classes_
     if values.shape[1] != classes.size:

@@ -30,7 +30,7 @@ from trustsets.predictors.standard import StandardConformal
 from trustsets.statistics import Observed
 from trustsets.verify import failing_conditions
 
-__all__ = ["Fit", "FitsOfSample", "ThresholdCertificate", "fits_of_sample"]
+__all__ = ["Fit", "FitsOfSample", "ThresholdCertificate", "fits_of_sample", "needs_label"]
 
 
 @final
@@ -139,6 +139,12 @@ def fits_of_sample(
         order = np.lexsort((task.scores, task.calibration.outputs.require_labels("explain")))
     start, stop = (0, 0) if cell < 0 else learned.start[cell : cell + 2]
     return _constant(learned.scores[start:stop], alpha, order[start:stop])
+
+
+def needs_label(predictor: Predictor) -> bool:
+    """Whether each class has a threshold of its own."""
+    basis = predictor._state().learned.conditions_on
+    return predictor._method().covers_each_class or (basis is not None and basis.uses_label)
 
 
 def _needed(code: int | None) -> int:

@@ -18,11 +18,12 @@ from trustsets.predictors.certificate import (
     ThresholdCertificate,
     fits_of_sample,
     limited,
+    needs_label,
 )
 from trustsets.statistics import Observed
 from trustsets.status import Status
 
-__all__ = ["CarryingSample", "Explanation", "certify", "explain", "unchanged_range"]
+__all__ = ["CarryingSample", "Explanation", "certify", "explain", "needs_label", "unchanged_range"]
 
 # A statistic of this share of the calibration samples or less is low, and of all but so many high.
 _LOW_SHARE = 0.25
