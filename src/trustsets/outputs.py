@@ -250,6 +250,18 @@ class ModelOutputs:
             raise InputError(f"index goes beyond the {len(self)} samples.")
         return self._select(index)
 
+    def __getitem__(self, index: Any) -> Self:
+        """The sample at an integer, or what `take` gives for anything else."""
+        if not isinstance(index, int | np.integer) or isinstance(index, bool):
+            return self.take(index)
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index {index} goes beyond the {len(self)} samples.")
+        return self.take([index])
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
+        # NumPy would otherwise look for samples within samples, without end.
+        raise InputError("ModelOutputs are no array; pass their logits, features or labels.")
+
     def split(self, fraction: float, seed: int = 0, stratify: Any = None) -> tuple[Self, Self]:
         """Split at random into a part with about `fraction` of the samples and the rest.
 

@@ -97,6 +97,8 @@ def test_public_names() -> None:
         "Certificate",
         "QuantileModel",
         "QuantileProcess",
+        "ScorePath",
+        "Sensitivity",
         "ThresholdProof",
         "Thresholds",
         "default_alphas",

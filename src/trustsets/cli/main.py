@@ -19,6 +19,7 @@ from trustsets.cli.paper import paper
 from trustsets.cli.plan import plan
 from trustsets.cli.predict import predict
 from trustsets.cli.report import report
+from trustsets.cli.verify import verify
 from trustsets.cli.warmup import warmup
 
 __all__ = ["app", "main"]
@@ -61,7 +62,8 @@ def root(
 
 for command in (demo, extract, plan, calibrate, predict, evaluate, audit, report, monitor):
     app.command(cls=Command)(expanded(command))
-app.command()(expanded(warmup, config=False))
+for plain in (verify, warmup):
+    app.command()(expanded(plain, config=False))
 app.add_typer(paper)
 
 

@@ -49,6 +49,9 @@ Ray = Annotated[
     str | None,
     option("[ADDRESS]", "Run on the Ray cluster at this address, or on one started here."),
 ]
+Explain = Annotated[
+    int | None, option("N", "Print why the sets of the first N samples are what they are.", min=1)
+]
 
 
 def predict(
@@ -62,6 +65,7 @@ def predict(
     id: Ids = None,
     memory: Memory = "1GB",
     ray: Ray = None,
+    explain: Explain = None,
 ) -> None:
     """Write a set of possible classes for every new sample.
 
@@ -76,8 +80,11 @@ def predict(
 
       trustsets predict model.trustsets new.npz --alpha 0.1 -o sets.parquet
     """
+    from trustsets.errors import InputError
     from trustsets.files.memory import parse_memory
 
+    if explain and ray is not None:
+        raise InputError("--explain reads one file here; leave out --ray.")
     record = resolved(context)
     options: dict[str, Any] = {
         "alpha": alpha,
@@ -90,13 +97,26 @@ def predict(
         options |= {"max_size": max_size, "p_values": p_values}
     with console.resumable():
         summary = _predict(ray, model, outputs, output, options)
+    explanations = _explain(model, outputs, explain, alpha) if explain else {}
     earlier = f"Continued an earlier run, which had done {summary.continued:,} samples."
     console.conclude(
-        record | {"output": str(output)} | summary.to_dict(),
+        record | {"output": str(output)} | summary.to_dict() | explanations,
         *([earlier] if summary.continued else []),
         *summary.sentences(),
         f"Written to {output}.",
     )
+
+
+def _explain(model: Path, outputs: Path, count: int, alpha: float) -> dict[str, Any]:
+    """Print explanations, or return them for --json."""
+    from trustsets.files.explanations import explain_file
+
+    found = explain_file(model, outputs, count, alpha=alpha)
+    if console.settings.json:
+        return {"explanations": [own.to_dict() for own in found]}
+    for number, own in enumerate(found):
+        console.print_lines([f"Sample {number}:", *own.summary.splitlines(), ""])
+    return {}
 
 
 def _predict(

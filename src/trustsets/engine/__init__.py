@@ -9,12 +9,15 @@ from trustsets.engine.model import QuantileModel, fit_quantiles, warm_up
 from trustsets.engine.process import QuantileProcess, default_alphas, fit_quantile_process
 from trustsets.engine.proof import ThresholdProof, prove_threshold
 from trustsets.engine.result import Thresholds
+from trustsets.engine.sensitivity import ScorePath, Sensitivity
 from trustsets.engine.vertex import Certificate
 
 __all__ = [
     "Certificate",
     "QuantileModel",
     "QuantileProcess",
+    "ScorePath",
+    "Sensitivity",
     "ThresholdProof",
     "Thresholds",
     "default_alphas",

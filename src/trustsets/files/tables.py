@@ -76,7 +76,7 @@ def predict_table(
 
     roles = find_roles(table.column_names, predictor.needed_groups, ids)
     _check(predictor, table, roles)
-    outputs = _outputs(predictor, table, roles)
+    outputs = table_outputs(predictor, table, roles)
     trust = None if p_values is None else _trust(predictor, outputs)
     sets = predictor.predict_set(outputs, alpha=float(alpha), max_size=max_size, trust=trust)
     found = sets.to_arrow()
@@ -130,7 +130,8 @@ def _p_columns(count: int) -> list[str]:
     return [*each, "confidence", "credibility"]
 
 
-def _outputs(predictor: Predictor, table: "pa.Table", roles: Roles) -> ModelOutputs:
+def table_outputs(predictor: Predictor, table: "pa.Table", roles: Roles) -> ModelOutputs:
+    """Outputs in a table, as a predictor needs them."""
     values = list_matrix(table.column(roles.values), f"column {roles.values!r}")
     classes = predictor.classes_
     if values.shape[1] != classes.size:

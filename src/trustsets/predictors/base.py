@@ -23,7 +23,7 @@ from abc import ABC, abstractmethod
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,10 @@ from trustsets.recalibration import TemperatureScaling
 from trustsets.scores import Score
 from trustsets.sets import PredictionSets
 from trustsets.statistics import Observed, SupportsTrust
+
+if TYPE_CHECKING:
+    from trustsets.predictors.certificate import ThresholdCertificate
+    from trustsets.predictors.explain import Explanation
 
 __all__ = ["Predictor", "load", "thresholds_from"]
 
@@ -286,6 +290,54 @@ class Predictor(BaseEstimator, ABC):
         found = self._thresholds_without(self._state().learned, task, alphas)
         sets = sets_of(self, self._state(), task.calibration, found, alphas)
         return sets.at(alphas[0]) if single else sets
+
+    def explain(
+        self, sample: ModelOutputs, alpha: float = 0.1, *, label: Any = None, trust: Any = None
+    ) -> "Explanation":
+        """Which calibration samples carry the threshold of a sample, how firmly, and words.
+
+        The threshold is a weighted sum of the scores of a few calibration samples. For each of them
+        the explanation says how far its score could move, because its label is wrong, say, before
+        the set changes. That range is exact: vertices are followed beyond the first change.
+
+        For `ConditionalConformal`, `StandardConformal` and `MondrianConformal`.
+
+        Parameters
+        ----------
+        sample : ModelOutputs
+            One sample, such as ``test[0]``.
+        alpha : float
+            As in `predict_set`.
+        label : class name, optional
+            Explain why this class is in the set, or is not. Needed where each class has a threshold
+            of its own.
+        trust : array of shape (1,), optional
+            As in `predict_set`.
+
+        Examples
+        --------
+        >>> from trustsets import ModelOutputs, StandardConformal
+        >>> logits = np.log([[0.7, 0.2, 0.1]] * 19)
+        >>> outputs = ModelOutputs(logits=logits, labels=[0] * 14 + [1] * 4 + [2])
+        >>> found = StandardConformal().calibrate(outputs).explain(outputs[0], alpha=0.1)
+        >>> found.classes, found.samples[0].row, found.samples[0].weight
+        ((0, 1), 17, 1.0)
+        """
+        from trustsets.predictors.explain import explain
+
+        return explain(self, sample, alpha, label, trust)
+
+    def certificate(
+        self, sample: ModelOutputs, alpha: float = 0.1, *, label: Any = None, trust: Any = None
+    ) -> "ThresholdCertificate":
+        """Numbers from which the threshold of a sample can be checked without this package.
+
+        Parameters are those of `explain`. ``certificate(...).save("certificate.json")`` writes
+        what ``trustsets verify certificate.json`` checks.
+        """
+        from trustsets.predictors.explain import certify
+
+        return certify(self, sample, alpha, label, trust)
 
     @property
     def calibration_rows_(self) -> NDArray[np.int64]:

@@ -1,0 +1,244 @@
+"""How a threshold depends on the score of one calibration point.
+
+A threshold is ``sum_k weights_k * score_k`` over the basic points of the optimal vertex. When one
+score moves, the dual values stay feasible, so the vertex stays optimal until a point that is not
+basic reaches the fit. There, its dual value leaves its bound and that of a basic point arrives at
+one: a step of the dual simplex method with bounds. The threshold is therefore a piecewise linear
+function of the score, and constant once the moved point has left the fit. The steps are made on all
+points and not on merged ones, because moving one of several equal points separates it from them.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import numpy as np
+
+from trustsets.engine.compiled import FloatArray, IntArray
+from trustsets.engine.model import QuantileModel
+from trustsets.engine.proof import ThresholdProof
+
+__all__ = ["ScorePath", "Sensitivity"]
+
+RATE_TOL = 1e-10
+"""Residuals and dual values whose rates are smaller, relative to the largest, do not move."""
+MOST_STEPS = 1000
+"""A path that is not finished after so many steps is unknown from there on."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ScorePath:
+    """A threshold as a function of one calibration score: linear between the knots.
+
+    Attributes
+    ----------
+    scores, values : (k,) arrays
+        Knots, with increasing scores, and the thresholds there.
+    slopes : pair of float
+        Slopes below the first knot and above the last one; NaN where the path is not known.
+
+    Examples
+    --------
+    >>> path = ScorePath(np.array([1.0, 3.0]), np.array([1.0, 2.0]), (0.0, 0.0))
+    >>> path.at(np.array([0.0, 2.0, 9.0])), path.reach(1.75)
+    (array([1. , 1.5, 2. ]), array([2.5]))
+    """
+
+    scores: FloatArray
+    values: FloatArray
+    slopes: tuple[float, float]
+
+    def at(self, scores: FloatArray) -> FloatArray:
+        """Thresholds at the given scores."""
+        below = np.minimum(scores - self.scores[0], 0.0)
+        above = np.maximum(scores - self.scores[-1], 0.0)
+        # A slope of NaN must not touch what is known.
+        ends = np.where(below < 0.0, self.slopes[0] * below, 0.0)
+        ends = ends + np.where(above > 0.0, self.slopes[1] * above, 0.0)
+        return np.asarray(np.interp(scores, self.scores, self.values) + ends)
+
+    def reach(self, value: float) -> FloatArray:
+        """Scores at which the threshold passes through `value`."""
+        if not (np.isfinite(value) and np.isfinite(self.values).all()):
+            return np.empty(0)
+        gaps = value - self.values
+        steps, own = np.diff(self.scores), np.diff(self.values)
+        inside = np.flatnonzero(gaps[:-1] * gaps[1:] < 0.0)
+        found = [self.scores[inside] + gaps[inside] / own[inside] * steps[inside]]
+        for end, slope, sign in ((0, self.slopes[0], -1.0), (-1, self.slopes[1], 1.0)):
+            if slope * sign * gaps[end] > 0.0:
+                found.append(np.array([self.scores[end] + gaps[end] / slope]))
+        return np.concatenate(found)
+
+    def shifted(self, amount: float) -> "ScorePath":
+        """The path with `amount` added to all thresholds."""
+        return ScorePath(self.scores, self.values + amount, self.slopes)
+
+
+@final
+class Sensitivity:
+    """What a proven finite threshold is made of, and how it depends on each score.
+
+    Parameters
+    ----------
+    model : QuantileModel
+    row : (p,) array
+        Basis row of the test point.
+    proof : ThresholdProof
+        From `prove_threshold` for this row.
+
+    Examples
+    --------
+    >>> from trustsets.engine import fit_quantiles, prove_threshold
+    >>> model = fit_quantiles(np.ones((9, 1)), np.arange(9.0), alpha=0.25)
+    >>> row = np.ones(1)
+    >>> found = Sensitivity(model, row, prove_threshold(model, row))
+    >>> found.points, found.weights
+    (array([7]), array([1.]))
+    >>> path = found.path(7)
+    >>> path.scores, path.values
+    (array([6., 7., 8.]), array([6., 7., 8.]))
+    """
+
+    def __init__(self, model: QuantileModel, row: FloatArray, proof: ThresholdProof) -> None:
+        problem = model._problem
+        self._rows = problem.rows[problem.point]
+        self._scores = problem.scores[problem.point]
+        self._exponent = problem.exponent
+        self._goal = problem.whitening.apply(np.asarray(row, np.float64)[None])[0]
+        alphas = np.full(len(self._rows), problem.alpha)
+        self._low = -(alphas if problem.alphas is None else problem.alphas)
+        self._proof = proof
+        self.points: IntArray = proof.basic_points
+        """Row numbers of the basic points, shape (rank,)."""
+        self.weights: FloatArray = self._goal @ np.linalg.inv(self._rows[self.points])
+        """Weights of their scores in the threshold, shape (rank,)."""
+
+    @cached_property
+    def _duals(self) -> FloatArray:
+        """Dual values of all points at the vertex; only basic points are between their bounds."""
+        basic = self.points
+        beta = np.linalg.solve(self._rows[basic], self._scores[basic])
+        eta = np.where(self._scores - self._rows @ beta > 0.0, self._low + 1.0, self._low)
+        eta[self._proof.points] = self._proof.duals
+        total = eta - self._low
+        inside = self._proof.points[np.abs(total[self._proof.points] - 0.5) < 0.5]
+        inside = np.setdiff1d(inside, basic)
+        # Equal points share the dual value of their sum. One of them, which is basic, keeps what
+        # is left over once the others are at their bounds.
+        for point in basic:
+            same = inside[(self._rows[inside] == self._rows[point]).all(axis=1)]
+            same = same[self._scores[same] == self._scores[point]]
+            rest = float(total[same].sum() + total[point])
+            upper = min(int(rest), len(same))
+            total[same], total[same[:upper]], total[point] = 0.0, 1.0, rest - upper
+        return np.asarray(self._low + total)
+
+    def path(self, point: int) -> ScorePath:
+        """The threshold as a function of the score of one calibration point."""
+        start = self._scores[point]
+        down, up = (_Walk(self, point, sign).run() for sign in (-1.0, 1.0))
+        own = self._goal @ np.linalg.solve(self._rows[self.points], self._scores[self.points])
+        scores = np.array([*down.scores[::-1], start, *up.scores])
+        values = np.array([*down.values[::-1], own, *up.values])
+        kept = np.append(True, np.diff(scores) > 0.0)
+        return ScorePath(
+            np.ldexp(scores[kept], self._exponent),
+            np.ldexp(values[kept], self._exponent),
+            (down.slope, up.slope),
+        )
+
+
+@final
+class _Walk:
+    """The vertices that are optimal while the score of one point moves in one direction."""
+
+    def __init__(self, origin: Sensitivity, point: int, sign: float) -> None:
+        self.rows, self.low, self.goal = origin._rows, origin._low, origin._goal
+        self.target, self.moved, self.sign = origin._scores.copy(), point, sign
+        self.basic, self.eta = origin.points.copy(), origin._duals.copy()
+        self.scores: list[float] = []
+        self.values: list[float] = []
+        self.slope = 0.0
+        self._solve()
+
+    def run(self) -> "_Walk":
+        """Follow the threshold until it is constant, or moves without end."""
+        if self.moved not in self.basic and not self._reach_fit():
+            return self
+        for _ in range(MOST_STEPS):
+            place = np.flatnonzero(self.basic == self.moved)
+            if not len(place):  # the moved point has left the fit for good
+                self.slope = 0.0
+                return self
+            self.slope = float(self.goal @ self.inverse[:, place[0]])
+            entering, step = self._next_point(self.inverse[:, place[0]])
+            if entering < 0:
+                return self
+            self.target[self.moved] += self.sign * step
+            self._solve()
+            self._record()
+            self._enter(entering)
+        self.slope = np.nan
+        return self
+
+    def _solve(self) -> None:
+        self.inverse: FloatArray = np.asarray(np.linalg.inv(self.rows[self.basic]), np.float64)
+        self.beta = self.inverse @ self.target[self.basic]
+        self.residuals = self.target - self.rows @ self.beta
+        self.residuals[self.basic] = 0.0
+
+    def _record(self) -> None:
+        self.scores.append(float(self.target[self.moved]))
+        self.values.append(float(self.goal @ self.beta))
+
+    def _sides(self) -> FloatArray:
+        """1 above the fit, -1 below it, and 0 for basic points."""
+        sides = np.where(self.eta - self.low > 0.5, 1.0, -1.0)
+        sides[self.basic] = 0.0
+        return np.asarray(sides)
+
+    def _reach_fit(self) -> bool:
+        """Move a point that is not on the fit there, if it moves towards it."""
+        if self._sides()[self.moved] * self.sign > 0.0:
+            return False
+        self.target[self.moved] = float(self.rows[self.moved] @ self.beta)
+        self._solve()
+        self._record()
+        self._enter(self.moved)
+        return True
+
+    def _next_point(self, direction: FloatArray) -> tuple[int, float]:
+        """The first point that the fit meets, the first in order of equals, and how far it is."""
+        sides = self._sides()
+        rates = self.sign * sides * (self.rows @ direction)
+        meets = np.flatnonzero(rates > RATE_TOL * np.abs(rates).max(initial=0.0))
+        if not len(meets):
+            return -1, np.inf
+        steps = np.maximum(sides[meets] * self.residuals[meets], 0.0) / rates[meets]
+        first = int(np.argmin(steps))
+        return int(meets[first]), float(steps[first])
+
+    def _enter(self, point: int) -> None:
+        """Move the dual value of a point off its bound until another one arrives at a bound."""
+        above = self.eta[point] - self.low[point] > 0.5
+        change = -1.0 if above else 1.0
+        rates = -change * (self.rows[point] @ self.inverse)
+        room = self.eta[self.basic] - self.low[self.basic]
+        room = np.clip(np.where(rates > 0.0, 1.0 - room, room), 0.0, 1.0)
+        moves = np.abs(rates) > RATE_TOL * np.abs(rates).max(initial=0.0)
+        steps = np.full(len(rates), np.inf)
+        np.divide(room, np.abs(rates), out=steps, where=moves)
+        length = min(float(steps.min(initial=np.inf)), 1.0)
+        self.eta[self.basic] += length * rates
+        self.eta[point] += change * length
+        if length == 1.0:  # it has crossed to the other side, and the vertex stays
+            self.eta[point] = self.low[point] + (0.0 if above else 1.0)
+            return
+        tied = np.flatnonzero(steps <= length)
+        leaves = int(tied[np.argmin(self.basic[tied])])
+        gone = self.basic[leaves]
+        self.eta[gone] = self.low[gone] + (1.0 if rates[leaves] > 0.0 else 0.0)
+        self.basic[leaves] = point
+        self._solve()

@@ -1,0 +1,435 @@
+"""Why a set is what it is: which calibration samples carry its threshold, and how firmly."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+import numpy as np
+
+from trustsets._common.arrays import Array, Floats
+from trustsets._common.quantiles import check_alpha, conformal_quantile
+from trustsets.engine import ScorePath
+from trustsets.errors import InputError
+from trustsets.outputs import ModelOutputs
+from trustsets.predictors.base import Predictor
+from trustsets.predictors.calibrated import Task
+from trustsets.predictors.certificate import (
+    FitsOfSample,
+    ThresholdCertificate,
+    fits_of_sample,
+    limited,
+    needs_label,
+)
+from trustsets.statistics import Observed
+from trustsets.status import Status
+
+__all__ = ["CarryingSample", "Explanation", "certify", "explain", "needs_label", "unchanged_range"]
+
+# A statistic of this share of the calibration samples or less is low, and of all but so many high.
+_LOW_SHARE = 0.25
+# Samples whose ranks differ by at most this share are similar; with fewer similar ones than this
+# many times 1 / alpha, they have no quantile of their own to speak of.
+_SIMILAR_SHARE = 0.05
+_FEW_SIMILAR = 2.0
+# Scores this near to a threshold, in standard deviations of the calibration scores, are close.
+_CLOSE = 0.1
+# Weights below this share of the largest are zero up to rounding.
+_NO_WEIGHT = 1e-9
+# What a low and a high value of a statistic means.
+_MEANINGS = {
+    "Conf": ("the classifier is unsure", "the classifier is sure"),
+    "Trust": (
+        "its features are not clearly nearer to the predicted class than to another",
+        "its features are clearly nearer to the predicted class than to any other",
+    ),
+}
+_FITS = ("own", "lower", "upper")
+
+
+@final
+@dataclass(frozen=True)
+class CarryingSample:
+    """A calibration sample whose score is part of a threshold.
+
+    Attributes
+    ----------
+    row : int or None
+        Its row among the samples given to `calibrate`; None where they are not in memory.
+    place : int
+        Its place among the calibration samples: in the order of `calibration_rows_`, or of the
+        scores (by group, for Mondrian) where the samples are not in memory.
+    score, weight : float
+        Its score, and the weight of the score in the threshold.
+    low, high : float
+        The set, or the membership of the explained class, is the same for all scores of this sample
+        between these two, the other samples as they are, and changes just beyond them. Infinite
+        where it never changes. Ties at the ends are not part of the statement.
+    lowest, highest : float
+        Between these two the threshold stays, whatever the score of this sample is.
+    """
+
+    row: int | None
+    place: int
+    score: float
+    weight: float
+    low: float
+    high: float
+    lowest: float
+    highest: float
+
+    def __str__(self) -> str:
+        name = f"place {self.place}" if self.row is None else f"row {self.row}"
+        return f"{name}: score {self.score:.4g}, weight {self.weight:.3g}; {self._range}"
+
+    @property
+    def _range(self) -> str:
+        kept = "the outcome is the same"
+        low, high = np.isfinite(self.low), np.isfinite(self.high)
+        if low and high:
+            return f"{kept} while this score is between {self.low:.4g} and {self.high:.4g}"
+        if low or high:
+            end = f"at least {self.low:.4g}" if low else f"at most {self.high:.4g}"
+            return f"{kept} while this score is {end}"
+        span = f"the threshold stays between {self.lowest:.4g} and {self.highest:.4g}"
+        return f"{kept} whatever this score is ({span})"
+
+
+@final
+@dataclass(frozen=True)
+class Explanation:
+    """Why the set of one sample is what it is; `summary` says it in words.
+
+    Attributes
+    ----------
+    classes : tuple
+        The set.
+    n_classes : int
+    alpha, threshold : float
+    status : Status
+    label : class name or None
+        The class whose membership is explained; None for the whole set.
+    label_score : float or None
+        Its score.
+    fit : {"own", "lower", "upper"}
+        The fit that decides the threshold; the last two where thresholds of groups are limited.
+    samples : tuple of CarryingSample
+        The threshold is ``sum(weight * score)`` over these, largest weights first; none where it is
+        infinite. Then no calibration score could change that, because it depends on none.
+    n_penalties : int
+        How many penalties hold in place of further samples; their scores are 0.
+    standard_threshold, standard_size : float and int
+        What STANDARD would give with the same scores.
+    close_below, close_above : int
+        Number of classes whose scores are within a tenth of a standard deviation of the calibration
+        scores below and above the threshold.
+    ranks : dict
+        Share of the calibration samples with smaller Conf and Trust, where these are in memory.
+    n_similar : int or None
+        Calibration samples whose ranks of Conf and Trust are within 5 percentage points.
+    """
+
+    classes: tuple[Any, ...]
+    n_classes: int
+    alpha: float
+    threshold: float
+    status: Status
+    label: Any
+    label_score: float | None
+    fit: str
+    samples: tuple[CarryingSample, ...]
+    n_penalties: int
+    standard_threshold: float
+    standard_size: int
+    close_below: int
+    close_above: int
+    ranks: dict[str, float]
+    n_similar: int | None
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the outcome is as it is, as clauses; the most important first."""
+        return tuple(_reasons(self))
+
+    @property
+    def summary(self) -> str:
+        """The explanation in words."""
+        because = "; ".join(self.reasons)
+        lines = [f"{self._outcome} because {because}."]
+        if self.samples:
+            others = f" ({_count(self.n_penalties, 'penalty')} with score 0 take part, too)"
+            lines.append(
+                f"The threshold of {self.threshold:.4g} is a weighted sum of the scores of "
+                f"{_count(len(self.samples), 'calibration sample')}"
+                f"{others if self.n_penalties else ''}:"
+            )
+            lines += [f"  {sample}" for sample in self.samples]
+        elif not np.isfinite(self.threshold):
+            lines.append("The threshold is infinite, and no calibration score could change that.")
+        if self.label is None and self.samples:
+            lines.append(
+                f"Classes with a score just below the threshold: {self.close_below}; just above "
+                f"it: {self.close_above}."
+            )
+        return "\n".join(lines)
+
+    @property
+    def _outcome(self) -> str:
+        if self.label is not None:
+            return f"Class {self.label} is {'' if self.label in self.classes else 'not '}in the set"
+        size = len(self.classes)
+        if size == self.n_classes:
+            return "This set is full"
+        words = {0: "is empty", 1: "has one class"}
+        return f"This set {words.get(size, f'has {size} of {self.n_classes} classes')}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; None stands for infinite numbers."""
+        words = {"status": self.status.name.lower(), "reasons": self.reasons}
+        out = asdict(self) | words | {"summary": self.summary}
+        plain: dict[str, Any] = _plain(out)
+        return plain
+
+
+def _count(number: int, noun: str) -> str:
+    """A number with its noun."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
+
+
+def _reasons(own: Explanation) -> Iterator[str]:
+    size, large = len(own.classes), len(own.classes) > 1
+    if own.label is not None:
+        side = "at most" if (own.label_score or 0.0) <= own.threshold else "above"
+        yield f"its score of {own.label_score:.4g} is {side} its threshold of {own.threshold:.4g}"
+    if own.status is not Status.EXACT or not own.samples:
+        yield own.status.sentence
+    if own.fit == "lower":
+        yield (
+            "the threshold was raised to that of the fit in which groups have a penalty, whose "
+            "guarantee is that of the sets"
+        )
+    if own.label is not None or not own.samples:
+        return
+    if size == 0:
+        yield "no class has a score at or below the threshold"
+    for name, meaning in _MEANINGS.items():
+        share = own.ranks.get(name, 0.5)
+        if large and share <= _LOW_SHARE:
+            yield f"{meaning[0]} ({1 - share:.0%} of the calibration samples have a {name} as high)"
+        elif size == 1 and share >= 1.0 - _LOW_SHARE:
+            yield f"{meaning[1]} ({share:.0%} of the calibration samples have a lower {name})"
+    yield from _compared(own)
+    if large and own.n_similar is not None and own.n_similar < _FEW_SIMILAR / own.alpha:
+        names = " and ".join(own.ranks)
+        yield f"few calibration samples ({own.n_similar}) are similar to it in {names}"
+    if large and own.close_below > 1:
+        yield f"{own.close_below} classes have scores just below the threshold"
+
+
+def _compared(own: Explanation) -> Iterator[str]:
+    """How the threshold compares with that of STANDARD."""
+    size, theirs, other = len(own.classes), own.standard_size, own.standard_threshold
+    if own.threshold == other:
+        yield "so many scores are at or below the threshold, which is that of STANDARD"
+        return
+    kind = "higher" if own.threshold > other else "lower"
+    given = "" if theirs == size else f", which would give {theirs}"
+    yield (
+        f"its threshold of {own.threshold:.4g} is {kind} than the {other:.4g} of STANDARD{given}"
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    return value if isinstance(value, bool | int | None) else str(value)
+
+
+def _fits_to_explain(
+    predictor: Predictor, sample: ModelOutputs, alpha: Any, label: Any, trust: Any
+) -> tuple[FitsOfSample, Observed, float, int | None]:
+    """Check what `explain` and `certificate` are given, and find the fits of the sample."""
+    if len(sample) != 1:
+        raise InputError(f"sample must be one sample, such as test[0]; got {len(sample)}.")
+    alpha, classes = check_alpha(alpha), predictor.classes_
+    code = None
+    if label is not None:
+        found = np.flatnonzero(classes == label)
+        if len(found) != 1:
+            raise InputError(f"label must be one of the classes; got {label!r}.")
+        code = int(found[0])
+    observed = Observed(sample, predictor.trust if trust is None else trust)
+    return fits_of_sample(predictor, observed, alpha, code), observed, alpha, code
+
+
+def certify(
+    predictor: Predictor, sample: ModelOutputs, alpha: Any, label: Any, trust: Any
+) -> ThresholdCertificate:
+    """See `Predictor.certificate`."""
+    fits = _fits_to_explain(predictor, sample, alpha, label, trust)[0]
+    return ThresholdCertificate.of(fits.deciding)
+
+
+def explain(
+    predictor: Predictor, sample: ModelOutputs, alpha: Any, label: Any, trust: Any
+) -> Explanation:
+    """See `Predictor.explain`."""
+    fits, observed, alpha, code = _fits_to_explain(predictor, sample, alpha, label, trust)
+    sets = predictor.predict_set(sample, alpha, trust=trust)
+    scoring = predictor._state().scoring(predictor.score)
+    scores, proven = scoring.matrix(sample)[0], fits.deciding.proof.threshold
+    if sets.thresholds.ndim == 1:
+        # With randomised weights, sets subtract a draw that breaks ties.
+        threshold = float(sets.thresholds[0])
+        top = int(scoring.corrected(sample).predicted_codes[0])
+        interval = _same_outcome(scores, threshold, None if predictor.allow_empty else top, code)
+    else:
+        assert code is not None
+        threshold, own = proven, float(scores[code])
+        interval = (own, np.inf) if own <= threshold else (-np.inf, own)
+    shift = threshold - proven if np.isfinite(threshold) else 0.0
+    samples = tuple(_carrying_samples(predictor, fits, interval, shift))
+    calibration = np.sort(predictor._state().learned.scores)
+    standard = conformal_quantile(calibration, alpha)
+    gaps, close = scores - threshold, _CLOSE * float(np.std(calibration))
+    ranks, n_similar = _ranks(predictor._task, observed)
+    return Explanation(
+        classes=tuple(sets.classes[sets.mask[0]].tolist()),
+        n_classes=len(scores),
+        alpha=alpha,
+        threshold=threshold,
+        status=Status(int(sets.status[0])),
+        label=label,
+        label_score=None if code is None else float(scores[code]),
+        fit=_FITS[fits.number],
+        samples=samples,
+        n_penalties=_n_penalties(fits),
+        standard_threshold=standard,
+        standard_size=int(np.count_nonzero(scores <= standard)),
+        close_below=int(np.count_nonzero((gaps <= 0.0) & (gaps >= -close))),
+        close_above=int(np.count_nonzero((gaps > 0.0) & (gaps <= close))),
+        ranks=ranks,
+        n_similar=n_similar,
+    )
+
+
+def _n_penalties(fits: FitsOfSample) -> int:
+    own = fits.deciding.sensitivity
+    return 0 if own is None else int(np.count_nonzero(own.points >= len(fits.order)))
+
+
+def _ranks(task: Task | None, observed: Observed) -> tuple[dict[str, float], int | None]:
+    """Shares of calibration samples with smaller statistics, and the number of similar samples."""
+    if task is None:
+        return {}, None
+    known = {"Conf": (task.calibration.confidence, float(observed.confidence[0]))}
+    if observed.has_trust and (observed.trust_score is None or _has_features(observed, task)):
+        known["Trust"] = task.calibration.trust, float(observed.trust[0])
+    ranks, similar = {}, np.ones(len(task.scores), np.bool_)
+    for name, (values, own) in known.items():
+        ordered = np.sort(values)
+        ranks[name] = float(np.searchsorted(ordered, own)) / len(ordered)
+        # Ties count as similar, whatever their number.
+        ends = np.array([ranks[name] - _SIMILAR_SHARE, ranks[name] + _SIMILAR_SHARE])
+        low, high = ordered[np.clip(ends * len(ordered), 0, len(ordered) - 1).astype(np.int64)]
+        similar &= (values >= low) & (values <= high)
+    return ranks, int(np.count_nonzero(similar))
+
+
+def _has_features(observed: Observed, task: Task) -> bool:
+    parts = observed.outputs, task.calibration.outputs
+    return all(part.features is not None for part in parts) and task.calibration.has_trust
+
+
+def _same_outcome(
+    scores: Floats, threshold: float, kept: int | None, code: int | None
+) -> tuple[float, float]:
+    """The thresholds, from the first up to the second, that give the same set.
+
+    `kept` is the class that a set holds that would be empty. With `code`, only the membership of
+    this class counts.
+    """
+    bounds = np.concatenate([[-np.inf], np.unique(scores), [np.inf]])
+
+    def outcome(place: int) -> Array:
+        members = scores <= bounds[place]
+        if kept is not None and not members.any():
+            members[kept] = True
+        return np.asarray(members if code is None else members[[code]])
+
+    first = int(np.searchsorted(bounds[:-1], threshold, side="right")) - 1
+    last, mine = first + 1, outcome(first)
+    while first > 0 and np.array_equal(outcome(first - 1), mine):
+        first -= 1
+    while last < len(bounds) - 1 and np.array_equal(outcome(last), mine):
+        last += 1
+    return float(bounds[first]), float(bounds[last])
+
+
+def _carrying_samples(
+    predictor: Predictor, fits: FitsOfSample, interval: tuple[float, float], shift: float
+) -> Iterator[CarryingSample]:
+    """Calibration samples of the deciding fit's threshold, the largest weights first."""
+    deciding, task = fits.deciding, predictor._task
+    if deciding.sensitivity is None:
+        return
+    points, weights = deciding.sensitivity.points, deciding.sensitivity.weights
+    order = np.argsort(-np.abs(weights), kind="stable")
+    for point, weight in zip(points[order].tolist(), weights[order].tolist(), strict=True):
+        if point >= len(fits.order) or abs(weight) <= _NO_WEIGHT * np.abs(weights).max():
+            continue
+        paths = [fit.path(point).shifted(shift) for fit in fits.fits]
+        score, place = float(deciding.scores[point]), int(fits.order[point])
+        row = None if task is None else int(task.calibration.outputs.rows[place])
+        low, high = unchanged_range(paths, score, interval)
+        yield CarryingSample(row, place, score, weight, low, high, *_span(paths))
+
+
+def _span(paths: list[ScorePath]) -> tuple[float, float]:
+    """The lowest and the highest threshold that any score gives; NaN where it is not known."""
+    places = np.unique(np.concatenate([path.scores for path in paths]))
+    ends = [
+        [end + np.inf * slope if slope else end for end, slope in _end_slopes(path)]
+        for path in paths
+    ]
+    every = limited(
+        [np.append(path.at(places), end) for path, end in zip(paths, ends, strict=True)]
+    )
+    return float(every.min()), float(every.max())
+
+
+def _end_slopes(path: ScorePath) -> Iterator[tuple[float, float]]:
+    """Thresholds at the first and the last knot, and how they change away from the others."""
+    yield float(path.values[0]), -path.slopes[0]
+    yield float(path.values[-1]), path.slopes[1]
+
+
+def unchanged_range(
+    paths: list[ScorePath], score: float, interval: tuple[float, float]
+) -> tuple[float, float]:
+    """How far a score can move, down and up, while the threshold stays in an interval.
+
+    Between the knots of the paths and the scores at which they pass an end of the interval, the
+    answer cannot change, so one score in each piece is tried.
+    """
+    found = [np.concatenate([path.scores, *map(path.reach, interval)]) for path in paths]
+    places = np.unique(np.concatenate([*found, [score]]))
+    wide = 1.0 + np.abs(places[[0, -1]])
+    ends = np.concatenate([[-np.inf], places, [np.inf]])
+    tried = np.concatenate(
+        [[places[0] - wide[0]], (places[1:] + places[:-1]) / 2.0, [places[-1] + wide[1]]]
+    )
+    thresholds = limited([path.at(tried) for path in paths])
+    changed = ~((thresholds >= interval[0]) & (thresholds < interval[1]))
+    # Piece k lies between ends k and k + 1.
+    here = int(np.searchsorted(places, score))
+    below = np.flatnonzero(changed[: here + 1])
+    above = np.flatnonzero(changed[here + 1 :])
+    low = ends[below[-1] + 1] if len(below) else -np.inf
+    high = ends[here + 1 + above[0]] if len(above) else np.inf
+    return float(low), float(high)
