@@ -18,6 +18,15 @@ def report(
         "report.html"
     ),
     title: Annotated[str, option("TEXT", "Title of the page.")] = "Coverage report",
+    slider: Annotated[
+        bool,
+        option(
+            None,
+            "Let the reader move alpha on the page. It takes longer, as models predict at some "
+            "20 alphas.",
+            "--slider/--no-slider",
+        ),
+    ] = True,
     *,
     options: ComparisonOptions,
 ) -> None:
@@ -34,6 +43,8 @@ def report(
 
     record = resolved(context)
     bar = partial(console.progress, "Evaluations")
-    found = report_files(options.comparison(), output, title=title, record=record, progress=bar)
+    found = report_files(
+        options.comparison(), output, title=title, slider=slider, record=record, progress=bar
+    )
     text = f"The report is in {output}; open it in a browser."
     console.conclude(results_record(found, record), text)

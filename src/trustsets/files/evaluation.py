@@ -169,10 +169,14 @@ def report_files(
     result: StrPath,
     *,
     title: str = "Coverage report",
+    slider: bool = True,
     record: dict[str, Any] | None = None,
     progress: Progress = no_progress,
 ) -> dict[str, Evaluation]:
-    """Evaluate as `evaluate_files` does, and write a page about it; see `write_report`."""
+    """Evaluate as `evaluate_files` does, and write a page about it; see `write_report`.
+
+    With `slider`, the page shows the models at other alphas too.
+    """
     check_output(result, (".html",), comparison.files)
     before = Snapshot(*comparison.files)
     test = _Test(comparison)
@@ -193,6 +197,7 @@ def report_files(
             "Outputs": str(comparison.outputs),
             OPTIONS_FACT: json.dumps(record or {"command": "report", "options": {}}),
         },
+        predictors=test.predictors if slider else None,
     )
     return found
 
