@@ -42,7 +42,7 @@ def report(
     from trustsets.files.evaluation import report_files, results_record
 
     record = resolved(context)
-    bar = partial(console.progress, "Evaluations")
+    bar = partial(console.progress, "Report")
     found = report_files(
         options.comparison(), output, title=title, slider=slider, record=record, progress=bar
     )

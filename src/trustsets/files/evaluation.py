@@ -183,22 +183,25 @@ def report_files(
     found = test.evaluate_all(progress)
     sets = {name: test.sets(name) for name in found}
     before.check()
-    write_report(
-        result,
-        found,
-        outputs=test.outputs,
-        sets=sets,
-        trust=test.trust,
-        title=title,
-        guarantee={
-            name: predictor.summary(sets[name]) for name, predictor in test.predictors.items()
-        },
-        details={
-            "Outputs": str(comparison.outputs),
-            OPTIONS_FACT: json.dumps(record or {"command": "report", "options": {}}),
-        },
-        predictors=test.predictors if slider else None,
-    )
+    # Models at some twenty alphas take longer than all before.
+    with progress(1) as advance:
+        write_report(
+            result,
+            found,
+            outputs=test.outputs,
+            sets=sets,
+            trust=test.trust,
+            title=title,
+            guarantee={
+                name: predictor.summary(sets[name]) for name, predictor in test.predictors.items()
+            },
+            details={
+                "Outputs": str(comparison.outputs),
+                OPTIONS_FACT: json.dumps(record or {"command": "report", "options": {}}),
+            },
+            predictors=test.predictors if slider else None,
+        )
+        advance(1)
     return found
 
 

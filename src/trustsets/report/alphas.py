@@ -75,7 +75,8 @@ def follow_alphas(
         with warnings.catch_warnings():
             # Too few samples for the smallest alphas: nobody asked for them, and full sets show it.
             warnings.simplefilter("ignore", TrustSetsWarning)
-            p, sure = p_and_confidence(predictor, source.outputs, alphas)
+            trust = source.trust if predictor.trust is None else None
+            p, sure = p_and_confidence(predictor, source.outputs, alphas, trust)
         _check_made_by(p, source, method, evaluations[method].alpha)
         counted[method] = _count(p, evaluations[method], source.outputs, alphas)
         rows = [int(row) for row in listed["methods"][method]["sets"]]
@@ -132,7 +133,10 @@ def _decimals(share: float, digits: int = 2) -> str:
 
 
 def p_and_confidence(
-    predictor: Predictor, outputs: ModelOutputs, alphas: tuple[float, ...]
+    predictor: Predictor,
+    outputs: ModelOutputs,
+    alphas: tuple[float, ...],
+    trust: Floats | None = None,
 ) -> tuple[Floats, Floats]:
     """What `predict_p` gives, (m, K), and the p-values behind confidence and credibility, (m, 2).
 
@@ -141,14 +145,18 @@ def p_and_confidence(
     """
     plain = copy.copy(predictor)
     plain.allow_empty = True
-    p = plain.predict_p(outputs, alphas)
-    ordered = -np.partition(-np.pad(p, ((0, 0), (0, 1))), 1, axis=1)
-    sure = ordered[:, [1, 0]]
-    if not predictor.allow_empty:
-        empty = np.flatnonzero(sure[:, 1] < 1.0)
+    p = plain.predict_p(outputs, alphas, trust=trust)
+    # A class that is in no set stands in for the second of one.
+    several = p if p.shape[1] > 1 else np.pad(p, ((0, 0), (1, 0)))
+    sure = np.partition(several, -2, axis=1)[:, -2:]
+    empty = np.flatnonzero(sure[:, 1] < 1.0)
+    if empty.size and not predictor.allow_empty:
+        # Bins of some methods depend on all samples that are predicted together.
+        rows = np.arange(len(outputs)) if predictor.batch_dependence else empty
+        own = None if trust is None else trust[rows]
         # At the largest alpha alone, the set of such a sample is the class that is added.
-        added = predictor.predict_p(outputs, alphas[-1:])[empty].argmax(axis=1)
-        p[empty, added] = 1.0
+        added = predictor.predict_p(outputs.take(rows), alphas[-1:], trust=own).argmax(axis=1)
+        p[empty, added[np.isin(rows, empty)]] = 1.0
     return p, sure
 
 
@@ -184,7 +192,7 @@ class _Counted:
             columns = values[inside].T.astype(np.float64)
             # Whole numbers, far below the largest that floating point holds exactly.
             found = [np.bincount(cells, weights=own, minlength=n_bins) for own in columns]
-            return np.array(found).astype(np.int64).tolist()
+            return [own.astype(np.int64).tolist() for own in found]
 
         return {"covered": sums(self.covered), "size": sums(self.sizes)}
 
@@ -243,8 +251,8 @@ def describe_p(held: NDArray[np.int64], outputs: ModelOutputs) -> list[list[Any]
     -------
     list
         For each sample the classes that are written out at any alpha by decreasing probability;
-        their `held` as one string of digits; that of the true class; and the others as pairs of
-        a number of alphas and how many classes are in the sets of so many.
+        their `held` as one string of digits; that of the true class; and how many of the others
+        are in the sets of 1, 2, ... alphas.
     """
     order = np.argsort(-outputs.probabilities, axis=1, kind="stable")
     ranked = np.take_along_axis(held, order, axis=1)
@@ -260,7 +268,7 @@ def describe_p(held: NDArray[np.int64], outputs: ModelOutputs) -> list[list[Any]
             codes[own].tolist(),
             "".join(_DIGITS[number] for number in numbers[own].tolist()),
             int(label),
-            [[i, n] for i, n in enumerate(np.bincount(others).tolist()) if i and n],
+            np.bincount(others)[1:].tolist(),
         ]
         for codes, numbers, own, label, others in zip(
             order, ranked, shown, labels, rest, strict=True

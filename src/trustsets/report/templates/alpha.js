@@ -12,9 +12,15 @@ function isMoved(method) {
 
 // ---- Colours: as in `shade` of trustsets.metrics.colours ----------------------------------
 
+// Halves go to the even number, as in Python.
+function round(value) {
+  const up = Math.round(value);
+  return up - value === 0.5 && up % 2 ? up - 1 : up;
+}
+
 function mixed(code, depth) {
   const parts = [1, 3, 5].map((i) => parseInt(code.slice(i, i + 2), 16));
-  return parts.map((part) => Math.round(255 + depth * (part - 255)));
+  return parts.map((part) => round(255 + depth * (part - 255)));
 }
 
 function ink(colour) {
@@ -53,7 +59,7 @@ function setOf(method, sample) {
   if (!isMoved(method)) return data.samples.methods[method].sets[sample];
   const [codes, held, label, rest] = data.p_values[method][sample];
   const inside = codes.filter((_, i) => parseInt(held[i], 36) > place);
-  const others = rest.reduce((sum, [number, classes]) => sum + (number > place ? classes : 0), 0);
+  const others = rest.slice(place).reduce((sum, classes) => sum + classes, 0);
   return [label > place, inside.length + others, inside.slice(0, data.alphas.most_classes)];
 }
 

@@ -179,7 +179,7 @@ function listSamples(cell, byKeyboard) {
   const panel = cell.closest(".division").querySelector(".samples");
   all(".chosen", panel.parentElement).forEach((other) => other.classList.remove("chosen"));
   cell.classList.add("chosen");
-  const shown = `${samples.length} of ${grouped(table.count[bin])} samples, the worst first`;
+  const shown = `${samples.length} of ${grouped(table.count[bin])} samples, the worst${data.alphas ? ` at α = ${data.alphas.texts[data.alphas.own]}` : ""} first`;
   const scroll = element("div", undefined, "scroll");
   scroll.append(sampleTable(method, samples));
   const close = element("button", "Close");
