@@ -26,6 +26,11 @@ FLAGS = (
 # Seconds after which a silent browser counts as hung.
 PATIENCE = 120
 KEYS = {"Enter": "\r", " ": " "}
+# Controls of the browser itself, such as a slider, know keys by these numbers.
+CODES = {"Tab": 9, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38} | {
+    "ArrowRight": 39,
+    "ArrowDown": 40,
+}
 
 
 def find_browser() -> str | None:
@@ -121,7 +126,10 @@ class Browser:
 
     def click(self, selector: str) -> None:
         """Click in the middle of an element."""
-        x, y = self._middle(selector)
+        self.click_at(*self._middle(selector))
+
+    def click_at(self, x: float, y: float) -> None:
+        """Click at a place in the window."""
         for kind in ("mousePressed", "mouseReleased"):
             self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
@@ -129,7 +137,7 @@ class Browser:
         """Press keys one after another."""
         for key in keys:
             text = {"text": KEYS[key]} if key in KEYS else {}
-            code = {"windowsVirtualKeyCode": 9} if key == "Tab" else {}
+            code = {"windowsVirtualKeyCode": CODES[key]} if key in CODES else {}
             self.send("Input.dispatchKeyEvent", type="keyDown", key=key, **text, **code)
             self.send("Input.dispatchKeyEvent", type="keyUp", key=key, **code)
 

@@ -1,6 +1,7 @@
 """What the tests of the report share."""
 
 import tempfile
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,20 @@ from trustsets.metrics import Balls, Slab
 # Names that would break a page which does not escape, or a spreadsheet.
 CLASSES = ["cat", "</script><script>alert(1)</script>", '"a" & b', "=1+1", "dog", "<b>ox</b>"]
 FAST = {"balls": Balls(n_radii=3, n_trials=5), "slab": Slab(n_directions=20), "n_bootstrap": 50}
+
+
+GRID = '.heatmap[data-table="{table}"][data-method="{method}"]'
+
+
+def cell(method, bin_number, table="conf_trust"):
+    """Selector of a cell of a heatmap."""
+    return GRID.format(table=table, method=method) + f' td[data-bin="{bin_number}"]'
+
+
+def rounded(value, digits):
+    """Halves away from zero, as in school and in JavaScript."""
+    units = int(Decimal(float(value)) * 10**digits + Decimal("0.5"))
+    return f"{Decimal(units).scaleb(-digits):f}"
 
 
 class FirstFeature:

@@ -3,31 +3,19 @@
 import csv
 import io
 import json
-from decimal import Decimal
 
 import numpy as np
 import pytest
 from matplotlib import image
-from report_cases import CLASSES
+from report_cases import CLASSES, cell, rounded
 
 from trustsets.metrics import Evaluation
 from trustsets.metrics.colours import shade
 from trustsets.report import write_report
 
-GRID = '.heatmap[data-table="{table}"][data-method="{method}"]'
 # Inside the margins of the style sheet, in CSS pixels.
 A4_WIDTH = 688
 CLASS_TABLE = "#bins-1 .bins"
-
-
-def cell(method, bin_number, table="conf_trust"):
-    return GRID.format(table=table, method=method) + f' td[data-bin="{bin_number}"]'
-
-
-def rounded(value, digits):
-    """Halves away from zero, as in school and in JavaScript."""
-    units = int(Decimal(float(value)) * 10**digits + Decimal("0.5"))
-    return f"{Decimal(units).scaleb(-digits):f}"
 
 
 def expected_tip(table, i):

@@ -22,6 +22,15 @@ def report(
         bool,
         option(None, "Search for under-covered regions; takes seconds a method.", "--regions"),
     ] = False,
+    slider: Annotated[
+        bool,
+        option(
+            None,
+            "Let the reader move alpha on the page. It takes longer, as models predict at some "
+            "20 alphas.",
+            "--slider/--no-slider",
+        ),
+    ] = True,
     *,
     options: ComparisonOptions,
 ) -> None:
@@ -37,9 +46,15 @@ def report(
     from trustsets.files.evaluation import report_files, results_record
 
     record = resolved(context)
-    bar = partial(console.progress, "Evaluations")
+    bar = partial(console.progress, "Report")
     found = report_files(
-        options.comparison(), output, title=title, regions=regions, record=record, progress=bar
+        options.comparison(),
+        output,
+        title=title,
+        regions=regions,
+        slider=slider,
+        record=record,
+        progress=bar,
     )
     text = f"The report is in {output}; open it in a browser."
     console.conclude(results_record(found, record), text)

@@ -8,6 +8,7 @@ from trustsets._common.arrays import Floats
 from trustsets.errors import InputError
 from trustsets.metrics.result import Evaluation
 from trustsets.outputs import ModelOutputs
+from trustsets.predictors import Predictor
 from trustsets.report.samples import SampleSource
 from trustsets.report.verdict import ONE_METHOD
 from trustsets.sets import PredictionSets
@@ -67,12 +68,16 @@ def check_samples(
     sets: PredictionSets | Mapping[str, PredictionSets] | None,
     trust: SupportsTrust | Floats | None,
     most: int,
+    predictors: Predictor | Mapping[str, Predictor] | None = None,
 ) -> SampleSource | None:
     """Where listed samples come from, or None where neither outputs nor sets are given."""
+    movers = _check_predictors(evaluations, predictors)
     if (outputs is None) != (sets is None):
         missing = "outputs" if outputs is None else "sets"
         raise InputError(f"listing samples needs both outputs= and sets=; {missing}= is missing.")
     if outputs is None or sets is None:
+        if movers:
+            raise InputError("predictors= needs outputs= and sets= too; pass what was evaluated.")
         return None
     if most < 1:
         raise InputError(f"samples_per_cell must be 1 or more; got {most}.")
@@ -88,7 +93,28 @@ def check_samples(
         )
     own = {name: _check_sets(name, given[name], outputs, evaluations[name]) for name in given}
     values = None if trust is None else Observed(outputs, trust).trust
-    return SampleSource(outputs, own, values, most)
+    return SampleSource(outputs, own, values, most, movers)
+
+
+def _check_predictors(
+    evaluations: Mapping[str, Evaluation], predictors: Predictor | Mapping[str, Predictor] | None
+) -> dict[str, Predictor]:
+    """Predictors by method; some methods may have none."""
+    if isinstance(predictors, Predictor):
+        only = len(evaluations) == 1
+        predictors = dict.fromkeys(evaluations if only else (ONE_METHOD,), predictors)
+    given = {str(name): item for name, item in (predictors or {}).items()}
+    unknown = [name for name in given if name not in evaluations]
+    if unknown:
+        raise InputError(
+            f"predictors names {unknown}, but the methods are {list(evaluations)}; use their names."
+        )
+    for name, item in given.items():
+        if not isinstance(item, Predictor):
+            raise InputError(
+                f"predictors[{name!r}] must be a calibrated predictor; got {type(item).__name__}."
+            )
+    return given
 
 
 def _check_sets(

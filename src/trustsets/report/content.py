@@ -28,6 +28,7 @@ __all__ = [
     "BinList",
     "Division",
     "Glance",
+    "averages",
     "bin_lists",
     "division_names",
     "divisions",
@@ -121,16 +122,25 @@ def _mark(low: bool, few: bool) -> str:
 
 @dataclass(frozen=True)
 class Glance:
-    """Rows of the table of methods that belong together; a cell is its text and its interval."""
+    """Rows of the table of methods that belong together; a cell is its text and its interval.
+
+    Those that `moves` follow the slider over alpha.
+    """
 
     title: str
     rows: list[GlanceRow]
+    moves: bool = False
 
 
 def glance(evaluations: Evaluations, names: Sequence[str]) -> list[Glance]:
     """The table of methods: averages first, then the gaps of the named divisions."""
-    rows = [(NUMBERS[name].title, _cells(evaluations, name)) for name in _AVERAGES]
-    return [Glance("On average", rows), *(_gaps(evaluations, name) for name in names)]
+    first = Glance("On average", averages(evaluations), moves=True)
+    return [first, *(_gaps(evaluations, name) for name in names)]
+
+
+def averages(evaluations: Evaluations) -> list[GlanceRow]:
+    """Coverage and sizes of the sets of each method."""
+    return [(NUMBERS[name].title, _cells(evaluations, name)) for name in _AVERAGES]
 
 
 def other_measures(evaluations: Evaluations) -> Glance | None:

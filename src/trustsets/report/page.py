@@ -21,11 +21,13 @@ from trustsets.metrics.colours import METHODS, PALETTES, deepest_coverage
 from trustsets.metrics.plain import to_plain
 from trustsets.metrics.result import Evaluation
 from trustsets.outputs import ModelOutputs
+from trustsets.predictors import Predictor
 from trustsets.report import content
+from trustsets.report.alphas import follow_alphas
 from trustsets.report.audit_part import audit_part
 from trustsets.report.charts import ball_chart, gap_chart, size_chart
 from trustsets.report.checks import check_evaluations, check_samples
-from trustsets.report.samples import MOST_CLASSES, list_samples
+from trustsets.report.samples import MOST_CLASSES, SampleSource, list_samples
 from trustsets.report.verdict import ONE_METHOD, verdict
 from trustsets.sets import PredictionSets
 from trustsets.statistics import SupportsTrust
@@ -46,6 +48,7 @@ def write_report(
     details: Mapping[str, Any] | None = None,
     date: str | None = None,
     samples_per_cell: int = 20,
+    predictors: Predictor | Mapping[str, Predictor] | None = None,
 ) -> Path:
     """Write evaluations as one HTML page that needs no network.
 
@@ -76,6 +79,10 @@ def write_report(
         Shown as given. By default there is none, so that the page depends on its input alone.
     samples_per_cell : int
         Most samples listed for one cell.
+    predictors : predictor, or mapping of method name to predictor, optional
+        What made the sets. With them, the page has a slider over some 20 alphas up to 0.5, which
+        moves heatmaps, averages, set sizes and the sets of listed samples, and it lists p-values.
+        It needs `outputs` and `sets`. Methods without a predictor stay at their alpha.
 
     Returns
     -------
@@ -107,20 +114,21 @@ def write_report(
     if not target.parent.is_dir():
         raise InputError(f"path must lie in a folder that exists; {target.parent} does not.")
     own = check_evaluations(evaluations)
-    source = check_samples(own, outputs, sets, trust, samples_per_cell)
+    source = check_samples(own, outputs, sets, trust, samples_per_cell, predictors)
     facts = _facts(own, details, date)
     numbers = {
         "title": title,
         "facts": dict(facts),
         "metrics": {method: to_plain(item.metrics) for method, item in own.items()},
         "evaluations": {method: item.to_dict() for method, item in own.items()},
-        "samples": None if source is None else list_samples(own, content.grid_names(own), source),
+        **_samples(own, source),
     }
     page = _template().render(
         title=title,
         facts=facts,
         guarantees=_guarantees(guarantee, own),
         lists_samples=source is not None,
+        alphas=numbers["alphas"],
         samples_per_cell=samples_per_cell,
         data=htmlsafe_json_dumps(numbers, allow_nan=False, separators=(",", ":")),
         **_words(next(iter(own.values()))),
@@ -135,6 +143,19 @@ def write_report(
         # Names of files may hold bytes that are no text.
         temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
     return target
+
+
+def _samples(evaluations: Mapping[str, Evaluation], source: SampleSource | None) -> dict[str, Any]:
+    """Listed samples, and the numbers and p-values at other alphas; None for what is not given."""
+    found: dict[str, Any] = dict.fromkeys(("samples", "alphas", "p_values"))
+    if source is not None:
+        names = content.grid_names(evaluations)
+        found["samples"] = list_samples(evaluations, names, source)
+        if source.predictors:
+            found["alphas"], found["p_values"] = follow_alphas(
+                evaluations, names, found["samples"], source
+            )
+    return found
 
 
 def _words(first: Evaluation) -> dict[str, Any]:
@@ -183,9 +204,12 @@ def _assets() -> dict[str, Any]:
     folder = resources.files("trustsets.report") / "templates"
     texts = {
         name.replace(".", "_"): (folder / name).read_text(encoding="utf-8")
-        for name in ("report.css", "dark.css", "report.js")
+        for name in ("report.css", "dark.css", "alpha.js", "report.js")
     }
-    digest = hashlib.sha256(texts["report_js"].encode("utf-8")).digest()
+    # One function around both files: what they define is out of reach of other scripts.
+    script = "".join(("(() => {\n", texts.pop("alpha_js"), texts.pop("report_js"), "})();\n"))
+    texts["script"] = script
+    digest = hashlib.sha256(script.encode("utf-8")).digest()
     # These files are ours; everything else that reaches the page is escaped.
     return {name: Markup(text) for name, text in texts.items()} | {
         "script_digest": base64.b64encode(digest).decode("ascii"),

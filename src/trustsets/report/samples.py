@@ -1,7 +1,7 @@
 """The worst samples of every heatmap cell, as plain data."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
@@ -12,6 +12,7 @@ from trustsets.metrics.bins import BinTable
 from trustsets.metrics.inference import Ints
 from trustsets.metrics.result import Evaluation
 from trustsets.outputs import ModelOutputs
+from trustsets.predictors import Predictor
 from trustsets.sets import PredictionSets
 
 __all__ = ["MOST_CLASSES", "SampleSource", "list_samples", "worst_first"]
@@ -23,12 +24,13 @@ MOST_CLASSES = 12
 @final
 @dataclass(frozen=True, eq=False)
 class SampleSource:
-    """Where listed samples come from: checked outputs, and the sets of each method."""
+    """Where listed samples come from: checked outputs, the sets and predictors of methods."""
 
     outputs: ModelOutputs
     sets: Mapping[str, PredictionSets]
     trust: Floats | None
     most: int
+    predictors: Mapping[str, Predictor] = field(default_factory=dict)
 
 
 def worst_first(evaluation: Evaluation, label_probability: Floats) -> Ints:
