@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,14 @@ class Learned(ABC):
     @abstractmethod
     def prepare(self, alpha: float) -> object:
         """Compute what all thresholds at this alpha have in common, and keep it."""
+
+    def with_samples(self, added: Task) -> Self | None:
+        """The same with more samples; None where all must be learned again."""
+        return None
+
+    def without_samples(self, gone: Task) -> Self | None:
+        """The same without some of the samples; None where all must be learned again."""
+        return None
 
 
 @final

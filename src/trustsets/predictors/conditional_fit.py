@@ -1,18 +1,19 @@
 """The calibration problem of CONDITIONAL, and the quantile fits made of it."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Floats
+from trustsets._common.arrays import Codes, Floats
 from trustsets._common.draws import Stream, row_uniforms
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
 from trustsets.basis import Basis, BasisChoice, Classes, FittedBasis, choose_basis
 from trustsets.engine import QuantileModel, fit_quantile_process, fit_quantiles
+from trustsets.engine.refit import near_points, refit_quantiles
 from trustsets.errors import InputError
 from trustsets.predictors.calibrated import Learned, Task
 from trustsets.predictors.candidates import (
@@ -21,6 +22,7 @@ from trustsets.predictors.candidates import (
     candidate_thresholds,
     spread_rows,
 )
+from trustsets.predictors.updating import equal_ranges, knows_groups, places_of
 from trustsets.statistics import Observed
 from trustsets.status import Status
 
@@ -37,6 +39,8 @@ TIE_SPREAD = 1e-5
 # Fits that are kept, each with its landmarks; and alphas that are fitted one by one.
 _MOST_FITS = 24
 _FEW_ALPHAS = 8
+# A sample to forget is found if its row and score agree with the kept ones up to this share.
+_SAME_TOL = 1e-9
 _STORED = {"group_penalty": "restraint"}
 
 
@@ -63,6 +67,11 @@ class ConditionalLearned(Learned):
         # Not a field: fits are not stored, but made again, to the same bits, when first needed.
         return {}
 
+    @cached_property
+    def _starts(self) -> dict[tuple[float, float], Codes]:
+        # Points near the fits that were made before samples came or went, from which to begin.
+        return {}
+
     @classmethod
     def of(
         cls,
@@ -78,11 +87,7 @@ class ConditionalLearned(Learned):
             basis = choice.basis
         fitted = task.fit(basis if classes is None else basis + classes)
         phi = fitted.design(task.calibration)
-        if phi.shape[0] < phi.shape[1]:
-            raise InputError(
-                f"{phi.shape[0]} calibration samples cannot determine {phi.shape[1]} basis "
-                "functions; use a smaller basis or more samples."
-            )
+        _check_enough(*phi.shape)
         scores = _spread(task, tie_spread)
         # Sorted, so that the fit cannot depend on the order in which the samples came.
         order = np.lexsort((*phi.T, scores))
@@ -139,7 +144,11 @@ class ConditionalLearned(Learned):
         if key not in self._fits:
             while len(self._fits) >= _MOST_FITS:
                 self._fits.pop(next(iter(self._fits)))
-            self._fits[key] = fit_quantiles(*self._points(group_penalty), alpha=alpha)
+            points, near = self._points(group_penalty), self._starts.pop(key, None)
+            if near is None:
+                self._fits[key] = fit_quantiles(*points, alpha=alpha)
+            else:
+                self._fits[key] = refit_quantiles(*points, alpha, near)
         return self._fits[key]
 
     def _points(self, group_penalty: float) -> tuple[Floats, Floats]:
@@ -151,6 +160,48 @@ class ConditionalLearned(Learned):
             penalty = np.vstack([penalty, group_penalty * self.group_penalty])
         rows = np.vstack([self.phi, penalty, -penalty])
         return rows, np.concatenate([self.scores, np.zeros(2 * len(penalty))])
+
+    def with_samples(self, added: Task) -> Self | None:
+        """Insert more samples; None where the basis has no functions for their groups."""
+        if not knows_groups(self.basis, added.calibration):
+            return None
+        phi, scores = self._sorted_points(added)
+        places = equal_ranges(_keys(self.phi, self.scores), _keys(phi, scores))[0]
+
+        def moved(numbers: Codes) -> Codes:
+            return numbers + np.searchsorted(places, numbers, side="right")
+
+        rows = np.insert(self.phi, places, phi, axis=0)
+        return self._changed(rows, np.insert(self.scores, places, scores), moved)
+
+    def without_samples(self, gone: Task) -> Self:
+        """Take out some samples."""
+        _check_enough(len(self.phi) - len(gone.scores), self.phi.shape[1])
+        wanted = _keys(*self._sorted_points(gone))
+        places = places_of(_keys(self.phi, self.scores), wanted, _SAME_TOL)
+
+        def moved(numbers: Codes) -> Codes:
+            left = numbers[~np.isin(numbers, places)]
+            return left - np.searchsorted(places, left)
+
+        rows = np.delete(self.phi, places, axis=0)
+        return self._changed(rows, np.delete(self.scores, places), moved)
+
+    def _sorted_points(self, task: Task) -> tuple[Floats, Floats]:
+        """Rows and scores of samples, in the order of the calibration problem."""
+        phi, scores = self.basis.design(task.calibration), _spread(task, self.tie_spread)
+        order = np.lexsort((*phi.T, scores))
+        return phi[order], scores[order]
+
+    def _changed(self, phi: Floats, scores: Floats, moved: Callable[[Codes], Codes]) -> Self:
+        """The same with other points; `moved` gives the new numbers of old points."""
+        new, n = replace(self, phi=phi, scores=scores), len(self.phi)
+        starts = self._starts | {key: near_points(fit) for key, fit in self._fits.items()}
+        for key, near in starts.items():
+            # Those that stand for penalties follow the others.
+            own, others = near[near < n], near[near >= n]
+            new._starts[key] = np.concatenate([moved(own), others + len(phi) - n])
+        return new
 
     @property
     def _limits(self) -> list[tuple[float, float]]:
@@ -250,6 +301,19 @@ class ConditionalLearned(Learned):
         """Rebuild from `to_state`."""
         names = {stored: name for name, stored in _STORED.items()}
         return cls(**{names.get(name, name): value for name, value in state.items()})
+
+
+def _check_enough(n: int, width: int) -> None:
+    if n < width:
+        raise InputError(
+            f"{n} calibration samples cannot determine {width} basis functions; use a smaller "
+            "basis or more samples."
+        )
+
+
+def _keys(phi: Floats, scores: Floats) -> list[Floats]:
+    """What the points of the calibration problem are sorted by, the first key first."""
+    return [scores, *phi.T[::-1]]
 
 
 def _spread(task: Task, tie_spread: float) -> Floats:
