@@ -366,6 +366,46 @@ class Predictor(BaseEstimator, ABC):
             gone, kept = kept.take(numbers), kept.minus(numbers)
         return self._replace(state.learned.without_samples(gone), kept, gone, -1)
 
+    def adapt(self, unlabelled: ModelOutputs, *, shift: str = "label") -> "Predictor":
+        """Return a predictor for samples with other class shares than those of calibration.
+
+        The shares are estimated from the outputs of unlabelled samples, and each calibration sample
+        gets the ratio of new to old share of its class as weight. That is right if the outputs
+        given the class have stayed the same (label shift); `adapt` warns where the outputs speak
+        against it. `shares_` of the new predictor has the estimates with intervals. This predictor
+        does not change.
+
+        Where coverage holds given each class, as with ``MondrianConformal(by="class")`` or
+        ``per_class=True``, it holds for all class shares, without weights and estimates. Adapted
+        sets are often smaller.
+
+        Parameters
+        ----------
+        unlabelled : ModelOutputs
+            New samples, hundreds or more; labels are not used.
+        shift : "label"
+            What has changed: the shares of the classes.
+
+        Examples
+        --------
+        >>> from trustsets import ModelOutputs, StandardConformal
+        >>> rng = np.random.default_rng(0)
+        >>> def draw(shares, n):
+        ...     labels = rng.choice(3, p=shares, size=n)
+        ...     logits = rng.normal(size=(n, 3)) + 2.0 * np.eye(3)[labels]
+        ...     return ModelOutputs(logits=2.0 * logits, labels=labels)
+        >>> predictor = StandardConformal().calibrate(draw([0.6, 0.3, 0.1], 2000))
+        >>> predictor.adapt(draw([0.1, 0.3, 0.6], 2000)).shares_.shares.round(1)
+        array([0.1, 0.3, 0.6])
+        """
+        from trustsets.predictors.shift import adapted
+
+        if shift != "label":
+            raise InputError(f'shift must be "label" (other class shares); got {shift!r}.')
+        state = self._state()
+        _check_same_kind(state, unlabelled)
+        return adapted(self, self._kept_task(), unlabelled)
+
     def _trust_of(self, trust: Any) -> Any:
         return self.trust if trust is None else trust
 

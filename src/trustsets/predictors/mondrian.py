@@ -90,7 +90,7 @@ class MondrianLearned(Learned):
 
     def with_samples(self, added: Task) -> Self | None:
         """Insert the scores of more samples; None where one is in no known cell."""
-        cells = self._cells(added)
+        cells = self.cells_of(added)
         if (cells < 0).any():
             return None
         joined = np.concatenate([self._own_cells, cells])
@@ -101,7 +101,7 @@ class MondrianLearned(Learned):
     def without_samples(self, gone: Task) -> Self:
         """Take out the scores of some samples."""
         own = self._own_cells
-        places = places_of([own, self.scores], [self._cells(gone), gone.scores])
+        places = places_of([own, self.scores], [self.cells_of(gone), gone.scores])
         left, n_cells = np.delete(own, places), self.start.size - 1
         return self.of(self.partition, left, n_cells, np.delete(self.scores, places))
 
@@ -110,7 +110,7 @@ class MondrianLearned(Learned):
         """Cell of each score."""
         return np.repeat(np.arange(self.start.size - 1), np.diff(self.start))
 
-    def _cells(self, task: Task) -> Codes:
+    def cells_of(self, task: Task) -> Codes:
         """Cells of the samples of a task."""
         if self.partition is None:
             return task.calibration.outputs.require_labels("calibrate")

@@ -243,7 +243,7 @@ def equal_ranges(keys: Sequence[Array], wanted: Sequence[Array]) -> tuple[Codes,
 def _bisect(keys: Array, values: Array, low: Codes, high: Codes, after: bool) -> Codes:
     """Places of values in keys that increase from each `low` to its `high`."""
     low, high = low.copy(), high.copy()
-    while (low < high).any():
+    for _ in range(int(keys.size).bit_length()):
         middle = np.minimum((low + high) // 2, keys.size - 1)
         is_before = keys[middle] <= values if after else keys[middle] < values
         is_before &= low < high
