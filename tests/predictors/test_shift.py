@@ -82,10 +82,9 @@ def test_conditional_sets_are_those_of_weighted_linear_programs(basis, monkeypat
             row = learned.basis.design_for(_observed(test.take([i])), np.array([y]))[0]
             exact = program_threshold(rows, scores, weights, row, (NEW / OLD)[y], 0.2)
             assert sets.mask[i, y] == (matrix[i, y] <= exact + 1e-9)
-            if matrix[i, y] > sets.thresholds[i, y]:
-                assert matrix[i, y] > exact
-            elif np.isfinite(exact) and matrix[i, y] > exact - 0.05:
-                np.testing.assert_allclose(sets.thresholds[i, y], exact, atol=0.06)
+            long_row = (NEW / OLD)[y] * row[None]
+            [(found, _)] = adapted.state_.learned.weighted.thresholds(long_row, (0.2,))
+            np.testing.assert_allclose(found[0] / (NEW / OLD)[y], exact, rtol=1e-7, atol=1e-9)
     assert 0 < sets.mask.sum() < 18
 
 
@@ -97,7 +96,7 @@ def _observed(outputs):
 
 def test_weights_of_conditional_are_copies(monkeypatch):
     """A whole weight on a sample is as many copies of it."""
-    calibration, test = draw([0.5, 0.25, 0.25], 400, 3), draw(NEW, 60, 4)
+    calibration, test = draw([0.5, 0.25, 0.25], 400, 3), draw(NEW, 800, 4)
     counts = np.array([1, 3, 2])
     tuning = draw(OLD, 100, 5)
     predictor = ConditionalConformal(basis=RANKS, allow_empty=True)
@@ -114,6 +113,25 @@ def test_weights_of_conditional_are_copies(monkeypatch):
         # A new sample of weight 2 is one whose row is twice as long.
         exact = model.thresholds(counts[y] * phi).values / counts[y]
         np.testing.assert_array_equal(sets.mask[:, y], matrix[:, y] <= exact + 1e-9)
+    # The case is real: without weights the sets are others.
+    assert (sets.mask != predictor.predict_set(test, 0.1).mask).any()
+
+
+@pytest.mark.parametrize("by_site", [False, True])
+def test_each_sample_has_the_weight_of_its_own_label(by_site, monkeypatch):
+    calibration, test = draw(OLD, 300, 6), draw(NEW, 20, 7)
+    predictor = MondrianConformal(by=Groups("site")) if by_site else StandardConformal()
+    predictor.calibrate(calibration)
+    thresholds = adapt_to(monkeypatch, predictor, known_shares(OLD, NEW)).predict_set(test, 0.1)
+    ratio, scores = NEW / OLD, predictor._kept_task().scores
+    for i in range(20):
+        same = calibration.groups["site"] == test.groups["site"][i]
+        own = same if by_site else np.ones(300, bool)
+        weights = ratio[calibration.codes[own]]
+        for y in range(3):
+            goal = 0.9 * (weights.sum() + ratio[y]) - 1e-9
+            reached = [s for s in scores[own] if weights[scores[own] <= s].sum() >= goal]
+            assert thresholds.thresholds[i, y] == min(reached)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -219,6 +237,10 @@ def test_an_adapted_predictor_is_saved_and_says_what_it_promises(tmp_path):
         np.testing.assert_array_equal(again.shares_.shares, adapted.shares_.shares)
         with pytest.raises(InputError, match="original"):
             adapted.calibrate(calibration)
+        with pytest.raises(InputError, match="original"):
+            adapted.update(test)
+        with pytest.raises(InputError, match="original"):
+            adapted.forget(slice(0, 3))
 
 
 def test_classes_without_samples_or_without_a_share_do_no_harm():

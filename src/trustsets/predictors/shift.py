@@ -43,6 +43,7 @@ from trustsets.predictors.shares import ClassShares, estimate_shares
 from trustsets.predictors.standard import StandardConformal, StandardLearned
 from trustsets.predictors.thresholds import SampleThresholds, side_by_side
 from trustsets.predictors.tuning import Method
+from trustsets.predictors.updating import KeptSamples
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
 from trustsets.statistics import Observed, SupportsTrust
@@ -233,7 +234,7 @@ def adapted(predictor: Predictor, task: Task, unlabelled: ModelOutputs) -> Adapt
         allow_empty=predictor.allow_empty,
         random_state=state.seed,
     )
-    new.state_ = replace(state, learned=learned)
+    new.state_, new._kept = replace(state, learned=learned), KeptSamples.of(task)
     return new
 
 
