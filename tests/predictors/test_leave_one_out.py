@@ -62,7 +62,7 @@ def test_leaving_out_equals_calibrating_on_the_others(make, seed, digits):
     predictor = make().calibrate(some(seed, 50, digits))
     alphas = (0.1, 0.3)
     sets = predictor.leave_one_out(alphas)
-    task = predictor._task
+    task = predictor._kept_task()
     # The slow way: learn all anew for each sample.
     slow = Predictor._thresholds_without(predictor, predictor.state_.learned, task, alphas)
     expected = sets_of(predictor, predictor.state_, task.calibration, slow, alphas)

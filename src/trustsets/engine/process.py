@@ -32,7 +32,7 @@ from trustsets.engine.result import Thresholds
 from trustsets.engine.vertex import Certificate, Vertex, certify
 from trustsets.errors import InputError
 
-__all__ = ["QuantileProcess", "default_alphas", "fit_quantile_process"]
+__all__ = ["QuantileProcess", "default_alphas", "fit_quantile_process", "is_unique"]
 
 UNIQUE_TOL = 1e-7
 """An optimal vertex is unique if no dual value comes this close to a bound of its box."""
@@ -176,12 +176,12 @@ def fit_quantile_process(
 def _fit(problem: Problem, start: IntArray | None) -> _Fit:
     """Fit one alpha, from the basic points of the alpha before if there are some."""
     model = None if start is None else make_model(problem, refit_vertex(problem, start))
-    if model is None or not model.certificate.holds or not _is_unique(model._vertex, problem):
+    if model is None or not model.certificate.holds or not is_unique(model._vertex, problem):
         model = fit_problem(problem)
     return _Fit(model._problem, model._vertex.basic_points, model.certificate, model._resolution)
 
 
-def _is_unique(vertex: Vertex, problem: Problem) -> bool:
+def is_unique(vertex: Vertex, problem: Problem) -> bool:
     """Whether all dual values lie clearly inside their box, so that no other vertex is optimal."""
     copies = problem.copies[vertex.basic_points]
     low, high = -problem.alpha * copies, (1.0 - problem.alpha) * copies

@@ -7,9 +7,11 @@ from trustsets.predictors.conditional import ConditionalConformal
 from trustsets.predictors.mondrian import MondrianConformal
 from trustsets.predictors.oracle import oracle_sets
 from trustsets.predictors.related import PluginConformal, atypicality_groups
+from trustsets.predictors.shift import AdaptedConformal
 from trustsets.predictors.standard import StandardConformal
 
 __all__ = [
+    "AdaptedConformal",
     "ClusteredConformal",
     "ConditionalConformal",
     "InterpolatedConformal",

@@ -55,6 +55,13 @@ from trustsets.predictors.tuning import (
     resolve_temperature,
     tuning_split,
 )
+from trustsets.predictors.updating import (
+    KeptSamples,
+    changed_state,
+    read_numbers,
+    task_of,
+    with_new_rows,
+)
 from trustsets.recalibration import TemperatureScaling
 from trustsets.scores import Score
 from trustsets.sets import PredictionSets
@@ -84,7 +91,7 @@ class Predictor(BaseEstimator, ABC):
     trust: SupportsTrust | None = None
     randomized: bool = False
     state_: Calibrated
-    _task: Task | None = None
+    _kept: KeptSamples | None = None
 
     @abstractmethod
     def _method(self) -> Method:
@@ -218,7 +225,7 @@ class Predictor(BaseEstimator, ABC):
             class_facts=facts,
         )
         facts.warn(state.classes, each_class=method.covers_each_class)
-        self.state_, self._task = state, task
+        self.state_, self._kept = state, KeptSamples.of(task)
         return self
 
     def predict_set(
@@ -355,18 +362,142 @@ class Predictor(BaseEstimator, ABC):
 
         return relearn(task, thresholds)
 
-    def _kept_task(self) -> Task:
+    def _samples(self) -> KeptSamples:
         """The calibration samples, which are kept in memory only."""
         self._state()
-        if self._task is None:
+        if self._kept is None:
             raise NotCalibratedError(
                 "files and copies do not hold the calibration samples; call calibrate with them."
             )
-        return self._task
+        return self._kept
+
+    def _kept_task(self) -> Task:
+        """The calibration samples as one task."""
+        task = self._samples().whole()
+        self._kept = KeptSamples.of(task)
+        return task
 
     def __getstate__(self) -> Any:
         # Copies in other processes answer for new samples; they need no calibration samples.
-        return {**super().__getstate__(), "_task": None}
+        return {**super().__getstate__(), "_kept": None}
+
+    def update(self, more: ModelOutputs, *, trust: Any = None) -> Self:
+        """Add labelled samples to those that thresholds are computed from.
+
+        Sets are then those of a new calibration on all the samples, exactly, but it takes less
+        time: fits start from the present ones when the next sets are asked for. Temperature,
+        class biases, bin edges, the chosen basis, its ranks and ranges, and everything else that
+        was tuned stay as they are until `calibrate` is called again. So do the doubts of `summary`
+        about the order of the columns.
+
+        A loaded predictor can be updated, too. Only groups that calibration lacked, and
+        `ClusteredConformal` and `RankCalibratedConformal`, need the calibration samples in memory.
+
+        Parameters
+        ----------
+        more : ModelOutputs
+            Samples with labels. Those without `rows` are numbered after the ones there are.
+        trust : array of shape (m,), optional
+            As in `calibrate`.
+
+        Examples
+        --------
+        A window of the last 100 samples:
+
+        >>> from trustsets import ModelOutputs, StandardConformal
+        >>> rng = np.random.default_rng(0)
+        >>> logits = rng.normal(size=(120, 5))
+        >>> labels = (logits + rng.gumbel(size=(120, 5))).argmax(axis=1)
+        >>> outputs = ModelOutputs(logits=logits, labels=labels)
+        >>> predictor = StandardConformal().calibrate(outputs.take(slice(0, 100)))
+        >>> newer = outputs.take(slice(100, 120))
+        >>> predictor.update(newer).forget(slice(0, 20)).calibration_rows_[[0, -1]]
+        array([ 20, 119])
+        """
+        state, kept = self._state(), self._kept
+        _check_same_kind(state, more)
+        added = task_of(state, self.score, with_new_rows(state, kept, more), self._trust_of(trust))
+        kept = None if kept is None else kept.plus(added)
+        return self._replace(state.learned.with_samples(added), kept, added, 1)
+
+    def forget(self, rows: Any, *, trust: Any = None) -> Self:
+        """Remove samples from those that thresholds are computed from.
+
+        As with `update`, sets are then exactly those of a new calibration on the rest, and what
+        was tuned stays as it is.
+
+        Parameters
+        ----------
+        rows : array of int or bool, slice, or ModelOutputs
+            Numbers of the samples in the order of `calibration_rows_`, in which those of `update`
+            come last. A loaded predictor does not hold its samples: give them again then, as
+            ModelOutputs with their labels.
+        trust : array, optional
+            Trust of the samples given as ModelOutputs, where it is known already.
+        """
+        state, kept = self._state(), self._kept
+        if isinstance(rows, ModelOutputs):
+            _check_same_kind(state, rows)
+            gone = task_of(state, self.score, rows, self._trust_of(trust))
+            kept = None if kept is None else kept.minus(kept.find(gone))
+        else:
+            kept, numbers = self._samples(), read_numbers(rows, state.n)
+            if not numbers.size:
+                return self
+            gone, kept = kept.take(numbers), kept.minus(numbers)
+        return self._replace(state.learned.without_samples(gone), kept, gone, -1)
+
+    def adapt(self, unlabelled: ModelOutputs, *, shift: str = "label") -> "Predictor":
+        """Return a predictor for samples with other class shares than those of calibration.
+
+        The shares are estimated from the outputs of unlabelled samples, and each calibration sample
+        gets the ratio of new to old share of its class as weight. That is right if the outputs
+        given the class have stayed the same (label shift); `adapt` warns where the outputs speak
+        against it. `shares_` of the new predictor has the estimates with intervals. This predictor
+        does not change.
+
+        Where coverage holds given each class, as with ``MondrianConformal(by="class")`` or
+        ``per_class=True``, it holds for all class shares, without weights and estimates. Adapted
+        sets are often smaller.
+
+        Parameters
+        ----------
+        unlabelled : ModelOutputs
+            New samples, hundreds or more; labels are not used.
+        shift : "label"
+            What has changed: the shares of the classes.
+
+        Examples
+        --------
+        >>> from trustsets import ModelOutputs, StandardConformal
+        >>> rng = np.random.default_rng(0)
+        >>> def draw(shares, n):
+        ...     labels = rng.choice(3, p=shares, size=n)
+        ...     logits = rng.normal(size=(n, 3)) + 2.0 * np.eye(3)[labels]
+        ...     return ModelOutputs(logits=2.0 * logits, labels=labels)
+        >>> predictor = StandardConformal().calibrate(draw([0.6, 0.3, 0.1], 2000))
+        >>> predictor.adapt(draw([0.1, 0.3, 0.6], 2000)).shares_.shares.round(1)
+        array([0.1, 0.3, 0.6])
+        """
+        from trustsets.predictors.shift import adapted
+
+        if shift != "label":
+            raise InputError(f'shift must be "label" (other class shares); got {shift!r}.')
+        state = self._state()
+        _check_same_kind(state, unlabelled)
+        return adapted(self, self._kept_task(), unlabelled)
+
+    def _trust_of(self, trust: Any) -> Any:
+        return self.trust if trust is None else trust
+
+    def _replace(
+        self, learned: Learned | None, kept: KeptSamples | None, task: Task, sign: int
+    ) -> Self:
+        """Take what was learned from other samples, or learn it from all of them."""
+        if learned is None:
+            learned = self._learn((self._samples() if kept is None else kept).whole())
+        self.state_, self._kept = changed_state(self._state(), learned, task, sign), kept
+        return self
 
     def predict_p(self, outputs: ModelOutputs, alphas: Any = None, *, trust: Any = None) -> Floats:
         """P-values of all classes, shape (m, K): the alpha at which each class leaves the set.

@@ -81,6 +81,14 @@ class Learned(ABC):
         """The same with what makes `prepare` fast for the alphas that it was called with."""
         return self
 
+    def with_samples(self, added: Task) -> Self | None:
+        """The same with more samples; None where all must be learned again."""
+        return None
+
+    def without_samples(self, gone: Task) -> Self | None:
+        """The same without some of the samples; None where all must be learned again."""
+        return None
+
 
 @final
 @dataclass(frozen=True)

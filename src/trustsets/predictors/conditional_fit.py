@@ -18,6 +18,7 @@ from trustsets.engine import (
     fit_quantile_process,
     fit_quantiles,
 )
+from trustsets.engine.refit import near_points, refit_quantiles
 from trustsets.errors import InputError
 from trustsets.predictors.calibrated import Learned, Task
 from trustsets.predictors.candidates import (
@@ -27,6 +28,7 @@ from trustsets.predictors.candidates import (
     spread_rows,
 )
 from trustsets.predictors.max_size import LabelRanks, OwnAlphas
+from trustsets.predictors.updating import equal_ranges, knows_groups, places_of
 from trustsets.statistics import Observed
 from trustsets.status import Status
 
@@ -43,6 +45,8 @@ TIE_SPREAD = 1e-5
 # Fits that are kept, each with its landmarks; and alphas that are fitted one by one.
 _MOST_FITS = 24
 _FEW_ALPHAS = 8
+# A sample to forget is found if its row and score agree with the kept ones up to this share.
+_SAME_TOL = 1e-9
 _STORED = {"group_penalty": "restraint"}
 
 
@@ -79,13 +83,17 @@ class ConditionalLearned(Learned):
     def with_starts(self) -> Self:
         """The same with the basic points of all fits, which save a loaded model the search."""
         known = {(alpha, penalty): basic for alpha, penalty, basic in self.starts}
-        fits = self._fits.items()
-        known |= {key: own.basic_points for key, own in fits if isinstance(key[0], float)}
+        known |= {key: own.basic_points for key, own in self._fits.items() if _is_alpha(key)}
         return replace(self, starts=tuple((*key, basic) for key, basic in known.items()))
 
     @cached_property
     def _processes(self) -> dict[float, QuantileProcess]:
         """Fits along the last grid of many alphas, by group penalty; small, unlike their models."""
+        return {}
+
+    @cached_property
+    def _starts(self) -> dict[tuple[float, float], Codes]:
+        # Points near the fits that were made before samples came or went, from which to begin.
         return {}
 
     @classmethod
@@ -105,11 +113,7 @@ class ConditionalLearned(Learned):
             basis = choice.basis
         fitted = task.fit(basis if classes is None else basis + classes)
         phi = fitted.design(task.calibration)
-        if phi.shape[0] < phi.shape[1]:
-            raise InputError(
-                f"{phi.shape[0]} calibration samples cannot determine {phi.shape[1]} basis "
-                "functions; use a smaller basis or more samples."
-            )
+        _check_enough(*phi.shape)
         scores = _spread(task, tie_spread)
         # Sorted, so that the fit cannot depend on the order in which the samples came.
         ranks = LabelRanks.of_task(fitted, task) if with_ranks else None
@@ -209,6 +213,9 @@ class ConditionalLearned(Learned):
     def _fit_from_start(self, alpha: float, group_penalty: float) -> QuantileModel:
         """Fit from stored basic points, if they are optimal; else as if there were none."""
         points, key = self._points(group_penalty), (alpha, group_penalty)
+        near = self._starts.pop(key, None)
+        if near is not None:
+            return refit_quantiles(*points, alpha, near)
         start = next((own[2] for own in self.starts if own[:2] == key), None)
         if start is not None:
             try:
@@ -228,6 +235,55 @@ class ConditionalLearned(Learned):
             penalty = np.vstack([penalty, group_penalty * self.group_penalty])
         rows = np.vstack([self.phi, penalty, -penalty])
         return rows, np.concatenate([self.scores, np.zeros(2 * len(penalty))])
+
+    def with_samples(self, added: Task) -> Self | None:
+        """Insert more samples; None where the basis has no functions for their groups."""
+        if not knows_groups(self.basis, added.calibration):
+            return None
+        phi, scores = self._sorted_points(added)
+        places = equal_ranges(_keys(self.phi, self.scores), _keys(phi, scores))[0]
+
+        def moved(numbers: Codes) -> Codes:
+            return numbers + np.searchsorted(places, numbers, side="right")
+
+        rows = np.insert(self.phi, places, phi, axis=0)
+        return self._changed(rows, np.insert(self.scores, places, scores), moved)
+
+    def without_samples(self, gone: Task) -> Self:
+        """Take out some samples."""
+        _check_enough(len(self.phi) - len(gone.scores), self.phi.shape[1])
+        wanted = _keys(*self._sorted_points(gone))
+        places = places_of(_keys(self.phi, self.scores), wanted, _SAME_TOL)
+
+        def moved(numbers: Codes) -> Codes:
+            left = numbers[~np.isin(numbers, places)]
+            return left - np.searchsorted(places, left)
+
+        rows = np.delete(self.phi, places, axis=0)
+        return self._changed(rows, np.delete(self.scores, places), moved)
+
+    def _sorted_points(self, task: Task) -> tuple[Floats, Floats]:
+        """Rows and scores of samples, in the order of the calibration problem."""
+        phi, scores = self.basis.design(task.calibration), _spread(task, self.tie_spread)
+        order = np.lexsort((*phi.T, scores))
+        return phi[order], scores[order]
+
+    def _changed(self, phi: Floats, scores: Floats, moved: Callable[[Codes], Codes]) -> Self:
+        """The same with other points; `moved` gives the new numbers of old points."""
+        if self.alphas is not None:
+            raise InputError(
+                "samples cannot come or go where each has an alpha of its own; calibrate again."
+            )
+        # What sets of limited size are learned from is not updated, so `max_size` asks for another
+        # calibration.
+        new, n = replace(self, phi=phi, scores=scores, ranks=None, starts=()), len(self.phi)
+        fits = self._fits.items()
+        starts = self._starts | {key: near_points(fit) for key, fit in fits if _is_alpha(key)}
+        for key, near in starts.items():
+            # Those that stand for penalties follow the others.
+            own, others = near[near < n], near[near >= n]
+            new._starts[key] = np.concatenate([moved(own), others + len(phi) - n])
+        return new
 
     @property
     def _limits(self) -> list[tuple[float, float]]:
@@ -376,6 +432,24 @@ class ConditionalLearned(Learned):
         """Rebuild from `to_state`."""
         names = {stored: name for name, stored in _STORED.items()}
         return cls(**{names.get(name, name): value for name, value in state.items()})
+
+
+def _check_enough(n: int, width: int) -> None:
+    if n < width:
+        raise InputError(
+            f"{n} calibration samples cannot determine {width} basis functions; use a smaller "
+            "basis or more samples."
+        )
+
+
+def _keys(phi: Floats, scores: Floats) -> list[Floats]:
+    """What the points of the calibration problem are sorted by, the first key first."""
+    return [scores, *phi.T[::-1]]
+
+
+def _is_alpha(key: tuple[Hashable, float]) -> bool:
+    """Whether a fit is one at an alpha, and not of a problem with an alpha for each sample."""
+    return isinstance(key[0], float)
 
 
 def _spread(task: Task, tie_spread: float) -> Floats:

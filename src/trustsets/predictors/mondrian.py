@@ -17,6 +17,7 @@ from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
 from trustsets.predictors.leave_one_out import quantiles_without
 from trustsets.predictors.thresholds import SampleThresholds, quantile_table
 from trustsets.predictors.tuning import Method
+from trustsets.predictors.updating import places_of
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
 from trustsets.statistics import Observed, SupportsTrust
@@ -86,6 +87,34 @@ class MondrianLearned(Learned):
 
     def prepare(self, alpha: float) -> None:
         """Nothing: quantiles are read off the scores."""
+
+    def with_samples(self, added: Task) -> Self | None:
+        """Insert the scores of more samples; None where one is in no known cell."""
+        cells = self.cells_of(added)
+        if (cells < 0).any():
+            return None
+        joined = np.concatenate([self._own_cells, cells])
+        return self.of(
+            self.partition, joined, self.start.size - 1, np.concatenate([self.scores, added.scores])
+        )
+
+    def without_samples(self, gone: Task) -> Self:
+        """Take out the scores of some samples."""
+        own = self._own_cells
+        places = places_of([own, self.scores], [self.cells_of(gone), gone.scores])
+        left, n_cells = np.delete(own, places), self.start.size - 1
+        return self.of(self.partition, left, n_cells, np.delete(self.scores, places))
+
+    @property
+    def _own_cells(self) -> Codes:
+        """Cell of each score."""
+        return np.repeat(np.arange(self.start.size - 1), np.diff(self.start))
+
+    def cells_of(self, task: Task) -> Codes:
+        """Cells of the samples of a task."""
+        if self.partition is None:
+            return task.calibration.outputs.require_labels("calibrate")
+        return self.partition.cells(task.calibration)
 
     def paper_quantiles(self, alphas: tuple[float, ...]) -> SampleThresholds:
         """The authors' rule: plain quantiles, and empty sets in cells without samples."""

@@ -1,7 +1,7 @@
 """STANDARD: split conformal prediction, one threshold for all samples."""
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
 from trustsets.predictors.leave_one_out import quantiles_without
 from trustsets.predictors.thresholds import SampleThresholds, quantile_table
 from trustsets.predictors.tuning import Method
+from trustsets.predictors.updating import places_of
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
 from trustsets.statistics import Observed
@@ -42,6 +43,15 @@ class StandardLearned(Learned):
 
     def prepare(self, alpha: float) -> None:
         """Nothing: a quantile is read off the scores."""
+
+    def with_samples(self, added: Task) -> Self:
+        """Insert the scores of more samples."""
+        new = np.sort(added.scores)
+        return type(self)(np.insert(self.scores, np.searchsorted(self.scores, new), new))
+
+    def without_samples(self, gone: Task) -> Self:
+        """Take out the scores of some samples."""
+        return type(self)(np.delete(self.scores, places_of([self.scores], [gone.scores])))
 
 
 @final
