@@ -8,6 +8,7 @@ is false (`noisy`). Classes are not equally hard, so that coverage on average de
 
 import argparse
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 
@@ -20,12 +21,13 @@ from trustsets import (
     StandardConformal,
     TrustSetsWarning,
 )
+from trustsets.predictors import Predictor
 
 OLD = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
 NEW = OLD[::-1]
 MEANS = np.array([2.6, 2.2, 1.8, 1.4, 1.0])
 RANKS = Polynomial(3, (Confidence("rank"),))
-METHODS = {
+METHODS: dict[str, Callable[[], Predictor]] = {
     "STANDARD": lambda: StandardConformal(allow_empty=True),
     "CONDITIONAL": lambda: ConditionalConformal(basis=RANKS, allow_empty=True),
     "by class": lambda: MondrianConformal(by="class", allow_empty=True),
