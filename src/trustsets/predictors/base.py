@@ -294,7 +294,7 @@ class Predictor(BaseEstimator, ABC):
         >>> outputs = ModelOutputs(logits=logits, labels=[0] * 14 + [1] * 4 + [2])
         >>> found = StandardConformal().calibrate(outputs).explain(outputs[0], alpha=0.1)
         >>> found.classes, found.samples[0].row, found.samples[0].weight
-        ((0, 1), 17, 1.0)
+        ((0, 1), 14, 1.0)
         """
         from trustsets.predictors.explain import explain
 
