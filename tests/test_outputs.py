@@ -220,3 +220,14 @@ def test_draws_are_keyed_on_given_rows_and_otherwise_on_content(make_outputs):
     # Numbers that collide identify nothing: content does.
     collided = ModelOutputs.concat([numbered.take([5]), numbered.take([5])])
     np.testing.assert_array_equal(collided.draw_keys, keys[[5, 5]])
+
+
+def test_one_sample_has_an_index():
+    outputs = ModelOutputs(logits=np.eye(3), labels=[0, 1, 2], rows=[5, 6, 7])
+    assert len(outputs[0]) == 1 and outputs[-1].rows.tolist() == [7]
+    assert outputs[1:].rows.tolist() == [6, 7] and outputs[[2, 0]].rows.tolist() == [7, 5]
+    assert [each.rows[0] for each in outputs] == [5, 6, 7]
+    with pytest.raises(IndexError, match="index 3 goes beyond the 3 samples"):
+        outputs[3]
+    with pytest.raises(InputError, match="ModelOutputs are no array"):
+        np.asarray(outputs)

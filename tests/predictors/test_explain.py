@@ -33,6 +33,7 @@ RANKS = Polynomial(3, (Confidence("rank"),), penalty=2.0)
 LABEL_FREE = [
     lambda: StandardConformal(),
     lambda: StandardConformal(APS(own_mass="random"), allow_empty=True),
+    lambda: StandardConformal(allow_empty=True),
     lambda: MondrianConformal(by=Groups("site")),
     lambda: MondrianConformal(by=Bins((Confidence(),), (3,), ("quantile",))),
     lambda: ConditionalConformal(basis=LINE),
@@ -187,7 +188,9 @@ def test_infinite_thresholds_say_that_no_score_matters():
 def test_a_group_that_calibration_lacks():
     predictor = MondrianConformal(by=Groups("site")).calibrate(some(0, 90))
     strange = ModelOutputs(logits=np.eye(30)[:1], groups={"site": [7]})
-    assert Status.UNSEEN_GROUP.sentence in predictor.explain(strange).summary
+    found = predictor.explain(strange)
+    assert found.status is Status.UNSEEN_GROUP
+    assert "because no calibration sample shares the group of this sample." in found.summary
     assert not predictor.certificate(strange).failing_conditions()
 
 
@@ -248,6 +251,23 @@ def test_a_set_that_would_be_empty_keeps_its_class():
         assert len(found.classes) == (not allow_empty)
         assert found.samples[0].low == -np.inf and found.samples[0].high == np.inf
     assert found.summary.startswith("This set is empty because no class has a score")
+
+
+def test_ties_at_the_score_of_a_class():
+    # Most scores are 0, and so is that of the most likely class of every new sample.
+    rng = np.random.default_rng(0)
+    logits = 4.0 * rng.normal(size=(120, 4))
+    labels = np.where(rng.random(120) < 0.15, rng.integers(4, size=120), logits.argmax(axis=1))
+    outputs = ModelOutputs(logits=logits, labels=labels)
+    for basis in (Intercept(), LINE):
+        predictor = ConditionalConformal(APS(), basis, allow_empty=True).calibrate(outputs[:100])
+        for place in range(100, 110):
+            found = predictor.explain(outputs[place], alpha=0.25)
+            sets = predictor.predict_set(outputs[place], alpha=0.25)
+            for own in found.samples:
+                for score, same in tried_scores(own, rng):
+                    again = with_score(predictor, own, score).predict_set(outputs[place], 0.25)
+                    assert np.array_equal(again.mask, sets.mask) == same
 
 
 def test_a_range_ends_where_the_path_is_not_known():

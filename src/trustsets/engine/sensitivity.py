@@ -105,6 +105,7 @@ class Sensitivity:
         problem = model._problem
         self._rows = problem.rows[problem.point]
         self._scores = problem.scores[problem.point]
+        self._nudges = problem.nudges[problem.point]
         self._exponent = problem.exponent
         self._goal = problem.whitening.apply(np.asarray(row, np.float64)[None])[0]
         alphas = np.full(len(self._rows), problem.alpha)
@@ -116,11 +117,12 @@ class Sensitivity:
         """Weights of their scores in the threshold, shape (rank,)."""
 
     @cached_property
-    def _duals(self) -> FloatArray:
+    def duals(self) -> FloatArray:
         """Dual values of all points at the vertex; only basic points are between their bounds."""
         basic = self.points
-        beta = np.linalg.solve(self._rows[basic], self._scores[basic])
-        eta = np.where(self._scores - self._rows @ beta > 0.0, self._low + 1.0, self._low)
+        nudged = self._scores + self._nudges
+        beta = np.linalg.solve(self._rows[basic], nudged[basic])
+        eta = np.where(nudged - self._rows @ beta > 0.0, self._low + 1.0, self._low)
         eta[self._proof.points] = self._proof.duals
         total = eta - self._low
         inside = self._proof.points[np.abs(total[self._proof.points] - 0.5) < 0.5]
@@ -139,7 +141,7 @@ class Sensitivity:
         """The threshold as a function of the score of one calibration point."""
         start = self._scores[point]
         down, up = (_Walk(self, point, sign).run() for sign in (-1.0, 1.0))
-        own = self._goal @ np.linalg.solve(self._rows[self.points], self._scores[self.points])
+        own = float(self.weights @ self._scores[self.points])
         scores = np.array([*down.scores[::-1], start, *up.scores])
         values = np.array([*down.values[::-1], own, *up.values])
         kept = np.append(True, np.diff(scores) > 0.0)
@@ -152,12 +154,17 @@ class Sensitivity:
 
 @final
 class _Walk:
-    """The vertices that are optimal while the score of one point moves in one direction."""
+    """The vertices that are optimal while the score of one point moves in one direction.
+
+    Nudged scores (`target`) decide which point is next, so that no vertex comes twice however many
+    scores are equal. Knots are computed from the scores themselves (`plain`).
+    """
 
     def __init__(self, origin: Sensitivity, point: int, sign: float) -> None:
         self.rows, self.low, self.goal = origin._rows, origin._low, origin._goal
-        self.target, self.moved, self.sign = origin._scores.copy(), point, sign
-        self.basic, self.eta = origin.points.copy(), origin._duals.copy()
+        self.target, self.plain = origin._scores + origin._nudges, origin._scores.copy()
+        self.moved, self.sign = point, sign
+        self.basic, self.eta = origin.points.copy(), origin.duals.copy()
         self.scores: list[float] = []
         self.values: list[float] = []
         self.slope = 0.0
@@ -177,6 +184,9 @@ class _Walk:
             if entering < 0:
                 return self
             self.target[self.moved] += self.sign * step
+            rate = float(self.rows[entering] @ self.inverse[:, place[0]])
+            exact = (self.plain[entering] - self._fitted(entering)) / rate
+            self.plain[self.moved] += self.sign * max(self.sign * exact, 0.0)
             self._solve()
             self._record()
             self._enter(entering)
@@ -189,9 +199,13 @@ class _Walk:
         self.residuals = self.target - self.rows @ self.beta
         self.residuals[self.basic] = 0.0
 
+    def _fitted(self, point: int) -> float:
+        """Value of the fit of the plain scores at a point."""
+        return float(self.rows[point] @ (self.inverse @ self.plain[self.basic]))
+
     def _record(self) -> None:
-        self.scores.append(float(self.target[self.moved]))
-        self.values.append(float(self.goal @ self.beta))
+        self.scores.append(float(self.plain[self.moved]))
+        self.values.append(float((self.goal @ self.inverse) @ self.plain[self.basic]))
 
     def _sides(self) -> FloatArray:
         """1 above the fit, -1 below it, and 0 for basic points."""
@@ -204,6 +218,7 @@ class _Walk:
         if self._sides()[self.moved] * self.sign > 0.0:
             return False
         self.target[self.moved] = float(self.rows[self.moved] @ self.beta)
+        self.plain[self.moved] = self._fitted(self.moved)
         self._solve()
         self._record()
         self._enter(self.moved)

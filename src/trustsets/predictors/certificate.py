@@ -28,9 +28,12 @@ from trustsets.predictors.conditional import ConditionalConformal, weight_draws
 from trustsets.predictors.mondrian import MondrianConformal
 from trustsets.predictors.standard import StandardConformal
 from trustsets.statistics import Observed
+from trustsets.status import Status
 from trustsets.verify import failing_conditions
 
 __all__ = ["Fit", "FitsOfSample", "ThresholdCertificate", "fits_of_sample", "needs_label"]
+
+_FITS = ("own", "lower", "upper")
 
 
 @final
@@ -96,6 +99,21 @@ class FitsOfSample:
         """Number of the fit whose threshold decides."""
         values = [fit.proof.threshold for fit in self.fits]
         return values.index(float(limited(values)))
+
+    @property
+    def status(self) -> Status:
+        """Status of the deciding fit's threshold."""
+        fit = self.deciding
+        if not np.isfinite(fit.proof.threshold) and fit.phi.shape[1] == 1:
+            return Status.TOO_FEW_POINTS if len(fit.phi) else Status.UNSEEN_GROUP
+        if self.number == len(_FITS) - 1 and np.isfinite(fit.proof.threshold):
+            return Status.LIMITED
+        return Status(int(fit.model.thresholds(fit.row[None], fit.weight).status[0]))
+
+    @property
+    def name(self) -> str:
+        """Which fit decides: "own", "lower" or "upper"."""
+        return _FITS[self.number]
 
     @property
     def deciding(self) -> Fit:
@@ -227,17 +245,24 @@ class ThresholdCertificate:
     @classmethod
     def of(cls, fit: Fit) -> Self:
         """The certificate of a fit's threshold."""
-        own = fit.proof
+        own, points, duals = fit.proof, fit.proof.points, fit.proof.duals
+        if fit.sensitivity is not None:
+            # With basis functions of large condition, a plain product does not tell the side of
+            # every point near the fit, so that points on the wrong side are named, too.
+            above = fit.scores > fit.phi @ own.coefficients
+            unclear = above != (fit.sensitivity.duals > 0.5 - fit.alpha)
+            points = np.union1d(points, np.flatnonzero(unclear))
+            duals = fit.sensitivity.duals[points]
         return cls(
-            fit.alpha,
-            own.weight,
-            own.threshold,
-            fit.row,
-            fit.phi,
-            fit.scores,
-            own.coefficients,
-            own.points,
-            own.duals,
+            alpha=fit.alpha,
+            weight=own.weight,
+            threshold=own.threshold,
+            row=fit.row,
+            phi=fit.phi,
+            scores=fit.scores,
+            coefficients=own.coefficients,
+            points=points,
+            duals=duals,
         )
 
     def failing_conditions(self) -> list[str]:

@@ -34,7 +34,7 @@ _FEW_SIMILAR = 2.0
 # Scores this near to a threshold, in standard deviations of the calibration scores, are close.
 _CLOSE = 0.1
 # Weights below this share of the largest are zero up to rounding.
-_NO_WEIGHT = 1e-9
+_NO_WEIGHT = 1e-7
 # What a low and a high value of a statistic means.
 _MEANINGS = {
     "Conf": ("the classifier is unsure", "the classifier is sure"),
@@ -43,7 +43,6 @@ _MEANINGS = {
         "its features are clearly nearer to the predicted class than to any other",
     ),
 }
-_FITS = ("own", "lower", "upper")
 
 
 @final
@@ -115,6 +114,8 @@ class Explanation:
     samples : tuple of CarryingSample
         The threshold is ``sum(weight * score)`` over these, largest weights first; none where it is
         infinite. Then no calibration score could change that, because it depends on none.
+    kept : bool
+        Whether the set would be empty, and holds the most likely class for that reason.
     n_penalties : int
         How many penalties hold in place of further samples; their scores are 0.
     standard_threshold, standard_size : float and int
@@ -137,6 +138,7 @@ class Explanation:
     label_score: float | None
     fit: str
     samples: tuple[CarryingSample, ...]
+    kept: bool
     n_penalties: int
     standard_threshold: float
     standard_size: int
@@ -203,7 +205,7 @@ def _reasons(own: Explanation) -> Iterator[str]:
         side = "at most" if (own.label_score or 0.0) <= own.threshold else "above"
         yield f"its score of {own.label_score:.4g} is {side} its threshold of {own.threshold:.4g}"
     if own.status is not Status.EXACT or not own.samples:
-        yield own.status.sentence
+        yield own.status.sentence.removesuffix(", so the set is full")
     if own.fit == "lower":
         yield (
             "the threshold was raised to that of the fit in which groups have a penalty, whose "
@@ -211,8 +213,10 @@ def _reasons(own: Explanation) -> Iterator[str]:
         )
     if own.label is not None or not own.samples:
         return
-    if size == 0:
-        yield "no class has a score at or below the threshold"
+    if own.kept or not size:
+        yield f"no class has a score at or below the threshold of {own.threshold:.4g}"
+    if own.kept:
+        yield "the most likely class is kept where a set would be empty"
     for name, meaning in _MEANINGS.items():
         share = own.ranks.get(name, 0.5)
         if large and share <= _LOW_SHARE:
@@ -230,14 +234,15 @@ def _reasons(own: Explanation) -> Iterator[str]:
 def _compared(own: Explanation) -> Iterator[str]:
     """How the threshold compares with that of STANDARD."""
     size, theirs, other = len(own.classes), own.standard_size, own.standard_threshold
-    if own.threshold == other:
-        yield "so many scores are at or below the threshold, which is that of STANDARD"
-        return
-    kind = "higher" if own.threshold > other else "lower"
-    given = "" if theirs == size else f", which would give {theirs}"
-    yield (
-        f"its threshold of {own.threshold:.4g} is {kind} than the {other:.4g} of STANDARD{given}"
-    )
+    mine = f"its threshold of {own.threshold:.4g}"
+    if size != theirs:
+        kind = "higher" if own.threshold > other else "lower"
+        yield f"{mine} is {kind} than the {other:.4g} of STANDARD, which would give {theirs}"
+    elif size and not own.kept:
+        many = "so many classes have scores" if size > 1 else "no other class has a score"
+        same = f"{other:.4g} of STANDARD would give as many"
+        same = "the same as that of STANDARD" if own.threshold == other else same
+        yield f"{many} at or below {mine} ({same})"
 
 
 def _plain(value: Any) -> Any:
@@ -285,12 +290,13 @@ def explain(
     scores, proven = scoring.matrix(sample)[0], fits.deciding.proof.threshold
     if sets.thresholds.ndim == 1:
         # With randomised weights, sets subtract a draw that breaks ties.
-        threshold = float(sets.thresholds[0])
+        threshold, status = float(sets.thresholds[0]), Status(int(sets.status[0]))
         top = int(scoring.corrected(sample).predicted_codes[0])
         interval = _same_outcome(scores, threshold, None if predictor.allow_empty else top, code)
     else:
         assert code is not None
-        threshold, own = proven, float(scores[code])
+        # The status of the set is the worst of all classes.
+        threshold, status, own = proven, fits.status, float(scores[code])
         interval = (own, np.inf) if own <= threshold else (-np.inf, own)
     shift = threshold - proven if np.isfinite(threshold) else 0.0
     samples = tuple(_carrying_samples(predictor, fits, interval, shift))
@@ -303,14 +309,15 @@ def explain(
         n_classes=len(scores),
         alpha=alpha,
         threshold=threshold,
-        status=Status(int(sets.status[0])),
+        status=status,
         label=label,
         label_score=None if code is None else float(scores[code]),
-        fit=_FITS[fits.number],
+        fit=fits.name,
         samples=samples,
+        kept=bool(sets.mask.any() and not (scores <= threshold).any()) and code is None,
         n_penalties=_n_penalties(fits),
         standard_threshold=standard,
-        standard_size=int(np.count_nonzero(scores <= standard)),
+        standard_size=max(int(np.count_nonzero(scores <= standard)), not predictor.allow_empty),
         close_below=int(np.count_nonzero((gaps <= 0.0) & (gaps >= -close))),
         close_above=int(np.count_nonzero((gaps > 0.0) & (gaps <= close))),
         ranks=ranks,
