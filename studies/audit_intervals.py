@@ -40,7 +40,9 @@ Makers = dict[str, Callable[[], Predictor]]
 
 METHODS: Makers = {
     "STANDARD": lambda: StandardConformal(),
-    "STANDARD, sets may be empty": lambda: StandardConformal(APS(), allow_empty=True),
+    "STANDARD, continuous scores": lambda: StandardConformal(
+        APS(own_mass="include"), allow_empty=True
+    ),
     "Mondrian by Conf x Trust": lambda: MondrianConformal(by=Bins(), allow_empty=True),
     "Mondrian by class": lambda: MondrianConformal(by="class"),
     "CONDITIONAL, default": lambda: ConditionalConformal(),
