@@ -3,7 +3,7 @@
     python studies/audit_intervals.py [--repeats 200] [--samples 1000] [--seed 0]
 
 Labels are drawn from known probabilities, so the true coverage of a predictor given its calibration
-is known up to a small error: the probability of each set is averaged over 12,000 new samples. Each
+is known up to a small error: the probability of each set is averaged over 6,000 new samples. Each
 row counts how often 95% intervals hold it, overall, in the cells of Conf x Trust, in groups and in
 classes. "Average" counts the same for the coverage averaged over calibrations, which is another
 number. "Size" is about the mean size of new sets. "CovGap" is about the CovGap over Conf x Trust
@@ -34,13 +34,15 @@ from trustsets.metrics import BinTable, Evaluation, conditional_coverage
 from trustsets.predictors import Predictor
 from trustsets.statistics import Observed
 
-ALPHA, NEW, CLASSES = 0.1, 12_000, 6
+ALPHA, NEW, CLASSES = 0.1, 6000, 6
 Floats = NDArray[np.float64]
 Makers = dict[str, Callable[[], Predictor]]
 
 METHODS: Makers = {
     "STANDARD": lambda: StandardConformal(),
-    "STANDARD, sets may be empty": lambda: StandardConformal(APS(), allow_empty=True),
+    "STANDARD, continuous scores": lambda: StandardConformal(
+        APS(own_mass="include"), allow_empty=True
+    ),
     "Mondrian by Conf x Trust": lambda: MondrianConformal(by=Bins(), allow_empty=True),
     "Mondrian by class": lambda: MondrianConformal(by="class"),
     "CONDITIONAL, default": lambda: ConditionalConformal(),
