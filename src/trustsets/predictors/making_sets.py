@@ -18,7 +18,7 @@ from trustsets.statistics import Observed
 from trustsets.status import Status
 
 if TYPE_CHECKING:
-    from trustsets.predictors.base import Predictor
+    from trustsets.predictors.set_predictor import SetPredictor
 
 __all__ = [
     "calibration_alphas",
@@ -36,7 +36,7 @@ _ROUNDING = Context(prec=3, rounding=ROUND_DOWN)
 
 
 def make_sets(
-    predictor: "Predictor", state: Calibrated, observed: Observed, alpha: Any, max_size: Any
+    predictor: "SetPredictor", state: Calibrated, observed: Observed, alpha: Any, max_size: Any
 ) -> PredictionSets:
     """Sets of new samples; the parameters are those of `Predictor.predict_set`."""
     if max_size is not None:
@@ -52,7 +52,7 @@ def make_sets(
 
 
 def sets_of(
-    predictor: "Predictor",
+    predictor: "SetPredictor",
     state: Calibrated,
     observed: Observed,
     found: SampleThresholds,
@@ -68,7 +68,7 @@ def sets_of(
 
 
 def _at_own_alphas(
-    predictor: "Predictor", state: Calibrated, observed: Observed, alphas: Floats
+    predictor: "SetPredictor", state: Calibrated, observed: Observed, alphas: Floats
 ) -> SampleThresholds:
     """Thresholds at the alpha of each sample."""
     method, scoring = predictor._method(), state.scoring(predictor.score)
@@ -84,7 +84,7 @@ def _at_own_alphas(
 
 
 def _sized_sets(
-    predictor: "Predictor", state: Calibrated, observed: Observed, alpha: Any, max_size: Any
+    predictor: "SetPredictor", state: Calibrated, observed: Observed, alpha: Any, max_size: Any
 ) -> PredictionSets:
     """Sets of at most `max_size` classes."""
     size, sized = _read_size(max_size), predictor._method().sized
