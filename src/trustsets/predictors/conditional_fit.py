@@ -188,7 +188,7 @@ class ConditionalLearned(Learned):
     @property
     def smallest_alpha(self) -> float:
         """With fewer samples than this leaves, thresholds are mostly infinite, and slow."""
-        return float(2.0 * self.phi.shape[1] / len(self.phi))
+        return float(self.phi.shape[1] / len(self.phi))
 
     def fit(self, alpha: float, group_penalty: float = 0.0) -> QuantileModel:
         """Fit the 1 - alpha quantile, with this multiple of the group penalty; made once."""

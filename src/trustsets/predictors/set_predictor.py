@@ -259,6 +259,11 @@ class SetPredictor(BaseEstimator, ABC):
             )
         return self._kept
 
+    @property
+    def _task(self) -> Task | None:
+        """The calibration samples as one task, where they are in memory."""
+        return None if self._kept is None else self._kept_task()
+
     def _kept_task(self) -> Task:
         """The calibration samples as one task."""
         task = self._samples().whole()
