@@ -153,9 +153,8 @@ class ConditionalLearned(Learned):
             inside = self.alphas.min() > 0.0 and self.alphas.max() < 1.0
             require(inside, "ConditionalLearned.alphas", "must lie between 0 and 1")
         if self.ranks is not None:
-            # A group that tuning samples alone have is none that the basis could give.
-            fits = self.ranks.tuning_phi.shape[1] == width
-            require(fits, "LabelRanks.tuning_phi", f"must have {width} columns")
+            made = self.basis.could_give(self.ranks.tuning_phi)
+            require(made, "LabelRanks.tuning_phi", "must hold values of the basis functions")
         for name, rows, own in (
             ("penalty", self.penalty, self.basis.penalty_rows),
             ("restraint", self.group_penalty, self.basis.bounding_rows),

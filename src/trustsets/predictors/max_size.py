@@ -70,6 +70,12 @@ class LabelRanks:
         if task.ranks is None or not task.has_own_tuning or basis.uses_label:
             return None
         phi, tuning = basis.design(task.tuning), task.ranks(task.tuning.outputs)
+        if not basis.could_give(phi):
+            # Some tuning samples are of groups that no calibration sample has.
+            known = np.array([basis.could_give(row[None]) for row in phi])
+            phi, tuning = phi[known], tuning[known]
+        if not len(tuning):
+            return None
         # Sorted, so that what is learned cannot depend on the order in which the samples came.
         order = np.lexsort((*phi.T, tuning))
         beyond = 2.0 * float(np.abs(task.tuning_scores()).max(initial=0.0)) or 1.0
