@@ -28,6 +28,7 @@ from trustsets import (
 from trustsets.engine import QuantileModel, warm_up
 from trustsets.scores import Score
 
+SCORES: dict[str, Score] = {"softmax": Softmax(scale="tail"), "aps": APS(scale="tail")}
 SMOOTH = Polynomial(5, (Confidence("rank"), Trust("rank")), penalty=10.0)
 
 
@@ -89,6 +90,7 @@ def main() -> None:
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--clusters", type=int, default=30, help="0: an indicator for each class")
     parser.add_argument("--penalty", type=float, default=10.0)
+    parser.add_argument("--scores", nargs="+", choices=SCORES, default=list(SCORES))
     options = parser.parse_args()
     warm_up()
     labels: Any = Classes(options.penalty)
@@ -97,8 +99,8 @@ def main() -> None:
     outputs, trust = simulate(50_000, options.classes)
     columns = ("score", "functions", "candidates", "seconds", "processor", "without a path", "size")
     table = Table(*columns)
-    for score in (Softmax(scale="tail"), APS(scale="tail")):
-        table.add_row(*measure(score, SMOOTH + labels, outputs, trust, options.test))
+    for name in options.scores:
+        table.add_row(*measure(SCORES[name], SMOOTH + labels, outputs, trust, options.test))
     Console(width=120).print(table)
 
 
