@@ -155,3 +155,15 @@ def test_follows_is_checked():
     for wrong in ([True, False], [False], [[False, True]]):
         with pytest.raises(InputError, match="follows must have one value per test row"):
             model.thresholds(np.ones((2, 1)), follows=wrong)
+
+
+@pytest.mark.parametrize("tiny", [5e-324, 1e-310, 1e-300])
+def test_columns_of_tiny_numbers_are_no_obstacle(tiny):
+    phi = np.column_stack([np.ones(40), np.where(np.arange(40) < 20, tiny, 0.0)])
+    scores = np.arange(40.0)
+    model = fit_quantiles(phi, scores, alpha=0.2)
+    assert model.certificate.holds
+    found = model.thresholds([[1.0, 0.0], [1.0, 1.0]])
+    assert np.isfinite(found.values[0])
+    # A function that is far larger than in calibration gives no finite threshold.
+    assert np.isinf(found.values[1])

@@ -17,9 +17,15 @@ __all__ = [
     "read_weights",
 ]
 
+SMALLEST = 2.0**-1000
+"""Entries of basis rows below this count as zero."""
+
 
 def read_matrix(phi: ArrayLike, name: str) -> FloatArray:
-    """Return a C-ordered float64 matrix of finite numbers; raise InputError on anything else."""
+    """Return a C-ordered float64 matrix of finite numbers; raise InputError on anything else.
+
+    Numbers so small that the inverse of a column's scale would overflow become zero.
+    """
     matrix = np.ascontiguousarray(np.asarray(phi, dtype=np.float64))
     if matrix.ndim != 2:
         raise InputError(
@@ -27,7 +33,8 @@ def read_matrix(phi: ArrayLike, name: str) -> FloatArray:
             f"of shape {matrix.shape}; reshape a single column with {name}[:, None]."
         )
     _require_finite(matrix, name)
-    return matrix
+    tiny = (np.abs(matrix) < SMALLEST) & (matrix != 0.0)
+    return np.where(tiny, 0.0, matrix) if tiny.any() else matrix
 
 
 def read_test_rows(phi: ArrayLike, n_columns: int) -> FloatArray:

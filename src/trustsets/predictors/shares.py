@@ -34,6 +34,8 @@ _STEP_TOL = 1e-9
 _WIDTH = 1.959963984540054
 # Chance of a false warning, for each of the two checks.
 _WARNING_RATE = 1e-3
+# Steps of the likelihood shrink the share of a class that is not there, but never to zero.
+_SMALLEST_SHARE = 1e-12
 # Below this the shares of predicted classes do not determine those of the classes.
 _SINGULAR = 1e-8
 
@@ -179,7 +181,8 @@ class _MaximumLikelihood:
             change, shares = float(np.abs(new - shares).max()), new / new.sum()
             if change < _STEP_TOL:
                 break
-        return np.asarray(shares)
+        shares = np.where(shares < _SMALLEST_SHARE, 0.0, shares)
+        return np.asarray(shares / shares.sum())
 
     def errors(self, shares: Floats) -> Floats:
         """Standard errors, shape (K,), of these shares."""
