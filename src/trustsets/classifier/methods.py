@@ -1,13 +1,14 @@
 """Names of methods, and the predictors that they stand for."""
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
 from trustsets.basis import Bins, Groups
-from trustsets.errors import InputError
+from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.predictors import (
     ClusteredConformal,
     ConditionalConformal,
@@ -19,7 +20,7 @@ from trustsets.predictors import (
 from trustsets.statistics import Confidence
 from trustsets.trust import TrustScore
 
-__all__ = ["METHODS", "check_method", "predictor_for", "uses_features"]
+__all__ = ["METHODS", "check_method", "predictor_for", "uses_features", "warn_of_left_out_groups"]
 
 # The grid of "bins" grows with the calibration data: this many samples for each cell.
 _SAMPLES_PER_CELL = 50
@@ -85,3 +86,18 @@ def predictor_for(method: Any, trust: TrustScore | None, n: int, seed: int) -> P
     if predictor.trust is None and "trust" in predictor.get_params(deep=False):
         predictor.set_params(trust=trust)
     return predictor
+
+
+def warn_of_left_out_groups(predictor: Predictor, groups: Iterable[str]) -> None:
+    """Name groups that ``basis="auto"`` left out, which the user gave to condition on."""
+    if not isinstance(predictor, ConditionalConformal) or predictor.basis != "auto":
+        return
+    left_out = [name for name in groups if name not in predictor.needed_groups]
+    if left_out:
+        warnings.warn(
+            f"coverage is not conditioned on the groups by {', '.join(left_out)}, because they "
+            "have fewer than 10 tuning samples for each value, or one value only. Merge values, "
+            'give more samples, or use method="groups".',
+            TrustSetsWarning,
+            stacklevel=4,
+        )

@@ -22,7 +22,12 @@ from trustsets.classifier.inner_models import (
     outputs_of,
     require_trained,
 )
-from trustsets.classifier.methods import check_method, predictor_for, uses_features
+from trustsets.classifier.methods import (
+    check_method,
+    predictor_for,
+    uses_features,
+    warn_of_left_out_groups,
+)
 from trustsets.classifier.sample_data import (
     check_data,
     check_known,
@@ -366,6 +371,7 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         outputs = self._described(X, y, groups)
         predictor = predictor_for(self.method, self.reference_, len(outputs), self.random_state)
         self.predictor_ = predictor.calibrate(outputs)
+        warn_of_left_out_groups(self.predictor_, groups)
         return self
 
 
