@@ -8,6 +8,7 @@ from sklearn import config_context
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import make_column_selector, make_column_transformer
+from sklearn.decomposition import PCA
 from sklearn.ensemble import (
     HistGradientBoostingClassifier,
     RandomForestClassifier,
@@ -122,6 +123,19 @@ def test_the_encoder_inside_wrappers_is_found(name, table):
     by_hand = (encoded - columns.scaler.mean_) / columns.scaler.scale_
     np.testing.assert_allclose(model.outputs(frame[400:450]).features, by_hand, atol=1e-12)
     assert model.predict_set(frame[400:]).covers(y[400:]).mean() > 0.8
+
+
+def test_transformers_at_several_depths_are_applied_in_order():
+    X, y = drawn(300)
+    inner = CalibratedClassifierCV(make_pipeline(StandardScaler(), GaussianNB()), cv=2)
+    model = TrustSetClassifier(make_pipeline(PCA(2), inner), "bins").fit(X, y)
+    source = "the output of PCA, StandardScaler in the pipeline inside CalibratedClassifierCV"
+    assert model.feature_source_ == source
+    first, last = model.estimator_
+    second = last.calibrated_classifiers_[0].estimator[0]
+    scaler = model.encoder_.columns.scaler
+    by_hand = scaler.transform(second.transform(first.transform(X[:9])))
+    np.testing.assert_array_equal(model.outputs(X[:9]).features, by_hand)
 
 
 def test_every_route_to_the_same_model_gives_the_same_sets(table):
@@ -289,7 +303,7 @@ def test_groups_by_any_route_are_the_same(table):
         found.append(model.predict_set(data[new], **part(groups, new)).mask)
     for mask in found[1:]:
         np.testing.assert_array_equal(mask, found[0])
-    # By hand: one threshold for each site, of the samples without one, too.
+    assert [model.reference_ for model, _, _ in routes] == [None] * len(routes)
     outputs = routes[0][0].outputs(frame[new])
     assert sorted(set(outputs.groups["site"])) == ["(missing)", "north", "south", "west"]
     np.testing.assert_array_equal(outputs.groups["site"], text[new])
