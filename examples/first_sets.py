@@ -14,5 +14,5 @@ model = LogisticRegression().fit(X_train, y_train)
 wrapped = TrustSetClassifier(model, prefit=True).calibrate(X_kept, y_kept)
 sets = wrapped.predict_set(X_test, alpha=0.1)
 
-print(f"{sets.covers(y_test).mean():.1%} of the sets hold the true digit; at least 90% were asked for.")
+print(f"{sets.covers(y_test).mean():.1%} of the sets hold the true digit (asked for: 90% or more).")
 print(f"A set has {sets.sizes.mean():.2f} digits on average; the first is {sets[0].tolist()}.")
