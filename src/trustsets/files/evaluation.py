@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, final
@@ -155,6 +155,7 @@ def evaluate_files(
         "alpha": test.alpha,
         "methods": list(comparison.methods),
         "measured": comparison.measured,
+        "columns": asdict(comparison.columns),
         "record": record,
     }
     with PartStore(result, setting) as store:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from trustsets._common.arrays import Array, check_finite, group_column
 from trustsets._common.atomic import StrPath
+from trustsets._common.optional import needed
 from trustsets._common.patterns import listed
 from trustsets.errors import InputError
 from trustsets.files.columns import Column, read_lines, text_array
@@ -125,8 +126,8 @@ class OutputsFile:
         if roles.values is None:
             raise InputError(
                 f"{path}: there is no array 'logits' or 'probabilities'; there are "
-                f"{listed(sorted(columns))}. Rename yours, or say which columns of a table hold them "
-                "(--probability-columns 'prob_*')."
+                f"{listed(sorted(columns))}. Rename yours, or say which columns of a table hold "
+                "them (--probability-columns 'prob_*')."
             )
         self._values = columns[roles.values]
         matrices = [columns[name] for name in (roles.values, roles.features) if name]
@@ -213,18 +214,25 @@ class OutputsFile:
         `first_row` is the number of the file's first sample where there are files before it.
         Groups are ``group_NAME``, and the columns to copy to a result keep their names.
         """
-        import pyarrow as pa
-
-        numbers = self.numbers(start, stop, features=features)
-        names = {GROUP_PREFIX + group: name for group, name in self.roles.groups.items()}
-        names |= {name: name for name in self.roles.ids}
+        pa = needed("pyarrow", "an Arrow table")
+        block = self.block(start, stop, first_row=first_row, features=features)
         return pa.table(
-            {ROW: pa.array(np.arange(first_row + start, first_row + stop))}
-            | {name: list_array(values) for name, values in numbers.items()}
-            | {
-                key: pa.array(self._columns[name].read_texts(start, stop))
-                for key, name in names.items()
+            {
+                name: pa.array(own) if own.ndim == 1 else list_array(own)
+                for name, own in block.items()
             }
+        )
+
+    def block(
+        self, start: int, stop: int, *, first_row: int = 0, features: bool = True
+    ) -> dict[str, Array]:
+        """The same as arrays by name, for `predict_block`."""
+        groups = self.group_values(start, stop)
+        return (
+            {ROW: np.arange(first_row + start, first_row + stop)}
+            | self.numbers(start, stop, features=features)
+            | {GROUP_PREFIX + group: own for group, own in groups.items()}
+            | {name: self._columns[name].read_texts(start, stop) for name in self.roles.ids}
         )
 
     def _distinct_labels(self, column: Column) -> Array:

@@ -274,7 +274,7 @@ class SetPredictor(Estimator, ABC):
 
     def __getstate__(self) -> Any:
         # Copies in other processes answer for new samples; they need no calibration samples.
-        return {**super().__getstate__(), "_kept": None}
+        return {**vars(self), "_kept": None}
 
     def summary(self, sets: PredictionSets | None = None) -> str:
         """Say in words what is guaranteed, and what became of the sets of a prediction."""
