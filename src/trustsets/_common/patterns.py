@@ -39,6 +39,9 @@ def match_columns(names: Sequence[str], patterns: Sequence[str], what: str) -> d
             }
         if not own:
             raise InputError(f"{what}: no column is {pattern!r}; there are {listed(names)}.")
+        both = next((name for name in own if name in found), None)
+        if both is not None:
+            raise InputError(f"{what}: two patterns match the column {both!r}; give one of them.")
         found |= own
     return found
 
