@@ -1,0 +1,1 @@
+"""For the time being: csv_command_line."""

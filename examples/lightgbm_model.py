@@ -1,0 +1,1 @@
+"""For the time being: lightgbm_model."""

@@ -1,0 +1,1 @@
+"""For the time being: mlflow_round_trip."""

@@ -1,0 +1,1 @@
+"""For the time being: onnx_model."""

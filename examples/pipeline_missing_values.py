@@ -1,0 +1,1 @@
+"""For the time being: pipeline_missing_values."""
