@@ -1,1 +1,0 @@
-"""For the time being: first_sets."""

@@ -1,1 +1,0 @@
-"""For the time being: huggingface_text."""

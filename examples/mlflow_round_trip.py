@@ -1,1 +1,0 @@
-"""For the time being: mlflow_round_trip."""

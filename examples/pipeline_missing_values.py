@@ -1,1 +1,0 @@
-"""For the time being: pipeline_missing_values."""
