@@ -1,7 +1,7 @@
 """For anyone who can show at most three answers.
 
-No set has more than `max_size` classes. Where so few cannot keep the alpha asked for, the promise of
-that sample is weaker, and `sets.alpha` says how weak.
+No set has more than `max_size` classes. Where so few cannot keep the alpha asked for, the promise
+of that sample is weaker, and `sets.alpha` says how weak.
 """
 
 import numpy as np

@@ -2,16 +2,18 @@
 
     python studies/before_after.py --bench DIR
 
-Halves of the CIFAR-100 pool calibrate and test, for seeds 1 to 10; cells pool the test samples of all
-seeds. The middle panel has ordinary sets at the alpha that makes them as large as ours.
+Halves of the CIFAR-100 pool calibrate and test, for seeds 1 to 10; cells pool the test samples of
+all seeds. The middle panel has ordinary sets at the alpha that makes them as large as ours.
 """
 
 import argparse
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib import pyplot as plt
+from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from recipes import Task, make_task
 
@@ -85,7 +87,7 @@ def measure(task: Task) -> dict[str, Cells]:
 
 def ranges(edges: tuple[float, ...]) -> list[str]:
     """Names of the bins between edges."""
-    inner = [f"{low:g} to {high:g}" for low, high in zip(edges, edges[1:], strict=False)]
+    inner = [f"{low:g} to {high:g}" for low, high in pairwise(edges)]
     return [f"below {edges[0]:g}", *inner, f"above {edges[-1]:g}"]
 
 
@@ -109,7 +111,7 @@ def _panel(ax: Any, coverage: Floats) -> None:
         known = bool(np.isfinite(value))
         colour = shade(value, 1.0 - ALPHA) if known else None
         fill, ink = (colour.safe, colour.safe_ink) if colour else ("#ececec", "#777777")
-        ax.add_patch(plt.Rectangle((column - 0.5, row - 0.5), 1, 1, color=fill, ec="#bbbbbb"))
+        ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, color=fill, ec="#bbbbbb"))
         text = f"{100 * value:.0f}%" if known else "few"
         ax.text(column, row, text, ha="center", va="center", color=ink, fontsize=11)
     ax.set(xlim=(-0.5, coverage.shape[1] - 0.5), ylim=(-0.5, coverage.shape[0] - 0.5))
@@ -124,8 +126,9 @@ def table(cells: dict[str, Cells]) -> str:
     lines = [
         "# Coverage by confidence and trust",
         "",
-        "Made by `studies/before_after.py`: CIFAR-100, alpha = 0.1, halves by seeds 1 to 10, cells pooled "
-        f"over seeds; cells of fewer than {FEWEST} samples are left out.",
+        "Made by `studies/before_after.py`: CIFAR-100, alpha = 0.1, halves by seeds 1 to 10, cells "
+        f"pooled over seeds; cells of fewer than {FEWEST} samples are left out. Samples are in "
+        "brackets. This is one of the three sets of outputs that the defaults were chosen on.",
     ]
     for method, cell in cells.items():
         size, coverage = np.mean(cell.sizes), np.mean(cell.coverages)
@@ -138,7 +141,7 @@ def table(cells: dict[str, Cells]) -> str:
         ]
         for name, values, counts in zip(trust, cell.coverage, cell.samples, strict=True):
             shown = [
-                f"{value:.3f} ({count:,.0f})" if np.isfinite(value) else f"({count:,.0f})"
+                f"{value:.4f} ({count:,.0f})" if np.isfinite(value) else f"({count:,.0f})"
                 for value, count in zip(values, counts, strict=True)
             ]
             lines.append(f"| {name} | " + " | ".join(shown) + " |")

@@ -5,11 +5,10 @@ from typing import Any
 
 from command_line import command_line_page
 from gallery import Example, run_examples
-from social import social_image
-from statuses import status_page
-
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from social import social_image
+from statuses import status_page
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,7 +6,8 @@ from trustsets.status import Status
 def status_page() -> str:
     """Say for each status what it means and whether the threshold is infinite."""
     rows = [
-        f"| {status.value} | `{status.name}` | {status.sentence[0].upper()}{status.sentence[1:]}. | "
+        f"| {status.value} | `{status.name}` "
+        f"| {status.sentence[0].upper()}{status.sentence[1:]}. | "
         f"{'infinite' if status.is_infinite else 'finite'} |"
         for status in Status
     ]
