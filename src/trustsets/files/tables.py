@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from trustsets._common.arrays import Array
 from trustsets.files.naming import ROW, Roles, find_roles
 from trustsets.files.parquet import list_matrix, scalar_values
-from trustsets.files.predicted import predict_block
+from trustsets.files.predicted import block_outputs, predict_block
+from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor
 
 if TYPE_CHECKING:
@@ -69,6 +70,11 @@ def predict_table(
     block = _block(predictor, table, roles)
     found = predict_block(predictor, block, alpha, max_size=max_size, p_values=p_values)
     return found.to_arrow(table.select([*([ROW] if ROW in names else []), *roles.ids]))
+
+
+def table_outputs(predictor: Predictor, table: "pa.Table", roles: Roles) -> ModelOutputs:
+    """Outputs in a table, as a predictor needs them."""
+    return block_outputs(predictor, _block(predictor, table, roles), roles)
 
 
 def _block(predictor: Predictor, table: "pa.Table", roles: Roles) -> dict[str, Array]:
