@@ -245,7 +245,7 @@ class _Function:
         import pandas as pd
 
         table = _arrow(model_input)
-        if not len(table):
+        if model_input.empty:
             return pd.DataFrame({name: [] for name in _RESULT}, index=model_input.index)
         alpha = (params or {}).get("alpha", 0.1)
         found = predict_table(self.predictor, table, alpha)
@@ -268,6 +268,13 @@ def _arrow(frame: "pd.DataFrame") -> "pa.Table":
         raise InputError(
             f"model_input must be a pandas DataFrame with the columns of the signature; got "
             f"{type(frame).__name__}."
+        )
+    if frame.columns.intersection([*LOGITS, *PROBABILITIES]).empty:
+        # MLflow has removed all columns that the signature does not name.
+        raise InputError(
+            "model_input must have a column 'logits' or 'probabilities' with a list of numbers in "
+            "each row, one for each class; there is neither. Of a matrix p make one by "
+            "pd.DataFrame({'probabilities': list(p)})."
         )
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)
