@@ -28,6 +28,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully suppo
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
 LINES = re.search(r"Spark 4.*?```python\n(.*?)```", PAGE, flags=re.DOTALL)[1]
+FIRST = (Path(__file__).parents[2] / "docs" / "first_tries.md").read_text(encoding="utf-8")
+FIRST_LINES = re.search(r"^## Spark\n.*?```python\n(.*?)```", FIRST, re.DOTALL | re.MULTILINE)[1]
 PREDICTORS = {
     "standard": StandardConformal(),
     "random, groups": ConditionalConformal(
@@ -51,7 +53,7 @@ def spark(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", PREDICTORS)
-def test_the_lines_of_the_page_give_the_sets_of_the_predictor(name, spark, make_outputs):
+def test_the_lines_of_the_page_give_the_sets_of_the_predictor(name, spark, make_outputs, capsys):
     shutil.rmtree("sets", ignore_errors=True)
     predictor = PREDICTORS[name].calibrate(make_outputs(300, seed=1))
     predictor.save("model.trustsets")
@@ -68,6 +70,8 @@ def test_the_lines_of_the_page_give_the_sets_of_the_predictor(name, spark, make_
     assert [own["id"] for own in found] == table["id"]
     assert [own["set"] for own in found] == [sets[i].tolist() for i in range(90)]
     assert [own["threshold"] for own in found] == sets.thresholds.tolist()
+    exec(FIRST_LINES, {})
+    assert capsys.readouterr().out.count("|[") == 20  # sets that Spark shows
 
 
 def test_mistakes_are_named_before_the_job_starts(spark, make_outputs):
