@@ -71,7 +71,7 @@ def test_the_lines_of_the_page_give_the_sets_of_the_predictor(name, spark, make_
     assert [own["set"] for own in found] == [sets[i].tolist() for i in range(90)]
     assert [own["threshold"] for own in found] == sets.thresholds.tolist()
     exec(FIRST_LINES, {})
-    assert capsys.readouterr().out.count("|[") == 20  # sets that Spark shows
+    assert capsys.readouterr().out.count("[") == 20  # sets that Spark shows
 
 
 def test_mistakes_are_named_before_the_job_starts(spark, make_outputs):
