@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.decomposition import TruncatedSVD
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from trustsets._common.arrays import Floats
+from trustsets._common.arrays import MISSING, Floats
 from trustsets.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ WIDEST = 1000
 COMPONENTS = 64
 # Rarer values of a column share an indicator, so that names of persons do not take over.
 _MOST_CATEGORIES = 20
-_MISSING = "(missing)"
 _REMEDY = (
     "Put the encoding of X into a pipeline, pass features= as a function of X, or do without a "
     'trust score (features=None, or method="standard").'
@@ -144,9 +143,7 @@ class MixedColumns(FeatureColumns):
         columns = []
         for j in np.flatnonzero(~np.array(self.is_number)):
             own = frame.iloc[:, j]
-            columns.append(
-                own.astype(object).where(own.notna(), _MISSING).map(str).to_numpy(object)
-            )
+            columns.append(own.astype(object).where(own.notna(), MISSING).map(str).to_numpy(object))
         return np.column_stack(columns)
 
 

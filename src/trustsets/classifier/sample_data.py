@@ -1,7 +1,7 @@
 """What users pass besides the classifier: labels, groups, weights and other parameters of fit."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
@@ -16,7 +16,8 @@ from sklearn.utils.metadata_routing import process_routing
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_method_params, _num_samples, column_or_1d
 
-from trustsets._common.arrays import Array
+from trustsets._common.arrays import Array, group_column
+from trustsets._common.validation import check_groups
 from trustsets.classifier.inner_models import is_a
 from trustsets.errors import InputError
 from trustsets.predictors.class_facts import class_names
@@ -31,8 +32,6 @@ __all__ = [
     "random_part",
     "rows_of",
 ]
-
-_MISSING = "(missing)"
 
 GroupColumns = dict[str, Array]
 
@@ -97,7 +96,7 @@ def fresh_copy(estimator: Any) -> Any:
 def group_columns(X: Any, columns: Any, given: Any) -> GroupColumns:
     """Group columns of samples as texts: columns of X by name or number, or given ones."""
     if columns is None:
-        return _given_groups(given, _num_samples(X))
+        return check_groups(given, _num_samples(X))
     if given is not None:
         raise InputError(
             f"groups are columns of X already (TrustSetClassifier(groups={columns!r})); leave out "
@@ -124,40 +123,7 @@ def _group_column(X: Any, column: Any) -> tuple[str, Array]:
     values = _safe_indexing(X, column, axis=1)
     name = str(names[column] if is_number and names else column)
     values = values.toarray().ravel() if hasattr(values, "toarray") else values
-    return name, _texts(values, name, len(values))
-
-
-def _given_groups(groups: Any, n: int) -> GroupColumns:
-    """Columns of an array, a mapping or a frame, as texts."""
-    if groups is None:
-        return {}
-    if hasattr(groups, "columns"):
-        groups = {name: groups[name] for name in groups.columns}
-    elif not isinstance(groups, Mapping):
-        groups = {"group": groups}
-    return {str(name): _texts(values, str(name), n) for name, values in groups.items()}
-
-
-def _texts(values: Any, name: str, n: int) -> Array:
-    """Values as texts, in which 3 and 3.0 are the same and missing ones are a group of their own.
-
-    A column of whole numbers becomes one of floats as soon as a value is missing.
-    """
-    array = np.asarray(values)
-    if array.shape != (n,):
-        raise InputError(
-            f"groups[{name!r}] must have one value for each of the {n} samples; got shape "
-            f"{array.shape}."
-        )
-    return np.array([_text(value) for value in array.tolist()], dtype=object)
-
-
-def _text(value: Any) -> str:
-    if value is None or type(value).__name__ in {"NAType", "NaTType"}:
-        return _MISSING
-    if isinstance(value, float):
-        return _MISSING if np.isnan(value) else str(int(value) if value.is_integer() else value)
-    return str(value)
+    return name, group_column(values, f"groups[{name!r}]", len(values))
 
 
 def parameters_of_fit(
