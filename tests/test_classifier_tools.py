@@ -413,7 +413,7 @@ def test_mistakes_are_named(table):
     X = frame[list("abcd")].fillna(0.0)
     bayes = TrustSetClassifier(GaussianNB())
     for model, call, message in [
-        (bayes, {"groups": y[:5]}, r"one value for each of the 900 samples; got shape \(5,\)"),
+        (bayes, {"groups": y[:5]}, r"must have shape \(900,\), one per sample; got \(5,\)"),
         (TrustSetClassifier(GaussianNB(), groups="city"), {}, "'city', but X has the columns"),
         (TrustSetClassifier(GaussianNB(), groups=7), {}, "names column 7, but X has 4 columns"),
         (TrustSetClassifier(GaussianNB(), groups=[y]), {}, "names or numbers of columns of X"),
