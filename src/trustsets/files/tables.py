@@ -75,7 +75,7 @@ def predict_table(
     import pyarrow as pa
 
     roles = find_roles(table.column_names, predictor.needed_groups, ids)
-    _check(predictor, table, roles)
+    check_table(predictor, table, roles)
     outputs = table_outputs(predictor, table, roles)
     trust = None if p_values is None else _trust(predictor, outputs)
     sets = predictor.predict_set(outputs, alpha=float(alpha), max_size=max_size, trust=trust)
@@ -152,7 +152,8 @@ def table_outputs(predictor: Predictor, table: "pa.Table", roles: Roles) -> Mode
     return ModelOutputs(**fields)
 
 
-def _check(predictor: Predictor, table: "pa.Table", roles: Roles) -> None:
+def check_table(predictor: Predictor, table: "pa.Table", roles: Roles) -> None:
+    """Refuse tables that sets cannot be predicted for."""
     if roles.values is None:
         raise InputError(
             f"table has no column 'logits' or 'probabilities'; it has {table.column_names}."
