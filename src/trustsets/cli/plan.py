@@ -63,23 +63,22 @@ def plan(
     if simulate is not None and outputs is None:
         raise InputError("--simulate needs OUTPUTS, labelled samples to calibrate copies on.")
     record = resolved(context)
-    given: dict[str, Any] = {
-        "n": samples,
-        "groups": _shares(share or ()),
-        "functions": functions,
-        "penalty": penalty,
-        "gap": gap,
-        "repeats": repeats,
-        "progress": partial(console.progress, "Calibrations"),
-    }
+    names = ("functions", "penalty", "gap", "repeats")
+    given: dict[str, Any] = {name: context.params[name] for name in names}
+    given |= {"n": samples, "groups": _shares(share or ())}
     if outputs is not None:
         given |= _read(outputs, simulate, group or ())
-    found = make(alpha, within, probability, **given)
+    progress = partial(console.progress, "Calibrations")
+    found = make(alpha, within, probability, progress=progress, **given)
     if output is not None:
         _draw(found, output)
     if console.settings.json:
         console.print_json(record | found.to_dict())
-        return
+    else:
+        _print(found, output)
+
+
+def _print(found: "Plan", output: Path | None) -> None:
     for line in found.summary().splitlines():
         console.print_text(line)
         console.print_text("")
