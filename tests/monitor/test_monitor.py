@@ -163,8 +163,8 @@ def test_too_many_that_wait_are_given_up_the_oldest_first(rng):
 def test_restarts_change_nothing(rng, tmp_path):
     samples, predictor = with_trust(rng)
     batches = [draw(rng, 90, "all" if i > 3 else None) for i in range(6)]
-    whole = Monitor(predictor, reference=samples)
-    restarted = Monitor(predictor, reference=samples)
+    whole = Monitor(predictor, reference=samples, conditional=True)
+    restarted = Monitor(predictor, reference=samples, conditional=True)
     for i, batch in enumerate(batches):
         whole.observe(batch, ids=np.arange(90) + 90 * i)
         restarted.save(tmp_path / "state.trustsets")
@@ -176,7 +176,7 @@ def test_restarts_change_nothing(rng, tmp_path):
 
 def test_p_values_come_from_a_calibration_without_the_samples_that_are_ranked(rng, tmp_path):
     samples, predictor = with_trust(rng)
-    monitor, new = Monitor(predictor, reference=samples), draw(rng, 50)
+    monitor, new = Monitor(predictor, reference=samples, conditional=True), draw(rng, 50)
     halves = fitting_half(400, 0)
     own = ConditionalConformal(basis=predictor.basis, trust=FirstFeature())
     own.calibrate(samples.take(halves))
@@ -193,11 +193,11 @@ def test_p_values_come_from_a_calibration_without_the_samples_that_are_ranked(rn
 def test_scores_are_ranked_where_p_values_cannot_be(rng):
     samples, predictor = with_trust(rng)
     for other in (
-        Monitor(predictor, reference=samples, conditional=False),
-        Monitor(predictor, reference=draw(rng, 400)),
-        Monitor(predictor, alpha=0.009, reference=samples),
-        Monitor(calibrated(rng)[1], reference=samples),
-        Monitor(predictor),
+        Monitor(predictor, reference=samples),
+        Monitor(predictor, reference=draw(rng, 400), conditional=True),
+        Monitor(predictor, alpha=0.009, reference=samples, conditional=True),
+        Monitor(calibrated(rng)[1], reference=samples, conditional=True),
+        Monitor(predictor, conditional=True),
     ):
         assert other._ranking is None
         assert other.observe(draw(rng, 50)).verdict().labelled == 50
@@ -315,7 +315,8 @@ def test_false_alarms_are_as_rare_as_stated_with_new_calibrations():
         rng = np.random.default_rng(seed)
         samples, predictor = with_trust(rng, 100) if seed % 4 == 1 else calibrated(rng, 100)
         reference = samples if seed % 2 else None
-        monitor = Monitor(predictor, reference=reference, false_alarm=0.2, random_state=seed)
+        given = {"false_alarm": 0.2, "random_state": seed, "conditional": True}
+        monitor = Monitor(predictor, reference=reference, **given)
         for _ in range(2):
             monitor.observe(draw(rng, 300))
         alarms += monitor.verdict().alarm

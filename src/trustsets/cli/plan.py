@@ -132,6 +132,14 @@ def _range(row: "PlanRow") -> str:
     return "full sets" if row.lower == 1.0 else f"{row.lower:.3f} to {row.upper:.3f}"
 
 
+def _simulated(found: "Plan", part: str) -> list[str]:
+    """Coverage of a part in the simulation, if there was one."""
+    if found.curve is None:
+        return []
+    coverage, spread, _ = found.simulated(part)
+    return [f"{coverage:.3f} +- {spread:.3f}" if spread >= 0.0 else "none tested"]
+
+
 def _print_rows(found: "Plan") -> None:
     from rich.markup import escape
 
@@ -145,10 +153,13 @@ def _print_rows(found: "Plan") -> None:
             "" if row.present is None else f"{row.present:,}",
             _range(row),
             f"{row.test_in_all:,}",
+            *_simulated(found, row.part),
         ]
         for row in (first, *hardest)
     ]
     header = ["Part", "Needed", "In all", "Present", "Coverage with these", "Test samples in all"]
+    if found.curve is not None:
+        header.append(f"Simulated with {found.curve.sizes[-1]:,}")
     console.print_table(header, rows)
     if len(rest) > len(hardest):
         console.say(

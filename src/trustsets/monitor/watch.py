@@ -73,7 +73,8 @@ class Monitor:
     conditional : bool
         Rank labels by conditional p-values instead of scores, where the predictor conditions on
         something and a reference is given. Half of the reference is needed to compute them, and
-        new samples are ranked among the other half.
+        new samples are ranked among the other half, so alarms may take longer. Scores are ranked
+        within each region, class and group in any case.
     most_pending : int
         Samples that may wait for their labels; of more, the oldest are left out.
     random_state : int, None or generator
@@ -119,7 +120,7 @@ class Monitor:
         trust: Any = None,
         false_alarm: float = 0.05,
         level: float = 0.95,
-        conditional: bool = True,
+        conditional: bool = False,
         most_pending: int = 10_000,
         random_state: Any = 0,
     ) -> None:
