@@ -117,7 +117,7 @@ def test_groups_and_classes_have_curves_of_their_own():
     # Half of the 200 samples are of each site, whose threshold is its own.
     np.testing.assert_allclose(curve.part_spread[0, :2], np.sqrt(0.1 * 0.9 / 102), rtol=0.25)
     np.testing.assert_allclose(curve.part_coverage[0, :2], 0.9, atol=0.015)
-    promised = CoverageLaw(0.1).probability(np.array([100]), 0.04)
+    promised = CoverageLaw(0.1).probability(np.array([100, 100]), 0.04)
     np.testing.assert_allclose(curve.part_reached[0, :2], promised, atol=0.12)
     same = StandardConformal(score=score, allow_empty=True)
     found = plan(outputs=outputs, predictor=same, repeats=5)

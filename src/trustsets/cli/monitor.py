@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Groups, argument, option, resolved
+from trustsets.cli.options import Groups, LabelColumn, TableOptions, argument, option, resolved
 
 if TYPE_CHECKING:
     from trustsets.monitor import Verdict
@@ -47,6 +47,8 @@ def monitor(
         bool, option(None, "Samples are in the order in which they came.", "--in-order")
     ] = False,
     group: Groups = None,
+    label_column: LabelColumn = None,
+    table: TableOptions,
 ) -> None:
     """Watch coverage over time; exit code 3 means that there is an alarm.
 
@@ -69,6 +71,7 @@ def monitor(
     # Options that every command has are in the context, too.
     given: dict[str, Any] = {own.name: context.params.get(own.name) for own in fields(Step)}
     given["groups"] = tuple(group or ())
+    given["columns"] = table.columns(label_column)
     given["time"] = datetime.now(UTC).isoformat(timespec="seconds") if time is None else time
     found, is_new = watch_file(Step(**given))
     if (outputs or labels) and not is_new:

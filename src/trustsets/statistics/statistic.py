@@ -44,8 +44,7 @@ class Observed:
     ) -> None:
         self.outputs = outputs
         # Checked for None first: an instance check of a protocol takes a while.
-        is_score = trust is not None and isinstance(trust, SupportsTrust)
-        self.trust_score = trust if is_score else None
+        self.trust_score = trust if trust is not None and isinstance(trust, SupportsTrust) else None
         self.has_trust = trust is not None
         if trust is not None and self.trust_score is None:
             self.trust = _known_trust(trust, len(outputs))
