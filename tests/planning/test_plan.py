@@ -102,8 +102,8 @@ def two_sites(n):
     """A classifier that is worse at one of two sites; one class is rare."""
     rng = np.random.default_rng(1)
     site = rng.choice(["north", "south"], size=n)
-    logits = np.where(site == "south", 1.0, 4.0)[:, None] * rng.normal(size=(n, 4))
-    true = logits * np.where(site == "south", 0.2, 1.0)[:, None] - [0.0, 0.0, 0.0, 9.0]
+    logits = 3.0 * rng.normal(size=(n, 4))
+    true = logits * np.where(site == "south", 0.3, 1.0)[:, None] - [0.0, 0.0, 0.0, 9.0]
     labels = (true + rng.gumbel(size=(n, 4))).argmax(axis=1)
     labels[0] = 3
     return ModelOutputs(logits=logits, labels=labels, groups={"site": site})
