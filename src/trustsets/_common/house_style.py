@@ -124,8 +124,9 @@ def house_style(theme: Theme = "light", medium: Medium = "print") -> Iterator[No
     import matplotlib as mpl
 
     token = _in_use.set((theme, medium))
+    settings: Any = matplotlib_style(theme, medium)  # matplotlib types each name
     try:
-        with mpl.rc_context(matplotlib_style(theme, medium)):
+        with mpl.rc_context(settings):
             yield
     finally:
         _in_use.reset(token)
