@@ -118,7 +118,7 @@ def test_nothing_found_is_not_called_nothing_there():
     assert "may have gone unseen" in sound[3] and "Do not rely" not in sound[3]
     small = answers({"m": measured([30, 30], [28, 27])})
     assert "so few samples show only large failures" in small[2]
-    assert small[3] == "Test on about 220 samples or more."
+    assert small[3] == "Measure on about 220 samples or more."
 
 
 def test_the_advised_number_of_samples_is_enough_and_not_far_too_many():
@@ -138,6 +138,28 @@ def test_of_several_methods_the_one_that_fails_least_is_preferred():
     assert "Do not rely on these sets yet." in broken[3]
     many = answers(dict.fromkeys("abcd", sound))[1]
     assert "Kept on average by all 4 methods: 90.1% to 90.1%" in many
+
+
+def test_full_sets_are_not_preferred():
+    """Sets of all classes keep every promise and tell nothing."""
+    low = measured([1000, 400], [930, 330])
+    assert outcome_of(low) is KEPT and failing_parts(low)
+    n = 1400
+    groups = {"site": np.repeat(["a", "b"], [1000, 400])}
+    outputs = ModelOutputs(logits=np.zeros((n, 3)), labels=np.zeros(n, dtype=int), groups=groups)
+    everything = replace(sets_that_cover(np.ones(n, bool), outputs), mask=np.ones((n, 3), bool))
+    full = evaluate(everything, outputs, metrics=["groups"], n_bootstrap=5)
+    assert "Prefer" not in answers({"low": low, "full": full})[3]
+    assert answers({"full": full})[3].startswith("100% of the sets are full and tell nothing")
+
+
+def test_names_are_written_as_they_are():
+    codes = np.repeat([0, 1], [1000, 400])
+    names = np.array(["Conf x", "Trust fund"])[codes]
+    hits = np.arange(1400) % 1000 < np.where(codes == 0, 905, 300)
+    outputs = ModelOutputs(logits=np.zeros((1400, 2)), labels=names)
+    result = evaluate(sets_that_cover(hits, outputs), outputs, metrics=["class"])
+    assert "“Trust fund”, 75.0% of 400 samples" in answers({"m": result})[2]
 
 
 def test_bins_without_names_are_described():

@@ -29,6 +29,8 @@ _SLACK_OF_ALPHA, _SLACK = 0.5, 0.05
 _MOST_PARTS = 3
 # From so many methods with the same outcome on, the range of their coverages is given.
 _MANY = 4
+# From this share of full sets on, a method says too little to be preferred.
+_MOSTLY = 0.5
 # Test samples that the advice may ask for.
 _SIZES = np.unique(np.geomspace(20, 1e6, 400).astype(np.int64))
 
@@ -128,8 +130,8 @@ def _part(table: BinTable, low: NDArray[np.bool_]) -> Part:
     share = percent(float(table.coverage[lowest]))
     if not enough.any():
         share = f"somewhere between {range_of(table.lower[lowest], table.upper[lowest], 0)}%"
-    name = _plain(table.labels[lowest])
-    name = f"“{name}”" if table.has_names else name
+    label = table.labels[lowest]
+    name = f"“{label}”" if table.has_names else _plain(label)
     where = f"{name}, {share} of {table.count[lowest]:,} samples"
     which = "lowest: " if low.sum() > 1 else ""
     return Part(table.name, f"{low.sum():,} of {_kind(table)} ({which}{where})")
@@ -263,6 +265,11 @@ def _advice(evaluations: Evaluations, found: Mapping[str, Sequence[Part]]) -> li
             "which fails for the fewest kinds of" if parts else "which was not seen to fail for any"
         )
         sentences.append(f"Prefer {named(best)}, {why} samples.")
+    if _full(item) > _MOSTLY:
+        sentences.append(
+            f"{percent(_full(item), 0)} of the sets are full and tell nothing: use more "
+            "calibration samples or a larger alpha."
+        )
     if outcome is BROKEN:
         sentences.append(
             "Do not rely on these sets yet. Check that calibration and test samples come from the "
@@ -272,8 +279,8 @@ def _advice(evaluations: Evaluations, found: Mapping[str, Sequence[Part]]) -> li
         sentences.append("Do not rely on the sets for the samples named above.")
     sentences += _remedies(parts)
     if outcome is UNSURE:
-        sentences.append(f"Test on about {_enough(item.alpha, item.level):,} samples or more.")
-    elif not parts and outcome is not BROKEN:
+        sentences.append(f"Measure on about {_enough(item.alpha, item.level):,} samples or more.")
+    elif not parts and outcome is not BROKEN and _full(item) <= _MOSTLY:
         sentences.append(
             "The sets can be used for samples from the same source. A shortage in a small part of "
             "them may have gone unseen, so check again with more samples, and when the data change."
@@ -286,9 +293,15 @@ def _best(evaluations: Evaluations, found: Mapping[str, Sequence[Part]]) -> str:
 
     def order(method: str) -> tuple[bool, int, float]:
         item = evaluations[method]
-        return outcome_of(item) is BROKEN, len(found[method]), item.sizes.mean
+        useless = outcome_of(item) is BROKEN or _full(item) > _MOSTLY
+        return useless, len(found[method]), item.sizes.mean
 
     return min(evaluations, key=order)
+
+
+def _full(evaluation: Evaluation) -> float:
+    """Share of full sets."""
+    return evaluation.sizes.full / evaluation.n
 
 
 def _remedies(parts: Sequence[Part]) -> list[str]:
