@@ -7,7 +7,7 @@ import numpy as np
 
 from trustsets._common.arrays import Floats
 from trustsets._common.frames import Flavour, frame_of_rows
-from trustsets.metrics.colours import METHODS
+from trustsets._common.house_style import HALF_WIDTH, colour, method_colour, styled, tidy
 from trustsets.metrics.inference import Ints
 from trustsets.metrics.plain import PlainData
 from trustsets.planning.law import CoverageLaw
@@ -133,24 +133,30 @@ class Plan(PlainData):
         coverage, spread, reached = (float(own[-1, curve.parts.index(part)]) for own in each)
         return coverage, spread, reached
 
+    @styled
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw the range of the coverage against the number of calibration samples."""
         if ax is None:
             from matplotlib import pyplot as plt
 
-            ax = plt.subplots(figsize=(5.2, 3.2), layout="constrained")[1]
+            ax = plt.subplots(figsize=(1.5 * HALF_WIDTH, 3.2), layout="constrained")[1]
         target, (sizes, low, high) = 1.0 - self.alpha, plot_data(self)
         label = f"coverage with probability {_percent(self.probability)}"
-        ax.fill_between(sizes, low, high, color=METHODS[0], alpha=0.25, lw=0, label=label)
+        ax.fill_between(sizes, low, high, color=method_colour(0), alpha=0.25, lw=0, label=label)
         for edge in (target - self.within, target + self.within):
-            ax.axhline(edge, color="grey", ls=":", lw=1)
-        ax.axvline(self.needed, color=METHODS[1], lw=1.2, label=f"{self.needed:,} needed")
+            ax.axhline(edge, color=colour("quiet"), ls=":", lw=1)
+        ax.axvline(self.needed, color=method_colour(1), lw=1.2, label=f"{self.needed:,} needed")
         present = self.rows[0].present
         if present:
-            ax.axvline(present, color=METHODS[6], ls="--", lw=1.2, label=f"{present:,} present")
+            ax.axvline(present, color=colour("ink"), ls="--", lw=1.2, label=f"{present:,} present")
         if self.curve is not None:
             bars = 2.0 * self.curve.spread
-            style: dict[str, Any] = {"color": METHODS[2], "marker": "o", "ms": 3.5, "capsize": 2}
+            style: dict[str, Any] = {
+                "color": method_colour(2),
+                "marker": "o",
+                "ms": 3.5,
+                "capsize": 2,
+            }
             ax.errorbar(
                 self.curve.sizes, self.curve.coverage, bars, ls="none", label="simulated", **style
             )
@@ -159,9 +165,8 @@ class Plan(PlainData):
                 colour = METHODS[(3 + number) % len(METHODS)]
                 ax.plot(*lines, color=colour, lw=1, label=self.curve.parts[place])
         ax.set(xscale="log", xlabel="Calibration samples", ylabel="Coverage of one calibration")
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.legend(frameon=False, fontsize=8)
-        return ax
+        ax.legend()
+        return tidy(ax)
 
     def _lowest_parts(self) -> list[int]:
         """Groups and classes of the simulation, those of the lowest coverage first."""
