@@ -24,7 +24,7 @@ from trustsets.errors import TrustSetsWarning
 from trustsets.outputs import ModelOutputs
 from trustsets.recalibration.class_bias import _Likelihood, _minimise
 
-__all__ = ["ClassShares", "estimate_shares"]
+__all__ = ["ClassShares", "estimate_shares", "same_distribution"]
 
 # Keeps the constants of classes without samples finite.
 _PENALTY = 1e-3
@@ -141,7 +141,7 @@ def estimate_shares(labelled: ModelOutputs, unlabelled: ModelOutputs) -> ClassSh
         found[f"{prefix}low"] = np.clip(own - _WIDTH * width, 0.0, 1.0)
         found[f"{prefix}high"] = np.clip(own + _WIDTH * width, 0.0, 1.0)
     weights = np.divide(shares, share, out=np.zeros_like(share), where=share > 0.0)[codes]
-    fit_p = _same_distribution(labelled.confidence, weights, unlabelled.confidence)
+    fit_p = same_distribution(labelled.confidence, weights, unlabelled.confidence)
     return ClassShares(**found, fit_p=fit_p)
 
 
@@ -253,7 +253,7 @@ def _black_box(
     return shares, error
 
 
-def _same_distribution(values: Floats, weights: Floats, new: Floats) -> float:
+def same_distribution(values: Floats, weights: Floats, new: Floats) -> float:
     """P-value of the largest distance of two distribution functions, the first weighted."""
     from scipy.special import kolmogorov
 
