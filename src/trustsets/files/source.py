@@ -5,6 +5,7 @@ only those rows, except that a compressed array must be unpacked from its beginn
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -128,6 +129,11 @@ class OutputsFile:
     def with_classes(self, classes: Any) -> "OutputsFile":
         """The same file with other class names."""
         return OutputsFile(self.path, self._columns, self.roles, classes)
+
+    def without_labels(self) -> "OutputsFile":
+        """The same file as if it had no labels, which need not be right then."""
+        roles = replace(self.roles, labels=None)
+        return OutputsFile(self.path, self._columns, roles, self._given_classes)
 
     @property
     def row_bytes(self) -> int:

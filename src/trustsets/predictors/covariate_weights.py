@@ -105,6 +105,8 @@ class CovariateWeights:
 
     Attributes
     ----------
+    of : str
+        What weights depend on, in words.
     weights : (n,) array
         In the order of `calibration_rows_`, with mean 1.
     clip, n_clipped : float, int
@@ -119,6 +121,7 @@ class CovariateWeights:
         what tells them apart; and the same means of all features (1 where there are none).
     """
 
+    of: str
     weights: Floats
     clip: float
     n_clipped: int
@@ -159,6 +162,9 @@ class CovariateWeights:
                 f"clipped at {self.clip:.3g} times the mean: the new samples are much like these, "
                 "and coverage is kept for a population that is less so."
             )
+        if 2 * self.n_outside > self.n_new:
+            # Weights cannot make samples alike that have nothing in common.
+            return found
         if self.balance_p < _WARNING_RATE:
             found.append(
                 "Weighted calibration samples still differ from the unlabelled ones in confidence, "
@@ -217,7 +223,7 @@ def estimate_weights(
         )
     needs_trust = isinstance(of, Basis) or of == "statistics"
     both = _joined(calibration, new, needs_trust and calibration.has_trust and new.has_trust)
-    basis, squares = _described(of, both, conditions_on)
+    basis, squares, words = _described(of, both, conditions_on)
     start = _standardised(basis.fit(both), both, squares)
     folds = np.concatenate([_folds(own, seed) for own in (calibration, new)])
     is_new = np.arange(n + m) >= n
@@ -228,6 +234,7 @@ def estimate_weights(
     of_new = model.of(new)
     balance_p, features_p = _balance(model, both, is_new, weights)
     return model, CovariateWeights(
+        of=words or f"every {model.basis.description}",
         weights=weights,
         clip=float(np.sqrt(n)),
         n_clipped=n_clipped,
@@ -238,20 +245,16 @@ def estimate_weights(
     )
 
 
-def _described(of: Any, both: Observed, own: FittedBasis | None) -> tuple[Basis, bool]:
-    """What tells the populations apart as functions, and whether their squares count, too."""
+def _described(of: Any, both: Observed, own: FittedBasis | None) -> tuple[Basis, bool, str]:
+    """What tells the populations apart as functions, whether squares count, and words."""
     if isinstance(of, Basis):
-        return of, False
+        return of, False, ""
     if callable(of):
-        return Custom(of), True
+        return Custom(of), True, "your own columns"
     if of == "statistics":
-        names: dict[type[Statistic], Statistic] = {Confidence: Confidence("rank")}
-        if both.has_trust:
-            names[Trust] = Trust("rank")
-        for item in _statistics(own):
-            # Ranks have no tails; with them, statistics that are functions of one another agree.
-            names.setdefault(type(item), replace(item, transform="rank"))
-        return Polynomial(_DEGREE, tuple(names.values())), False
+        chosen = _chosen_statistics(both, own)
+        words = " and ".join(item.name for item in chosen)
+        return Polynomial(_DEGREE, chosen), False, words
     if of == "features":
         features = both.outputs.features
         if features is None:
@@ -259,11 +262,23 @@ def _described(of: Any, both: Observed, own: FittedBasis | None) -> tuple[Basis,
                 'of="features" needs features of calibration samples and unlabelled ones; pass '
                 'features= to ModelOutputs, or use of="statistics".'
             )
-        return PrincipalComponents(min(_MOST_COMPONENTS, *features.shape)), True
+        count = min(_MOST_COMPONENTS, *features.shape)
+        words = "the features" if count == features.shape[1] else f"{count} principal components"
+        return PrincipalComponents(count), True, words
     raise InputError(
         'of must be "statistics", "features", a function class such as Groups("site") or '
         f"Polynomial(2), or a function of ModelOutputs; got {of!r}."
     )
+
+
+def _chosen_statistics(both: Observed, own: FittedBasis | None) -> tuple[Statistic, ...]:
+    """Conf, Trust where it is known, and the predictor's own statistics, all as ranks."""
+    found: dict[type[Statistic], Statistic] = {Confidence: Confidence("rank")}
+    if both.has_trust:
+        found[Trust] = Trust("rank")
+    for item in _statistics(own):
+        found.setdefault(type(item), replace(item, transform="rank"))
+    return tuple(found.values())
 
 
 def _statistics(basis: FittedBasis | None) -> list[Statistic]:

@@ -48,6 +48,8 @@ class AdaptedConformal(Predictor):
     Calibrate the original predictor, and adapt it again, to change anything.
     """
 
+    _population = "new samples like the unlabelled ones"
+
     shift: ClassShares | CovariateWeights
     promise: str
     _: KW_ONLY
@@ -111,11 +113,10 @@ class AdaptedConformal(Predictor):
                 "if only the class shares differ from those of calibration, and up to the error of "
                 f"their estimates, {self.promise}"
             )
-        about = state.learned.model.basis.description
         return (
-            f"if labels and outputs given every {about} are distributed as in calibration, and up "
-            f"to the error of estimated weights, {self.promise} The weighted calibration samples "
-            f"tell as much as {self.shift.effective_size:,.0f} unweighted ones."
+            f"if labels and outputs given {self.shift.of} are distributed as in calibration, and "
+            f"up to the error of estimated weights, {self.promise} The weighted calibration "
+            f"samples tell as much as {self.shift.effective_size:,.0f} unweighted ones."
         )
 
 
