@@ -344,12 +344,22 @@ def test_wrong_input_is_refused():
 
     refuse("of must be", of="colour")
     refuse("of must be", of=3)
+    refuse(r"outputs\.rows", of=(np.zeros((200, 1)), np.zeros((200, 1))))
+    refuse("of must be", of=np.zeros(3))
     refuse("20 calibration samples", few)
     refuse("needs features", outputs._replaced(features=None), of="features")
     refuse("must not depend on the label", of=Classes())
     refuse("one row per sample", of=lambda outputs: np.zeros((3, 1)))
     for other in (RankCalibratedConformal(), ConditionalConformal(basis=RANKS, randomized=True)):
         refuse("adapt needs", own=other.calibrate(outputs))
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_columns_of_any_size_give_the_same_weights(size):
+    both = [Observed(own) for own in (draw(300, 0), draw(200, 1, tilt=2.0))]
+    plain = estimate_weights(*both, columns, None, 0)[1]
+    other = estimate_weights(*both, lambda own: size * columns(own), None, 0)[1]
+    np.testing.assert_allclose(other.weights, plain.weights, rtol=1e-6)
 
 
 @pytest.mark.parametrize("of", ["statistics", "features", Groups("site")])

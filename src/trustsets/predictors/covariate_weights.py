@@ -84,17 +84,21 @@ class WeightModel:
         fits = self.basis.width in (None, width)
         require(fits, "WeightModel.centre", "must have a number for each basis function")
 
-    def columns(self, observed: Observed) -> Floats:
-        """What the logarithm of the weight is linear in, shape (n, D)."""
-        own = (_design(self.basis, observed) - self.centre) / self.scale
+    def columns(self, design: Floats) -> Floats:
+        """What the logarithm of the weight is linear in, shape (n, D), from basis functions."""
+        own = (design - self.centre) / self.scale
         own = np.clip(own, -_LARGEST_COLUMN, _LARGEST_COLUMN)
         return np.hstack([own, own * own]) if self.squares else own
 
+    def of_columns(self, columns: Floats) -> Floats:
+        """Weights, shape (m,), of new samples with these columns."""
+        # Not a matrix product: the last digits of one depend on the other rows of its batch.
+        logs = np.einsum("ij,j->i", columns, self.coefficients[1:])
+        return np.maximum(_exp(logs + self.coefficients[0]), _LEAST_WEIGHT)
+
     def of(self, observed: Observed) -> Floats:
         """Weights of new samples, shape (m,)."""
-        # Not a matrix product: the last digits of one depend on the other rows of its batch.
-        logs = np.einsum("ij,j->i", self.columns(observed), self.coefficients[1:])
-        return np.maximum(_exp(logs + self.coefficients[0]), _LEAST_WEIGHT)
+        return self.of_columns(self.columns(self.basis.design(observed)))
 
 
 @final
@@ -221,18 +225,19 @@ def estimate_weights(
             f"adapt to other inputs needs {_FEWEST} calibration samples and as many unlabelled "
             f"ones or more, hundreds better; got {n} and {m}."
         )
+    of = _checked(of)
     needs_trust = isinstance(of, Basis) or of == "statistics"
     both = _joined(calibration, new, needs_trust and calibration.has_trust and new.has_trust)
     basis, squares, words = _described(of, both, conditions_on)
-    start = _standardised(basis.fit(both), both, squares)
+    start, design = _standardised(basis.fit(both), both, squares)
+    columns, is_new = start.columns(design), np.arange(n + m) >= n
     folds = np.concatenate([_folds(own, seed) for own in (calibration, new)])
-    is_new = np.arange(n + m) >= n
-    logs, coefficients = _best_fit(start.columns(both), is_new, folds)
+    logs, coefficients = _best_fit(columns, is_new, folds)
     weights, mean, n_clipped = _normalised(_exp(logs[:n]))
     coefficients[0] -= np.log(mean)
     model = replace(start, coefficients=coefficients)
-    of_new = model.of(new)
-    balance_p, features_p = _balance(model, both, is_new, weights)
+    of_new = model.of_columns(columns[n:])
+    balance_p, features_p = _balance(columns, both, is_new, weights)
     return model, CovariateWeights(
         of=words or f"every {model.basis.description}",
         weights=weights,
@@ -242,6 +247,18 @@ def estimate_weights(
         n_outside=int(np.sum(of_new > _OUTSIDE * (n + of_new))),
         balance_p=balance_p,
         features_p=features_p,
+    )
+
+
+def _checked(of: Any) -> Any:
+    """Refuse anything but the two words, a function class or a function."""
+    named = isinstance(of, str) and of in ("statistics", "features")
+    if named or isinstance(of, Basis) or (callable(of) and not isinstance(of, type)):
+        return of
+    raise InputError(
+        'of must be "statistics", "features", a function class such as Groups("site") or '
+        "Polynomial(2), or a function of ModelOutputs, which can look up numbers that are known "
+        f"already (lambda outputs: table[outputs.rows]); got {type(of).__name__} {of!r:.60}."
     )
 
 
@@ -255,20 +272,15 @@ def _described(of: Any, both: Observed, own: FittedBasis | None) -> tuple[Basis,
         chosen = _chosen_statistics(both, own)
         words = " and ".join(item.name for item in chosen)
         return Polynomial(_DEGREE, chosen), False, words
-    if of == "features":
-        features = both.outputs.features
-        if features is None:
-            raise InputError(
-                'of="features" needs features of calibration samples and unlabelled ones; pass '
-                'features= to ModelOutputs, or use of="statistics".'
-            )
-        count = min(_MOST_COMPONENTS, *features.shape)
-        words = "the features" if count == features.shape[1] else f"{count} principal components"
-        return PrincipalComponents(count), True, words
-    raise InputError(
-        'of must be "statistics", "features", a function class such as Groups("site") or '
-        f"Polynomial(2), or a function of ModelOutputs; got {of!r}."
-    )
+    features = both.outputs.features
+    if features is None:
+        raise InputError(
+            'of="features" needs features of calibration samples and unlabelled ones; pass '
+            'features= to ModelOutputs, or use of="statistics".'
+        )
+    count = min(_MOST_COMPONENTS, *features.shape)
+    words = "the features" if count == features.shape[1] else f"{count} principal components"
+    return PrincipalComponents(count), True, words
 
 
 def _chosen_statistics(both: Observed, own: FittedBasis | None) -> tuple[Statistic, ...]:
@@ -309,20 +321,18 @@ def _joined(calibration: Observed, new: Observed, with_trust: bool) -> Observed:
     return Observed(outputs, np.concatenate([calibration.trust, new.trust]) if with_trust else None)
 
 
-def _design(basis: FittedBasis, observed: Observed) -> Floats:
+def _standardised(basis: FittedBasis, both: Observed, squares: bool) -> tuple[WeightModel, Floats]:
+    """A model without coefficients, whose columns are standardised, and the basis functions."""
     if basis.uses_label:
         raise InputError("of must not depend on the label, which new samples do not have.")
-    return basis.design(observed)
-
-
-def _standardised(basis: FittedBasis, both: Observed, squares: bool) -> WeightModel:
-    """A model without coefficients, whose columns have mean 0 and variance 1."""
-    own = _design(basis, both)
-    spread = own.std(axis=0)
+    design = basis.design(both)
+    largest = np.abs(design).max(axis=0)
+    unit = np.where(largest > 0.0, largest, 1.0)
+    # In units of the largest, so that squares do not overflow.
+    centre, spread = (design / unit).mean(axis=0), (design / unit).std(axis=0)
     # A constant says nothing, and rounding must not make it a column that does.
-    varies = spread > 1e-9 * np.abs(own).max(axis=0)
-    scale = np.where(varies, spread, 1.0)
-    return WeightModel(basis, own.mean(axis=0), scale, squares, np.zeros(0))
+    scale = np.where(spread > 1e-9, spread * unit, 1.0)
+    return WeightModel(basis, centre * unit, scale, squares, np.zeros(0)), design
 
 
 def _folds(observed: Observed, seed: int) -> Codes:
@@ -335,7 +345,7 @@ def _folds(observed: Observed, seed: int) -> Codes:
 def _best_fit(columns: Floats, is_new: Bools, folds: Codes) -> tuple[Floats, Floats]:
     """Logarithms of weights of samples that were left out, and mean coefficients.
 
-    The penalty is that of the smallest loss of samples that were left out.
+    The penalty is made smaller until the loss of samples that were left out grows.
     """
     sign, best = np.where(is_new, -1.0, 1.0), np.inf
     found = np.zeros(len(is_new)), np.zeros(1 + columns.shape[1])
@@ -343,8 +353,9 @@ def _best_fit(columns: Floats, is_new: Bools, folds: Codes) -> tuple[Floats, Flo
         logs, coefficients = _cross_fit(_logistic(inverse), columns, is_new, folds)
         odds = logs - np.log(np.sum(~is_new) / np.sum(is_new))
         loss = float(np.logaddexp(0.0, sign * odds).mean())
-        if loss < best:
-            best, found = loss, (logs, coefficients)
+        if loss >= best:
+            break
+        best, found = loss, (logs, coefficients)
     return found
 
 
@@ -397,13 +408,13 @@ def _normalised(weights: Floats) -> tuple[Floats, float, int]:
 
 
 def _balance(
-    model: WeightModel, both: Observed, is_new: Bools, weights: Floats
+    columns: Floats, both: Observed, is_new: Bools, weights: Floats
 ) -> tuple[float, float]:
     """P-values of equal distributions after weighting: of what outputs show, and of features."""
     codes, confidence = both.outputs.predicted_codes, both.confidence
     counts = np.bincount(codes, minlength=both.outputs.n_classes)
     common = np.flatnonzero(counts >= _FEWEST_PREDICTED)
-    checked = np.column_stack([model.columns(both), confidence, codes[:, None] == common])
+    checked = np.column_stack([columns, confidence, codes[:, None] == common])
     means = _equal_means([checked], is_new, weights)
     shape = same_distribution(confidence[~is_new], weights, confidence[is_new])
     features = both.outputs.features
