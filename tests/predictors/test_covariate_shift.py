@@ -354,6 +354,15 @@ def test_wrong_input_is_refused():
         refuse("adapt needs", own=other.calibrate(outputs))
 
 
+def test_weights_of_new_samples_are_in_units_of_those_of_calibration():
+    """Also where odds are tiny, because the populations have nothing in common."""
+    calibration, far = Observed(draw(400, 0)), Observed(draw(300, 1, move=1.0))
+    model, found = estimate_weights(calibration, far, "features", None, 0)
+    assert found.weights.mean() == pytest.approx(1.0)
+    seen = found.weights > 0.1
+    assert 0.3 < np.median(model.of(calibration)[seen] / found.weights[seen]) < 3.0
+
+
 @pytest.mark.parametrize("size", [1e-200, 1e200])
 def test_columns_of_any_size_give_the_same_weights(size):
     both = [Observed(own) for own in (draw(300, 0), draw(200, 1, tilt=2.0))]

@@ -40,6 +40,7 @@ from trustsets.statistics import Observed
 if TYPE_CHECKING:
     from trustsets.predictors.certificate import ThresholdCertificate
     from trustsets.predictors.explain import Explanation
+    from trustsets.predictors.shift import AdaptedConformal
 
 __all__ = ["Predictor", "load", "thresholds_from"]
 
@@ -220,7 +221,7 @@ class Predictor(SetPredictor):
         shift: str = "label",
         of: Any = "statistics",
         trust: Any = None,
-    ) -> "Predictor":
+    ) -> "AdaptedConformal":
         """Return a predictor for another population than that of the calibration samples.
 
         With ``shift="label"``, the class shares are estimated from the outputs of unlabelled
