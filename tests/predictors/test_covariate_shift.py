@@ -64,7 +64,7 @@ def adapt_to(monkeypatch, predictor, function=log_weight):
 
     def known(calibration, *_):
         own = model.of(calibration)
-        return model, CovariateWeights("it", own, 1.0, 0, 1, 0, 1.0, 1.0)
+        return model, CovariateWeights("it", own, 0, 1, 0, 1.0, 1.0)
 
     monkeypatch.setattr("trustsets.predictors.shift.estimate_weights", known)
     return predictor.adapt(draw(5, 0), shift="covariate")
@@ -247,7 +247,7 @@ def test_large_weights_are_clipped_and_tiny_ones_dropped():
     clip = 10.0 * weights.mean()
     np.testing.assert_allclose(found, np.minimum(weights, clip) / mean * (weights > 1e-8))
     assert n_clipped == 1 and found.mean() == pytest.approx(1.0)
-    text = CovariateWeights("it", found, 10.0, n_clipped, 5, 0, 1.0, 1.0).doubts()
+    text = CovariateWeights("it", found, n_clipped, 5, 0, 1.0, 1.0).doubts()
     assert len(text) == 1 and "1 of 100" in text[0] and "10 times" in text[0]
 
 

@@ -12,7 +12,7 @@ mean of the weights by all of these models.
 """
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -25,7 +25,7 @@ from trustsets._common.storage import require, require_numbers, storable
 from trustsets.basis import Basis, Custom, FittedBasis, FittedSum, Polynomial, PrincipalComponents
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
-from trustsets.predictors.shares import same_distribution
+from trustsets.predictors.comparing import effective_size, equal_means, same_distribution
 from trustsets.statistics import Confidence, FittedStatistic, Observed, Statistic, Trust
 
 __all__ = ["CovariateWeights", "WeightModel", "estimate_weights"]
@@ -113,8 +113,8 @@ class CovariateWeights:
         What weights depend on, in words.
     weights : (n,) array
         In the order of `calibration_rows_`, with mean 1.
-    clip, n_clipped : float, int
-        The largest weight that was allowed, sqrt(n) times the mean, and how many were larger.
+    n_clipped : int
+        How many weights were larger than sqrt(n) times the mean, and were clipped there.
     n_new, n_outside : int
         Unlabelled samples, and how many of them are where there are hardly any calibration
         samples: each weighs more than a ninth of all calibration samples together, so that
@@ -127,7 +127,6 @@ class CovariateWeights:
 
     of: str
     weights: Floats
-    clip: float
     n_clipped: int
     n_new: int
     n_outside: int
@@ -137,8 +136,7 @@ class CovariateWeights:
     def check_state(self) -> None:
         """Refuse numbers that no weights give, for `storage`."""
         require_numbers(self.weights, "CovariateWeights.weights", None)
-        mean = self.weights.mean()
-        fair = (self.weights >= 0.0).all() and abs(mean - 1.0) < 1e-3
+        fair = (self.weights >= 0.0).all() and abs(self.weights.mean() - 1.0) < 1e-3
         require(fair, "CovariateWeights.weights", "must not be negative, and have mean 1")
         known = 0 <= self.n_clipped <= self.weights.size and 0 <= self.n_outside <= self.n_new
         require(known, "CovariateWeights.n_clipped", "and the others must be counts of samples")
@@ -163,8 +161,8 @@ class CovariateWeights:
         if self.n_clipped:
             found.append(
                 f"Weights of {self.n_clipped:,} of {self.weights.size:,} calibration samples were "
-                f"clipped at {self.clip:.3g} times the mean: the new samples are much like these, "
-                "and coverage is kept for a population that is less so."
+                f"clipped at {np.sqrt(self.weights.size):.3g} times the mean: new samples are much "
+                "like these few, and coverage is kept for a population that is less so."
             )
         if 2 * self.n_outside > self.n_new:
             # Weights cannot make samples alike that have nothing in common.
@@ -188,18 +186,6 @@ class CovariateWeights:
         """Warn where there are doubts."""
         if texts := self.doubts():
             warnings.warn(" ".join(texts), TrustSetsWarning, stacklevel=4)
-
-
-def effective_size(weights: Floats) -> float:
-    """(sum of weights)^2 / sum of squares; 0 where all are 0.
-
-    Examples
-    --------
-    >>> effective_size(np.array([1.0, 1.0, 0.0])), effective_size(np.zeros(2))
-    (2.0, 0.0)
-    """
-    squares = float(np.sum(weights**2))
-    return float(weights.sum()) ** 2 / squares if squares else 0.0
 
 
 def estimate_weights(
@@ -241,7 +227,6 @@ def estimate_weights(
     return model, CovariateWeights(
         of=words or f"every {model.basis.description}",
         weights=weights,
-        clip=float(np.sqrt(n)),
         n_clipped=n_clipped,
         n_new=m,
         n_outside=int(np.sum(of_new > _OUTSIDE * (n + of_new))),
@@ -270,8 +255,7 @@ def _described(of: Any, both: Observed, own: FittedBasis | None) -> tuple[Basis,
         return Custom(of), True, "your own columns"
     if of == "statistics":
         chosen = _chosen_statistics(both, own)
-        words = " and ".join(item.name for item in chosen)
-        return Polynomial(_DEGREE, chosen), False, words
+        return Polynomial(_DEGREE, chosen), False, " and ".join(item.name for item in chosen)
     features = both.outputs.features
     if features is None:
         raise InputError(
@@ -285,19 +269,13 @@ def _described(of: Any, both: Observed, own: FittedBasis | None) -> tuple[Basis,
 
 def _chosen_statistics(both: Observed, own: FittedBasis | None) -> tuple[Statistic, ...]:
     """Conf, Trust where it is known, and the predictor's own statistics, all as ranks."""
-    found: dict[type[Statistic], Statistic] = {Confidence: Confidence("rank")}
-    if both.has_trust:
-        found[Trust] = Trust("rank")
-    for item in _statistics(own):
+    parts = own.parts if isinstance(own, FittedSum) else (own,)
+    fitted = [item for part in parts for item in getattr(part, "of", ())]
+    others = [item.statistic for item in fitted if isinstance(item, FittedStatistic)]
+    found: dict[type[Statistic], Statistic] = {}
+    for item in [Confidence(), *([Trust()] if both.has_trust else []), *others]:
         found.setdefault(type(item), replace(item, transform="rank"))
     return tuple(found.values())
-
-
-def _statistics(basis: FittedBasis | None) -> list[Statistic]:
-    """Statistics that a function class or partition is made of."""
-    parts = basis.parts if isinstance(basis, FittedSum) else (basis,)
-    fitted = [item for part in parts for item in getattr(part, "of", ())]
-    return [item.statistic for item in fitted if isinstance(item, FittedStatistic)]
 
 
 def _joined(calibration: Observed, new: Observed, with_trust: bool) -> Observed:
@@ -415,28 +393,11 @@ def _balance(
     counts = np.bincount(codes, minlength=both.outputs.n_classes)
     common = np.flatnonzero(counts >= _FEWEST_PREDICTED)
     checked = np.column_stack([columns, confidence, codes[:, None] == common])
-    means = _equal_means([checked], is_new, weights)
+    means = equal_means([checked], is_new, weights)
     shape = same_distribution(confidence[~is_new], weights, confidence[is_new])
     features = both.outputs.features
     if features is None:
         return min(1.0, 2.0 * min(means, shape)), 1.0
     starts = range(0, features.shape[1], _CHECKED_COLUMNS)
     blocks = (features[:, start : start + _CHECKED_COLUMNS] for start in starts)
-    return min(1.0, 2.0 * min(means, shape)), _equal_means(blocks, is_new, weights)
-
-
-def _equal_means(blocks: Iterable[Floats], is_new: Bools, weights: Floats) -> float:
-    """P-value of equal means of all columns among weighted calibration samples and new ones."""
-    from scipy.special import ndtr
-
-    count, farthest, total = 0, 0.0, weights.sum()
-    for block in blocks:
-        values = block.astype(np.float64)
-        old, new = values[~is_new], values[is_new]
-        mean = weights @ old / total
-        variance = weights**2 @ (old - mean) ** 2 / total**2 + new.var(axis=0) / len(new)
-        # A constant that rounding made vary says nothing.
-        seen = variance > (1e-9 * np.abs(values).max(axis=0)) ** 2
-        gaps = np.abs(mean - new.mean(axis=0))[seen] / np.sqrt(variance[seen])
-        count, farthest = count + gaps.size, float(max([farthest, *gaps]))
-    return float(min(1.0, 2.0 * count * ndtr(-farthest))) if count else 1.0
+    return min(1.0, 2.0 * min(means, shape)), equal_means(blocks, is_new, weights)

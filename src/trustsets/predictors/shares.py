@@ -22,9 +22,10 @@ from trustsets._common.arrays import Codes, Floats
 from trustsets._common.storage import require, require_numbers, storable
 from trustsets.errors import TrustSetsWarning
 from trustsets.outputs import ModelOutputs
+from trustsets.predictors.comparing import same_distribution
 from trustsets.recalibration.class_bias import _Likelihood, _minimise
 
-__all__ = ["ClassShares", "estimate_shares", "same_distribution"]
+__all__ = ["ClassShares", "estimate_shares"]
 
 # Keeps the constants of classes without samples finite.
 _PENALTY = 1e-3
@@ -251,17 +252,3 @@ def _black_box(
     shares[seen] = weights * share[seen]
     error[seen] = share[seen] * np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
     return shares, error
-
-
-def same_distribution(values: Floats, weights: Floats, new: Floats) -> float:
-    """P-value of the largest distance of two distribution functions, the first weighted."""
-    from scipy.special import kolmogorov
-
-    order, ordered = np.argsort(values), np.sort(new)
-    total = np.concatenate([[0.0], np.cumsum(weights[order])])
-    grid = np.concatenate([values, new])
-    mine = total[np.searchsorted(values[order], grid, side="right")] / total[-1]
-    theirs = np.searchsorted(ordered, grid, side="right") / new.size
-    size = weights.sum() ** 2 / np.sum(weights**2)
-    scale = np.sqrt(size * new.size / (size + new.size))
-    return float(kolmogorov(scale * np.abs(mine - theirs).max()))

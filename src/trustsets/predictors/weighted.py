@@ -38,8 +38,9 @@ from trustsets.basis import FittedBasis, FittedSum
 from trustsets.errors import TrustSetsWarning
 from trustsets.predictors.calibrated import Learned
 from trustsets.predictors.candidates import CandidateRows
+from trustsets.predictors.comparing import effective_size
 from trustsets.predictors.conditional_fit import ConditionalLearned
-from trustsets.predictors.covariate_weights import WeightModel, effective_size
+from trustsets.predictors.covariate_weights import WeightModel
 from trustsets.predictors.mondrian import MondrianLearned
 from trustsets.predictors.standard import StandardLearned
 from trustsets.predictors.thresholds import SampleThresholds, side_by_side
