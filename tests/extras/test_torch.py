@@ -14,7 +14,8 @@ from torch import nn
 from trustsets import APS, InputError
 from trustsets._common import storage
 from trustsets.extras import shards as shards_module
-from trustsets.extras.forward import Batch, Runner, Tap, run_ahead, use_half
+from trustsets.extras.batches import Batch
+from trustsets.extras.forward import Runner, Tap, run_ahead, use_half
 from trustsets.extras.torch import extract_outputs
 
 
@@ -318,8 +319,8 @@ def test_bad_input_is_named():
         ((model, [(x, y), x]), "labels with some batches and not with others"),
         ((model, [x, (x, y)]), "labels with some batches and not with others"),
         ((model, [(x, y[:3])]), r"labels of a batch must have shape \(7,\), one per input"),
-        ((model, [(x, y, y)]), "got inputs of type tuple"),
-        ((model, [{"image": x}]), r"needs one of \('inputs', 'pixel_values'\); got \['image'\]"),
+        ((model, [(x, y, y)]), r"3 items, \(Tensor \(7, 4\), .* such as inputs=0, labels=1"),
+        ((model, [{"a": x, "b": x}]), r"has \['a', 'b'\], and the model takes .* named \['x'\]"),
         ((model, [x.numpy()]), "got inputs of type ndarray"),
         ((model, [x[:0]]), "at least one row"),
         ((net, images(), "avgpol"), r"near names are \['avgpool'"),
