@@ -162,9 +162,9 @@ class BatchReader:
         if self.inputs is not None or self.labels is not None:
             return self._chosen_places(item)
         if len(item) == 1:
-            return item[0], None
+            return self._fitting(item[0]), None
         if len(item) == 2 or (item and (isinstance(item[0], Mapping) or is_nested(item[0]))):
-            return item[0], item[1]
+            return self._fitting(item[0]), item[1]
         flat = [len(getattr(each, "shape", ())) == 1 for each in item]
         if item and flat == [False] * (len(item) - 1) + [True]:
             return tuple(item[:-1]), item[-1]
@@ -202,16 +202,17 @@ class BatchReader:
             return item[self.inputs], labels
         if asked:
             return {key: item[key] for key in asked}, labels
-        rest = {
-            key: value
-            for key, value in item.items()
-            if key != label and key not in usual and self._usable(value)
-        }
-        return self._named(rest, list(item)), labels
+        rest = {key: value for key, value in item.items() if key != label and key not in usual}
+        return self._fitting(rest), labels
 
-    def _named(self, rest: dict[str, Any], keys: list[str]) -> Any:
-        """The inputs by name if the model takes them so, and otherwise the one input."""
+    def _fitting(self, inputs: Any) -> Any:
+        """Inputs of a mapping by name if the model takes them so, and otherwise the one input."""
+        if not isinstance(inputs, Mapping):
+            return inputs
         accepts = self.accepts
+        # What the model asks for is never left out: if it is of a wrong kind, that is an error.
+        asked = {key for key in accepts.names if inputs.get(key) is not None}
+        rest = {k: value for k, value in inputs.items() if k in asked or self._usable(value)}
         alone = accepts.unnamed and len(rest) == 1 and not accepts.names & rest.keys()
         if accepts.any_name and rest and not alone:
             return rest
@@ -223,8 +224,8 @@ class BatchReader:
         if accepts.unnamed and known and (len(known) == 1 or known[0] in INPUT_KEYS):
             return rest[known[0]]
         raise InputError(
-            f"a batch has {keys}, and the model takes inputs named {sorted(accepts.names)}. Say "
-            'which are the inputs, such as inputs="image".'
+            f"a batch has {list(inputs)}, and the model takes inputs named "
+            f'{sorted(accepts.names)}. Say which are the inputs, such as inputs="image".'
         )
 
     def _usable(self, value: Any) -> bool:
