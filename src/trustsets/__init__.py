@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     )
     from trustsets.recalibration import ClassBias, TemperatureScaling
     from trustsets.report import write_report
-    from trustsets.scores import APS, RAPS, Softmax
+    from trustsets.scores import APS, RAPS, SAPS, MarginScore, Softmax, TopK
     from trustsets.sets import PredictionSets
     from trustsets.statistics import Atypicality, ClassFrequency, Confidence, Entropy, Margin, Trust
     from trustsets.status import Status
@@ -73,6 +73,7 @@ _HOME = {
     "InputError": "errors",
     "Intercept": "basis",
     "Margin": "statistics",
+    "MarginScore": "scores",
     "ModelOutputs": "outputs",
     "MondrianConformal": "predictors",
     "Monitor": "monitor",
@@ -82,12 +83,14 @@ _HOME = {
     "PredictionSets": "sets",
     "PrincipalComponents": "basis",
     "RAPS": "scores",
+    "SAPS": "scores",
     "SetScorer": "classifier",
     "Softmax": "scores",
     "StandardConformal": "predictors",
     "Status": "status",
     "StorageError": "errors",
     "TemperatureScaling": "recalibration",
+    "TopK": "scores",
     "Trust": "statistics",
     "TrustScore": "trust",
     "TrustSetClassifier": "classifier",
@@ -105,6 +108,7 @@ _HOME = {
 __all__ = [
     "APS",
     "RAPS",
+    "SAPS",
     "Atypicality",
     "Bins",
     "ClassBias",
@@ -121,6 +125,7 @@ __all__ = [
     "InputError",
     "Intercept",
     "Margin",
+    "MarginScore",
     "ModelOutputs",
     "MondrianConformal",
     "Monitor",
@@ -135,6 +140,7 @@ __all__ = [
     "Status",
     "StorageError",
     "TemperatureScaling",
+    "TopK",
     "Trust",
     "TrustScore",
     "TrustSetClassifier",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["calibrate"]
 
 Method = Literal["conditional", "standard", "bins", "groups", "class", "plugin", "clustered"]
-ScoreName = Literal["aps", "raps", "softmax"]
+ScoreName = Literal["aps", "raps", "saps", "topk", "softmax", "margin"]
 # Typer takes no lists of literals.
 BasisName = StrEnum("BasisName", ["polynomial", "bins", "groups", "components", "intercept"])
 StatisticName = StrEnum("StatisticName", ["confidence", "trust", "entropy", "margin"])
@@ -109,7 +109,8 @@ class RecipeOptions:
         ),
     ] = False
     score: Annotated[
-        ScoreName | None, option("SCORE", "aps (default), raps or softmax.", panel=_SCORE)
+        ScoreName | None,
+        option("SCORE", "aps (default), raps, saps, topk, softmax or margin.", panel=_SCORE),
     ] = None
     scale: Annotated[
         Literal["raw", "tail"] | None,
@@ -123,7 +124,17 @@ class RecipeOptions:
         Literal["exclude", "include", "random"] | None,
         option(
             "HOW",
-            "Mass of the label itself in aps and raps: exclude (default), include or random.",
+            "Mass of the label itself in aps, raps, saps and topk: exclude (default), include or "
+            "random.",
+            panel=_SCORE,
+        ),
+    ] = None
+    lam: Annotated[
+        float | None,
+        option(
+            "NUMBER",
+            "What a rank adds to raps (default 0.01) and saps (default 0.2).",
+            min=0.0,
             panel=_SCORE,
         ),
     ] = None

@@ -26,7 +26,7 @@ from trustsets.predictors import (
     StandardConformal,
 )
 from trustsets.recalibration import ClassBias
-from trustsets.scores import APS, RAPS, Score, Softmax
+from trustsets.scores import APS, RAPS, SAPS, MarginScore, Score, Softmax, TopK
 from trustsets.statistics import Confidence, Entropy, Margin, Statistic, Trust
 from trustsets.trust import TrustScore
 
@@ -37,8 +37,16 @@ STATISTICS: dict[str, type[Statistic]] = {
     "margin": Margin,
 }
 """What coverage can be conditioned on, by name."""
-SCORES: dict[str, Callable[..., Score]] = {"aps": APS, "raps": RAPS, "softmax": Softmax}
+SCORES: dict[str, Callable[..., Score]] = {
+    "aps": APS,
+    "raps": RAPS,
+    "saps": SAPS,
+    "topk": TopK,
+    "softmax": Softmax,
+    "margin": MarginScore,
+}
 """Conformity scores by name."""
+_SCORES_WITH = {"own_mass": ("aps", "raps", "saps", "topk"), "lam": ("raps", "saps")}
 METHODS = ("conditional", "standard", "bins", "groups", "class", "plugin", "clustered")
 """Ways to set thresholds, by name."""
 BASES = ("polynomial", "bins", "groups", "components", "intercept")
@@ -55,8 +63,10 @@ class Recipe:
     method : str
         One of `METHODS`.
     score, scale, own_mass : str
-        Score by name, its scale (``raw`` or ``tail``), and for APS and RAPS the share of the
-        label's own mass (``exclude``, ``include``, ``random``).
+        Score by name, its scale (``raw`` or ``tail``), and for APS, RAPS, SAPS and TopK the share
+        of the label's own mass (``exclude``, ``include``, ``random``).
+    lam : float
+        What a rank adds to RAPS and SAPS.
     basis : tuple of str
         Function classes of the methods ``conditional`` and ``plugin``, by name; they are added
         up. If none of `basis`, `degree`, `statistics` and `transform` is chosen, the method has
@@ -84,6 +94,7 @@ class Recipe:
     score: str | None = None
     scale: str | None = None
     own_mass: str | None = None
+    lam: float | None = None
     basis: tuple[str, ...] = ()
     degree: int | None = None
     components: int = 20
@@ -156,7 +167,7 @@ class Recipe:
     def _common(self) -> dict[str, Any]:
         """Arguments of every predictor; what is not chosen is left to its default."""
         bias = None if self.prevalence is None else ClassBias(prevalence=self.prevalence)
-        scored = {self.score, self.scale, self.own_mass} != {None}
+        scored = {self.score, self.scale, self.own_mass, self.lam} != {None}
         chosen = {
             "random_state": self.seed,
             "allow_empty": self.allow_empty if self.allow_empty or not self.paper else None,
@@ -172,11 +183,14 @@ class Recipe:
         regression = self.method in ("conditional", "plugin") and not self.paper
         scale = self.scale or ("tail" if regression else "raw")
         name = self.score or "aps"
-        if name == "softmax":
-            if self.own_mass is not None:
-                raise InputError("own_mass belongs to aps and raps; the softmax score has none.")
-            return SCORES[name](scale=scale)
-        return SCORES[name](scale=scale, own_mass=self.own_mass or "exclude")
+        chosen = {"own_mass": self.own_mass, "lam": self.lam}
+        for option, scores in _SCORES_WITH.items():
+            if chosen[option] is not None and name not in scores:
+                raise InputError(
+                    f"{option} belongs to {', '.join(scores)}; the score {name} has none."
+                )
+        own = {option: value for option, value in chosen.items() if value is not None}
+        return SCORES[name](scale=scale, **own)
 
     def _statistics(self, transform: str) -> tuple[Statistic, ...]:
         names = self.statistics or ("confidence", "trust")
