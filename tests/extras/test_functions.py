@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trustsets import InputError
+from trustsets import InputError, TrustSetsWarning
 from trustsets.extras import shards as shards_module
 from trustsets.extras.functions import extract_outputs
 
@@ -68,6 +68,17 @@ def test_texts_and_tokens():
     ]:
         with pytest.raises(InputError, match=words):
             extract_outputs(tokens, [batch], **options)
+
+
+def test_probabilities_in_place_of_logits_are_noticed():
+    def softmax(inputs):
+        powers = np.exp(classify(inputs)[0])
+        return powers / powers.sum(axis=1, keepdims=True), inputs
+
+    with pytest.warns(TrustSetsWarning, match="look like probabilities"):
+        extract_outputs(softmax, batches())
+    extract_outputs(lambda x: (np.abs(classify(x)[0]), x), batches())
+    extract_outputs(lambda x: (np.log(softmax(x)[0]), x), batches())
 
 
 def test_a_run_that_died_continues(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ Inputs are one array, a tuple of arrays (``model(*inputs)``) or a dict of arrays
 import hashlib
 import inspect
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from trustsets._common.arrays import Array, to_numpy
 from trustsets._common.atomic import StrPath
 from trustsets._common.progress import Advance, progress_bar
 from trustsets._common.resuming import locked
-from trustsets.errors import InputError
+from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.extras.pooling import TOKEN_POLICIES, Features
 from trustsets.extras.shards import BatchStore, OutputBatches
 from trustsets.outputs import ModelOutputs
@@ -32,6 +33,8 @@ LABEL_KEYS = ("labels", "label", "targets", "target", "label_ids", "y")
 INPUT_KEYS = ("inputs", "input", "pixel_values", "images", "image", "x")
 """Names of the one input, where the model does not take inputs by name."""
 MASK = "attention_mask"
+# Rows that are looked at to tell probabilities from logits.
+_LOOKED_AT = 1000
 
 Choice = str | int | Sequence[str] | Sequence[int] | None
 """Keys of a mapping or positions in a tuple; None chooses by the usual names and places."""
@@ -50,9 +53,8 @@ class Batch(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of samples."""
-        _, first = next(leaves(self.inputs))
-        return len(first)
+        """Number of samples: rows of the first input that has any."""
+        return next(len(value) for _, value in leaves(self.inputs) if getattr(value, "ndim", 1))
 
     @property
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -238,7 +240,8 @@ class BatchReader:
         inputs = convert(inputs, lambda value: value)  # BatchEncoding and lists, to dict and tuple
         own = [value for _, value in leaves(inputs)]
         wrong = [value for value in own if not self.kind(value)]
-        if not own or wrong or getattr(own[0], "ndim", 1) == 0 or len(own[0]) == 0:
+        rows = [] if wrong else [len(value) for value in own if getattr(value, "ndim", 1)]
+        if not rows or rows[0] == 0:
             got = type((wrong or own or [inputs])[0]).__name__
             raise InputError(
                 "loader must give batches (inputs, labels), inputs alone, or mappings, with inputs "
@@ -319,6 +322,7 @@ class Extraction:
             with progress_bar("Model outputs", _length(loader), wanted=progress) as advance:
                 self._collect(loader, store, advance, shards is not None)
             whole = store.finish()
+        _warn_of_probabilities(whole.logits)
         _log.info("outputs of %d samples, %d batches known before", len(whole), store.n_known)
         return ModelOutputs(
             logits=whole.logits,
@@ -349,6 +353,18 @@ class Extraction:
         if index < 0:
             raise InputError("loader is empty; give at least one batch (is the iterator used up?).")
         store.check_count(index + 1)
+
+
+def _warn_of_probabilities(logits: Array | None) -> None:
+    """Warn of a model that ends with a softmax: a second one would follow here."""
+    some = np.zeros((0, 0)) if logits is None else logits[:_LOOKED_AT]
+    if len(some) > 1 and (some >= 0).all() and np.allclose(some.sum(axis=1), 1.0, atol=1e-3):
+        warnings.warn(
+            "the logits look like probabilities: none is negative, and every row sums to 1. Return "
+            "what the softmax gets instead; its logarithm will do.",
+            TrustSetsWarning,
+            stacklevel=4,
+        )
 
 
 def _by_name(labels: Array | None, classes: Any) -> Any:

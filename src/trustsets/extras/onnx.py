@@ -212,7 +212,9 @@ class _Graph:
                 "'logits', or be the only one besides the features (layer=)."
             )
         node = self._makers.get(found[0])
-        # The logarithm of probabilities that were rounded to 0 would be lost.
+        while node is not None and node.op_type in ("Cast", "Identity"):
+            node = self._makers.get(node.input[0])
+        # Not the logarithm of the probabilities: those that were rounded to 0 would be lost.
         return str(node.input[0]) if node is not None and node.op_type == "Softmax" else found[0]
 
     def features(self, logits: str, layer: str | None) -> str:
