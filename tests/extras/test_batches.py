@@ -161,6 +161,7 @@ def test_shards_know_several_inputs_again(tmp_path):
     for other in (
         {"first": X, "second": Z + 1, "labels": Y},
         {"first": Z, "second": X, "labels": Y},
+        {"second": X, "first": Z, "labels": Y},  # the same arrays in the same order
     ):
         with pytest.raises(InputError, match="other inputs than are stored"):
             extract_outputs(Pair(), [other], shards=tmp_path / "run")
