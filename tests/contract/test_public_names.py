@@ -89,6 +89,17 @@ def test_importing_the_package_imports_nothing_heavy():
     assert done.stdout.strip() == "[]"
 
 
+def test_predictors_do_not_load_what_only_some_uses_need():
+    # numba compiles the engine; everything else here takes longer to load than a prediction.
+    unused = "sklearn scipy.stats scipy.optimize scipy.linalg scipy.special pandas pyarrow polars"
+    heavy = f"{unused} matplotlib torch rich jinja2 typer".split()
+    names = "ConditionalConformal, ModelOutputs, StandardConformal, TrustScore, PredictionSets"
+    code = f"import sys; from trustsets import {names}"
+    code += f"; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_no_public_name_is_also_a_module():
     # Importing a module binds its name in the package, which would replace the public name.
     from pkgutil import iter_modules

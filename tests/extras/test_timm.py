@@ -77,5 +77,8 @@ def test_mistakes_are_named():
         extract_outputs(nn.Linear(2, 2), [x])
     with pytest.raises(InputError, match=r"needs values of shape \(n, tokens, d\)"):
         extract_outputs(model, [x], features="cls")
+    headless = timm.create_model("test_resnet", num_classes=0)
+    with pytest.raises(InputError, match="the model has no classifier"):
+        extract_outputs(headless, [x])
     with pytest.raises(InputError, match="features must be one of"):
         extract_outputs(model, [x], features="pre-logits")

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import DATA, Classes, Groups, LabelledOutputs, Seed, option, resolved
+from trustsets.cli.options import (
+    DATA,
+    Classes,
+    Groups,
+    LabelColumn,
+    LabelledOutputs,
+    Seed,
+    TableOptions,
+    option,
+    resolved,
+)
 
 if TYPE_CHECKING:
     from trustsets.files.calibration import Recipe
@@ -203,14 +213,17 @@ def calibrate(
     tuning: Tuning = None,
     classes: Classes = None,
     neighbour: Neighbour = 1,
+    label_column: LabelColumn = None,
     *,
     options: RecipeOptions,
+    table: TableOptions,
 ) -> None:
     """Learn thresholds from labelled samples the classifier was not trained on.
 
     OUTPUTS holds the arrays 'logits' (or 'probabilities'), 'labels', for the
     trust score 'features' (the layer before the last), and, if you like,
-    'classes' (their names) and groups called 'group_NAME'. The allowed
+    'classes' (their names) and groups called 'group_NAME'. In a table, such as
+    a .csv file, each class has a column: 'prob_cat', 'prob_dog'. The allowed
     miscoverage alpha is chosen later, when predicting.
 
     Example:
@@ -228,6 +241,7 @@ def calibrate(
         tuning=tuning,
         classes=classes,
         neighbour=neighbour,
+        columns=table.columns(label_column),
         record=record,
     )
     _show(predictor, record, output)

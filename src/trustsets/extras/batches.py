@@ -358,7 +358,7 @@ class Extraction:
 def _warn_of_probabilities(logits: Array | None) -> None:
     """Warn of a model that ends with a softmax: a second one would follow here."""
     some = np.zeros((0, 0)) if logits is None else logits[:_LOOKED_AT]
-    if len(some) > 1 and (some >= 0).all() and np.allclose(some.sum(axis=1), 1.0, atol=1e-3):
+    if min(some.shape) > 1 and (some >= 0).all() and np.allclose(some.sum(axis=1), 1.0, atol=1e-3):
         warnings.warn(
             "the logits look like probabilities: none is negative, and every row sums to 1. Return "
             "what the softmax gets instead; its logarithm will do.",

@@ -50,6 +50,8 @@ def extract_outputs(
             f"model must have forward_features and forward_head, as models of timm do; a "
             f"{type(model).__name__} has not. Use trustsets.extras.torch.extract_outputs."
         )
+    if getattr(model, "num_classes", None) == 0:
+        raise InputError("the model has no classifier; create it with num_classes= of your task.")
     layer, policy = ("pre_logits", None) if features == "pre_logits" else ("features", features)
     return torch_outputs.extract_outputs(_Parts(model), loader, layer, features=policy, **options)
 

@@ -14,6 +14,7 @@ from trustsets._common.atomic import StrPath
 from trustsets.basis import Basis, Bins, Groups, Intercept, Polynomial, PrincipalComponents
 from trustsets.errors import InputError
 from trustsets.files.memory import check_fits
+from trustsets.files.naming import PLAIN, TableColumns
 from trustsets.files.paths import Snapshot, check_output
 from trustsets.files.source import OutputsFile, open_outputs, read_classes, read_training
 from trustsets.outputs import ModelOutputs
@@ -228,6 +229,7 @@ def calibrate_file(
     tuning: StrPath | None = None,
     classes: StrPath | None = None,
     neighbour: int = 1,
+    columns: TableColumns = PLAIN,
     record: dict[str, Any] | None = None,
 ) -> Predictor:
     """Calibrate a predictor on a file of labelled outputs and save it.
@@ -248,6 +250,8 @@ def calibrate_file(
         Class names; see `read_classes`.
     neighbour : int
         The trust score measures the distance to the N-th nearest neighbour of a class; this is N.
+    columns : TableColumns, optional
+        Which columns of tables hold what.
     record : dict, optional
         Options to store with the predictor.
     """
@@ -255,12 +259,14 @@ def calibrate_file(
     target = check_output(result, (".trustsets",), inputs)
     before = Snapshot(*inputs)
     names = None if classes is None else read_classes(classes)
-    source = open_outputs(outputs, groups=recipe.groups, classes=names)
+    source = open_outputs(outputs, groups=recipe.groups, classes=names, columns=columns)
     calibration = load_labelled(source, "calibration")
     trust = None
     if recipe.uses_trust:
-        trust = fit_trust(source, train, calibration, neighbour)
-    other = None if tuning is None else load_tuning(tuning, recipe.groups, names, calibration)
+        trust = fit_trust(source, train, calibration, neighbour, columns)
+    other = None
+    if tuning is not None:
+        other = load_tuning(tuning, recipe.groups, names, calibration, columns)
     predictor = recipe.build(trust).calibrate(calibration, tuning=other)
     before.check()
     storage.write(target, predictor, record)
@@ -280,10 +286,14 @@ def load_labelled(source: OutputsFile, purpose: str) -> ModelOutputs:
 
 
 def load_tuning(
-    path: StrPath, groups: Sequence[str], names: Array | None, calibration: ModelOutputs
+    path: StrPath,
+    groups: Sequence[str],
+    names: Array | None,
+    calibration: ModelOutputs,
+    columns: TableColumns = PLAIN,
 ) -> ModelOutputs:
     """Tuning samples, which must be of the same classes in the same order."""
-    source = open_outputs(path, groups=groups, classes=names)
+    source = open_outputs(path, groups=groups, classes=names, columns=columns)
     own = source.classes
     if own is None:
         source = source.with_classes(calibration.classes)
@@ -300,6 +310,7 @@ def fit_trust(
     train: StrPath | None,
     calibration: ModelOutputs,
     neighbour: int,
+    columns: TableColumns = PLAIN,
 ) -> TrustScore:
     """The trust score of the training samples."""
     if train is None:
@@ -313,7 +324,7 @@ def fit_trust(
             "embeddings with the logits, or condition on confidence alone (--statistic "
             "confidence)."
         )
-    features, labels = read_training(train, calibration.classes)
+    features, labels = read_training(train, calibration.classes, columns)
     if features.shape[1] != calibration.features.shape[1]:
         raise InputError(
             f"{train}: array 'features' has {features.shape[1]} columns, and {source.path} has "
