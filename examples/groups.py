@@ -7,7 +7,7 @@ groups that the outputs carry.
 
 import numpy as np
 
-from trustsets import ConditionalConformal, ModelOutputs, StandardConformal, evaluate
+from trustsets import ConditionalConformal, ModelOutputs, StandardConformal, evaluate, plots
 
 rng = np.random.default_rng(0)
 n = 6000
@@ -19,9 +19,16 @@ logits = 4.0 * np.eye(6)[labels] + noise[:, None] * rng.gumbel(size=(n, 6)) * 1.
 outputs = ModelOutputs(logits=logits, labels=labels, groups={"site": site})
 calibration, test = outputs.split(0.5, seed=0)
 
+evaluations = {}
 for predictor in (StandardConformal(), ConditionalConformal()):
     sets = predictor.calibrate(calibration).predict_set(test, alpha=0.1)
-    table = evaluate(sets, test, metrics=["groups"]).tables["group:site"]
-    print(type(predictor).__name__, f"({sets.sizes.mean():.2f} classes a set)")
-    frame = table.to_frame()[["bin", "count", "coverage", "lower", "upper", "mean_size"]]
+    name = type(predictor).__name__
+    evaluations[name] = evaluate(sets, test, metrics=["groups"])
+    print(name, f"({sets.sizes.mean():.2f} classes a set)")
+    frame = evaluations[name].tables["group:site"].to_frame()
+    frame = frame[["bin", "count", "coverage", "lower", "upper", "mean_size"]]
     print(frame.round(3).to_string(index=False), end="\n\n")
+
+with plots.house_style(medium="page"):
+    axes = plots.coverage_by_group(evaluations, "group:site")
+    axes.figure.savefig("coverage.png", bbox_inches="tight")

@@ -2,12 +2,14 @@
 
 The engine knows scores, not classes. Scores of both signs, ``y - f(x)`` and ``f(x) - y``, give an
 upper and a lower end, each missed with probability alpha / 2. Coverage is kept in every bin of a
-statistic of the input, here the spread of the trees of a forest.
+statistic of the input, here the spread of the trees. In the figure missed samples are orange.
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.ensemble import RandomForestRegressor
 
+from trustsets import plots
 from trustsets.engine import fit_quantiles
 
 ALPHA, BINS = 0.1, 4
@@ -27,11 +29,9 @@ def spread(x):
     return np.std([tree.predict(x) for tree in forest.estimators_], axis=0)
 
 
-def functions(x):
+def functions(own):
     """What coverage is conditioned on: the bins of the spread, and the spread itself."""
-    own = spread(x)
-    bins = np.eye(BINS)[np.searchsorted(edges, own)]
-    return np.column_stack([bins, own])
+    return np.column_stack([np.eye(BINS)[np.searchsorted(edges, own)], own])
 
 
 forest = RandomForestRegressor(100, min_samples_leaf=5, random_state=0).fit(*draw(2000))
@@ -39,19 +39,22 @@ edges = np.quantile(spread(draw(1000)[0]), np.linspace(0, 1, BINS + 1)[1:-1])
 (x_calibration, y_calibration), (x, y) = draw(2000), draw(4000)
 
 residuals = y_calibration - forest.predict(x_calibration)
-phi = functions(x_calibration)
-upper = fit_quantiles(phi, residuals, alpha=ALPHA / 2).thresholds(functions(x)).values
-lower = fit_quantiles(phi, -residuals, alpha=ALPHA / 2).thresholds(functions(x)).values
-
-# For comparison: one width for all, the usual split conformal interval.
-k = int(np.ceil((len(residuals) + 1) * (1 - ALPHA)))
-constant = np.full(len(x), np.sort(np.abs(residuals))[k - 1])
-
-center, part = forest.predict(x), np.searchsorted(edges, spread(x))
-print(f"{'spread of the trees':<22}{'samples':>8}{'one width':>20}{'engine':>20}")
-for name, rows in [("all", part >= 0)] + [(f"bin {b + 1}", part == b) for b in range(BINS)]:
-    cells = []
-    for below, above in ((constant, constant), (lower, upper)):
-        hit = (center - below <= y) & (y <= center + above)
-        cells.append(f"{hit[rows].mean():.3f} (width {(below + above)[rows].mean():.2f})")
-    print(f"{name:<22}{rows.sum():>8}{cells[0]:>20}{cells[1]:>20}")
+phi, phi_new = functions(spread(x_calibration)), functions(spread(x))
+upper = fit_quantiles(phi, residuals, alpha=ALPHA / 2).thresholds(phi_new).values
+lower = fit_quantiles(phi, -residuals, alpha=ALPHA / 2).thresholds(phi_new).values
+rank = int(np.ceil((len(residuals) + 1) * (1 - ALPHA)))  # the usual split conformal interval
+constant = np.full(len(x), np.sort(np.abs(residuals))[rank - 1])
+error, part = y - forest.predict(x), phi_new[:, :BINS].argmax(axis=1)
+with plots.house_style(medium="page"):
+    figure, panels = plt.subplots(1, 2, figsize=(8, 3.4), sharey=True, layout="constrained")
+    ends = {"one width": (constant, constant), "engine": (lower, upper)}
+    for ax, (name, (below, above)) in zip(panels, ends.items(), strict=True):
+        hit, width = (-below <= error) & (error <= above), below + above
+        print(f"{name}: {hit.mean():.3f} covered, mean width {width.mean():.2f}")
+        for b in range(BINS):
+            own = part == b
+            print(f"  spread, bin {b + 1}: {hit[own].mean():.3f}, width {width[own].mean():.2f}")
+        ax.vlines(x[:400, 0], -below[:400], above[:400], color="0.8", lw=1)
+        ax.scatter(x[:400, 0], error[:400], s=5, c=np.where(hit, "C0", "C1")[:400], zorder=2)
+        ax.set(title=name, xlabel="first input", ylabel="y minus its prediction")
+    figure.savefig("intervals.png")
