@@ -1,0 +1,46 @@
+"""The commands of the README and of the first pages run as they stand, in their order."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from command_line import run, write_splits  # noqa: F401
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "start").glob("*.md"))]
+# It trains networks: tests/demo runs it.
+ELSEWHERE = ("trustsets demo",)
+
+
+def commands(path: Path) -> list[str]:
+    """Lines of blocks for the shell, and of the text itself, that call the program."""
+    text = path.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for line in block.splitlines()]
+    inline = re.findall(r"`(trustsets \w+ [^`]*\.trustsets[^`]*)`", text)
+    return [line for line in [*lines, *inline] if line.startswith("trustsets ")]
+
+
+OWN = {path: found for path in PAGES if (found := commands(path))}
+
+
+def test_there_are_commands() -> None:
+    assert len(OWN[ROOT / "README.md"]) == 4
+    assert {path.name for path in OWN} >= {"install.md", "how_many_samples.md", "questions.md"}
+
+
+@pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)
+def test_commands_run_in_their_order(path, run, tmp_path, monkeypatch) -> None:  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    write_splits(tmp_path, n=300)
+    Path("calibration.npz").rename("held_out.npz")
+    for name in ("model", "standard"):  # as the command before would have left them
+        made = run("calibrate", "held_out.npz", "--method", "standard", "-o", f"{name}.trustsets")
+        assert made.code == 0
+    for line in OWN[path]:
+        words = shlex.split(line, comments=True)
+        if line.startswith(ELSEWHERE):
+            continue
+        done = run(*words[1:])
+        assert done.code == 0, (line, done.err)
