@@ -35,7 +35,7 @@ class Example:
         words = ast.get_docstring(tree) or ""
         lines = source.splitlines()
         code = "\n".join(lines[tree.body[0].end_lineno :]).strip() if words else source
-        parts = [f"# {title}", words, f"```python\n{code}\n```"]
+        parts = ["---\nhide: [toc]\n---", f"# {title}", words, f"```python\n{code}\n```"]
         if self.output:
             parts += ["It prints:", f"```text\n{self.output}\n```"]
         parts += [f"![Figure of {self.name}]({self.name}_{file.name})" for file in self.figures]
