@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -304,6 +307,28 @@ def test_prediction_with_sharded_trust_survives_a_lost_shard(
     result = tmp_path / "sets.parquet"
     predict_files(spread_out, inputs, result, part_rows=300)
     assert_same(written(result), in_one_process(predictor, inputs))
+
+
+def test_the_blocks_of_the_page_run(cluster, training, shards, inputs, tmp_path):
+    """docs/scale.md, on this cluster: two workers, and paths that they all know."""
+    rng = np.random.default_rng(5)
+    own, labels = rng.normal(size=(800, WIDTH)).astype(np.float32), rng.integers(0, CLASSES, 800)
+    calibration = ModelOutputs(logits=own[:, :CLASSES], features=own, labels=labels)
+    predictor = ConditionalConformal(trust=TrustScore().fit(*training)).calibrate(calibration)
+    predictor.save(tmp_path / "model.trustsets")
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    on_ray = [block for block in blocks if "trustsets.extras.ray" in block]
+    assert len(on_ray) == 4
+    names = {"predictor": predictor, "calibration": calibration, "nullcontext": nullcontext}
+    for block in on_ray:
+        small = block.replace('workers=16, options={"num_cpus": 4, "memory": 60e9}', "workers=2")
+        small = small.replace('connected("10.0.0.1:6379")', "nullcontext()")
+        small = re.sub(r'"([\w.]+(?:/|\.parquet|\.trustsets))"', rf'"{tmp_path}/\1"', small)
+        exec(compile(small, "scale.md", "exec"), names)
+        made = tmp_path / ("sets" if "write_parquet" in block else "sets.parquet")
+        assert sum(len(pq.read_table(part)) for part in made.glob("*.parquet")) == sum(ROWS)
+        shutil.rmtree(made)
 
 
 def test_bad_shards_are_named(cluster, shards, tmp_path):
