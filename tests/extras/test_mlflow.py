@@ -1,16 +1,20 @@
 """Predictors and evaluations through a real MLflow store, a SQLite file."""
 
+import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from trustsets import (
     APS,
     ConditionalConformal,
     Groups,
     InputError,
+    ModelOutputs,
     MondrianConformal,
     NotCalibratedError,
     Polynomial,
@@ -60,6 +64,10 @@ PREDICTORS = {
     "groups": lambda: MondrianConformal(by=Groups("site")),
     "trust": lambda: ConditionalConformal(basis=Polynomial(1) + Groups("site"), trust=trust()),
 }
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "first_tries.md").read_text(encoding="utf-8")
+SECTION = re.search(r"^## MLflow\n(.*?)(?=^## |\Z)", PAGE, flags=re.DOTALL | re.MULTILINE)[1]
 
 
 def frame_of(outputs):
@@ -155,6 +163,25 @@ def test_an_evaluation_is_logged_with_its_report(mlflow, make_outputs):
     assert read(f"{run.info.artifact_uri}/both/evaluation.c.d.json") == one.to_json()
 
 
+def test_the_first_try_of_the_page_runs_and_its_mistakes_say_what_it_says(mlflow):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(400, 4)), rng.integers(3, size=400)
+    classifier = LogisticRegression().fit(X[:200], y[:200])
+    outputs = ModelOutputs(probabilities=classifier.predict_proba(X[200:]), labels=y[200:])
+    predictor = StandardConformal().calibrate(outputs)
+    names = {"predictor": predictor, "classifier": classifier, "X_new": X[:5]}
+    for block in re.findall(r"```python\n(.*?)```", SECTION, flags=re.DOTALL):
+        exec(block, names)
+    assert len(names["served"].predict(names["frame"])) == 5
+    messages = re.findall(r"^\| .* \| `(.*)`", SECTION, flags=re.MULTILINE)
+    with pytest.raises(InputError) as raised:
+        log_model(classifier, "sets")
+    assert str(raised.value).startswith(messages[0])
+    with pytest.raises(InputError) as raised:
+        names["served"].predict(classifier.predict_proba(X[:5]))
+    assert str(raised.value) == messages[1]
+
+
 def test_mistakes_are_named(mlflow, make_outputs, tmp_path):
     calibrated = PREDICTORS["groups"]().calibrate(make_outputs(300))
     with pytest.raises(InputError, match=r"predictor must be a calibrated predictor.*predictor_"):
@@ -169,8 +196,13 @@ def test_mistakes_are_named(mlflow, make_outputs, tmp_path):
     frame = frame_of(make_outputs(2))[["logits", "site"]]
     with pytest.raises(mlflow.MlflowException, match=r"missing inputs \['site'\]"):
         function.predict(frame[["logits"]])
-    with pytest.raises(InputError, match="no column 'logits' or 'probabilities'"):
+    with pytest.raises(InputError, match="must have a column 'logits' or 'probabilities'"):
         function.predict(frame[["site"]])
+    save_model(StandardConformal().calibrate(make_outputs(300)), tmp_path / "plain")
+    plain = mlflow.pyfunc.load_model(str(tmp_path / "plain"))
+    for matrix in (np.eye(5), pd.DataFrame(np.eye(5), columns=list("abcde"))):
+        with pytest.raises(InputError, match="Of a matrix p make one by"):
+            plain.predict(matrix)
     with pytest.raises(InputError, match="2 classes, but calibration had 5"):
         function.predict(frame.assign(logits=[[1.0, 2.0]] * 2))
     with pytest.raises(InputError, match="must hold values of one type"):

@@ -5,6 +5,7 @@ A model folder holds the predictor as a `.trustsets` file (arrays and JSON), in 
 folder. MLflow is imported when it is used.
 """
 
+import math
 import re
 import tempfile
 import warnings
@@ -129,7 +130,8 @@ def log_model(
     _check_predictor(predictor)
     own = import_module(__name__)
     log = _mlflow("models").Model.log
-    return log(None, own, name=name, predictor=predictor, alpha=alpha, **options)
+    info: ModelInfo = log(None, own, name=name, predictor=predictor, alpha=alpha, **options)
+    return info
 
 
 def load_model(model_uri: StrPath) -> Predictor:
@@ -171,11 +173,12 @@ def signature_of(predictor: Predictor, alpha: float = 0.1) -> "ModelSignature":
     member = _CLASS_TYPES.get(predictor.classes_.dtype.kind, "string")
     kinds = [types.DataType[name] for name in (member, "integer", "double", "string")]
     kinds[0] = schema.Array(kinds[0])
-    return _mlflow("models").ModelSignature(
+    signature: ModelSignature = _mlflow("models").ModelSignature(
         inputs=types.Schema(columns),
         outputs=types.Schema([types.ColSpec(*own) for own in zip(kinds, _RESULT, strict=True)]),
         params=types.ParamSchema([types.ParamSpec("alpha", types.DataType.double, float(alpha))]),
     )
+    return signature
 
 
 def log_evaluation(
@@ -220,7 +223,7 @@ def log_evaluation(
             values |= {start + _safe(name): each.value for name, each in item.metrics.items()}
             name = f"evaluation.{_safe(str(method))}.json" if several else "evaluation.json"
             Path(temporary, name).write_text(item.to_json(), encoding="utf-8")
-        values = {name: value for name, value in values.items() if value - value == 0.0}
+        values = {name: value for name, value in values.items() if math.isfinite(value)}
         mlflow.log_metrics(values, run_id=run_id)
         mlflow.log_artifacts(temporary, folder, run_id=run_id)
     return values
@@ -245,7 +248,7 @@ class _Function:
         import pandas as pd
 
         table = _arrow(model_input)
-        if not len(table):
+        if model_input.empty:
             return pd.DataFrame({name: [] for name in _RESULT}, index=model_input.index)
         alpha = (params or {}).get("alpha", 0.1)
         found = predict_table(self.predictor, table, alpha)
@@ -268,6 +271,13 @@ def _arrow(frame: "pd.DataFrame") -> "pa.Table":
         raise InputError(
             f"model_input must be a pandas DataFrame with the columns of the signature; got "
             f"{type(frame).__name__}."
+        )
+    if frame.columns.intersection([*LOGITS, *PROBABILITIES]).empty:
+        # MLflow has removed all columns that the signature does not name.
+        raise InputError(
+            "model_input must have a column 'logits' or 'probabilities' with a list of numbers in "
+            "each row, one for each class; there is neither. Of a matrix p make one by "
+            "pd.DataFrame({'probabilities': list(p)})."
         )
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)

@@ -78,6 +78,10 @@ def list_matrix(values: Any, describe: str) -> Array:
 
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
+    if not _is_list(values.type):
+        raise InputError(
+            f"{describe} must hold lists of numbers; it holds {values.type}. Convert it."
+        )
     flat = values.flatten()
     if values.null_count or flat.null_count:
         raise InputError(f"{describe} has missing values. Fill or drop them first.")

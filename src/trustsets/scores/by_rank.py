@@ -192,7 +192,7 @@ class SAPS(_OwnMass):
         below = np.cumsum(sorted_probabilities[:, ::-1], axis=1)
         # 1 - p_(1) is the sum of the others, from the smallest upwards: no digits are lost.
         others = below[:, -2:-1] / below[:, -1:] if n_classes > 1 else np.zeros_like(below)
-        tail = others + self.lam * (n_classes - np.arange(n_classes) - share)
+        tail: Floats = others + self.lam * (n_classes - np.arange(n_classes) - share)
         most = self.lam * (n_classes - 1.0)
         tail[:, :1] = ((1.0 - share) + share * others) + most
         tail /= 1.0 + most
@@ -206,8 +206,8 @@ class SAPS(_OwnMass):
 class TopK(_OwnMass):
     """The number of labels ranked above the label: ``s = k - 1 + c`` with k its rank.
 
-    The sets of one threshold all have the same size. With `StandardConformal` they are the top k
-    classes, with the smallest k that covers 1 - alpha.
+    With `StandardConformal` and a fixed c, every set has the k most likely classes; k is the
+    smallest number that covers 1 - alpha.
 
     Parameters
     ----------
@@ -231,7 +231,8 @@ class TopK(_OwnMass):
 
     def _tail(self, sorted_probabilities: Floats, draws: Floats | None) -> Floats:
         n_classes = sorted_probabilities.shape[1]
-        return (n_classes - self._raw(sorted_probabilities, draws)) / n_classes
+        tail: Floats = (n_classes - self._raw(sorted_probabilities, draws)) / n_classes
+        return tail
 
 
 def _check_lam(lam: float) -> None:
