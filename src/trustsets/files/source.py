@@ -152,6 +152,11 @@ class OutputsFile:
         """The same file with other class names."""
         return OutputsFile(self.path, self._columns, self.roles, classes)
 
+    def without_labels(self) -> "OutputsFile":
+        """The same file as if it had no labels, which need not be right then."""
+        roles = replace(self.roles, labels=None)
+        return OutputsFile(self.path, self._columns, roles, self._given_classes)
+
     @property
     def row_bytes(self) -> int:
         """Bytes of one sample with all its arrays."""

@@ -162,8 +162,8 @@ class Plan(PlainData):
             )
             for number, place in enumerate(self._lowest_parts()[:_MOST_DRAWN]):
                 lines = self.curve.sizes, self.curve.part_coverage[:, place]
-                own = method_colour(3 + number)
-                ax.plot(*lines, color=own, lw=1, label=self.curve.parts[place])
+                own, name = method_colour(3 + number), self.curve.parts[place]
+                ax.plot(*lines, color=own, lw=1, label=name)
         ax.set(xscale="log", xlabel="Calibration samples", ylabel="Coverage of one calibration")
         ax.legend()
         return tidy(ax)
