@@ -307,7 +307,7 @@ def load_labelled(source: OutputsFile, purpose: str) -> ModelOutputs:
     if source.roles.labels is None:
         raise InputError(
             f"{source.path}: there is no array 'labels', and {purpose} needs the true classes. "
-            "Add them."
+            "Add them, or name their column (--label-column)."
         )
     _check_memory(source)
     return source.read()
@@ -359,8 +359,8 @@ def fit_trust(
     if calibration.features is None:
         raise InputError(
             f"{source.path}: there is no array 'features', which the trust score needs. Save the "
-            "embeddings with the logits, or condition on confidence alone (--statistic "
-            "confidence)."
+            "embeddings with the logits, name their columns (--feature-columns), or condition on "
+            "confidence alone (--statistic confidence)."
         )
     features, labels = read_training(train, calibration.classes, columns)
     if features.shape[1] != calibration.features.shape[1]:
