@@ -49,6 +49,7 @@ PINNED = {
     "audit",
     "compare",
     "evaluate",
+    "explore",
     "load",
     "oracle_sets",
     "plan",

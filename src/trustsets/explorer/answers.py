@@ -34,7 +34,8 @@ def answer(session: Session, state: State, check: Check = lambda: None) -> dict[
     goals = content.division_names(found)
     check()
     first = next(iter(found.values()))
-    return to_plain(
+    points = [_point(session, state, place, own) for place, own in enumerate(found.values())]
+    plain: dict[str, Any] = to_plain(
         {
             "state": state.to_dict(),
             "methods": list(found),
@@ -49,9 +50,10 @@ def answer(session: Session, state: State, check: Check = lambda: None) -> dict[
             "sizes": size_chart(found),
             "lists": content.bin_lists(found),
             "tables": {name: _tables(own) for name, own in found.items()},
-            "points": [_point(session, state, place, own) for place, own in enumerate(found.values())],
+            "points": points,
         }
-    )  # fmt: skip
+    )
+    return plain
 
 
 def _tables(evaluation: Evaluation) -> dict[str, Any]:

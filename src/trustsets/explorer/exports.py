@@ -1,5 +1,6 @@
 """What leaves the page: code, a command, the predictor, a report."""
 
+import re
 import shlex
 import tempfile
 from dataclasses import fields
@@ -8,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+import trustsets
+from trustsets.basis import Groups
+from trustsets.basis.base import Sum
 from trustsets.explorer.session import Check, Session
 from trustsets.explorer.state import Setting, State
 from trustsets.predictors import Predictor
@@ -33,8 +37,10 @@ def as_python(session: Session, state: State, place: int, names: dict[str, str])
     source = names.get("outputs", "held_out.npz")
     size = "" if setting.max_size is None else f", max_size={setting.max_size}"
     predictor = _constructor(setting.build(session.trust_score), trained)
+    used = {*re.findall(r"\b[A-Z]\w+", predictor)} & {*trustsets.__all__}
+    used |= ({"TrustScore"} if trained else set()) | ({"evaluate"} if not size else set())
     lines = [
-        "from trustsets import *",
+        f"from trustsets import {', '.join(sorted(used))}",
         "from trustsets.files import open_outputs" + (", read_training" if trained else ""),
         "",
         f"outputs = open_outputs({source!r}).read()",
@@ -57,14 +63,24 @@ def as_python(session: Session, state: State, place: int, names: dict[str, str])
 
 def _constructor(predictor: Predictor, trained: bool) -> str:
     """The call that makes a predictor, without what is at its default."""
-    defaults = {own.name: own.default for own in fields(predictor) if own.init}  # type: ignore[arg-type]
+    defaults = {own.name: own.default for own in fields(predictor) if own.init}
     given = {
-        name: "trust" if name == "trust" else repr(value)
+        name: "trust" if name == "trust" else _text(value)
         for name, value in predictor.get_params(deep=False).items()
         if (name == "trust" and trained) or (name != "trust" and value != defaults[name])
     }
     inside = ", ".join(f"{name}={text}" for name, text in given.items())
     return f"{type(predictor).__name__}({inside})"
+
+
+def _text(value: Any) -> str:
+    """A value as code; a basis of groups is not made as its fields say."""
+    if isinstance(value, Sum):
+        return " + ".join(map(_text, value.parts))
+    if isinstance(value, Groups):
+        penalty = [f"penalty={value.penalty!r}"] if value.penalty != Groups().penalty else []
+        return f"Groups({', '.join([*map(repr, value.columns), *penalty])})"
+    return repr(value)
 
 
 def as_command(state: State, place: int, names: dict[str, str]) -> str:
@@ -83,7 +99,8 @@ def _options(setting: Setting) -> list[str]:
     recipe, words = setting.recipe, list[str]()
     for name, flag in _FLAGS.items():
         value = getattr(recipe, name)
-        words += [] if value is None else [flag, f"{value:g}" if isinstance(value, float) else str(value)]  # fmt: skip
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        words += [] if value is None else [flag, text]
     for name, flag in _REPEATED.items():
         for value in getattr(recipe, name):
             words += [flag, value]
@@ -103,15 +120,15 @@ def saved_predictor(session: Session, state: State, place: int) -> bytes:
 
 def saved_report(session: Session, state: State, names: dict[str, str], check: Check) -> bytes:
     """The report of the methods on the test samples, without a slider."""
-    split, places = session.split(state.seed), range(len(state.settings))
+    split = session.split(state.seed)
     evaluations = {
-        name: session.evaluation(state, place, check) for name, place in zip(state.names, places, strict=True)  # fmt: skip
+        name: session.evaluation(state, place, check) for place, name in enumerate(state.names)
     }
     given: dict[str, Any] = {}
     if all(own.used.max_size is None for own in state.settings):
         rows = np.arange(len(split.places))
-        sets = {name: session.sets(state, place, rows) for name, place in zip(state.names, places, strict=True)}  # fmt: skip
-        given = {"outputs": split.test.outputs, "sets": sets}
+        made = {name: session.sets(state, place, rows) for place, name in enumerate(state.names)}
+        given = {"outputs": split.test.outputs, "sets": made}
         given |= {"trust": split.test.trust} if split.test.has_trust else {}
     check()
     details = {"Data": names.get("outputs", ""), "Split seed": state.seed}

@@ -12,7 +12,7 @@ from typing import Any, Self, final
 from trustsets._common.arrays import Floats
 from trustsets._common.atomic import StrPath
 from trustsets.errors import InputError
-from trustsets.explorer.samples import Gallery, Train
+from trustsets.explorer.gallery import Gallery, Train
 from trustsets.explorer.session import Session
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import SupportsTrust
@@ -30,7 +30,9 @@ class Explorer:
     In a notebook it is shown as a link.
     """
 
-    def __init__(self, session: Session, gallery: Gallery, port: int, names: dict[str, str]) -> None:
+    def __init__(
+        self, session: Session, gallery: Gallery, port: int, names: dict[str, str]
+    ) -> None:
         try:
             import uvicorn
 
@@ -140,7 +142,10 @@ def explore(
         from trustsets.trust import TrustScore
 
         trust = TrustScore().fit(points.features, points.labels)
-    gallery = _gallery(len(outputs), points, images, image_names, train_images, texts, train_texts)
+    written = {"held_out": texts, "train": train_texts}
+    gallery = _gallery(
+        len(outputs), points, images, {"held_out": image_names, "train": train_images}, written
+    )
     session = Session(outputs, trust, share=share)
     explorer = Explorer(session, gallery, port, names or {})
     if browser:
@@ -166,31 +171,28 @@ def _bind(port: int) -> socket.socket:
 def _train(train: ModelOutputs | tuple[Any, Any] | None) -> Train | None:
     if train is None:
         return None
-    features, labels = (
-        (train.features, train.labels) if isinstance(train, ModelOutputs) else train
-    )
+    features, labels = (train.features, train.labels) if isinstance(train, ModelOutputs) else train
     if features is None or labels is None or len(features) != len(labels):
         raise InputError("train must have features and labels, one of each for every sample.")
     return Train(features, labels)
 
 
 def _gallery(
-    n: int, train: Train | None, images: Any, names: Any, train_images: Any, texts: Any, train_texts: Any
-) -> Gallery:  # fmt: skip
+    n: int, train: Train | None, images: Any, pictures: dict[str, Any], texts: dict[str, Any]
+) -> Gallery:
     """Images and texts, as many as there are samples."""
-    for what, own in (("texts", texts), ("image_names", names)):
+    given = {"texts": texts["held_out"], "image_names": pictures["held_out"]}
+    given |= {} if isinstance(images, str | Path) else {"images": images}
+    for what, own in given.items():
         if own is not None and len(own) != n:
             raise InputError(f"{what} must have one entry for each of the {n} samples.")
-    parts = {"held_out": texts, "train": train_texts}
-    written = {part: own for part, own in parts.items() if own is not None}
+    written = {part: own for part, own in texts.items() if own is not None}
+    others = {} if pictures["train"] is None else {"train": pictures["train"]}
     if images is None:
         return Gallery(train, texts=written)
     if not isinstance(images, str | Path):
-        arrays = {"held_out": images} | ({} if train_images is None else {"train": train_images})
-        if len(images) != n:
-            raise InputError(f"images must have one for each of the {n} samples.")
-        return Gallery(train, arrays=arrays, texts=written)
-    folder = Path(images)
+        return Gallery(train, arrays={"held_out": images} | others, texts=written)
+    folder, names = Path(images), pictures["held_out"]
     if not folder.is_dir():
         raise InputError(f"{folder}: there is no such folder of images.")
     if names is None:
@@ -200,5 +202,4 @@ def _gallery(
                 f"{folder} has {len(names)} files for {n} samples; say which belongs to which "
                 "(image_names, or an array 'image' in the file of outputs)."
             )
-    files = {"held_out": names} | ({} if train_images is None else {"train": train_images})
-    return Gallery(train, folder, files, texts=written)
+    return Gallery(train, folder, {"held_out": names} | others, texts=written)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from trustsets.errors import InputError
 from trustsets.explorer import answers, exports, samples
-from trustsets.explorer.samples import Gallery
+from trustsets.explorer.gallery import Gallery
 from trustsets.explorer.session import Check, Session
 from trustsets.explorer.state import State
 

@@ -1,10 +1,6 @@
-"""Samples behind a number: those of a cell, one with its set and reasons, regions; images, texts."""
+"""Samples behind a number: those of a cell, one with its set and reasons, and regions."""
 
-import io
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +8,7 @@ from numpy.typing import NDArray
 from trustsets._common.arrays import Array, Floats, texts_of
 from trustsets.auditing import find_regions
 from trustsets.errors import InputError
+from trustsets.explorer.gallery import Gallery
 from trustsets.explorer.session import Check, Session
 from trustsets.explorer.state import State
 from trustsets.metrics.plain import to_plain
@@ -23,101 +20,12 @@ from trustsets.sets import PredictionSets
 from trustsets.status import Status
 from trustsets.trust import TrustScore
 
-__all__ = ["Gallery", "Train", "describe", "list_cell", "p_values", "regions"]
+__all__ = ["describe", "list_cell", "p_values", "regions"]
 
 _MOST_LISTED = 20
 _NEIGHBOURS = 3
 # Few, because each may need a fit; these are kept.
 _P_ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
-_LONGEST_TEXT = 5000
-_LARGEST_IMAGE = 512
-_MOST_PIXELS = 64_000_000
-_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Train:
-    """Features and labels of the training samples."""
-
-    features: Array
-    labels: Array
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Gallery:
-    """Images and texts of samples, by part (``held_out`` or ``train``) and row.
-
-    Attributes
-    ----------
-    train : Train, optional
-        The training samples, among which the nearest are looked for.
-    folder : path, optional
-        Where images are; nothing outside it is ever read.
-    files : dict
-        Names of the image files of each part, within the folder.
-    arrays : dict
-        Images of each part as arrays, instead of files.
-    texts : dict
-        Texts of each part.
-    """
-
-    train: Train | None = None
-    folder: Path | None = None
-    files: dict[str, Sequence[str]] | None = None
-    arrays: dict[str, Array] | None = None
-    texts: dict[str, Sequence[str]] | None = None
-
-    def has_image(self, part: str, row: int) -> bool:
-        """Whether there is an image of a sample."""
-        return any(row < len((own or {}).get(part, ())) for own in (self.files, self.arrays))
-
-    def text(self, part: str, row: int) -> str | None:
-        """The text of a sample, or None."""
-        own = (self.texts or {}).get(part, ())
-        return str(own[row])[:_LONGEST_TEXT] if row < len(own) else None
-
-    def image(self, part: str, row: int) -> bytes | None:
-        """The image of a sample, made anew as a small PNG; None where there is none."""
-        from PIL import Image
-
-        if not self.has_image(part, row):
-            return None
-        try:
-            if self.arrays is not None:
-                return _small_png(Image.fromarray(_pixels(self.arrays[part][row])))
-            path = self._inside(part, row)
-            if path is None:
-                return None
-            with Image.open(path, formats=_FORMATS) as found:
-                width, height = found.size
-                # Before anything is unpacked: a small file may claim a huge image.
-                return None if width * height > _MOST_PIXELS else _small_png(found)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-            return None
-
-    def _inside(self, part: str, row: int) -> Path | None:
-        """The file of an image, if links and dots do not lead out of the folder."""
-        if self.folder is None or self.files is None:
-            return None
-        folder = self.folder.resolve()
-        path = (folder / str(self.files[part][row])).resolve()
-        return path if path.is_relative_to(folder) and path.is_file() else None
-
-
-def _pixels(values: Array) -> NDArray[np.uint8]:
-    """Grey or colour values as bytes; real numbers are taken to lie between 0 and 1."""
-    if values.dtype == np.uint8:
-        return values
-    return np.asarray(np.rint(255.0 * np.clip(np.nan_to_num(values), 0.0, 1.0)), dtype=np.uint8)
-
-
-def _small_png(image: Any) -> bytes:
-    image.thumbnail((_LARGEST_IMAGE, _LARGEST_IMAGE))
-    out = io.BytesIO()
-    image.convert("RGB").save(out, format="PNG")
-    return out.getvalue()
 
 
 def list_cell(
@@ -147,9 +55,7 @@ def list_cell(
     }
 
 
-def _row(
-    session: Session, state: State, sets: PredictionSets, i: int, row: int
-) -> dict[str, Any]:
+def _row(session: Session, state: State, sets: PredictionSets, i: int, row: int) -> dict[str, Any]:
     split = session.split(state.seed)
     test, names = split.test.outputs, texts_of(split.test.outputs.classes)
     code = int(test.require_labels("the list of samples")[row])
@@ -186,14 +92,12 @@ def p_values(
     p = predictor.predict_p(part, alphas, trust=trust)
     names, codes = texts_of(part.classes), part.require_labels("the p-values")
     order = np.argsort(-part.probabilities, axis=1, kind="stable")[:, :MOST_CLASSES]
-    chosen = [list(dict.fromkeys([*own.tolist(), int(code)])) for own, code in zip(order, codes, strict=True)]  # fmt: skip
-    return [
-        {
-            "row": int(row),
-            "classes": [[names[k], _p_text(float(p[i, k]), alphas)] for k in chosen[i]],
-        }
-        for i, row in enumerate(rows)
-    ]
+    found = []
+    for i, row in enumerate(rows.tolist()):
+        chosen = dict.fromkeys([*order[i].tolist(), int(codes[i])])
+        texts = [[names[k], _p_text(float(p[i, k]), alphas)] for k in chosen]
+        found.append({"row": row, "classes": texts})
+    return found
 
 
 def _p_text(p: float, alphas: list[float]) -> str:
@@ -209,8 +113,7 @@ def describe(
     split = session.split(state.seed)
     sample, at = split.test.outputs.take([row]), int(split.places[row])
     sets = session.sets(state, place, np.array([row]))
-    number = int(sample.rows[0])
-    return to_plain(
+    plain: dict[str, Any] = to_plain(
         _row(session, state, sets, 0, row)
         | {
             "predicted": texts_of(sample.predicted)[0],
@@ -222,9 +125,9 @@ def describe(
             "groups": {name: str(own[0]) for name, own in sample.groups.items()},
             "why": _why(session, state, place, row),
             "neighbours": _neighbours(session, gallery, sample),
-            "number": number,
         }
     )
+    return plain
 
 
 def _threshold(sets: PredictionSets, sample: ModelOutputs) -> float | None:
@@ -251,7 +154,7 @@ def _why(session: Session, state: State, place: int, row: int) -> str:
 
 
 def _neighbours(session: Session, gallery: Gallery, sample: ModelOutputs) -> list[dict[str, Any]]:
-    """Nearest training samples of the predicted class, and of other classes: what Trust compares."""
+    """Nearest training samples of the predicted class and of others, which Trust compares."""
     train, trust = gallery.train, session.trust_score
     if train is None or sample.features is None:
         return []

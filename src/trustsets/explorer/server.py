@@ -27,8 +27,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trustsets.errors import InputError, TrustSetsError
+from trustsets.explorer.gallery import Gallery
 from trustsets.explorer.requests import ACTIONS, Ask
-from trustsets.explorer.samples import Gallery
 from trustsets.explorer.session import Kept, Session, Superseded
 from trustsets.explorer.state import State
 from trustsets.metrics.colours import METHODS, PALETTES
@@ -54,11 +54,10 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-# Files of the page by the folder they are in.
-_FILES = {
-    "trustsets.explorer": "icon.svg explorer.css dom.js knobs.js maps.js charts.js samples.js explorer.js",
-    "trustsets.report": "report.css dark.css",
-}  # fmt: skip
+# Files of the page; the styles of the report are used as they are.
+_SCRIPTS = ("dom", "knobs", "maps", "charts", "samples", "explorer")
+_OWN = ("icon.svg", "explorer.css", *(f"{name}.js" for name in _SCRIPTS))
+_FILES = {"trustsets.explorer": _OWN, "trustsets.report": ("report.css", "dark.css")}
 
 
 @final
@@ -90,7 +89,9 @@ class Desk:
             self.newest[lane] = max(latest, generation)
 
 
-def make_app(session: Session, gallery: Gallery, token: str, port: int, names: dict[str, str]) -> ASGIApp:  # fmt: skip
+def make_app(
+    session: Session, gallery: Gallery, token: str, port: int, names: dict[str, str]
+) -> ASGIApp:
     """The application that answers on this port to those who know the token.
 
     Parameters
@@ -114,7 +115,7 @@ def make_app(session: Session, gallery: Gallery, token: str, port: int, names: d
         *(
             Route(f"/{name}", partial(_file, folder, name), methods=["GET"])
             for folder, listed in _FILES.items()
-            for name in listed.split()
+            for name in listed
         ),
     ]
     app = Starlette(routes=routes, exception_handlers={500: _failed, Exception: _failed})
@@ -231,16 +232,12 @@ async def _act(desk: Desk, request: Request) -> Response:
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         return _refused("requests must be application/json.", 415)
     try:
-        body = await _body(request)
-        if body is None:
-            return _refused(f"requests must have at most {_MOST_BYTES} bytes.", 413)
-        ask = _read(body, desk, name)
-        return await _compute(desk, name, ask)
-    except ClientDisconnect:
-        return Response(status_code=499)
+        return await _compute(desk, name, _read(await _body(request), desk, name))
     except Superseded:
         return JSONResponse({"superseded": True})
-    except TrustSetsError as error:
+    except _TooLarge:
+        return _refused(f"requests must have at most {_MOST_BYTES} bytes.", 413)
+    except (TrustSetsError, ClientDisconnect) as error:
         return _refused(str(error), 400)
 
 
@@ -269,13 +266,17 @@ def _prepare(desk: Desk, ask: Ask) -> None:
         _log.warning("preparing other alphas failed", exc_info=True)
 
 
-async def _body(request: Request) -> bytes | None:
-    """The body, or None where it is too large; no more than allowed is ever held."""
+class _TooLarge(Exception):
+    """A body has more bytes than any question needs."""
+
+
+async def _body(request: Request) -> bytes:
+    """The body; no more than allowed is ever held."""
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
         if size > _MOST_BYTES:
-            return None
+            raise _TooLarge
         parts.append(part)
     return b"".join(parts)
 
@@ -320,4 +321,3 @@ def _no_constant(name: str) -> None:
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST_WHOLE
-

@@ -48,7 +48,7 @@ _STAGE, _CANDIDATE_STAGE = 2500, 250
 _TABLES = ("conf_trust", "conf_rank", "conf_frequency", "class", "groups")
 
 
-class Superseded(Exception):  # noqa: N818
+class Superseded(Exception):
     """A newer state has come, so that nobody waits for this one any more."""
 
 
@@ -205,12 +205,14 @@ class Session:
         predictor, n = self.predictor(state.settings[place], state.seed), len(split.places)
         basis = predictor.state_.learned.conditions_on
         stage = _CANDIDATE_STAGE if basis is not None and basis.uses_label else _STAGE
+        codes = split.test.outputs.require_labels("the explorer")
         covered, sizes, promised = np.empty(n, bool), np.empty(n, np.int64), []
         for start in range(0, n, stage):
             check()
             rows = np.arange(start, min(start + stage, n))
             sets = self.sets(state, place, rows)
-            covered[rows], sizes[rows] = sets.covers(split.test.outputs.labels[rows]), sets.sizes
+            covered[rows] = sets.mask[np.arange(rows.size), codes[rows]]
+            sizes[rows] = sets.sizes
             promised += [1.0 - sets.alpha] if isinstance(sets.alpha, np.ndarray) else []
         check()
         mean = float(np.concatenate(promised).mean()) if promised else None

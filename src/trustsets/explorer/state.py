@@ -86,7 +86,7 @@ class Setting:
 
         A knob that a method does not have is shown as disabled on the page.
         """
-        plain, off = Setting(), {}
+        plain, off = Setting(), dict[str, Any]()
         own_basis = self.method in _REGRESSIONS and self.basis != "auto"
         if not own_basis:
             off |= {"basis": plain.basis if self.method in _REGRESSIONS else "auto"}
