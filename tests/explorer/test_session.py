@@ -103,7 +103,7 @@ def test_only_the_last_used_values_are_kept():
     assert dict(kept) == {"a": "A", "c": "C"}
 
 
-@pytest.mark.parametrize("setting", SETTINGS[:5] + [Setting(max_size=2, per_class="no")])
+@pytest.mark.parametrize("setting", [*SETTINGS[:5], Setting(max_size=2, per_class="no")])
 def test_copied_code_gives_the_sets_of_the_page(data, session, setting, tmp_path):
     own = data.outputs
     np.savez(

@@ -29,7 +29,16 @@ FLAGS = (
 PATIENCE = 120
 KEYS = {"Enter": "\r", " ": " "}
 # Controls of the browser itself, such as a slider, know keys by these numbers.
-CODES = {"Tab": 9, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38} | {
+CODES = {
+    "Tab": 9,
+    "Enter": 13,
+    "Escape": 27,
+    " ": 32,
+    "End": 35,
+    "Home": 36,
+    "ArrowLeft": 37,
+    "ArrowUp": 38,
+} | {
     "ArrowRight": 39,
     "ArrowDown": 40,
 }

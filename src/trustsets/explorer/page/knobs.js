@@ -64,7 +64,7 @@ function degree(id, value) {
 function temperature(id, value) {
   const kind = value === null ? "none" : value === "tuning" ? "tuning" : "own";
   const choices = { none: "as given", tuning: "fitted on tuning samples", own: "this number:" };
-  const own = make("input", { type: "number", min: 0.05, max: 20, step: "any", "aria-label": "Temperature, number", "data-name": "own_temperature", "data-key": `${id}-own`, hidden: kind !== "own" });
+  const own = make("input", { type: "number", min: 0.05, max: 20, step: 0.05, "aria-label": "Temperature, number", "data-name": "own_temperature", "data-key": `${id}-own`, hidden: kind !== "own" });
   own.value = kind === "own" ? value : 1;
   const field = select(id, "temperature", choices, kind);
   field.append(own);
@@ -149,7 +149,7 @@ export class Knobs {
     const second = state.settings.length > 1;
     const alpha = make("input", { type: "range", id: "alpha-range", min: 0.005, max: 0.5, step: 0.005, "data-key": "alpha" });
     alpha.value = state.alpha;
-    const exact = make("input", { type: "number", id: "alpha-number", min: 0.001, max: 0.999, step: "any", "aria-label": "Alpha, number", "data-key": "alpha-number" });
+    const exact = make("input", { type: "number", id: "alpha-number", min: 0.001, max: 0.999, step: 0.001, "aria-label": "Alpha, number", "data-key": "alpha-number" });
     exact.value = state.alpha;
     alpha.addEventListener("input", () => (exact.value = alpha.value));
     exact.addEventListener("input", () => (alpha.value = exact.value));
