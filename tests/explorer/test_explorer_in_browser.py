@@ -9,6 +9,7 @@ from browser import start_browser
 
 import trustsets
 from trustsets.explorer import explore
+from trustsets.report.text import fixed
 
 pytestmark = pytest.mark.slow
 PATIENCE = 20.0
@@ -85,7 +86,7 @@ def test_the_first_page_compares_the_default_with_standard(chromium, explorer, d
     result = trustsets.evaluate(sets, test, data.trust, metrics=["conf_trust"])
     assert f"mean set size {result.sizes.mean:.2f}" in chromium.text("#status").split(";")[1]
     cells = chromium.texts('.heatmap[data-place="1"][data-table="conf_trust"] td[data-bin]')
-    wanted = sorted(f"{100 * own:.0f}" for own in result.tables["conf_trust"].coverage)
+    wanted = sorted(fixed(100.0 * own, 0) for own in result.tables["conf_trust"].coverage)
     assert sorted(cells) == wanted
     assert chromium.complaints() == []
 
@@ -185,7 +186,10 @@ def test_a_cell_opens_its_samples_and_a_sample_its_reasons(browser, data, explor
     assert not browser.evaluate("document.querySelector('#panel').open")
     # Names are text: none of them became an element.
     assert (
-        browser.evaluate("document.querySelectorAll('main b b, td b, td i, button b').length") == 0
+        browser.evaluate(
+            "document.querySelectorAll('b b, td b, th b, button b, th i, button i').length"
+        )
+        == 0
     )
     browser.click("[data-key=now-0]")
     wait(browser, "document.querySelector('#panel .samples tbody tr')")

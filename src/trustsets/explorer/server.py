@@ -13,6 +13,7 @@ import json
 import logging
 import re
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -40,6 +41,8 @@ _log = logging.getLogger(__name__)
 _MOST_BYTES = 16 << 10
 # Lanes of questions: at most eight for each open page.
 _MOST_LANES = 256
+# Seconds without a question after which the next move of alpha is prepared.
+_IDLE = 1.0
 _LARGEST_WHOLE = 2**31
 _CLIENT = re.compile(r"[0-9a-f]{8,32}")
 _POLICY = (
@@ -256,6 +259,10 @@ async def _compute(desk: Desk, name: str, ask: Ask) -> Response:
 def _prepare(desk: Desk, ask: Ask) -> None:
     """Make the next move of alpha fast, unless something newer has come."""
     try:
+        end = time.monotonic() + _IDLE
+        while time.monotonic() < end:
+            ask.check()
+            time.sleep(_IDLE / 20)
         for place in range(len(ask.state.settings)):
             ask.check()
             desk.session.prepare_alphas(ask.state, place)
