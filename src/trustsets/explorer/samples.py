@@ -96,7 +96,7 @@ def p_values(
     for i, row in enumerate(rows.tolist()):
         chosen = dict.fromkeys([*order[i].tolist(), int(codes[i])])
         texts = [[names[k], _p_text(float(p[i, k]), alphas)] for k in chosen]
-        found.append({"row": row, "classes": texts})
+        found.append({"row": row, "label": names[codes[i]], "classes": texts})
     return found
 
 

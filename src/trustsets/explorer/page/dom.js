@@ -25,7 +25,7 @@ const SHAPES = new Set(["g", "line", "circle", "polyline", "text", "title"]);
 // Replace what an element shows, and give the focus back to what had it.
 export function show(parent, ...children) {
   const key = parent.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-  parent.replaceChildren(...children.flat());
+  parent.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined));
   if (key) one(`[data-key="${CSS.escape(key)}"]`, parent)?.focus({ preventScroll: true });
 }
 

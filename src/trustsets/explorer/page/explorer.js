@@ -160,7 +160,7 @@ async function begin() {
   if (!reply.ok) return say(await reply.text());
   const start = await reply.json();
   const first = fromAddress(location.hash, start);
-  knobs = new Knobs(one("#knobs"), start, update);
+  knobs = new Knobs(one("#controls"), start, update);
   if (first !== start.state) knobs.write(first);
   window.addEventListener("hashchange", () => goTo(fromAddress(location.hash, start)));
   await update();

@@ -2,6 +2,8 @@
 import { all, make, one } from "./dom.js";
 
 const LETTERS = ["A", "B"];
+const NARROW = window.matchMedia("(max-width: 40rem)");
+const unfolded = {};
 const METHODS = {
   conditional: "CONDITIONAL", standard: "STANDARD", bins: "by bins (NAIVE)", groups: "by group",
   class: "by class", plugin: "quantile fit (plug-in)", clustered: "by clusters of classes",
@@ -9,11 +11,11 @@ const METHODS = {
 const CHOICES = {
   score: { aps: "APS", raps: "RAPS", softmax: "Softmax" },
   scale: { raw: "raw", tail: "tail" },
-  basis: { auto: "chosen on tuning samples", polynomial: "polynomial", bins: "bins", intercept: "constant" },
+  basis: { auto: "automatic", polynomial: "polynomial", bins: "bins", intercept: "constant" },
   per_class: { auto: "raise rare classes", yes: "guarantee each class (slow)", no: "treat alike" },
 };
 const TITLES = {
-  method: "Method", score: "Score", scale: "Scale of the score", basis: "Function class",
+  method: "Method", score: "Score", scale: "Score scale", basis: "Function class",
   degree: "Degree", penalty: "Penalty", statistics: "Statistics", groups: "Groups",
   per_class: "Classes", temperature: "Temperature", max_size: "Size limit",
 };
@@ -63,7 +65,7 @@ function degree(id, value) {
 
 function temperature(id, value) {
   const kind = value === null ? "none" : value === "tuning" ? "tuning" : "own";
-  const choices = { none: "as given", tuning: "fitted on tuning samples", own: "this number:" };
+  const choices = { none: "as given", tuning: "fitted", own: "this number:" };
   const own = make("input", { type: "number", min: 0.05, max: 20, step: 0.05, "aria-label": "Temperature, number", "data-name": "own_temperature", "data-key": `${id}-own`, hidden: kind !== "own" });
   own.value = kind === "own" ? value : 1;
   const field = select(id, "temperature", choices, kind);
@@ -88,7 +90,10 @@ function fieldset(letter, setting, knobs) {
     number(id("max_size"), "max_size", { min: 1, max: knobs.n_classes, step: 1, placeholder: "none" }, setting.max_size),
   ];
   const title = make("legend", {}, make("span", { class: `swatch m${LETTERS.indexOf(letter)}` }), `Method ${letter}`);
-  return make("fieldset", { "data-letter": letter }, title, ...lines.filter(Boolean));
+  const [first, ...rest] = lines.filter(Boolean);
+  // A narrow window has little room, so that all but the method is folded there.
+  const more = make("details", { open: unfolded[letter] ?? !NARROW.matches, ontoggle: (event) => (unfolded[letter] = event.target.open) }, make("summary", { "data-key": id("more") }, "Its knobs"), ...rest);
+  return make("fieldset", { "data-letter": letter }, title, first, more);
 }
 
 // A number within its limits, or null where the input holds none.
@@ -134,10 +139,10 @@ function disable(box, setting) {
 }
 
 export class Knobs {
-  constructor(form, start, changed) {
-    [this.form, this.start, this.state] = [form, start, start.state];
-    form.addEventListener("submit", (event) => event.preventDefault());
-    form.addEventListener("input", () => {
+  constructor(box, start, changed) {
+    [this.box, this.start, this.state] = [box, start, start.state];
+    box.addEventListener("submit", (event) => event.preventDefault());
+    box.addEventListener("input", () => {
       this.read();
       changed();
     });
@@ -157,28 +162,28 @@ export class Knobs {
     seed.value = state.seed;
     const both = make("input", { type: "checkbox", id: "second", "data-key": "second" });
     both.checked = second;
-    this.form.replaceChildren(
-      line(label("alpha-range", "Alpha"), alpha, exact),
+    one("#alpha-bar", this.box).replaceChildren(line(label("alpha-range", "Alpha"), alpha, exact));
+    one("#knobs", this.box).replaceChildren(
       line(label("seed", "Split seed"), seed),
       ...state.settings.map((own, i) => fieldset(LETTERS[i], own, start.knobs)),
       make("div", { class: "check" }, both, label("second", "Compare with a second method")),
     );
-    all("fieldset", this.form).forEach((box, i) => disable(box, state.settings[i]));
+    all("fieldset", this.box).forEach((box, i) => disable(box, state.settings[i]));
   }
 
   read() {
     const before = this.state;
-    const boxes = all("fieldset", this.form);
+    const boxes = all("fieldset", this.box);
     const settings = boxes.map((box, i) => readSetting(box, before.settings[i]));
-    const alpha = numberOf(one("#alpha-number", this.form)) ?? before.alpha;
-    const seed = numberOf(one("#seed", this.form)) ?? before.seed;
-    const wanted = one("#second", this.form).checked ? 2 : 1;
+    const alpha = numberOf(one("#alpha-number", this.box)) ?? before.alpha;
+    const seed = numberOf(one("#seed", this.box)) ?? before.seed;
+    const wanted = one("#second", this.box).checked ? 2 : 1;
     this.state = { settings, alpha, seed };
     if (wanted !== settings.length) {
       const other = this.start.state.settings[1];
       this.state.settings = wanted === 1 ? settings.slice(0, 1) : [settings[0], other];
       this.draw();
-      one("#second", this.form).focus();
+      one("#second", this.box).focus();
     } else {
       boxes.forEach((box, i) => disable(box, settings[i]));
     }

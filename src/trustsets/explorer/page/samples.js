@@ -1,5 +1,5 @@
 // What is behind a number: samples of a cell, one sample with its reasons, regions of the audit.
-import { grouped, make, one, percent, show } from "./dom.js";
+import { grouped, make, one, show } from "./dom.js";
 
 const panel = one("#panel");
 let opener = null;
@@ -51,19 +51,21 @@ export async function openList(ask, method, request) {
   if (!p || p.superseded) return;
   for (const own of p) {
     const cell = one(`tr[data-row="${own.row}"] .p`, panel);
-    if (cell) cell.textContent = pWords(own.classes, 3);
+    if (cell) cell.textContent = pWords(own, 3);
   }
 }
 
-// The largest p-values, and the last of the list, which is that of the true class.
-function pWords(classes, most) {
+// The largest p-values, and that of the true class.
+function pWords({ classes, label }, most) {
   const rank = (text) => (text.startsWith(">") ? 2 : +text.replace("≤", ""));
-  const top = [...classes].sort((a, b) => rank(b[1]) - rank(a[1])).slice(0, most);
-  return top.map(([name, p]) => `${name}\u00a0${p}`).join(", ");
+  const order = [...classes].sort((a, b) => rank(b[1]) - rank(a[1]));
+  const named = ([name, p]) => `${name}\u00a0${p}`;
+  const rest = order.slice(most).filter(([name]) => name === label);
+  return [order.slice(0, most).map(named).join(", "), ...rest.map(named)].join(" … ");
 }
 
 const picture = (source, text) => [
-  source ? make("img", { src: source, alt: "The sample’s image", loading: "lazy" }) : null,
+  source ? make("img", { src: source, alt: "The sample’s image" }) : null,
   text !== null && text !== undefined ? make("pre", {}, text) : null,
 ];
 
@@ -85,12 +87,12 @@ export async function openSample(ask, method, request, back) {
     picture(own.image, own.text), list,
     make("h3", {}, "P-values"), p,
     make("h3", {}, "Why"), make("pre", { class: "why" }, own.why),
-    near.length ? make("h3", {}, "Nearest training samples") : make("span"),
-    near.length ? make("p", { class: "note" }, "Trust is the distance to the nearest other class over the distance to the predicted class.") : make("span"),
+    near.length ? make("h3", {}, "Nearest training samples") : null,
+    near.length ? make("p", { class: "note" }, "Trust is the distance to the nearest other class over the distance to the predicted class.") : null,
     make("ul", { class: "near" }, near));
   one("button", panel).focus();
   const found = await ask("p-values", request);
-  if (found && !found.superseded) p.textContent = `${pWords(found[0].classes, 99)}. A p-value is the smallest of a few alphas at which the class leaves the set.`;
+  if (found && !found.superseded) p.textContent = `${pWords(found[0], 99)}. A p-value is the smallest of a few alphas at which the class leaves the set.`;
 }
 
 export function drawRegions(found, method, ask, place) {
@@ -99,7 +101,5 @@ export function drawRegions(found, method, ask, place) {
   if (!found.found.length) return list.replaceChildren(make("p", {}, `${method}: no region is significantly under-covered, among conditions on ${found.searched}.`));
   list.replaceChildren(make("h3", {}, method), ...found.found.map((own, i) => make("div", { class: "region" },
     make("p", {}, own.sentence),
-    own.rows.length ? make("p", { class: "note" }, "Missed samples: ", ...own.rows.flatMap((row) => [make("button", { type: "button", "data-key": `region-${i}-${row}`, onclick: () => openSample(ask, method, { place, rows: [row] }, null) }, String(row)), " "])) : make("span"))));
+    own.rows.length ? make("p", { class: "note" }, "Missed samples: ", ...own.rows.flatMap((row) => [make("button", { type: "button", "data-key": `region-${i}-${row}`, onclick: () => openSample(ask, method, { place, rows: [row] }, null) }, String(row)), " "])) : null)));
 }
-
-export { percent };
