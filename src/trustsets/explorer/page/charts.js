@@ -1,6 +1,7 @@
 // Size against under-coverage: the point of each method, and where it has been.
 import { make, one, show, swatch } from "./dom.js";
 
+// Places in the chart; its width is that of the window's part, so that text keeps its size.
 const FRAME = { width: 680, height: 300, left: 46, right: 668, top: 12, bottom: 258 };
 const MOST = 60;
 const trace = [];
@@ -59,6 +60,8 @@ function dot(point, scale, radius, act) {
 // `goTo` restores an earlier state, `open` lists the samples of a method.
 export function drawTrace(answer, goTo, open) {
   remember(answer);
+  FRAME.width = Math.min(Math.max(one("#trace-chart").clientWidth, 300), 760);
+  FRAME.right = FRAME.width - 14;
   const series = answer.methods.map((name, place) => trace.filter((own) => own.points[place]).map((own, i, all) => ({
     ...own.points[place], name: own.names[place], state: own.state, key: i === all.length - 1 ? `now-${place}` : `was-${place}-${i}`,
   })));
