@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
 
-.PHONY: demo explore test quick lint types unit quick-numerical quick-library coverage browser bench clean
+.PHONY: demo explore test quick lint types unit quick-numerical quick-library coverage browser docs bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "trustsets needs Python 3.11 or newer; try make PYTHON=python3.11")'
@@ -67,6 +67,10 @@ browser:
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
 	 { [ "$$(id -u)" = 0 ] && command -v apt-get && apt-get update -qq && apt-get install -y -qq chromium; } || \
 	 echo "No Chromium: tests of the report page will be skipped. Install the package chromium to run them."
+
+# The site, with every example run; opens from build/site/index.html, without a server.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 demo: $(READY)
 	$(BIN)/trustsets demo

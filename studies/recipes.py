@@ -253,8 +253,8 @@ def measure(task: Task, make: Make, seed: int) -> dict[str, dict[str, Any]]:
     said = {"seconds": seconds, "choice": chosen}
     balls = Balls(n_trials=20).around(np.asarray(test.features))
     found = {"": numbers(task, sets, test, balls) | said}
-    plain = isinstance(predictor, ConditionalConformal) and not predictor.score.randomized
-    if plain and not predictor.allow_empty:
+    plain = not predictor.score.randomized and not predictor.allow_empty
+    if isinstance(predictor, ConditionalConformal) and plain:
         found[EMPTY] = numbers(task, textbook(predictor, sets, test), test, balls) | said
     return found
 

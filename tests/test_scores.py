@@ -6,13 +6,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from trustsets import APS, RAPS, InputError, ModelOutputs, Softmax
+from trustsets import (
+    APS,
+    RAPS,
+    SAPS,
+    InputError,
+    MarginScore,
+    ModelOutputs,
+    Softmax,
+    StandardConformal,
+    TopK,
+)
 from trustsets._common import blocks
 
 SCORES = [
     Softmax(),
     *[APS(own_mass=own) for own in ("exclude", "include", "random")],
     *[RAPS(own_mass=own, lam=0.05, k_reg=2) for own in ("exclude", "include", "random")],
+    *[SAPS(own_mass=own, lam=0.15) for own in ("exclude", "include", "random")],
+    *[TopK(own_mass=own) for own in ("exclude", "random")],
+    MarginScore(),
 ]
 SCALES = ["raw", "tail"]
 
@@ -28,6 +41,22 @@ def slow_score(score, probabilities, label, draw):
     own = probabilities[label]
     if isinstance(score, Softmax):
         raw, largest, rest = 1.0 - own, 1.0, own
+    elif isinstance(score, MarginScore):
+        others = [probabilities[j] for j in reversed(order) if j != label]
+        raw = max(others, default=0.0) - own
+        # 1 - p_(1) is the sum of the other probabilities.
+        rest = 1.0 - raw if rank == 1 else sum(probabilities[j] for j in order[:0:-1]) + own
+        largest = 2.0
+    elif isinstance(score, SAPS):
+        share = {"exclude": 0.0, "include": 1.0, "random": draw}[score.own_mass]
+        top = probabilities[order[0]]
+        raw = share * top if rank == 1 else top + (rank - 2 + share) * score.lam
+        largest = 1.0 + (len(order) - 1) * score.lam
+        rest = largest - raw
+    elif isinstance(score, TopK):
+        raw = rank - 1 + (draw if score.randomized else 0.0)
+        largest = len(order)
+        rest = largest - raw
     else:
         share = {"exclude": 0.0, "include": 1.0, "random": draw}[score.own_mass]
         above = sum(probabilities[j] for j in order[: rank - 1])
@@ -173,6 +202,44 @@ def test_equal_probabilities_rank_by_column():
     )
 
 
+def test_saps_is_as_published():
+    """Huang et al. 2024: u p_max for rank 1, and p_max + (rank - 2 + u) lambda else."""
+    outputs = ModelOutputs(probabilities=[[0.2, 0.5, 0.05, 0.25]])
+    draws = np.array([0.4])
+    published = [[0.5 + 1.4 * 0.1, 0.4 * 0.5, 0.5 + 2.4 * 0.1, 0.5 + 0.4 * 0.1]]
+    score = SAPS(lam=0.1, own_mass="random")
+    np.testing.assert_allclose(score.matrix(outputs, draws=draws), published, rtol=1e-15)
+    # TorchCP's deterministic form: 0.5, then 0.1 more for every rank.
+    whole = SAPS(lam=0.1, own_mass="include").matrix(outputs)
+    np.testing.assert_allclose(whole, [[0.7, 0.5, 0.8, 0.6]], rtol=1e-15)
+
+
+@pytest.mark.parametrize("score", [SAPS(), SAPS(own_mass="include"), MarginScore()], ids=repr)
+def test_tail_scale_keeps_the_digits_of_a_sure_classifier(score):
+    outputs = ModelOutputs(logits=[[0.0, -40.0], [0.0, -42.0]])
+    lowest = with_scale(MarginScore() if isinstance(score, MarginScore) else SAPS(lam=0.0), "tail")
+    worst = lowest.matrix(outputs)[:, 1]
+    # What is left of 1 - p_(1), which the raw scale rounds to 0.
+    np.testing.assert_allclose(worst, [40.0, 42.0], rtol=1e-12)
+    assert (with_scale(score, "tail").matrix(outputs)[:, 0] < worst).all()
+
+
+def test_the_top_score_ties_exactly_with_the_own_mass_excluded(make_outputs):
+    outputs = make_outputs(400, 5)
+    for score in (SAPS(scale="tail"), TopK(scale="tail")):
+        assert (score.matrix(outputs).min(axis=1) == 0.0).all()
+
+
+def test_topk_gives_the_smallest_k_that_covers(make_outputs):
+    calibration = make_outputs(199, 6)
+    sets = StandardConformal(TopK()).calibrate(calibration).predict_set(make_outputs(20, 6), 0.1)
+    order = np.argsort(-calibration.probabilities, axis=1, kind="stable")
+    rank = 1 + np.argmax(order == calibration.codes[:, None], axis=1)
+    # The 180th of 199 ranks in increasing order is at most k if k covers 180 of them.
+    smallest = next(k for k in range(1, 7) if np.count_nonzero(rank <= k) >= 180)
+    assert set(sets.sizes.tolist()) == {smallest}
+
+
 @pytest.mark.parametrize("smallest", [0, 1])
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("score", SCORES)
@@ -203,6 +270,9 @@ def test_outcomes_are_those_of_the_sets(score, scale, smallest, make_outputs, mo
         (lambda: RAPS(lam=-1.0), "lam must be"),
         (lambda: RAPS(lam=np.nan), "lam must be"),
         (lambda: RAPS(k_reg=-1), "k_reg must be"),
+        (lambda: SAPS(lam=-0.1), "lam must be"),
+        (lambda: SAPS(lam=np.inf), "lam must be"),
+        (lambda: TopK(own_mass="half"), "own_mass must be"),
         (lambda: APS().of_labels(ModelOutputs(logits=[[1.0]])), "needs labels"),
         (lambda: APS(own_mass="random").matrix(ModelOutputs(logits=[[1.0]])), "needs draws"),
     ],

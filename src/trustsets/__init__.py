@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     )
     from trustsets.recalibration import ClassBias, TemperatureScaling
     from trustsets.report import write_report
-    from trustsets.scores import APS, RAPS, Softmax
+    from trustsets.scores import APS, RAPS, SAPS, MarginScore, Softmax, TopK
     from trustsets.sets import PredictionSets
     from trustsets.statistics import Atypicality, ClassFrequency, Confidence, Entropy, Margin, Trust
     from trustsets.status import Status
@@ -74,6 +74,7 @@ _HOME = {
     "InputError": "errors",
     "Intercept": "basis",
     "Margin": "statistics",
+    "MarginScore": "scores",
     "ModelOutputs": "outputs",
     "MondrianConformal": "predictors",
     "Monitor": "monitor",
@@ -83,12 +84,14 @@ _HOME = {
     "PredictionSets": "sets",
     "PrincipalComponents": "basis",
     "RAPS": "scores",
+    "SAPS": "scores",
     "SetScorer": "classifier",
     "Softmax": "scores",
     "StandardConformal": "predictors",
     "Status": "status",
     "StorageError": "errors",
     "TemperatureScaling": "recalibration",
+    "TopK": "scores",
     "Trust": "statistics",
     "TrustScore": "trust",
     "TrustSetClassifier": "classifier",
@@ -107,6 +110,7 @@ _HOME = {
 __all__ = [
     "APS",
     "RAPS",
+    "SAPS",
     "Atypicality",
     "Bins",
     "ClassBias",
@@ -123,6 +127,7 @@ __all__ = [
     "InputError",
     "Intercept",
     "Margin",
+    "MarginScore",
     "ModelOutputs",
     "MondrianConformal",
     "Monitor",
@@ -137,6 +142,7 @@ __all__ = [
     "Status",
     "StorageError",
     "TemperatureScaling",
+    "TopK",
     "Trust",
     "TrustScore",
     "TrustSetClassifier",

@@ -14,6 +14,7 @@ import numpy as np
 from trustsets._common.arrays import Array, Codes, Floats, column, floating_matrix, read_only
 from trustsets._common.blocks import for_each_block, row_numbers
 from trustsets._common.draws import content_keys
+from trustsets._common.frames import Flavour, flavour_of, frame_fields
 from trustsets._common.validation import (
     check_classes,
     check_features,
@@ -82,6 +83,8 @@ class ModelOutputs:
     _groups: dict[str, Array]
     _rows_given: bool
     _shift: Floats | None  # added to the logits of each class
+    flavour: Flavour | None
+    """Package of the frame that these are from; results come back as its frames."""
 
     def __init__(
         self,
@@ -113,7 +116,50 @@ class ModelOutputs:
             _groups=check_groups(groups, n),
             _rows_given=rows is not None,
             _shift=None,
+            flavour=None,
         )
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        probabilities: str | Sequence[str] = (),
+        logits: str | Sequence[str] = (),
+        features: str | Sequence[str] = (),
+        label: str | None = None,
+        groups: str | Sequence[str] = (),
+        classes: Any = None,
+    ) -> Self:
+        """Outputs in the columns of a pandas or polars frame, or of an Arrow table.
+
+        Parameters
+        ----------
+        frame : DataFrame or pyarrow.Table
+            One row per sample.
+        probabilities, logits, features : str or sequence of str
+            Names of columns, or patterns with one ``*`` such as ``"prob_*"``; one of the first
+            two is needed. What ``*`` stands for names the classes.
+        label : str, optional
+            Column of the true classes.
+        groups : str or sequence of str
+            Columns to condition on or to evaluate by. Missing values are a group of their own.
+        classes : sequence of length K, optional
+            Class names, instead of those that the columns give.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"p_cat": [0.9, 0.2], "p_dog": [0.1, 0.8], "true": ["cat", "dog"]})
+        >>> outputs = ModelOutputs.from_frame(frame, probabilities="p_*", label="true")
+        >>> outputs, outputs.classes.tolist()
+        (ModelOutputs(n=2, K=2, labels), ['cat', 'dog'])
+        """
+        named = {"probabilities": probabilities, "logits": logits, "features": features}
+        found = frame_fields(frame, named, label, groups)
+        if classes is not None:
+            found["classes"] = classes
+        return cls(**found)._replaced(flavour=flavour_of(frame))
 
     def _replaced(self, **changes: Any) -> Self:
         """The same with other fields, which were checked before."""

@@ -1,19 +1,20 @@
 """Prediction sets: the classes in the set of each sample."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._common.arrays import Array, column, read_only
+from trustsets._common.frames import Flavour, make_frame
+from trustsets._common.optional import needed
 from trustsets._common.validation import encode_labels
 from trustsets.errors import InputError
 from trustsets.status import Status
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
 
 __all__ = ["PredictionSets"]
@@ -36,6 +37,8 @@ class PredictionSets:
         Allowed share of sets that miss the true class; an array where every sample has its own.
     classes : array of shape (K,)
         Names of the classes.
+    flavour : str, optional
+        Package that the outputs came in as a frame, and `to_frame` gives one of.
 
     Examples
     --------
@@ -59,6 +62,7 @@ class PredictionSets:
     status: NDArray[np.int8]
     alpha: float | tuple[float, ...] | NDArray[np.float64]
     classes: Array
+    flavour: Flavour | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.alpha, np.ndarray):
@@ -95,8 +99,12 @@ class PredictionSets:
                 return self.classes[own]
             return [self.classes[column] for column in own.T]
         alpha = self.alpha[index] if isinstance(self.alpha, np.ndarray) else self.alpha
-        return type(self)(
-            self.mask[index], self.thresholds[index], self.status[index], alpha, self.classes
+        return replace(
+            self,
+            mask=self.mask[index],
+            thresholds=self.thresholds[index],
+            status=self.status[index],
+            alpha=alpha,
         )
 
     @property
@@ -129,7 +137,8 @@ class PredictionSets:
             return self
         place = alphas.index(alpha)
         mask, thresholds = self.mask[..., place], self.thresholds[..., place]
-        return type(self)(mask, thresholds, self.status[..., place], alpha, self.classes)
+        status = self.status[..., place]
+        return replace(self, mask=mask, thresholds=thresholds, status=status, alpha=alpha)
 
     def covers(self, labels: Any) -> NDArray[np.bool_]:
         """Whether each set holds its label, shape (m,) or (m, A)."""
@@ -157,25 +166,27 @@ class PredictionSets:
                 lines.append(f"{sets}: {status.sentence}.")
         return lines
 
-    def to_frame(self) -> "pd.DataFrame":
-        """One row per sample: set, size, threshold, status in words, and an alpha of its own."""
-        import pandas as pd
+    def to_frame(self, flavour: Flavour | None = None) -> Any:
+        """One row per sample: set, size, threshold, status in words, and an alpha of its own.
 
+        It is a frame of the package that the outputs came in, or of `flavour` (``"pandas"``,
+        ``"polars"`` or ``"pyarrow"``).
+        """
+        return make_frame(self.to_columns(), flavour or self.flavour)
+
+    def to_columns(self) -> dict[str, Any]:
+        """The columns of `to_frame` by name, as lists and arrays."""
         self._require_single("to_frame")
-        return pd.DataFrame(
-            {
-                "set": [own.tolist() for own in self],
-                "size": self.sizes,
-                "threshold": self._one_threshold(),
-                "status": self._status_names(),
-            }
-            | self._own_alphas()
-        )
+        return {
+            "set": [own.tolist() for own in self],
+            "size": self.sizes,
+            "threshold": self._one_threshold(),
+            "status": self._status_names(),
+        } | self._own_alphas()
 
     def to_arrow(self) -> "pa.Table":
         """The same as a pyarrow Table, with the sets as a list column."""
-        import pyarrow as pa
-
+        pa = needed("pyarrow", "an Arrow table")
         self._require_single("to_arrow")
         rows, members = np.nonzero(self.mask)
         offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(self)))])

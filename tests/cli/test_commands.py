@@ -29,6 +29,7 @@ def test_calibrate_is_the_library(folder):
     ("options", "expected"),
     [
         ("--method standard --score raps --temperature tuning", "RAPS"),
+        ("--method standard --score saps --lam 0.1", "lam=0.1"),
         ("--method standard --score softmax --scale tail --seed 7", "Softmax(scale='tail')"),
         ("--method groups", "Groups"),
         ("--method groups --group id", "Groups"),

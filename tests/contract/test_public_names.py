@@ -25,6 +25,7 @@ PINNED = {
     "InputError",
     "Intercept",
     "Margin",
+    "MarginScore",
     "ModelOutputs",
     "MondrianConformal",
     "Monitor",
@@ -34,12 +35,14 @@ PINNED = {
     "PredictionSets",
     "PrincipalComponents",
     "RAPS",
+    "SAPS",
     "SetScorer",
     "Softmax",
     "StandardConformal",
     "Status",
     "StorageError",
     "TemperatureScaling",
+    "TopK",
     "Trust",
     "TrustScore",
     "TrustSetClassifier",
@@ -83,6 +86,17 @@ def test_every_error_is_of_the_family_and_of_a_standard_kind():
 def test_importing_the_package_imports_nothing_heavy():
     heavy = "numpy scipy numba sklearn faiss pandas pyarrow matplotlib torch rich jinja2".split()
     code = f"import sys, trustsets; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_predictors_do_not_load_what_only_some_uses_need():
+    # numba compiles the engine; everything else here takes longer to load than a prediction.
+    unused = "sklearn scipy.stats scipy.optimize scipy.linalg scipy.special pandas pyarrow polars"
+    heavy = f"{unused} matplotlib torch rich jinja2 typer".split()
+    names = "ConditionalConformal, ModelOutputs, StandardConformal, TrustScore, PredictionSets"
+    code = f"import sys; from trustsets import {names}"
+    code += f"; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

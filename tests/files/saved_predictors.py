@@ -5,6 +5,7 @@ import numpy as np
 from trustsets import (
     APS,
     RAPS,
+    SAPS,
     Atypicality,
     Bins,
     ClassBias,
@@ -31,6 +32,7 @@ from trustsets.predictors import (
 TRAINING = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
 PREDICTORS = {
     "standard": lambda: StandardConformal(APS(own_mass="random"), random_state=3),
+    "standard, SAPS": lambda: StandardConformal(SAPS(own_mass="random"), temperature=0.7),
     "standard, tuned": lambda: StandardConformal(temperature="tuning", allow_empty=True),
     "groups": lambda: MondrianConformal(by=Groups("site"), score=RAPS(lam=0.1, k_reg=1)),
     "bins": lambda: MondrianConformal(

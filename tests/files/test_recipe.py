@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trustsets import APS, InputError, TrustScore
+from trustsets import APS, RAPS, SAPS, InputError, MarginScore, TopK, TrustScore
 from trustsets.files.calibration import METHODS, Recipe
 
 TRUST = TrustScore().fit(np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2)
@@ -34,6 +34,23 @@ def test_each_word_changes_its_own_part_of_the_score():
     assert score(scale="raw") == APS(scale="raw")
     assert score(own_mass="random") == APS(scale="tail", own_mass="random")
     assert score(method="standard", scale="tail") == APS(scale="tail")
+    assert score(score="saps", lam=0.3) == SAPS(scale="tail", lam=0.3)
+    assert score(method="standard", score="raps", lam=0.3) == RAPS(lam=0.3)
+    assert score(score="topk", own_mass="random") == TopK(scale="tail", own_mass="random")
+    assert score(method="standard", score="margin") == MarginScore()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"score": "margin", "own_mass": "random"}, "own_mass belongs to aps, raps, saps, topk"),
+        ({"lam": 0.1}, "lam belongs to raps, saps; the score aps has none"),
+        ({"score": "topk", "lam": 0.1}, "lam belongs to raps, saps; the score topk has none"),
+    ],
+)
+def test_options_of_other_scores_are_refused(words, message):
+    with pytest.raises(InputError, match=message):
+        score(**words)
 
 
 @pytest.mark.parametrize("method", METHODS)

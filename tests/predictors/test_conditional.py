@@ -9,6 +9,7 @@ from sklearn.base import clone
 from trustsets import (
     APS,
     RAPS,
+    SAPS,
     Bins,
     ClassFrequency,
     ConditionalConformal,
@@ -19,6 +20,7 @@ from trustsets import (
     InputError,
     Intercept,
     Margin,
+    MarginScore,
     ModelOutputs,
     MondrianConformal,
     Polynomial,
@@ -27,6 +29,7 @@ from trustsets import (
     StandardConformal,
     Status,
     StorageError,
+    TopK,
     Trust,
     TrustScore,
     TrustSetsWarning,
@@ -34,6 +37,7 @@ from trustsets import (
 from trustsets.statistics import Observed
 
 SCORES = [APS(), RAPS(), Softmax(), APS(scale="tail"), APS(own_mass="random")]
+SCORES += [SAPS(), TopK(), MarginScore()]
 ALPHAS = [0.05, 0.1, 0.2, 0.45]
 
 

@@ -5,17 +5,20 @@ import pytest
 
 from trustsets import (
     APS,
+    SAPS,
     Classes,
     ConditionalConformal,
     Confidence,
     Groups,
     InputError,
     Intercept,
+    MarginScore,
     ModelOutputs,
     MondrianConformal,
     Polynomial,
     Softmax,
     StandardConformal,
+    TopK,
 )
 from trustsets.engine import default_alphas
 
@@ -34,10 +37,15 @@ PREDICTORS = [
     StandardConformal(),
     StandardConformal(allow_empty=True),
     StandardConformal(APS(own_mass="random"), allow_empty=True),
+    StandardConformal(TopK(own_mass="random"), allow_empty=True),
+    StandardConformal(MarginScore(scale="tail"), allow_empty=True),
     MondrianConformal(by="class"),
+    MondrianConformal(by="class", score=TopK()),
     MondrianConformal(by=Groups("site"), allow_empty=True),
     ConditionalConformal(),
     ConditionalConformal(basis=LINE, allow_empty=True),
+    ConditionalConformal(SAPS(scale="tail"), LINE, allow_empty=True),
+    ConditionalConformal(MarginScore(), LINE + Groups("site")),
     ConditionalConformal(basis=LINE + Groups("site", penalty=3.0)),
     ConditionalConformal(basis=LINE, randomized=True, allow_empty=True),
     ConditionalConformal(basis=LINE + Classes(penalty=2.0)),

@@ -5,6 +5,7 @@ from sklearn.base import clone
 from trustsets import (
     APS,
     RAPS,
+    SAPS,
     Atypicality,
     Bins,
     ClusteredConformal,
@@ -12,6 +13,7 @@ from trustsets import (
     Confidence,
     Groups,
     InputError,
+    MarginScore,
     ModelOutputs,
     MondrianConformal,
     NotCalibratedError,
@@ -38,10 +40,12 @@ PREDICTORS = {
     "standard": StandardConformal(),
     "standard, randomised": StandardConformal(APS(own_mass="random")),
     "standard, tail": StandardConformal(RAPS(scale="tail", own_mass="random")),
+    "standard, margin": StandardConformal(MarginScore()),
     "groups": MondrianConformal(by=Groups("site"), score=Softmax()),
     "bins": MondrianConformal(by=CONFIDENCE_BINS, score=APS(own_mass="random")),
     "class": MondrianConformal(by="class", score=APS(own_mass="random")),
     "conditional": ConditionalConformal(basis=CONFIDENCE_CURVE),
+    "conditional, SAPS": ConditionalConformal(SAPS(scale="tail"), CONFIDENCE_CURVE),
     "conditional, randomised": ConditionalConformal(
         score=APS(own_mass="random"), basis=CONFIDENCE_CURVE + Groups("site"), randomized=True
     ),

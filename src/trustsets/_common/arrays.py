@@ -11,6 +11,9 @@ Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
+MISSING = "(missing)"
+"""The group of the samples whose value in a group column is missing."""
+
 # Finiteness is checked in pieces of this many numbers, so that checking a large
 # memory-mapped array never brings the whole of it into memory.
 _PIECE = 1 << 22
@@ -75,6 +78,31 @@ def column(value: Any, name: str, n: int) -> Array:
     if array.dtype.kind == "O" and any(_is_missing(item) for item in array):
         raise InputError(f"{name} must not hold missing values; fill or drop them first.")
     return read_only(array)
+
+
+def group_column(value: Any, name: str, n: int) -> Array:
+    """Check one group per sample; missing values become the group `MISSING`.
+
+    Groups are told apart by their texts. Integers become floats where one is missing, so floats
+    without a fraction are taken as integers.
+    """
+    array = to_numpy(value, name)
+    if array.dtype.kind not in "fmMO" or array.shape != (n,):
+        return column(array, name, n)
+    items = array.tolist()  # dates that are missing become None
+    missing = np.array([_is_missing(item) for item in items], dtype=bool)
+    known = [item for item, gone in zip(items, missing, strict=True) if not gone]
+    if not missing.any() and not any(isinstance(item, float) for item in known):
+        return column(array, name, n)
+    if any(isinstance(item, float) and np.isinf(item) for item in known):
+        raise InputError(f"{name} must not hold infinity.")
+    texts = np.full(n, MISSING, dtype=object)
+    texts[~missing] = [_group_text(item) for item in known]
+    return read_only(texts.astype(str))
+
+
+def _group_text(item: Any) -> str:
+    return str(int(item)) if isinstance(item, float) and item.is_integer() else str(item)
 
 
 def _is_missing(item: Any) -> bool:

@@ -7,8 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Array, column, floating_matrix, read_only, to_numpy
+from trustsets._common.arrays import (
+    Array,
+    column,
+    floating_matrix,
+    group_column,
+    read_only,
+    to_numpy,
+)
 from trustsets._common.blocks import row_blocks
+from trustsets._common.frames import flavour_of, frame_names
 from trustsets.errors import InputError
 
 __all__ = [
@@ -121,12 +129,15 @@ def _distinct(labels: Array) -> Array:
 
 
 def check_groups(value: Any, n: int) -> dict[str, Array]:
-    """Columns by name, from an array, a mapping or a DataFrame."""
+    """Columns by name, from an array, a mapping or a frame."""
     if value is None:
         return {}
-    if not isinstance(value, Mapping) and type(value).__name__ != "DataFrame":
-        value = {"group": value}
-    return {str(name): column(value[name], f"groups[{name!r}]", n) for name in value}
+    names: Any = value
+    if flavour_of(value) is not None:
+        names = frame_names(value, "groups")
+    elif not isinstance(value, Mapping):
+        value = names = {"group": value}
+    return {str(name): group_column(value[name], f"groups[{name!r}]", n) for name in names}
 
 
 def check_rows(value: Any, n: int) -> NDArray[np.int64]:

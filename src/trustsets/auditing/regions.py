@@ -3,13 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
 from trustsets._common.arrays import Codes, Floats
+from trustsets._common.frames import Flavour, frame_of_rows
 from trustsets.auditing.covariates import Audited, covariates, names_of, restrict
 from trustsets.auditing.search import Condition, Rule, describe, inside, search_regions
 from trustsets.errors import InputError
@@ -19,9 +20,6 @@ from trustsets.metrics.plain import PlainData
 from trustsets.outputs import ModelOutputs
 from trustsets.sets import PredictionSets
 from trustsets.statistics import SupportsTrust
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["Region", "Regions", "find_regions"]
 
@@ -144,10 +142,8 @@ class Regions(PlainData):
             )
         return "\n".join([*lines, *(region.sentence for region in self.found)])
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self, flavour: Flavour | None = None) -> Any:
         """One row per region."""
-        import pandas as pd
-
         names = ("share", "count", "covered", "elsewhere", "p_value", "adjusted")
         rows = [
             {"region": item.name}
@@ -157,7 +153,8 @@ class Regions(PlainData):
             for item in self.found
         ]
         order = ["region", "share", "count", "covered", "coverage", "lower", "upper"]
-        return pd.DataFrame(rows, columns=[*order, "elsewhere", "p_value", "adjusted"])
+        order += ["elsewhere", "p_value", "adjusted"]
+        return frame_of_rows(rows, flavour, columns=order)
 
 
 def find_regions(

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._common.arrays import Floats
+from trustsets._common.frames import Flavour, frame_of_rows
 from trustsets._common.progress import progress_bar
 from trustsets.auditing.covariates import Audited, Covariate, covariates, names_of
 from trustsets.errors import InputError
@@ -18,9 +19,6 @@ from trustsets.metrics.plain import PlainData
 from trustsets.outputs import ModelOutputs
 from trustsets.sets import PredictionSets
 from trustsets.statistics import SupportsTrust
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["BOOSTING", "ExcessRisk", "classifier_inputs", "excess_risk"]
 
@@ -104,15 +102,13 @@ class ExcessRisk(PlainData):
             )
         return text
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self, flavour: Flavour | None = None) -> Any:
         """One row per number: value, interval, noise floor, and what is above the floor."""
-        import pandas as pd
-
         rows = [
             {"metric": name, **vars(item), "above_floor": item.above_floor}
             for name, item in self.metrics.items()
         ]
-        return pd.DataFrame(rows).set_index("metric")
+        return frame_of_rows(rows, flavour, index="metric")
 
 
 def excess_risk(

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from scipy.linalg import block_diag
 
 from trustsets._common.arrays import Codes, Floats
 from trustsets._common.storage import require, storable
@@ -256,11 +255,11 @@ class FittedSum(FittedBasis):
 
     def penalty_rows(self, observed: Observed | None) -> Floats:
         """Return the rows of all parts, each in the columns of its part."""
-        return np.asarray(block_diag(*[part.penalty_rows(observed) for part in self.parts]))
+        return _block_diagonal([part.penalty_rows(observed) for part in self.parts])
 
     def bounding_rows(self, observed: Observed | None) -> Floats:
         """Return the rows of all parts, each in the columns of its part."""
-        return np.asarray(block_diag(*[part.bounding_rows(observed) for part in self.parts]))
+        return _block_diagonal([part.bounding_rows(observed) for part in self.parts])
 
     @property
     def description(self) -> str:
@@ -272,6 +271,12 @@ def joint_cells(parts: list[Codes]) -> Codes:
     """Cells of the classes that share a cell in every one of several divisions."""
     _, cells = np.unique(np.stack(parts, axis=1), axis=0, return_inverse=True)
     return np.asarray(cells.reshape(-1), np.int64)
+
+
+def _block_diagonal(blocks: list[Floats]) -> Floats:
+    from scipy.linalg import block_diag
+
+    return np.asarray(block_diag(*blocks))
 
 
 def is_one_hot(phi: Floats) -> bool:

@@ -7,7 +7,15 @@ import typer
 
 from trustsets.cli import console
 from trustsets.cli.calibrate import Neighbour, RecipeOptions, Train, Tuning
-from trustsets.cli.options import Alpha, Classes, LabelledOutputs, option, resolved
+from trustsets.cli.options import (
+    Alpha,
+    Classes,
+    LabelColumn,
+    LabelledOutputs,
+    TableOptions,
+    option,
+    resolved,
+)
 
 __all__ = ["audit"]
 
@@ -37,8 +45,10 @@ def audit(
     tuning: Tuning = None,
     classes: Classes = None,
     neighbour: Neighbour = 1,
+    label_column: LabelColumn = None,
     *,
     options: RecipeOptions,
+    table: TableOptions,
 ) -> None:
     """Measure coverage without a test set, and search for where it fails.
 
@@ -64,6 +74,7 @@ def audit(
         neighbour=neighbour,
         by=tuple(by) if by else None,
         permutations=permutations,
+        columns=table.columns(label_column),
     )
     evaluation, regions = audit_file(given, output, title=title, record=record)
     if console.settings.json:

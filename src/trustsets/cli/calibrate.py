@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import DATA, Classes, Groups, LabelledOutputs, Seed, option, resolved
+from trustsets.cli.options import (
+    DATA,
+    Classes,
+    Groups,
+    LabelColumn,
+    LabelledOutputs,
+    Seed,
+    TableOptions,
+    option,
+    resolved,
+)
 
 if TYPE_CHECKING:
     from trustsets.files.calibration import Recipe
@@ -16,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["calibrate"]
 
 Method = Literal["conditional", "standard", "bins", "groups", "class", "plugin", "clustered"]
-ScoreName = Literal["aps", "raps", "softmax"]
+ScoreName = Literal["aps", "raps", "saps", "topk", "softmax", "margin"]
 # Typer takes no lists of literals.
 BasisName = StrEnum("BasisName", ["polynomial", "bins", "groups", "components", "intercept"])
 StatisticName = StrEnum("StatisticName", ["confidence", "trust", "entropy", "margin"])
@@ -118,7 +128,8 @@ class RecipeOptions:
         ),
     ] = False
     score: Annotated[
-        ScoreName | None, option("SCORE", "aps (default), raps or softmax.", panel=_SCORE)
+        ScoreName | None,
+        option("SCORE", "aps (default), raps, saps, topk, softmax or margin.", panel=_SCORE),
     ] = None
     scale: Annotated[
         Literal["raw", "tail"] | None,
@@ -132,7 +143,17 @@ class RecipeOptions:
         Literal["exclude", "include", "random"] | None,
         option(
             "HOW",
-            "Mass of the label itself in aps and raps: exclude (default), include or random.",
+            "Mass of the label itself in aps, raps, saps and topk: exclude (default), include or "
+            "random.",
+            panel=_SCORE,
+        ),
+    ] = None
+    lam: Annotated[
+        float | None,
+        option(
+            "NUMBER",
+            "What a rank adds to raps (default 0.01) and saps (default 0.2).",
+            min=0.0,
             panel=_SCORE,
         ),
     ] = None
@@ -201,14 +222,17 @@ def calibrate(
     tuning: Tuning = None,
     classes: Classes = None,
     neighbour: Neighbour = 1,
+    label_column: LabelColumn = None,
     *,
     options: RecipeOptions,
+    table: TableOptions,
 ) -> None:
     """Learn thresholds from labelled samples the classifier was not trained on.
 
     OUTPUTS holds the arrays 'logits' (or 'probabilities'), 'labels', for the
     trust score 'features' (the layer before the last), and, if you like,
-    'classes' (their names) and groups called 'group_NAME'. The allowed
+    'classes' (their names) and groups called 'group_NAME'. In a table, such as
+    a .csv file, each class has a column: 'prob_cat', 'prob_dog'. The allowed
     miscoverage alpha is chosen later, when predicting.
 
     Example:
@@ -226,6 +250,7 @@ def calibrate(
         tuning=tuning,
         classes=classes,
         neighbour=neighbour,
+        columns=table.columns(label_column),
         record=record,
     )
     _show(predictor, record, output)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import ComparisonOptions, option, resolved
+from trustsets.cli.options import ComparisonOptions, LabelColumn, TableOptions, option, resolved
 
 if TYPE_CHECKING:
     from trustsets.metrics import Entry, Evaluation
@@ -21,8 +21,10 @@ def evaluate(
     output: Annotated[
         Path | None, option("FILE", "Write all numbers as JSON.", "--output", "-o")
     ] = None,
+    label_column: LabelColumn = None,
     *,
     options: ComparisonOptions,
+    table: TableOptions,
 ) -> None:
     """Measure where sets keep their coverage and where they fail.
 
@@ -38,7 +40,8 @@ def evaluate(
 
     record = resolved(context)
     bar = partial(console.progress, "Evaluations")
-    found = evaluate_files(options.comparison(), output, record=record, progress=bar)
+    comparison = options.comparison(table.columns(label_column))
+    found = evaluate_files(comparison, output, record=record, progress=bar)
     if console.settings.json:
         console.print_json(results_record(found, record))
         return

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Groups, argument, option, resolved
+from trustsets.cli.options import Groups, LabelColumn, TableOptions, argument, option, resolved
 
 if TYPE_CHECKING:
     from trustsets.monitor import Verdict
@@ -47,6 +47,8 @@ def monitor(
         bool, option(None, "Samples are in the order in which they came.", "--in-order")
     ] = False,
     group: Groups = None,
+    label_column: LabelColumn = None,
+    table: TableOptions,
 ) -> None:
     """Watch coverage over time; exit code 3 means that there is an alarm.
 
@@ -80,6 +82,7 @@ def monitor(
         time=datetime.now(UTC).isoformat(timespec="seconds") if time is None else time,
         groups=tuple(group or ()),
         in_order=in_order,
+        columns=table.columns(label_column),
     )
     found, is_new = watch_file(step)
     if (outputs or labels) and not is_new:

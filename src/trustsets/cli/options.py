@@ -14,6 +14,7 @@ from trustsets.cli import console
 
 if TYPE_CHECKING:
     from trustsets.files.evaluation import Comparison
+    from trustsets.files.naming import TableColumns
 
 __all__ = [
     "DATA",
@@ -23,8 +24,10 @@ __all__ = [
     "Command",
     "ComparisonOptions",
     "Groups",
+    "LabelColumn",
     "LabelledOutputs",
     "Seed",
+    "TableOptions",
     "argument",
     "expanded",
     "option",
@@ -93,7 +96,8 @@ Alpha = Annotated[
     option("SHARE", "Share of sets that may miss the true class, between 0 and 1.", "--alpha"),
 ]
 LabelledOutputs = Annotated[
-    Path, argument("OUTPUTS", "Labelled outputs: .npz, .parquet, .safetensors or a folder of .npy.")
+    Path,
+    argument("OUTPUTS", "Labelled outputs: .npz, .parquet, .csv, .safetensors, a folder of .npy."),
 ]
 Classes = Annotated[
     Path | None,
@@ -101,9 +105,51 @@ Classes = Annotated[
 ]
 Groups = Annotated[
     list[str] | None,
-    option("NAME", "An array that holds groups; may be given again.", panel=DATA),
+    option(
+        "NAME",
+        "An array or column that holds groups; may be given again. Missing values are a group.",
+        "--group",
+        "--group-columns",
+        panel=DATA,
+    ),
+]
+LabelColumn = Annotated[
+    str | None,
+    option("NAME", "Column of a table with the true classes.", "--label-column", panel=DATA),
 ]
 Seed = Annotated[int, option("N", "Seed of everything that is drawn at random.", "--seed", min=0)]
+
+
+@dataclasses.dataclass(frozen=True)
+class TableOptions:
+    """Options that say which columns of a table hold what: one number a column."""
+
+    probability_columns: Annotated[
+        list[str] | None,
+        option(
+            "PATTERN",
+            "Columns of probabilities in a table (.csv, .parquet), such as 'prob_*'; * stands for "
+            "the name of the class. May be given again.",
+            panel=DATA,
+        ),
+    ] = None
+    logit_columns: Annotated[
+        list[str] | None, option("PATTERN", "The same for logits.", panel=DATA)
+    ] = None
+    feature_columns: Annotated[
+        list[str] | None, option("PATTERN", "The same for features, in any order.", panel=DATA)
+    ] = None
+
+    def columns(self, label: str | None = None) -> "TableColumns":
+        """What `trustsets.files` takes."""
+        from trustsets.files.naming import TableColumns
+
+        return TableColumns(
+            tuple(self.probability_columns or ()),
+            tuple(self.logit_columns or ()),
+            tuple(self.feature_columns or ()),
+            label,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +225,7 @@ class ComparisonOptions:
     level: Annotated[float, option("SHARE", "Confidence level of the intervals.")] = 0.95
     seed: Seed = 0
 
-    def comparison(self) -> "Comparison":
+    def comparison(self, columns: "TableColumns") -> "Comparison":
         """What `trustsets.files.evaluation` takes."""
         from trustsets.files.evaluation import Comparison, name_methods
 
@@ -194,6 +240,7 @@ class ComparisonOptions:
             tuple(self.below or (0.5,)),
             self.level,
             seed=self.seed,
+            columns=columns,
         )
 
 

@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Alpha, Groups, argument, option, resolved
+from trustsets.cli.options import (
+    Alpha,
+    Groups,
+    LabelColumn,
+    TableOptions,
+    argument,
+    option,
+    resolved,
+)
 
 if TYPE_CHECKING:
+    from trustsets.files.naming import TableColumns
     from trustsets.planning import Plan, PlanRow
 
 __all__ = ["plan"]
@@ -43,9 +52,12 @@ def plan(
     ] = None,
     repeats: Annotated[int, option("N", "Calibrations of each size.")] = 20,
     group: Groups = None,
+    label_column: LabelColumn = None,
     output: Annotated[
         Path | None, option("FILE", "Draw it: .png, .svg or .pdf.", "--output", "-o")
     ] = None,
+    *,
+    table: TableOptions,
 ) -> None:
     """Say how many samples to calibrate on, and to test on.
 
@@ -73,7 +85,7 @@ def plan(
         "progress": partial(console.progress, "Calibrations"),
     }
     if outputs is not None:
-        given |= _read(outputs, simulate, group or ())
+        given |= _read(outputs, simulate, group or (), table.columns(label_column))
     found = make(alpha, within, probability, **given)
     if output is not None:
         _draw(found, output)
@@ -104,7 +116,9 @@ def _shares(items: Any) -> dict[str, float] | None:
     return found or None
 
 
-def _read(outputs: Path, simulate: Path | None, groups: Any) -> dict[str, Any]:
+def _read(
+    outputs: Path, simulate: Path | None, groups: Any, columns: "TableColumns"
+) -> dict[str, Any]:
     """Labelled samples, and the model to calibrate copies of."""
     from trustsets.files.calibration import load_labelled
     from trustsets.files.source import open_outputs
@@ -112,7 +126,7 @@ def _read(outputs: Path, simulate: Path | None, groups: Any) -> dict[str, Any]:
 
     predictor = None if simulate is None else load(simulate)
     names = [*groups, *(() if predictor is None else predictor.needed_groups)]
-    source = open_outputs(outputs, groups=list(dict.fromkeys(names)))
+    source = open_outputs(outputs, groups=list(dict.fromkeys(names)), columns=columns)
     return {"outputs": load_labelled(source, "a plan"), "predictor": predictor}
 
 

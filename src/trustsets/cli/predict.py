@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import Alpha, argument, option, resolved
+from trustsets.cli.options import Alpha, TableOptions, argument, option, resolved
 
 if TYPE_CHECKING:
     from trustsets.files.prediction import PredictionSummary
@@ -16,7 +16,7 @@ __all__ = ["predict"]
 
 Model = Annotated[Path, argument("MODEL", "Saved by 'trustsets calibrate'.")]
 Outputs = Annotated[
-    Path, argument("OUTPUTS", "New outputs: .npz, .parquet, .safetensors or a folder of .npy.")
+    Path, argument("OUTPUTS", "New outputs: .npz, .parquet, .csv, .safetensors, a folder of .npy.")
 ]
 Output = Annotated[
     Path, option("FILE", "Where to write: .parquet, .csv or .jsonl.", "--output", "-o")
@@ -66,6 +66,8 @@ def predict(
     memory: Memory = "1GB",
     ray: Ray = None,
     explain: Explain = None,
+    *,
+    table: TableOptions,
 ) -> None:
     """Write a set of possible classes for every new sample.
 
@@ -93,11 +95,15 @@ def predict(
         "record": record,
         "progress": partial(console.progress, "Prediction sets"),
     }
+    columns = table.columns()
+    if columns != type(columns)():
+        options |= {"columns": columns}
     if max_size is not None or p_values is not None:
         options |= {"max_size": max_size, "p_values": p_values}
     with console.resumable():
         summary = _predict(ray, model, outputs, output, options)
-    explanations = _explain(model, outputs, explain, alpha) if explain else {}
+    how = {"alpha": alpha, "columns": columns}
+    explanations = _explain(model, outputs, explain, **how) if explain else {}
     earlier = f"Continued an earlier run, which had done {summary.continued:,} samples."
     console.conclude(
         record | {"output": str(output)} | summary.to_dict() | explanations,
@@ -107,11 +113,11 @@ def predict(
     )
 
 
-def _explain(model: Path, outputs: Path, count: int, alpha: float) -> dict[str, Any]:
+def _explain(model: Path, outputs: Path, count: int, **how: Any) -> dict[str, Any]:
     """Print explanations, or return them for --json."""
     from trustsets.files.explanations import explain_file
 
-    found = explain_file(model, outputs, count, alpha=alpha)
+    found = explain_file(model, outputs, count, **how)
     if console.settings.json:
         return {"explanations": [own.to_dict() for own in found]}
     for number, own in enumerate(found):
@@ -130,9 +136,10 @@ def _predict(
     from trustsets.extras.ray import connected, predict_files
     from trustsets.predictors import load
 
-    if "max_size" in options:
+    if "max_size" in options or "columns" in options:
         raise InputError(
-            "--max-size and --p-values work without --ray only; leave one of them out."
+            "--max-size, --p-values and columns of tables work without --ray only; leave one of "
+            "them out."
         )
     predictor = load(model)
     with connected(ray):

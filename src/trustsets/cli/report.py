@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from trustsets.cli import console
-from trustsets.cli.options import ComparisonOptions, option, resolved
+from trustsets.cli.options import ComparisonOptions, LabelColumn, TableOptions, option, resolved
 
 __all__ = ["report"]
 
@@ -31,8 +31,10 @@ def report(
             "--slider/--no-slider",
         ),
     ] = True,
+    label_column: LabelColumn = None,
     *,
     options: ComparisonOptions,
+    table: TableOptions,
 ) -> None:
     """Write one self-contained HTML page to click through and to print.
 
@@ -48,7 +50,7 @@ def report(
     record = resolved(context)
     bar = partial(console.progress, "Report")
     found = report_files(
-        options.comparison(),
+        options.comparison(table.columns(label_column)),
         output,
         title=title,
         regions=regions,

@@ -5,7 +5,6 @@ is the centre of the first active set.
 """
 
 import numpy as np
-from scipy.linalg import qr
 
 from trustsets.engine.active_set import ActiveSet, loss_slopes
 from trustsets.engine.compiled import FloatArray, IntArray
@@ -209,6 +208,8 @@ def _pivoted_rows(rows: FloatArray) -> tuple[FloatArray, IntArray]:
     """Lengths outside the rows before, and row numbers, in the order of a pivoted QR."""
     if rows.shape[1] == 0:
         return np.empty(0), np.empty(0, np.int64)
+    from scipy.linalg import qr
+
     triangle, order = qr(rows.T, mode="r", pivoting=True, check_finite=False)
     return np.abs(np.diagonal(triangle)), np.asarray(order, dtype=np.int64)
 

@@ -10,16 +10,18 @@ are, for any one optimal :math:`\eta`, the b whose residuals are :math:`\ge 0` w
 linear program. `solve_linear_program` shares no code with the path, so it can be its test.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.optimize import OptimizeResult, linprog
 
 from trustsets.engine.active_set import ActiveSet, loss_slopes
 from trustsets.engine.compiled import FloatArray, IntArray
 from trustsets.engine.descent import CAPPED, OPTIMAL
 from trustsets.engine.problem import Problem, scan_keys
 from trustsets.errors import TrustSetsError
+
+if TYPE_CHECKING:
+    from scipy.optimize import OptimizeResult
 
 __all__ = ["solve_base", "solve_linear_program", "solve_reduced"]
 
@@ -182,15 +184,17 @@ def _solve(
     return float(face.fun), face.x
 
 
-def _linprog(cost: FloatArray, **constraints: Any) -> OptimizeResult:
+def _linprog(cost: FloatArray, **constraints: Any) -> "OptimizeResult":
     """Run HiGHS with its tightest tolerances."""
     tolerances: Any = {
         "primal_feasibility_tolerance": SOLVER_TOL,
         "dual_feasibility_tolerance": SOLVER_TOL,
     }
+    from scipy.optimize import linprog
+
     return linprog(cost, method="highs", options=tolerances, **constraints)
 
 
-def _ended_as(result: OptimizeResult, outcome: int) -> bool:
+def _ended_as(result: "OptimizeResult", outcome: int) -> bool:
     """Whether a program ended in this outcome, which is an answer and no failure of HiGHS."""
     return result.status == outcome or "unbounded or infeasible" in result.message

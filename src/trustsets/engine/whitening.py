@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.linalg import qr
 
 from trustsets.engine.compiled import BoolArray, FloatArray, IntArray, entry, inner
 
@@ -98,6 +97,8 @@ def _pivoted_triangle(matrix: FloatArray) -> tuple[FloatArray, IntArray]:
     """
     if matrix.shape[1] == 0:
         return np.zeros((0, 0)), np.empty(0, np.int64)
+    from scipy.linalg import qr
+
     triangle = np.linalg.qr(matrix, mode="r")
     pivoted, order = qr(triangle, mode="r", pivoting=True)
     return np.asarray(pivoted, dtype=np.float64), np.asarray(order, dtype=np.int64)

@@ -30,6 +30,7 @@ class Knobs:
     statistics: tuple[str, ...]
     groups: tuple[str, ...]
     n_classes: int
+    scores: tuple[str, ...] = tuple(SCORES)
 
     @classmethod
     def of(cls, groups: tuple[str, ...], n_classes: int, *, has_trust: bool) -> Self:
@@ -66,7 +67,7 @@ class Setting:
         given = _fields(data, cls.__dataclass_fields__)
         return cls(
             method=_choice(given, "method", knobs.methods),
-            score=_choice(given, "score", tuple(SCORES)),
+            score=_choice(given, "score", knobs.scores),
             scale=_choice(given, "scale", ("raw", "tail")),
             temperature=_temperature(given["temperature"]),
             basis=_choice(given, "basis", _BASES),

@@ -151,7 +151,9 @@ def _make_part(piece: Piece, work: Work) -> PredictionSummary:
     summary = PredictionSummary(piece.stop - piece.start, 0)
     if path.exists():
         summary.continued = summary.n
-        summary.add(pq.read_table(path, columns=["size", "status"]))
+        found = pq.read_table(path, columns=["size", "status"])
+        summary.sizes.update(found.column("size").to_pylist())
+        summary.status.update(found.column("status").to_pylist())
     else:
         work.writer.write(piece.number, _predicted(piece, work, summary))
     return summary
@@ -164,4 +166,5 @@ def _predicted(piece: Piece, work: Work, summary: PredictionSummary) -> Iterator
     rows = rows_that_fit(source.row_bytes, source.n_classes, work.memory)
     blocks = BlockPredictor(predictor, source, work.alpha, piece.first_row)
     for start in range(piece.start, piece.stop, rows):
-        yield summary.add(blocks.predict(blocks.read(start, min(start + rows, piece.stop))))
+        block = blocks.read(start, min(start + rows, piece.stop))
+        yield summary.add(blocks.predict(block)).to_arrow()

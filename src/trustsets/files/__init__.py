@@ -5,6 +5,7 @@ its prediction sets, and `predict_file` predicts a file with bounded memory and 
 kill.
 """
 
+from trustsets.files.naming import TableColumns
 from trustsets.files.prediction import predict_file
 from trustsets.files.source import OutputsFile, open_outputs, read_training
 from trustsets.files.tables import predict_table
@@ -12,6 +13,7 @@ from trustsets.files.writing import write_outputs
 
 __all__ = [
     "OutputsFile",
+    "TableColumns",
     "open_outputs",
     "predict_file",
     "predict_table",

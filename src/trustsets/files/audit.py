@@ -7,6 +7,7 @@ from typing import Any, final
 from trustsets._common.atomic import StrPath
 from trustsets.auditing import LeftOut, Regions, leave_out
 from trustsets.files.calibration import Recipe, fit_trust, load_labelled, load_tuning
+from trustsets.files.naming import PLAIN, TableColumns
 from trustsets.files.options import OPTIONS_FACT
 from trustsets.files.paths import Snapshot, check_output
 from trustsets.files.source import open_outputs, read_classes
@@ -35,6 +36,8 @@ class AuditFiles:
         What regions may be about; see `find_regions`.
     permutations : int
         Permuted outcomes behind the noise floor of the excess risk.
+    columns : TableColumns
+        Which columns of tables hold what.
     """
 
     outputs: StrPath
@@ -47,6 +50,7 @@ class AuditFiles:
     neighbour: int = 1
     by: tuple[str, ...] | None = None
     permutations: int = 19
+    columns: TableColumns = PLAIN
 
     @property
     def files(self) -> list[StrPath | None]:
@@ -56,14 +60,15 @@ class AuditFiles:
     def leave_out(self) -> LeftOut:
         """Calibrate, and leave out each sample once."""
         names = None if self.classes is None else read_classes(self.classes)
-        source = open_outputs(self.outputs, groups=self.recipe.groups, classes=names)
+        groups, columns = self.recipe.groups, self.columns
+        source = open_outputs(self.outputs, groups=groups, classes=names, columns=columns)
         samples = load_labelled(source, "an audit")
         trust = None
         if self.recipe.uses_trust or self.train is not None:
-            trust = fit_trust(source, self.train, samples, self.neighbour)
+            trust = fit_trust(source, self.train, samples, self.neighbour, columns)
         tuning = None
         if self.tuning is not None:
-            tuning = load_tuning(self.tuning, self.recipe.groups, names, samples)
+            tuning = load_tuning(self.tuning, groups, names, samples, columns)
         predictor = self.recipe.build(trust)
         return leave_out(predictor, samples, self.alpha, tuning=tuning, trust=trust)
 

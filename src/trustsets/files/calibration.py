@@ -14,6 +14,7 @@ from trustsets._common.atomic import StrPath
 from trustsets.basis import Basis, Bins, Groups, Intercept, Polynomial, PrincipalComponents
 from trustsets.errors import InputError
 from trustsets.files.memory import check_fits
+from trustsets.files.naming import PLAIN, TableColumns
 from trustsets.files.paths import Snapshot, check_output
 from trustsets.files.source import OutputsFile, open_outputs, read_classes, read_training
 from trustsets.outputs import ModelOutputs
@@ -26,7 +27,7 @@ from trustsets.predictors import (
     StandardConformal,
 )
 from trustsets.recalibration import ClassBias
-from trustsets.scores import APS, RAPS, Score, Softmax
+from trustsets.scores import APS, RAPS, SAPS, MarginScore, Score, Softmax, TopK
 from trustsets.statistics import Confidence, Entropy, Margin, Statistic, Trust
 from trustsets.trust import TrustScore
 
@@ -37,8 +38,16 @@ STATISTICS: dict[str, type[Statistic]] = {
     "margin": Margin,
 }
 """What coverage can be conditioned on, by name."""
-SCORES: dict[str, Callable[..., Score]] = {"aps": APS, "raps": RAPS, "softmax": Softmax}
+SCORES: dict[str, Callable[..., Score]] = {
+    "aps": APS,
+    "raps": RAPS,
+    "saps": SAPS,
+    "topk": TopK,
+    "softmax": Softmax,
+    "margin": MarginScore,
+}
 """Conformity scores by name."""
+_SCORES_WITH = {"own_mass": ("aps", "raps", "saps", "topk"), "lam": ("raps", "saps")}
 METHODS = ("conditional", "standard", "bins", "groups", "class", "plugin", "clustered")
 """Ways to set thresholds, by name."""
 BASES = ("polynomial", "bins", "groups", "components", "intercept")
@@ -55,8 +64,10 @@ class Recipe:
     method : str
         One of `METHODS`.
     score, scale, own_mass : str
-        Score by name, its scale (``raw`` or ``tail``), and for APS and RAPS the share of the
-        label's own mass (``exclude``, ``include``, ``random``).
+        Score by name, its scale (``raw`` or ``tail``), and for APS, RAPS, SAPS and TopK the share
+        of the label's own mass (``exclude``, ``include``, ``random``).
+    lam : float
+        What a rank adds to RAPS and SAPS.
     basis : tuple of str
         Function classes of the methods ``conditional`` and ``plugin``, by name; they are added
         up. If none of `basis`, `degree`, `penalty`, `statistics` and `transform` is chosen, the
@@ -86,6 +97,7 @@ class Recipe:
     score: str | None = None
     scale: str | None = None
     own_mass: str | None = None
+    lam: float | None = None
     basis: tuple[str, ...] = ()
     degree: int | None = None
     penalty: float | None = None
@@ -160,7 +172,7 @@ class Recipe:
     def _common(self) -> dict[str, Any]:
         """Arguments of every predictor; what is not chosen is left to its default."""
         bias = None if self.prevalence is None else ClassBias(prevalence=self.prevalence)
-        scored = {self.score, self.scale, self.own_mass} != {None}
+        scored = {self.score, self.scale, self.own_mass, self.lam} != {None}
         chosen = {
             "random_state": self.seed,
             "allow_empty": self.allow_empty if self.allow_empty or not self.paper else None,
@@ -176,11 +188,14 @@ class Recipe:
         regression = self.method in ("conditional", "plugin") and not self.paper
         scale = self.scale or ("tail" if regression else "raw")
         name = self.score or "aps"
-        if name == "softmax":
-            if self.own_mass is not None:
-                raise InputError("own_mass belongs to aps and raps; the softmax score has none.")
-            return SCORES[name](scale=scale)
-        return SCORES[name](scale=scale, own_mass=self.own_mass or "exclude")
+        chosen = {"own_mass": self.own_mass, "lam": self.lam}
+        for option, scores in _SCORES_WITH.items():
+            if chosen[option] is not None and name not in scores:
+                raise InputError(
+                    f"{option} belongs to {', '.join(scores)}; the score {name} has none."
+                )
+        own = {option: value for option, value in chosen.items() if value is not None}
+        return SCORES[name](scale=scale, **own)
 
     def _statistics(self, transform: str) -> tuple[Statistic, ...]:
         names = self.statistics or ("confidence", "trust")
@@ -219,6 +234,7 @@ def calibrate_file(
     tuning: StrPath | None = None,
     classes: StrPath | None = None,
     neighbour: int = 1,
+    columns: TableColumns = PLAIN,
     record: dict[str, Any] | None = None,
 ) -> Predictor:
     """Calibrate a predictor on a file of labelled outputs and save it.
@@ -239,6 +255,8 @@ def calibrate_file(
         Class names; see `read_classes`.
     neighbour : int
         The trust score measures the distance to the N-th nearest neighbour of a class; this is N.
+    columns : TableColumns, optional
+        Which columns of tables hold what.
     record : dict, optional
         Options to store with the predictor.
     """
@@ -246,12 +264,14 @@ def calibrate_file(
     target = check_output(result, (".trustsets",), inputs)
     before = Snapshot(*inputs)
     names = None if classes is None else read_classes(classes)
-    source = open_outputs(outputs, groups=recipe.groups, classes=names)
+    source = open_outputs(outputs, groups=recipe.groups, classes=names, columns=columns)
     calibration = load_labelled(source, "calibration")
     trust = None
     if recipe.uses_trust:
-        trust = fit_trust(source, train, calibration, neighbour)
-    other = None if tuning is None else load_tuning(tuning, recipe.groups, names, calibration)
+        trust = fit_trust(source, train, calibration, neighbour, columns)
+    other = None
+    if tuning is not None:
+        other = load_tuning(tuning, recipe.groups, names, calibration, columns)
     predictor = recipe.build(trust).calibrate(calibration, tuning=other)
     before.check()
     storage.write(target, predictor, record)
@@ -271,10 +291,14 @@ def load_labelled(source: OutputsFile, purpose: str) -> ModelOutputs:
 
 
 def load_tuning(
-    path: StrPath, groups: Sequence[str], names: Array | None, calibration: ModelOutputs
+    path: StrPath,
+    groups: Sequence[str],
+    names: Array | None,
+    calibration: ModelOutputs,
+    columns: TableColumns = PLAIN,
 ) -> ModelOutputs:
     """Tuning samples, which must be of the same classes in the same order."""
-    source = open_outputs(path, groups=groups, classes=names)
+    source = open_outputs(path, groups=groups, classes=names, columns=columns)
     own = source.classes
     if own is None:
         source = source.with_classes(calibration.classes)
@@ -291,6 +315,7 @@ def fit_trust(
     train: StrPath | None,
     calibration: ModelOutputs,
     neighbour: int,
+    columns: TableColumns = PLAIN,
 ) -> TrustScore:
     """The trust score of the training samples."""
     if train is None:
@@ -304,7 +329,7 @@ def fit_trust(
             "embeddings with the logits, or condition on confidence alone (--statistic "
             "confidence)."
         )
-    features, labels = read_training(train, calibration.classes)
+    features, labels = read_training(train, calibration.classes, columns)
     if features.shape[1] != calibration.features.shape[1]:
         raise InputError(
             f"{train}: array 'features' has {features.shape[1]} columns, and {source.path} has "

@@ -65,6 +65,12 @@ class Column(ABC):
     """
 
     fault: str | None = None
+    missing_allowed = False
+    """Whether missing values are read, as a group of their own; `OutputsFile` sets it."""
+    of_table = False
+    """Whether classes are named by columns of the same table, so that integers may be names."""
+    first_missing: int | None = None
+    """First row with a missing value, where that is known before reading."""
 
     def __init__(self, path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self.path, self.name, self.shape, self.dtype = path, name, shape, dtype

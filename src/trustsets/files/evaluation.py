@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, final
@@ -17,6 +17,7 @@ from trustsets.auditing import Regions, excess_risk, find_regions
 from trustsets.basis import Partition
 from trustsets.errors import InputError
 from trustsets.files.calibration import load_labelled
+from trustsets.files.naming import PLAIN, TableColumns
 from trustsets.files.options import OPTIONS_FACT
 from trustsets.files.parts import PartStore
 from trustsets.files.paths import Snapshot, check_output, content_digest
@@ -89,6 +90,8 @@ class Comparison:
         Class names; see `read_classes`. Default: those in `outputs`, or of the first model.
     groups : tuple of str
         Arrays that are group columns, besides ``group_NAME``.
+    columns : TableColumns
+        Which columns of tables hold what.
     metrics, below, level, n_bootstrap, seed
         See `trustsets.evaluate`.
     """
@@ -104,6 +107,7 @@ class Comparison:
     level: float = 0.95
     n_bootstrap: int = 1000
     seed: int = 0
+    columns: TableColumns = PLAIN
 
     @property
     def files(self) -> list[StrPath]:
@@ -151,6 +155,7 @@ def evaluate_files(
         "alpha": test.alpha,
         "methods": list(comparison.methods),
         "measured": comparison.measured,
+        "columns": asdict(comparison.columns),
         "record": record,
     }
     with PartStore(result, setting) as store:
@@ -248,7 +253,7 @@ class _Test:
         """The labelled samples, with the class names of the models."""
         needed = [name for one in self.predictors.values() for name in one.needed_groups]
         groups = list(dict.fromkeys([*self._comparison.groups, *needed]))
-        source = open_outputs(self._path, groups=groups)
+        source = open_outputs(self._path, groups=groups, columns=self._comparison.columns)
         if self._comparison.classes is not None:
             source = source.with_classes(read_classes(self._comparison.classes))
         elif source.roles.classes is None and self.predictors:
@@ -268,7 +273,8 @@ class _Test:
             )
         scores = [one.trust for one in self.predictors.values() if one.trust is not None]
         if train is not None:
-            scores = [TrustScore().fit(*read_training(train, self.outputs.classes))]
+            own = read_training(train, self.outputs.classes, self._comparison.columns)
+            scores = [TrustScore().fit(*own)]
         if not scores or features is None:
             return None
         return np.asarray(scores[0].score(features, self.outputs.predicted))

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
+from trustsets._common.patterns import listed
 from trustsets.errors import InputError
 
 LOGITS = ("logits",)
@@ -17,6 +18,12 @@ RESULT = ("set", "size", "threshold", "status")
 """Columns that a prediction adds."""
 TAKEN = (ROW, *RESULT)
 """Names that a column of the input cannot have in the result."""
+TABLE_PATTERNS = {
+    "logits": ("logit_*", "logits_*"),
+    "probabilities": ("prob_*", "proba_*", "probability_*"),
+    "features": ("feature_*", "features_*", "embedding_*"),
+}
+"""Columns of numbers that make a matrix without being asked for, in the tables that lack it."""
 GROUP_PREFIX = "group_"
 _GROUP_PREFIXES = (GROUP_PREFIX, "groups/", "group:")
 _ID = "id"
@@ -40,13 +47,45 @@ class Roles:
     ids: tuple[str, ...]
 
 
+@final
+@dataclass(frozen=True)
+class TableColumns:
+    """Which columns of a table (`.csv`, or `.parquet` with one number a column) hold what.
+
+    Attributes
+    ----------
+    probabilities, logits, features : tuple of str
+        Names of columns, or patterns with one ``*`` such as ``prob_*``. What ``*`` stands for
+        names the classes.
+    label : str, optional
+        Column of the true classes.
+    """
+
+    probabilities: tuple[str, ...] = ()
+    logits: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    label: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.probabilities and self.logits:
+            raise InputError("name the columns of probabilities or those of logits, not both.")
+
+
+PLAIN = TableColumns()
+"""Columns are known by their names."""
+
+
 def find_roles(
-    names: Collection[str], groups: Sequence[str] = (), ids: Sequence[str] = ()
+    names: Collection[str],
+    groups: Sequence[str] = (),
+    ids: Sequence[str] = (),
+    label: str | None = None,
 ) -> Roles:
     """Tell the arrays apart by their names.
 
     `groups` are group columns to look for besides those called ``group_NAME`` or ``groups/NAME``;
-    `ids` are arrays to copy to the output besides one called ``id``.
+    `ids` are arrays to copy to the output besides one called ``id``; `label` is the array of labels
+    if it has another name than usual.
 
     Examples
     --------
@@ -76,7 +115,7 @@ def find_roles(
         values=logits or probabilities,
         kind="logits" if logits else "probabilities",
         features=_first(FEATURES, names),
-        labels=_first(LABELS, names),
+        labels=_first(LABELS, names) if label is None else _required(label, names, "label column"),
         classes=_first(CLASSES, names),
         groups=found,
         ids=tuple(own),
@@ -89,5 +128,5 @@ def _first(wanted: Sequence[str], names: Collection[str]) -> str | None:
 
 def _required(name: str, names: Collection[str], what: str) -> str:
     if name not in names:
-        raise InputError(f"there is no {what} {name!r}; there are {', '.join(sorted(names))}.")
+        raise InputError(f"there is no {what} {name!r}; there are {listed(sorted(names))}.")
     return name

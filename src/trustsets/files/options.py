@@ -115,11 +115,11 @@ def _record_text(path: Path) -> str:
 
 
 def _parquet_metadata(path: Path) -> str:
-    import pyarrow.parquet as pq
-
     from trustsets.files.parquet import readable_parquet
 
     with readable_parquet(path):
+        import pyarrow.parquet as pq
+
         metadata = pq.read_schema(next(iter(part_files(path)), path)).metadata or {}
     return str(metadata[OPTIONS.encode()].decode())
 

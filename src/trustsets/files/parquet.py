@@ -8,7 +8,8 @@ from typing import Any, final
 
 import numpy as np
 
-from trustsets._common.arrays import Array
+from trustsets._common.arrays import MISSING, Array
+from trustsets._common.optional import needed
 from trustsets.errors import InputError
 from trustsets.files.columns import (
     LARGEST_RATIO,
@@ -77,6 +78,10 @@ def list_matrix(values: Any, describe: str) -> Array:
 
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
+    if not _is_list(values.type):
+        raise InputError(
+            f"{describe} must hold lists of numbers; it holds {values.type}. Convert it."
+        )
     flat = values.flatten()
     if values.null_count or flat.null_count:
         raise InputError(f"{describe} has missing values. Fill or drop them first.")
@@ -90,17 +95,50 @@ def list_matrix(values: Any, describe: str) -> Array:
     return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(n, int(lengths[0]))
 
 
-def scalar_values(values: Any, describe: str) -> Array:
-    """Values of a scalar column as an array; texts stay objects, so that none is padded."""
+def scalar_values(values: Any, describe: str, *, missing: bool = False) -> Array:
+    """Values of a scalar column as an array; texts stay objects, so that none is padded.
+
+    With `missing`, missing numbers are NaN and other missing values None; else they are refused.
+    """
     import pyarrow as pa
 
-    if values.null_count:
+    if values.null_count and not missing:
         raise InputError(f"{describe} has missing values. Fill or drop them first.")
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     return np.asarray(
         values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.to_numpy()
     )
+
+
+def parquet_matrix(name: str, columns: Sequence[Column]) -> Column:
+    """Several columns of one file as a matrix."""
+    own = [column for column in columns if isinstance(column, _ParquetColumn)]
+    return _ParquetMatrix(name, own)
+
+
+def _batches(
+    path: Path, metadata: Any, names: list[str], start: int, rows: int, texts: Sequence[str] = ()
+) -> Iterator[Any]:
+    """Record batches from row `start` on, so many rows at a time; `texts` come as codes."""
+    first, skip = _group_at(metadata, start)
+    groups = list(range(first, metadata.num_row_groups))
+    with readable_parquet(path), _open(path, metadata, texts) as file:
+        for batch in file.iter_batches(rows, groups, names, use_threads=False):
+            found = batch[skip:]
+            skip = max(0, skip - len(batch))
+            if len(found):
+                yield found
+
+
+def _group_at(metadata: Any, start: int) -> tuple[int, int]:
+    """Row group that holds a row, and the rows before it in the group."""
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group).num_rows
+        if start < rows:
+            return group, start
+        start -= rows
+    return metadata.num_row_groups, 0
 
 
 def _is_list(arrow: Any) -> bool:
@@ -140,8 +178,7 @@ def _open(path: Path, metadata: Any = None, texts: Sequence[str] = ()) -> Any:
 
 def readable_parquet(path: Path) -> AbstractContextManager[None]:
     """Turn what Arrow raises on a damaged file into an error that names it."""
-    import pyarrow as pa
-
+    pa = needed("pyarrow", f"{path}: a Parquet file")
     known = (pa.ArrowException, OSError, ValueError, OverflowError, KeyError)
     return readable(path, "Parquet", *known)
 
@@ -158,7 +195,7 @@ class _ParquetColumn(SequentialColumn):
     ) -> None:
         shape = (metadata.num_rows,) if width is None else (metadata.num_rows, width)
         super().__init__(path, name, shape, dtype)
-        self._metadata, self._width = metadata, width
+        self.metadata, self._width = metadata, width
 
     @cached_property
     def _item_bytes(self) -> int:
@@ -193,31 +230,16 @@ class _ParquetColumn(SequentialColumn):
 
     def _batches(self, start: int, rows: int) -> Iterator[Any]:
         """Arrow values from row `start` on, so many rows at a time."""
-        first, skip = self._group_at(start)
-        groups = list(range(first, self._metadata.num_row_groups))
         texts = [self.name] if self.dtype.kind == "U" else []
-        with readable_parquet(self.path), _open(self.path, self._metadata, texts) as file:
-            for batch in file.iter_batches(rows, groups, [self.name], use_threads=False):
-                values = batch.column(self.name)[skip:]
-                skip = max(0, skip - len(batch))
-                if len(values):
-                    yield values
-
-    def _group_at(self, start: int) -> tuple[int, int]:
-        """Row group that holds a row, and the rows before it in the group."""
-        for group in range(self._metadata.num_row_groups):
-            rows = self._metadata.row_group(group).num_rows
-            if start < rows:
-                return group, start
-            start -= rows
-        return self._metadata.num_row_groups, 0
+        for batch in _batches(self.path, self.metadata, [self.name], start, rows, texts):
+            yield batch.column(self.name)
 
     def _convert(self, values: Any) -> Array:
         """A batch of Arrow values as an array."""
         if self.dtype.kind == "U":
             return self._texts(values)
         if self._width is None:
-            return scalar_values(values, self.described)
+            return scalar_values(values, self.described, missing=self.missing_allowed)
         matrix = list_matrix(values, self.described)
         if matrix.shape[1] != self._width:
             raise self.error(
@@ -227,6 +249,8 @@ class _ParquetColumn(SequentialColumn):
         return matrix
 
     def _texts(self, values: Any) -> Array:
+        if values.null_count and self.missing_allowed:
+            values = values.cast(values.type.value_type).fill_null(MISSING).dictionary_encode()
         if values.null_count:
             raise self.error("has missing values. Fill or drop them first.")
         codes, place = np.unique(values.indices.to_numpy(), return_inverse=True)
@@ -237,3 +261,24 @@ class _ParquetColumn(SequentialColumn):
         found = np.empty(len(texts), dtype=object)
         found[:] = texts
         return found[place]
+
+
+@final
+class _ParquetMatrix(SequentialColumn):
+    """Numbers of several columns; each has a value in every row."""
+
+    def __init__(self, name: str, columns: Sequence[_ParquetColumn]) -> None:
+        first = columns[0]
+        dtype = np.result_type(*[column.dtype for column in columns])
+        super().__init__(first.path, name, (first.shape[0], len(columns)), dtype)
+        self._metadata, self._columns = first.metadata, list(columns)
+
+    def _chunks_from(self, start: int) -> Iterator[Array]:
+        names = [column.name for column in self._columns]
+        for batch in _batches(self.path, self._metadata, names, start, self._chunk_rows):
+            with readable_parquet(self.path):
+                found = [
+                    scalar_values(batch.column(column.name), column.described)
+                    for column in self._columns
+                ]
+            yield np.column_stack(found).astype(self.dtype, copy=False)

@@ -50,7 +50,7 @@ class PartWriter:
         """
         whole = self.folder / f"{number}-{uuid.uuid4().hex}"
         with atomic_path(whole) as temporary, temporary.open("wb") as file:
-            write_tables(file, _SUFFIX, tables, self.record)
+            write_tables(file, tables, self.record)
         whole.replace(self.path(number))
 
 

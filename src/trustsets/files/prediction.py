@@ -1,25 +1,28 @@
 """`predict_file`: prediction sets for a file of any size, in bounded memory."""
 
 import hashlib
+import json
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, final
+from typing import IO, TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from trustsets._common.arrays import Array
 from trustsets._common.atomic import StrPath
+from trustsets._common.optional import needed
 from trustsets._common.progress import Advance, Progress, no_progress
 from trustsets._common.quantiles import check_alphas
 from trustsets.errors import InputError
 from trustsets.files.memory import rows_that_fit
-from trustsets.files.naming import ROW
+from trustsets.files.naming import PLAIN, ROW, TableColumns
 from trustsets.files.parts import PartStore
 from trustsets.files.paths import Snapshot, check_output, content_digest
-from trustsets.files.set_files import PREDICTION_SUFFIXES, write_tables
+from trustsets.files.predicted import Predicted, added_columns, predict_block
+from trustsets.files.set_files import PREDICTION_SUFFIXES, text_of, write_tables
 from trustsets.files.source import OutputsFile, in_file, open_outputs
-from trustsets.files.tables import added_columns, predict_table
 from trustsets.predictors import Predictor, load
 from trustsets.status import Status
 
@@ -47,11 +50,12 @@ class PredictionSummary:
     sizes: Counter[int] = field(default_factory=Counter)
     status: Counter[str] = field(default_factory=Counter)
 
-    def add(self, table: "pa.Table") -> "pa.Table":
-        """Count the sets of a table, and return it."""
-        self.sizes.update(table.column("size").to_pylist())
-        self.status.update(table.column("status").to_pylist())
-        return table
+    def add(self, found: Predicted) -> Predicted:
+        """Count the sets of a block, and return it."""
+        columns = found.sets.to_columns()
+        self.sizes.update(columns["size"].tolist())
+        self.status.update(columns["status"])
+        return found
 
     @property
     def mean_size(self) -> float:
@@ -94,6 +98,7 @@ def predict_file(
     p_values: int | None = None,
     memory: int = DEFAULT_MEMORY,
     ids: Sequence[str] = (),
+    columns: TableColumns = PLAIN,
     record: dict[str, Any] | None = None,
     progress: Progress = no_progress,
 ) -> PredictionSummary:
@@ -117,19 +122,21 @@ def predict_file(
         Bytes that samples and sets at work may take, besides the program and the model.
     ids : sequence of str
         Arrays to copy to the result; one called ``id`` always is.
+    columns : TableColumns, optional
+        Which columns of a table hold what.
     record : dict, optional
         Options to store with the result.
     progress : callable, optional
         Given the number of samples, returns a context that gives a function, which is then called
         with the number of samples of each finished block.
     """
-    import pyarrow as pa
-
     target = check_output(result, PREDICTION_SUFFIXES, [model, outputs])
     kind = target.suffix.lower()
+    if kind == ".parquet":
+        needed("pyarrow", f"{target}: a Parquet file")
     before = Snapshot(model, outputs)
     predictor: Predictor = load(model)
-    source = open_for_prediction(predictor, outputs, ids=ids, name=str(model))
+    source = open_for_prediction(predictor, outputs, ids=ids, name=str(model), columns=columns)
     check_alphas(alpha)
     work = BlockPredictor(predictor, source, float(alpha), max_size=max_size, p_values=p_values)
     work.check()
@@ -140,40 +147,72 @@ def predict_file(
     _log.info("%s: %d samples in blocks of %d", outputs, len(source), rows)
     with PartStore(target, setting | {"record": record}) as store:
         with progress(len(source)) as advance:
-            summary = _predict_parts(work, rows, store, advance)
+            summary = _predict_parts(work, rows, store, advance, kind)
         _log.info("%s: %d samples were done before", target, summary.continued)
-        parts = (pa.ipc.open_file(store.read(number)) for number in range(len(store)))
-        tables = (summary.add(part.read_all()) for part in parts)
+        parts = (_counted(store.read(number), summary) for number in range(len(store)))
         beside = None if kind == ".parquet" else record
-        store.finish(lambda file: write_tables(file, kind, tables, record), before.check, beside)
+        store.finish(lambda file: _assemble(file, kind, parts, record), before.check, beside)
     return summary
 
 
 def _predict_parts(
-    work: "BlockPredictor", rows: int, store: PartStore, advance: Advance
+    work: "BlockPredictor", rows: int, store: PartStore, advance: Advance, kind: str
 ) -> PredictionSummary:
     """Make the parts that are not there, or that were made from other samples."""
     n = len(work.source)
     summary = PredictionSummary(n, work.source.n_classes)
     for number, start in enumerate(range(0, n, rows)):
         block = work.read(start, min(start + rows, n))
-        source = _digest(block)
+        size, source = len(block[ROW]), _digest(block)
         if store.holds(number, source):
-            summary.continued += len(block)
+            summary.continued += size
         else:
-            store.write(number, _to_bytes(work.predict(block)), source)
-        advance(len(block))
+            store.write(number, _part(work.predict(block), kind, number == 0), source)
+        advance(size)
     return summary
 
 
-def _digest(table: "pa.Table") -> str:
-    """Digest of the names, types and values of all columns."""
+def _digest(block: dict[str, Array]) -> str:
+    """Digest of the names, types and values of all arrays."""
     found = hashlib.sha256()
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        found.update(f"{name} {column.type} ".encode())
-        for buffer in (buffer for chunk in column.chunks for buffer in chunk.buffers()):
-            found.update(b"" if buffer is None else buffer)
+    for name, own in block.items():
+        found.update(f"{name} {own.dtype} {own.shape} ".encode())
+        texts = own.dtype.kind == "O"
+        found.update(json.dumps(own.tolist()).encode() if texts else own.tobytes())
     return found.hexdigest()
+
+
+def _part(found: Predicted, kind: str, first: bool) -> bytes:
+    """A line that counts the sets, and then their content as the result will hold it."""
+    counted = PredictionSummary(len(found.sets), found.sets.classes.size)
+    counted.add(found)
+    line = json.dumps({"sizes": list(counted.sizes.items()), "status": counted.status}).encode()
+    if kind == ".parquet":
+        return line + b"\n" + bytes(_to_bytes(found.to_arrow()))
+    return line + b"\n" + text_of(kind, found.to_columns(), first).encode()
+
+
+def _counted(part: bytes, summary: PredictionSummary) -> memoryview:
+    """Content of a part, whose counts are added to a summary."""
+    end = part.index(b"\n")
+    counts = json.loads(part[:end])
+    summary.sizes.update(dict(counts["sizes"]))
+    summary.status.update(counts["status"])
+    return memoryview(part)[end + 1 :]
+
+
+def _assemble(
+    file: IO[bytes], kind: str, parts: Iterable[memoryview], record: dict[str, Any]
+) -> None:
+    """Write the parts end to end."""
+    if kind != ".parquet":
+        for part in parts:
+            file.write(part)
+        return
+    import pyarrow as pa
+
+    tables = (pa.ipc.open_file(pa.py_buffer(part)).read_all() for part in parts)
+    write_tables(file, tables, record)
 
 
 @final
@@ -211,15 +250,15 @@ class BlockPredictor:
         """Classes of a sample, counted as often as their arrays take memory."""
         return self.source.n_classes * (1 if self.p_values is None else _P_VALUES)
 
-    def read(self, start: int, stop: int) -> "pa.Table":
+    def read(self, start: int, stop: int) -> dict[str, Array]:
         """Read the arrays of the rows `start` up to `stop` that their prediction depends on."""
         features = self.predictor.uses_features
-        return self.source.table(start, stop, first_row=self.first_row, features=features)
+        return self.source.block(start, stop, first_row=self.first_row, features=features)
 
-    def predict(self, block: "pa.Table") -> "pa.Table":
-        """Sets of a block, as of `predict_table`."""
+    def predict(self, block: dict[str, Array]) -> Predicted:
+        """Sets of a block."""
         try:
-            return predict_table(
+            return predict_block(
                 self.predictor,
                 block,
                 self.alpha,
@@ -228,7 +267,7 @@ class BlockPredictor:
                 p_values=self.p_values,
             )
         except InputError as error:
-            start = block.column(ROW)[0].as_py() - self.first_row
+            start = int(block[ROW][0]) - self.first_row
             raise in_file(self.source.path, error, start) from error
 
 
@@ -238,11 +277,12 @@ def open_for_prediction(
     *,
     ids: Sequence[str] = (),
     name: str = "the predictor",
+    columns: TableColumns = PLAIN,
 ) -> OutputsFile:
     """Open outputs, and see that they fit a predictor, which errors call `name`."""
     if reason := predictor.batch_dependence:
         raise InputError(f"{name}: {reason}.")
-    source = open_outputs(outputs, groups=predictor.needed_groups, ids=ids)
+    source = open_outputs(outputs, groups=predictor.needed_groups, ids=ids, columns=columns)
     check_n_classes(source, predictor, name)
     names = None if source.roles.classes is None else source.classes
     if names is not None and not np.array_equal(names, predictor.classes_):

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from trustsets._common.arrays import Array
+from trustsets._common.optional import needed
 from trustsets._common.storage import parse_json
 from trustsets.errors import InputError
 from trustsets.files.options import OPTIONS, read_record
@@ -34,19 +35,8 @@ _Row = tuple[list[Any], float | None, str]
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def write_tables(
-    file: IO[bytes], suffix: str, tables: Iterable["pa.Table"], record: dict[str, Any]
-) -> None:
-    """Write tables of predictions end to end; Parquet carries the record in its schema."""
-    if suffix == ".parquet":
-        _write_parquet(file, tables, record)
-    else:
-        to_text = {".csv": _csv_text, ".jsonl": _json_text}[suffix]
-        for number, table in enumerate(tables):
-            file.write(to_text(table, number == 0).encode())
-
-
-def _write_parquet(file: IO[bytes], tables: Iterable["pa.Table"], record: dict[str, Any]) -> None:
+def write_tables(file: IO[bytes], tables: Iterable["pa.Table"], record: dict[str, Any]) -> None:
+    """Write tables of predictions end to end as Parquet, with the record in its schema."""
     import pyarrow.parquet as pq
 
     writer = None
@@ -59,19 +49,23 @@ def _write_parquet(file: IO[bytes], tables: Iterable["pa.Table"], record: dict[s
             writer.write_table(table.cast(schema), row_group_size=len(table))
 
 
-def _csv_text(table: "pa.Table", first: bool) -> str:
+def text_of(suffix: str, columns: dict[str, list[Any]], first: bool) -> str:
+    """Predictions as lines of CSV or JSON; the `first` ones begin with the names of columns."""
+    return _csv_text(columns, first) if suffix == ".csv" else _json_text(columns)
+
+
+def _csv_text(columns: dict[str, list[Any]], first: bool) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     if first:
-        rows.writerow([_no_formula(name) for name in table.column_names])
-    columns = [_csv_cells(name, table) for name in table.column_names]
-    rows.writerows(zip(*columns, strict=True))
+        rows.writerow([_no_formula(name) for name in columns])
+    cells = [_csv_cells(name, values) for name, values in columns.items()]
+    rows.writerows(zip(*cells, strict=True))
     return text.getvalue()
 
 
-def _csv_cells(name: str, table: "pa.Table") -> list[Any]:
+def _csv_cells(name: str, values: list[Any]) -> list[Any]:
     """A set is a JSON list in one cell: class names may hold any separator."""
-    values: list[Any] = table.column(name).to_pylist()
     if name == "set":
         return [json.dumps(own, ensure_ascii=False) for own in values]
     return [_no_formula(own) if isinstance(own, str) else own for own in values]
@@ -82,12 +76,11 @@ def _no_formula(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
 
 
-def _json_text(table: "pa.Table", first: bool) -> str:
+def _json_text(columns: dict[str, list[Any]]) -> str:
     """One line a row; JSON has no infinity: such a threshold is null, and the status says why."""
-    rows = table.to_pylist()
-    for row in rows:
-        if not math.isfinite(row["threshold"]):
-            row["threshold"] = None
+    finite = [value if math.isfinite(value) else None for value in columns["threshold"]]
+    columns = columns | {"threshold": finite}
+    rows = (dict(zip(columns, own, strict=True)) for own in zip(*columns.values(), strict=True))
     lines = (json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
     return "".join(f"{line}\n" for line in lines)
 
@@ -160,7 +153,7 @@ def _read_batch(path: Path, batch: list[_Row], place: dict[Any, int]) -> tuple[A
 
 
 def _parquet_rows(path: Path) -> Iterator[_Row]:
-    import pyarrow as pa
+    pa = needed("pyarrow", f"{path}: a Parquet file")
     import pyarrow.parquet as pq
 
     names = ["set", "threshold", "status"]

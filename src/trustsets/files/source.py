@@ -4,7 +4,8 @@
 only those rows, except that a compressed array must be unpacked from its beginning.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -12,16 +13,20 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Array, check_finite
+from trustsets._common.arrays import Array, check_finite, group_column
 from trustsets._common.atomic import StrPath
+from trustsets._common.optional import needed
+from trustsets._common.patterns import listed
 from trustsets.errors import InputError
 from trustsets.files.columns import Column, read_lines, text_array
+from trustsets.files.csv_tables import csv_columns
 from trustsets.files.memory import check_fits
-from trustsets.files.naming import GROUP_PREFIX, ROW, Roles, find_roles
+from trustsets.files.naming import GROUP_PREFIX, PLAIN, ROW, Roles, TableColumns, find_roles
 from trustsets.files.numpy_files import folder_columns, npz_columns
 from trustsets.files.parquet import parquet_columns
 from trustsets.files.paths import plain_file
 from trustsets.files.tensors import is_shard_folder, shard_columns, tensor_columns
+from trustsets.files.wide import is_table, with_matrices
 from trustsets.outputs import ModelOutputs
 
 if TYPE_CHECKING:
@@ -31,14 +36,18 @@ READERS: dict[str, Callable[[Path], dict[str, Column]]] = {
     ".npz": npz_columns,
     ".parquet": parquet_columns,
     ".safetensors": tensor_columns,
+    ".csv": csv_columns,
 }
 """How files of model outputs are read, by extension."""
 # Rows at a time when the distinct labels of a whole file are looked for.
 _LABEL_ROWS = 1 << 20
 
 
-def open_columns(path: StrPath) -> dict[str, Column]:
-    """Arrays of a file or folder by name; the extension says how to read it."""
+def open_columns(path: StrPath, layout: TableColumns = PLAIN) -> dict[str, Column]:
+    """Arrays of a file or folder by name; the extension says how to read it.
+
+    Columns of a table that hold one number each are put together as `layout` says.
+    """
     target = Path(path)
     if target.is_dir():
         found = shard_columns(target) if is_shard_folder(target) else folder_columns(target)
@@ -55,7 +64,8 @@ def open_columns(path: StrPath) -> dict[str, Column]:
             f"{target}: files of kind {suffix or 'unknown'!r} are not read; use "
             f"{', '.join(READERS)} or a folder of .npy files."
         )
-    return READERS[suffix](target)
+    found = READERS[suffix](target)
+    return with_matrices(target, found, layout) if is_table(target) else found
 
 
 def open_outputs(
@@ -64,8 +74,9 @@ def open_outputs(
     groups: Sequence[str] = (),
     ids: Sequence[str] = (),
     classes: Any = None,
+    columns: TableColumns = PLAIN,
 ) -> "OutputsFile":
-    """Open model outputs: `.npz`, `.parquet`, `.safetensors`, a folder of `.npy` or of shards.
+    """Open outputs: `.npz`, `.parquet`, `.safetensors`, `.csv`, a folder of `.npy` or of shards.
 
     Parameters
     ----------
@@ -78,6 +89,8 @@ def open_outputs(
         Arrays to copy to predictions; one called ``id`` always is.
     classes : array of shape (K,), optional
         Class names instead of those in the file. Integer labels are then positions in it.
+    columns : TableColumns, optional
+        Which columns of a table hold what, where it has one number a column.
 
     Examples
     --------
@@ -89,12 +102,17 @@ def open_outputs(
     (3, ModelOutputs(n=2, K=3, labels))
     """
     target = Path(path)
-    columns = open_columns(target)
+    found = open_columns(target, columns)
     try:
-        roles = find_roles(columns, groups, ids)
+        roles = find_roles(found, groups, ids, label_in(target, found, columns))
     except InputError as error:
         raise InputError(f"{target}: {error}") from error
-    return OutputsFile(target, columns, roles, classes)
+    return OutputsFile(target, found, roles, classes)
+
+
+def label_in(path: Path, found: Collection[str], columns: TableColumns) -> str | None:
+    """The name that was given to the labels; in files that are no tables only if it occurs."""
+    return columns.label if is_table(path) or columns.label in found else None
 
 
 @final
@@ -108,7 +126,8 @@ class OutputsFile:
         if roles.values is None:
             raise InputError(
                 f"{path}: there is no array 'logits' or 'probabilities'; there are "
-                f"{', '.join(sorted(columns)) or 'no arrays'}. Rename yours."
+                f"{listed(sorted(columns))}. Rename yours, or say which columns of a table hold "
+                "them (--probability-columns 'prob_*')."
             )
         self._values = columns[roles.values]
         matrices = [columns[name] for name in (roles.values, roles.features) if name]
@@ -116,8 +135,12 @@ class OutputsFile:
         singles = [columns[name] for name in single if name]
         for column in matrices:
             _check_column(column, self._values, matrix=True)
+        for name in roles.groups.values():
+            columns[name].missing_allowed = True
         for column in singles:
             _check_column(column, self._values, matrix=False)
+        if roles.labels is not None:
+            _check_complete(columns[roles.labels])
         self._used = [*matrices, *singles]
         self.n_classes = self._values.shape[1]
         self._given_classes = None if classes is None else np.asarray(classes)
@@ -158,14 +181,20 @@ class OutputsFile:
             column = self._columns[self.roles.labels]
             labels = column.read_names(start, stop)
             fields["labels"] = named_labels(column, labels, self.classes, start)
-        fields["groups"] = {
-            group: self._columns[name].read_names(start, stop)
-            for group, name in self.roles.groups.items()
-        }
+        fields["groups"] = self.group_values(start, stop)
         try:
             return ModelOutputs(**fields, classes=self.classes, rows=np.arange(start, stop))
         except InputError as error:
             raise in_file(self.path, error, start) from error
+
+    def group_values(self, start: int, stop: int) -> dict[str, Array]:
+        """Group columns by name; missing values are a group of their own."""
+        return {
+            group: group_column(
+                self._columns[name].read_names(start, stop), f"array {name!r}", stop - start
+            )
+            for group, name in self.roles.groups.items()
+        }
 
     def numbers(self, start: int, stop: int, *, features: bool = True) -> dict[str, Array]:
         """Finite numbers of samples: ``logits`` or ``probabilities``, and ``features``."""
@@ -185,18 +214,25 @@ class OutputsFile:
         `first_row` is the number of the file's first sample where there are files before it.
         Groups are ``group_NAME``, and the columns to copy to a result keep their names.
         """
-        import pyarrow as pa
-
-        numbers = self.numbers(start, stop, features=features)
-        names = {GROUP_PREFIX + group: name for group, name in self.roles.groups.items()}
-        names |= {name: name for name in self.roles.ids}
+        pa = needed("pyarrow", "an Arrow table")
+        block = self.block(start, stop, first_row=first_row, features=features)
         return pa.table(
-            {ROW: pa.array(np.arange(first_row + start, first_row + stop))}
-            | {name: list_array(values) for name, values in numbers.items()}
-            | {
-                key: pa.array(self._columns[name].read_texts(start, stop))
-                for key, name in names.items()
+            {
+                name: pa.array(own) if own.ndim == 1 else list_array(own)
+                for name, own in block.items()
             }
+        )
+
+    def block(
+        self, start: int, stop: int, *, first_row: int = 0, features: bool = True
+    ) -> dict[str, Array]:
+        """The same as arrays by name, for `predict_block`."""
+        groups = self.group_values(start, stop)
+        return (
+            {ROW: np.arange(first_row + start, first_row + stop)}
+            | self.numbers(start, stop, features=features)
+            | {GROUP_PREFIX + group: own for group, own in groups.items()}
+            | {name: self._columns[name].read_texts(start, stop) for name in self.roles.ids}
         )
 
     def _distinct_labels(self, column: Column) -> Array:
@@ -217,9 +253,14 @@ class OutputsFile:
 
 
 def named_labels(column: Column, labels: Array, classes: Array | None, start: int = 0) -> Array:
-    """Labels as class names: integers are positions where the names are no integers."""
+    """Labels as class names: integers are positions where the names are no integers.
+
+    In a table, where a class may be called ``1``, they are its names.
+    """
     if classes is None or classes.dtype.kind in "iub" or labels.dtype.kind not in "iub":
         return labels
+    if column.of_table and any(str(name).lstrip("-").isdecimal() for name in classes):
+        return labels.astype(str)
     codes: NDArray[np.int64] = labels.astype(np.int64)
     wrong = (codes < 0) | (codes >= classes.size)
     if wrong.any():
@@ -258,13 +299,15 @@ def _required(
     return columns[name]
 
 
-def read_training(path: StrPath, classes: Array | None = None) -> tuple[Array, Array]:
+def read_training(
+    path: StrPath, classes: Array | None = None, columns: TableColumns = PLAIN
+) -> tuple[Array, Array]:
     """Features and labels of training samples, for the trust score; logits are not needed.
 
     Integer labels are positions in the array ``classes`` of the file if it has one, and else
     in `classes`.
     """
-    training = TrainingFile(path)
+    training = TrainingFile(path, columns)
     column, n = training.features, training.features.shape[0]
     check_fits(column.path, 2 * n * column.row_bytes)
     matrix = column.read(0, n)
@@ -276,15 +319,20 @@ def read_training(path: StrPath, classes: Array | None = None) -> tuple[Array, A
 class TrainingFile:
     """Columns of features and labels of training samples, whose shapes agree."""
 
-    def __init__(self, path: StrPath) -> None:
+    def __init__(self, path: StrPath, columns: TableColumns = PLAIN) -> None:
         self._path = Path(path)
-        self._columns = open_columns(self._path)
-        roles = self._roles = find_roles(self._columns)
+        self._columns = open_columns(self._path, _training_columns(self._path, columns))
+        label = label_in(self._path, self._columns, columns)
+        try:
+            roles = self._roles = find_roles(self._columns, label=label)
+        except InputError as error:
+            raise InputError(f"{self._path}: {error}") from error
         purpose = ", which the trust score needs of the training samples"
         self.features = _required(self._path, self._columns, "features", roles.features, purpose)
         self.labels = _required(self._path, self._columns, "labels", roles.labels, purpose)
         _check_column(self.features, self.features, matrix=True)
         _check_column(self.labels, self.features, matrix=False)
+        _check_complete(self.labels)
 
     def read_labels(self, classes: Array | None = None) -> Array:
         """All labels, named as `read_training` says."""
@@ -292,6 +340,19 @@ class TrainingFile:
             classes = _class_names(self._path, self._columns)
         labels = self.labels.read_names(0, self.labels.shape[0])
         return named_labels(self.labels, labels, classes)
+
+
+def _training_columns(path: Path, columns: TableColumns) -> TableColumns:
+    """What is asked for of a table of training samples, which may lack probabilities and logits."""
+    return replace(columns, probabilities=(), logits=()) if is_table(path) else columns
+
+
+def _check_complete(column: Column) -> None:
+    """Refuse labels of which one is known to be missing."""
+    if column.first_missing is not None:
+        raise column.error(
+            f"has no value in row {column.first_missing}. Leave samples without a label out."
+        )
 
 
 def _check_column(column: Column, first: Column, matrix: bool) -> None:
@@ -303,6 +364,8 @@ def _check_column(column: Column, first: Column, matrix: bool) -> None:
             f"has shape {column.shape}; it must have {wanted} per sample, not empty."
         )
     kinds, what = ("fiub", "numbers") if matrix else ("iubUS", "integers or texts")
+    if column.missing_allowed:
+        kinds += "f"  # NaN is a missing value
     if column.dtype.kind not in kinds:
         raise column.error(f"must hold {what}; its type is {column.dtype}. Convert it with astype.")
     if column.shape[0] != first.shape[0]:

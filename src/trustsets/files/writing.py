@@ -8,6 +8,7 @@ import numpy as np
 
 from trustsets._common.arrays import Array
 from trustsets._common.atomic import StrPath, atomic_path
+from trustsets._common.optional import needed
 from trustsets.errors import InputError
 from trustsets.files.naming import GROUP_PREFIX
 from trustsets.files.options import OPTIONS
@@ -66,7 +67,7 @@ def _write_npz(path: Path, outputs: ModelOutputs, texts: dict[str, str]) -> None
 
 
 def _write_parquet(path: Path, outputs: ModelOutputs, texts: dict[str, str]) -> None:
-    import pyarrow as pa
+    pa = needed("pyarrow", f"{path}: a Parquet file")
     import pyarrow.parquet as pq
 
     columns = {

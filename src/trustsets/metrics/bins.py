@@ -1,13 +1,14 @@
 """The table of one division of the samples into bins."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
 from trustsets._common.arrays import Floats
+from trustsets._common.frames import Flavour, make_frame
 from trustsets.metrics.binning import Binned
 from trustsets.metrics.catalogue import Case
 from trustsets.metrics.inference import (
@@ -24,9 +25,6 @@ from trustsets.metrics.inference import (
     share_estimate,
     under_coverage,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["BinTable", "tabulate"]
 
@@ -69,6 +67,8 @@ class BinTable:
         Share of bins covered less than each share that was asked for; see `share_below`.
     cells : int array of shape (n,), or None
         Bin of each sample; not kept in JSON.
+    flavour : str, optional
+        Package that the outputs came in as a frame; not kept in JSON.
     """
 
     name: str
@@ -94,6 +94,7 @@ class BinTable:
     macro: Estimate
     below: dict[str, Estimate]
     cells: Ints | None = field(default=None, repr=False, metadata=LOCAL)
+    flavour: Flavour | None = field(default=None, repr=False, metadata=LOCAL)
 
     @property
     def is_grid(self) -> bool:
@@ -123,12 +124,11 @@ class BinTable:
         """Bins whose coverage is significantly below 1 - alpha after Holm's correction."""
         return self.holm <= significance
 
-    def to_frame(self) -> "pd.DataFrame":
-        """One row per bin."""
-        import pandas as pd
-
+    def to_frame(self, flavour: Flavour | None = None) -> Any:
+        """One row per bin; a frame of the package that the outputs came in, or of `flavour`."""
         names = "count covered coverage lower upper mean_size p_value holm benjamini_hochberg"
-        return pd.DataFrame({"bin": self.labels} | {n: getattr(self, n) for n in names.split()})
+        columns = {"bin": list(self.labels)} | {n: getattr(self, n) for n in names.split()}
+        return make_frame(columns, flavour or self.flavour)
 
 
 def tabulate(name: str, binned: Binned, case: Case) -> BinTable:
@@ -164,6 +164,7 @@ def tabulate(name: str, binned: Binned, case: Case) -> BinTable:
             f"{least:g}": share_below(count, covered, least, case.alpha, case.level)
             for least in case.below
         },
+        flavour=case.outputs.flavour,
     )
 
 

@@ -3,20 +3,18 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 from scipy import stats
 
+from trustsets._common.frames import Flavour, frame_of_rows
 from trustsets.errors import InputError
 from trustsets.metrics import render
 from trustsets.metrics.catalogue import number_of, split_name
 from trustsets.metrics.inference import bootstrap_gaps
 from trustsets.metrics.plain import PlainData
 from trustsets.metrics.result import Evaluation
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["Comparison", "Entry", "compare"]
 
@@ -93,16 +91,14 @@ class Comparison(PlainData):
     columns: tuple[str, ...]
     entries: tuple[tuple[Entry, ...], ...]
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self, flavour: Flavour | None = None) -> Any:
         """One row per method and metric, with interval and noise floor."""
-        import pandas as pd
-
         rows = [
             dict(zip(self._names, key, strict=True)) | {"metric": column} | vars(entry)
             for key, own in zip(self.keys, self.entries, strict=True)
             for column, entry in zip(self.columns, own, strict=True)
         ]
-        return pd.DataFrame(rows)
+        return frame_of_rows(rows, flavour)
 
     def to_markdown(self, floor: bool = True) -> str:
         """Pipe table of mean (standard error); `floor` adds a row for a perfect method."""

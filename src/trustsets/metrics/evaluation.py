@@ -149,6 +149,7 @@ def evaluate_case(case: Case, metrics: Sequence[str] | None = None) -> Evaluatio
         covered=case.covered,
         set_sizes=case.sizes,
         rows=case.outputs.rows,
+        flavour=case.outputs.flavour,
     )
 
 

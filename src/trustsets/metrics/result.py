@@ -2,11 +2,12 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trustsets._common.frames import Flavour, frame_of_rows
 from trustsets.metrics import render
 from trustsets.metrics.balls import BallCurve
 from trustsets.metrics.bins import LOCAL, BinTable
@@ -14,9 +15,6 @@ from trustsets.metrics.inference import Estimate, Ints
 from trustsets.metrics.plain import PlainData
 from trustsets.metrics.slab import SlabCoverage
 from trustsets.metrics.summaries import ConditionalSummary, Correlation, SizeSummary
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["Evaluation"]
 
@@ -62,6 +60,8 @@ class Evaluation(PlainData):
     covered, set_sizes, rows : arrays of shape (n,), or None
         Whether each set holds its label, its size, and the identity of the sample; not
         kept in JSON. The bin of each sample is ``tables[name].cells``.
+    flavour : str, optional
+        Package that the outputs came in as a frame; not kept in JSON.
     """
 
     alpha: float
@@ -80,6 +80,7 @@ class Evaluation(PlainData):
     covered: NDArray[np.bool_] | None = field(default=None, metadata=LOCAL)
     set_sizes: Ints | None = field(default=None, metadata=LOCAL)
     rows: Ints | None = field(default=None, metadata=LOCAL)
+    flavour: Flavour | None = field(default=None, metadata=LOCAL)
 
     def __repr__(self) -> str:
         gaps = ", ".join(f"{name} {table.gap.value:.2f}" for name, table in self.tables.items())
@@ -124,15 +125,16 @@ class Evaluation(PlainData):
             f"{table.coverage[low]:.3f} of {table.count[low]:,} samples)"
         )
 
-    def to_frame(self) -> "pd.DataFrame":
-        """One row per metric: value, interval, noise floor, and what is above the floor."""
-        import pandas as pd
+    def to_frame(self, flavour: Flavour | None = None) -> Any:
+        """One row per metric: value, interval, noise floor, and what is above the floor.
 
+        It is a frame of the package that the outputs came in, or of `flavour`.
+        """
         rows = [
             {"metric": name, **vars(item), "above_floor": item.above_floor}
             for name, item in self.metrics.items()
         ]
-        return pd.DataFrame(rows).set_index("metric")
+        return frame_of_rows(rows, flavour or self.flavour, index="metric")
 
     def to_markdown(self) -> str:
         """Pipe table of the metrics, and the advice if there is any."""

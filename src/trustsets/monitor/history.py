@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trustsets._common.atomic import atomic_path
+from trustsets._common.optional import needed
 from trustsets.errors import InputError
 from trustsets.monitor.verdict import Verdict
 from trustsets.monitor.watch import Monitor
@@ -29,7 +30,7 @@ _METRICS = {
 
 def append_history(path: Path, monitor: Monitor) -> None:
     """Add the rows of the last batch, unless they are there; the file is whole at all times."""
-    import pyarrow as pa
+    pa = needed("pyarrow", f"{path}: a history in Parquet")
     import pyarrow.parquet as pq
 
     batch = len(monitor.batches)
@@ -56,7 +57,7 @@ def append_history(path: Path, monitor: Monitor) -> None:
 
 def read_history(path: Path) -> "pa.Table":
     """The rows of a history, the first batch first."""
-    import pyarrow as pa
+    pa = needed("pyarrow", f"{path}: a history in Parquet")
     import pyarrow.parquet as pq
 
     try:

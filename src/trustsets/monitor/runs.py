@@ -10,10 +10,10 @@ from trustsets._common.atomic import atomic_path
 from trustsets._common.resuming import locked
 from trustsets.errors import InputError
 from trustsets.files.memory import check_fits
-from trustsets.files.naming import find_roles
+from trustsets.files.naming import PLAIN, TableColumns, find_roles
 from trustsets.files.paths import Snapshot, check_output, content_digest
 from trustsets.files.prediction import open_for_prediction
-from trustsets.files.source import OutputsFile, named_labels, open_columns, open_outputs
+from trustsets.files.source import OutputsFile, label_in, named_labels, open_columns, open_outputs
 from trustsets.monitor.history import append_history, prometheus_text
 from trustsets.monitor.page import write_page
 from trustsets.monitor.verdict import Verdict
@@ -52,6 +52,8 @@ class Step:
         Arrays that are group columns, besides ``group_NAME``.
     in_order : bool
         The samples of a file are in the order in which they came.
+    columns : TableColumns
+        Which columns of tables hold what.
     """
 
     model: StrPath
@@ -68,6 +70,7 @@ class Step:
     time: str = ""
     groups: tuple[str, ...] = ()
     in_order: bool = False
+    columns: TableColumns = PLAIN
 
 
 def watch_file(step: Step) -> tuple[Verdict, bool]:
@@ -122,7 +125,8 @@ def _open(step: Step, predictor: Predictor) -> Monitor:
     if not Path(step.state).exists():
         reference = None
         if step.reference is not None:
-            source = open_outputs(step.reference, groups=_groups(step, predictor))
+            groups = _groups(step, predictor)
+            source = open_outputs(step.reference, groups=groups, columns=step.columns)
             reference = _read(_named(source, predictor))
         alpha = _DEFAULT_ALPHA if step.alpha is None else step.alpha
         rate = _DEFAULT_RATE if step.false_alarm is None else step.false_alarm
@@ -157,8 +161,9 @@ def _take_outputs(step: Step, predictor: Predictor, monitor: Monitor) -> None:
     name = step.batch or content_digest(step.outputs)
     if name in monitor.batches:
         return
-    open_for_prediction(predictor, step.outputs, name=str(step.model))
-    source = open_outputs(step.outputs, groups=_groups(step, predictor))
+    open_for_prediction(predictor, step.outputs, name=str(step.model), columns=step.columns)
+    groups = _groups(step, predictor)
+    source = open_outputs(step.outputs, groups=groups, columns=step.columns)
     outputs = _read(_named(source, predictor))
     ids = None
     if "id" in source.roles.ids:
@@ -171,7 +176,7 @@ def _take_labels(step: Step, predictor: Predictor, monitor: Monitor) -> None:
         return
     path = Path(step.labels)
     columns = open_columns(path)
-    roles = find_roles(columns)
+    roles = find_roles(columns, label=label_in(path, columns, step.columns))
     if roles.labels is None or "id" not in columns:
         raise InputError(
             f"{path}: it needs arrays 'id' and 'labels'; there are {', '.join(sorted(columns))}."

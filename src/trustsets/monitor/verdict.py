@@ -2,17 +2,15 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import Any, final
 
 import numpy as np
 
+from trustsets._common.frames import Flavour, frame_of_rows
 from trustsets.metrics.plain import PlainData
 from trustsets.monitor.evidence import Evidence
 from trustsets.monitor.intervals import share_intervals
 from trustsets.monitor.state import WEIGHTS, MonitorState
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["PartRow", "TestRow", "Verdict", "make_verdict"]
 
@@ -124,11 +122,9 @@ class Verdict(PlainData):
         found = [test for test in self.tests if test.alarm_at]
         return tuple(sorted(found, key=lambda test: test.needed - test.peak))
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self, flavour: Flavour | None = None) -> Any:
         """Coverage and sizes, one row for each part."""
-        import pandas as pd
-
-        return pd.DataFrame([vars(row) for row in self.parts])
+        return frame_of_rows([vars(row) for row in self.parts], flavour)
 
     def summary(self) -> str:
         """Say it in sentences."""

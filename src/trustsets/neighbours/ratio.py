@@ -11,10 +11,10 @@ from typing import final
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator
 
 from trustsets._common.arrays import Array, Floats
-from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
+from trustsets._common.estimator import Estimator
+from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.neighbours.inputs import as_matrix, class_positions
 from trustsets.neighbours.points import ClassDistances, IndexArray, Queries, row_scales
 
@@ -25,7 +25,7 @@ LARGEST_SCORE = 1e12
 STORAGE_TYPES = (None, "float16", "float32", "float64")
 
 
-class DistanceRatio(BaseEstimator):
+class DistanceRatio(Estimator):
     """A score of predictions by the distances to the predicted and to the nearest other class."""
 
     normalize: bool
@@ -89,6 +89,8 @@ class DistanceRatio(BaseEstimator):
 
     def _require_fit(self) -> None:
         if not hasattr(self, "classes_"):
+            from trustsets.errors import NotCalibratedError
+
             raise NotCalibratedError(
                 f"{type(self).__name__} has no training points yet. Call fit first."
             )

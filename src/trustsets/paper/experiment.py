@@ -185,7 +185,7 @@ class Experiment:
                 warnings.simplefilter("ignore", TrustSetsWarning)  # small classes of a long tail
                 fitted = score.set_params(device=self.options.device).fit(*source.train)
             return {
-                part: fitted.score(own.features, own.predicted)
+                part: fitted.score(np.asarray(own.features), own.predicted)
                 for part, own in source.parts.items()
             }
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-import pandas as pd
 
 from trustsets._common import storage
 from trustsets._common.arrays import Array
+from trustsets._common.optional import needed
 from trustsets._common.resuming import digest
 from trustsets.errors import InputError, StorageError
 from trustsets.extras.shards import read_shards, shard_paths
@@ -218,7 +218,7 @@ def read_extracted(folder: str | os.PathLike[str]) -> Source:
 
 def _read_outputs(directory: Path, classes: Array) -> ModelOutputs:
     arrays = _read_part(directory, ("logits", "features", "labels", "rows"))
-    rows = arrays["rows"]
+    rows, pd = arrays["rows"], needed("pandas", "reading samples", "paper")
     try:
         samples = pd.read_parquet(directory / SAMPLES).iloc[rows]
     except (OSError, ValueError, IndexError) as error:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from trustsets._common.arrays import Floats
+from trustsets._common.frames import Flavour, frame_of_rows
 from trustsets.metrics.colours import METHODS
 from trustsets.metrics.inference import Ints
 from trustsets.metrics.plain import PlainData
@@ -13,7 +14,6 @@ from trustsets.planning.law import CoverageLaw
 from trustsets.planning.simulation import Curve
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
 __all__ = ["SIGNIFICANCE", "Plan", "PlanRow", "plot_data"]
@@ -107,11 +107,9 @@ class Plan(PlainData):
         lines = [self._goal(), self._present(), self._parts(), self._test(), self._simulated()]
         return "\n".join(line for line in lines if line)
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self, flavour: Flavour | None = None) -> Any:
         """One row for all samples and for each group and class."""
-        import pandas as pd
-
-        return pd.DataFrame([vars(row) for row in self.rows])
+        return frame_of_rows([vars(row) for row in self.rows], flavour)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw the range of the coverage against the number of calibration samples."""

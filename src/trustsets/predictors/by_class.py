@@ -21,7 +21,7 @@ from trustsets.predictors.mondrian import MondrianLearned
 from trustsets.predictors.thresholds import SampleThresholds, quantile_table, side_by_side
 from trustsets.predictors.tuning import Method
 from trustsets.recalibration import ClassBias, TemperatureScaling
-from trustsets.scores import APS, RAPS, Score
+from trustsets.scores import APS, RAPS, SAPS, Score, TopK
 from trustsets.statistics import Observed
 from trustsets.status import Status
 
@@ -226,7 +226,7 @@ class InterpolatedConformal(Predictor):
 
     def _method(self) -> Method:
         check_number(self.tau, "tau", 1.0)
-        if self.score.scale != "raw" or isinstance(self.score, RAPS):
+        if self.score.scale != "raw" or isinstance(self.score, RAPS | SAPS | TopK):
             raise InputError(
                 "InterpolatedConformal needs scores of at most 1: APS() or Softmax() in the raw "
                 f"scale; got {self.score!r}."

@@ -64,7 +64,8 @@ def sets_of(
     # A full set always says why it is full.
     bounded = mask.all(axis=1) & np.isin(found.status, _FINITE)
     status = np.where(bounded, np.int8(Status.ABOVE_ALL_SCORES), found.status)
-    return PredictionSets(mask, found.values, status, alphas, state.classes)
+    flavour = observed.outputs.flavour
+    return PredictionSets(mask, found.values, status, alphas, state.classes, flavour)
 
 
 def _at_own_alphas(
@@ -107,7 +108,9 @@ def _sized_sets(
     # Where so few classes cannot keep alpha, the set holds all of them: larger sets keep promises.
     mask = most & (within | (own.alphas > least)[:, None])
     found = own.found
-    return PredictionSets(mask, found.values[..., 0], found.status[:, 0], own.alphas, state.classes)
+    values, status = found.values[..., 0], found.status[:, 0]
+    flavour = observed.outputs.flavour
+    return PredictionSets(mask, values, status, own.alphas, state.classes, flavour)
 
 
 def _read_size(max_size: Any) -> int:

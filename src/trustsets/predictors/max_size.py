@@ -16,7 +16,6 @@ from typing import Self, final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from trustsets._common.arrays import Codes, Floats
 from trustsets._common.storage import require, require_numbers, storable
@@ -197,6 +196,8 @@ class MissedShare:
 
     def __call__(self, phi: Floats) -> Floats:
         """Upper estimates for rows of basis functions, shape (m,)."""
+        from scipy.special import expit
+
         with np.errstate(over="ignore", invalid="ignore"):
             rows = _with_constant((phi - self.centre) / self.spread)
             # Not matrix products: the last digits of one depend on the other rows of its batch.
@@ -226,6 +227,8 @@ def _newton(
     The evidence is Laplace's approximation of the probability of the targets if coefficients, the
     intercept apart, were normal with variance ``1 / ridge``.
     """
+    from scipy.special import expit
+
     penalty = ridge * np.append(0.0, np.ones(rows.shape[1] - 1))
 
     def loss(at: Floats) -> float:

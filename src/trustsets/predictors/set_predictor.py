@@ -26,12 +26,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from trustsets._common import storage
 from trustsets._common.arrays import Array
 from trustsets._common.draws import Stream
-from trustsets.errors import InputError, NotCalibratedError, StorageError
+from trustsets._common.estimator import Estimator
+from trustsets.errors import InputError, StorageError
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
 from trustsets.predictors.class_facts import ClassFacts
@@ -62,7 +62,7 @@ __all__ = ["SetPredictor", "check_same_kind"]
 _log = logging.getLogger(__name__)
 
 
-class SetPredictor(BaseEstimator, ABC):
+class SetPredictor(Estimator, ABC):
     """A conformal predictor; see `StandardConformal` for the common parameters.
 
     `trust` is None and `randomized` is False for methods that have no such parameter.
@@ -254,6 +254,8 @@ class SetPredictor(BaseEstimator, ABC):
         """The calibration samples, which are kept in memory only."""
         self._state()
         if self._kept is None:
+            from trustsets.errors import NotCalibratedError
+
             raise NotCalibratedError(
                 "files and copies do not hold the calibration samples; call calibrate with them."
             )
@@ -272,7 +274,7 @@ class SetPredictor(BaseEstimator, ABC):
 
     def __getstate__(self) -> Any:
         # Copies in other processes answer for new samples; they need no calibration samples.
-        return {**super().__getstate__(), "_kept": None}
+        return {**vars(self), "_kept": None}
 
     def summary(self, sets: PredictionSets | None = None) -> str:
         """Say in words what is guaranteed, and what became of the sets of a prediction."""
@@ -352,6 +354,8 @@ class SetPredictor(BaseEstimator, ABC):
 
     def _state(self) -> Calibrated:
         if not hasattr(self, "state_"):
+            from trustsets.errors import NotCalibratedError
+
             raise NotCalibratedError(
                 f"this {type(self).__name__} is not calibrated; call calibrate first."
             )

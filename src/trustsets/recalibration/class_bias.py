@@ -10,14 +10,14 @@ from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
 
 from trustsets._common.arrays import Codes, Floats, read_only
 from trustsets._common.blocks import for_each_block, row_blocks, row_numbers
 from trustsets._common.draws import Stream, row_uniforms
+from trustsets._common.estimator import Estimator
 from trustsets._common.storage import require, require_numbers, storable
 from trustsets._common.validation import check_number
-from trustsets.errors import InputError, NotCalibratedError
+from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 
 __all__ = ["ClassBias"]
@@ -37,7 +37,7 @@ _INVERSE_TEMPERATURES = (0.01, 100.0)
 
 @final
 @storable
-class ClassBias(BaseEstimator):
+class ClassBias(Estimator):
     r"""Add a constant to the logits of each class, by penalised maximum likelihood.
 
     With logits z, inverse temperature a and biases b, P(y | x) is the softmax of ``a z + b``
@@ -143,6 +143,8 @@ class ClassBias(BaseEstimator):
     def transform(self, outputs: ModelOutputs) -> ModelOutputs:
         """Return the outputs with the biases added to their logits."""
         if not self.is_fitted:
+            from trustsets.errors import NotCalibratedError
+
             raise NotCalibratedError("this ClassBias is not fitted; call fit first.")
         if outputs.n_classes != self.bias_.size:
             raise InputError(

@@ -5,11 +5,11 @@ from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
 
 from trustsets._common.blocks import for_each_block
+from trustsets._common.estimator import Estimator
 from trustsets._common.storage import storable
-from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
+from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
 
 __all__ = ["TemperatureScaling"]
@@ -25,7 +25,7 @@ _RELATIVE_TOLERANCE = 1e-12
 
 @final
 @storable
-class TemperatureScaling(BaseEstimator):
+class TemperatureScaling(Estimator):
     """Divide the logits by T, with T the maximum-likelihood value on given data.
 
     In b = 1/T the mean negative log-likelihood is convex; its derivative is the mean of
@@ -76,6 +76,8 @@ class TemperatureScaling(BaseEstimator):
     def transform(self, outputs: ModelOutputs) -> ModelOutputs:
         """Return the outputs with logits divided by T."""
         if not hasattr(self, "temperature_"):
+            from trustsets.errors import NotCalibratedError
+
             raise NotCalibratedError("this TemperatureScaling is not fitted; call fit first.")
         return outputs.with_logits(np.asarray(outputs.logits, np.float64) / self.temperature_)
 

@@ -8,8 +8,8 @@ const METHODS = {
   conditional: "CONDITIONAL", standard: "STANDARD", bins: "by bins (NAIVE)", groups: "by group",
   class: "by class", plugin: "quantile fit (plug-in)", clustered: "by clusters of classes",
 };
+const SCORES = { aps: "APS", raps: "RAPS", saps: "SAPS", softmax: "Softmax", margin: "Margin", topk: "Top-k" };
 const CHOICES = {
-  score: { aps: "APS", raps: "RAPS", softmax: "Softmax" },
   scale: { raw: "raw", tail: "tail" },
   basis: { auto: "automatic", polynomial: "polynomial", bins: "bins", intercept: "constant" },
   per_class: { auto: "raise rare classes", yes: "guarantee each class (slow)", no: "treat alike" },
@@ -76,9 +76,10 @@ function temperature(id, value) {
 function fieldset(letter, setting, knobs) {
   const id = (name) => `${letter}-${name}`;
   const methods = Object.fromEntries(knobs.methods.map((name) => [name, METHODS[name] ?? name]));
+  const scores = Object.fromEntries(knobs.scores.map((name) => [name, SCORES[name] ?? name]));
   const lines = [
     select(id("method"), "method", methods, setting.method),
-    select(id("score"), "score", CHOICES.score, setting.score),
+    select(id("score"), "score", scores, setting.score),
     select(id("scale"), "scale", CHOICES.scale, setting.scale),
     temperature(id("temperature"), setting.temperature),
     select(id("basis"), "basis", CHOICES.basis, setting.basis),
@@ -222,7 +223,7 @@ export function fromAddress(hash, start) {
     const heat = first("temperature");
     return {
       method: choice("method", start.knobs.methods),
-      score: choice("score", Object.keys(CHOICES.score)),
+      score: choice("score", start.knobs.scores),
       scale: choice("scale", Object.keys(CHOICES.scale)),
       temperature: heat === "tuning" ? heat : inside(heat, 0.05, 20, null),
       basis: choice("basis", Object.keys(CHOICES.basis)),

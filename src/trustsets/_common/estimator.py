@@ -1,0 +1,62 @@
+"""Parameters as scikit-learn's estimators have them, without the import of scikit-learn.
+
+That import takes longer than all others together, and a predictor needs nothing else of it.
+"""
+
+import inspect
+from typing import Any, Self
+
+from trustsets.errors import InputError
+
+__all__ = ["Estimator"]
+
+
+class Estimator:
+    """Base class whose parameters are those of `__init__`, each kept under its own name.
+
+    `sklearn.base.clone`, pipelines and searches work with it as with scikit-learn's own base class.
+    """
+
+    @classmethod
+    def _defaults(cls) -> dict[str, Any]:
+        """Default of each parameter by name, in the order of `__init__`."""
+        own = inspect.signature(cls).parameters.values()
+        return {each.name: each.default for each in own}
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Parameters by name; with `deep`, those of parameters too, as ``outer__inner``."""
+        found = {name: getattr(self, name) for name in self._defaults()}
+        for name, value in list(found.items()) if deep else ():
+            if hasattr(value, "get_params") and not isinstance(value, type):
+                found |= {f"{name}__{key}": own for key, own in value.get_params().items()}
+        return found
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters by name, those of parameters as ``outer__inner``."""
+        known = self._defaults()
+        for key, value in params.items():
+            name, inner, rest = key.partition("__")
+            if name not in known:
+                raise InputError(
+                    f"{name!r} is no parameter of {type(self).__name__}; it has {', '.join(known)}."
+                )
+            if inner:
+                getattr(self, name).set_params(**{rest: value})
+            else:
+                setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        given = self.get_params(deep=False)
+        changed = [
+            f"{name}={given[name]!r}"
+            for name, default in self._defaults().items()
+            if repr(given[name]) != repr(default)
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn asks of every estimator; it is imported by whoever asks."""
+        from sklearn.base import BaseEstimator
+
+        return BaseEstimator().__sklearn_tags__()

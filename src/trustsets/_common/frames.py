@@ -1,0 +1,122 @@
+"""Frames of pandas, polars and pyarrow, in and out; each is imported only when it is used."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from trustsets._common.arrays import Array, to_numpy
+from trustsets._common.optional import needed
+from trustsets._common.patterns import class_names, match_columns
+from trustsets.errors import InputError
+
+__all__ = ["Flavour", "flavour_of", "frame_fields", "frame_names", "frame_of_rows", "make_frame"]
+
+Flavour = Literal["pandas", "polars", "pyarrow"]
+"""The package that a frame is of."""
+_KINDS = {"pandas": "DataFrame", "polars": "DataFrame", "pyarrow": "Table"}
+
+
+def flavour_of(value: Any) -> Flavour | None:
+    """Which package a frame is of; None for anything else."""
+    package: Any = type(value).__module__.partition(".")[0]
+    return package if _KINDS.get(package) == type(value).__name__ else None
+
+
+def frame_names(frame: Any, what: str = "frame") -> list[Any]:
+    """Names of the columns, none of them twice."""
+    names = list(frame.column_names if flavour_of(frame) == "pyarrow" else frame.columns)
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{what}: two columns are called {twice!r}; rename one of them.")
+    return names
+
+
+def frame_fields(
+    frame: Any,
+    matrices: Mapping[str, str | Sequence[str]],
+    label: str | None,
+    groups: str | Sequence[str],
+) -> dict[str, Any]:
+    """Arguments of `ModelOutputs` from the columns of a frame; see `ModelOutputs.from_frame`."""
+    if flavour_of(frame) is None:
+        raise InputError(f"frame must be of pandas, polars or pyarrow; got {type(frame).__name__}.")
+    wanted = {name: _listed(own) for name, own in matrices.items() if own}
+    if ("logits" in wanted) == ("probabilities" in wanted):
+        raise InputError("Give exactly one of logits and probabilities, as names of columns.")
+    names = [name for name in frame_names(frame) if isinstance(name, str)]
+    own = {name: match_columns(names, patterns, name) for name, patterns in wanted.items()}
+    parts = own.get("logits") or own["probabilities"]
+    single = [*_listed(groups), *([] if label is None else [label])]
+    match_columns(names, single, "label and groups")
+    return {name: _matrix(frame, [*found]) for name, found in own.items()} | {
+        "labels": None if label is None else frame[label],
+        "groups": {name: frame[name] for name in _listed(groups)},
+        "classes": class_names([*parts.values()]),
+    }
+
+
+def _listed(names: str | Sequence[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _matrix(frame: Any, names: Sequence[str]) -> Array:
+    """Numbers of several columns, shape (n, len(names))."""
+    return np.column_stack([_numbers(to_numpy(frame[name], name), name) for name in names])
+
+
+def _numbers(values: Array, name: str) -> Array:
+    if values.dtype.kind in "fiub":
+        return values
+    try:
+        # What pandas gives for its own types of numbers, with NaN for missing ones.
+        if any(isinstance(item, str | bytes) for item in values):
+            raise ValueError("texts")
+        return values.astype(np.float64)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"column {name!r} must hold numbers; its first value is {values[0]!r}. Convert it, and "
+            "fill or drop missing values."
+        ) from None
+
+
+def make_frame(
+    columns: Mapping[str, Any], flavour: Flavour | None = None, *, index: str | None = None
+) -> Any:
+    """Columns as a frame; the first package that is installed where none is asked for.
+
+    `index` is the column that names the rows: the index of a pandas frame.
+    """
+    chosen = flavour if flavour is not None else _first_installed()
+    if chosen not in get_args(Flavour):
+        raise InputError(f"flavour must be one of {', '.join(get_args(Flavour))}; got {chosen!r}.")
+    package = needed(chosen, "a frame")
+    if chosen == "pyarrow":
+        return package.table({name: _plain(own) for name, own in columns.items()})
+    if chosen == "polars":
+        return package.DataFrame({name: _plain(own) for name, own in columns.items()})
+    frame = package.DataFrame(dict(columns))
+    return frame if index is None else frame.set_index(index)
+
+
+def frame_of_rows(
+    rows: Sequence[Mapping[str, Any]],
+    flavour: Flavour | None = None,
+    *,
+    columns: Sequence[str] = (),
+    index: str | None = None,
+) -> Any:
+    """Rows, all with the same names, as a frame; `columns` gives their order, and that of none."""
+    names = list(columns) or list(rows[0] if rows else ())
+    return make_frame({name: [row[name] for row in rows] for name in names}, flavour, index=index)
+
+
+def _plain(values: Any) -> Any:
+    """Values whose type Arrow can tell."""
+    return values.tolist() if isinstance(values, np.ndarray) and values.dtype == object else values
+
+
+def _first_installed() -> Flavour:
+    from importlib.util import find_spec
+
+    return next((name for name in get_args(Flavour) if find_spec(name) is not None), "pandas")

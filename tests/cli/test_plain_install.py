@@ -1,0 +1,97 @@
+"""What a plain install lacks is never needed for arrays, CSV files, sets and a report."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from command_line import write_splits
+from outputs_files import CLASSES
+
+from trustsets import ModelOutputs
+
+ABSENT = ("pandas", "polars", "pyarrow", "torch", "faiss", "ray")
+RUN = f"""
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {ABSENT!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from trustsets.cli import main
+for line in sys.argv[1].split(";"):
+    try:
+        main(line.split())
+    except SystemExit as ended:
+        if ended.code:
+            raise
+"""
+
+
+def run_without(folder, *lines):
+    """Commands in one process that cannot import what a plain install lacks."""
+    return subprocess.run(
+        [sys.executable, "-c", RUN, ";".join(lines)],
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def write_csv(path, arrays):
+    """Probabilities, features, labels by name and groups, one number a column."""
+    probabilities = ModelOutputs(logits=arrays["logits"]).probabilities
+    columns = dict(zip(map("prob_{}".format, CLASSES), probabilities.T, strict=True))
+    columns |= {f"f{place}": own for place, own in enumerate(arrays["features"].T.astype(float))}
+    columns |= {"site": arrays["group_site"], "id": arrays["id"]}
+    if "labels" in arrays:
+        columns["truth"] = CLASSES[arrays["labels"]]
+    rows = [",".join(columns)]
+    rows += [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["npz", "csv"])
+def test_the_whole_way_without_optional_packages(kind, tmp_path):
+    write_splits(tmp_path, n=300)
+    table = ""
+    if kind == "csv":
+        for name in ("train", "calibration", "test", "new"):
+            write_csv(tmp_path / f"{name}.csv", dict(np.load(tmp_path / f"{name}.npz")))
+        table = "--feature-columns f*"
+    label = f"{table} --label-column truth" if table else ""
+    done = run_without(
+        tmp_path,
+        f"calibrate calibration.{kind} --train train.{kind} {label} -q -o m.trustsets",
+        f"predict m.trustsets new.{kind} {table} -q -o sets.csv",
+        f"predict m.trustsets new.{kind} {table} --p-values 2 -q -o sets.jsonl",
+        f"report test.{kind} m.trustsets {label} --no-slider -q -o report.html",
+    )
+    assert done.returncode == 0, done.stderr
+    header, *rest = (tmp_path / "sets.csv").read_text().splitlines()
+    assert header == "row,id,set,size,threshold,status" and len(rest) == 300
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+
+
+def test_what_needs_another_package_says_how_to_install_it(tmp_path):
+    write_splits(tmp_path, n=60)
+    done = run_without(tmp_path, "calibrate calibration.npz --method standard -q -o m.trustsets")
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "new.parquet").write_bytes(b"PAR1")
+    for line in (
+        "predict m.trustsets new.npz -o sets.parquet",
+        "predict m.trustsets new.parquet -o sets.csv",
+        "monitor m.trustsets new.npz --state w.trustsets --history h.parquet",
+    ):
+        done = run_without(tmp_path, line)
+        assert done.returncode == 2, done.stderr
+        words = " ".join(done.stderr.split())
+        assert "needs pyarrow, which is not installed" in words
+        assert 'pip install "trustsets[tables]"' in words
+    assert not (tmp_path / "w.trustsets").exists()

@@ -1,0 +1,150 @@
+"""The built site: its links, its reference, what it fetches, and how far answers are away."""
+
+import importlib
+import os
+import re
+import time
+from collections import deque
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urlparse
+
+import pytest
+from browser import Browser, find_browser
+
+pytestmark = pytest.mark.slow
+
+# Packages whose public names belong to users.
+PACKAGES = ("auditing", "engine", "metrics", "monitor", "planning", "predictors", "scores")
+# Where a new reader finds the answer to each question.
+QUESTIONS = {
+    "how many samples?": "start/how_many_samples.html",
+    "which score?": "start/which_method.html#which-score",
+    "why is my set full?": "start/questions.html#why-is-my-set-full",
+    "how do I save?": "start/questions.html#how-do-i-save-a-predictor",
+    "groups?": "howto/groups.html",
+    "drift?": "howto/monitoring.html",
+    "images?": "howto/pytorch_image_model.html",
+    "cite?": "start/questions.html#how-do-i-cite-it",
+    "migrate from MAPIE?": "howto/moving_from_mapie.html",
+    "guarantee?": "guarantees.html",
+}
+
+
+class Page(HTMLParser):
+    """Links, identifiers and fetched addresses of a page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.names: set[str] = set()
+        self.fetched: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {key: value or "" for key, value in attrs}
+        self.names |= {found[key] for key in ("id", "name") if key in found}
+        if tag == "a" and "href" in found:
+            self.links.append(found["href"])
+        if tag == "link" and found.get("rel") != "canonical":
+            self.fetched.append(found.get("href", ""))
+        if "src" in found:
+            self.fetched.append(found["src"])
+
+
+@cache
+def page(path: Path) -> Page:
+    return Page(path)
+
+
+def pages(site: Path) -> list[Path]:
+    return sorted(site.rglob("*.html"))
+
+
+def test_every_link_and_anchor_leads_somewhere(site: Path) -> None:
+    broken, seen = [], 0
+    for path in pages(site):
+        if path.name == "404.html":
+            continue
+        for link in page(path).links + page(path).fetched:
+            address, anchor = urldefrag(link)
+            if urlparse(link).scheme:
+                continue
+            seen += 1
+            goal = (path.parent / unquote(address)).resolve() if address else path
+            wrong = not goal.exists() or (
+                anchor and goal.suffix == ".html" and unquote(anchor) not in page(goal).names
+            )
+            if wrong and anchor != "__codelineno":
+                broken.append(f"{path.relative_to(site)}: {link}")
+    assert seen > 1000
+    assert not broken, broken[:20]
+
+
+def test_no_page_fetches_anything_from_elsewhere(site: Path) -> None:
+    fetched = {address for path in pages(site) for address in page(path).fetched}
+    assert not [address for address in fetched if address.startswith(("http:", "https:", "//"))]
+    styles = "".join(path.read_text(encoding="utf-8") for path in site.rglob("*.css"))
+    assert not re.findall(r"url\(['\"]?https?:", styles)
+
+
+def test_every_public_name_is_on_a_reference_page(site: Path) -> None:
+    names = {name for path in (site / "reference").glob("*.html") for name in page(path).names}
+    homes = ["trustsets", *(f"trustsets.{package}" for package in PACKAGES)]
+    wanted = {
+        f"{home}.{name}"
+        for home in homes
+        for name in importlib.import_module(home).__all__
+        if name != "__version__"
+    }
+    shown = {name.rsplit(".", 1)[-1] for name in names}
+    assert len(wanted) > 80
+    assert not sorted(name for name in wanted if name.rsplit(".", 1)[-1] not in shown)
+
+
+def test_answers_are_two_clicks_away(site: Path) -> None:
+    home = (site / "index.html").resolve()
+    clicks = {home: 0}
+    reached: dict[str, int] = {}
+    waiting = deque([home])
+    while waiting:
+        here = waiting.popleft()
+        if clicks[here] == 2:
+            continue
+        for link in page(here).links:
+            address, anchor = urldefrag(link)
+            goal = (here.parent / unquote(address)).resolve() if address else here
+            if urlparse(link).scheme or goal.suffix != ".html" or not goal.exists():
+                continue
+            name = str(goal.relative_to(site.resolve())) + (f"#{anchor}" if anchor else "")
+            reached.setdefault(name, clicks[here] + 1)
+            if goal not in clicks:
+                clicks[goal] = clicks[here] + 1
+                waiting.append(goal)
+    far = {question for question, goal in QUESTIONS.items() if reached.get(goal, 99) > 2}
+    assert not far
+
+
+def test_search_works_from_disk(site: Path, tmp_path: Path) -> None:
+    executable = find_browser()
+    if executable is None:
+        assert os.environ.get("CI") != "true", "no Chromium"
+        pytest.skip("no Chromium")
+    browser = Browser(executable, tmp_path)
+    try:
+        browser.resize(1300, 900)
+        browser.open(site / "start" / "install.html")
+        browser.evaluate("document.querySelector('[data-md-component=search-query]').focus()")
+        browser.type("noise floor")
+        links, start = "", time.monotonic()
+        while not links and time.monotonic() < start + 20:
+            time.sleep(0.1)
+            links = browser.evaluate(
+                "[...document.querySelectorAll('.md-search-result__link')].map(a => a.href).join()"
+            )
+        assert "noise_floor.html" in links
+        assert browser.complaints() == []
+        assert not [url for url in browser.requests() if not url.startswith(("file:", "data:"))]
+    finally:
+        browser.close()

@@ -1,0 +1,72 @@
+"""Every script of `examples/` runs as a user would run it, in a folder of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted(Path(__file__).parent.with_name("examples").glob("*.py"))
+_LONGEST_SECONDS = 180
+# Warnings are errors, except those that other packages mean for their own developers.
+_WARNINGS = [
+    "error",
+    *(f"default::{kind}Warning" for kind in ("Deprecation", "PendingDeprecation")),
+]
+_WARNINGS += ["default::FutureWarning", "default::ImportWarning", "default::ResourceWarning"]
+
+
+def run_script(script: Path, folder: Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, *(f"-W{each}" for each in _WARNINGS), str(script)]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | {"MPLBACKEND": "Agg", "PYTHONUTF8": "1", "HF_HUB_OFFLINE": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_LONGEST_SECONDS,
+    )
+
+
+def check_script(script: Path, folder: Path) -> None:
+    """Skip where the last line says what is missing; fail where the script does."""
+    ran = run_script(script, folder)
+    lines = (ran.stdout + ran.stderr).strip().splitlines() or [""]
+    if lines[-1].startswith("needs "):
+        pytest.skip(lines[-1])
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.strip(), f"{script.name} printed nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
+def test_the_example_runs(script: Path, tmp_path: Path) -> None:
+    check_script(script, tmp_path)
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
+def test_the_example_is_short_and_says_for_whom_it_is(script: Path) -> None:
+    lines = script.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 60
+    assert lines[0].startswith('"""For ')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        ("raise SystemExit('needs a package that is not there')", pytest.skip.Exception),
+        ("raise ValueError('wrong')", AssertionError),
+        ("import warnings; warnings.warn('odd'); print('done')", AssertionError),
+        ("pass", AssertionError),
+    ],
+)
+def test_a_script_that_fails_is_found(
+    text: str, outcome: type[BaseException], tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(text, encoding="utf-8")
+    with pytest.raises(outcome):
+        check_script(script, tmp_path)

@@ -1,0 +1,67 @@
+"""Results come back as frames of the package that the outputs came in."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from trustsets import InputError, ModelOutputs, StandardConformal, evaluate
+
+TYPES = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.Table}
+MAKERS = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.table}
+
+
+def columns(n=300):
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(3), size=n)
+    labels = (p.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
+    return {f"p_{place}": p[:, place] for place in range(3)} | {"y": labels}
+
+
+def outputs_of(kind):
+    return ModelOutputs.from_frame(MAKERS[kind](columns()), probabilities="p_*", label="y")
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_results_are_of_the_kind_that_came(kind):
+    outputs = outputs_of(kind)
+    predictor = StandardConformal().calibrate(outputs)
+    first, rest = outputs.split(0.5)
+    for own in (predictor.predict_set(first), predictor.predict_set(rest)[:7]):
+        assert isinstance(own.to_frame(), TYPES[kind])
+    nested = predictor.predict_set(outputs, alpha=[0.1, 0.2])
+    result = evaluate(nested.at(0.2), outputs)
+    for own in (nested.at(0.1), result, result.tables["class"]):
+        for asked, wanted in TYPES.items():
+            assert isinstance(own.to_frame(asked), wanted)
+        assert isinstance(own.to_frame(), TYPES[kind])
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_frames_hold_the_same_values(kind):
+    outputs = outputs_of(kind)
+    sets = StandardConformal().calibrate(outputs).predict_set(outputs)
+    found, own = sets.to_frame(), sets.to_columns()
+    for name in own:
+        assert list(found[name].to_list() if kind == "polars" else _list(found[name])) == list(
+            _list(own[name])
+        )
+    result = evaluate(sets, outputs)
+    table = result.to_frame()
+    values = table["value"].to_list() if kind == "polars" else _list(table["value"])
+    np.testing.assert_array_equal(values, [item.value for item in result.metrics.values()])
+
+
+def _list(values):
+    if isinstance(values, pa.ChunkedArray):
+        return values.to_pylist()
+    return values.tolist() if hasattr(values, "tolist") else values
+
+
+def test_arrays_give_a_frame_of_what_is_installed():
+    outputs = ModelOutputs(logits=np.eye(3)[np.arange(60) % 3], labels=np.arange(60) % 3)
+    sets = StandardConformal().calibrate(outputs).predict_set(outputs)
+    assert outputs.flavour is None and isinstance(sets.to_frame(), pd.DataFrame)
+    with pytest.raises(InputError, match="flavour must be one of pandas, polars, pyarrow"):
+        sets.to_frame("dask")
