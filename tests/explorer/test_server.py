@@ -185,7 +185,18 @@ def _mutate(draw, value):
 def test_a_thousand_odd_requests_never_make_the_server_fail(client, state):
     draw, seen = random.Random(0), set()
     standard = state | {"settings": [state["settings"][1]]}
-    actions = ["answer", "list", "p-values", "sample", "regions", "code", "predictor", "x%00", ""]
+    actions = [
+        "answer",
+        "preview",
+        "list",
+        "p-values",
+        "sample",
+        "regions",
+        "code",
+        "predictor",
+        "x%00",
+        "",
+    ]
     paths = [
         "/",
         "/start",

@@ -63,6 +63,21 @@ def test_alphas_prepared_beforehand_change_no_number(data):
         assert plain.evaluation(state, 0).to_dict() == prepared.evaluation(state, 0).to_dict()
 
 
+@pytest.mark.parametrize("setting", SETTINGS[:7], ids=lambda own: f"{own.method}-{own.basis}")
+def test_previews_are_close_from_below_or_exact(session, setting):
+    state = state_of(setting, alpha=0.13)
+    quick = session.preview(state, 0)
+    assert (quick is None) == (setting.per_class == "yes")
+    if quick is None:
+        assert answers.preview(session, state) == {}
+        return
+    exact = session.outcome(state, 0)
+    assert (quick.sizes <= exact.sizes).all() and (quick.covered <= exact.covered).all()
+    assert np.mean(quick.sizes != exact.sizes) < 0.3
+    # Now that the exact outcome is known, it is shown at once.
+    assert session.preview(state, 0) is exact
+
+
 def test_sets_of_limited_size_are_those_of_the_predictor(data, session):
     setting = Setting(basis="polynomial", degree=1, per_class="no", max_size=2)
     calibration, test = data.outputs.split(0.5, seed=3)

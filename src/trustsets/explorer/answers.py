@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trustsets.explorer.session import Check, Session
+from trustsets.explorer.session import Check, Outcome, Session
 from trustsets.explorer.state import State
 from trustsets.metrics.colours import deepest_coverage
 from trustsets.metrics.plain import to_plain
@@ -12,10 +12,24 @@ from trustsets.report.charts import gap_chart, size_chart
 from trustsets.report.text import number, percent
 from trustsets.report.verdict import verdict
 
-__all__ = ["answer"]
+__all__ = ["answer", "preview"]
 
 # What a tooltip shows of each bin.
 _BIN_NUMBERS = ("labels", "count", "coverage", "lower", "upper", "mean_size", "p_value", "holm")
+
+
+def preview(session: Session, state: State, check: Check = lambda: None) -> dict[str, Any]:
+    """The same as `answer` with approximate sets, quickly; empty where that cannot be done.
+
+    While a slider moves, the eye needs something at once. The sets are never larger than the exact
+    ones, and differ from them for a few samples in a hundred.
+    """
+    places = range(len(state.settings))
+    found = [session.preview(state, place, check) for place in places]
+    known = [own for own in found if own is not None]
+    if len(known) < len(found):
+        return {}
+    return _shown(session, state, known, check) | {"approximate": True}
 
 
 def answer(session: Session, state: State, check: Check = lambda: None) -> dict[str, Any]:
@@ -28,13 +42,19 @@ def answer(session: Session, state: State, check: Check = lambda: None) -> dict[
         those of the report; ``tables`` the numbers of each bin, by method and table; ``points``
         size and under-coverage of each method.
     """
+    found = [session.outcome(state, place, check) for place in range(len(state.settings))]
+    return _shown(session, state, found, check)
+
+
+def _shown(session: Session, state: State, outcomes: list[Outcome], check: Check) -> dict[str, Any]:
     found = {
-        name: session.evaluation(state, place, check) for place, name in enumerate(state.names)
+        name: session.evaluation(state, place, check, outcomes[place])
+        for place, name in enumerate(state.names)
     }
     goals = content.division_names(found)
     check()
     first = next(iter(found.values()))
-    points = [_point(session, state, place, own) for place, own in enumerate(found.values())]
+    points = [_point(*pair) for pair in zip(outcomes, found.values(), strict=True)]
     plain: dict[str, Any] = to_plain(
         {
             "state": state.to_dict(),
@@ -63,16 +83,14 @@ def _tables(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def _point(session: Session, state: State, place: int, found: Evaluation) -> dict[str, Any]:
+def _point(outcome: Outcome, found: Evaluation) -> dict[str, Any]:
     """Mean size against the shortfall of coverage over the bins of the first table."""
     name = "conf_trust" if "conf_trust" in found.tables else "conf_rank"
-    table, promised = found.tables[name], session.outcome(state, place).promised
-    own = found.metrics["size"]
     return {
-        "size": own,
-        "under": table.shortfall,
+        "size": found.metrics["size"],
+        "under": found.tables[name].shortfall,
         "table": name,
-        "promised": "" if promised is None else percent(promised),
+        "promised": "" if outcome.promised is None else percent(outcome.promised),
     }
 
 

@@ -1,9 +1,9 @@
 """What leaves the page: code, a command, the predictor, a report."""
 
+import inspect
 import re
 import shlex
 import tempfile
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +63,11 @@ def as_python(session: Session, state: State, place: int, names: dict[str, str])
 
 def _constructor(predictor: Predictor, trained: bool) -> str:
     """The call that makes a predictor, without what is at its default."""
-    defaults = {own.name: own.default for own in fields(predictor) if own.init}
+    defaults = inspect.signature(type(predictor)).parameters
     given = {
         name: "trust" if name == "trust" else _text(value)
         for name, value in predictor.get_params(deep=False).items()
-        if (name == "trust" and trained) or (name != "trust" and value != defaults[name])
+        if (name == "trust" and trained) or (name != "trust" and value != defaults[name].default)
     }
     inside = ", ".join(f"{name}={text}" for name, text in given.items())
     return f"{type(predictor).__name__}({inside})"

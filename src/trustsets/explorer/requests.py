@@ -59,6 +59,10 @@ def _answer(ask: Ask) -> dict[str, Any]:
     return answers.answer(ask.session, ask.state, ask.check)
 
 
+def _preview(ask: Ask) -> dict[str, Any]:
+    return answers.preview(ask.session, ask.state, ask.check)
+
+
 def _list(ask: Ask) -> dict[str, Any]:
     return samples.list_cell(ask.session, ask.state, ask.place, ask.table, ask.bin, ask.check)
 
@@ -95,6 +99,7 @@ def _report(ask: Ask) -> Response:
 
 ACTIONS: dict[str, Callable[[Ask], Any]] = {
     "answer": _answer,
+    "preview": _preview,
     "list": _list,
     "p-values": _p_values,
     "sample": _sample,

@@ -291,7 +291,7 @@ async def _body(request: Request) -> bytes:
 def _read(body: bytes, desk: Desk, action: str) -> Ask:
     """Check what was sent: a client, a generation, a state and up to four small values.
 
-    An answer gives way to a newer answer; anything else also to a newer question of its own kind.
+    Everything gives way to a newer question of its kind, and all but previews to a newer answer.
     """
     try:
         data = json.loads(body, parse_constant=_no_constant)
@@ -306,7 +306,8 @@ def _read(body: bytes, desk: Desk, action: str) -> Ask:
     if not _is_whole(generation):
         raise InputError("generation must be a whole number.")
     lane = f"{client}/{action}"
-    lanes = tuple({f"{client}/answer", lane})
+    # The answer to the very state of a preview is asked for at the same time.
+    lanes = (lane,) if action == "preview" else tuple({f"{client}/answer", lane})
     ask = Ask(
         session=desk.session,
         gallery=desk.gallery,

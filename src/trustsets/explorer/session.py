@@ -2,9 +2,9 @@
 
 All of it is kept, the least recently used first to go: at most three splits (a copy of the held-out
 outputs each), six predictors (each with its calibration problem and up to 24 fits, some 4 MB a fit
-at 21 basis functions), and the outcomes of 200 states (9 bytes a test sample). What takes long is
-done in stages, and `check` is called between them: it raises `Superseded` when a newer state has
-come.
+at 21 basis functions), the outcomes of 200 states (9 bytes a test sample), and the sorted scores of
+four predictors (8 bytes for each class of each test sample). What takes long is done in stages, and
+`check` is called between them: it raises `Superseded` when a newer state has come.
 """
 
 import warnings
@@ -40,7 +40,7 @@ SLIDER = tuple(round(0.005 * step, 3) for step in range(1, 101))
 T = TypeVar("T")
 Check = Callable[[], None]
 
-_MOST_SPLITS, _MOST_PREDICTORS, _MOST_OUTCOMES = 3, 6, 200
+_MOST_SPLITS, _MOST_PREDICTORS, _MOST_OUTCOMES, _MOST_RANKED = 3, 6, 200, 4
 # Test samples whose sets are made in one stage: a tenth of a second, or some seconds where each
 # class has a threshold of its own.
 _STAGE, _CANDIDATE_STAGE = 2500, 250
@@ -143,7 +143,7 @@ class Session:
         groups = tuple(outputs.groups)
         self.knobs = Knobs.of(groups, outputs.n_classes, has_trust=trust is not None)
         self._splits, self._predictors = Kept(_MOST_SPLITS), Kept(_MOST_PREDICTORS)
-        self._outcomes = Kept(_MOST_OUTCOMES)
+        self._outcomes, self._ranked = Kept(_MOST_OUTCOMES), Kept(_MOST_RANKED)
 
     @property
     def first_state(self) -> State:
@@ -218,15 +218,53 @@ class Session:
         mean = float(np.concatenate(promised).mean()) if promised else None
         return Outcome(covered, sizes, mean)
 
+    def preview(self, state: State, place: int, check: Check = lambda: None) -> Outcome | None:
+        """Outcome with fitted values in the place of thresholds; None where that is not quick.
+
+        The fitted value is a lower bound of the threshold, so no set is larger than the exact one.
+        """
+        setting = state.settings[place].used
+        learned = self._learned(state, place)
+        known = (setting, state.alpha, state.seed) in self._outcomes
+        if known or not isinstance(learned, ConditionalLearned):
+            return self.outcome(state, place, check)
+        if learned.basis.uses_label or setting.max_size is not None:
+            return None
+        split, predictor = self.split(state.seed), self.predictor(setting, state.seed)
+        scoring = predictor.state_.scoring(predictor.score)
+        check()
+        fitted = learned.fit(state.alpha).fitted(learned.basis.design(split.test))
+        check()
+        ranked = self._ranked.get_or_make(
+            (replace(setting, max_size=None), state.seed),
+            lambda: scoring.score.ranked(
+                scoring.corrected(split.test.outputs), temperature=scoring.temperature
+            ),
+        )
+        sizes, covered = ranked.outcomes(fitted, smallest=0 if predictor.allow_empty else 1)
+        return Outcome(covered, sizes, None)
+
+    def _learned(self, state: State, place: int) -> Any:
+        return self.predictor(state.settings[place], state.seed).state_.learned
+
     def prepare_alphas(self, state: State, place: int) -> None:
         """Fit along the alphas of the page's slider, which makes the next move of alpha faster."""
-        learned = self.predictor(state.settings[place], state.seed).state_.learned
+        learned = self._learned(state, place)
         if isinstance(learned, ConditionalLearned):
             learned.prepare_along(SLIDER)
 
-    def evaluation(self, state: State, place: int, check: Check = lambda: None) -> Evaluation:
-        """The tables of `trustsets.evaluate`, whose bins are made once for each split."""
-        found, split = self.outcome(state, place, check), self.split(state.seed)
+    def evaluation(
+        self,
+        state: State,
+        place: int,
+        check: Check = lambda: None,
+        outcome: Outcome | None = None,
+    ) -> Evaluation:
+        """The tables of `trustsets.evaluate`, whose bins are made once for each split.
+
+        They are those of the sets of the state, or of another `outcome`.
+        """
+        found, split = outcome or self.outcome(state, place, check), self.split(state.seed)
         case = split.case(found.covered, found.sizes, state.alpha)
         tables = {}
         for name, binned in split.binned.items():

@@ -20,11 +20,13 @@ function words(point) {
   return `${point.name}, alpha ${+point.state.alpha.toFixed(4)}: mean size ${size.value.toFixed(2)}, shortfall ${under.value.toFixed(2)} points (noise floor ${under.floor.toFixed(2)})`;
 }
 
+// All that is shown, the newest last; approximate points are not kept.
 function remember(answer) {
-  const now = JSON.stringify(answer.state);
-  if (trace.length && JSON.stringify(trace.at(-1).state) === now) return;
-  trace.push({ state: answer.state, points: answer.points, names: answer.methods });
-  if (trace.length > MOST) trace.shift();
+  const now = { state: answer.state, points: answer.points, names: answer.methods };
+  const same = (own) => JSON.stringify(own.state) === JSON.stringify(now.state);
+  const before = trace.length && same(trace.at(-1)) ? trace.slice(0, -1) : trace.slice(-MOST);
+  if (!answer.approximate) trace.splice(0, trace.length, ...before, now);
+  return [...before, now];
 }
 
 function scales(points) {
@@ -59,10 +61,10 @@ function dot(point, scale, radius, act) {
 
 // `goTo` restores an earlier state, `open` lists the samples of a method.
 export function drawTrace(answer, goTo, open) {
-  remember(answer);
+  const past = remember(answer);
   FRAME.width = Math.min(Math.max(one("#trace-chart").clientWidth, 300), 760);
   FRAME.right = FRAME.width - 14;
-  const series = answer.methods.map((name, place) => trace.filter((own) => own.points[place]).map((own, i, all) => ({
+  const series = answer.methods.map((name, place) => past.filter((own) => own.points[place]).map((own, i, all) => ({
     ...own.points[place], name: own.names[place], state: own.state, key: i === all.length - 1 ? `now-${place}` : `was-${place}-${i}`,
   })));
   const scale = scales(series.flat());

@@ -13,6 +13,7 @@ let generation = 0;
 let knobs = null;
 let shown = null;
 let waiting = null;
+let moves = 0;
 
 async function send(action, body) {
   generation += 1;
@@ -44,9 +45,11 @@ function say(text) {
 async function update() {
   history.replaceState(null, "", toAddress(knobs.state));
   results.setAttribute("aria-busy", "true");
-  const [asked, started] = [generation + 1, performance.now()];
+  moves += 1;
+  const [asked, started] = [moves, performance.now()];
   waiting = asked;
-  const late = setTimeout(() => waiting === asked && say("Computing …"), 400);
+  const late = setTimeout(() => waiting === asked && say("Computing …"), 1000);
+  peek(asked);
   try {
     const reply = await send("answer", { state: knobs.state });
     if (waiting !== asked) return;
@@ -54,6 +57,7 @@ async function update() {
     const answer = await reply.json();
     // A newer state has been asked for; its answer comes.
     if (waiting !== asked || answer.superseded) return;
+    results.classList.remove("approximate");
     shown = answer;
     draw(answer);
     say(`${answer.spoken} ${Math.round(performance.now() - started)} ms.`);
@@ -63,6 +67,18 @@ async function update() {
     clearTimeout(late);
     if (waiting === asked) results.setAttribute("aria-busy", "false");
   }
+}
+
+// Show approximate numbers until the exact ones are there.
+async function peek(asked) {
+  const reply = await send("preview", { state: knobs.state }).catch(() => null);
+  if (!reply?.ok) return;
+  const found = await reply.json();
+  const isLate = waiting !== asked || results.getAttribute("aria-busy") === "false";
+  if (isLate || !found.approximate) return;
+  shown = found;
+  results.classList.add("approximate");
+  draw(found);
 }
 
 function goTo(state) {
