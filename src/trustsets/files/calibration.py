@@ -70,10 +70,12 @@ class Recipe:
         What a rank adds to RAPS and SAPS.
     basis : tuple of str
         Function classes of the methods ``conditional`` and ``plugin``, by name; they are added
-        up. If none of `basis`, `degree`, `statistics` and `transform` is chosen, the method has
-        its own default.
+        up. If none of `basis`, `degree`, `penalty`, `statistics` and `transform` is chosen, the
+        method has its own default.
     degree, components : int
         Degree of the polynomial (default 5), and number of principal components.
+    penalty : float
+        That of the polynomial (default 0); see `Polynomial`.
     statistics : tuple of str
         What polynomial and bins are functions of, by name; default confidence and trust.
     transform : str
@@ -98,6 +100,7 @@ class Recipe:
     lam: float | None = None
     basis: tuple[str, ...] = ()
     degree: int | None = None
+    penalty: float | None = None
     components: int = 20
     statistics: tuple[str, ...] = ()
     transform: str | None = None
@@ -159,7 +162,8 @@ class Recipe:
             if self.degree is not None:
                 common["basis"] = Polynomial(self.degree)
             return ConditionalConformal.paper(trust, randomized=self.randomized, **common)
-        if self.basis or self.statistics or self.degree is not None or self.transform is not None:
+        polynomial = {self.degree, self.penalty, self.transform} != {None}
+        if self.basis or self.statistics or polynomial:
             common["basis"] = self._basis()
         if self.method == "plugin":
             return PluginConformal(trust=trust, **common)
@@ -210,6 +214,7 @@ class Recipe:
             "polynomial": lambda: Polynomial(
                 5 if self.degree is None else self.degree,
                 of=self._statistics(self.transform or "rank"),
+                penalty=self.penalty or 0.0,
             ),
             "bins": self._bins,
             "groups": lambda: Groups(*self.groups),
