@@ -41,8 +41,8 @@ _log = logging.getLogger(__name__)
 _MOST_BYTES = 16 << 10
 # Lanes of questions: at most eight for each open page.
 _MOST_LANES = 256
-# Seconds without a question after which the next move of alpha is prepared.
-_IDLE = 1.0
+# Seconds without a question after which the next moves of alpha are prepared.
+_IDLE = 0.3
 _LARGEST_WHOLE = 2**31
 _CLIENT = re.compile(r"[0-9a-f]{8,32}")
 _POLICY = (

@@ -44,6 +44,8 @@ _MOST_SPLITS, _MOST_PREDICTORS, _MOST_OUTCOMES, _MOST_RANKED = 3, 6, 200, 4
 # Test samples whose sets are made in one stage: a tenth of a second, or some seconds where each
 # class has a threshold of its own.
 _STAGE, _CANDIDATE_STAGE = 2500, 250
+# Resamples behind the intervals of approximate numbers.
+_ROUGH_BOOTSTRAP = 100
 # Balls and slabs take seconds; the report has them.
 _TABLES = ("conf_trust", "conf_rank", "conf_frequency", "class", "groups")
 
@@ -89,14 +91,18 @@ class Split:
         chosen = (METRICS[name] for name in _TABLES if not METRICS[name].missing(blank))
         return {name: own for row in chosen for name, own in row.measure(blank).items()}
 
-    def case(self, covered: NDArray[np.bool_], sizes: Ints, alpha: float) -> Case:
-        """What metrics are computed from."""
+    def case(
+        self, covered: NDArray[np.bool_], sizes: Ints, alpha: float, *, rough: bool = False
+    ) -> Case:
+        """What metrics are computed from; `rough` gives intervals from fewer resamples."""
+        more = {"n_bootstrap": _ROUGH_BOOTSTRAP} if rough else {}
         return Case(
             covered=covered,
             sizes=sizes,
             outputs=self.test.outputs,
             observed=self.test,
             alpha=alpha,
+            **more,
         )
 
 
@@ -105,12 +111,14 @@ class Split:
 class Outcome:
     """What became of the sets of the test samples: whether they hold the label, and sizes.
 
-    `promised` is the mean of 1 - alpha that sets of limited size promise, None for others.
+    `promised` is the mean of 1 - alpha that sets of limited size promise, None for others. A rough
+    outcome is one of approximate sets.
     """
 
     covered: NDArray[np.bool_]
     sizes: Ints
     promised: float | None
+    is_rough: bool = False
 
 
 @final
@@ -242,7 +250,7 @@ class Session:
             ),
         )
         sizes, covered = ranked.outcomes(fitted, smallest=0 if predictor.allow_empty else 1)
-        return Outcome(covered, sizes, None)
+        return Outcome(covered, sizes, None, is_rough=True)
 
     def _learned(self, state: State, place: int) -> Any:
         return self.predictor(state.settings[place], state.seed).state_.learned
@@ -265,7 +273,7 @@ class Session:
         They are those of the sets of the state, or of another `outcome`.
         """
         found, split = outcome or self.outcome(state, place, check), self.split(state.seed)
-        case = split.case(found.covered, found.sizes, state.alpha)
+        case = split.case(found.covered, found.sizes, state.alpha, rough=found.is_rough)
         tables = {}
         for name, binned in split.binned.items():
             check()
