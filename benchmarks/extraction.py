@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trustsets.extras.forward import Batch, Runner, Tap, evaluating, run_ahead
+from trustsets.extras.batches import Batch
+from trustsets.extras.forward import Runner, Tap, evaluating, run_ahead
 from trustsets.extras.shards import BatchStore
 from trustsets.paper.images.models import ARCHITECTURES, FEATURE_LAYER, Network
 

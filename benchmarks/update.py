@@ -32,25 +32,18 @@ def seconds(work: Callable[[], Any]) -> float:
     return time.process_time() - start
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--n", type=int, default=25_000)
-    parser.add_argument("--repeats", type=int, default=5)
-    given = parser.parse_args()
-    warm_up()
+def measure(n: int, repeats: int) -> None:
+    """Print the rows of one calibration size, with a fit and with sets of 50 samples after it."""
     basis = Polynomial(degree=5, of=(Confidence("rank"), Margin("rank")))
-    outputs, tuning, test = make_outputs(given.n, 0), make_outputs(500, 1), make_outputs(50, 2)
+    outputs, tuning, test = make_outputs(n, 0), make_outputs(500, 1), make_outputs(50, 2)
 
     def fresh() -> ConditionalConformal:
         return ConditionalConformal(APS(scale="tail"), basis).calibrate(outputs, tuning=tuning)
 
     predictor = fresh().prepare(0.1)
-    width = predictor.state_.learned.phi.shape[1]
-    print(f"n = {given.n:,}, p = {width}; milliseconds of processor time, the median")
 
     def median(work: Callable[[int], Any]) -> float:
-        return 1e3 * float(np.median([seconds(partial(work, i)) for i in range(given.repeats)]))
+        return 1e3 * float(np.median([seconds(partial(work, i)) for i in range(repeats)]))
 
     def new_fit(_: int) -> None:
         fresh().prepare(0.1)
@@ -58,11 +51,8 @@ def main() -> None:
     def new_sets(_: int) -> None:
         fresh().predict_set(test, 0.1)
 
-    base, fit = median(new_fit), median(new_sets)
-    print(f"new calibration and fit {base:8.1f}    with the first sets {fit:8.1f}")
-    print("samples   added: all   each   ratio   removed: all   each   ratio   with sets: ratio")
-    for count in (1, 10, 100, 1000):
-        more = [make_outputs(count, 10 + i) for i in range(2 * given.repeats)]
+    for count in (1, 10, 100):
+        more = [make_outputs(count, 10 + i) for i in range(2 * repeats)]
 
         def add(i: int, more: list[ModelOutputs] = more) -> None:
             predictor.update(more[i]).prepare(0.1)
@@ -73,12 +63,27 @@ def main() -> None:
         def add_and_predict(i: int, more: list[ModelOutputs] = more) -> None:
             predictor.update(more[-1 - i]).predict_set(test, 0.1)
 
-        added, gone, shown = median(add), median(remove), median(add_and_predict)
+        # In turns, because other work on the machine makes all of them slower.
+        base, added, gone = median(new_fit), median(add), median(remove)
+        sets, shown = median(new_sets), median(add_and_predict)
         print(
-            f"{count:7d} {added:12.1f} {added / count:6.2f} {base * count / added:7.1f}"
-            f"{gone:15.1f} {gone / count:6.2f} {base * count / gone:7.1f}"
-            f"{fit * count / shown:19.1f}"
+            f"| {n:,} | {count} | {base:.1f} | {added:.2f} ({base / added:.1f}) | "
+            f"{gone:.2f} ({base / gone:.1f}) | {sets:.1f} | {shown:.1f} ({sets / shown:.1f}) |"
         )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--n", type=int, nargs="+", default=[2_500, 25_000])
+    parser.add_argument("--repeats", type=int, default=15)
+    given = parser.parse_args()
+    warm_up()
+    print("milliseconds of processor time, medians; in brackets the ratio to a new calibration")
+    print("| n | samples | new fit | added | removed | new, with sets | added, with sets |")
+    print("|---|---|---|---|---|---|---|")
+    for n in given.n:
+        measure(n, given.repeats)
 
 
 if __name__ == "__main__":

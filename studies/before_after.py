@@ -19,6 +19,7 @@ from recipes import Task, make_task
 
 from trustsets import ConditionalConformal, ModelOutputs, StandardConformal
 from trustsets._common.atomic import atomic_path
+from trustsets._common.house_style import colour, styled
 from trustsets._common.progress import progress_bar
 from trustsets.metrics.colours import shade
 
@@ -91,33 +92,33 @@ def ranges(edges: tuple[float, ...]) -> list[str]:
     return [f"below {edges[0]:g}", *inner, f"above {edges[-1]:g}"]
 
 
+@styled
 def draw(cells: dict[str, Cells], path: Path) -> None:
     """Three heatmaps, one for each method."""
-    figure, axes = plt.subplots(1, 3, figsize=(11, 3.7), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, 3, figsize=(8.4, 2.8), sharey=True, layout="constrained")
     for ax, (method, cell) in zip(axes, cells.items(), strict=True):
         _panel(ax, cell.coverage)
         size, coverage = np.mean(cell.sizes), np.mean(cell.coverages)
-        ax.set_title(f"{method}\n{coverage:.1%} on average, {size:.1f} classes a set", fontsize=11)
-        ax.set_xticks(range(len(CONF) + 1), ranges(CONF), fontsize=8.5)
+        ax.set_title(f"{method}\n{coverage:.1%} on average, {size:.1f} classes a set")
+        ax.set_xticks(range(len(CONF) + 1), ranges(CONF))
         ax.set_xlabel("confidence")
-    axes[0].set_yticks(range(len(TRUST) + 1), ranges(TRUST), fontsize=8.5)
+    axes[0].set_yticks(range(len(TRUST) + 1), ranges(TRUST))
     axes[0].set_ylabel("trust")
     with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=150, format="png")
+        figure.savefig(temporary, format="png")
 
 
 def _panel(ax: Any, coverage: Floats) -> None:
     for (row, column), value in np.ndenumerate(coverage):
         known = bool(np.isfinite(value))
-        colour = shade(value, 1.0 - ALPHA) if known else None
-        fill, ink = (colour.safe, colour.safe_ink) if colour else ("#ececec", "#777777")
-        ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, color=fill, ec="#bbbbbb"))
+        shown = shade(value, 1.0 - ALPHA) if known else None
+        fill, ink = (shown.light, shown.light_ink) if shown else (colour("panel"), colour("quiet"))
+        ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fc=fill, ec=colour("rule")))
         text = f"{100 * value:.0f}%" if known else "few"
-        ax.text(column, row, text, ha="center", va="center", color=ink, fontsize=11)
+        ax.text(column, row, text, ha="center", va="center", color=ink)
     ax.set(xlim=(-0.5, coverage.shape[1] - 0.5), ylim=(-0.5, coverage.shape[0] - 0.5))
     ax.tick_params(length=0)
-    for side in ax.spines.values():
-        side.set_visible(False)
+    ax.spines[:].set_visible(False)
 
 
 def table(cells: dict[str, Cells]) -> str:

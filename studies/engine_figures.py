@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
+from trustsets._common.house_style import METHODS, THEMES, house_style, mixed
 from trustsets.engine import QuantileModel, fit_quantiles
 from trustsets.engine.kernels import WIDTH
 from trustsets.engine.landmarks import MOST_MEMBERS, nearest_landmarks
@@ -28,22 +29,8 @@ FIGURES = Path(__file__).resolve().parents[1] / "docs" / "figures"
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 ALPHA = 0.1
 TESTS = 400
-BLUE, ORANGE, GREY, DARK = "#1f6fb4", "#d95f02", "#9aa0a6", "#2b2b2b"
-
-
-def style() -> None:
-    """One look for both figures."""
-    plt.rcParams.update(
-        {
-            "font.size": 9.5,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.titlesize": 10.5,
-            "axes.titlelocation": "left",
-            "legend.frameon": False,
-            "figure.dpi": 105,
-        }
-    )
+BLUE, ORANGE = METHODS[:2]
+GREY, DARK = THEMES["light"]["quiet"], THEMES["light"]["ink"]
 
 
 class Path2D(NamedTuple):
@@ -85,7 +72,7 @@ def draw_data(axes: Axes, path: Path2D) -> None:
     axes.scatter(path.x, path.scores, s=13, color=GREY, label="calibration points", zorder=3)
     last = len(path.betas) - 1
     for k, (a, b) in enumerate(path.betas):
-        colour = BLUE if k == 0 else ORANGE if k == last else "#e8c9a8"
+        colour = BLUE if k == 0 else ORANGE if k == last else mixed(ORANGE, "#ffffff", 0.6)
         label = {0: "base fit, u = 0", last: f"last fit, u = {1 - ALPHA:.1f}"}.get(k)
         width = 2.0 if label else 1.0
         axes.plot(ends, a + b * ends, color=colour, lw=width, label=label, zorder=width)
@@ -225,10 +212,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Figures of docs/engine.md.")
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="largest n")
     options = parser.parse_args()
-    style()
-    draw_path()
     counts = [measure(n) for n in SIZES if n <= options.largest]
-    draw_scan(counts)
+    with house_style(medium="page"):
+        draw_path()
+        draw_scan(counts)
     print_table(counts)
 
 

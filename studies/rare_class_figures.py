@@ -8,11 +8,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from trustsets.metrics.colours import METHODS
+from trustsets._common.house_style import METHODS, THEMES, house_style
 
 Row = dict[str, Any]
 
-GREY, DARK = "#9aa0a6", "#2b2b2b"
+GREY, DARK = THEMES["light"]["quiet"], THEMES["light"]["ink"]
 TARGET = 0.9
 # Colour and marker of each family; those of the same kind of method share a colour.
 LOOKS = {
@@ -58,14 +58,6 @@ HEADS = {
 SHORT = {"size": "size", "under": "under", "macro": "macro", "conf_rank": "Conf x Rank"}
 SHOWN = {"", "tau 0.5", "tau 0.9", "gamma 0", "gamma 0.5", "gamma 1", "gamma 2"}
 SHOWN |= {"penalty 1", "penalty 3", "penalty 10", "penalty 30"}
-STYLE: Any = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 10.5,
-    "axes.titlelocation": "left",
-    "legend.frameon": False,
-}
 
 
 def by_setting(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
@@ -126,7 +118,7 @@ def write_settings(axes: Axes, rows: Sequence[Row], name: str) -> None:
             if dial in found.get(family, {}):
                 axes.annotate(
                     dial, found[family][dial], (6 if side == "left" else -6, 3), ha=side,
-                    textcoords="offset points", fontsize=7.5, color=LOOKS[family][0],
+                    textcoords="offset points", fontsize=8, color=LOOKS[family][0],
                 )  # fmt: skip
 
 
@@ -143,7 +135,7 @@ def draw_frontier(rows: Sequence[Row], path: Path) -> None:
     """Under-coverage by class and macro coverage against size, a column for each task."""
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     names = {"under": "under-coverage by class, points", "macro": "macro coverage"}
-    with plt.rc_context(STYLE):
+    with house_style(medium="page"):
         figure, panels = plt.subplots(
             len(names), len(tasks), figsize=(3.3 * len(tasks), 6.4), squeeze=False, sharex="col"
         )
@@ -159,10 +151,10 @@ def draw_frontier(rows: Sequence[Row], path: Path) -> None:
         for axes, text in zip(panels[:, 0], names.values(), strict=True):
             axes.set_ylabel(text)
         handles, labels = panels[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="lower center", ncol=4, fontsize=8.5)
+        figure.legend(handles, labels, loc="lower center", ncol=4)
         figure.tight_layout(rect=(0, 0.03 + 0.025 * -(-len(labels) // 4), 1, 1))
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=130)
+        figure.savefig(path)
         plt.close(figure)
 
 

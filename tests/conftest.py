@@ -56,6 +56,9 @@ SLOW = (
     "report/test_report_page.py::test_page_of_25000_points",
     "statistical",
     "test_classifier.py",
+    "test_classifier_boosting.py",
+    "test_classifier_tools.py",
+    "test_first_tries.py",
     "test_plots.py::test_matplotlib_is_imported",
 )
 HERE = Path(__file__).parent

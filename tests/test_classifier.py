@@ -85,7 +85,8 @@ def test_training_and_calibration_samples_are_apart(digits):
             seen["calibration"] = list(map(bytes, np.ascontiguousarray(X)))
             return super().predict_proba(X)
 
-    model = TrustSetClassifier(Recorder(), "standard", calibration_fraction=0.25).fit(X, y)
+    words = {"calibration_fraction": 0.25, "features": "input"}
+    model = TrustSetClassifier(Recorder(), "standard", **words).fit(X, y)
     trained = dict(seen["training"])
     assert len(seen["calibration"]) == model.predictor_.state_.n
     assert not set(trained) & set(seen["calibration"])
@@ -93,7 +94,7 @@ def test_training_and_calibration_samples_are_apart(digits):
     everything = dict(zip(map(bytes, np.ascontiguousarray(X)), y, strict=True))
     assert sorted([*trained, *seen["calibration"]]) == sorted(everything)
     assert all(everything[row] == label for row, label in trained.items())
-    reference = model.scaler_.inverse_transform(model.reference_._stored)
+    reference = model.encoder_.columns.scaler.inverse_transform(model.reference_._stored)
     distances = np.abs(X[:, None, :3] - reference[None, :, :3]).max(axis=2).min(axis=1)
     is_trained = np.array([bytes(row) in trained for row in np.ascontiguousarray(X)])
     np.testing.assert_array_equal(distances < 1e-9, is_trained)
@@ -173,8 +174,8 @@ def test_frames_and_pipelines_work_together(digits):
     assert wrapped.reference_.n_features_in_ == 14
     assert list(wrapped.feature_names_in_) == list(frame.columns)
     assert wrapped.predict_set(frame[1200:]).covers(y[1200:]).mean() > 0.8
-    with pytest.raises(InputError, match="needs numeric features"):
-        clone(wrapped).set_params(features="input").fit(frame, y)
+    both = clone(wrapped).set_params(features="input").fit(frame, y)
+    assert both.reference_.n_features_in_ == 14  # twelve numbers, dark and light
     chosen = clone(wrapped).set_params(features=lambda X: X[["c3", "c4"]])
     assert chosen.fit(frame, y).reference_.n_features_in_ == 2
 
@@ -245,6 +246,8 @@ def test_bad_use_is_named(digits):
         ({"method": "magic"}, "method must be"),
         ({"features": "output"}, "features must be"),
         ({"features": "pipeline"}, "needs a pipeline"),
+        ({"features": "leaves"}, "GaussianNB does not"),
+        ({"method": "paper", "features": None}, "needs a trust score"),
         ({"calibration_fraction": 1.5}, "calibration_fraction must lie"),
     ]:
         with pytest.raises(InputError, match=message):

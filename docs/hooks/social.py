@@ -4,16 +4,19 @@ import io
 
 from matplotlib.figure import Figure
 
+from trustsets._common.house_style import PALETTES, THEMES, mixed
+
 TITLE = "trustsets"
 WORDS = "Prediction sets that keep their coverage\nwhere the classifier is overconfident"
-STRIPE = ("#d55e00", "#e69f00", "#56b4e9", "#0072b2")
+LIGHT, (BELOW, _, ABOVE) = THEMES["light"], PALETTES["light"]
+STRIPE = (BELOW, mixed(BELOW, "#ffffff", 0.5), mixed(ABOVE, "#ffffff", 0.5), ABOVE)
 
 
 def social_image() -> bytes:
     """A PNG of 1200 by 630 pixels."""
-    figure = Figure(figsize=(12, 6.3), dpi=100, facecolor="#ffffff")
-    figure.text(0.07, 0.62, TITLE, fontsize=76, weight="bold", color="#0072b2")
-    figure.text(0.07, 0.32, WORDS, fontsize=30, color="#1f2933", linespacing=1.5)
+    figure = Figure(figsize=(12, 6.3), dpi=100, facecolor=LIGHT["page"])
+    figure.text(0.07, 0.62, TITLE, fontsize=76, weight="bold", color=ABOVE)
+    figure.text(0.07, 0.32, WORDS, fontsize=30, color=LIGHT["ink"], linespacing=1.5)
     for place, colour in enumerate(STRIPE):
         figure.add_axes((0.07 + 0.215 * place, 0.12, 0.205, 0.05), facecolor=colour).set(
             xticks=[], yticks=[]

@@ -25,7 +25,7 @@ from trustsets._common.validation import (
 )
 from trustsets.errors import InputError
 
-__all__ = ["ModelOutputs"]
+__all__ = ["ModelOutputs", "check_alike"]
 
 # log(0) would make temperature scaling of given probabilities produce NaN.
 _SMALLEST_PROBABILITY = float(np.finfo(np.float64).tiny)
@@ -352,7 +352,7 @@ class ModelOutputs:
         """
         if not parts:
             raise InputError("parts must hold at least one ModelOutputs.")
-        _check_alike(parts)
+        check_alike(parts)
         first = parts[0]
         rows = np.concatenate([each.rows for each in parts])
         distinct = np.unique(rows).size == rows.size
@@ -416,7 +416,8 @@ def _content_keys(values: Array) -> Codes:
     return row_numbers(lambda block: content_keys(values[block]), n, width, np.int64)
 
 
-def _check_alike(parts: Sequence[ModelOutputs]) -> None:
+def check_alike(parts: Sequence[ModelOutputs]) -> None:
+    """Refuse outputs that cannot be joined."""
     first = parts[0]
     for number, part in enumerate(parts[1:], start=1):
         same = {

@@ -1,17 +1,29 @@
 """The paper's figures from evaluations, drawn with matplotlib.
 
 `trustsets.metrics.figure_data` prepares what a figure shows, and the functions here put it on
-axes. They take and return Axes, or return the Figure where there are several panels.
+axes. They take and return Axes, or return the Figure where there are several panels. All are in
+the house style, for dark pages within ``house_style("dark")``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from trustsets._common.arrays import Floats
+from trustsets._common.house_style import (
+    HALF_WIDTH,
+    colour,
+    coverage_colours,
+    house_style,
+    ink_on,
+    method_colour,
+    styled,
+    tidy,
+    tiny_text,
+)
 from trustsets.metrics import render
-from trustsets.metrics.colours import METHODS, PALETTES, deepest_coverage
+from trustsets.metrics.colours import deepest_coverage
 from trustsets.metrics.figure_data import (
     HeatmapData,
     Runs,
@@ -42,18 +54,13 @@ __all__ = [
     "coverage_heatmap",
     "coverage_heatmaps",
     "degree_curves",
+    "house_style",
     "legend_below",
     "size_histogram",
     "trust_against_rank",
 ]
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-# Text on a colour deeper than this share of the scale is white.
-_DEEP = 0.325
-# Width in inches of one panel: half a page, where letters of 6.5 points and more are readable.
-_HALF_WIDTH = 3.5
-_SMALL, _TINY = 7, 6.5
-_FAINT = "#616161"
 # Curves over whole numbers are shifted by this much, so that equal ones do not hide each other.
 _DODGE = 0.2
 _SHOWN_SAMPLES = 4000
@@ -62,6 +69,7 @@ _FLOOR = "noise floor"
 _ROW_OF_NAMES = 30
 
 
+@styled
 def coverage_heatmap(
     evaluation: Runs,
     table: str = "conf_trust",
@@ -69,9 +77,8 @@ def coverage_heatmap(
     *,
     counts: bool = False,
     errors: bool = False,
-    colorblind: bool = False,
 ) -> "Axes":
-    """Coverage in bins over two axes: green above, red below, white at 1 - alpha.
+    """Coverage in bins over two axes: blue above, orange below, white at 1 - alpha.
 
     Bins without samples are hatched. So are bins of fewer than 10, with their coverage in grey.
 
@@ -87,30 +94,30 @@ def coverage_heatmap(
         Write the number of samples under the coverage.
     errors : bool
         Write the standard error over seeds under the coverage.
-    colorblind : bool
-        Blue above, orange below.
     """
+    from matplotlib.colors import to_hex
+
     data = heatmap_data(evaluation, table)
     ax = ax if ax is not None else _new_axes((0.72 * len(data.columns) + 1.2, 3.0))
-    cmap, norm = _scale(data.target, colorblind)
+    cmap, norm = _scale(data.target)
     shown = np.where(data.few, np.nan, data.coverage)
     ax.imshow(shown, cmap=cmap, norm=norm, origin="lower", aspect="auto")
-    _write_cells(ax, data, norm, counts, errors)
-    ax.patch.set(facecolor="white", edgecolor="#bdbdbd", hatch="////")
+    _write_cells(ax, data, lambda value: to_hex(cmap(norm(value))), counts, errors)
+    ax.patch.set(facecolor=colour("page"), edgecolor=colour("rule"), hatch="////")
     if data.ends:
-        ax.set_xticks(np.arange(len(data.ends)) - 0.5, data.ends, fontsize=_SMALL)
+        ax.set_xticks(np.arange(len(data.ends)) - 0.5, data.ends)
     else:
-        ax.set_xticks(range(len(data.columns)), data.columns, rotation=45, ha="right", fontsize=8)
-    ax.set_yticks(range(len(data.rows)), data.rows, fontsize=_SMALL)
-    ax.set_xlabel(data.axes[0], fontsize=8)
-    ax.set_ylabel(data.axes[1], fontsize=8)
+        ax.set_xticks(range(len(data.columns)), data.columns, rotation=45, ha="right")
+    ax.set_yticks(range(len(data.rows)), data.rows)
+    ax.set(xlabel=data.axes[0], ylabel=data.axes[1])
+    ax = tidy(ax)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return ax
 
 
 def _write_cells(
-    ax: "Axes", data: HeatmapData, norm: "TwoSlopeNorm", counts: bool, errors: bool
+    ax: "Axes", data: HeatmapData, ground: Callable[[float], str], counts: bool, errors: bool
 ) -> None:
     for (row, column), value in np.ndenumerate(data.coverage):
         if np.isnan(value):
@@ -118,20 +125,21 @@ def _write_cells(
         text = two_digits(value) + (f"\nn={data.count[row, column]}" if counts else "")
         if errors and not np.isnan(data.error[row, column]):
             text += f"\n±{two_digits(float(data.error[row, column]))}"
-        style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": _TINY}
-        style["color"] = "white" if abs(float(norm(value)) - 0.5) > _DEEP else "black"
+        style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": tiny_text()}
+        style["color"] = ink_on(ground(float(value)))
         if data.few[row, column]:
-            style |= {"color": _FAINT, "bbox": {"fc": "white", "ec": "none", "pad": 0.6}}
+            box = {"fc": colour("page"), "ec": "none", "pad": 0.6}
+            style |= {"color": colour("quiet"), "bbox": box}
         ax.text(column, row, text, **style)
 
 
+@styled
 def coverage_heatmaps(
     evaluations: Mapping[str, Runs],
     table: str | Sequence[str] = "conf_trust",
     *,
     counts: bool = False,
     errors: bool = False,
-    colorblind: bool = False,
 ) -> "Figure":
     """Heatmaps of several methods and tables in one scale of colours.
 
@@ -141,7 +149,7 @@ def coverage_heatmaps(
         Methods, side by side.
     table : str or sequence of str
         Tables over two axes, one below the other.
-    counts, errors, colorblind
+    counts, errors
         As in `coverage_heatmap`.
     """
     from matplotlib import pyplot as plt
@@ -149,7 +157,7 @@ def coverage_heatmaps(
     tables = [table] if isinstance(table, str) else list(table)
     panels = [(name, runs, item) for item in tables for name, runs in evaluations.items()]
     first = heatmap_data(panels[0][1], tables[0])
-    width = max(_HALF_WIDTH, 0.25 * len(first.columns) + 1.0)
+    width = max(HALF_WIDTH, 0.25 * len(first.columns) + 1.0)
     n_rows, n_columns = len(tables), len(evaluations)
     lines = 1 + counts + (errors and len(as_list(panels[0][1])) > 1)
     height = (0.08 + 0.14 * lines) * len(first.rows) + 0.62
@@ -158,23 +166,22 @@ def coverage_heatmaps(
         n_rows, n_columns, figsize=size, squeeze=False, layout="constrained"
     )
     for ax, (name, runs, item) in zip(axes.flat, panels, strict=True):
-        coverage_heatmap(runs, item, ax, counts=counts, errors=errors, colorblind=colorblind)
-        ax.set_title(name, fontsize=8)
+        coverage_heatmap(runs, item, ax, counts=counts, errors=errors)
+        ax.set_title(name)
     for ax in axes[:, 1:].flat:
         ax.set_ylabel("")
     for ax in axes[:-1].flat:
         ax.set_xlabel("")
-    add_coverage_bar(figure, axes, first.target, colorblind=colorblind)
+    add_coverage_bar(figure, axes, first.target)
     return figure
 
 
-def add_coverage_bar(
-    figure: "Figure", axes: Any, target: float, *, colorblind: bool = False
-) -> None:
+@styled
+def add_coverage_bar(figure: "Figure", axes: Any, target: float) -> None:
     """Explain the colours of heatmaps below an array of axes of shape (rows, columns)."""
     from matplotlib.cm import ScalarMappable
 
-    cmap, norm = _scale(target, colorblind)
+    cmap, norm = _scale(target)
     bar = figure.colorbar(
         ScalarMappable(norm, cmap),
         ax=axes,
@@ -187,15 +194,16 @@ def add_coverage_bar(
     bar.set_ticks(ticks, labels=[f"{tick:.2f}" for tick in ticks])
 
 
-def _scale(target: float, colorblind: bool) -> "tuple[LinearSegmentedColormap, TwoSlopeNorm]":
-    """White at the target; the scale is fixed, so that figures can be compared."""
+def _scale(target: float) -> "tuple[LinearSegmentedColormap, TwoSlopeNorm]":
+    """The page's colour at the target; the scale is fixed, so that figures can be compared."""
     from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 
-    colours = PALETTES["safe" if colorblind else "plain"]
+    colours = coverage_colours()
     norm = TwoSlopeNorm(vcenter=target, vmin=deepest_coverage(target), vmax=1.0)
     return LinearSegmentedColormap.from_list("coverage", colours), norm
 
 
+@styled
 def degree_curves(
     results: Mapping[str, Mapping[int, Runs]] | Mapping[int, Runs], table: str = "conf_trust"
 ) -> "Figure":
@@ -214,7 +222,7 @@ def degree_curves(
     from matplotlib.ticker import MaxNLocator
 
     figure, (top, bottom) = plt.subplots(
-        2, 1, figsize=(_HALF_WIDTH, 4.4), sharex=True, layout="constrained"
+        2, 1, figsize=(HALF_WIDTH, 4.4), sharex=True, layout="constrained"
     )
     is_nested = results and all(isinstance(item, Mapping) for item in results.values())
     curves: dict[Any, Any] = dict(results) if is_nested else {"": results}
@@ -224,17 +232,18 @@ def degree_curves(
         top.errorbar(at, data.gap, data.gap_error, label=name, **style)
         top.plot(data.degrees, data.floor, ls=":", lw=1, color=style["color"])
         bottom.errorbar(at, data.size, data.size_error, label=name, **style)
-    top.plot([], [], ls=":", lw=1, color="grey", label=_FLOOR)
+    top.plot([], [], ls=":", lw=1, color=colour("quiet"), label=_FLOOR)
     top.set_ylabel(f"{render.title(table + '.gap')} (%)")
     top.set_ylim(bottom=0)
     bottom.set(xlabel="Degree", ylabel="Mean set size")
     for ax in (top, bottom):
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        _tidy(ax)
+        tidy(ax)
     legend_below(top, figure)
     return figure
 
 
+@styled
 def ball_curves(
     evaluations: Mapping[str, Runs],
     ax: "Axes | None" = None,
@@ -257,32 +266,33 @@ def ball_curves(
     """
     curves = {name: ball_data(runs, errors) for name, runs in evaluations.items()}
     own = ax is None
-    ax = ax if ax is not None else _new_axes((_HALF_WIDTH, 3.0))
+    ax = ax if ax is not None else _new_axes((HALF_WIDTH, 3.0))
     for i, (name, curve) in enumerate(curves.items()):
         ax.errorbar(curve.radii, curve.gap, curve.error, label=name, **_style(i))
     first = next(iter(curves.values()))  # the noise floor is the same for all methods
-    ax.plot(first.radii, first.floor, ls=":", color="grey", label=_FLOOR)
+    ax.plot(first.radii, first.floor, ls=":", color=colour("quiet"), label=_FLOOR)
     ax.set(xlabel="Radius of the ball", ylabel="CovGap (%)")
     ax.set_ylim(bottom=0)
     if legend:
         legend_below(ax, ax.get_figure(root=True) if own else None)
-    return _tidy(ax)
+    return tidy(ax)
 
 
+@styled
 def legend_below(ax: "Axes", figure: "Figure | None" = None) -> None:
     """Name the methods, then the noise floor, below all axes of a figure, or on the axes."""
     # By default a legend lists lines, such as the noise floor, before error bars.
     handles, labels = ax.get_legend_handles_labels()
     order = sorted(range(len(labels)), key=lambda i: labels[i] == _FLOOR)
     named = [handles[i] for i in order], [labels[i] for i in order]
-    style: dict[str, Any] = {"frameon": False, "fontsize": _SMALL}
     if figure is None:
-        ax.legend(*named, **style)
+        ax.legend(*named)
     else:
         columns = len(order) if sum(map(len, labels)) <= _ROW_OF_NAMES else 2
-        figure.legend(*named, loc="outside lower center", ncols=columns, **style)
+        figure.legend(*named, loc="outside lower center", ncols=columns)
 
 
+@styled
 def trust_against_rank(
     outputs: ModelOutputs, trust: SupportsTrust | Floats, ax: "Axes | None" = None
 ) -> "Axes":
@@ -291,24 +301,27 @@ def trust_against_rank(
 
     values, ranks = Observed(outputs, trust).trust, label_ranks(outputs)
     data = trust_rank_data(values, ranks)
-    ax = ax if ax is not None else _new_axes((_HALF_WIDTH, 2.7))
+    ax = ax if ax is not None else _new_axes((HALF_WIDTH, 2.7))
     rng = np.random.default_rng(0)
     shown = rng.permutation(ranks.size)[:_SHOWN_SAMPLES]
     # Ranks are integers: a little noise keeps the samples from hiding each other.
     spread = ranks[shown] * np.exp(rng.uniform(-0.12, 0.12, size=shown.size))
-    ax.scatter(spread, values[shown], s=3, color="grey", alpha=0.2, lw=0, rasterized=True)
-    ax.fill_between(data.rank, data.lower, data.upper, color=METHODS[0], alpha=0.25, lw=0)
-    ax.plot(data.rank, data.median, "o-", color=METHODS[0], ms=4, label="median and quartiles")
+    ax.scatter(spread, values[shown], s=3, color=colour("quiet"), alpha=0.2, lw=0, rasterized=True)
+    ax.fill_between(data.rank, data.lower, data.upper, color=method_colour(0), alpha=0.25, lw=0)
+    ax.plot(
+        data.rank, data.median, "o-", color=method_colour(0), ms=4, label="median and quartiles"
+    )
     ax.set(xscale="log", yscale="log", ylim=log_ends(values))
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter(NullFormatter())
     ax.set(xlabel="Rank of the true class (log scale)", ylabel="Trust (log scale)")
-    ax.legend(frameon=False, fontsize=_SMALL)
-    return _tidy(ax)
+    ax.legend()
+    return tidy(ax)
 
 
+@styled
 def size_histogram(
     evaluations: Evaluation | Mapping[str, Evaluation], ax: "Axes | None" = None
 ) -> "Axes":
@@ -320,13 +333,14 @@ def size_histogram(
     for i, (name, item) in enumerate(named.items()):
         text = f"{name} (mean {item.sizes.mean:.2f})"
         at = places + width * _offset(i, len(named))
-        ax.bar(at, data.shares[i], width, color=METHODS[i % len(METHODS)], label=text)
-    ax.set_xticks(places, data.labels, rotation=45, ha="right", fontsize=8)
+        ax.bar(at, data.shares[i], width, color=method_colour(i), label=text)
+    ax.set_xticks(places, data.labels, rotation=45, ha="right")
     ax.set(xlabel="Set size", ylabel="Share of sets")
-    ax.legend(frameon=False, fontsize=8)
-    return _tidy(ax)
+    ax.legend()
+    return tidy(ax)
 
 
+@styled
 def coverage_by_group(
     evaluations: Evaluation | Mapping[str, Evaluation],
     table: str,
@@ -361,15 +375,14 @@ def coverage_by_group(
         bars = np.stack([data.coverage - data.lower, data.upper - data.coverage])[:, keep]
         style = {key: value for key, value in _style(i).items() if key not in {"ls", "lw"}}
         ax.errorbar(data.coverage[keep], y, xerr=bars, ls="none", label=name, **style)
-    ax.axvline(1.0 - first.alpha, color="grey", ls="--", lw=1)
+    ax.axvline(1.0 - first.alpha, color=colour("quiet"), ls="--", lw=1)
     texts = [f"{shown.labels[j]} (n={shown.count[j]})" for j in order]
-    ax.set_yticks(range(len(texts)), texts, fontsize=8)
+    ax.set_yticks(range(len(texts)), texts)
     ax.set_ylim(len(texts) - 0.5, -0.5)
     ax.set_xlabel("Coverage")
     if len(named) > 1:
-        style = {"ncols": len(named), "frameon": False, "fontsize": 8}
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), **style)
-    return _tidy(ax)
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(named))
+    return tidy(ax)
 
 
 def _offset(i: int, n: int) -> float:
@@ -380,7 +393,7 @@ def _offset(i: int, n: int) -> float:
 def _style(i: int) -> dict[str, Any]:
     """Colour and marker of the i-th method; the marker alone tells methods apart too."""
     return {
-        "color": METHODS[i % len(METHODS)],
+        "color": method_colour(i),
         "marker": _MARKERS[i % len(_MARKERS)],
         "ms": 3.5,
         "lw": 1.2,
@@ -393,8 +406,3 @@ def _new_axes(size: tuple[float, float]) -> "Axes":
     from matplotlib import pyplot as plt
 
     return plt.subplots(figsize=size, layout="constrained")[1]
-
-
-def _tidy(ax: "Axes") -> "Axes":
-    ax.spines[["top", "right"]].set_visible(False)
-    return ax

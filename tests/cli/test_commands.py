@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 
 import numpy as np
 import pyarrow as pa
@@ -544,3 +545,42 @@ def test_an_evaluation_continues_by_content(run, folder, monkeypatch):
     assert (folder / "test.npz").stat().st_size == before.st_size
     assert run(*arguments).code == 0
     assert len(measured) == 2 + 2
+
+
+@pytest.mark.parametrize(
+    ("options", "chosen"),
+    [
+        ("--method standard", {}),
+        ("--method standard --shift covariate", {"shift": "covariate"}),
+        ("--train train.npz --shift covariate --of features", {"of": "features"}),
+    ],
+)
+def test_calibrate_adapts_to_another_population(options, chosen, run, folder):
+    """Labels of the other samples are not read; the file may have none, or wrong ones."""
+    arrays = dict(np.load("new.npz"))
+    harder = arrays["logits"].max(axis=1) < np.median(arrays["logits"].max(axis=1))
+    part = {key: own if key == "classes" else own[harder] for key, own in arrays.items()}
+    np.savez("other.npz", **part, labels=np.full(harder.sum(), -1))
+    words = ["calibrate", "calibration.npz", "-o", "m.trustsets", "--adapt", "other.npz"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", trustsets.TrustSetsWarning)
+        done = run(*words, *options.split())
+        assert done.code == 0, done.err
+        trust, calibration = None, open_outputs("calibration.npz").read()
+        if "train" in options:
+            train = np.load("train.npz")
+            trust = TrustScore().fit(train["features"], train["classes"][train["labels"]])
+        own = StandardConformal() if trust is None else ConditionalConformal(trust=trust)
+        other = open_outputs("other.npz").without_labels().read()
+        if "covariate" in options:
+            chosen = {"shift": "covariate"} | chosen
+        adapted = own.calibrate(calibration).adapt(other, **chosen)
+        model = trustsets.load("m.trustsets")
+        expected = adapted.predict_set(other).mask
+        np.testing.assert_array_equal(model.predict_set(other).mask, expected)
+        assert run("predict", "m.trustsets", "other.npz", "-o", "s.parquet").code == 0
+    sizes = pq.read_table("s.parquet").column("size").to_pylist()
+    assert sizes == expected.sum(axis=1).tolist()
+    assert (own.predict_set(other).mask != expected).any()
+    done = run(*words[:-1], "calibration.npz.missing", *options.split())
+    assert done.code == 2 and "missing" in done.err

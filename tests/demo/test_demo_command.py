@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def shown(folder):
-    return demo("--task", "digits", "--output", str(folder / "new"))
+    return demo("--task", "digits", "--output", str(folder / "new"), "--details")
 
 
 def test_it_prints_the_comparison_and_where_the_report_is(shown, folder):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from trustsets import ModelOutputs, TrustScore
+from trustsets.cli import demo as command
 from trustsets.demo import MethodResult, TaskResult, compare_methods, simulated_task, story
 from trustsets.demo.comparison import contradicted
 from trustsets.metrics.plain import from_plain, to_plain
@@ -145,6 +146,23 @@ class TestWords:
         np.testing.assert_allclose(said, expected, atol=0.5001)
         assert f"{result.conditional.size:.2f} classes" in story.finding(result)
 
+    def test_the_headline_has_the_numbers_and_admits_what_does_as_well(self, result):
+        first, more = story.headline(result)
+        own = result.methods
+        said = [int(text) for text in re.findall(r"(\d+)%", first + more)]
+        shares = [own[name].contradicted_coverage for name in ("STANDARD", "CONDITIONAL", "NAIVE")]
+        shares += [result.grown_coverage] * (result.conditional.size > result.standard.size)
+        np.testing.assert_allclose(said, 100 * np.array(shares), atol=0.5001)
+        assert f"{result.conditional.size:.2f} classes a set" in more
+        assert "no less" not in story.headline(made_up(0.80, 0.90))[1]
+        assert (
+            "it covers 91%, which is no less"
+            in story.headline(made_up(0.80, 0.90, grown_coverage=0.91))[1]
+        )
+        assert "NAIVE covers 88%, which is no less" in story.headline(made_up(0.80, 0.87))[1]
+        assert "may be noise" in story.headline(made_up(0.80, 0.90, p_value=0.2))[0]
+        assert "no sample" in story.headline(made_up(0.8, 0.9, n_contradicted=0))[0]
+
     def test_higher_coverage_is_told_with_the_size_of_its_sets(self):
         said = story.finding(made_up(0.80, 0.90))
         assert "only 80%" in said and "sets for 90% (NAIVE: 88%)." in said
@@ -191,3 +209,18 @@ class TestWords:
         table = story.rows(made_up(0.80, 0.90))
         there = next(row for row in table if "contradicted" in row[0])
         assert there[1:] == ("[red]80.0%[/]", "[green]88.0%[/]", "[green]90.0%[/]")
+
+
+def test_three_tasks_fit_one_screen(monkeypatch, capsys, tmp_path):
+    """24 lines of 80 columns, whatever the terminal; the longest titles that there are."""
+    monkeypatch.setenv("COLUMNS", "80")
+    titles = ["Handwritten digits", "Functions of Python's standard library", "Simulated long tail"]
+    page = str(tmp_path / "page.html")
+    results = [made_up(0.8, 0.9, title=title, report=page, p_value=0.06) for title in titles]
+    for place, result in enumerate(results):
+        command._show(result, False, first=place == 0)
+    command._close(results)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24
+    assert max(len(line) for line in lines if not line.startswith("  ")) <= 80
+    assert sum(title in "\n".join(lines) for title in titles) == 3

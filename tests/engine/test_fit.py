@@ -161,9 +161,9 @@ def test_a_base_fit_without_proof_starts_again_from_the_program(
     expected = fit_quantiles(phi, scores).thresholds(phi[:9]).values
     honest, calls = fit_module._solve, []
 
-    def failing_once(data: Any, alpha: float, basic: np.ndarray) -> tuple[np.ndarray, int]:
+    def failing_once(data: Any, alpha: float, basic: np.ndarray, size: int | None) -> Any:
         calls.append(basic)
-        return (basic, 0) if len(calls) == 1 else honest(data, alpha, basic)
+        return (basic, 0) if len(calls) == 1 else honest(data, alpha, basic, size)
 
     monkeypatch.setattr(fit_module, "_solve", failing_once)
     model = fit_quantiles(phi, scores)

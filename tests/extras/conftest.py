@@ -176,3 +176,14 @@ def cluster(running_cluster):
     running_cluster.add_node()
     running_cluster.wait_until(lambda: sum(node["Alive"] for node in ray.nodes()) == 2)
     return running_cluster
+
+
+@pytest.fixture
+def one_thread():
+    """Small networks: threads would only wait for each other."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trustsets import APS, ConditionalConformal, InputError, ModelOutputs, TrustScore
+from trustsets import APS, ConditionalConformal, InputError, ModelOutputs, Monitor, TrustScore
 from trustsets.extras.ray import (
     ShardedTrustScore,
     check_answers,
@@ -22,6 +22,7 @@ from trustsets.extras.ray import (
     predict_dataset,
     predict_files,
     read_outputs,
+    watch_dataset,
 )
 from trustsets.files import predict_table
 
@@ -164,6 +165,24 @@ def test_dataset_gives_the_bits_of_one_process(cluster, predictor, inputs, batch
     dataset = predict_dataset(predictor, read_outputs(inputs, part_rows=111), batch_rows=batch_rows)
     found = pa.concat_tables(dataset.iter_batches(batch_format="pyarrow", batch_size=None))
     assert_same(found.sort_by("row"), in_one_process(predictor, inputs))
+
+
+def test_a_pipeline_watches_and_predicts_on_its_way(cluster, predictor, inputs, tmp_path):
+    labels = np.random.default_rng(3).integers(0, CLASSES, sum(ROWS))
+
+    def with_labels(batch):
+        return batch.append_column("labels", pa.array(labels[batch["row"].to_numpy()]))
+
+    dataset = read_outputs(inputs, part_rows=250).map_batches(with_labels, batch_format="pyarrow")
+    watched = watch_dataset(predictor, dataset, tmp_path / "watch.trustsets", batch_rows=400)
+    sets = predict_dataset(predictor, watched).iter_batches(batch_format="pyarrow", batch_size=None)
+    expected = in_one_process(predictor, inputs)
+    assert_same(pa.concat_tables(sets).sort_by("row"), expected)
+    found = Monitor.load(tmp_path / "watch.trustsets", predictor).verdict()
+    names = predictor.classes_[labels].tolist()
+    covered = sum(name in own for name, own in zip(names, expected["set"].to_pylist(), strict=True))
+    assert found.samples == found.labelled == sum(ROWS)
+    assert found.parts[0].covered == covered
 
 
 def test_a_killed_worker_and_a_killed_node_change_nothing(cluster, training, inputs, tmp_path):

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from torch import nn
 from trustsets import APS, InputError
 from trustsets._common import storage
 from trustsets.extras import shards as shards_module
-from trustsets.extras.forward import Batch, Runner, Tap, run_ahead, use_half
+from trustsets.extras.batches import Batch
+from trustsets.extras.forward import Runner, Tap, run_ahead, use_half
 from trustsets.extras.torch import extract_outputs
 
 
@@ -156,6 +158,66 @@ def test_a_layer_used_twice_counts_where_it_was_used_last():
     model, batches = seeded(Twice), vectors(n_classes=4)
     _, features = direct(model, lambda x: torch.tanh(model.same(x)), batches)
     np.testing.assert_array_equal(extract_outputs(model, batches).features, features)
+
+
+class Tokens(nn.Module):
+    """Returns features of tokens, as Hugging Face models do."""
+
+    def forward(self, x):
+        return {"last_hidden_state": torch.sin(x[:, :, None] + torch.arange(6)), "other": None}
+
+
+class Wrapped(nn.Module):
+    """Modules with tokens inside of one another; the last to end are those of the model."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = Tokens(), nn.Linear(6, 3)
+
+    def forward(self, x):
+        tokens = 2 * self.inner(x)["last_hidden_state"]
+        return {"logits": self.head(tokens[:, 0]), "last_hidden_state": tokens}
+
+
+def test_tokens_are_those_of_the_outermost_module():
+    model, batches = seeded(Wrapped), vectors()
+    x = torch.cat([own for own, _ in batches])
+    tokens = model(x)["last_hidden_state"].detach()
+    for layer, features, expected in [
+        (None, "cls", tokens[:, 0]),
+        (None, "mean", tokens.mean(1)),
+        (None, "last token", tokens[:, -1]),
+        (None, None, tokens[:, 0]),
+        (None, "pre_logits", tokens[:, 0]),
+        ("inner", "mean", tokens.mean(1) / 2),
+        ("inner", "flatten", tokens.flatten(1) / 2),
+        ("inner", lambda output: output["last_hidden_state"][:, 1], tokens[:, 1] / 2),
+        (None, lambda output: output["last_hidden_state"][:, 1], tokens[:, 1]),
+    ]:
+        for wrap in (lambda own: own, nn.DataParallel):
+            found = extract_outputs(wrap(model), batches, layer, features=features).features
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert hooks_of(model) == [0] * 3
+    for arguments, words in [
+        ({"layer": "inner"}, "several vectors a sample"),
+        ({"layer": "inner", "features": "pre_logits"}, "leave layer= out"),
+        ({"layer": "inner", "features": "pool"}, 'features="mean"'),
+        ({"layer": "inner", "features": len}, "must be one array with 7 rows"),
+        ({"layer": "other"}, "is no module of the model, and no name of an output"),
+        ({"features": "avg"}, "features must be one of"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            extract_outputs(model, batches, **arguments)
+    assert hooks_of(model) == [0] * 3
+
+
+def test_logits_are_found_in_tuples_and_objects():
+    batches = vectors()
+    plain = extract_outputs(seeded(lambda: Returns(lambda z: z)), batches)
+    outputs = namedtuple("Outputs", "loss logits")
+    for change in (lambda z: (z, z * 2), lambda z: outputs(None, z), lambda z: {"logits": z}):
+        found = extract_outputs(seeded(lambda change=change: Returns(change)), batches)
+        np.testing.assert_array_equal(found.logits, plain.logits)
 
 
 def test_batches_come_in_every_documented_form():
@@ -318,8 +380,8 @@ def test_bad_input_is_named():
         ((model, [(x, y), x]), "labels with some batches and not with others"),
         ((model, [x, (x, y)]), "labels with some batches and not with others"),
         ((model, [(x, y[:3])]), r"labels of a batch must have shape \(7,\), one per input"),
-        ((model, [(x, y, y)]), "got inputs of type tuple"),
-        ((model, [{"image": x}]), r"needs one of \('inputs', 'pixel_values'\); got \['image'\]"),
+        ((model, [(x, y, y)]), r"3 items, \(Tensor \(7, 4\), .* such as inputs=0, labels=1"),
+        ((model, [{"a": x, "b": x}]), r"has \['a', 'b'\], and the model takes .* named \['x'\]"),
         ((model, [x.numpy()]), "got inputs of type ndarray"),
         ((model, [x[:0]]), "at least one row"),
         ((net, images(), "avgpol"), r"near names are \['avgpool'"),

@@ -1,6 +1,7 @@
 """Monitors on simulated streams: what they count, when they alarm, and what they survive."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from worlds import FirstFeature, calibrated, draw
 
@@ -16,6 +17,8 @@ from trustsets import (
     evaluate,
 )
 from trustsets._common import storage
+from trustsets.monitor.runs import watch_table
+from trustsets.monitor.samples import fitting_half
 
 
 @pytest.fixture
@@ -160,8 +163,8 @@ def test_too_many_that_wait_are_given_up_the_oldest_first(rng):
 def test_restarts_change_nothing(rng, tmp_path):
     samples, predictor = with_trust(rng)
     batches = [draw(rng, 90, "all" if i > 3 else None) for i in range(6)]
-    whole = Monitor(predictor, reference=samples)
-    restarted = Monitor(predictor, reference=samples)
+    whole = Monitor(predictor, reference=samples, conditional=True)
+    restarted = Monitor(predictor, reference=samples, conditional=True)
     for i, batch in enumerate(batches):
         whole.observe(batch, ids=np.arange(90) + 90 * i)
         restarted.save(tmp_path / "state.trustsets")
@@ -169,6 +172,55 @@ def test_restarts_change_nothing(rng, tmp_path):
         restarted.observe(batch, ids=np.arange(90) + 90 * i)
     assert state_of(restarted) == state_of(whole)
     assert restarted.verdict() == whole.verdict()
+
+
+def test_p_values_come_from_a_calibration_without_the_samples_that_are_ranked(rng, tmp_path):
+    samples, predictor = with_trust(rng)
+    monitor, new = Monitor(predictor, reference=samples, conditional=True), draw(rng, 50)
+    halves = fitting_half(400, 0)
+    own = ConditionalConformal(basis=predictor.basis, trust=FirstFeature())
+    own.calibrate(samples.take(halves))
+    alphas = [0.05, 0.1, 0.2]
+    found = monitor._ranking.predict_p(new, alphas)
+    np.testing.assert_array_equal(found, own.predict_p(new, alphas))
+    assert len(monitor._state.slices[0].bag) == np.sum(~halves)
+    monitor.save(tmp_path / "state.trustsets")
+    again = Monitor.load(tmp_path / "state.trustsets", predictor)
+    np.testing.assert_array_equal(again._ranking.predict_p(new, alphas), found)
+    assert predictor.state_.n == 400
+
+
+def test_scores_are_ranked_where_p_values_cannot_be(rng):
+    samples, predictor = with_trust(rng)
+    for other in (
+        Monitor(predictor, reference=samples),
+        Monitor(predictor, reference=draw(rng, 400), conditional=True),
+        Monitor(predictor, alpha=0.009, reference=samples, conditional=True),
+        Monitor(calibrated(rng)[1], reference=samples, conditional=True),
+        Monitor(predictor, conditional=True),
+    ):
+        assert other._ranking is None
+        assert other.observe(draw(rng, 50)).verdict().labelled == 50
+
+
+def test_an_arrow_table_is_a_batch_and_counts_once(rng, tmp_path):
+    samples, predictor = with_trust(rng)
+    new, state = draw(rng, 120), tmp_path / "watch.trustsets"
+    table = pa.table(
+        {
+            "id": np.arange(120).astype(str),
+            "logits": list(new.logits),
+            "features": list(new.features),
+            "labels": new.labels,
+        }
+    )
+    parts = [table.slice(0, 70), table.slice(70), table.drop_columns("labels").slice(0, 0)]
+    for part in [*parts, parts[1]]:
+        assert watch_table(predictor, part, state, reference=samples) is part
+    found = Monitor.load(state, predictor).verdict()
+    assert (found.samples, found.labelled, found.batches) == (120, 120, 2)
+    sets = predictor.predict_set(new, alpha=0.1)
+    assert found.parts[0].covered == sets.covers(new.labels).sum()
 
 
 def test_batches_do_not_matter(rng):
@@ -261,9 +313,10 @@ def test_false_alarms_are_as_rare_as_stated_with_new_calibrations():
     alarms, streams = 0, 60
     for seed in range(streams):
         rng = np.random.default_rng(seed)
-        samples, predictor = calibrated(rng, 100)
+        samples, predictor = with_trust(rng, 100) if seed % 4 == 1 else calibrated(rng, 100)
         reference = samples if seed % 2 else None
-        monitor = Monitor(predictor, reference=reference, false_alarm=0.2, random_state=seed)
+        given = {"false_alarm": 0.2, "random_state": seed, "conditional": True}
+        monitor = Monitor(predictor, reference=reference, **given)
         for _ in range(2):
             monitor.observe(draw(rng, 300))
         alarms += monitor.verdict().alarm

@@ -7,8 +7,10 @@ from trustsets import (
     APS,
     ConditionalConformal,
     Confidence,
+    Groups,
     InputError,
     ModelOutputs,
+    MondrianConformal,
     Polynomial,
     StandardConformal,
     plan,
@@ -16,6 +18,7 @@ from trustsets import (
 from trustsets.planning import Plan, simulate
 from trustsets.planning.law import CoverageLaw
 from trustsets.planning.result import plot_data
+from trustsets.planning.simulation import _summarise
 
 
 def test_rows_are_those_of_the_shares():
@@ -93,6 +96,46 @@ def test_calibrations_on_own_samples_have_the_spread_of_the_law():
     np.testing.assert_allclose(curve.coverage, 0.9, atol=4 * exact.max() / np.sqrt(100) + 0.01)
     promised = CoverageLaw(0.1).probability(curve.sizes, 0.03)
     np.testing.assert_allclose(curve.reached, promised, atol=0.11)
+
+
+def two_sites(n):
+    """A classifier that is worse at one of two sites; one class is rare."""
+    rng = np.random.default_rng(1)
+    site = rng.choice(["north", "south"], size=n)
+    logits = 3.0 * rng.normal(size=(n, 4))
+    true = logits * np.where(site == "south", 0.3, 1.0)[:, None] - [0.0, 0.0, 0.0, 9.0]
+    labels = (true + rng.gumbel(size=(n, 4))).argmax(axis=1)
+    labels[0] = 3
+    return ModelOutputs(logits=logits, labels=labels, groups={"site": site})
+
+
+def test_groups_and_classes_have_curves_of_their_own():
+    outputs, score = two_sites(1500), APS(own_mass="random")
+    own = MondrianConformal(by=Groups("site"), score=score, allow_empty=True)
+    curve = simulate(own, outputs, 0.1, 0.04, sizes=[200], repeats=150)
+    assert curve.parts[:3] == ("site = north", "site = south", "class 0")
+    # Half of the 200 samples are of each site, whose threshold is its own.
+    np.testing.assert_allclose(curve.part_spread[0, :2], np.sqrt(0.1 * 0.9 / 102), rtol=0.25)
+    np.testing.assert_allclose(curve.part_coverage[0, :2], 0.9, atol=0.015)
+    promised = CoverageLaw(0.1).probability(np.array([100, 100]), 0.04)
+    np.testing.assert_allclose(curve.part_reached[0, :2], promised, atol=0.12)
+    same = StandardConformal(score=score, allow_empty=True)
+    found = plan(outputs=outputs, predictor=same, repeats=5)
+    north, south = found.simulated("site = north")[0], found.simulated("site = south")[0]
+    assert north > 0.92 and south < 0.88
+    frame = found.to_frame().set_index("part")
+    assert frame.loc["site = south", "simulated"] == south
+    assert frame.loc["all samples", "simulated"] == found.curve.coverage[-1]
+    assert "served worst" in found.summary()
+    assert len(found.plot().get_legend_handles_labels()[1]) == 7
+
+
+def test_a_class_that_was_never_tested_has_no_curve():
+    covered, tested = np.array([[[3.0, 0.0]] * 2]), np.array([[[4.0, 0.0]] * 2])
+    mean, spread, reached = _summarise(covered, tested, 0.25, 0.1)
+    assert mean[0, 0] == 0.75 and np.isnan(mean[0, 1])
+    assert spread[0, 0] == 0.0 and np.isnan(spread[0, 1])
+    assert reached[0, 0] == 1.0 and np.isnan(reached[0, 1])
 
 
 def test_simulation_leaves_the_predictor_alone_and_repeats_itself():

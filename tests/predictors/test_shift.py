@@ -25,7 +25,7 @@ from trustsets import (
 from trustsets._common.quantiles import conformal_quantile
 from trustsets.predictors import RankCalibratedConformal
 from trustsets.predictors.shares import ClassShares, estimate_shares
-from trustsets.predictors.shift import weighted_quantiles
+from trustsets.predictors.weighted import weighted_quantiles
 
 OLD, NEW = np.array([0.55, 0.3, 0.15]), np.array([0.1, 0.3, 0.6])
 RANKS = Polynomial(2, (Confidence("rank"),))

@@ -12,6 +12,7 @@ from report_cases import CLASSES, cell, rounded
 from trustsets.metrics import Evaluation
 from trustsets.metrics.colours import shade
 from trustsets.report import write_report
+from trustsets.report.content import too_few
 
 # Inside the margins of the style sheet, in CSS pixels.
 A4_WIDTH = 688
@@ -25,7 +26,9 @@ def expected_tip(table, i):
         return "<0.001" if value < 0.001 else rounded(value, 3)
 
     return {
-        "Coverage": f"{rounded(100 * table.coverage[i], 1)}%",
+        "Coverage": f"{table.covered[i]} of {table.count[i]}, too few"
+        if too_few(table, 0.9)[i]
+        else f"{rounded(100 * table.coverage[i], 1)}%",
         "95% interval": f"{rounded(100 * table.lower[i], 1)}–{rounded(100 * table.upper[i], 1)}",
         "Samples": f"{table.count[i]:,}",
         "Mean set size": rounded(table.mean_size[i], 2),
@@ -84,6 +87,7 @@ def test_hover_shows_the_numbers_of_the_bin(browser, case, method, name):
 def test_cells_say_coverage_colour_and_significance(browser, case):
     result = case.results["planted"]
     table = result.tables["conf_trust"]
+    few = too_few(table, 0.9)
     for i in range(table.count.size):
         selector = json.dumps(cell("planted", i))
         text, low, colour, label = browser.evaluate(
@@ -92,14 +96,16 @@ def test_cells_say_coverage_colour_and_significance(browser, case):
             " getComputedStyle(c).backgroundColor.match(/\\d+/g).map(Number),"
             " c.getAttribute('aria-label')]; })()"
         )
-        assert text == rounded(100 * table.coverage[i], 0)
         assert low == (table.holm[i] <= 0.05)
-        if table.few[i]:
+        if few[i]:
+            ends = [rounded(100 * end[i], 0) for end in (table.lower, table.upper)]
+            assert text == "–".join(ends) and "too few" in label
             assert colour == [0, 0, 0, 0]  # hatched, and no colour
         else:
-            assert np.sign(colour[1] - colour[0]) == np.sign(table.coverage[i] - 0.9)
+            assert text == rounded(100 * table.coverage[i], 0)
+            assert np.sign(colour[2] - colour[0]) == np.sign(table.coverage[i] - 0.9)
+            assert f"Coverage {rounded(100 * table.coverage[i], 1)}%" in label
         assert label.startswith(table.labels[i])
-        assert f"Coverage {rounded(100 * table.coverage[i], 1)}%" in label
 
 
 def test_a_screenshot_shows_the_cells_in_their_colours(browser, case, tmp_path):
@@ -107,13 +113,13 @@ def test_a_screenshot_shows_the_cells_in_their_colours(browser, case, tmp_path):
     pixels = (255 * image.imread(tmp_path / "page.png")[..., :3]).round().astype(int)
     assert pixels.shape[1] == 1280
     table = case.results["planted"].tables["conf_trust"]
-    for i in np.flatnonzero(~table.few):
+    for i in np.flatnonzero(~too_few(table, 0.9)):
         left, top = browser.evaluate(
             f"(() => {{ const r = document.querySelector({json.dumps(cell('planted', i))})"
             ".getBoundingClientRect(); return [r.x + scrollX, r.y + scrollY]; })()"
         )
         seen = "#" + "".join(f"{part:02x}" for part in pixels[int(top) + 5, int(left) + 5])
-        assert seen == shade(float(table.coverage[i]), 0.9).plain
+        assert seen == shade(float(table.coverage[i]), 0.9).light
 
 
 def test_keyboard_reaches_moves_lists_and_returns(browser, case):
@@ -259,21 +265,59 @@ def test_dark_follows_the_system_and_the_button_and_never_prints(browser, page):
     assert luminance(browser) > 200
 
 
-def test_colour_blind_safe_colours_on_demand(browser, case):
-    worst = int(case.results["planted"].tables["conf_trust"].coverage.argmin())
+def test_dark_pages_have_cells_of_their_own_colours(browser, page, case):
+    table = case.results["planted"].tables["conf_trust"]
+    worst = int(np.argmin(np.where(too_few(table, 0.9), 1.0, table.coverage)))
     of = f"document.querySelector({json.dumps(cell('planted', worst))})"
-    colour = f"getComputedStyle({of}).backgroundColor"
-    before = browser.evaluate(colour)
-    browser.click("#colours")
-    after = browser.evaluate(colour)
-    assert before != after
-    red, green, blue = (int(part) for part in after[4:-1].split(","))
-    assert red > green > blue  # vermilion, not red
-    browser.click("#colours")
-    assert browser.evaluate(colour) == before
+    colour = f"getComputedStyle({of}).backgroundColor.match(/\\d+/g).map(Number)"
+    expected = shade(float(table.coverage[worst]), 0.9)
+    for scheme, code in (("light", expected.light), ("dark", expected.dark)):
+        browser.open(page, prefers_color_scheme=scheme)
+        assert browser.evaluate(colour) == [int(code[i : i + 2], 16) for i in (1, 3, 5)]
 
 
-@pytest.mark.parametrize("width", [400, 800, 1280])
+def test_terms_are_explained_where_they_stand(browser):
+    """By pointer, by key and by touch; every link leads to an explanation."""
+    links = browser.evaluate(
+        "[...document.querySelectorAll('.term')].map(a => [a.getAttribute('href'),"
+        " a.getAttribute('aria-describedby')])"
+    )
+    assert len({href for href, _ in links}) >= 8
+    for href, about in links:
+        assert browser.evaluate(f"document.querySelector('{href} dd').id") == about
+    term = '#methods .term[href="#term-floor"], #methods .term[href="#term-gap"]'
+    browser.hover(term)
+    said = [browser.text(f"#term-gap {part}") for part in ("dt", "dd")]
+    assert browser.text("#tip").splitlines() == said
+    browser.hover("h1")
+    assert browser.evaluate("document.getElementById('tip').hidden")
+    browser.evaluate(f"document.querySelector('{term}').focus()")
+    assert "Mean distance" in browser.text("#tip")
+    browser.press("Escape")
+    assert browser.evaluate("document.getElementById('tip').hidden")
+    browser.click(term)
+    assert not browser.evaluate("document.getElementById('tip').hidden")
+    assert browser.evaluate("location.hash") == ""
+
+
+def test_the_table_of_methods_is_a_list_on_a_phone(browser):
+    browser.resize(375, 812)
+    shown = browser.evaluate(
+        "[...document.querySelectorAll('#methods tr:not(.group)')].filter(e => e.offsetParent)"
+        ".map(row => [row.querySelector('th').getBoundingClientRect().bottom,"
+        " ...[...row.querySelectorAll('td')].map(e => e.getBoundingClientRect())"
+        ".map(r => [r.top, r.right])])"
+    )
+    assert len(shown) > 5
+    for head, *cells in shown:
+        tops = [top for top, _ in cells]
+        assert head <= tops[0] < tops[1] and max(right for _, right in cells) <= 375
+    name = "getComputedStyle(document.querySelector('#methods tbody td'), '::before').content"
+    assert browser.evaluate(name) == '"standard"'
+    assert browser.evaluate("document.querySelector('#methods .scroll').scrollWidth") <= 375
+
+
+@pytest.mark.parametrize("width", [375, 800, 1280])
 def test_the_page_never_scrolls_sideways(browser, width):
     browser.resize(width, 800)
     assert browser.evaluate("document.documentElement.scrollWidth") <= width

@@ -27,6 +27,7 @@ from trustsets.report.content import bin_lists, divisions, glance
 from trustsets.report.verdict import _in_order, verdict
 
 VOID = {"meta", "input"}
+ENDS = ["reading", "made"]
 
 
 class Outline(HTMLParser):
@@ -62,7 +63,6 @@ def test_sections_come_in_the_order_of_reading(page):
     assert len(set(outline.ids)) == len(outline.ids)
     assert outline.sections == [
         "verdict",
-        "guarantee",
         "methods",
         "maps",
         "gaps",
@@ -72,7 +72,9 @@ def test_sections_come_in_the_order_of_reading(page):
         "bins-3",
         "balls",
         "other",
+        "guarantee",
         "reading",
+        "made",
     ]
 
 
@@ -80,10 +82,10 @@ def test_what_the_data_lack_is_left_out(case):
     sets = case.sets["standard"]
     result = evaluate(sets, bare(case.outputs), metrics=["class"])
     text = render_report(result)
-    assert Outline(text).sections == ["verdict", "methods", "gaps", "sizes", "bins-1", "reading"]
+    assert Outline(text).sections == ["verdict", "methods", "gaps", "sizes", "bins-1", *ENDS]
     assert "this method" in text
     nothing = render_report(evaluate(sets, bare(case.outputs), metrics=[]))
-    assert Outline(nothing).sections == ["verdict", "methods", "sizes", "reading"]
+    assert Outline(nothing).sections == ["verdict", "methods", "sizes", *ENDS]
 
 
 def test_page_names_no_address_on_a_network(page):
@@ -279,22 +281,42 @@ def test_rare_classes_are_summed_up_with_their_noise_floors(case):
     assert "Macro coverage" not in dict(glance({"m": result}, ["conf_frequency"])[1].rows)
 
 
-def test_cells_of_few_samples_are_marked(case):
+def is_few(table, i):
+    """Whether a bin says too little for a number: few samples, or a wide interval on the target."""
+    wide = table.upper[i] - table.lower[i] > 0.3 and table.lower[i] <= 0.9 <= table.upper[i]
+    return table.count[i] < 10 or wide
+
+
+def test_tiny_cells_show_an_interval_and_no_number(case):
     result = case.results["standard"]
     maps = {item.name: item.heatmaps[0] for item in divisions({"m": result})}
+    seen = set()
     for name, heatmap in maps.items():
         table = result.tables[name]
-        cells = [cell for _, row in heatmap.rows for cell in row if cell.bin is not None]
-        assert {cell.bin for cell in cells if "few" in cell.mark} == set(
-            np.flatnonzero(table.count < 10).tolist()
-        )
-    few = evaluate(case.sets["standard"][:40], case.outputs.take(slice(0, 40)), metrics=["class"])
-    (listed,) = bin_lists({"m": few})
-    marks = {name: cells[1].mark for name, cells in listed.rows}
-    counts = dict(zip(few.tables["class"].labels, few.tables["class"].count, strict=True))
-    assert {name for name, mark in marks.items() if "few" in mark} == {
-        name for name, count in counts.items() if count < 10
-    }
+        for cell in (cell for _, row in heatmap.rows for cell in row if cell.bin is not None):
+            few = is_few(table, cell.bin)
+            seen.add((few, bool(table.count[cell.bin] < 10)))
+            assert ("few" in cell.mark) == few == ("–" in cell.text)
+    assert seen == {(True, True), (True, False), (False, False)}
+
+
+def test_tables_of_tiny_bins_show_intervals_and_come_last(case):
+    small = evaluate(case.sets["standard"][:60], case.outputs.take(slice(0, 60)), metrics=["class"])
+    table = small.tables["class"]
+    (listed,) = bin_lists({"m": small})
+    kinds = []
+    for name, cells in listed.rows:
+        i, own = table.labels.index(name), cells[1]
+        kinds.append(own.value is None)
+        if is_few(table, i):
+            ends = f"{100 * table.lower[i]:.1f}–{100 * table.upper[i]:.1f}%"
+            assert (own.value, own.text, own.note) == (None, ends, "too few samples")
+        else:
+            assert own.text == f"{100 * table.coverage[i]:.1f}%"
+    assert kinds == sorted(kinds) and len(set(kinds)) == 2
+    rows = dict(row for group in glance({"m": small}, ["class"]) for row in group.rows)
+    ((text, note),) = rows["Lowest coverage"]
+    assert "–" in text and "too few samples" in note
 
 
 def test_bins_over_three_axes_and_crossings_are_listed(case):
@@ -365,7 +387,7 @@ def test_text_in_cells_can_be_read():
 
     for coverage in np.linspace(0.0, 1.0, 101):
         found = shade(float(coverage), 0.9)
-        for back, ink in ((found.plain, found.plain_ink), (found.safe, found.safe_ink)):
+        for back, ink in ((found.light, found.light_ink), (found.dark, found.dark_ink)):
             text = 1.0 if ink == "#fff" else 0.0
             high, low = sorted((luminance(back), text), reverse=True)
             assert (high + 0.05) / (low + 0.05) >= 4.5

@@ -19,6 +19,7 @@ from trustsets import (
 )
 from trustsets.metrics.colours import shade
 from trustsets.report.alphas import page_alphas
+from trustsets.report.content import too_few
 
 OWN, RANGE = 0.1, "#alpha-range"
 ALPHAS = page_alphas(OWN)
@@ -101,8 +102,8 @@ def shown_cells(browser, method, table):
     return browser.evaluate(
         f"[...document.querySelectorAll({json.dumps(grid + ' td[data-bin]')})]"
         ".sort((a, b) => a.dataset.bin - b.dataset.bin)"
-        ".map(c => [c.innerText, c.style.getPropertyValue('--plain').trim(),"
-        " c.style.getPropertyValue('--safe-ink').trim(), c.ariaLabel])"
+        ".map(c => [c.innerText, c.style.getPropertyValue('--light').trim(),"
+        " c.style.getPropertyValue('--dark-ink').trim(), c.ariaLabel])"
     )
 
 
@@ -121,12 +122,17 @@ def test_numbers_follow_the_keys_and_equal_those_of_python(browser, made, alpha)
         ]
         for name in ("conf_trust", "conf_rank"):
             table = made.results[method].tables[name]
-            for i, (text, plain, ink, label) in enumerate(shown_cells(browser, method, name)):
+            few = too_few(table, 1.0 - OWN)
+            for i, (text, light, ink, label) in enumerate(shown_cells(browser, method, name)):
                 share = hit[table.cells == i].mean()
-                assert text == rounded(100 * share, 0)
+                if few[i]:
+                    assert (text == "few") == (alpha != OWN)
+                    assert f"of {table.count[i]}, too few" in label
+                else:
+                    assert text == rounded(100 * share, 0)
+                    assert f"Coverage {rounded(100 * share, 1)}%" in label
                 colours = shade(float(share), 1.0 - alpha)
-                assert (plain, ink) == (colours.plain, colours.safe_ink)
-                assert f"Coverage {rounded(100 * share, 1)}%" in label
+                assert (light, ink) == (colours.light, colours.dark_ink)
                 mean = rounded(sizes[table.cells == i].mean(), 2)
                 assert f"Mean set size {mean}" in label
                 assert ("interval" in label) == (alpha == OWN)
@@ -188,7 +194,7 @@ def test_a_method_without_predictor_stays(browser, made):
 
 def rows_shown(browser):
     return browser.evaluate(
-        "[...document.querySelectorAll('.samples:not([hidden]) tbody tr')]"
+        "[...document.querySelectorAll('.samples:not([hidden]) tbody tr:not(.why)')]"
         ".map(r => [...r.cells].map(c => c.textContent))"
     )
 

@@ -27,6 +27,7 @@ class Stream(IntEnum):
     BASIS_FOLDS = 7
     CALIBRATION_TIES = 8
     PREDICTION_TIES = 9
+    SHIFT_FOLDS = 10
     MONITOR_TIES = 20
     MONITOR_PARTS = 21
 

@@ -21,7 +21,7 @@ from trustsets.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from trustsets.files.calibration import Recipe
+    from trustsets.files.calibration import Adaptation, Recipe
 
 __all__ = ["calibrate"]
 
@@ -30,7 +30,7 @@ ScoreName = Literal["aps", "raps", "saps", "topk", "softmax", "margin"]
 # Typer takes no lists of literals.
 BasisName = StrEnum("BasisName", ["polynomial", "bins", "groups", "components", "intercept"])
 StatisticName = StrEnum("StatisticName", ["confidence", "trust", "entropy", "margin"])
-_METHOD, _SCORE = "Method", "Score"
+_METHOD, _SCORE, _ADAPT = "Method", "Score", "Another population"
 
 
 @dataclass(frozen=True)
@@ -194,6 +194,39 @@ class RecipeOptions:
         return Recipe(**chosen)
 
 
+@dataclass(frozen=True)
+class AdaptOptions:
+    """Options that say which other population the predictor is for."""
+
+    adapt: Annotated[
+        Path | None,
+        option("FILE", "Outputs of the samples to predict, without labels.", panel=_ADAPT),
+    ] = None
+    shift: Annotated[
+        Literal["label", "covariate"],
+        option(
+            "WHAT",
+            "What is different: the shares of the classes (label), or the inputs (covariate).",
+            panel=_ADAPT,
+        ),
+    ] = "label"
+    of: Annotated[
+        Literal["statistics", "features"],
+        option(
+            "WHAT",
+            "What tells other inputs apart: statistics (confidence, trust and those of the method) "
+            "or features.",
+            panel=_ADAPT,
+        ),
+    ] = "statistics"
+
+    def adaptation(self) -> "Adaptation | None":
+        """What `trustsets.files.calibration` takes."""
+        from trustsets.files.calibration import Adaptation
+
+        return None if self.adapt is None else Adaptation(self.adapt, self.shift, self.of)
+
+
 Output = Annotated[Path, option("MODEL", "Where to save it (.trustsets).", "--output", "-o")]
 Train = Annotated[
     Path | None,
@@ -225,6 +258,7 @@ def calibrate(
     label_column: LabelColumn = None,
     *,
     options: RecipeOptions,
+    population: AdaptOptions,
     table: TableOptions,
 ) -> None:
     """Learn thresholds from labelled samples the classifier was not trained on.
@@ -250,6 +284,7 @@ def calibrate(
         tuning=tuning,
         classes=classes,
         neighbour=neighbour,
+        adaptation=population.adaptation(),
         columns=table.columns(label_column),
         record=record,
     )

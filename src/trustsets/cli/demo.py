@@ -31,6 +31,9 @@ def demo(
     output: Annotated[
         Path, option("FOLDER", "Where to write the reports.", "--output", "-o")
     ] = Path("trustsets-demo"),
+    details: Annotated[
+        bool, option(None, "Print the data and a table of each task too.", "--details")
+    ] = False,
     seed: Seed = 0,
 ) -> None:
     """See what the methods do, offline, in a minute or two.
@@ -51,7 +54,7 @@ def demo(
     for place, name in enumerate(names, start=1):
         result = _run(str(name), f"{place}/{len(names)} {name}", output, seed)
         if not console.settings.json:
-            _show(result, first=place == 1)
+            _show(result, details, first=place == 1)
         results.append(result)
     if console.settings.json:
         from trustsets.metrics.plain import to_plain
@@ -75,24 +78,30 @@ def _run(name: str, prefix: str, folder: Path, seed: int) -> "TaskResult":
     )
 
 
-def _show(result: "TaskResult", first: bool) -> None:
+def _show(result: "TaskResult", details: bool, first: bool) -> None:
     from trustsets.demo import story
 
     if first:
         console.print_text("")
-        console.print_text(story.introduction(result.alpha))
-    console.print_text("")
+        say = story.introduction if details else story.opening
+        console.print_text(say(result.alpha))
+        console.print_text("")
+    if not details:
+        head, more = story.headline(result)
+        console.print_text(head, style="bold")
+        console.print_text(more)
+        return
     console.print_text(result.title, style="bold")
     console.print_text(story.setting(result))
     console.print_table(("", *result.methods), story.rows(result))
     console.print_text(story.finding(result), style="cyan")
+    console.print_text("")
 
 
 def _close(results: "list[TaskResult]") -> None:
     from trustsets.demo import story
 
     console.print_text("")
-    console.print_text(story.take_away(results), style="bold")
-    console.print_text("")
-    console.print_text("Reports, to open in a browser:")
+    console.print_text(story.take_away(results), style="cyan")
+    console.print_text("Reports, to open in a browser (--details prints tables here):")
     console.print_lines([f"  {Path(result.report).resolve()}" for result in results])

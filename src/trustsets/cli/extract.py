@@ -1,4 +1,4 @@
-"""``trustsets extract``: inputs to model outputs, through a PyTorch model."""
+"""``trustsets extract``: inputs to model outputs, through a PyTorch or ONNX model."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +21,22 @@ class ExtractionOptions:
         str | None,
         option(
             "NAME",
-            "Module whose outputs are the features. Default: the input of the last linear layer.",
+            "Module or output that gives the features. Default: the input of the last linear "
+            "layer.",
+        ),
+    ] = None
+    features: Annotated[
+        str | None,
+        option(
+            "POLICY",
+            "One vector of many: cls, mean, 'last token', pool or flatten.",
         ),
     ] = None
     transform: Annotated[
         str | None,
         option(
-            "MODULE:FUNCTION", "Turns a PIL image into a tensor. Default: colours between 0 and 1."
+            "MODULE:FUNCTION",
+            "Turns a PIL image into a tensor or array. Default: colours between 0 and 1.",
         ),
     ] = None
     classes: Classes = None
@@ -39,7 +48,8 @@ Model = Annotated[
     str,
     argument(
         "MODEL",
-        "MODULE:FUNCTION that returns the torch model; the module may lie in the current folder.",
+        "MODULE:FUNCTION that returns the torch model; the module may lie in the current folder. "
+        "Or an .onnx file.",
     ),
 ]
 Inputs = Annotated[
@@ -47,7 +57,7 @@ Inputs = Annotated[
     argument(
         "INPUTS",
         "A folder of images, one subfolder a class; or a file with the arrays "
-        "'inputs' and, if known, 'labels'.",
+        "'inputs' and, if known, 'labels'; or an .npy file of inputs.",
     ),
 ]
 Output = Annotated[
@@ -64,24 +74,18 @@ Output = Annotated[
 def extract(
     context: typer.Context, model: Model, inputs: Inputs, output: Output, options: ExtractionOptions
 ) -> None:
-    """Run a PyTorch model and keep its logits, features and labels.
+    """Run a PyTorch or ONNX model and keep its logits, features and labels.
 
-    Needs torch. MODEL runs your own code, so name only what you trust; no file
-    is ever unpickled. If it is interrupted, run the same command again: it
-    continues where it stopped.
+    Needs torch, or onnxruntime. MODULE:FUNCTION runs your own code, so name only
+    what you trust; no file is ever unpickled. If it is interrupted, run the same
+    command again: it continues where it stopped.
 
     Example:
 
       trustsets extract my_model:build photos/ -o held_out.npz
     """
-    try:
-        from trustsets.extras.extraction import extract_file
-    except ImportError as error:
-        from trustsets.errors import InputError
+    from trustsets.extras.extraction import extract_file
 
-        raise InputError(
-            f'extract needs torch, which is not installed ({error}). Install "trustsets[torch]".'
-        ) from error
     record = resolved(context)
     bar = False if console.settings.quiet else None
     with console.resumable():

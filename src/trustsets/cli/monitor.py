@@ -1,7 +1,7 @@
 """``trustsets monitor``: has coverage broken, and where."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -62,29 +62,18 @@ def monitor(
 
       trustsets monitor model.trustsets new.parquet --state watch.trustsets
     """
+    from dataclasses import fields
     from datetime import UTC, datetime
 
     from trustsets.monitor.runs import Step, watch_file
 
     record = resolved(context)
-    step = Step(
-        model=model,
-        state=state,
-        outputs=outputs,
-        labels=labels,
-        reference=reference,
-        alpha=alpha,
-        false_alarm=false_alarm,
-        history=history,
-        metrics=metrics,
-        page=page,
-        batch=batch,
-        time=datetime.now(UTC).isoformat(timespec="seconds") if time is None else time,
-        groups=tuple(group or ()),
-        in_order=in_order,
-        columns=table.columns(label_column),
-    )
-    found, is_new = watch_file(step)
+    # Options that every command has are in the context, too.
+    given: dict[str, Any] = {own.name: context.params.get(own.name) for own in fields(Step)}
+    given["groups"] = tuple(group or ())
+    given["columns"] = table.columns(label_column)
+    given["time"] = datetime.now(UTC).isoformat(timespec="seconds") if time is None else time
+    found, is_new = watch_file(Step(**given))
     if (outputs or labels) and not is_new:
         console.say("This batch was counted before.")
     if console.settings.json:

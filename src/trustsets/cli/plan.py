@@ -75,23 +75,22 @@ def plan(
     if simulate is not None and outputs is None:
         raise InputError("--simulate needs OUTPUTS, labelled samples to calibrate copies on.")
     record = resolved(context)
-    given: dict[str, Any] = {
-        "n": samples,
-        "groups": _shares(share or ()),
-        "functions": functions,
-        "penalty": penalty,
-        "gap": gap,
-        "repeats": repeats,
-        "progress": partial(console.progress, "Calibrations"),
-    }
+    names = ("functions", "penalty", "gap", "repeats")
+    given: dict[str, Any] = {name: context.params[name] for name in names}
+    given |= {"n": samples, "groups": _shares(share or ())}
     if outputs is not None:
         given |= _read(outputs, simulate, group or (), table.columns(label_column))
-    found = make(alpha, within, probability, **given)
+    progress = partial(console.progress, "Calibrations")
+    found = make(alpha, within, probability, progress=progress, **given)
     if output is not None:
         _draw(found, output)
     if console.settings.json:
         console.print_json(record | found.to_dict())
-        return
+    else:
+        _print(found, output)
+
+
+def _print(found: "Plan", output: Path | None) -> None:
     for line in found.summary().splitlines():
         console.print_text(line)
         console.print_text("")
@@ -147,6 +146,14 @@ def _range(row: "PlanRow") -> str:
     return "full sets" if row.lower == 1.0 else f"{row.lower:.3f} to {row.upper:.3f}"
 
 
+def _simulated(found: "Plan", part: str) -> list[str]:
+    """Coverage of a part in the simulation, if there was one."""
+    if found.curve is None:
+        return []
+    coverage, spread, _ = found.simulated(part)
+    return [f"{coverage:.3f} +- {spread:.3f}" if spread >= 0.0 else "none tested"]
+
+
 def _print_rows(found: "Plan") -> None:
     from rich.markup import escape
 
@@ -160,10 +167,13 @@ def _print_rows(found: "Plan") -> None:
             "" if row.present is None else f"{row.present:,}",
             _range(row),
             f"{row.test_in_all:,}",
+            *_simulated(found, row.part),
         ]
         for row in (first, *hardest)
     ]
     header = ["Part", "Needed", "In all", "Present", "Coverage with these", "Test samples in all"]
+    if found.curve is not None:
+        header.append(f"Simulated with {found.curve.sizes[-1]:,}")
     console.print_table(header, rows)
     if len(rest) > len(hardest):
         console.say(

@@ -38,8 +38,10 @@ def report(
 ) -> None:
     """Write one self-contained HTML page to click through and to print.
 
-    It takes what 'trustsets evaluate' takes, and shows a verdict in
-    words, heatmaps of coverage, the worst classes, groups and samples.
+    It takes what 'trustsets evaluate' takes, and says in plain words what was
+    promised, whether it was kept, for whom not and what to do. Then come
+    heatmaps of coverage, the worst classes, groups and samples, and why the
+    worst samples of models have their sets.
 
     Example:
 

@@ -5,7 +5,16 @@ from collections.abc import Sequence
 from trustsets.demo.results import MethodResult, TaskResult
 from trustsets.report.text import fixed, percent, range_of
 
-__all__ = ["falls_short", "finding", "introduction", "rows", "setting", "take_away"]
+__all__ = [
+    "falls_short",
+    "finding",
+    "headline",
+    "introduction",
+    "opening",
+    "rows",
+    "setting",
+    "take_away",
+]
 
 _SIGNIFICANCE = 0.05
 
@@ -20,6 +29,37 @@ def introduction(alpha: float) -> str:
         "classifier is at least 50% confident, but the most similar training sample is of "
         "another class."
     )
+
+
+def opening(alpha: float) -> str:
+    """What is compared, in a question."""
+    return (
+        f"Do prediction sets contain the true class for {percent(1.0 - alpha, 0)} of samples, even "
+        "where the classifier is sure but the most similar training sample is of another class "
+        "(contradicted samples)? Of these:"
+    )
+
+
+def headline(result: TaskResult) -> tuple[str, str]:
+    """One task in a sentence, and what NAIVE and larger STANDARD sets would do there."""
+    if not result.n_contradicted:
+        return f"{result.title}: no sample is contradicted.", ""
+    own = {name: item.contradicted_coverage for name, item in result.methods.items()}
+    shares = {name: percent(share, 0) for name, share in own.items()}
+    first = (
+        f"{result.title}: STANDARD covers {shares['STANDARD']}, CONDITIONAL {shares['CONDITIONAL']}"
+    )
+    if result.p_value >= _SIGNIFICANCE:
+        first += " (may be noise)"
+    as_well = ", which is no less" if own["NAIVE"] >= own["CONDITIONAL"] else ""
+    sizes = [fixed(item.size, 2) for item in (result.conditional, result.standard)]
+    text = f"NAIVE covers {shares['NAIVE']}{as_well}. CONDITIONAL has {sizes[0]} classes a set, "
+    text += f"STANDARD {sizes[1]}"
+    if result.conditional.size <= result.standard.size:
+        return f"{first}.", f"{text}."
+    enough = ", which is no less" if result.grown_coverage >= own["CONDITIONAL"] else ""
+    grown = f"enlarged to that size, it covers {percent(result.grown_coverage, 0)}{enough}"
+    return f"{first}.", f"{text}; {grown}."
 
 
 def setting(result: TaskResult) -> str:

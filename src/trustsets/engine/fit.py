@@ -24,6 +24,8 @@ GROWTH, BIG_GROWTH = 1.5, 8.0
 """Growth of the active set when points changed side, and when it is not known which are missing."""
 LEVERAGE_FACTOR = 20
 """Points of largest leverage that are always active, in units of the rank."""
+CHANGED_FACTOR = 60
+"""Active points of a problem that changed a little, in units of its rank and of the changes."""
 INDEPENDENT_TOL = 1e-8
 """A row depends on those chosen before it if its part outside them is below this share."""
 PROGRAM_SIZE = 200_000
@@ -51,19 +53,30 @@ def fit_vertex(problem: Problem, start: IntArray | None = None) -> Vertex:
     return vertex
 
 
-def refit_vertex(problem: Problem, basic: IntArray) -> Vertex:
-    """Solve from the optimal vertex of the same points at another alpha, by its basic points."""
-    return _solve_and_certify(problem_points(problem), problem.alpha, basic, 0)
+def refit_vertex(problem: Problem, basic: IntArray, n_changed: int | None = None) -> Vertex:
+    """Solve from the basic points of an optimal vertex of nearly the same problem.
+
+    That is one of another alpha or, if `n_changed` is given, one to which so many points came, or
+    from which they went.
+    """
+    rank, size = problem.whitening.rank, None
+    if n_changed is not None:
+        size = CHANGED_FACTOR * (rank + n_changed)
+    return _solve_and_certify(problem_points(problem), problem.alpha, basic, 0, size)
 
 
-def _solve_and_certify(data: PointSet, alpha: float, basic: IntArray, pivots: int) -> Vertex:
-    basic, more = _solve(data, alpha, basic)
+def _solve_and_certify(
+    data: PointSet, alpha: float, basic: IntArray, pivots: int, size: int | None = None
+) -> Vertex:
+    basic, more = _solve(data, alpha, basic, size)
     return certify(data, alpha, np.sort(basic), data.linear(), pivots + more)
 
 
-def _solve(data: PointSet, alpha: float, basic: IntArray) -> tuple[IntArray, int]:
+def _solve(
+    data: PointSet, alpha: float, basic: IntArray, size: int | None = None
+) -> tuple[IntArray, int]:
     """Basic points of the last vertex that active sets lead to from `basic`, and the pivots."""
-    fit = _BaseFit(data, alpha, basic)
+    fit = _BaseFit(data, alpha, basic, size)
     fit.run()
     return fit.found, fit.pivots
 
@@ -71,11 +84,15 @@ def _solve(data: PointSet, alpha: float, basic: IntArray) -> tuple[IntArray, int
 class _BaseFit(ActiveSet):
     """The base problem by active sets, which begin around the vertex of the `basic` points."""
 
-    def __init__(self, data: PointSet, alpha: float, basic: IntArray) -> None:
+    def __init__(
+        self, data: PointSet, alpha: float, basic: IntArray, size: int | None = None
+    ) -> None:
         n_points, rank = data.rows.shape
         self.data, self.alpha, self.basic, self.found = data, alpha, basic, basic
         self.linear = data.linear()
         self.size = n_points if n_points <= CORE_SIZE else _reduced_size(n_points, rank)
+        if size is not None:
+            self.size = min(self.size, size)
         self.always = high_leverage(data.norms, rank)
         self.residuals = self.new_residuals = self._residuals()
         self.pivots = 0

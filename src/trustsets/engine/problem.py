@@ -5,6 +5,7 @@ make every solver end; docs/engine.md says why ("Ties and rounding").
 """
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +16,16 @@ from trustsets.engine.kernels import compensated_sum
 from trustsets.engine.reading import read_alphas, read_matrix, read_scores
 from trustsets.engine.whitening import Whitening, fit_whitening
 
-__all__ = ["Problem", "build_problem", "coarsen", "scan_keys"]
+__all__ = [
+    "Problem",
+    "WhitenedRows",
+    "assemble_problem",
+    "build_problem",
+    "centred_scores",
+    "coarsen",
+    "scan_keys",
+    "score_scale",
+]
 
 RESOLUTION = 2.0**-38
 """Scores closer than this share of the score scale (about 4e-12) count as equal: residuals carry
@@ -69,6 +79,13 @@ class Problem:
     exponent : int
         The largest score lies between ``2 ** (exponent - 1)`` and ``2 ** exponent``. Powers of two
         change no digit of a score, so thresholds scale with scores bit for bit.
+    constant : (rank,) array
+        Coefficients of the function nearest to the constant 1.
+    has_constants : bool
+        Whether the function class contains constants.
+    drift : float
+        Bound on the distance of the eigenvalues of ``Q'Q / n`` from 1: more than zero if the
+        whitening was fitted to other data.
     whitening : Whitening
         The map that made `rows`.
     """
@@ -87,6 +104,9 @@ class Problem:
     linear: FloatArray
     score_scale: float
     exponent: int
+    constant: FloatArray
+    has_constants: bool
+    drift: float
     whitening: Whitening
 
 
@@ -102,47 +122,85 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Proble
     matrix = read_matrix(phi, "phi_calib")
     values = read_scores(scores, len(matrix))
     given = read_alphas(alpha, len(matrix), "row of phi_calib")
-    # The mean of equal numbers may differ from them in the last bit.
-    one_alpha = float(np.clip(given.mean(), given.min(), given.max()))
-    exponent = int(np.frexp(np.abs(values).max())[1])
-    values = np.ldexp(values, -exponent)
-    first, copies, point = distinct_points(matrix, values)
-    tilts = np.broadcast_to(one_alpha - given, point.shape)
-    tilt = np.asarray(np.bincount(point, tilts), dtype=np.float64)
-    if len(first) < len(values):
-        matrix, values = matrix[first], values[first]
+    points = distinct_points(matrix, np.ldexp(values, -_exponent(values)))
+    if len(points[0]) < len(values):
+        matrix = matrix[points[0]]
     whitening = fit_whitening(matrix)
     rows = whitening.apply(matrix)
-    scale = _score_scale(_centre(values, rows), copies, float(given.min()))
-    values = _merge_close(values, RESOLUTION * scale)
+    constant = rows.T @ np.ones(len(rows)) / len(rows)
+    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    whitened = WhitenedRows(whitening, rows, norms, constant, 0.0)
+    return assemble_problem(whitened, points, values, given)
+
+
+class WhitenedRows(NamedTuple):
+    """Rows of the different points, with the `Problem` fields that belong to them."""
+
+    whitening: Whitening
+    rows: FloatArray
+    norms: FloatArray
+    constant: FloatArray
+    drift: float
+
+
+def assemble_problem(
+    whitened: WhitenedRows,
+    points: tuple[IntArray, FloatArray, IntArray],
+    scores: FloatArray,
+    alphas: FloatArray,
+) -> Problem:
+    """Break ties between scores, and compute what else follows from whitened rows.
+
+    Parameters
+    ----------
+    whitened
+    points
+        First row number, copies, and number of each row's point, as from `distinct_points`.
+    scores : (n_rows,) array
+        Of all rows, as they came.
+    alphas : array of shape () or (n_rows,)
+    """
+    whitening, rows, norms, constant, drift = whitened
+    first, copies, point = points
+    # The mean of equal numbers may differ from them in the last bit.
+    alpha = float(np.clip(alphas.mean(), alphas.min(), alphas.max()))
+    tilt = np.zeros(len(first))
+    if alphas.ndim:
+        tilt = np.asarray(np.bincount(point, alpha - alphas), dtype=np.float64)
+    exponent = _exponent(scores)
+    values = np.ldexp(scores[first], -exponent)
+    known = _distinct(values)
+    has_constants = bool(np.abs(rows @ constant - 1.0).max() <= CONSTANT_TOL)
+    centre = _most_frequent(*known) if has_constants else 0.0
+    scale = score_scale(values - centre, copies, float(alphas.min()))
+    merged, centred, nudges = _general_position(known, RESOLUTION, scale, has_constants)
     return Problem(
         rows=rows,
-        norms=np.sqrt(np.einsum("ij,ij->i", rows, rows)),
-        scores=values,
-        centred_scores=_centre(values, rows),
-        nudges=_break_ties(values, scale),
+        norms=norms,
+        scores=merged,
+        centred_scores=centred,
+        nudges=nudges,
         copies=copies,
         first=first,
         point=point,
-        alpha=one_alpha,
-        alphas=given if given.ndim else None,
+        alpha=alpha,
+        alphas=alphas if alphas.ndim else None,
         tilt=tilt,
         linear=compensated_sum(rows, tilt) if tilt.any() else np.zeros(whitening.rank),
         score_scale=scale,
         exponent=exponent,
+        constant=constant,
+        has_constants=has_constants,
+        drift=drift,
         whitening=whitening,
     )
 
 
 def coarsen(problem: Problem, resolution: float) -> Problem:
     """Return the problem with scores closer than `resolution` (of the scale) rounded up."""
-    scores = _merge_close(problem.scores, resolution * problem.score_scale)
-    return replace(
-        problem,
-        scores=scores,
-        centred_scores=_centre(scores, problem.rows),
-        nudges=_break_ties(scores, problem.score_scale),
-    )
+    given = resolution, problem.score_scale, problem.has_constants
+    scores, centred, nudges = _general_position(_distinct(problem.scores), *given)
+    return replace(problem, scores=scores, centred_scores=centred, nudges=nudges)
 
 
 def scan_keys(residuals: FloatArray, norms: FloatArray) -> FloatArray:
@@ -152,48 +210,67 @@ def scan_keys(residuals: FloatArray, norms: FloatArray) -> FloatArray:
     return out
 
 
-def _centre(scores: FloatArray, rows: FloatArray) -> FloatArray:
+def _exponent(scores: FloatArray) -> int:
+    return int(np.frexp(np.abs(scores).max())[1])
+
+
+def _distinct(scores: FloatArray) -> tuple[FloatArray, IntArray]:
+    """Different scores, increasing, and the number of each score among them.
+
+    As `np.unique` does, but in linear time where the scores are sorted, or nearly so.
+    """
+    order = np.argsort(scores, kind="stable")
+    ordered = scores[order]
+    is_new = np.append(True, ordered[1:] != ordered[:-1])
+    group = np.empty(len(scores), np.int64)
+    group[order] = np.cumsum(is_new) - 1
+    return ordered[is_new], group
+
+
+def _most_frequent(values: FloatArray, group: IntArray) -> float:
+    return float(values[np.argmax(np.bincount(group))])
+
+
+def centred_scores(scores: FloatArray, has_constants: bool) -> FloatArray:
     """Subtract the most frequent score if the class contains constants, which moves all fits."""
-    constant = rows.T @ np.ones(len(rows)) / len(rows)
-    if np.abs(rows @ constant - 1.0).max() > CONSTANT_TOL:
-        return scores
-    values, counts = np.unique(scores, return_counts=True)
-    return np.asarray(scores - values[np.argmax(counts)])
+    return scores - _most_frequent(*_distinct(scores)) if has_constants else scores
 
 
-def _score_scale(centred: FloatArray, copies: FloatArray, alpha: float) -> float:
+def score_scale(centred: FloatArray, copies: FloatArray, alpha: float) -> float:
     """Size of the largest centred scores; a few outliers do not count.
 
     Rounding errors of residuals are relative to this size. The typical score would be a poor
     measure: for a classifier that is nearly always right, the fit lies among few large scores.
     """
     size = np.abs(centred)
+    largest, wanted = float(size.max()), (1.0 - 0.25 * alpha) * copies.sum()
+    if copies[WIDEST_RANGE * size < largest].sum() < wanted:
+        # The typical score is large enough, whichever it is.
+        return largest or 1.0
     order = np.argsort(size)
-    passed = np.cumsum(copies[order])
-    typical = size[order[np.searchsorted(passed, (1.0 - 0.25 * alpha) * passed[-1])]]
-    return float(min(size.max(), WIDEST_RANGE * typical or np.inf)) or 1.0
+    typical = size[order[np.searchsorted(np.cumsum(copies[order]), wanted)]]
+    return float(min(largest, WIDEST_RANGE * typical or np.inf)) or 1.0
 
 
-def _merge_close(scores: FloatArray, resolution: float) -> FloatArray:
-    """Make scores that follow each other more closely than `resolution` equal to their largest.
+def _general_position(
+    known: tuple[FloatArray, IntArray], resolution: float, scale: float, has_constants: bool
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Scores without close ones, the same centred, and nudges that break ties; from `_distinct`.
 
-    No score gets smaller, so thresholds can only grow, and coverage is kept.
+    Scores that follow each other more closely than `resolution * scale` become equal to their
+    largest: no score gets smaller, so thresholds can only grow, and coverage is kept. Then every
+    score has a fixed random nudge, less than half the gap to the next score. Equal scores become
+    distinct, different scores keep their order, and no nudge exceeds `PERTURBATION * scale`.
+    Nudges depend on the row number only, never on a test point.
     """
-    values, group = np.unique(scores, return_inverse=True)
-    last = np.flatnonzero(np.append(np.diff(values) > resolution, True))
-    return np.asarray(values[last[np.searchsorted(last, np.arange(len(values)))]][group])
-
-
-def _break_ties(scores: FloatArray, scale: float) -> FloatArray:
-    """Give every score a fixed random nudge, less than half the gap to the next score.
-
-    Equal scores become distinct, different scores keep their order, and no change exceeds
-    `PERTURBATION * scale`. The amounts depend on the row number only, never on a test point.
-    """
-    values, group = np.unique(scores, return_inverse=True)
+    values, group = known
+    is_last = np.append(np.diff(values) > resolution * scale, True)
+    values, group = values[is_last], (np.cumsum(is_last) - is_last)[group]
     gaps = np.append(np.diff(values), np.inf)
     largest = np.minimum(PERTURBATION * scale, 0.5 * gaps)
-    return np.asarray(largest[group] * _uniform_hash(len(scores)))
+    merged = values[group]
+    centre = _most_frequent(values, group) if has_constants else 0.0
+    return merged, merged - centre, largest[group] * _uniform_hash(len(group))
 
 
 def _uniform_hash(count: int) -> FloatArray:

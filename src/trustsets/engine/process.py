@@ -23,10 +23,10 @@ from trustsets.engine.problem import (
     RESOLUTION,
     WIDEST_RANGE,
     Problem,
-    _centre,
-    _score_scale,
     build_problem,
+    centred_scores,
     coarsen,
+    score_scale,
 )
 from trustsets.engine.result import Thresholds
 from trustsets.engine.vertex import Certificate, Vertex, certify
@@ -198,12 +198,12 @@ def _problems(phi: ArrayLike, scores: ArrayLike, alphas: FloatArray) -> Iterator
     given = np.asarray(scores, dtype=np.float64)
     first = build_problem(phi, given, float(alphas[0]))
     values = np.ldexp(given[first.first], -first.exponent)
-    centred, known = _centre(values, first.rows), {first.score_scale: first}
+    centred, known = centred_scores(values, first.has_constants), {first.score_scale: first}
     sizes = np.abs(centred)
     largest = sizes.max()
     is_same = WIDEST_RANGE * sizes.min(initial=largest, where=sizes > 0.0) >= largest
     for alpha in alphas.tolist():
-        scale = first.score_scale if is_same else _score_scale(centred, first.copies, alpha)
+        scale = first.score_scale if is_same else score_scale(centred, first.copies, alpha)
         if scale not in known:
             known[scale] = coarsen(replace(first, scores=values, score_scale=scale), RESOLUTION)
         yield replace(known[scale], alpha=alpha)

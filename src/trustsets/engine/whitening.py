@@ -12,6 +12,10 @@ RANK_TOL = 1e-12
 """A column whose part outside the others is smaller than this share of the largest is dependent."""
 UNSEEN_TOL = 1e-9
 """A test row whose part outside the calibration row space exceeds this share of it is unseen."""
+RELATION_TOL = 2.0**-44
+"""Rows whose dependent columns are this near to their relation change nothing about it."""
+CLEAR = 8.0
+"""A whitening is used for changed data if all ranks are clear by this factor."""
 SPLITTER = 2.0**27 + 1.0
 """Veltkamp's constant: splits a double in two halves whose products are exact."""
 
@@ -67,6 +71,20 @@ class Whitening:
         out = np.zeros(len(phi))
         _relation_gaps(phi, self.scale, self.independent, self.dependent, self.relation, out)
         return out
+
+    def fits(self, phi: FloatArray) -> bool:
+        """Whether a whitening fitted with these rows, too, would have the same independent columns.
+
+        It says no where that is not certain.
+        """
+        scaled = phi * self.scale
+        terms = scaled[:, self.independent]
+        gaps = np.abs(scaled[:, self.dependent] - terms @ self.relation)
+        sizes = np.abs(scaled[:, self.dependent]) + np.abs(terms) @ np.abs(self.relation)
+        # The transform is the inverse of the R factor, so are the entries of its diagonal.
+        diagonal = np.abs(np.diagonal(self.transform))
+        is_clear = diagonal.min(initial=1.0) > CLEAR * RANK_TOL * diagonal.max(initial=1.0)
+        return self.seen == 0.0 and bool(is_clear and np.all(gaps <= RELATION_TOL * sizes))
 
 
 def fit_whitening(phi: FloatArray) -> Whitening:

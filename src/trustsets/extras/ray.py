@@ -30,15 +30,24 @@ from trustsets.extras.ray_work import (
     predict_batch,
     read_piece,
     share,
+    watch_batch,
     write_piece,
 )
 from trustsets.files.part_folder import PartFolder
 from trustsets.files.paths import Snapshot, file_identity
 from trustsets.files.prediction import DEFAULT_MEMORY, PredictionSummary, open_for_prediction
 from trustsets.files.source import open_outputs
+from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor
 
-__all__ = ["ShardedTrustScore", "connected", "predict_dataset", "predict_files", "read_outputs"]
+__all__ = [
+    "ShardedTrustScore",
+    "connected",
+    "predict_dataset",
+    "predict_files",
+    "read_outputs",
+    "watch_dataset",
+]
 
 PART_ROWS = 1 << 16
 """Rows of one piece of work, and of one part of the result."""
@@ -90,6 +99,47 @@ def predict_dataset(
         batch_format="pyarrow",
         fn_kwargs={"work": work},
         num_cpus=cpus,
+    )
+
+
+def watch_dataset(
+    predictor: Predictor,
+    dataset: Any,
+    state: StrPath,
+    *,
+    alpha: float = 0.1,
+    false_alarm: float = 0.05,
+    reference: ModelOutputs | None = None,
+    batch_rows: int = BATCH_ROWS,
+) -> Any:
+    """Take all batches of a Ray dataset into a monitor on their way; the same dataset comes out.
+
+    Nothing runs before the result is consumed. Batches are taken one at a time, and a batch that
+    Ray repeats counts once. Read the state afterwards with
+    ``Monitor.load(state, predictor).verdict()``.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        Calibrated.
+    dataset : ray.data.Dataset
+        Columns as in `trustsets.monitor.runs.watch_table`.
+    state : path
+        File of the monitor, on a file system that all machines share; made if it does not exist.
+    alpha, false_alarm, reference
+        As in `Monitor`, for a new state.
+    batch_rows : int
+        Rows of a batch.
+    """
+    check_alphas(alpha)
+    work = Work(share(predictor, alpha), float(alpha))
+    given = {"false_alarm": false_alarm, "reference": reference}
+    return dataset.map_batches(
+        watch_batch,
+        batch_size=batch_rows,
+        batch_format="pyarrow",
+        fn_kwargs={"work": work, "state": str(Path(state).absolute()), "given": given},
+        concurrency=1,
     )
 
 

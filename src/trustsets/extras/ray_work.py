@@ -19,6 +19,7 @@ from trustsets.files.part_folder import PartWriter
 from trustsets.files.prediction import DEFAULT_MEMORY, BlockPredictor, PredictionSummary
 from trustsets.files.source import OutputsFile, open_outputs
 from trustsets.files.tables import predict_table
+from trustsets.monitor.runs import watch_table
 from trustsets.predictors import Predictor
 
 if TYPE_CHECKING:
@@ -116,6 +117,11 @@ def cut(opened: Iterator[OutputsFile], part_rows: int) -> Iterator[Piece]:
 def predict_batch(batch: "pa.Table", work: Work) -> "pa.Table":
     """Sets of a batch of a dataset."""
     return predict_table(_fetch(work.predictor), batch, work.alpha, ids=work.ids)
+
+
+def watch_batch(batch: "pa.Table", work: Work, state: str, given: dict[str, Any]) -> "pa.Table":
+    """Take a batch of a dataset into a monitor, and pass it on."""
+    return watch_table(_fetch(work.predictor), batch, state, alpha=work.alpha, **given)
 
 
 def read_piece(batch: "pa.Table", work: Work) -> "pa.Table":

@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Literal, final
 
@@ -225,6 +225,29 @@ class Recipe:
         return reduce(operator.add, (makers[name]() for name in names))
 
 
+@final
+@dataclass(frozen=True)
+class Adaptation:
+    """Another population to predict for: a file of unlabelled outputs, and what is different.
+
+    `shift` and `of` are as in `Predictor.adapt`.
+    """
+
+    outputs: StrPath
+    shift: str = "label"
+    of: str = "statistics"
+
+    def apply(
+        self, predictor: Predictor, calibration: ModelOutputs, columns: TableColumns = PLAIN
+    ) -> Predictor:
+        """Adapt a predictor that was calibrated on these samples."""
+        # Labels that a table calls by another name are left out, too.
+        source = open_outputs(self.outputs, columns=replace(columns, label=None)).without_labels()
+        source = _of_same_classes(source, calibration)
+        _check_memory(source)
+        return predictor.adapt(source.read(), shift=self.shift, of=self.of)
+
+
 def calibrate_file(
     outputs: StrPath,
     result: StrPath,
@@ -234,6 +257,7 @@ def calibrate_file(
     tuning: StrPath | None = None,
     classes: StrPath | None = None,
     neighbour: int = 1,
+    adaptation: Adaptation | None = None,
     columns: TableColumns = PLAIN,
     record: dict[str, Any] | None = None,
 ) -> Predictor:
@@ -255,12 +279,15 @@ def calibrate_file(
         Class names; see `read_classes`.
     neighbour : int
         The trust score measures the distance to the N-th nearest neighbour of a class; this is N.
+    adaptation : Adaptation, optional
+        Another population than that of the labelled outputs, which the predictor is for.
     columns : TableColumns, optional
         Which columns of tables hold what.
     record : dict, optional
         Options to store with the predictor.
     """
     inputs = [outputs, train, tuning, classes]
+    inputs += [] if adaptation is None else [adaptation.outputs]
     target = check_output(result, (".trustsets",), inputs)
     before = Snapshot(*inputs)
     names = None if classes is None else read_classes(classes)
@@ -272,7 +299,9 @@ def calibrate_file(
     other = None
     if tuning is not None:
         other = load_tuning(tuning, recipe.groups, names, calibration, columns)
-    predictor = recipe.build(trust).calibrate(calibration, tuning=other)
+    predictor: Predictor = recipe.build(trust).calibrate(calibration, tuning=other)
+    if adaptation is not None:
+        predictor = adaptation.apply(predictor, calibration, columns)
     before.check()
     storage.write(target, predictor, record)
     return predictor
@@ -283,11 +312,15 @@ def load_labelled(source: OutputsFile, purpose: str) -> ModelOutputs:
     if source.roles.labels is None:
         raise InputError(
             f"{source.path}: there is no array 'labels', and {purpose} needs the true classes. "
-            "Add them."
+            "Add them, or name their column (--label-column)."
         )
+    _check_memory(source)
+    return source.read()
+
+
+def _check_memory(source: OutputsFile) -> None:
     # Once as they are, once in float64 for scores, and the sets.
     check_fits(source.path, len(source) * (2 * source.row_bytes + 9 * source.n_classes))
-    return source.read()
 
 
 def load_tuning(
@@ -299,15 +332,20 @@ def load_tuning(
 ) -> ModelOutputs:
     """Tuning samples, which must be of the same classes in the same order."""
     source = open_outputs(path, groups=groups, classes=names, columns=columns)
+    return load_labelled(_of_same_classes(source, calibration), "tuning")
+
+
+def _of_same_classes(source: OutputsFile, calibration: ModelOutputs) -> OutputsFile:
+    """Outputs of the same classes in the same order, or without names."""
     own = source.classes
     if own is None:
-        source = source.with_classes(calibration.classes)
-    elif not np.array_equal(own, calibration.classes):
+        return source.with_classes(calibration.classes)
+    if not np.array_equal(own, calibration.classes):
         raise InputError(
-            f"{path}: its classes are not those of the calibration samples, or in another order. "
-            "Use outputs of the same classifier."
+            f"{source.path}: its classes are not those of the calibration samples, or in another "
+            "order. Use outputs of the same classifier."
         )
-    return load_labelled(source, "tuning")
+    return source
 
 
 def fit_trust(
@@ -326,8 +364,8 @@ def fit_trust(
     if calibration.features is None:
         raise InputError(
             f"{source.path}: there is no array 'features', which the trust score needs. Save the "
-            "embeddings with the logits, or condition on confidence alone (--statistic "
-            "confidence)."
+            "embeddings with the logits, name their columns (--feature-columns), or condition on "
+            "confidence alone (--statistic confidence)."
         )
     features, labels = read_training(train, calibration.classes, columns)
     if features.shape[1] != calibration.features.shape[1]:

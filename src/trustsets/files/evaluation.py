@@ -211,7 +211,8 @@ def report_files(
                 "Outputs": str(comparison.outputs),
                 OPTIONS_FACT: json.dumps(record or {"command": "report", "options": {}}),
             },
-            predictors=test.predictors if slider else None,
+            predictors=test.predictors,
+            slider=slider,
         )
         advance(1)
     return found

@@ -55,12 +55,14 @@ def npz_columns(path: Path) -> dict[str, Column]:
 
 def folder_columns(path: Path) -> dict[str, Column]:
     """Arrays of a folder of `.npy` files by name."""
-    found: dict[str, Column] = {}
-    for file in sorted(path.glob("*.npy")):
-        with plain_file(file).open("rb") as stream:
-            header = _read_header(stream, file.stat().st_size, f"{file}: array {file.stem!r}")
-        found[file.stem] = _PlainColumn(file, file.stem, header, header.length)
-    return found
+    return {file.stem: npy_column(file) for file in sorted(path.glob("*.npy"))}
+
+
+def npy_column(file: Path) -> Column:
+    """The array of an `.npy` file."""
+    with plain_file(file).open("rb") as stream:
+        header = _read_header(stream, file.stat().st_size, f"{file}: array {file.stem!r}")
+    return _PlainColumn(file, file.stem, header, header.length)
 
 
 def _member_column(path: Path, archive: zipfile.ZipFile, item: zipfile.ZipInfo) -> Column:

@@ -2,20 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from trustsets._common.atomic import atomic_path
 from trustsets._version import __version__
-from trustsets.metrics.colours import METHODS
 from trustsets.monitor.history import read_history
 from trustsets.monitor.verdict import Verdict
 from trustsets.report.charts import ticks
+from trustsets.report.styles import page_styles
 from trustsets.report.text import percent
 
 __all__ = ["Chart", "write_page"]
@@ -44,11 +42,6 @@ class Chart:
 def write_page(path: Path, history: Path, verdict: Verdict) -> None:
     """Draw the history of a monitor."""
     rows = read_history(history).to_pylist()
-    folder = resources.files("trustsets.report") / "templates"
-    css = {
-        name: Markup((folder / f"{name}.css").read_text(encoding="utf-8"))
-        for name in ("report", "dark")
-    }
     page = (
         _environment()
         .get_template("monitor.html")
@@ -57,9 +50,8 @@ def write_page(path: Path, history: Path, verdict: Verdict) -> None:
             sentences=verdict.summary().splitlines(),
             charts=_charts(rows, verdict),
             percent=percent,
-            method_colours=METHODS,
             version=__version__,
-            css=css,
+            css=page_styles(),
         )
     )
     with atomic_path(path) as temporary:

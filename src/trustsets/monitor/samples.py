@@ -1,6 +1,7 @@
 """What a monitor measures of samples, and keeps of those whose labels come later."""
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Self, final
 
@@ -11,7 +12,7 @@ from trustsets._common.arrays import Array, Codes, Floats, texts_of, to_numpy
 from trustsets._common.draws import Stream, row_uniforms
 from trustsets._common.storage import require, require_numbers, storable
 from trustsets.basis import Bins, FittedBins
-from trustsets.errors import InputError
+from trustsets.errors import InputError, TrustSetsError
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor
 from trustsets.statistics import Confidence, Observed, Trust
@@ -21,11 +22,13 @@ __all__ = [
     "Samples",
     "calibration_part",
     "check_ids",
+    "class_scores",
     "fit_regions",
     "known_trust",
     "measure",
     "region_names",
     "stored_scores",
+    "without_ranked",
 ]
 
 # Bins of Conf, and of Trust within each.
@@ -37,6 +40,9 @@ _COMPONENTS = 10
 _DIRECTIONS = 3
 _SMALLEST_VARIANCE = 1e-12
 _LARGEST_TRUST = 1e300
+# Tests look at the largest share alpha of scores, so p-values need to be fine near alpha only. In
+# units of alpha; as many fits as a predictor keeps.
+_ALPHAS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 
 
 @final
@@ -111,21 +117,48 @@ class Samples:
         )
 
 
+def class_scores(
+    predictor: Predictor, ranking: Predictor | None, outputs: ModelOutputs, alpha: float, trust: Any
+) -> Floats:
+    """What new samples are ranked by, shape (m, K): it is larger where a class agrees less.
+
+    Any such number that does not depend on the samples that new ones are ranked among keeps the
+    tests of a monitor exact. It is the score or, if there is a predictor for it, minus the p-value.
+    """
+    if ranking is None:
+        return predictor.state_.scoring(predictor.score).matrix(outputs)
+    return -ranking.predict_p(outputs, alpha * np.array(_ALPHAS), trust=trust)
+
+
+def without_ranked(
+    predictor: Predictor, ranked: ModelOutputs, trust: Floats | None, alpha: float
+) -> Predictor | None:
+    """A copy of the predictor, calibrated without the `ranked` samples, for `class_scores`.
+
+    None if its p-values would have the order of the scores, if too few samples were left, or if
+    the ranked samples are not among those of the calibration.
+    """
+    learned, n = predictor.state_.learned, predictor.state_.n
+    if learned.conditions_on is None or learned.smallest_alpha * n > alpha * (n - len(ranked)):
+        return None
+    try:
+        return copy(predictor).forget(ranked, trust=trust)
+    except TrustSetsError:
+        return None
+
+
 def measure(
     predictor: Predictor,
+    ranking: Predictor | None,
     outputs: ModelOutputs,
     alpha: float,
     regions: FittedBins,
     ids: Array,
     trust: Floats | None,
 ) -> Samples:
-    """Predict sets and compute the scores of all classes.
-
-    The scores are the seam to the tests of a monitor: any number that is larger where a label
-    agrees less, and that does not depend on the calibration samples, keeps them exact.
-    """
+    """Predict sets and compute what all classes are ranked by."""
     sets = predictor.predict_set(outputs, alpha=alpha, trust=trust)
-    scores = predictor.state_.scoring(predictor.score).matrix(outputs)
+    scores = class_scores(predictor, ranking, outputs, alpha, trust)
     groups = {name: np.array(texts_of(own)) for name, own in outputs.groups.items()}
     cells = regions.cells(Observed(outputs, trust))
     return Samples(ids, scores, np.array(sets.mask), cells, groups)

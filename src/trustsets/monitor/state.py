@@ -15,6 +15,7 @@ from trustsets.monitor.evidence import Evidence, miss_bets, rank_bets, tail_bets
 from trustsets.monitor.intervals import MeanTrack
 from trustsets.monitor.ranks import Bag
 from trustsets.monitor.samples import Directions, Samples
+from trustsets.predictors.calibrated import Calibrated
 
 __all__ = ["WEIGHTS", "Drift", "MonitorState", "Setting", "Slice", "make_slices"]
 
@@ -129,6 +130,8 @@ class MonitorState:
     rate : float
         Rate of misses that the calibration samples explain, up to half the false-alarm rate of
         `coverage`.
+    ranking : Calibrated or None
+        In a file: state of the predictor whose p-values samples are ranked by.
     coverage : Evidence
         Of more misses than that.
     batches : list of str
@@ -142,6 +145,7 @@ class MonitorState:
     pending: Samples
     slices: list[Slice] = field(default_factory=list)
     drifts: list[Drift] = field(default_factory=list)
+    ranking: Calibrated | None = None
     regions: FittedBins | None = None
     directions: Directions | None = None
     coverage: Evidence = field(default_factory=lambda: Evidence.start(_BETS["miss"]))

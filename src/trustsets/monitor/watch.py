@@ -3,7 +3,8 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import deepcopy
+from copy import copy, deepcopy
+from dataclasses import replace
 from typing import Any, Self, final
 
 import numpy as np
@@ -18,12 +19,14 @@ from trustsets.monitor.samples import (
     Samples,
     calibration_part,
     check_ids,
+    class_scores,
     fit_regions,
     fitting_half,
     known_trust,
     measure,
     region_names,
     stored_scores,
+    without_ranked,
 )
 from trustsets.monitor.state import WEIGHTS, Drift, MonitorState, Setting, make_slices
 from trustsets.monitor.verdict import Verdict, make_verdict
@@ -67,6 +70,11 @@ class Monitor:
         Probability of any alarm if nothing changes.
     level : float
         Confidence level of each interval.
+    conditional : bool
+        Rank labels by conditional p-values instead of scores, where the predictor conditions on
+        something and a reference is given. Half of the reference is needed to compute them, and
+        new samples are ranked among the other half, so alarms may take longer. Scores are ranked
+        within each region, class and group in any case.
     most_pending : int
         Samples that may wait for their labels; of more, the oldest are left out.
     random_state : int, None or generator
@@ -78,9 +86,11 @@ class Monitor:
     have less, so a test of "coverage is at least 1 - alpha" would not keep its rate although
     nothing has changed. The tests of scores avoid this exactly: each new score is ranked among
     those of the calibration samples and of all earlier new samples, and such ranks are uniform if
-    nothing changes (Vovk, Gammerman and Shafer 2005). The test of misses counts as normal a rate
-    of misses that the calibration samples explain with a probability that is part of the stated
-    rate (exact for `StandardConformal`, and for other methods to first order in 1 / n).
+    nothing changes (Vovk, Gammerman and Shafer 2005). The same holds for conditional p-values,
+    because those that are ranked come from a calibration on other samples. The test of misses
+    counts as normal a rate of misses that the calibration samples explain with a probability that
+    is part of the stated rate (exact for `StandardConformal`, and for other methods to first order
+    in 1 / n).
 
     Labels that come later must come for a choice of samples that does not depend on how hard they
     are. After an alarm, calibrate on recent samples and begin a new monitor.
@@ -110,6 +120,7 @@ class Monitor:
         trust: Any = None,
         false_alarm: float = 0.05,
         level: float = 0.95,
+        conditional: bool = False,
         most_pending: int = 10_000,
         random_state: Any = 0,
     ) -> None:
@@ -122,11 +133,13 @@ class Monitor:
         tail = false_alarm * WEIGHTS["coverage"] / 2.0
         explained = 1.0 - CoverageLaw(alpha).interval(predictor.state_.n, 1.0 - 2.0 * tail)[0]
         self._predictor = predictor
+        self._ranking: Predictor | None = None
         self._state = MonitorState(
             setting, max(explained, alpha), Samples.none(predictor.classes_.size)
         )
         if reference is not None:
-            self._begin(reference, known_trust(predictor, reference, trust), is_reference=True)
+            known_of = known_trust(predictor, reference, trust)
+            self._begin(reference, known_of, is_reference=True, conditional=conditional)
 
     def observe(
         self,
@@ -234,7 +247,11 @@ class Monitor:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state, without the predictor, to a file; no pickle, atomic."""
-        storage.write(path, self._state)
+        state = self._state
+        if self._ranking is not None:
+            own = self._ranking.state_
+            state = replace(state, ranking=replace(own, learned=own.learned.with_starts()))
+        storage.write(path, state)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], predictor: Predictor) -> Self:
@@ -247,7 +264,11 @@ class Monitor:
                 f"{path}: it belongs to a predictor with another calibration. Begin a new monitor."
             )
         monitor = cls.__new__(cls)
-        monitor._predictor, monitor._state = predictor, state
+        monitor._predictor, monitor._state, monitor._ranking = predictor, state, None
+        if state.ranking is not None:
+            # In memory it is with the fits made of it, which a copy of the state must not copy.
+            monitor._ranking = copy(predictor)
+            monitor._ranking.state_, state.ranking = state.ranking, None
         return monitor
 
     @contextmanager
@@ -286,7 +307,8 @@ class Monitor:
             return
         assert state.regions is not None
         outputs, trust = outputs.take(fresh), None if trust is None else trust[fresh]
-        samples = measure(self._predictor, outputs, setting.alpha, state.regions, ids[fresh], trust)
+        by = self._predictor, self._ranking
+        samples = measure(*by, outputs, setting.alpha, state.regions, ids[fresh], trust)
         state.samples += len(samples)
         values = self._statistics(outputs, trust) | {"set size": samples.sizes * 1.0}
         for drift in state.drifts:
@@ -318,7 +340,13 @@ class Monitor:
         surplus = max(0, len(joined) - state.setting.most_pending)
         state.pending, state.dropped = joined.take(slice(surplus, None)), state.dropped + surplus
 
-    def _begin(self, outputs: ModelOutputs, trust: Any, is_reference: bool = False) -> None:
+    def _begin(
+        self,
+        outputs: ModelOutputs,
+        trust: Any,
+        is_reference: bool = False,
+        conditional: bool = False,
+    ) -> None:
         """Define the parts that are watched, by the reference or else by the first batch."""
         state = self._state
         if is_reference:
@@ -334,9 +362,16 @@ class Monitor:
         names = [*self._statistics(outputs, trust), "set size"]
         state.drifts = [Drift(name, WEIGHTS["drift"] / len(names)) for name in names]
         if is_reference:
+            if conditional and outputs.codes is not None:
+                self._rank_without(outputs, trust, ~halves)
             self._fill(outputs, trust, ~halves)
         else:
             state.slices[0].bag.add(stored_scores(self._predictor))
+
+    def _rank_without(self, outputs: ModelOutputs, trust: Any, ranked: Any) -> None:
+        """Make the predictor whose p-values the ranked samples and new ones are compared by."""
+        alpha, known = self._state.setting.alpha, None if trust is None else trust[ranked]
+        self._ranking = without_ranked(self._predictor, outputs.take(ranked), known, alpha)
 
     def _fill(self, outputs: ModelOutputs, trust: Any, ranked: Any) -> None:
         """Put the reference samples into the bags that new samples are ranked among."""
@@ -349,7 +384,9 @@ class Monitor:
             state.slices[0].bag.add(stored_scores(self._predictor))
             return
         assert state.regions is not None
-        scores = self._label_scores(outputs)
+        if self._ranking is not None:
+            outputs, trust = outputs.take(ranked), None if trust is None else trust[ranked]
+        scores = self._label_scores(outputs, trust)
         cells = state.regions.cells(Observed(outputs, trust))
         groups = {name: own.astype(str) for name, own in outputs.groups.items()}
         for own in state.slices:
@@ -360,13 +397,15 @@ class Monitor:
             else:
                 own.bag.add(scores[(cells if own.kind == "region" else outputs.codes) == own.place])
 
-    def _label_scores(self, outputs: ModelOutputs) -> Any:
+    def _label_scores(self, outputs: ModelOutputs, trust: Any) -> Any:
         codes, found = outputs.require_labels("the reference"), np.empty(len(outputs))
-        scoring = self._predictor.state_.scoring(self._predictor.score)
-        step = max(1, _BLOCK // outputs.n_classes)
+        alpha, step = self._state.setting.alpha, max(1, _BLOCK // outputs.n_classes)
         for start in range(0, len(outputs), step):
             rows = np.arange(start, min(start + step, len(outputs)))
-            found[rows] = scoring.matrix(outputs.take(rows))[np.arange(rows.size), codes[rows]]
+            part = None if trust is None else trust[rows]
+            by = self._predictor, self._ranking
+            scores = class_scores(*by, outputs.take(rows), alpha, part)
+            found[rows] = scores[np.arange(rows.size), codes[rows]]
         return found
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trustsets import plots
 from trustsets._common import storage
+from trustsets._common.house_style import DPI, HALF_WIDTH, house_style
 from trustsets.metrics.result import Evaluation
 from trustsets.paper.experiment import RANK_SHOWN, Cell, Run
 from trustsets.paper.methods import CONDITIONAL, DEFAULT, NAIVE, PCA, STANDARD
@@ -25,11 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["draw_figures"]
 
 _SCORE = "APS"
-_DPI = 200
 _COLOURS = 256
-_STYLE: Any = {"backend": "agg", "font.size": 8, "xtick.labelsize": 7, "ytick.labelsize": 7}
 # Sizes in inches; the space below heatmaps is for their scale of colours.
-_WIDTH, _PANEL_HEIGHT, _HEATMAP_HEIGHT, _SCALE_HEIGHT = 3.5, 2.6, 1.55, 0.45
+_PANEL_HEIGHT, _HEATMAP_HEIGHT, _SCALE_HEIGHT = 2.6, 1.55, 0.45
 _COLUMNS = 2
 
 _CAPTIONS = {
@@ -82,7 +81,7 @@ def draw_figures(runs: Sequence[Run], folder: Path) -> dict[str, str]:
     }
     folder.mkdir(parents=True, exist_ok=True)
     captions = {}
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context({"backend": "agg"}), house_style():
         for name, make in makers.items():
             figure = make()
             if figure is not None:
@@ -97,7 +96,7 @@ def _save(figure: "Figure", path: Path) -> None:
     from PIL import Image
 
     drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=_DPI)
+    figure.savefig(drawn, format="png", dpi=DPI["print"])
     plt.close(figure)
     with storage.atomic_path(path) as temporary, Image.open(drawn) as image:
         few = image.convert("RGB").quantize(
@@ -146,13 +145,13 @@ def _grid(
     from matplotlib import pyplot as plt
 
     n_rows = -(-len(panels) // n_columns)
-    size = (_WIDTH * n_columns, height * n_rows + below)
+    size = (HALF_WIDTH * n_columns, height * n_rows + below)
     figure, axes = plt.subplots(
         n_rows, n_columns, figsize=size, squeeze=False, layout="constrained"
     )
     for ax, (title, draw) in zip(axes.flat, panels, strict=False):
         draw(ax=ax)
-        ax.set_title(title, fontsize=8)
+        ax.set_title(title)
     for ax in axes.flat[len(panels) :]:
         ax.set_axis_off()
     return figure, axes

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from trustsets._common.arrays import Array
 from trustsets._common.progress import Progress, no_progress
 from trustsets._common.quantiles import check_alpha
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.planning.law import CoverageLaw, needed_to_see, samples_for
 from trustsets.planning.result import SIGNIFICANCE, Plan, PlanRow
-from trustsets.planning.simulation import simulate
+from trustsets.planning.simulation import class_parts, group_parts, simulate
 from trustsets.predictors import Predictor
 
 __all__ = ["plan"]
@@ -155,12 +154,11 @@ def _parts(
     if groups is not None:
         found |= _shares(groups, "groups", "group")
     elif outputs is not None:
-        for column, values in outputs.groups.items():
-            found |= _counted(values, f"{column} =")
+        found |= {name: float(own.mean()) for name, own in group_parts(outputs).items()}
     if classes is not None:
         found |= _shares(classes, "classes", "class")
-    elif outputs is not None and outputs.labels is not None:
-        found |= _counted(outputs.labels, "class")
+    elif outputs is not None:
+        found |= {name: float(own.mean()) for name, own in class_parts(outputs).items()}
     return found
 
 
@@ -171,12 +169,6 @@ def _shares(given: Shares, name: str, word: str) -> dict[str, float]:
     if not fits or sum(shares.values()) > 1.0 + _ROUNDING:
         raise InputError(f"{name} must be shares in (0, 1] that add up to 1 at most; got {given}.")
     return shares
-
-
-def _counted(values: Array, word: str) -> dict[str, float]:
-    names, counts = np.unique(values.astype(str), return_counts=True)
-    shares = (counts / values.size).tolist()
-    return {f"{word} {name}": share for name, share in zip(names.tolist(), shares, strict=True)}
 
 
 def _present(total: int | None, share: float) -> int | None:

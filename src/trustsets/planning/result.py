@@ -7,7 +7,7 @@ import numpy as np
 
 from trustsets._common.arrays import Floats
 from trustsets._common.frames import Flavour, frame_of_rows
-from trustsets.metrics.colours import METHODS
+from trustsets._common.house_style import HALF_WIDTH, colour, method_colour, styled, tidy
 from trustsets.metrics.inference import Ints
 from trustsets.metrics.plain import PlainData
 from trustsets.planning.law import CoverageLaw
@@ -23,6 +23,8 @@ SIGNIFICANCE = 0.05
 # Points of the drawn law, and how far beyond the sizes that matter it goes.
 _POINTS = 200
 _BEYOND = 3.0
+# Groups and classes that are drawn, those of the lowest coverage.
+_MOST_DRAWN = 3
 _ROUNDING = 1e-12
 
 
@@ -109,33 +111,67 @@ class Plan(PlainData):
 
     def to_frame(self, flavour: Flavour | None = None) -> Any:
         """One row for all samples and for each group and class."""
-        return frame_of_rows([vars(row) for row in self.rows], flavour)
+        rows = [vars(row) for row in self.rows]
+        if self.curve is not None:
+            names = ("simulated", "simulated_spread", "simulated_within")
+            found = [zip(names, self.simulated(row.part), strict=True) for row in self.rows]
+            rows = [row | dict(own) for row, own in zip(rows, found, strict=True)]
+        return frame_of_rows(rows, flavour)
 
+    def simulated(self, part: str) -> tuple[float, float, float]:
+        """Coverage of a part with the most calibration samples of the simulation.
+
+        Mean over calibrations, its spread, and the share within the tolerance; NaN without a
+        simulation of this part.
+        """
+        curve = self.curve
+        if curve is not None and part == self.rows[0].part:
+            return float(curve.coverage[-1]), float(curve.spread[-1]), float(curve.reached[-1])
+        if curve is None or part not in curve.parts:
+            return (float("nan"),) * 3
+        each = (curve.part_coverage, curve.part_spread, curve.part_reached)
+        coverage, spread, reached = (float(own[-1, curve.parts.index(part)]) for own in each)
+        return coverage, spread, reached
+
+    @styled
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw the range of the coverage against the number of calibration samples."""
         if ax is None:
             from matplotlib import pyplot as plt
 
-            ax = plt.subplots(figsize=(5.2, 3.2), layout="constrained")[1]
+            ax = plt.subplots(figsize=(1.5 * HALF_WIDTH, 3.2), layout="constrained")[1]
         target, (sizes, low, high) = 1.0 - self.alpha, plot_data(self)
         label = f"coverage with probability {_percent(self.probability)}"
-        ax.fill_between(sizes, low, high, color=METHODS[0], alpha=0.25, lw=0, label=label)
+        ax.fill_between(sizes, low, high, color=method_colour(0), alpha=0.25, lw=0, label=label)
         for edge in (target - self.within, target + self.within):
-            ax.axhline(edge, color="grey", ls=":", lw=1)
-        ax.axvline(self.needed, color=METHODS[1], lw=1.2, label=f"{self.needed:,} needed")
+            ax.axhline(edge, color=colour("quiet"), ls=":", lw=1)
+        ax.axvline(self.needed, color=method_colour(1), lw=1.2, label=f"{self.needed:,} needed")
         present = self.rows[0].present
         if present:
-            ax.axvline(present, color=METHODS[6], ls="--", lw=1.2, label=f"{present:,} present")
+            ax.axvline(present, color=colour("ink"), ls="--", lw=1.2, label=f"{present:,} present")
         if self.curve is not None:
             bars = 2.0 * self.curve.spread
-            style: dict[str, Any] = {"color": METHODS[2], "marker": "o", "ms": 3.5, "capsize": 2}
+            style: dict[str, Any] = {
+                "color": method_colour(2),
+                "marker": "o",
+                "ms": 3.5,
+                "capsize": 2,
+            }
             ax.errorbar(
                 self.curve.sizes, self.curve.coverage, bars, ls="none", label="simulated", **style
             )
+            for number, place in enumerate(self._lowest_parts()[:_MOST_DRAWN]):
+                lines = self.curve.sizes, self.curve.part_coverage[:, place]
+                own, name = method_colour(3 + number), self.curve.parts[place]
+                ax.plot(*lines, color=own, lw=1, label=name)
         ax.set(xscale="log", xlabel="Calibration samples", ylabel="Coverage of one calibration")
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.legend(frameon=False, fontsize=8)
-        return ax
+        ax.legend()
+        return tidy(ax)
+
+    def _lowest_parts(self) -> list[int]:
+        """Groups and classes of the simulation, those of the lowest coverage first."""
+        last = np.empty(0) if self.curve is None else self.curve.part_coverage[-1]
+        return [int(place) for place in np.argsort(last) if np.isfinite(last[place])]
 
     def _goal(self) -> str:
         ends = (1.0 - self.alpha - self.within, min(1.0 - self.alpha + self.within, 1.0))
@@ -198,7 +234,20 @@ class Plan(PlainData):
         return (
             f"On your own samples, coverage was within the tolerance for {'; '.join(found)}. Sets "
             f"had {self.curve.set_size[0]:.2f} classes on average with the fewest and "
-            f"{self.curve.set_size[-1]:.2f} with the most samples."
+            f"{self.curve.set_size[-1]:.2f} with the most samples.{self._lowest()}"
+        )
+
+    def _lowest(self) -> str:
+        lowest = self._lowest_parts()
+        if self.curve is None or not lowest:
+            return ""
+        part = self.curve.parts[lowest[0]]
+        coverage, spread, reached = self.simulated(part)
+        return (
+            f" The group or class that is served worst is {part}: with {self.curve.sizes[-1]:,} "
+            f"calibration samples its sets hold the true class for {_percent(coverage)} of its "
+            f"samples, give or take {_points(spread)} from one calibration to the next, and "
+            f"{_percent(reached)} of the calibrations are within the tolerance for it."
         )
 
 

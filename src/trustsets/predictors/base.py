@@ -40,6 +40,7 @@ from trustsets.statistics import Observed
 if TYPE_CHECKING:
     from trustsets.predictors.certificate import ThresholdCertificate
     from trustsets.predictors.explain import Explanation
+    from trustsets.predictors.shift import AdaptedConformal
 
 __all__ = ["Predictor", "load", "thresholds_from"]
 
@@ -213,25 +214,47 @@ class Predictor(SetPredictor):
             gone, kept = kept.take(numbers), kept.minus(numbers)
         return self._replace(state.learned.without_samples(gone), kept, gone, -1)
 
-    def adapt(self, unlabelled: ModelOutputs, *, shift: str = "label") -> "Predictor":
-        """Return a predictor for samples with other class shares than those of calibration.
+    def adapt(
+        self,
+        unlabelled: ModelOutputs,
+        *,
+        shift: str = "label",
+        of: Any = "statistics",
+        trust: Any = None,
+    ) -> "AdaptedConformal":
+        """Return a predictor for another population than that of the calibration samples.
 
-        The shares are estimated from the outputs of unlabelled samples, and each calibration sample
-        gets the ratio of new to old share of its class as weight. That is right if the outputs
-        given the class have stayed the same (label shift); `adapt` warns where the outputs speak
-        against it. `shares_` of the new predictor has the estimates with intervals. This predictor
-        does not change.
-
-        Where coverage holds given each class, as with ``MondrianConformal(by="class")`` or
-        ``per_class=True``, it holds for all class shares, without weights and estimates. Adapted
+        With ``shift="label"``, the class shares are estimated from the outputs of unlabelled
+        samples, and each calibration sample gets the ratio of new to old share of its class as
+        weight. That is right if the outputs given the class have stayed the same; `adapt` warns
+        where the outputs speak against it. `shares_` of the new predictor has the estimates with
+        intervals. Where coverage holds given each class, as with ``MondrianConformal(by="class")``
+        or ``per_class=True``, it holds for all class shares, without weights and estimates. Adapted
         sets are often smaller.
+
+        With ``shift="covariate"``, each calibration sample gets the odds that a classifier gives to
+        its being a new one as weight, from a model that did not see it. That is right if labels and
+        outputs of samples that agree in `of` have stayed the same. No unlabelled sample can show
+        whether the labels have; `adapt` warns where weights do not make calibration samples look
+        like the new ones, where it clipped them, and where new samples are unlike all calibration
+        samples. `weights_` of the new predictor has the weights and their effective sample size.
+
+        This predictor does not change.
 
         Parameters
         ----------
         unlabelled : ModelOutputs
             New samples, hundreds or more; labels are not used.
-        shift : "label"
-            What has changed: the shares of the classes.
+        shift : {"label", "covariate"}
+            What has changed: the shares of the classes, or the distribution of the inputs.
+        of : {"statistics", "features"}, Basis or callable
+            What tells the populations apart, for ``shift="covariate"``. ``"statistics"`` are Conf,
+            Trust where there is a trust score, and those that the predictor depends on.
+            ``"features"`` are the first 64 principal components and their squares. A function
+            class, such as ``Groups("site")``, has the logarithm of the weight among its functions.
+            A function of `ModelOutputs` returns columns of shape (n, d); squares are added.
+        trust : array of shape (m,), optional
+            Trust of the unlabelled samples, where it is known already.
 
         Examples
         --------
@@ -247,11 +270,14 @@ class Predictor(SetPredictor):
         """
         from trustsets.predictors.shift import adapted
 
-        if shift != "label":
-            raise InputError(f'shift must be "label" (other class shares); got {shift!r}.')
-        state = self._state()
-        check_same_kind(state, unlabelled)
-        return adapted(self, self._kept_task(), unlabelled)
+        if shift not in ("label", "covariate"):
+            raise InputError(
+                'shift must be "label" (other class shares) or "covariate" (other inputs); got '
+                f"{shift!r}."
+            )
+        check_same_kind(self._state(), unlabelled)
+        new = Observed(unlabelled, self._trust_of(trust))
+        return adapted(self, self._kept_task(), new, shift, of)
 
     def _trust_of(self, trust: Any) -> Any:
         return self.trust if trust is None else trust

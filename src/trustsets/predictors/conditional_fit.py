@@ -18,7 +18,7 @@ from trustsets.engine import (
     fit_quantile_process,
     fit_quantiles,
 )
-from trustsets.engine.refit import near_points, refit_quantiles
+from trustsets.engine.refit import EarlierFit
 from trustsets.errors import InputError
 from trustsets.predictors.calibrated import Learned, Task
 from trustsets.predictors.candidates import (
@@ -92,8 +92,8 @@ class ConditionalLearned(Learned):
         return {}
 
     @cached_property
-    def _starts(self) -> dict[tuple[float, float], Codes]:
-        # Points near the fits that were made before samples came or went, from which to begin.
+    def _earlier(self) -> dict[tuple[Any, float], EarlierFit]:
+        # The fits that were made before samples came or went, from which to begin.
         return {}
 
     @classmethod
@@ -213,9 +213,9 @@ class ConditionalLearned(Learned):
     def _fit_from_start(self, alpha: float, group_penalty: float) -> QuantileModel:
         """Fit from stored basic points, if they are optimal; else as if there were none."""
         points, key = self._points(group_penalty), (alpha, group_penalty)
-        near = self._starts.pop(key, None)
-        if near is not None:
-            return refit_quantiles(*points, alpha, near)
+        earlier = self._earlier.pop(key, None)
+        if earlier is not None:
+            return earlier.refit(*points)
         start = next((own[2] for own in self.starts if own[:2] == key), None)
         if start is not None:
             try:
@@ -233,6 +233,8 @@ class ConditionalLearned(Learned):
         penalty = self.penalty
         if group_penalty and self.group_penalty is not None:
             penalty = np.vstack([penalty, group_penalty * self.group_penalty])
+        if not len(penalty):
+            return self.phi, self.scores
         rows = np.vstack([self.phi, penalty, -penalty])
         return rows, np.concatenate([self.scores, np.zeros(2 * len(penalty))])
 
@@ -242,25 +244,17 @@ class ConditionalLearned(Learned):
             return None
         phi, scores = self._sorted_points(added)
         places = equal_ranges(_keys(self.phi, self.scores), _keys(phi, scores))[0]
-
-        def moved(numbers: Codes) -> Codes:
-            return numbers + np.searchsorted(places, numbers, side="right")
-
+        origin = np.insert(np.arange(len(self.phi)), places, -1)
         rows = np.insert(self.phi, places, phi, axis=0)
-        return self._changed(rows, np.insert(self.scores, places, scores), moved)
+        return self._changed(rows, np.insert(self.scores, places, scores), origin)
 
     def without_samples(self, gone: Task) -> Self:
         """Take out some samples."""
         _check_enough(len(self.phi) - len(gone.scores), self.phi.shape[1])
         wanted = _keys(*self._sorted_points(gone))
         places = places_of(_keys(self.phi, self.scores), wanted, _SAME_TOL)
-
-        def moved(numbers: Codes) -> Codes:
-            left = numbers[~np.isin(numbers, places)]
-            return left - np.searchsorted(places, left)
-
-        rows = np.delete(self.phi, places, axis=0)
-        return self._changed(rows, np.delete(self.scores, places), moved)
+        origin = np.delete(np.arange(len(self.phi)), places)
+        return self._changed(self.phi[origin], self.scores[origin], origin)
 
     def _sorted_points(self, task: Task) -> tuple[Floats, Floats]:
         """Rows and scores of samples, in the order of the calibration problem."""
@@ -268,8 +262,8 @@ class ConditionalLearned(Learned):
         order = np.lexsort((*phi.T, scores))
         return phi[order], scores[order]
 
-    def _changed(self, phi: Floats, scores: Floats, moved: Callable[[Codes], Codes]) -> Self:
-        """The same with other points; `moved` gives the new numbers of old points."""
+    def _changed(self, phi: Floats, scores: Floats, origin: Codes) -> Self:
+        """The same with other points; `origin` has their numbers among the old, or -1."""
         if self.alphas is not None:
             raise InputError(
                 "samples cannot come or go where each has an alpha of its own; calibrate again."
@@ -277,12 +271,11 @@ class ConditionalLearned(Learned):
         # What sets of limited size are learned from is not updated, so `max_size` asks for another
         # calibration.
         new, n = replace(self, phi=phi, scores=scores, ranks=None, starts=()), len(self.phi)
-        fits = self._fits.items()
-        starts = self._starts | {key: near_points(fit) for key, fit in fits if _is_alpha(key)}
-        for key, near in starts.items():
-            # Those that stand for penalties follow the others.
-            own, others = near[near < n], near[near >= n]
-            new._starts[key] = np.concatenate([moved(own), others + len(phi) - n])
+        made = {key: EarlierFit.of(fit) for key, fit in self._fits.items() if _is_alpha(key)}
+        for key, earlier in (self._earlier | made).items():
+            # Points that stand for penalties follow the others.
+            penalties = np.arange(n, len(earlier.origin))
+            new._earlier[key] = earlier.changed(np.concatenate([origin, penalties]))
         return new
 
     @property

@@ -75,6 +75,7 @@ class SetPredictor(Estimator, ABC):
     random_state: Any
     trust: SupportsTrust | None = None
     randomized: bool = False
+    _population = "new samples from the same source"
     state_: Calibrated
     _kept: KeptSamples | None = None
 
@@ -283,7 +284,7 @@ class SetPredictor(Estimator, ABC):
             f"{type(self).__name__}, calibrated on {state.n:,} samples"
             + (f" ({state.n_tuning:,} others were used for tuning)." if state.n_tuning else "."),
             f"Guarantee: {self._guarantee(state)}",
-            "Coverage is averaged over calibration samples and new samples from the same source.",
+            f"Coverage is averaged over calibration samples and {self._population}.",
         ]
         if state.reused:
             what = " and ".join(state.reused)

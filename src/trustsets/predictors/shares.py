@@ -22,6 +22,7 @@ from trustsets._common.arrays import Codes, Floats
 from trustsets._common.storage import require, require_numbers, storable
 from trustsets.errors import TrustSetsWarning
 from trustsets.outputs import ModelOutputs
+from trustsets.predictors.comparing import same_distribution
 from trustsets.recalibration.class_bias import _Likelihood, _minimise
 
 __all__ = ["ClassShares", "estimate_shares"]
@@ -141,7 +142,7 @@ def estimate_shares(labelled: ModelOutputs, unlabelled: ModelOutputs) -> ClassSh
         found[f"{prefix}low"] = np.clip(own - _WIDTH * width, 0.0, 1.0)
         found[f"{prefix}high"] = np.clip(own + _WIDTH * width, 0.0, 1.0)
     weights = np.divide(shares, share, out=np.zeros_like(share), where=share > 0.0)[codes]
-    fit_p = _same_distribution(labelled.confidence, weights, unlabelled.confidence)
+    fit_p = same_distribution(labelled.confidence, weights, unlabelled.confidence)
     return ClassShares(**found, fit_p=fit_p)
 
 
@@ -251,17 +252,3 @@ def _black_box(
     shares[seen] = weights * share[seen]
     error[seen] = share[seen] * np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
     return shares, error
-
-
-def _same_distribution(values: Floats, weights: Floats, new: Floats) -> float:
-    """P-value of the largest distance of two distribution functions, the first weighted."""
-    from scipy.special import kolmogorov
-
-    order, ordered = np.argsort(values), np.sort(new)
-    total = np.concatenate([[0.0], np.cumsum(weights[order])])
-    grid = np.concatenate([values, new])
-    mine = total[np.searchsorted(values[order], grid, side="right")] / total[-1]
-    theirs = np.searchsorted(ordered, grid, side="right") / new.size
-    size = weights.sum() ** 2 / np.sum(weights**2)
-    scale = np.sqrt(size * new.size / (size + new.size))
-    return float(kolmogorov(scale * np.abs(mine - theirs).max()))

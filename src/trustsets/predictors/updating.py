@@ -5,6 +5,7 @@ numbers of all of them, so samples can be added to a loaded predictor and, where
 again, removed from it.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, final
@@ -17,7 +18,7 @@ from trustsets._common.draws import Stream, content_keys
 from trustsets.basis import FittedBasis, FittedGroups, FittedSum
 from trustsets.basis.labels import FittedProduct
 from trustsets.errors import InputError
-from trustsets.outputs import ModelOutputs
+from trustsets.outputs import ModelOutputs, check_alike
 from trustsets.predictors.calibrated import Calibrated, Learned, Task
 from trustsets.predictors.class_facts import ClassFacts
 from trustsets.scores import Score
@@ -33,6 +34,9 @@ __all__ = [
     "task_of",
     "with_new_rows",
 ]
+
+# So few places are found one by one in less time than all at once.
+_FEW_PLACES = 32
 
 
 @final
@@ -93,14 +97,21 @@ class KeptSamples:
 
     def plus(self, added: Task) -> Self:
         """The same with more samples at the end; refuse outputs that cannot be joined."""
-        one = np.zeros(1, np.int64)
+        first, more = self.parts[0].calibration, added.calibration
         try:
-            _join([_some(self.parts[0], one), _some(added, one)])
+            check_alike([first.outputs, more.outputs])
+            if "trust" in vars(first):
+                more.trust  # noqa: B018 - raises where it is not known
         except InputError as error:
             raise InputError(f"new samples must be like those of calibrate: {error}") from error
         start = sum(len(part.scores) for part in self.parts)
         index = np.concatenate([self.index, start + np.arange(len(added.scores))])
-        return type(self)((*self.parts, added), index)
+        parts = [*self.parts, added]
+        # Parts that are no larger than the last are joined to it. So there are few of them, and a
+        # sample that came alone is copied a few times only.
+        while len(parts) > 2 and len(parts[-2].scores) <= len(parts[-1].scores):
+            parts[-2:] = [_join(parts[-2:])]
+        return type(self)(tuple(parts), index)
 
     def minus(self, numbers: Codes) -> Self:
         """The same without some of the samples, by number."""
@@ -242,8 +253,12 @@ def equal_ranges(keys: Sequence[Array], wanted: Sequence[Array]) -> tuple[Codes,
 
 def _bisect(keys: Array, values: Array, low: Codes, high: Codes, after: bool) -> Codes:
     """Places of values in keys that increase from each `low` to its `high`."""
+    if low.size <= _FEW_PLACES:
+        one = bisect_right if after else bisect_left
+        each = zip(values.tolist(), low.tolist(), high.tolist(), strict=True)
+        return np.array([one(keys, *own) for own in each], np.int64)
     low, high = low.copy(), high.copy()
-    for _ in range(int(keys.size).bit_length()):
+    for _ in range(int((high - low).max(initial=0)).bit_length()):
         middle = np.minimum((low + high) // 2, keys.size - 1)
         is_before = keys[middle] <= values if after else keys[middle] < values
         is_before &= low < high

@@ -13,6 +13,7 @@ from trustsets.errors import InputError
 from trustsets.metrics.result import Evaluation
 from trustsets.outputs import ModelOutputs
 from trustsets.report.samples import MOST_CLASSES, SampleSource
+from trustsets.report.summary import summarise
 from trustsets.report.text import fixed, number, percent, range_of
 
 __all__ = ["audit_part"]
@@ -81,6 +82,7 @@ def audit_part(
     given = _check(evaluations, regions)
     risks = [name for name in _EXCESS_RISK if any(name in e.more for e in evaluations.values())]
     return {
+        "summary": summarise(evaluations, given),
         "left_out": all(item.left_out for item in evaluations.values()),
         "regions": [_found(method, item, source) for method, item in given.items()],
         "risks": [

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trustsets.metrics.bins import BinTable
 from trustsets.metrics.catalogue import METRICS, NUMBERS, number_of, split_name
-from trustsets.metrics.colours import shade
+from trustsets.metrics.colours import DEEPEST, shade
 from trustsets.metrics.figure_data import heatmap_data
 from trustsets.metrics.inference import Estimate
 from trustsets.metrics.render import title
@@ -36,6 +37,7 @@ __all__ = [
     "grid_names",
     "other_measures",
     "terms",
+    "too_few",
 ]
 
 Evaluations = Mapping[str, Evaluation]
@@ -98,21 +100,32 @@ def divisions(evaluations: Evaluations) -> list[Division]:
 
 def _heatmap(method: str, evaluation: Evaluation, name: str) -> Heatmap:
     data, table = heatmap_data(evaluation, name), evaluation.tables[name]
-    low = table.under_covered(1.0 - evaluation.level)
+    low, few = table.under_covered(1.0 - evaluation.level), too_few(table, data.target)
     at = {(int(y), int(x)): i for i, (x, y) in enumerate(table.index.tolist())}
 
     def cell(place: int | None) -> Cell:
         if place is None:
             return Cell(None)
-        share = float(table.coverage[place])
-        colours = shade(share, data.target).style
-        return Cell(place, fixed(100.0 * share, 0), colours, _mark(low[place], table.few[place]))
+        share, mark = float(table.coverage[place]), _mark(low[place], few[place])
+        ends = range_of(float(table.lower[place]), float(table.upper[place]), 0)
+        text = ends if few[place] else fixed(100.0 * share, 0)
+        return Cell(place, text, shade(share, data.target).style, mark)
 
     rows = [
         (label, [cell(at.get((y, x))) for x in range(len(data.columns))])
         for y, label in enumerate(data.rows)
     ]
     return Heatmap(method, data.columns, rows[::-1], data.axes)
+
+
+def too_few(table: BinTable, target: float) -> NDArray[np.bool_]:
+    """Bins whose coverage is shown as an interval, in a neutral colour.
+
+    They have fewer than 10 samples, or an interval that holds the target and is wider than the
+    scale of colours is deep, so that the colour would be chance.
+    """
+    holds = (table.lower <= target) & (target <= table.upper)
+    return table.few | (holds & (table.upper - table.lower > DEEPEST))
 
 
 def _mark(low: bool, few: bool) -> str:
@@ -180,7 +193,7 @@ def _gaps(evaluations: Evaluations, name: str) -> Glance:
         ("CovGap, points", _cells(evaluations, f"{name}.gap", floor=True)),
         ("Shortfall, points", _cells(evaluations, f"{name}.shortfall", floor=True)),
         ("Bins significantly too low", [low(item) for item in evaluations.values()]),
-        ("Lowest coverage", _cells(evaluations, f"{name}.worst", floor=True)),
+        ("Lowest coverage", [_lowest(item, f"{name}.worst") for item in evaluations.values()]),
     ]
     tables = [item.tables[name] for item in evaluations.values() if name in item.tables]
     if tables[0].has_names:
@@ -189,6 +202,15 @@ def _gaps(evaluations: Evaluations, name: str) -> Glance:
             cells = _cells(evaluations, f"{name}.below_{least}", floor=True)
             rows.append((f"Covered less than {100.0 * float(least):.4g}%", cells))
     return Glance(division_title(name), rows)
+
+
+def _lowest(evaluation: Evaluation, name: str) -> tuple[str, str]:
+    """The lowest coverage of any bin; only its interval where that is wide."""
+    item = evaluation.metrics.get(name, Estimate(math.nan))
+    (text, ends), floor = _share(item), percent(item.floor)
+    if item.upper - item.lower > DEEPEST:
+        return f"{ends}%", f"too few samples, floor {floor}"
+    return text, ends and f"{ends}, floor {floor}"
 
 
 def _cells(evaluations: Evaluations, name: str, *, floor: bool = False) -> list[tuple[str, str]]:
@@ -253,14 +275,14 @@ class BinList:
 def bin_lists(evaluations: Evaluations) -> list[BinList]:
     """Every table that is not on a grid."""
     grids = grid_names(evaluations)
-    significance = 1.0 - next(iter(evaluations.values())).level
+    first = next(iter(evaluations.values()))
     found = []
     for name in division_names(evaluations):
         own = {m: item.tables[name] for m, item in evaluations.items() if name in item.tables}
         if name not in grids:
             tables = list(own.values())
             shared = all(_same_counts(tables[0], other) for other in tables[1:])
-            rows = _rows(tables, shared, significance)
+            rows = _rows(tables, shared, first)
             found.append(BinList(name, division_title(name), list(own), shared, rows))
     return found
 
@@ -270,24 +292,27 @@ def _same_counts(one: BinTable, other: BinTable) -> bool:
 
 
 def _rows(
-    tables: Sequence[BinTable], shared_count: bool, significance: float
+    tables: Sequence[BinTable], shared_count: bool, first: Evaluation
 ) -> list[tuple[str, list[BinCell]]]:
     """Cells by bin; methods may have different bins where these are of set sizes."""
     places = [_places(table.labels) for table in tables]
     keys = list(dict.fromkeys(key for own in places for key in own))
-    lowest = {key: float(tables[0].coverage[i]) for key, i in places[0].items()}
-    keys.sort(key=lambda key: lowest.get(key, np.inf))
+    listed = [_bin_cells(table, first) for table in tables]
 
     def cells(key: tuple[str, int]) -> list[BinCell]:
         found = [
-            _bin_cells(table, own.get(key), significance)
-            for own, table in zip(places, tables, strict=True)
+            own[at[key]] if key in at else [BinCell(None, NONE)] * 4
+            for at, own in zip(places, listed, strict=True)
         ]
         if shared_count:
             found = [found[0][:1], *(own[1:] for own in found)]
         return [cell for own in found for cell in own]
 
-    return [(key[0], cells(key)) for key in keys]
+    def lowest(key: tuple[str, int]) -> float:
+        own = listed[0][places[0][key]][1].value if key in places[0] else None
+        return math.inf if own is None else own
+
+    return [(key[0], cells(key)) for key in sorted(keys, key=lowest)]
 
 
 def _places(labels: Sequence[str]) -> dict[tuple[str, int], int]:
@@ -300,16 +325,29 @@ def _places(labels: Sequence[str]) -> dict[tuple[str, int], int]:
     return found
 
 
-def _bin_cells(table: BinTable, place: int | None, significance: float) -> list[BinCell]:
-    """Count, coverage, mean size and adjusted p-value of one bin."""
-    if place is None:
-        return [BinCell(None, NONE)] * 4
-    count, share = int(table.count[place]), float(table.coverage[place])
-    size, holm = float(table.mean_size[place]), float(table.holm[place])
-    ends = range_of(float(table.lower[place]), float(table.upper[place]))
+def _bin_cells(table: BinTable, evaluation: Evaluation) -> list[list[BinCell]]:
+    """Count, coverage, mean size and adjusted p-value of each bin.
+
+    Coverages of too few samples have no value, so that they come last in the order.
+    """
+    low = table.under_covered(1.0 - evaluation.level).tolist()
+    few = too_few(table, 1.0 - evaluation.alpha).tolist()
+
+    def coverage(i: int) -> BinCell:
+        share, mark = float(table.coverage[i]), _mark(low[i], few[i])
+        ends = range_of(float(table.lower[i]), float(table.upper[i]))
+        if few[i]:
+            return BinCell(share if low[i] else None, f"{ends}%", "too few samples", mark)
+        return BinCell(share, percent(share), ends, mark)
+
     return [
-        BinCell(count, f"{count:,}"),
-        BinCell(share, percent(share), ends, _mark(holm <= significance, table.few[place])),
-        BinCell(size, number(size)),
-        BinCell(holm, p_value(holm)),
+        [
+            BinCell(count, f"{count:,}"),
+            coverage(i),
+            BinCell(size, number(size)),
+            BinCell(adjusted, p_value(adjusted)),
+        ]
+        for i, (count, size, adjusted) in enumerate(
+            zip(table.count.tolist(), table.mean_size.tolist(), table.holm.tolist(), strict=True)
+        )
     ]

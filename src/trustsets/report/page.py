@@ -1,23 +1,19 @@
 """`write_report`: check the arguments, collect what is shown, fill the template."""
 
-import base64
-import hashlib
 import os
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from jinja2.utils import htmlsafe_json_dumps
-from markupsafe import Markup
 
 from trustsets._common.arrays import Floats
 from trustsets._common.storage import atomic_path
 from trustsets._version import __version__
 from trustsets.auditing import Regions
 from trustsets.errors import InputError
-from trustsets.metrics.colours import METHODS, PALETTES, deepest_coverage
+from trustsets.metrics.colours import deepest_coverage
 from trustsets.metrics.plain import to_plain
 from trustsets.metrics.result import Evaluation
 from trustsets.outputs import ModelOutputs
@@ -27,7 +23,10 @@ from trustsets.report.alphas import follow_alphas
 from trustsets.report.audit_part import audit_part
 from trustsets.report.charts import ball_chart, gap_chart, size_chart
 from trustsets.report.checks import check_evaluations, check_samples
+from trustsets.report.explanations import explain_samples
 from trustsets.report.samples import MOST_CLASSES, SampleSource, list_samples
+from trustsets.report.styles import page_scripts, page_styles
+from trustsets.report.terms import explained
 from trustsets.report.verdict import ONE_METHOD, verdict
 from trustsets.sets import PredictionSets
 from trustsets.statistics import SupportsTrust
@@ -49,12 +48,14 @@ def write_report(
     date: str | None = None,
     samples_per_cell: int = 20,
     predictors: Predictor | Mapping[str, Predictor] | None = None,
+    slider: bool = True,
 ) -> Path:
     """Write evaluations as one HTML page that needs no network.
 
-    The page shows what was run, a verdict in words, a table of the methods, heatmaps for mouse
-    and keyboard, coverage gaps against their noise floors, set sizes, and tables by class and
-    group that sort and filter. It offers the numbers as JSON and CSV. The same arguments give
+    The page starts with a paragraph for readers who are no statisticians: what was promised,
+    whether it was kept, for whom not, and what to do. Then come a table of the methods, heatmaps
+    for mouse and keyboard, coverage gaps against their noise floors, set sizes, and tables by class
+    and group that sort and filter. It offers the numbers as JSON and CSV. The same arguments give
     the same bytes.
 
     Parameters
@@ -74,15 +75,18 @@ def write_report(
     guarantee : str, or mapping of method name to str, optional
         What is guaranteed, in words, such as ``predictor.summary()``.
     details : mapping, optional
-        Facts about the run to show at the top: data, model, score, calibration size.
+        Facts about the run to show at the end: data, model, score, calibration size.
     date : str, optional
         Shown as given. By default there is none, so that the page depends on its input alone.
     samples_per_cell : int
         Most samples listed for one cell.
     predictors : predictor, or mapping of method name to predictor, optional
-        What made the sets. With them, the page has a slider over some 20 alphas up to 0.5, which
-        moves heatmaps, averages, set sizes and the sets of listed samples, and it lists p-values.
-        It needs `outputs` and `sets`. Methods without a predictor stay at their alpha.
+        What made the sets. With them, the page explains the sets of the worst samples in the worst
+        cells (`Predictor.explain`). It needs `outputs` and `sets`.
+    slider : bool
+        Let the reader move alpha over some 20 values up to 0.5, which moves heatmaps, averages, set
+        sizes and the sets of listed samples, and list p-values. Methods without a predictor stay at
+        their alpha. This takes most of the time of a report.
 
     Returns
     -------
@@ -115,27 +119,34 @@ def write_report(
         raise InputError(f"path must lie in a folder that exists; {target.parent} does not.")
     own = check_evaluations(evaluations)
     source = check_samples(own, outputs, sets, trust, samples_per_cell, predictors)
-    facts = _facts(own, details, date)
+    known, given = _facts(own), _details(details, date)
     numbers = {
         "title": title,
-        "facts": dict(facts),
+        "facts": known | given,
         "metrics": {method: to_plain(item.metrics) for method, item in own.items()},
         "evaluations": {method: item.to_dict() for method, item in own.items()},
-        **_samples(own, source),
+        **_samples(own, source, slider),
     }
     page = _template().render(
         title=title,
-        facts=facts,
+        facts=known,
+        details=given,
         guarantees=_guarantees(guarantee, own),
         lists_samples=source is not None,
+        explains=bool(numbers["explanations"]),
         alphas=numbers["alphas"],
         samples_per_cell=samples_per_cell,
         data=htmlsafe_json_dumps(numbers, allow_nan=False, separators=(",", ":")),
+        css=page_styles(),
         **_words(next(iter(own.values()))),
         **_parts(own),
         **audit_part(own, regions, source),
-        **_assets(),
+        **page_scripts(),
     )
+    return _write(target, page)
+
+
+def _write(target: Path, page: str) -> Path:
     # A browser reads a carriage return as a line feed, so that a name in an attribute would
     # differ from the one in the data.
     text = page.replace("\r", "&#13;")
@@ -145,16 +156,17 @@ def write_report(
     return target
 
 
-def _samples(evaluations: Mapping[str, Evaluation], source: SampleSource | None) -> dict[str, Any]:
-    """Listed samples, and the numbers and p-values at other alphas; None for what is not given."""
-    found: dict[str, Any] = dict.fromkeys(("samples", "alphas", "p_values"))
+def _samples(
+    evaluations: Mapping[str, Evaluation], source: SampleSource | None, slider: bool
+) -> dict[str, Any]:
+    """Listed samples, explanations of some, and what the slider shows; None for what is not."""
+    found: dict[str, Any] = dict.fromkeys(("samples", "explanations", "alphas", "p_values"))
     if source is not None:
         names = content.grid_names(evaluations)
-        found["samples"] = list_samples(evaluations, names, source)
-        if source.predictors:
-            found["alphas"], found["p_values"] = follow_alphas(
-                evaluations, names, found["samples"], source
-            )
+        listed = found["samples"] = list_samples(evaluations, names, source)
+        found["explanations"] = explain_samples(evaluations, names, source, listed)
+        if source.predictors and slider:
+            found["alphas"], found["p_values"] = follow_alphas(evaluations, names, listed, source)
     return found
 
 
@@ -189,50 +201,35 @@ def _parts(evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
 
 
 def _template() -> Template:
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("trustsets.report", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-    ).get_template("report.html")
+    )
+    environment.filters["explained"] = explained
+    return environment.get_template("report.html")
 
 
-def _assets() -> dict[str, Any]:
-    """Styles, script, the digest by which the page allows the script, and the colours."""
-    folder = resources.files("trustsets.report") / "templates"
-    texts = {
-        name.replace(".", "_"): (folder / name).read_text(encoding="utf-8")
-        for name in ("report.css", "dark.css", "alpha.js", "report.js")
-    }
-    # One function around both files: what they define is out of reach of other scripts.
-    script = "".join(("(() => {\n", texts.pop("alpha_js"), texts.pop("report_js"), "})();\n"))
-    texts["script"] = script
-    digest = hashlib.sha256(script.encode("utf-8")).digest()
-    # These files are ours; everything else that reaches the page is escaped.
-    return {name: Markup(text) for name, text in texts.items()} | {
-        "script_digest": base64.b64encode(digest).decode("ascii"),
-        "method_colours": METHODS,
-        "palettes": PALETTES,
-    }
-
-
-def _facts(
-    evaluations: Mapping[str, Evaluation], details: Mapping[str, Any] | None, date: str | None
-) -> list[tuple[str, str]]:
-    """What was run, as pairs of name and value."""
+def _facts(evaluations: Mapping[str, Evaluation]) -> dict[str, str]:
+    """What was measured, for the top of the page."""
     first = next(iter(evaluations.values()))
     known = {
         "Calibration samples" if first.left_out else "Test samples": f"{first.n:,}",
         "Classes": f"{first.n_classes:,}",
         "Target coverage": f"{100.0 * (1.0 - first.alpha):g}% (α = {first.alpha:g})",
-        "Intervals": f"{100.0 * first.level:g}%",
     }
     if len(evaluations) > 1 or ONE_METHOD not in evaluations:
         known["Method" if len(evaluations) == 1 else "Methods"] = ", ".join(evaluations)
+    return known
+
+
+def _details(details: Mapping[str, Any] | None, date: str | None) -> dict[str, str]:
+    """What was run, for the end of the page."""
     given = {str(name): str(value) for name, value in (details or {}).items()}
-    return list((known | given | ({} if date is None else {"Date": date})).items())
+    return given | ({} if date is None else {"Date": date})
 
 
 def _guarantees(

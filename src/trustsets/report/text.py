@@ -100,7 +100,7 @@ def p_value(value: float) -> str:
     return "<0.001" if value < 0.001 else fixed(value, 3)
 
 
-def joined(parts: Sequence[str]) -> str:
+def joined(parts: Sequence[str], last: str = "and") -> str:
     """A list in a sentence.
 
     Examples
@@ -108,4 +108,4 @@ def joined(parts: Sequence[str]) -> str:
     >>> joined(["a"]), joined(["a", "b", "c"])
     ('a', 'a, b and c')
     """
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {last} {parts[-1]}"

@@ -7,7 +7,7 @@ from trustsets.metrics.catalogue import METRICS
 from trustsets.metrics.result import REMEDY, Evaluation
 from trustsets.report.text import division_title, fixed, joined, percent
 
-__all__ = ["ONE_METHOD", "verdict"]
+__all__ = ["ONE_METHOD", "goal_tables", "named", "verdict"]
 
 # The name of a single evaluation that was given without one.
 ONE_METHOD = "this method"
@@ -60,6 +60,11 @@ def verdict(evaluations: Mapping[str, Evaluation]) -> str:
     return " ".join([*(f"{text}." for text in sentences), *_advice(evaluations)])
 
 
+def goal_tables(evaluation: Evaluation) -> list[str]:
+    """Tables in each of whose bins a method can reach its target, in the order of the verdict."""
+    return [name for name in _in_order({"": evaluation}) if name not in _LAST]
+
+
 def _in_order(evaluations: Mapping[str, Evaluation]) -> list[str]:
     """Tables that all methods have, in the order of the verdict."""
     first, *others = evaluations.values()
@@ -76,9 +81,9 @@ def _on_average(evaluations: Mapping[str, Evaluation]) -> str:
         target = 1.0 - item.alpha
         below, above = item.coverage.upper < target, item.coverage.lower > target
         place = "below" if below else "above" if above else "within error of"
-        places[place].append(f"{_named(method)} ({percent(item.coverage.value)})")
+        places[place].append(f"{named(method)} ({percent(item.coverage.value)})")
     parts = [
-        f"{_all_or_named(methods, evaluations)} {'is' if len(methods) == 1 else 'are'} {place} "
+        f"{_all_ornamed(methods, evaluations)} {'is' if len(methods) == 1 else 'are'} {place} "
         for place, methods in places.items()
         if methods
     ]
@@ -86,7 +91,7 @@ def _on_average(evaluations: Mapping[str, Evaluation]) -> str:
     return "On average, " + joined([parts[0], *(f"{part}it" for part in parts[1:])])
 
 
-def _all_or_named(methods: list[str], evaluations: Mapping[str, Evaluation]) -> str:
+def _all_ornamed(methods: list[str], evaluations: Mapping[str, Evaluation]) -> str:
     """A list of methods, or "all methods" where naming each would take long."""
     if len(methods) < len(evaluations) or len(methods) < _MANY:
         return joined(methods)
@@ -136,13 +141,13 @@ def _advice(evaluations: Mapping[str, Evaluation]) -> list[str]:
     """What to do about under-covered classes, and for which method if there are several."""
     found = {method: item.poor_classes for method, item in evaluations.items() if item.poor_classes}
     if len(evaluations) > 1:
-        found = {m: f"For {_named(m)}: {text[0].lower()}{text[1:]}" for m, text in found.items()}
+        found = {m: f"For {named(m)}: {text[0].lower()}{text[1:]}" for m, text in found.items()}
     return [*(f"{text}." for text in found.values()), REMEDY] if found else []
 
 
 def _of(method: str, tables: Tables) -> str:
     """Whose number it is, if there are several methods."""
-    return f" for {_named(method)}" if len(tables) > 1 else ""
+    return f" for {named(method)}" if len(tables) > 1 else ""
 
 
 def _bins_in_words(tables: Tables) -> str:
@@ -156,6 +161,6 @@ def _bins_in_words(tables: Tables) -> str:
     return f"{table.count.size:,} {kind}"
 
 
-def _named(method: str) -> str:
+def named(method: str) -> str:
     """The name in quotes, which set several words apart from the sentence."""
     return method if method == ONE_METHOD else f"“{method}”"

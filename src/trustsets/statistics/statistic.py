@@ -43,7 +43,8 @@ class Observed:
         self, outputs: ModelOutputs, trust: SupportsTrust | ArrayLike | None = None
     ) -> None:
         self.outputs = outputs
-        self.trust_score = trust if isinstance(trust, SupportsTrust) else None
+        # Checked for None first: an instance check of a protocol takes a while.
+        self.trust_score = trust if trust is not None and isinstance(trust, SupportsTrust) else None
         self.has_trust = trust is not None
         if trust is not None and self.trust_score is None:
             self.trust = _known_trust(trust, len(outputs))

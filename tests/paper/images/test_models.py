@@ -8,6 +8,7 @@ from torch import nn
 from trees import make_body
 
 from trustsets import InputError
+from trustsets.extras import vision as torchvision_seam
 from trustsets.paper.images import vision
 from trustsets.paper.images.models import ARCHITECTURES, Network, load_weights, read_weights
 
@@ -165,10 +166,10 @@ def test_logits_keep_single_precision_when_the_rest_does_not():
 
 
 def test_a_torchvision_that_fits_is_left_alone(monkeypatch):
-    declared = list(vision._declared)
-    monkeypatch.setattr(vision, "_import", lambda: ("models", "transforms"))
-    assert vision._load() == ("models", "transforms")
-    assert vision._declared == declared
+    declared = list(torchvision_seam._declared)
+    monkeypatch.setattr(torchvision_seam, "_import", lambda: ("models", "transforms"))
+    assert torchvision_seam.load_torchvision() == ("models", "transforms")
+    assert torchvision_seam._declared == declared
 
 
 def test_other_import_errors_are_not_hidden(monkeypatch):
@@ -176,11 +177,11 @@ def test_other_import_errors_are_not_hidden(monkeypatch):
         def fails():
             raise error
 
-        monkeypatch.setattr(vision, "_import", fails)
+        monkeypatch.setattr(torchvision_seam, "_import", fails)
 
     fail(RuntimeError("compiled with different CUDA major versions"))
     with pytest.raises(RuntimeError, match="CUDA major"):
-        vision._load()
+        torchvision_seam.load_torchvision()
     fail(ModuleNotFoundError("No module named 'torchvision'"))
     with pytest.raises(InputError, match=r"pip install 'trustsets\[paper\]'"):
-        vision._load()
+        torchvision_seam.load_torchvision()

@@ -16,8 +16,8 @@ from typing import Literal, final
 import numpy as np
 
 from trustsets.errors import InputError
+from trustsets.extras.batches import Batch
 from trustsets.extras.forward import (
-    Batch,
     Runner,
     Tap,
     evaluating,

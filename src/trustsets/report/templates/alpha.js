@@ -18,9 +18,10 @@ function round(value) {
   return up - value === 0.5 && up % 2 ? up - 1 : up;
 }
 
-function mixed(code, depth) {
-  const parts = [1, 3, 5].map((i) => parseInt(code.slice(i, i + 2), 16));
-  return parts.map((part) => round(255 + depth * (part - 255)));
+function mixed(one, other, depth) {
+  const parts = (code) => [1, 3, 5].map((i) => parseInt(code.slice(i, i + 2), 16));
+  const ends = parts(other);
+  return parts(one).map((part, i) => round(part + depth * (ends[i] - part)));
 }
 
 function ink(colour) {
@@ -34,7 +35,7 @@ function paint(cell, coverage, target, lowest) {
   const end = below ? lowest : 1;
   const depth = Math.min((coverage - target) / (end - target), 1);
   for (const [name, colours] of Object.entries(data.alphas.palettes)) {
-    const colour = mixed(colours[below ? 0 : 2], depth);
+    const colour = mixed(colours[1], colours[below ? 0 : 2], depth);
     const code = colour.map((part) => part.toString(16).padStart(2, "0")).join("");
     cell.style.setProperty(`--${name}`, `#${code}`);
     cell.style.setProperty(`--${name}-ink`, ink(colour));
@@ -43,12 +44,12 @@ function paint(cell, coverage, target, lowest) {
 
 // ---- What a cell and a set are at this alpha -----------------------------------------------
 
-function movedFacts({ method, name, bin, table }) {
+function movedFacts({ method, name, bin, table }, few) {
   const own = data.alphas.methods[method][name];
   const count = table.count[bin];
   return [
     ["Alpha", data.alphas.texts[place]],
-    ["Coverage", percent(own.covered[place][bin] / count)],
+    ["Coverage", few ? `${own.covered[place][bin]} of ${count}, too few` : percent(own.covered[place][bin] / count)],
     ["Samples", grouped(count)],
     ["Mean set size", (own.size[place][bin] / count).toFixed(2)],
   ];
@@ -82,8 +83,14 @@ function moveCell(cell) {
   const own = data.alphas.methods[method]?.[name];
   if (!own) return;
   const coverage = own.covered[place][bin] / table.count[bin];
-  cell.textContent = (100 * coverage).toFixed(0);
+  cell.textContent = cell.classList.contains("few") ? fewText(cell, table, bin) : (100 * coverage).toFixed(0);
   paint(cell, coverage, 1 - data.alphas.values[place], data.alphas.lowest[place]);
+}
+
+// Intervals are known at the page's own alpha only.
+function fewText(cell, table, bin) {
+  if (place !== data.alphas.own) return "few";
+  return `${(100 * table.lower[bin]).toFixed(0)}–${(100 * table.upper[bin]).toFixed(0)}`;
 }
 
 function moveAverages() {

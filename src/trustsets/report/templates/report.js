@@ -25,12 +25,12 @@ function binOf(cell) {
   return { method, name: table, bin: +cell.dataset.bin, table: data.evaluations[method].tables[table] };
 }
 
-function facts(found) {
-  if (isMoved(found.method)) return movedFacts(found);
+function facts(found, few) {
+  if (isMoved(found.method)) return movedFacts(found, few);
   const { table, bin } = found;
   const ends = `${(100 * table.lower[bin]).toFixed(1)}–${(100 * table.upper[bin]).toFixed(1)}`;
   return [
-    ["Coverage", percent(table.coverage[bin])],
+    ["Coverage", few ? `${table.covered[bin]} of ${table.count[bin]}, too few` : percent(table.coverage[bin])],
     [`${level} interval`, ends],
     ["Samples", grouped(table.count[bin])],
     ["Mean set size", table.mean_size[bin].toFixed(2)],
@@ -45,7 +45,7 @@ function nameCell(cell) {
     return;
   }
   const found = binOf(cell);
-  const words = facts(found).map(([name, value]) => `${name} ${value}`).join(", ");
+  const words = facts(found, cell.classList.contains("few")).map(([name, value]) => `${name} ${value}`).join(", ");
   cell.setAttribute("aria-label", `${found.table.labels[found.bin]}: ${words}`);
 }
 
@@ -53,10 +53,14 @@ function showTip(cell) {
   if (!cell.dataset.bin) return hideTip();
   const found = binOf(cell);
   const list = element("dl");
-  for (const [name, value] of facts(found)) list.append(element("dt", name), element("dd", value));
-  tip.replaceChildren(element("b", found.table.labels[found.bin]), list);
+  for (const [name, value] of facts(found, cell.classList.contains("few"))) list.append(element("dt", name), element("dd", value));
+  fillTip(cell, found.table.labels[found.bin], list);
+}
+
+function fillTip(beside, title, content) {
+  tip.replaceChildren(element("b", title), content);
   tip.hidden = false;
-  placeTip(cell.getBoundingClientRect());
+  placeTip(beside.getBoundingClientRect());
 }
 
 function placeTip(cell) {
@@ -129,6 +133,21 @@ function prepareGrid(grid) {
   });
 }
 
+// ---- Terms: their explanations at the end of the page, shown where they appear -----------
+
+function prepareTerm(term) {
+  const about = document.querySelector(term.getAttribute("href"));
+  const show = () => fillTip(term, about.querySelector("dt").textContent, element("span", about.querySelector("dd").textContent));
+  for (const kind of ["mouseenter", "focus"]) term.addEventListener(kind, show);
+  for (const kind of ["mouseleave", "blur"]) term.addEventListener(kind, hideTip);
+  term.addEventListener("keydown", (event) => event.key === "Escape" && hideTip());
+  // A finger cannot point, so that a tap shows the explanation and stays.
+  term.addEventListener("click", (event) => {
+    event.preventDefault();
+    show();
+  });
+}
+
 // ---- Samples of a cell ----------------------------------------------------------------
 
 function setInWords(size, codes) {
@@ -155,6 +174,16 @@ function sampleRow(method, sample) {
   return line;
 }
 
+// Why the set is as it is, for samples that have an explanation; it is about the page's own alpha.
+function whyRow(method, sample, width) {
+  const words = data.explanations?.[method]?.[sample];
+  if (!words || isMoved(method)) return [];
+  const [line, cell] = [element("tr", undefined, "why"), element("td", `Why? ${words}`)];
+  cell.colSpan = width;
+  line.append(cell);
+  return [line];
+}
+
 function sampleTable(method, samples) {
   const trusted = data.samples.rows[samples[0]][3] !== null;
   const heads = ["Row", "True class", "Result", "Set", "Size", ...(data.p_values?.[method] ? ["p-values", "Confidence", "Credibility"] : []), "Conf", ...(trusted ? ["Trust"] : [])];
@@ -168,7 +197,7 @@ function sampleTable(method, samples) {
   const table = element("table");
   table.append(element("thead"), element("tbody"));
   table.tHead.append(head);
-  table.tBodies[0].append(...samples.map((sample) => sampleRow(method, sample)));
+  for (const sample of samples) table.tBodies[0].append(sampleRow(method, sample), ...whyRow(method, sample, heads.length));
   return table;
 }
 
@@ -284,7 +313,7 @@ function metricRows() {
 }
 
 const files = {
-  json: () => ["coverage-report.json", "application/json", JSON.stringify({ ...data, samples: undefined, p_values: undefined }, null, 1)],
+  json: () => ["coverage-report.json", "application/json", JSON.stringify({ ...data, samples: undefined, explanations: undefined, p_values: undefined }, null, 1)],
   metrics: () => ["coverage-report-metrics.csv", "text/csv", csv(metricRows())],
   bins: () => ["coverage-report-bins.csv", "text/csv", csv(binRows())],
 };
@@ -318,20 +347,13 @@ function prepareThemes() {
   });
 }
 
-function prepareColours() {
-  const button = document.getElementById("colours");
-  button.addEventListener("click", () => {
-    const safe = button.getAttribute("aria-pressed") !== "true";
-    button.setAttribute("aria-pressed", safe);
-    root.dataset.colours = safe ? "safe" : "plain";
-  });
-}
-
 root.classList.toggle("listing", Boolean(data.samples));
 all(".heatmap").forEach(prepareGrid);
+all(".term").forEach(prepareTerm);
+// Paper cannot be clicked.
+window.addEventListener("beforeprint", () => all("details").forEach((part) => { part.open = true; }));
 all(".bins").forEach(prepareTable);
 all("[data-download]").forEach((button) => button.addEventListener("click", () => download(button.dataset.download)));
 document.getElementById("print").addEventListener("click", () => window.print());
 prepareThemes();
-prepareColours();
 prepareAlpha();
