@@ -95,15 +95,14 @@ class Split:
         self, covered: NDArray[np.bool_], sizes: Ints, alpha: float, *, rough: bool = False
     ) -> Case:
         """What metrics are computed from; `rough` gives intervals from fewer resamples."""
-        more = {"n_bootstrap": _ROUGH_BOOTSTRAP} if rough else {}
-        return Case(
+        found = Case(
             covered=covered,
             sizes=sizes,
             outputs=self.test.outputs,
             observed=self.test,
             alpha=alpha,
-            **more,
         )
+        return replace(found, n_bootstrap=_ROUGH_BOOTSTRAP) if rough else found
 
 
 @final
