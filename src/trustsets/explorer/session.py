@@ -1,7 +1,7 @@
 """The data, and what was computed from them: splits, predictors, outcomes of sets.
 
 All of it is kept, the least recently used first to go: at most three splits (a copy of the held-out
-outputs each), six predictors (each with its calibration problem and up to 24 fits, some 4 MB a fit
+outputs each), six predictors (each with its calibration problem and up to 24 fits, some 5 MB a fit
 at 21 basis functions), the outcomes of 200 states (9 bytes a test sample), and the sorted scores of
 four predictors (8 bytes for each class of each test sample). What takes long is done in stages, and
 `check` is called between them: it raises `Superseded` when a newer state has come.
@@ -145,6 +145,7 @@ class Session:
         if not 0.0 < share < 1.0:
             raise InputError(f"share must lie strictly between 0 and 1; got {share}.")
         self.outputs, self.share = outputs, share
+        self.n_test = len(outputs.split_indices(share)[1])
         self.trust_score = trust if isinstance(trust, TrustScore) else None
         self.trust = None if trust is None else Observed(outputs, trust).trust
         groups = tuple(outputs.groups)
@@ -159,11 +160,6 @@ class Session:
         own = Setting(statistics=known)
         standard = replace(own, method="standard", scale="raw")
         return State((own, standard))
-
-    @property
-    def n_test(self) -> int:
-        """Number of test samples, the same for all seeds."""
-        return len(self.split(0).places)
 
     def split(self, seed: int) -> Split:
         """Calibration and test samples of a seed."""
@@ -186,8 +182,12 @@ class Session:
                 own = setting.build(self.trust_score)
                 return own.calibrate(split.calibration, trust=split.calibration_trust)
 
-        key = replace(setting.used, max_size=None)
-        return self._predictors.get_or_make((key, seed), make)
+        return self._predictors.get_or_make(self._key(setting, seed), make)
+
+    @staticmethod
+    def _key(setting: Setting, seed: int) -> tuple[Setting, int]:
+        """What determines a predictor."""
+        return replace(setting.used, max_size=None), seed
 
     def sets(self, state: State, place: int, rows: Array) -> PredictionSets:
         """Sets of some of the test samples."""
@@ -243,7 +243,7 @@ class Session:
         fitted = learned.fit(state.alpha).fitted(learned.basis.design(split.test))
         check()
         ranked = self._ranked.get_or_make(
-            (replace(setting, max_size=None), state.seed),
+            self._key(setting, state.seed),
             lambda: scoring.score.ranked(
                 scoring.corrected(split.test.outputs), temperature=scoring.temperature
             ),
@@ -255,10 +255,14 @@ class Session:
         return self.predictor(state.settings[place], state.seed).state_.learned
 
     def prepare_alphas(self, state: State, place: int) -> None:
-        """Fit along the alphas of the page's slider, which makes the next move of alpha faster."""
-        learned = self._learned(state, place)
-        if isinstance(learned, ConditionalLearned):
-            learned.prepare_along(SLIDER)
+        """Fit along the alphas of the page's slider, which makes the next moves of alpha faster.
+
+        Unlike everything else here, it may run beside other work: it changes nothing that is kept,
+        apart from the fits of a predictor that is there.
+        """
+        own = self._predictors.get(self._key(state.settings[place], state.seed))
+        if own is not None and isinstance(own.state_.learned, ConditionalLearned):
+            own.state_.learned.prepare_along(SLIDER)
 
     def evaluation(
         self,
