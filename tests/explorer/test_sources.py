@@ -99,4 +99,4 @@ def test_the_command_prints_the_address_and_ends_when_interrupted(folder):
     finally:
         os.kill(process.pid, signal.SIGINT)
         errors = process.communicate(timeout=60)[1]
-    assert process.returncode == 0 and "has ended" in errors
+    assert (process.returncode, "has ended" in errors) == (0, True), errors
