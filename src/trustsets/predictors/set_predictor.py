@@ -22,14 +22,12 @@ import os
 from abc import ABC, abstractmethod
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
 
 from trustsets._common import storage
-from trustsets._common.arrays import Array, Floats
-from trustsets._common.draws import Stream
+from trustsets._common.arrays import Array
 from trustsets._common.estimator import Estimator
 from trustsets.errors import InputError, StorageError
 from trustsets.outputs import ModelOutputs
@@ -181,7 +179,7 @@ class SetPredictor(Estimator, ABC):
             "%s: calibrating on %d samples of %d classes, tuning on %d others",
             type(self).__name__, n, outputs.n_classes, n_tuning,
         )  # fmt: skip
-        task = _make_task(scoring, calibration, tuning_part, alphas)
+        task = scoring.task(calibration, tuning_part, alphas)
         facts = ClassFacts.of(calibration.outputs)
         state = Calibrated(
             classes=outputs.classes,
@@ -364,20 +362,6 @@ def _observe(
     if trust is not None and not isinstance(trust, SupportsTrust):
         parts = np.split(np.asarray(trust), [len(outputs)])
     return Observed(outputs, parts[0]), Observed(tuning, parts[1])
-
-
-def _make_task(
-    scoring: Scoring, calibration: Observed, tuning: Observed, alphas: Floats | None
-) -> Task:
-    return Task(
-        calibration=calibration,
-        tuning=tuning,
-        scores=scoring.of_labels(calibration.outputs, Stream.CALIBRATION_SCORE),
-        tuning_scores=partial(scoring.of_labels, tuning.outputs, Stream.TUNING_SCORE),
-        seed=scoring.seed,
-        alphas=alphas,
-        ranks=scoring.ranks,
-    )
 
 
 def _width(outputs: ModelOutputs) -> int | None:
