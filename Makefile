@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
 
-.PHONY: demo test quick lint types unit quick-numerical quick-library coverage browser docs bench clean
+.PHONY: demo explore test quick lint types unit quick-numerical quick-library coverage browser docs bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "trustsets needs Python 3.11 or newer; try make PYTHON=python3.11")'
@@ -74,6 +74,11 @@ docs: $(READY)
 
 demo: $(READY)
 	$(BIN)/trustsets demo
+
+# The live page, on the demo's data; TASK=library or TASK=simulated for other data.
+TASK ?= digits
+explore: $(READY)
+	$(BIN)/trustsets explore --task $(TASK)
 
 bench: $(BENCH_READY)
 	for script in benchmarks/*.py; do $(BENCH)/bin/python $$script || exit 1; done

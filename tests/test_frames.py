@@ -5,6 +5,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from first_tries import blocks
 
 from trustsets import InputError, ModelOutputs, StandardConformal, evaluate
 
@@ -65,3 +66,14 @@ def test_arrays_give_a_frame_of_what_is_installed():
     assert outputs.flavour is None and isinstance(sets.to_frame(), pd.DataFrame)
     with pytest.raises(InputError, match="flavour must be one of pandas, polars, pyarrow"):
         sets.to_frame("dask")
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_the_lines_of_the_page_on_first_tries_run(kind):
+    own = columns(400)
+    names = np.array(["cat", "dog", "eel"])
+    table = {f"prob_{name}": own[f"p_{place}"] for place, name in enumerate(names)}
+    table |= {"truth": names[own["y"]].tolist(), "site": ["north", None] * 200}
+    given = {"held_out": MAKERS[kind](table), "new": MAKERS[kind](table)}
+    exec(blocks("pandas and polars")[0], given)
+    assert isinstance(given["sets"].to_frame(), TYPES[kind])

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         TrustSetsError,
         TrustSetsWarning,
     )
+    from trustsets.explorer import explore
     from trustsets.metrics import compare, evaluate
     from trustsets.monitor import Monitor
     from trustsets.outputs import ModelOutputs
@@ -99,6 +100,7 @@ _HOME = {
     "audit": "auditing",
     "compare": "metrics",
     "evaluate": "metrics",
+    "explore": "explorer",
     "load": "predictors",
     "oracle_sets": "predictors",
     "plan": "planning",
@@ -150,6 +152,7 @@ __all__ = [
     "audit",
     "compare",
     "evaluate",
+    "explore",
     "load",
     "oracle_sets",
     "plan",

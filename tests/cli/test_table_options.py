@@ -2,9 +2,11 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
+from first_tries import SECTIONS
 from threadpoolctl import threadpool_limits
 
 from trustsets import ModelOutputs
@@ -99,3 +101,15 @@ def test_predictions_of_a_table_and_their_options_again(run, tables):
     assert len({(tables / f"{n}.csv").read_text() for n in ("table", "arrays", "table2")}) == 1
     done = run("predict", "m.trustsets", "table_test.csv", "-o", "x.csv")
     assert done.code == 2 and "--probability-columns" in done.err
+
+
+def test_the_commands_of_the_page_on_first_tries_run(run, tables):
+    page = SECTIONS["A CSV file, without Python"]
+    lines = re.findall(r"^    trustsets (.*)$", page, re.MULTILINE)
+    text = (tables / "table_calibration.csv").read_text(encoding="utf-8").replace("p:", "prob_")
+    for name in ("held_out.csv", "new.csv"):
+        (tables / name).write_text(text, encoding="utf-8")
+    assert len(lines) == 2
+    for line in lines:
+        assert run(*line.split()).code == 0, line
+    assert len((tables / "sets.csv").read_text(encoding="utf-8").splitlines()) == 241

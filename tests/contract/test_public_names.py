@@ -52,6 +52,7 @@ PINNED = {
     "audit",
     "compare",
     "evaluate",
+    "explore",
     "load",
     "oracle_sets",
     "plan",

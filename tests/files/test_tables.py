@@ -93,6 +93,19 @@ def test_the_result_is_that_of_predict_set(name, table):
     assert found.column("id").to_pylist() == [f"s{i}" for i in range(157)]
 
 
+def test_missing_groups_of_a_table_are_a_group():
+    arrays = simulated(900)
+    gone = np.arange(900) % 4 == 0
+    arrays["group_site"] = np.where(gone, "(missing)", arrays["group_site"])
+    predictor = PREDICTORS["groups"].calibrate(outputs_of(arrays))
+    written = pa.array(arrays["group_site"])
+    columns = {"row": pa.array(np.arange(900)), "logits": pa.array(list(arrays["logits"]))}
+    whole = pa.table(columns | {"site": written})
+    nulls = pa.table(columns | {"site": pa.array(np.where(gone, None, written))})
+    assert nulls.column("site").null_count == gone.sum()
+    assert predict_table(predictor, nulls).equals(predict_table(predictor, whole))
+
+
 def test_types_are_the_same_for_every_batch(table):
     predictor = StandardConformal().calibrate(outputs_of(simulated()))
     one, none = predict_table(predictor, table[:1]), predict_table(predictor, table[:2])

@@ -182,6 +182,8 @@ def test_groups_take_what_marks_missing_values():
     found = ModelOutputs(logits=np.eye(3), groups=groups).groups
     for name, values in found.items():
         assert values[1] == "(missing)" and "(missing)" not in values[[0, 2]], name
+    dates = ModelOutputs(logits=np.eye(2), groups={"dates": groups["dates"][[0, 2]]}).groups
+    assert dates["dates"].astype(str).tolist() == found["dates"][[0, 2]].tolist()
     assert found["numbers"].tolist() == ["1", "(missing)", "2.5"]
     assert found["nullable"].tolist() == ["1", "(missing)", "2"]
     with pytest.raises(InputError, match=r"groups\['g'\] must not hold infinity"):

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
     "--headless=new",
@@ -27,7 +29,16 @@ FLAGS = (
 PATIENCE = 120
 KEYS = {"Enter": "\r", " ": " "}
 # Controls of the browser itself, such as a slider, know keys by these numbers.
-CODES = {"Tab": 9, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38} | {
+CODES = {
+    "Tab": 9,
+    "Enter": 13,
+    "Escape": 27,
+    " ": 32,
+    "End": 35,
+    "Home": 36,
+    "ArrowLeft": 37,
+    "ArrowUp": 38,
+} | {
     "ArrowRight": 39,
     "ArrowDown": 40,
 }
@@ -36,6 +47,17 @@ CODES = {"Tab": 9, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38} | {
 def find_browser() -> str | None:
     """Path of a Chromium, or None."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+def start_browser(profile: Path) -> "Browser":
+    """Start a browser, or skip the test where there is none; in CI there must be one."""
+    executable = find_browser()
+    if executable is None:
+        reason = "no Chromium found: install the package chromium, or run make browser as root."
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return Browser(executable, profile)
 
 
 class Browser:
@@ -93,12 +115,13 @@ class Browser:
             raise RuntimeError(f"{method}: {answer['error']}")
         return answer["result"]
 
-    def open(self, path: Path, **media: str) -> None:
-        """Load a file, afresh, with media features such as prefers_color_scheme."""
+    def open(self, page: Path | str, **media: str) -> None:
+        """Load a file or an address, afresh, with media features such as prefers_color_scheme."""
         features = [{"name": name.replace("_", "-"), "value": v} for name, v in media.items()]
         self.send("Emulation.setEmulatedMedia", media="", features=features)
         self.events.clear()
-        self.send("Page.navigate", url=path.resolve().as_uri())
+        url = page if isinstance(page, str) else page.resolve().as_uri()
+        self.send("Page.navigate", url=url)
         self._until(lambda item: item.get("method") == "Page.loadEventFired")
 
     def evaluate(self, expression: str) -> Any:

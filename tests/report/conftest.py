@@ -1,9 +1,8 @@
-import os
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from browser import Browser, find_browser
+from browser import start_browser
 from report_cases import CLASSES, FAST, FirstFeature, sets_that_cover
 
 from trustsets import ModelOutputs, StandardConformal, evaluate, write_report
@@ -53,13 +52,7 @@ def page(case, tmp_path_factory):
 @pytest.fixture(scope="session")
 def chromium(tmp_path_factory):
     """One headless browser for all tests of pages."""
-    executable = find_browser()
-    if executable is None:
-        reason = "no Chromium found: install the package chromium, or run make browser as root."
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    browser = Browser(executable, tmp_path_factory.mktemp("profile"))
+    browser = start_browser(tmp_path_factory.mktemp("profile"))
     yield browser
     browser.close()
 

@@ -5,7 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from small_runs import write_extracted
+
+from trustsets import scores
+from trustsets.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 # Results are made by scripts, and have no code.
@@ -75,3 +79,25 @@ def test_other_blocks_are_run_elsewhere(name) -> None:
     assert all(name in path.read_text(encoding="utf-8") for path in tests)
     for block in blocks(ROOT / "docs" / name):
         compile(block, name, "exec")
+
+
+def options(command) -> set[str]:
+    """Options of a command, or of all commands of a group."""
+    own = {name for option in command.params for name in option.opts + option.secondary_opts}
+    return own.union(*map(options, getattr(command, "commands", {}).values()))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_options_of_the_command_line_exist(path) -> None:
+    known = options(typer.main.get_command(app)) | {"--help", "--install-completion"}
+    text = path.read_text(encoding="utf-8")
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known
+
+
+def test_the_choice_of_a_score_has_the_numbers_of_the_defaults() -> None:
+    choice = (ROOT / "docs" / "start" / "which_method.md").read_text(encoding="utf-8")
+    measured = (ROOT / "docs" / "defaults.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)\(\)` \| .* \| (.*) \| (.*) \|$", choice, flags=re.MULTILINE)
+    assert {name for name, *_ in rows} == set(scores.__all__) - {"Score", "RankedScores"}
+    for name, standard, default in rows:
+        assert f"| `{name}` | {standard} | {default} |" in measured, name

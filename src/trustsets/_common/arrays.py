@@ -89,7 +89,9 @@ def group_column(value: Any, name: str, n: int) -> Array:
     array = to_numpy(value, name)
     if array.dtype.kind not in "fmMO" or array.shape != (n,):
         return column(array, name, n)
-    items = array.tolist()  # dates that are missing become None
+    items = array.tolist()
+    if array.dtype.kind in "mM":
+        items = [None if text == "NaT" else text for text in array.astype(str).tolist()]
     missing = np.array([_is_missing(item) for item in items], dtype=bool)
     known = [item for item, gone in zip(items, missing, strict=True) if not gone]
     if not missing.any() and not any(isinstance(item, float) for item in known):

@@ -70,6 +70,15 @@ class RecipeOptions:
             panel=_METHOD,
         ),
     ] = None
+    penalty: Annotated[
+        float | None,
+        option(
+            "NUMBER",
+            "What coefficients of degree 2 or more cost in the polynomial's fit. Default: 0.",
+            min=0.0,
+            panel=_METHOD,
+        ),
+    ] = None
     components: Annotated[
         int, option("N", "Number of principal components.", min=1, panel=_METHOD)
     ] = 20

@@ -12,6 +12,7 @@ from trustsets.cli.audit import audit
 from trustsets.cli.calibrate import calibrate
 from trustsets.cli.demo import demo
 from trustsets.cli.evaluate import evaluate
+from trustsets.cli.explore import explore
 from trustsets.cli.extract import extract
 from trustsets.cli.monitor import monitor
 from trustsets.cli.options import Command, expanded
@@ -60,7 +61,9 @@ def root(
     console.reset()
 
 
-for command in (demo, extract, plan, calibrate, predict, evaluate, audit, report, monitor):
+for command in (
+    demo, extract, plan, calibrate, predict, evaluate, explore, audit, report, monitor,
+):  # fmt: skip
     app.command(cls=Command)(expanded(command))
 for plain in (verify, warmup):
     app.command()(expanded(plain, config=False))

@@ -34,4 +34,5 @@ def digits_task(seed: int = 0, n_train: int = 100) -> DemoTask:
         about=f"{len(new):,} images of 10 digits; the network was trained on {n_train} others.",
         train=train,
         pool=pool,
+        images=(images[seen].reshape(-1, 8, 8), images[new].reshape(-1, 8, 8)),
     )

@@ -63,6 +63,7 @@ def library_task(seed: int = 0, train_share: float = 0.4) -> DemoTask:
         ),
         train=train,
         pool=pool,
+        texts=([texts[i] for i in seen], [texts[i] for i in new]),
     )
 
 

@@ -86,6 +86,8 @@ class DemoTask:
     label_probabilities : array of shape (n, K), or None
         True P(y | x) of the pool, where known; ``label_probabilities[test.rows]`` belongs
         to a part of the pool.
+    texts, images : pair, or None
+        Texts or images of the training samples and of the pool, where samples have such.
     """
 
     name: str
@@ -94,6 +96,8 @@ class DemoTask:
     train: ModelOutputs
     pool: ModelOutputs
     label_probabilities: Floats | None = None
+    texts: tuple[list[str], list[str]] | None = None
+    images: tuple[Singles, Singles] | None = None
 
     @property
     def accuracy(self) -> float:

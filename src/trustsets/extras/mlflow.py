@@ -14,9 +14,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from trustsets import __version__
 from trustsets._common.atomic import StrPath
 from trustsets._common.quantiles import check_alphas
+from trustsets._version import __version__
 from trustsets.errors import InputError
 from trustsets.files.naming import FEATURES, LOGITS, PROBABILITIES, ROW, find_roles
 from trustsets.files.tables import predict_table, table_outputs

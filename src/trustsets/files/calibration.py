@@ -70,10 +70,12 @@ class Recipe:
         What a rank adds to RAPS and SAPS.
     basis : tuple of str
         Function classes of the methods ``conditional`` and ``plugin``, by name; they are added
-        up. If none of `basis`, `degree`, `statistics` and `transform` is chosen, the method has
-        its own default.
+        up. If none of `basis`, `degree`, `penalty`, `statistics` and `transform` is chosen, the
+        method has its own default.
     degree, components : int
         Degree of the polynomial (default 5), and number of principal components.
+    penalty : float
+        That of the polynomial (default 0); see `Polynomial`.
     statistics : tuple of str
         What polynomial and bins are functions of, by name; default confidence and trust.
     transform : str
@@ -98,6 +100,7 @@ class Recipe:
     lam: float | None = None
     basis: tuple[str, ...] = ()
     degree: int | None = None
+    penalty: float | None = None
     components: int = 20
     statistics: tuple[str, ...] = ()
     transform: str | None = None
@@ -159,7 +162,8 @@ class Recipe:
             if self.degree is not None:
                 common["basis"] = Polynomial(self.degree)
             return ConditionalConformal.paper(trust, randomized=self.randomized, **common)
-        if self.basis or self.statistics or self.degree is not None or self.transform is not None:
+        polynomial = {self.degree, self.penalty, self.transform} != {None}
+        if self.basis or self.statistics or polynomial:
             common["basis"] = self._basis()
         if self.method == "plugin":
             return PluginConformal(trust=trust, **common)
@@ -210,6 +214,7 @@ class Recipe:
             "polynomial": lambda: Polynomial(
                 5 if self.degree is None else self.degree,
                 of=self._statistics(self.transform or "rank"),
+                penalty=self.penalty or 0.0,
             ),
             "bins": self._bins,
             "groups": lambda: Groups(*self.groups),
@@ -307,7 +312,7 @@ def load_labelled(source: OutputsFile, purpose: str) -> ModelOutputs:
     if source.roles.labels is None:
         raise InputError(
             f"{source.path}: there is no array 'labels', and {purpose} needs the true classes. "
-            "Add them."
+            "Add them, or name their column (--label-column)."
         )
     _check_memory(source)
     return source.read()
@@ -359,8 +364,8 @@ def fit_trust(
     if calibration.features is None:
         raise InputError(
             f"{source.path}: there is no array 'features', which the trust score needs. Save the "
-            "embeddings with the logits, or condition on confidence alone (--statistic "
-            "confidence)."
+            "embeddings with the logits, name their columns (--feature-columns), or condition on "
+            "confidence alone (--statistic confidence)."
         )
     features, labels = read_training(train, calibration.classes, columns)
     if features.shape[1] != calibration.features.shape[1]:

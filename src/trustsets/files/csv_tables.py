@@ -18,7 +18,7 @@ __all__ = ["csv_columns", "csv_matrix"]
 
 _DELIMITERS = ",;\t|"
 # Cells that are texts at a time; each takes some 60 bytes until it is a number.
-_PIECE_CELLS = 1 << 20
+_PIECE_CELLS = 1 << 18
 # Integers as Python writes them; "007" is a name. Missing values make other tools add a ".0".
 _WHOLE = re.compile(r"-?(?:0|[1-9]\d{0,17})")
 _ROUND = re.compile(r"-?(?:0|[1-9]\d{0,17})(?:\.0+)?")

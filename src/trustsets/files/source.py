@@ -194,12 +194,13 @@ class OutputsFile:
 
     def group_values(self, start: int, stop: int) -> dict[str, Array]:
         """Group columns by name; missing values are a group of their own."""
-        return {
-            group: group_column(
-                self._columns[name].read_names(start, stop), f"array {name!r}", stop - start
-            )
-            for group, name in self.roles.groups.items()
-        }
+        found = {}
+        for group, name in self.roles.groups.items():
+            column = self._columns[name]
+            own = group_column(column.read_texts(start, stop), column.described, stop - start)
+            is_text = own.dtype.kind == "O"
+            found[group] = text_array(self.path, name, own.tolist()) if is_text else own
+        return found
 
     def numbers(self, start: int, stop: int, *, features: bool = True) -> dict[str, Array]:
         """Finite numbers of samples: ``logits`` or ``probabilities``, and ``features``."""

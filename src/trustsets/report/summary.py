@@ -310,7 +310,7 @@ def _remedies(parts: Sequence[Part]) -> list[str]:
     groups = [name.removeprefix("group:") for name in tables if name.startswith("group:")]
     names = ", ".join(repr(name) for name in groups)
     known = {
-        "class": "ConditionalConformal(per_class=True), on the command line --method class, "
+        "class": "ConditionalConformal(per_class=True), on the command line --per-class, "
         "promises the target to each class.",
         "groups": f"A function class with Groups({names}) promises it to each of these groups.",
         "conf_trust": "ConditionalConformal with a trust score adjusts sets to confidence and "

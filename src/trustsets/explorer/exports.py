@@ -1,0 +1,153 @@
+"""What leaves the page: code, a command, the predictor, a report."""
+
+import inspect
+import re
+import shlex
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import trustsets
+from trustsets.basis import Groups
+from trustsets.basis.base import Sum
+from trustsets.explorer.session import Check, Session
+from trustsets.explorer.state import Setting, State
+from trustsets.predictors import Predictor
+from trustsets.report import write_report
+
+__all__ = ["as_command", "as_python", "saved_predictor", "saved_report"]
+
+_FLAGS = {
+    "method": "--method",
+    "score": "--score",
+    "scale": "--scale",
+    "temperature": "--temperature",
+    "degree": "--degree",
+    "penalty": "--penalty",
+}
+_REPEATED = {"basis": "--basis", "statistics": "--statistic", "groups": "--group"}
+
+
+def as_python(session: Session, state: State, place: int, names: dict[str, str]) -> str:
+    """A program that makes the sets of a method, those of the page."""
+    setting, has_trust = state.settings[place].used, session.trust is not None
+    trained = has_trust and "train" in names
+    source = names.get("outputs", "held_out.npz")
+    size = "" if setting.max_size is None else f", max_size={setting.max_size}"
+    predictor = _constructor(setting.build(session.trust_score), trained)
+    used = {*re.findall(r"\b[A-Z]\w+", predictor)} & {*trustsets.__all__}
+    used |= ({"TrustScore"} if trained else set()) | ({"evaluate"} if not size else set())
+    lines = [
+        f"from trustsets import {', '.join(sorted(used))}",
+        "from trustsets.files import open_outputs" + (", read_training" if trained else ""),
+        "",
+        f"outputs = open_outputs({source!r}).read()",
+    ]
+    if trained:
+        lines.append(
+            f"trust = TrustScore().fit(*read_training({names['train']!r}, outputs.classes))"
+        )
+    lines += [
+        f"calibration, test = outputs.split({session.share!r}, seed={state.seed})",
+        f"predictor = {predictor}",
+        "predictor.calibrate(calibration)",
+        f"sets = predictor.predict_set(test, alpha={state.alpha!r}{size})",
+        "print(predictor.summary(sets))",
+    ]
+    if setting.max_size is None:
+        lines.append(f"print(evaluate(sets, test{', trust' if trained else ''}))")
+    return "\n".join(lines) + "\n"
+
+
+def _constructor(predictor: Predictor, trained: bool) -> str:
+    """The call that makes a predictor, without what is at its default."""
+    defaults = inspect.signature(type(predictor)).parameters
+    given = {
+        name: "trust" if name == "trust" else _text(value)
+        for name, value in predictor.get_params(deep=False).items()
+        if (name == "trust" and trained) or (name != "trust" and value != defaults[name].default)
+    }
+    inside = ", ".join(f"{name}={text}" for name, text in given.items())
+    return f"{type(predictor).__name__}({inside})"
+
+
+def _text(value: Any) -> str:
+    """A value as code; a basis of groups is not made as its fields say."""
+    if isinstance(value, Sum):
+        return " + ".join(map(_text, value.parts))
+    if isinstance(value, Groups):
+        penalty = [f"penalty={value.penalty!r}"] if value.penalty != Groups().penalty else []
+        return f"Groups({', '.join([*map(repr, value.columns), *penalty])})"
+    return repr(value)
+
+
+def as_command(state: State, place: int, names: dict[str, str]) -> str:
+    """Commands that calibrate the method on all held-out samples, and predict new ones."""
+    setting = state.settings[place]
+    words = ["trustsets", "calibrate", names.get("outputs", "held_out.npz")]
+    words += ["--train", names["train"]] if "train" in names else []
+    words += [*_options(setting), "-o", "model.trustsets"]
+    predict = ["trustsets", "predict", "model.trustsets", "new.npz", "--alpha", f"{state.alpha:g}"]
+    predict += [] if setting.used.max_size is None else ["--max-size", str(setting.used.max_size)]
+    predict += ["-o", "sets.parquet"]
+    return f"{shlex.join(words)}\n{shlex.join(predict)}\n"
+
+
+def _options(setting: Setting) -> list[str]:
+    recipe, words = setting.recipe, list[str]()
+    for name, flag in _FLAGS.items():
+        value = getattr(recipe, name)
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        words += [] if value is None else [flag, text]
+    for name, flag in _REPEATED.items():
+        for value in getattr(recipe, name):
+            words += [flag, value]
+    if recipe.per_class is not None:
+        words.append("--per-class" if recipe.per_class else "--no-per-class")
+    return words
+
+
+def saved_predictor(session: Session, state: State, place: int) -> bytes:
+    """The calibrated predictor, as `Predictor.save` writes it."""
+    predictor = session.predictor(state.settings[place], state.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.trustsets"
+        predictor.save(path)
+        return path.read_bytes()
+
+
+def saved_report(session: Session, state: State, names: dict[str, str], check: Check) -> bytes:
+    """The report of the methods on the test samples, without a slider."""
+    split = session.split(state.seed)
+    evaluations = {
+        name: session.evaluation(state, place, check) for place, name in enumerate(state.names)
+    }
+    given: dict[str, Any] = {}
+    if all(own.used.max_size is None for own in state.settings):
+        rows = np.arange(len(split.places))
+        made = {name: session.sets(state, place, rows) for place, name in enumerate(state.names)}
+        given = {"outputs": split.test.outputs, "sets": made}
+        given |= {"trust": split.test.trust} if split.test.has_trust else {}
+    check()
+    details = {"Data": names.get("outputs", ""), "Split seed": state.seed}
+    details |= {name: _one_line(own) for name, own in zip(state.names, state.settings, strict=True)}
+    guarantee = {
+        name: session.predictor(own, state.seed).summary()
+        for name, own in zip(state.names, state.settings, strict=True)
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        page = write_report(
+            Path(folder) / "report.html",
+            evaluations,
+            guarantee=guarantee,
+            details={name: value for name, value in details.items() if value != ""},
+            **given,
+        )
+        return page.read_bytes()
+
+
+def _one_line(setting: Setting) -> str:
+    words = " ".join(_options(setting))
+    return words if setting.used.max_size is None else f"{words} --max-size {setting.used.max_size}"

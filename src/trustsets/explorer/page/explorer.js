@@ -1,0 +1,178 @@
+// The page: asks for what a state shows, drops what came too late, and draws.
+import { drawTrace } from "./charts.js";
+import { grouped, make, one } from "./dom.js";
+import { fromAddress, Knobs, toAddress } from "./knobs.js";
+import { drawGaps, drawLists, drawMaps, drawNumbers, drawSizes, hideTip } from "./maps.js";
+import { drawRegions, openList } from "./samples.js";
+
+const results = one("#results");
+const status = one("#status");
+const client = [...crypto.getRandomValues(new Uint8Array(8))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+let generation = 0;
+let knobs = null;
+let shown = null;
+let waiting = null;
+let moves = 0;
+
+async function send(action, body) {
+  generation += 1;
+  return fetch(`/api/${action}`, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ client, generation, ...body }),
+  });
+}
+
+// The answer to a question about the state that is shown; null, with a message, if it failed.
+async function ask(action, more = {}) {
+  try {
+    const reply = await send(action, { state: shown.state, ...more });
+    if (reply.ok) return await reply.json();
+    say(await reply.text());
+  } catch {
+    say("The server does not answer. Is it still running?");
+  }
+  return null;
+}
+
+function say(text) {
+  status.textContent = text;
+}
+
+// ---- Moving --------------------------------------------------------------------------------
+
+async function update() {
+  history.replaceState(null, "", toAddress(knobs.state));
+  results.setAttribute("aria-busy", "true");
+  moves += 1;
+  const [asked, started] = [moves, performance.now()];
+  waiting = asked;
+  const late = setTimeout(() => waiting === asked && say("Computing …"), 1000);
+  peek(asked);
+  try {
+    const reply = await send("answer", { state: knobs.state });
+    if (waiting !== asked) return;
+    if (!reply.ok) return say(await reply.text());
+    const answer = await reply.json();
+    // A newer state has been asked for; its answer comes.
+    if (waiting !== asked || answer.superseded) return;
+    results.classList.remove("approximate");
+    shown = answer;
+    draw(answer);
+    say(`${answer.spoken} ${Math.round(performance.now() - started)} ms.`);
+  } catch {
+    if (waiting === asked) say("The server does not answer. Is it still running?");
+  } finally {
+    clearTimeout(late);
+    if (waiting === asked) results.setAttribute("aria-busy", "false");
+  }
+}
+
+// Show approximate numbers until the exact ones are there.
+async function peek(asked) {
+  const reply = await send("preview", { state: knobs.state }).catch(() => null);
+  if (!reply?.ok) return;
+  const found = await reply.json();
+  const isLate = waiting !== asked || results.getAttribute("aria-busy") === "false";
+  if (isLate || !found.approximate) return;
+  shown = found;
+  results.classList.add("approximate");
+  draw(found);
+}
+
+function goTo(state) {
+  knobs.write(structuredClone(state));
+  update();
+}
+
+const open = (place, table, bin) => openList(ask, shown.methods[place], { place, ...(table === undefined ? {} : { table, bin }) });
+
+function draw(answer) {
+  hideTip();
+  one("#verdict .verdict").textContent = answer.verdict;
+  const promises = answer.points.map((own, i) => (own.promised ? `${answer.methods[i]}: sets of limited size promise ${own.promised} on average.` : "")).filter(Boolean);
+  one("#verdict .promise").textContent = promises.join(" ");
+  one("#facts").textContent = `${grouped(answer.n[0])} calibration and ${grouped(answer.n[1])} test samples${knobs.start.source ? ` of ${knobs.start.source}` : ""}, target coverage ${answer.target}.`;
+  drawTrace(answer, goTo, open);
+  drawMaps(answer, open);
+  drawNumbers(answer);
+  drawGaps(answer);
+  drawSizes(answer);
+  drawLists(answer, open);
+  drawButtons(answer);
+}
+
+// ---- Regions, and what leaves the page ---------------------------------------------------------
+
+function drawButtons(answer) {
+  const region = answer.methods.map((name, place) => make("button", { type: "button", "data-key": `regions-${place}`, onclick: async () => {
+    one("#region-list").replaceChildren(make("p", {}, "Searching …"));
+    drawRegions(await ask("regions", { place }), name, ask, place);
+  } }, `Search for ${name}`));
+  one("#region-buttons").replaceChildren(...region);
+  const kinds = [
+    ["Copy as Python", (place) => copyCode("python", place)],
+    ["Copy as command", (place) => copyCode("command", place)],
+    ["Save this predictor", (place) => download("predictor", "model.trustsets", { place })],
+  ];
+  const lines = answer.methods.map((name, place) => make("div", { class: "tools" }, make("span", { class: "name" }, name), kinds.map(([text, act], i) => make("button", { type: "button", "data-key": `export-${i}-${place}`, onclick: () => act(place) }, text))));
+  const report = make("button", { type: "button", "data-key": "report", onclick: () => download("report", "report.html", {}) }, "Save this report");
+  one("#exports").replaceChildren(...lines, make("div", { class: "tools" }, report));
+}
+
+async function copy(text, what) {
+  one("#exported").textContent = "";
+  try {
+    await navigator.clipboard.writeText(text);
+    one("#exported").textContent = `${what} is in the clipboard.`;
+  } catch {
+    one("#exported").textContent = `The browser does not allow copying; ${what} is below.`;
+  }
+}
+
+async function copyCode(kind, place) {
+  const found = await ask("code", { place });
+  if (!found) return;
+  await copy(found[kind], "The code");
+  one("#exports .code")?.remove();
+  one("#exports").append(make("pre", { class: "code", tabindex: 0 }, found[kind]));
+}
+
+async function download(action, name, more) {
+  one("#exported").textContent = "Preparing the file …";
+  const reply = await send(action, { state: shown.state, ...more });
+  if (!reply.ok) return (one("#exported").textContent = await reply.text());
+  if (reply.headers.get("content-type").startsWith("application/json")) return (one("#exported").textContent = "Given up, because a knob was moved.");
+  const link = make("a", { href: URL.createObjectURL(await reply.blob()), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  one("#exported").textContent = `${name} is in your downloads.`;
+}
+
+// ---- Page ----------------------------------------------------------------------------------
+
+function prepareThemes() {
+  const [sheet, button] = [one("#dark"), one("#theme")];
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  button.setAttribute("aria-pressed", dark.matches);
+  button.addEventListener("click", () => {
+    const next = button.getAttribute("aria-pressed") !== "true";
+    button.setAttribute("aria-pressed", next);
+    sheet.media = next ? "screen" : "not all";
+  });
+  one("#link").addEventListener("click", () => copy(location.href, "The link"));
+}
+
+async function begin() {
+  prepareThemes();
+  const reply = await fetch("/start");
+  if (!reply.ok) return say(await reply.text());
+  const start = await reply.json();
+  const first = fromAddress(location.hash, start);
+  knobs = new Knobs(one("#controls"), start, update);
+  if (first !== start.state) knobs.write(first);
+  window.addEventListener("hashchange", () => goTo(fromAddress(location.hash, start)));
+  await update();
+}
+
+begin();

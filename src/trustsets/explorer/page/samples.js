@@ -1,0 +1,105 @@
+// What is behind a number: samples of a cell, one sample with its reasons, regions of the audit.
+import { grouped, make, one, show } from "./dom.js";
+
+const panel = one("#panel");
+let opener = null;
+
+export function openPanel() {
+  if (panel.open) return;
+  opener = document.activeElement?.dataset.key;
+  panel.showModal();
+}
+
+panel.addEventListener("close", () => {
+  if (opener) one(`[data-key="${CSS.escape(opener)}"]`)?.focus();
+});
+panel.addEventListener("click", (event) => event.target === panel && panel.close());
+
+const button = (text, act, key) => make("button", { type: "button", onclick: act, "data-key": key }, text);
+const bar = (title, ...buttons) => make("div", { class: "head" }, make("h2", { id: "panel-title" }, title), make("div", { class: "tools" }, buttons, button("Close", () => panel.close(), "close")));
+
+function setInWords(size, names) {
+  if (size === 0) return "(empty)";
+  const rest = size - names.length;
+  return names.join(", ") + (rest > 0 ? ` and ${grouped(rest)} more` : "");
+}
+
+const trustText = (value) => (value === null ? "–" : value >= 1e6 ? value.toExponential(1) : String(+value.toPrecision(3)));
+
+export async function openList(ask, method, request) {
+  openPanel();
+  show(panel, bar("Samples"), make("p", { role: "status" }, "Looking for the samples …"));
+  const found = await ask("list", request);
+  if (!found || found.superseded) return panel.close();
+  const heads = ["Row", "True class", "Result", "Set", "Size", "p-values", "Conf", "Trust"];
+  const rows = found.rows.map((own) => make("tr", { "data-row": own.row },
+    make("td", {}, button(String(own.number), () => openSample(ask, method, { place: request.place, rows: [own.row] }, () => openList(ask, method, request)), `row-${own.row}`)),
+    make("td", { class: "name" }, own.label),
+    make("td", { class: own.covered ? "name" : "name missed" }, own.covered ? "covered" : "missed"),
+    make("td", { class: "set" }, setInWords(own.size, own.set)),
+    make("td", {}, grouped(own.size)),
+    make("td", { class: "set p" }, "…"),
+    make("td", {}, own.confidence.toFixed(3)),
+    make("td", {}, trustText(own.trust))));
+  const table = make("table", {}, make("thead", {}, make("tr", {}, heads.map((text) => make("th", { scope: "col" }, text)))), make("tbody", {}, rows));
+  show(panel, bar(`${method}, ${found.title}`),
+    make("p", { class: "note" }, `${found.rows.length} of ${grouped(found.count)} samples. Those whose set misses the true class come first, then the largest sets. Choose a row for its reasons.`),
+    make("div", { class: "scroll samples" }, table));
+  one("button[data-key^=row]", panel)?.focus();
+  if (!found.rows.length) return;
+  const p = await ask("p-values", { place: request.place, rows: found.rows.map((own) => own.row) });
+  if (!p || p.superseded) return;
+  for (const own of p) {
+    const cell = one(`tr[data-row="${own.row}"] .p`, panel);
+    if (cell) cell.textContent = pWords(own, 3);
+  }
+}
+
+// The largest p-values, and that of the true class.
+function pWords({ classes, label }, most) {
+  const rank = (text) => (text.startsWith(">") ? 2 : +text.replace("≤", ""));
+  const order = [...classes].sort((a, b) => rank(b[1]) - rank(a[1]));
+  const named = ([name, p]) => `${name}\u00a0${p}`;
+  const rest = order.slice(most).filter(([name]) => name === label);
+  return [order.slice(0, most).map(named).join(", "), ...rest.map(named)].join(" … ");
+}
+
+const picture = (source, text) => [
+  source ? make("img", { src: source, alt: "The sample’s image" }) : null,
+  text !== null && text !== undefined ? make("pre", {}, text) : null,
+];
+
+export async function openSample(ask, method, request, back) {
+  openPanel();
+  const own = await ask("sample", request);
+  if (!own || own.superseded) return panel.close();
+  const facts = [
+    ["True class", own.label], ["Predicted class", own.predicted], ["Result", own.covered ? "covered" : "missed"],
+    ["Set", setInWords(own.size, own.set)], ["Size", grouped(own.size)],
+    ["Threshold", own.threshold === null ? "infinite" : String(+own.threshold.toPrecision(4))], ["Status", own.status],
+    ["Alpha of this set", String(+own.alpha.toPrecision(4))], ["Conf", own.confidence.toFixed(3)], ["Trust", trustText(own.trust)],
+    ...Object.entries(own.groups),
+  ];
+  const list = make("dl", { class: "facts" }, facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
+  const near = own.neighbours.map((other) => make("li", {}, make("b", {}, other.label), ` (${other.kind}, training row ${grouped(other.row)}, distance ${other.distance.toFixed(4)})`, picture(other.image, other.text)));
+  const p = make("p", { class: "p", role: "status" }, "Computing p-values …");
+  show(panel, bar(`Sample ${own.number}, ${method}`, back ? button("Back to the list", back, "back") : []),
+    picture(own.image, own.text), list,
+    make("h3", {}, "P-values"), p,
+    make("h3", {}, "Why"), make("pre", { class: "why" }, own.why),
+    near.length ? make("h3", {}, "Nearest training samples") : null,
+    near.length ? make("p", { class: "note" }, "Trust is the distance to the nearest other class over the distance to the predicted class.") : null,
+    make("ul", { class: "near" }, near));
+  one("button", panel).focus();
+  const found = await ask("p-values", request);
+  if (found && !found.superseded) p.textContent = `${pWords(found[0], 99)}. A p-value is the smallest of a few alphas at which the class leaves the set.`;
+}
+
+export function drawRegions(found, method, ask, place) {
+  const list = one("#region-list");
+  if (!found || found.superseded) return list.replaceChildren(make("p", {}, "The search was given up, because a knob was moved."));
+  if (!found.found.length) return list.replaceChildren(make("p", {}, `${method}: no region is significantly under-covered, among conditions on ${found.searched}.`));
+  list.replaceChildren(make("h3", {}, method), ...found.found.map((own, i) => make("div", { class: "region" },
+    make("p", {}, own.sentence),
+    own.rows.length ? make("p", { class: "note" }, "Missed samples: ", ...own.rows.flatMap((row) => [make("button", { type: "button", "data-key": `region-${i}-${row}`, onclick: () => openSample(ask, method, { place, rows: [row] }, null) }, String(row)), " "])) : null)));
+}

@@ -1,0 +1,321 @@
+"""The only file that speaks HTTP: who may ask, how much, and what comes back.
+
+Everybody on this machine can reach a local port, and every page in a browser can send requests to
+it. So a request needs the token of the address (constant time, in the query or the cookie that the
+page sets), the right Host (against rebinding of names), and the right Origin. Bodies are small JSON
+objects with exactly known names. What breaks a rule is answered by a status of 400 to 415 and one
+sentence.
+"""
+
+import asyncio
+import hmac
+import json
+import logging
+import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from importlib import resources
+from typing import Any, final
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from trustsets.errors import InputError, TrustSetsError
+from trustsets.explorer.gallery import Gallery
+from trustsets.explorer.requests import ACTIONS, Ask
+from trustsets.explorer.session import Kept, Session, Superseded
+from trustsets.explorer.state import State
+from trustsets.report.styles import page_styles
+
+__all__ = ["make_app"]
+
+_log = logging.getLogger(__name__)
+
+_MOST_BYTES = 16 << 10
+# Lanes of questions: at most eight for each open page.
+_MOST_LANES = 256
+# Seconds without a question after which the next moves of alpha are prepared.
+_IDLE = 0.3
+_LARGEST_WHOLE = 2**31
+_CLIENT = re.compile(r"[0-9a-f]{8,32}")
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+# Files of the page, besides itself.
+_SCRIPTS = ("dom", "knobs", "maps", "charts", "samples", "explorer")
+_FILES = ("icon.svg", "explorer.css", *(f"{name}.js" for name in _SCRIPTS))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Desk:
+    """What all requests share: the data, the newest question of each page, and one worker.
+
+    One thread computes, so that predictors need no locks. A second one does what nobody waits for.
+    """
+
+    session: Session
+    gallery: Gallery
+    names: dict[str, str]
+    worker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+    idle: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+    newest: Kept = field(default_factory=lambda: Kept(_MOST_LANES))
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def check(self, lanes: tuple[str, ...], generation: int) -> None:
+        """Raise `Superseded` if a page has asked something newer in one of the lanes."""
+        with self.lock:
+            if any(self.newest.get(lane, 0) > generation for lane in lanes):
+                raise Superseded
+
+    def note(self, lane: str, generation: int) -> None:
+        """Remember the newest question in a lane."""
+        with self.lock:
+            latest = self.newest.get_or_make(lane, lambda: 0)
+            self.newest[lane] = max(latest, generation)
+
+
+def make_app(
+    session: Session, gallery: Gallery, token: str, port: int, names: dict[str, str]
+) -> ASGIApp:
+    """The application that answers on this port to those who know the token.
+
+    Parameters
+    ----------
+    session, gallery : Session, Gallery
+        The data, and the images and texts of samples.
+    token : str
+        Secret part of the address.
+    port : int
+        Where it is served.
+    names : dict
+        Names of the files that the data came from, for the code that a reader copies.
+    """
+    desk = Desk(session, gallery, names)
+    routes = [
+        Route("/", partial(_file, "explorer.html"), methods=["GET"]),
+        Route("/image/{part}/{row}", partial(_image, desk), methods=["GET"]),
+        Route("/start", partial(_start, desk), methods=["GET"]),
+        Route("/api/{action}", partial(_act, desk), methods=["POST"]),
+        *(Route(f"/{name}", partial(_file, name), methods=["GET"]) for name in _FILES),
+        *(
+            Route(f"/{name}.css", partial(_sheet, name), methods=["GET"])
+            for name in ("report", "dark")
+        ),
+    ]
+    app = Starlette(routes=routes, exception_handlers={500: _failed, Exception: _failed})
+    app.router.redirect_slashes = False
+    return _Door(app, token, port)
+
+
+@final
+class _Door:
+    """Refuses who may not ask, limits bodies, and adds the headers that keep the page to itself."""
+
+    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+        self._app, self._token, self._cookie = app, token.encode(), f"trustsets-{port}"
+        self._hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            # Lifespan is the server's own; nothing here speaks over web sockets.
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                if scope["path"] == "/" and message["status"] == 200:
+                    token = self._token.decode()
+                    headers["Set-Cookie"] = (
+                        f"{self._cookie}={token}; Path=/; HttpOnly; SameSite=Strict"
+                    )
+            await send(message)
+
+        refusal = self._refusal(Request(scope))
+        await (refusal or self._app)(scope, receive, with_headers)
+
+    def _refusal(self, request: Request) -> Response | None:
+        headers = Headers(scope=request.scope)
+        if headers.get("host", "") not in self._hosts:
+            return _refused("this address is not the explorer's; use the one that was printed.")
+        origin = headers.get("origin")
+        own = {f"http://{host}" for host in self._hosts}
+        if origin is not None and origin not in own:
+            return _refused("requests of other pages are refused.")
+        if request.method != "GET" and origin is None:
+            return _refused("requests must say which page they come from.")
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            # A link from elsewhere may open the page itself; the token decides then.
+            if request.url.path != "/" or headers.get("sec-fetch-mode") != "navigate":
+                return _refused("requests of other pages are refused.")
+        given = [request.query_params.get("token", ""), request.cookies.get(self._cookie, "")]
+        known = [hmac.compare_digest(own.encode(), self._token) for own in given]
+        if not any(known):
+            return _refused("the token is missing or wrong; use the whole address.")
+        return None
+
+
+def _refused(text: str, status: int = 403) -> Response:
+    return PlainTextResponse(text[:1].upper() + text[1:], status)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    _log.error("%s failed", request.url.path, exc_info=error)
+    return _refused("the explorer could not answer this; its log says why.", 500)
+
+
+async def _file(name: str, request: Request) -> Response:
+    text = (resources.files("trustsets.explorer") / "page" / name).read_text(encoding="utf-8")
+    return Response(text, media_type=_KINDS[name.rpartition(".")[2]])
+
+
+async def _sheet(name: str, request: Request) -> Response:
+    """A style sheet of the report, which has the colours of the house style."""
+    return Response(str(page_styles()[name]), media_type="text/css")
+
+
+async def _image(desk: Desk, request: Request) -> Response:
+    part, row = request.path_params["part"], request.path_params["row"]
+    if part not in ("held_out", "train") or not re.fullmatch(r"[0-9]{1,9}", row, re.ASCII):
+        return _refused("there is no such image.", 404)
+    loop = asyncio.get_running_loop()
+    data = await loop.run_in_executor(None, desk.gallery.image, part, int(row))
+    if data is None:
+        return _refused("there is no such image.", 404)
+    return Response(data, media_type="image/png")
+
+
+async def _start(desk: Desk, request: Request) -> Response:
+    """What the page needs once: the knobs, the first state, and facts of the data."""
+    session = desk.session
+    return JSONResponse(
+        {
+            "knobs": asdict(session.knobs),
+            "state": session.first_state.to_dict(),
+            "n": len(session.outputs),
+            "source": desk.names.get("outputs", ""),
+        }
+    )
+
+
+async def _act(desk: Desk, request: Request) -> Response:
+    """Run one of the actions on the worker; see `trustsets.explorer.requests`."""
+    name = request.path_params["action"]
+    if name not in ACTIONS:
+        return _refused("there is no such request.", 404)
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        return _refused("requests must be application/json.", 415)
+    try:
+        return await _compute(desk, name, _read(await _body(request), desk, name))
+    except Superseded:
+        return JSONResponse({"superseded": True})
+    except _TooLarge:
+        return _refused(f"requests must have at most {_MOST_BYTES} bytes.", 413)
+    except (TrustSetsError, ClientDisconnect) as error:
+        return _refused(str(error), 400)
+
+
+async def _compute(desk: Desk, name: str, ask: Ask) -> Response:
+    def run() -> Any:
+        ask.check()
+        return ACTIONS[name](ask)
+
+    found = await asyncio.get_running_loop().run_in_executor(desk.worker, run)
+    ask.check()
+    if name == "answer":
+        desk.idle.submit(_prepare, desk, ask)
+    return found if isinstance(found, Response) else JSONResponse(found)
+
+
+def _prepare(desk: Desk, ask: Ask) -> None:
+    """Make the next move of alpha fast, unless something newer has come."""
+    try:
+        end = time.monotonic() + _IDLE
+        while time.monotonic() < end:
+            ask.check()
+            time.sleep(_IDLE / 20)
+        for place in range(len(ask.state.settings)):
+            ask.check()
+            desk.session.prepare_alphas(ask.state, place)
+    except Superseded:
+        return
+    except Exception:
+        # Nobody waits for this, and the next question does without it.
+        _log.warning("preparing other alphas failed", exc_info=True)
+
+
+class _TooLarge(Exception):
+    """A body has more bytes than any question needs."""
+
+
+async def _body(request: Request) -> bytes:
+    """The body; no more than allowed is ever held."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > _MOST_BYTES:
+            raise _TooLarge
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _read(body: bytes, desk: Desk, action: str) -> Ask:
+    """Check what was sent: a client, a generation, a state and up to four small values.
+
+    Everything gives way to a newer question of its kind, and all but previews to a newer answer.
+    """
+    try:
+        data = json.loads(body, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise InputError("the body must be JSON.") from None
+    known = {"client", "generation", "state", "place", "table", "bin", "rows"}
+    if not isinstance(data, dict) or not {"client", "generation", "state"} <= set(data) <= known:
+        raise InputError(f"the body must be an object with the names {', '.join(sorted(known))}.")
+    client, generation = data["client"], data["generation"]
+    if not isinstance(client, str) or not _CLIENT.fullmatch(client):
+        raise InputError("client must be 8 to 32 hexadecimal digits.")
+    if not _is_whole(generation):
+        raise InputError("generation must be a whole number.")
+    lane = f"{client}/{action}"
+    # The answer to the very state of a preview is asked for at the same time.
+    lanes = (lane,) if action == "preview" else tuple({f"{client}/answer", lane})
+    ask = Ask(
+        session=desk.session,
+        gallery=desk.gallery,
+        names=desk.names,
+        state=State.read(data["state"], desk.session.knobs),
+        check=partial(desk.check, lanes, generation),
+        place=data.get("place", 0),
+        table=data.get("table"),
+        bin=data.get("bin"),
+        rows=data.get("rows"),
+    )
+    desk.note(lane, generation)
+    return ask
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST_WHOLE

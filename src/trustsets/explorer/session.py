@@ -1,0 +1,296 @@
+"""The data, and what was computed from them: splits, predictors, outcomes of sets.
+
+All of it is kept, the least recently used first to go: at most three splits (a copy of the held-out
+outputs each), six predictors (each with its calibration problem and up to 24 fits, some 5 MB a fit
+at 21 basis functions), the outcomes of 200 states (9 bytes a test sample), and the sorted scores of
+four predictors (8 bytes for each class of each test sample). What takes long is done in stages, and
+`check` is called between them: it raises `Superseded` when a newer state has come.
+"""
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets._common.arrays import Array, Floats
+from trustsets.errors import InputError, TrustSetsWarning
+from trustsets.explorer.state import Knobs, Setting, State
+from trustsets.metrics.binning import Binned
+from trustsets.metrics.bins import tabulate
+from trustsets.metrics.catalogue import METRICS, Case
+from trustsets.metrics.inference import Ints, share_estimate
+from trustsets.metrics.result import Evaluation
+from trustsets.metrics.summaries import summarise_sizes
+from trustsets.outputs import ModelOutputs
+from trustsets.predictors import Predictor
+from trustsets.predictors.conditional_fit import ConditionalLearned
+from trustsets.sets import PredictionSets
+from trustsets.statistics import Observed, SupportsTrust
+from trustsets.trust import TrustScore
+
+__all__ = ["SLIDER", "Outcome", "Session", "Split", "Superseded"]
+
+SLIDER = tuple(round(0.005 * step, 3) for step in range(1, 101))
+"""Alphas of the page's slider."""
+T = TypeVar("T")
+Check = Callable[[], None]
+
+_MOST_SPLITS, _MOST_PREDICTORS, _MOST_OUTCOMES, _MOST_RANKED = 3, 6, 200, 4
+# Test samples whose sets are made in one stage: a tenth of a second, or some seconds where each
+# class has a threshold of its own.
+_STAGE, _CANDIDATE_STAGE = 2500, 250
+# Resamples behind the intervals of approximate numbers.
+_ROUGH_BOOTSTRAP = 100
+# Balls and slabs take seconds; the report has them.
+_TABLES = ("conf_trust", "conf_rank", "conf_frequency", "class", "groups")
+
+
+class Superseded(Exception):
+    """A newer state has come, so that nobody waits for this one any more."""
+
+
+@final
+class Kept(OrderedDict[Hashable, Any]):
+    """The values used last, at most so many."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def get_or_make(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The value of a key, made if it is not there."""
+        if key not in self:
+            self[key] = make()
+            while len(self) > self._most:
+                self.popitem(last=False)
+        self.move_to_end(key)
+        found: T = self[key]
+        return found
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Calibration and test samples of one seed, with their trust, and the bins of the latter."""
+
+    calibration: ModelOutputs
+    test: Observed
+    calibration_trust: Floats | None
+    places: NDArray[np.int64]
+
+    @cached_property
+    def binned(self) -> dict[str, Binned]:
+        """Bins that do not depend on the sets."""
+        n = len(self.test.outputs)
+        blank = self.case(np.zeros(n, bool), np.zeros(n, np.int64), 0.5)
+        chosen = (METRICS[name] for name in _TABLES if not METRICS[name].missing(blank))
+        return {name: own for row in chosen for name, own in row.measure(blank).items()}
+
+    def case(
+        self, covered: NDArray[np.bool_], sizes: Ints, alpha: float, *, rough: bool = False
+    ) -> Case:
+        """What metrics are computed from; `rough` gives intervals from fewer resamples."""
+        found = Case(
+            covered=covered,
+            sizes=sizes,
+            outputs=self.test.outputs,
+            observed=self.test,
+            alpha=alpha,
+        )
+        return replace(found, n_bootstrap=_ROUGH_BOOTSTRAP) if rough else found
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What became of the sets of the test samples: whether they hold the label, and sizes.
+
+    `promised` is the mean of 1 - alpha that sets of limited size promise, None for others. A rough
+    outcome is one of approximate sets.
+    """
+
+    covered: NDArray[np.bool_]
+    sizes: Ints
+    promised: float | None
+    is_rough: bool = False
+
+
+@final
+class Session:
+    """Held-out outputs with labels, and everything that was computed from them so far.
+
+    Parameters
+    ----------
+    outputs : ModelOutputs
+        Held-out samples with labels; a seed splits them into calibration and test samples.
+    trust : TrustScore, array of shape (n,) or None
+        Fitted trust score, or known values of all samples.
+    share : float
+        Share of the samples that is for calibration.
+    """
+
+    def __init__(
+        self,
+        outputs: ModelOutputs,
+        trust: SupportsTrust | Floats | None = None,
+        *,
+        share: float = 0.5,
+    ) -> None:
+        outputs.require_labels("the explorer")
+        if not 0.0 < share < 1.0:
+            raise InputError(f"share must lie strictly between 0 and 1; got {share}.")
+        self.outputs, self.share = outputs, share
+        self.n_test = len(outputs.split_indices(share)[1])
+        self.trust_score = trust if isinstance(trust, TrustScore) else None
+        self.trust = None if trust is None else Observed(outputs, trust).trust
+        groups = tuple(outputs.groups)
+        self.knobs = Knobs.of(groups, outputs.n_classes, has_trust=trust is not None)
+        self._splits, self._predictors = Kept(_MOST_SPLITS), Kept(_MOST_PREDICTORS)
+        self._outcomes, self._ranked = Kept(_MOST_OUTCOMES), Kept(_MOST_RANKED)
+
+    @property
+    def first_state(self) -> State:
+        """What the page shows first: the default method beside the standard one."""
+        known = tuple(name for name in ("confidence", "trust") if name in self.knobs.statistics)
+        own = Setting(statistics=known)
+        standard = replace(own, method="standard", scale="raw")
+        return State((own, standard))
+
+    def split(self, seed: int) -> Split:
+        """Calibration and test samples of a seed."""
+        return self._splits.get_or_make(seed, lambda: self._make_split(seed))
+
+    def _make_split(self, seed: int) -> Split:
+        first, rest = self.outputs.split_indices(self.share, seed)
+        own = (None, None) if self.trust is None else (self.trust[first], self.trust[rest])
+        calibration, test = (self.outputs.take(part) for part in (first, rest))
+        return Split(calibration, Observed(test, own[1]), own[0], rest)
+
+    def predictor(self, setting: Setting, seed: int) -> Predictor:
+        """The calibrated predictor of a setting."""
+
+        def make() -> Predictor:
+            split = self.split(seed)
+            with warnings.catch_warnings():
+                # The page shows what a warning would say: full sets, and the summary's sentences.
+                warnings.simplefilter("ignore", TrustSetsWarning)
+                own = setting.build(self.trust_score)
+                return own.calibrate(split.calibration, trust=split.calibration_trust)
+
+        return self._predictors.get_or_make(self._key(setting, seed), make)
+
+    @staticmethod
+    def _key(setting: Setting, seed: int) -> tuple[Setting, int]:
+        """What determines a predictor."""
+        return replace(setting.used, max_size=None), seed
+
+    def sets(self, state: State, place: int, rows: Array) -> PredictionSets:
+        """Sets of some of the test samples."""
+        setting, split = state.settings[place].used, self.split(state.seed)
+        trust = split.test.trust[rows] if split.test.has_trust else None
+        predictor = self.predictor(setting, state.seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TrustSetsWarning)
+            return predictor.predict_set(
+                split.test.outputs.take(rows), state.alpha, max_size=setting.max_size, trust=trust
+            )
+
+    def outcome(self, state: State, place: int, check: Check = lambda: None) -> Outcome:
+        """Hits and sizes of the sets of all test samples, made in stages."""
+        setting = state.settings[place].used
+        key = setting, state.alpha, state.seed
+        return self._outcomes.get_or_make(key, lambda: self._make_outcome(state, place, check))
+
+    def _make_outcome(self, state: State, place: int, check: Check) -> Outcome:
+        split = self.split(state.seed)
+        check()
+        predictor, n = self.predictor(state.settings[place], state.seed), len(split.places)
+        basis = predictor.state_.learned.conditions_on
+        stage = _CANDIDATE_STAGE if basis is not None and basis.uses_label else _STAGE
+        codes = split.test.outputs.require_labels("the explorer")
+        covered, sizes, promised = np.empty(n, bool), np.empty(n, np.int64), []
+        for start in range(0, n, stage):
+            check()
+            rows = np.arange(start, min(start + stage, n))
+            sets = self.sets(state, place, rows)
+            covered[rows] = sets.mask[np.arange(rows.size), codes[rows]]
+            sizes[rows] = sets.sizes
+            promised += [1.0 - sets.alpha] if isinstance(sets.alpha, np.ndarray) else []
+        check()
+        mean = float(np.concatenate(promised).mean()) if promised else None
+        return Outcome(covered, sizes, mean)
+
+    def preview(self, state: State, place: int, check: Check = lambda: None) -> Outcome | None:
+        """Outcome with fitted values in the place of thresholds; None where that is not quick.
+
+        The fitted value is a lower bound of the threshold, so no set is larger than the exact one.
+        """
+        setting = state.settings[place].used
+        learned = self._learned(state, place)
+        known = (setting, state.alpha, state.seed) in self._outcomes
+        if known or not isinstance(learned, ConditionalLearned):
+            return self.outcome(state, place, check)
+        if learned.basis.uses_label or setting.max_size is not None:
+            return None
+        split, predictor = self.split(state.seed), self.predictor(setting, state.seed)
+        scoring = predictor.state_.scoring(predictor.score)
+        check()
+        fitted = learned.fit(state.alpha).fitted(learned.basis.design(split.test))
+        check()
+        ranked = self._ranked.get_or_make(
+            self._key(setting, state.seed),
+            lambda: scoring.score.ranked(
+                scoring.corrected(split.test.outputs), temperature=scoring.temperature
+            ),
+        )
+        sizes, covered = ranked.outcomes(fitted, smallest=0 if predictor.allow_empty else 1)
+        return Outcome(covered, sizes, None, is_rough=True)
+
+    def _learned(self, state: State, place: int) -> Any:
+        return self.predictor(state.settings[place], state.seed).state_.learned
+
+    def prepare_alphas(self, state: State, place: int) -> None:
+        """Fit along the alphas of the page's slider, which makes the next moves of alpha faster.
+
+        Unlike everything else here, it may run beside other work: it changes nothing that is kept,
+        apart from the fits of a predictor that is there.
+        """
+        own = self._predictors.get(self._key(state.settings[place], state.seed))
+        if own is not None and isinstance(own.state_.learned, ConditionalLearned):
+            own.state_.learned.prepare_along(SLIDER)
+
+    def evaluation(
+        self,
+        state: State,
+        place: int,
+        check: Check = lambda: None,
+        outcome: Outcome | None = None,
+    ) -> Evaluation:
+        """The tables of `trustsets.evaluate`, whose bins are made once for each split.
+
+        They are those of the sets of the state, or of another `outcome`.
+        """
+        found, split = outcome or self.outcome(state, place, check), self.split(state.seed)
+        case = split.case(found.covered, found.sizes, state.alpha, rough=found.is_rough)
+        tables = {}
+        for name, binned in split.binned.items():
+            check()
+            tables[name] = tabulate(name, binned, case)
+        n = found.covered.size
+        return Evaluation(
+            alpha=state.alpha,
+            level=case.level,
+            n=n,
+            n_classes=self.outputs.n_classes,
+            coverage=share_estimate(int(found.covered.sum()), n, case.level, 1.0 - state.alpha),
+            sizes=summarise_sizes(found.sizes, self.outputs.n_classes),
+            tables=tables,
+            covered=found.covered,
+            set_sizes=found.sizes,
+            rows=case.outputs.rows,
+        )

@@ -1,0 +1,49 @@
+"""Parameters work as those of scikit-learn's own base class, to scikit-learn and to people."""
+
+import numpy as np
+import pytest
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils import get_tags
+from sklearn.utils.validation import check_is_fitted
+
+from trustsets import APS, ConditionalConformal, InputError, TrustScore
+from trustsets._common.estimator import Estimator
+
+
+def pair(base):
+    class Pair(base):
+        def __init__(self, inner=None, size=3, name="a"):
+            self.inner, self.size, self.name = inner, size, name
+
+    return Pair
+
+
+OURS, THEIRS = pair(Estimator), pair(BaseEstimator)
+
+
+def test_parameters_are_those_of_the_base_class_of_scikit_learn():
+    ours, theirs = (kind(inner=kind(size=7), name="b") for kind in (OURS, THEIRS))
+    for deep in (True, False):
+        own, other = ours.get_params(deep), theirs.get_params(deep)
+        assert sorted(own) == sorted(other)
+        assert {n: v for n, v in own.items() if n != "inner"} == {
+            n: v for n, v in other.items() if n != "inner"
+        }
+    for made in (ours, theirs):
+        made.set_params(size=5, inner__name="c")
+    assert ours.inner.name == theirs.inner.name == "c" and ours.size == 5
+    assert repr(ours) == "Pair(inner=Pair(size=7, name='c'), size=5, name='b')"
+    with pytest.raises(InputError, match="'width' is no parameter of Pair; it has inner, size"):
+        ours.set_params(width=1)
+
+
+def test_scikit_learn_clones_and_asks_our_estimators():
+    trust = TrustScore(neighbour=2)
+    copy = clone(trust)
+    assert copy is not trust and copy.get_params() == trust.get_params()
+    predictor = ConditionalConformal(APS(), trust=trust)
+    assert clone(predictor).trust is trust
+    assert predictor.get_params()["trust__neighbour"] == 2
+    assert get_tags(trust).estimator_type is None
+    fitted = trust.fit(np.eye(4), np.arange(4) % 2)
+    check_is_fitted(fitted)

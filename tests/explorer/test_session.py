@@ -1,0 +1,218 @@
+"""The numbers of the page are those of the library, whatever was kept or done in stages."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import trustsets
+from trustsets import ConditionalConformal, evaluate
+from trustsets.errors import InputError
+from trustsets.explorer import answers, exports, samples
+from trustsets.explorer import session as sessions
+from trustsets.explorer.gallery import Gallery, Train
+from trustsets.explorer.session import Kept, Session, Superseded
+from trustsets.explorer.state import Setting, State
+from trustsets.report.samples import worst_first
+
+TABLES = ["conf_trust", "conf_rank", "conf_frequency", "class", "groups"]
+SETTINGS = [
+    Setting(),
+    Setting(basis="polynomial", degree=2, penalty=0.0, temperature="tuning"),
+    Setting(basis="polynomial", degree=1, groups=("site",), per_class="no"),
+    Setting(basis="polynomial", degree=1, statistics=("entropy",), per_class="yes"),
+    Setting(basis="bins", score="softmax", temperature=2.0),
+    Setting(basis="intercept", score="raps", scale="raw"),
+    Setting(method="standard"),
+    Setting(method="bins", statistics=("margin",)),
+    Setting(method="groups", groups=("site",), scale="raw"),
+    Setting(method="class"),
+    Setting(method="plugin"),
+    Setting(method="clustered", scale="raw"),
+]
+
+
+def state_of(setting, alpha=0.12, seed=3):
+    return State((setting,), alpha, seed)
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda own: f"{own.method}-{own.basis}")
+def test_numbers_equal_those_of_evaluate(data, session, setting, monkeypatch):
+    monkeypatch.setattr(sessions, "_STAGE", 170)
+    monkeypatch.setattr(sessions, "_CANDIDATE_STAGE", 230)
+    state = state_of(setting)
+    calibration, test = data.outputs.split(0.5, seed=3)
+    predictor = setting.build(data.trust).calibrate(calibration)
+    wanted = evaluate(predictor.predict_set(test, 0.12), test, data.trust, metrics=TABLES)
+    found = session.evaluation(state, 0)
+    assert found.to_dict() | {"correlation": None} == wanted.to_dict() | {"correlation": None}
+    shown = answers.answer(session, state)
+    assert shown["points"][0]["size"]["value"] == wanted.sizes.mean
+    assert shown["points"][0]["under"]["value"] == wanted.tables["conf_trust"].shortfall.value
+    assert shown["tables"][setting.method]["class"]["coverage"] == list(
+        wanted.tables["class"].coverage
+    )
+
+
+def test_alphas_prepared_beforehand_change_no_number(data):
+    setting = Setting(basis="polynomial", degree=3)
+    plain, prepared = Session(data.outputs, data.trust), Session(data.outputs, data.trust)
+    prepared.predictor(setting, 3)
+    prepared.prepare_alphas(state_of(setting), 0)
+    assert prepared.predictor(setting, 3).state_.learned._processes
+    for alpha in (0.005, 0.11, 0.3):
+        state = state_of(setting, alpha)
+        assert plain.evaluation(state, 0).to_dict() == prepared.evaluation(state, 0).to_dict()
+
+
+@pytest.mark.parametrize("setting", SETTINGS[:7], ids=lambda own: f"{own.method}-{own.basis}")
+def test_previews_are_close_from_below_or_exact(session, setting):
+    state = state_of(setting, alpha=0.13)
+    quick = session.preview(state, 0)
+    assert (quick is None) == (setting.per_class == "yes")
+    if quick is None:
+        assert answers.preview(session, state) == {}
+        return
+    exact = session.outcome(state, 0)
+    assert (quick.sizes <= exact.sizes).all() and (quick.covered <= exact.covered).all()
+    assert np.mean(quick.sizes != exact.sizes) < 0.3
+    # Now that the exact outcome is known, it is shown at once.
+    assert session.preview(state, 0) is exact
+
+
+def test_sets_of_limited_size_are_those_of_the_predictor(data, session):
+    setting = Setting(basis="polynomial", degree=1, per_class="no", max_size=2)
+    calibration, test = data.outputs.split(0.5, seed=3)
+    sets = setting.build(data.trust).calibrate(calibration).predict_set(test, 0.12, max_size=2)
+    found = session.outcome(state_of(setting), 0)
+    assert np.array_equal(found.sizes, sets.sizes) and found.sizes.max() <= 2
+    assert found.promised == pytest.approx(1.0 - sets.alpha.mean())
+    assert np.array_equal(found.covered, sets.covers(test.labels))
+
+
+def test_knobs_that_do_not_matter_share_one_predictor(session):
+    plain, other = Setting(method="standard"), Setting(method="standard", degree=2, per_class="no")
+    assert session.predictor(plain, 0) is session.predictor(other, 0)
+    assert session.predictor(plain, 0) is not session.predictor(replace(plain, score="raps"), 0)
+    assert session.predictor(plain, 0) is not session.predictor(plain, 1)
+
+
+def test_work_ends_between_stages_and_leaves_nothing_half_done(data, monkeypatch):
+    monkeypatch.setattr(sessions, "_STAGE", 100)
+    session, calls = Session(data.outputs, data.trust), []
+
+    def check():
+        calls.append(1)
+        if len(calls) == 4:
+            raise Superseded
+
+    state = state_of(Setting(method="standard"))
+    with pytest.raises(Superseded):
+        session.outcome(state, 0, check)
+    assert len(calls) == 4 and not session._outcomes
+    assert session.outcome(state, 0).covered.size == 600
+
+
+def test_only_the_last_used_values_are_kept():
+    kept = Kept(2)
+    for key in "abac":
+        kept.get_or_make(key, lambda key=key: key.upper())
+    assert dict(kept) == {"a": "A", "c": "C"}
+
+
+@pytest.mark.parametrize("setting", [*SETTINGS[:5], Setting(max_size=2, per_class="no")])
+def test_copied_code_gives_the_sets_of_the_page(data, session, setting, tmp_path):
+    own = data.outputs
+    np.savez(
+        tmp_path / "held_out.npz",
+        logits=own.logits,
+        features=own.features,
+        labels=own.codes,
+        classes=own.classes,
+        group_site=own.groups["site"],
+    )
+    codes = np.searchsorted(np.sort(data.classes), data.train[1])
+    np.savez(
+        tmp_path / "train.npz",
+        features=data.train[0],
+        labels=np.argsort(data.classes)[codes],
+    )
+    names = {name: str(tmp_path / f"{name}.npz") for name in ("held_out", "train")}
+    names["outputs"] = names.pop("held_out")
+    state, scope = state_of(setting), {}
+    exec(exports.as_python(session, state, 0, names), scope)
+    outcome = session.outcome(state, 0)
+    assert np.array_equal(scope["sets"].sizes, outcome.sizes)
+    assert np.array_equal(scope["sets"].covers(scope["test"].labels), outcome.covered)
+
+
+def test_saved_predictor_gives_the_sets_of_the_page(session, tmp_path):
+    state = state_of(SETTINGS[1])
+    (tmp_path / "m.trustsets").write_bytes(exports.saved_predictor(session, state, 0))
+    test = session.split(3).test.outputs
+    sets = trustsets.load(tmp_path / "m.trustsets").predict_set(test, 0.12)
+    assert np.array_equal(sets.sizes, session.outcome(state, 0).sizes)
+
+
+def test_listed_samples_are_the_worst_of_their_cell(session):
+    state = state_of(Setting(method="standard"))
+    found = session.evaluation(state, 0)
+    table = found.tables["conf_trust"]
+    cell = int(np.argmax(table.count))
+    listed = samples.list_cell(session, state, 0, "conf_trust", cell, lambda: None)
+    test = session.split(3).test.outputs
+    likely = test.probabilities[np.arange(len(test)), test.codes]
+    order = worst_first(found, likely)
+    wanted = [int(row) for row in order if table.cells[row] == cell][:20]
+    assert [own["row"] for own in listed["rows"]] == wanted
+    assert [own["covered"] for own in listed["rows"]] == found.covered[wanted].tolist()
+    assert listed["count"] == table.count[cell] and listed["title"] == table.labels[cell]
+
+
+@pytest.mark.parametrize("setting", [SETTINGS[0], SETTINGS[3], SETTINGS[6], SETTINGS[11]])
+def test_a_sample_has_its_set_reasons_and_neighbours(data, session, setting):
+    state, gallery = state_of(setting), Gallery(Train(*data.train))
+    row = 17
+    found = samples.describe(session, gallery, state, 0, row)
+    sample = session.split(3).test.outputs.take([row])
+    sets = session.sets(state, 0, np.array([row]))
+    assert set(found["set"]) == {str(name) for name in sets[0]}
+    assert "because" in found["why"] or setting.method == "clustered"
+    own, other, name = data.trust.distances(sample.features, sample.predicted)
+    near = {part: [n for n in found["neighbours"] if n["kind"].startswith(part)] for part in "po"}
+    assert near["p"][0]["distance"] == pytest.approx(own[0], rel=1e-6)
+    assert near["o"][0]["distance"] == pytest.approx(other[0], rel=1e-6)
+    assert near["o"][0]["label"] == name[0] and near["p"][0]["label"] == sample.predicted[0]
+    p = samples.p_values(session, state, 0, np.array([row]), lambda: None)[0]["classes"]
+    inside = {name for name, text in p if text.startswith(">") or float(text.strip("≤")) > 0.12}
+    assert inside == {str(name) for name in sets[0]}
+
+
+def test_states_outside_the_rules_are_refused(session):
+    good = session.first_state.to_dict()
+    assert State.read(good, session.knobs) == session.first_state
+    wrong = [
+        ("alpha", 0.0), ("alpha", "0.1"), ("alpha", True), ("alpha", 10**400), ("seed", -1),
+        ("seed", 1.5), ("settings", []), ("settings", good["settings"] * 2), ("more", 1),
+    ]  # fmt: skip
+    inner = [
+        ("method", "paper"), ("degree", 9), ("penalty", -1), ("statistics", []), ("groups", ["x"]),
+        ("statistics", ["trust", "trust"]), ("max_size", 0), ("max_size", 7), ("temperature", 0),
+        ("temperature", "hot"), ("method", []), ("per_class", None), ("basis", {}),
+    ]  # fmt: skip
+    for name, value in wrong:
+        with pytest.raises(InputError):
+            State.read(good | {name: value}, session.knobs)
+    for name, value in inner:
+        settings = [good["settings"][0] | {name: value}]
+        with pytest.raises(InputError):
+            State.read(good | {"settings": settings}, session.knobs)
+
+
+def test_data_without_trust_and_groups_leave_out_what_needs_them(data):
+    plain = trustsets.ModelOutputs(logits=data.outputs.logits, labels=data.outputs.codes)
+    session = Session(plain)
+    assert "trust" not in session.knobs.statistics and "groups" not in session.knobs.methods
+    shown = answers.answer(session, session.first_state)
+    assert shown["points"][0]["table"] == "conf_rank"
+    assert isinstance(session.predictor(session.first_state.settings[0], 0), ConditionalConformal)
