@@ -22,7 +22,7 @@ SMALLER = {"degrees=(1, 2, 3, 4, 5)": "seeds=(1,), scores=('APS',), degrees=(1, 
 # Pages whose blocks need what other tests give them: a cluster, or another library.
 ELSEWHERE = {
     "scale.md": ("test_ray.py", "test_spark.py"),
-    "first_tries.md": ("test_first_tries.py", "test_mlflow.py", "test_spark.py"),
+    "first_tries.md": ("test_first_tries.py", "test_frames.py", "test_mlflow.py", "test_spark.py"),
 }
 
 
@@ -76,7 +76,7 @@ def test_blocks_run_in_their_order(path, tmp_path, monkeypatch, capsys) -> None:
 def test_other_blocks_are_run_elsewhere(name) -> None:
     tests = [path for path in (ROOT / "tests").rglob("*.py") if path.name in ELSEWHERE[name]]
     assert len({path.name for path in tests}) == len(ELSEWHERE[name])
-    assert all(name in path.read_text(encoding="utf-8") for path in tests)
+    assert all(Path(name).stem in path.read_text(encoding="utf-8") for path in tests)
     for block in blocks(ROOT / "docs" / name):
         compile(block, name, "exec")
 

@@ -17,7 +17,17 @@ pytestmark = pytest.mark.slow
 
 # Packages whose public names belong to users.
 PACKAGES = (
-    *("auditing", "basis", "classifier", "engine", "files", "metrics", "monitor", "planning"),
+    *(
+        "auditing",
+        "basis",
+        "classifier",
+        "engine",
+        "explorer",
+        "files",
+        "metrics",
+        "monitor",
+        "planning",
+    ),
     *("plots", "predictors", "recalibration", "report", "scores", "statistics"),
 )
 # Several of these call a function by the same name, so that the full name counts.
