@@ -1,7 +1,7 @@
 """The data, and what was computed from them: splits, predictors, outcomes of sets.
 
 All of it is kept, the least recently used first to go: at most three splits (a copy of the held-out
-outputs each), four predictors (each with its calibration problem and up to 24 fits, some 5 MB a fit
+outputs each), six predictors (each with its calibration problem and up to 24 fits, some 5 MB a fit
 at 21 basis functions), the outcomes of 200 states (9 bytes a test sample), and the sorted scores of
 four predictors (8 bytes for each class of each test sample). What takes long is done in stages, and
 `check` is called between them: it raises `Superseded` when a newer state has come.
@@ -40,7 +40,7 @@ SLIDER = tuple(round(0.005 * step, 3) for step in range(1, 101))
 T = TypeVar("T")
 Check = Callable[[], None]
 
-_MOST_SPLITS, _MOST_PREDICTORS, _MOST_OUTCOMES, _MOST_RANKED = 3, 4, 200, 4
+_MOST_SPLITS, _MOST_PREDICTORS, _MOST_OUTCOMES, _MOST_RANKED = 3, 6, 200, 4
 # Test samples whose sets are made in one stage: a tenth of a second, or some seconds where each
 # class has a threshold of its own.
 _STAGE, _CANDIDATE_STAGE = 2500, 250
