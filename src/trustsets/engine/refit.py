@@ -112,7 +112,7 @@ class EarlierFit:
         # What reproduces the constant 1 on the old points does so on those of them that are left.
         constant = old.constant
         if not old.has_constants:
-            constant = np.linalg.lstsq(rows, np.ones(len(rows)))[0]
+            constant = np.asarray(np.linalg.lstsq(rows, np.ones(len(rows)))[0], np.float64)
         norms = old.norms.take(np.where(is_new, 0, known))
         norms[is_new] = np.sqrt(np.einsum("ij,ij->i", rows[is_new], rows[is_new]))
         whitened = WhitenedRows(old.whitening, rows, norms, constant, drift)
@@ -144,7 +144,7 @@ class EarlierFit:
         place[self.origin[there]] = there
         basic = place[self.model.basic_points]
         if is_kept and basic.min(initial=0) >= 0:
-            return problem.point[basic]
+            return np.asarray(problem.point[basic])
         near = place[_near_points(self.model)]
         return _independent(problem.rows, problem.point[near[near >= 0]])
 
