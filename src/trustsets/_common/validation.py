@@ -47,7 +47,7 @@ def encode_labels(labels: Array, classes: Array, name: str = "labels") -> NDArra
         row = int(np.argmax(unknown))
         raise InputError(
             f"{name} must be among the {classes.size} classes; row {row} holds "
-            f"{labels[row]!r}. Pass classes= in the order of the columns, or repair the labels."
+            f"{labels[row : row + 1].tolist()[0]!r}. Pass classes= in the order of the columns, or repair the labels."
         )
     return codes
 
@@ -113,7 +113,7 @@ def check_classes(value: Any, labels: Array | None, n_classes: int) -> Array:
         )
     if distinct.size != n_classes:
         raise InputError(
-            f"labels have {distinct.size} distinct values (such as {distinct[0]!r}) for "
+            f"labels have {distinct.size} distinct values (such as {distinct.tolist()[0]!r}) for "
             f"{n_classes} columns, so the columns cannot be named; pass classes= in their order."
         )
     return read_only(distinct)

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal, final
 
 import numpy as np
@@ -236,5 +237,5 @@ class TopK(_OwnMass):
 
 
 def _check_lam(lam: float) -> None:
-    if not (np.isfinite(lam) and lam >= 0.0):
-        raise InputError(f"lam must be finite and not negative; got {lam}.")
+    if not isinstance(lam, Real) or not (np.isfinite(lam) and lam >= 0.0):
+        raise InputError(f"lam must be a finite number and not negative; got {lam!r}.")
