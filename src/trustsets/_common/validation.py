@@ -47,7 +47,8 @@ def encode_labels(labels: Array, classes: Array, name: str = "labels") -> NDArra
         row = int(np.argmax(unknown))
         raise InputError(
             f"{name} must be among the {classes.size} classes; row {row} holds "
-            f"{labels[row : row + 1].tolist()[0]!r}. Pass classes= in the order of the columns, or repair the labels."
+            f"{labels.tolist()[row]!r}. Pass classes= in the order of the columns, or repair the "
+            "labels."
         )
     return codes
 
