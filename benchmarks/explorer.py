@@ -1,10 +1,10 @@
 """Response times of the explorer over random moves of its knobs, and the memory it holds.
 
 Run with ``python benchmarks/explorer.py [--moves 200] [--n 20000] [--classes 100]``. Half of the
-samples are for calibration, half are tested. The page shows a preview (approximate) before the exact
-answer, and both are timed, one after the other: an answer that follows a preview has its fit. Times are those of the whole answer up to its JSON
-text, which the server adds a millisecond or two to. Wall time depends on what else the machine
-does; processor time, summed over threads, does not.
+samples are for calibration, half are tested. The page shows a preview (approximate) before the
+exact answer. Both are timed, one after the other, so that an answer has the fit of its preview.
+Times are up to the JSON text, which the server adds a millisecond or two to. Wall time depends on
+what else the machine does; processor time, summed over threads, does not.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from trustsets.explorer.state import Setting, State
 
 START = State((Setting(basis="polynomial", degree=5),))
 DIMENSION = 24
-# The page prepares other alphas when nothing has moved for a second.
+# The page prepares other alphas when nothing has moved for a while.
 RESTED = "alpha, after a rest"
 PREVIEW = "preview of any move"
 

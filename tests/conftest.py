@@ -58,7 +58,6 @@ SLOW = (
     "test_classifier.py",
     "test_classifier_boosting.py",
     "test_classifier_tools.py",
-    "test_first_tries.py",
     "test_plots.py::test_matplotlib_is_imported",
 )
 HERE = Path(__file__).parent

@@ -1,13 +1,11 @@
 """Results come back as frames of the package that the outputs came in."""
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from first_tries import blocks
 
 from trustsets import InputError, ModelOutputs, StandardConformal, evaluate
 
@@ -70,12 +68,6 @@ def test_arrays_give_a_frame_of_what_is_installed():
         sets.to_frame("dask")
 
 
-PAGE = (Path(__file__).parents[1] / "docs" / "first_tries.md").read_text(encoding="utf-8")
-LINES = re.search(r"^## pandas and polars\n.*?```python\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)[
-    1
-]
-
-
 @pytest.mark.parametrize("kind", TYPES)
 def test_the_lines_of_the_page_on_first_tries_run(kind):
     own = columns(400)
@@ -83,7 +75,7 @@ def test_the_lines_of_the_page_on_first_tries_run(kind):
     table = {f"prob_{name}": own[f"p_{place}"] for place, name in enumerate(names)}
     table |= {"truth": names[own["y"]].tolist(), "site": ["north", None] * 200}
     given = {"held_out": MAKERS[kind](table), "new": MAKERS[kind](table)}
-    exec(LINES, given)
+    exec(blocks("pandas and polars")[0], given)
     assert isinstance(given["sets"].to_frame(), TYPES[kind])
 
 

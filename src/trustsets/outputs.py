@@ -19,6 +19,7 @@ from trustsets._common.validation import (
     check_classes,
     check_features,
     check_groups,
+    check_open,
     check_probabilities,
     check_rows,
     encode_labels,
@@ -328,8 +329,7 @@ class ModelOutputs:
         self, fraction: float, seed: int = 0, stratify: Any = None
     ) -> tuple[Codes, Codes]:
         """Positions of the samples in the two parts that `split` gives."""
-        if not 0.0 < fraction < 1.0:
-            raise InputError(f"fraction must lie strictly between 0 and 1; got {fraction}.")
+        check_open(fraction=fraction)
         if len(self) < 2:
             raise InputError("a single sample cannot be split; pass at least two.")
         order = np.random.default_rng(seed).permutation(len(self))

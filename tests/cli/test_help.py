@@ -10,7 +10,7 @@ from command_line import spawn
 from trustsets import __version__
 
 COMMANDS = ["demo", "extract", "plan", "calibrate", "predict", "evaluate", "report", "monitor"]
-COMMANDS += ["audit", "verify", "warmup"]
+COMMANDS += ["audit", "explore", "verify", "warmup"]
 
 
 def test_version():

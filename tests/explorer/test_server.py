@@ -73,7 +73,7 @@ def test_the_page_needs_the_token_and_keeps_to_itself(app):
     policy = page.headers["content-security-policy"]
     assert "default-src 'none'" in policy and "http" not in policy and "unsafe" not in policy
     # The cookie alone is enough from now on.
-    for name in ("explorer.js", "knobs.js", "report.css", "dark.css", "colours.css", "icon.svg"):
+    for name in ("explorer.js", "knobs.js", "report.css", "dark.css", "icon.svg"):
         assert stranger.get(f"/{name}").status_code == 200
     refused = stranger.get("/explorer.js", headers={"host": "example.org"})
     assert refused.status_code == 403

@@ -1,12 +1,12 @@
-"""Blocks of docs/first_tries.md about models run, and the messages there are those that come."""
+"""The code of docs/first_tries.md runs, and the messages of its tables are those that come."""
 
 import re
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from first_tries import SECTIONS, blocks
 from tiny_onnx import perceptron, pooled_text
 from torch import nn
 
@@ -14,10 +14,21 @@ from trustsets import InputError
 from trustsets.extras import functions, onnx, timm, transformers
 from trustsets.extras import torch as torch_outputs
 
-hugging = pytest.importorskip("transformers")
-timm_models = pytest.importorskip("timm")
-
-PAGE = (Path(__file__).parents[2] / "docs" / "first_tries.md").read_text(encoding="utf-8")
+# Sections that run as they stand, in one namespace, and the package that the last of them needs.
+ALONE = {
+    ("scikit-learn pipelines", "scikit-learn searches and ensembles"): "sklearn",
+    ("LightGBM",): "lightgbm",
+    ("XGBoost",): "xgboost",
+    ("CatBoost",): "catboost",
+}
+# Sections that need a model, loaders or arrays.
+WITH_MODELS = [
+    "PyTorch loaders",
+    "Hugging Face",
+    "timm",
+    "ONNX files",
+    "JAX, Flax, Keras, and anything else",
+]
 pytestmark = pytest.mark.usefixtures("one_thread")
 RNG = np.random.default_rng(0)
 Y = RNG.integers(3, size=300)
@@ -31,6 +42,7 @@ def batches(wrap=np.asarray, rows=slice(0, 300)):
 
 
 def text_model():
+    hugging = pytest.importorskip("transformers")
     config = hugging.BertConfig(
         vocab_size=9, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=16, num_labels=3,
@@ -75,7 +87,7 @@ def names(tmp_path, monkeypatch):
         "texts": ["1 2 3", "4", "5 6"],
         "labels": [0, 1, 2],
         "loader": [tokens(5), tokens(9)],
-        "timm_model": timm_models.create_model("test_resnet", num_classes=3),
+        "timm_model": pytest.importorskip("timm").create_model("test_resnet", num_classes=3),
         "image_loader": [(torch.rand(4, 3, 32, 32), torch.tensor([0, 1, 2, 0]))],
         "batches": batches(),
         "parameters": WEIGHTS,
@@ -84,31 +96,28 @@ def names(tmp_path, monkeypatch):
     }
 
 
-def sections():
-    """Name, blocks and messages of each section."""
-    for part in PAGE.split("\n## ")[1:]:
-        name = part.partition("\n")[0]
-        blocks = re.findall(r"^```python\n(.*?)^```", part, flags=re.DOTALL | re.MULTILINE)
-        rows = re.findall(r"^\| .* \| (?:\w+: )?`(.*?)`(?: \.\.\.)? \|$", part, flags=re.MULTILINE)
-        yield name, (blocks, rows)
+def run(title, names):
+    """Run the code of a section, block by block."""
+    code = blocks(title)
+    assert code
+    for block in code:
+        exec(compile(block, f"first_tries.md: {title}", "exec"), names)
+        yield
 
 
-SECTIONS = dict(sections())
-OWN = [
-    "PyTorch loaders",
-    "Hugging Face",
-    "timm",
-    "ONNX files",
-    "JAX, Flax, Keras, and anything else",
-]
+@pytest.mark.parametrize("titles", ALONE, ids=lambda titles: titles[-1])
+def test_code_runs_as_it_stands(titles, tmp_path, monkeypatch, capsys):
+    pytest.importorskip(ALONE[titles], reason=f"{ALONE[titles]} is not installed")
+    monkeypatch.chdir(tmp_path)
+    own = {"__name__": "first_try"}
+    for title in titles:
+        list(run(title, own))
+    assert capsys.readouterr().out.startswith("[")  # a set
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_blocks_run(name, names):
-    blocks, _ = SECTIONS[name]
-    assert blocks
-    for block in blocks:
-        exec(compile(block, "first_tries.md", "exec"), names)
+@pytest.mark.parametrize("title", WITH_MODELS)
+def test_code_runs_with_a_model(title, names):
+    for _ in run(title, names):
         assert len(names.get("sets", names.get("outputs", names.get("test"))))
 
 
@@ -146,9 +155,10 @@ def mistakes(names):
 
 
 def test_messages_are_those_of_the_page(names):
-    messages = [row for name in OWN for row in SECTIONS[name][1]]
+    row = re.compile(r"^\| .* \| (?:\w+: )?`(.*?)`(?: \.\.\.)? \|$", flags=re.MULTILINE)
+    messages = [found for title in WITH_MODELS for found in row.findall(SECTIONS[title])]
     made = mistakes(names)
-    assert len(messages) == len(made) == 3 * len(OWN)
+    assert len(messages) == len(made) == 3 * len(WITH_MODELS)
     for message, mistake in zip(messages, made, strict=True):
         with warnings.catch_warnings():
             warnings.simplefilter("error")

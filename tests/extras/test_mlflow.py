@@ -2,11 +2,11 @@
 
 import re
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from first_tries import SECTIONS, blocks
 from sklearn.linear_model import LogisticRegression
 
 from trustsets import (
@@ -64,10 +64,6 @@ PREDICTORS = {
     "groups": lambda: MondrianConformal(by=Groups("site")),
     "trust": lambda: ConditionalConformal(basis=Polynomial(1) + Groups("site"), trust=trust()),
 }
-
-
-PAGE = (Path(__file__).parents[2] / "docs" / "first_tries.md").read_text(encoding="utf-8")
-SECTION = re.search(r"^## MLflow\n(.*?)(?=^## |\Z)", PAGE, flags=re.DOTALL | re.MULTILINE)[1]
 
 
 def frame_of(outputs):
@@ -170,10 +166,10 @@ def test_the_first_try_of_the_page_runs_and_its_mistakes_say_what_it_says(mlflow
     outputs = ModelOutputs(probabilities=classifier.predict_proba(X[200:]), labels=y[200:])
     predictor = StandardConformal().calibrate(outputs)
     names = {"predictor": predictor, "classifier": classifier, "X_new": X[:5]}
-    for block in re.findall(r"```python\n(.*?)```", SECTION, flags=re.DOTALL):
+    for block in blocks("MLflow"):
         exec(block, names)
     assert len(names["served"].predict(names["frame"])) == 5
-    messages = re.findall(r"^\| .* \| `(.*)`", SECTION, flags=re.MULTILINE)
+    messages = re.findall(r"^\| .* \| `(.*)`", SECTIONS["MLflow"], flags=re.MULTILINE)
     with pytest.raises(InputError) as raised:
         log_model(classifier, "sets")
     assert str(raised.value).startswith(messages[0])

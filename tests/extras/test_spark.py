@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from first_tries import blocks
 
 from trustsets import (
     APS,
@@ -28,8 +29,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully suppo
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
 LINES = re.search(r"Spark 4.*?```python\n(.*?)```", PAGE, flags=re.DOTALL)[1]
-FIRST = (Path(__file__).parents[2] / "docs" / "first_tries.md").read_text(encoding="utf-8")
-FIRST_LINES = re.search(r"^## Spark\n.*?```python\n(.*?)```", FIRST, re.DOTALL | re.MULTILINE)[1]
 PREDICTORS = {
     "standard": StandardConformal(),
     "random, groups": ConditionalConformal(
@@ -70,7 +69,7 @@ def test_the_lines_of_the_page_give_the_sets_of_the_predictor(name, spark, make_
     assert [own["id"] for own in found] == table["id"]
     assert [own["set"] for own in found] == [sets[i].tolist() for i in range(90)]
     assert [own["threshold"] for own in found] == sets.thresholds.tolist()
-    exec(FIRST_LINES, {})
+    exec(blocks("Spark")[0], {})
     assert capsys.readouterr().out.count("[") == 20  # sets that Spark shows
 
 

@@ -6,7 +6,7 @@ number of threads can change it.
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -29,13 +29,23 @@ def row_blocks(n_rows: int, width: int) -> Iterator[slice]:
 
 def for_each_block(function: Callable[[slice], None], n_rows: int, width: int) -> None:
     """Call `function` on every block of rows, in threads when there are several blocks."""
-    blocks = list(row_blocks(n_rows, width))
-    if len(blocks) == 1:
-        function(blocks[0])
+    in_threads(function, list(row_blocks(n_rows, width)))
+
+
+def in_threads(
+    run: Callable[[_Item], None], tasks: Sequence[_Item], count: int | None = None
+) -> None:
+    """Run all tasks in at most `count` threads.
+
+    NumPy and the kernels release the interpreter's lock.
+    """
+    count = min(len(tasks), count or available_cores())
+    if count <= 1:
+        for task in tasks:
+            run(task)
         return
-    with ThreadPoolExecutor(max_workers=min(len(blocks), available_cores())) as pool:
-        for _ in pool.map(function, blocks):
-            pass
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(run, tasks))
 
 
 def row_numbers(

@@ -23,7 +23,10 @@ __all__ = [
     "check_classes",
     "check_features",
     "check_groups",
+    "check_least",
+    "check_not_negative",
     "check_number",
+    "check_open",
     "check_probabilities",
     "check_rows",
     "encode_labels",
@@ -157,3 +160,24 @@ def check_number(value: Any, name: str, largest: float) -> float:
     if not (number and 0.0 <= float(value) <= largest):
         raise InputError(f"{name} must be a number between 0 and {largest:g}; got {value!r}.")
     return float(value)
+
+
+def check_open(**numbers: float) -> None:
+    """Raise unless each of the numbers, which are arguments by name, is between 0 and 1."""
+    for name, value in numbers.items():
+        if not 0.0 < value < 1.0:
+            raise InputError(f"{name} must lie strictly between 0 and 1; got {value}.")
+
+
+def check_least(least: int, **numbers: int) -> None:
+    """Raise unless each of the numbers, which are arguments by name, is at least `least`."""
+    for name, value in numbers.items():
+        if value < least:
+            raise InputError(f"{name} must be {least} or more; got {value}.")
+
+
+def check_not_negative(**numbers: float) -> None:
+    """Raise unless each of the numbers, which are arguments by name, is finite and not negative."""
+    for name, value in numbers.items():
+        if not (isinstance(value, Real) and np.isfinite(value) and value >= 0.0):
+            raise InputError(f"{name} must be finite and not negative; got {value}.")

@@ -11,6 +11,7 @@ from scipy import stats
 
 from trustsets._common.arrays import Codes, Floats
 from trustsets._common.frames import Flavour, frame_of_rows
+from trustsets._common.validation import check_least, check_open
 from trustsets.auditing.covariates import Audited, covariates, names_of, restrict
 from trustsets.auditing.search import Condition, Rule, describe, inside, search_regions
 from trustsets.errors import InputError
@@ -341,11 +342,8 @@ def _check(
 ) -> None:
     if n < 2 * _FEWEST:
         raise InputError(f"find_regions needs at least {2 * _FEWEST} samples; got {n}.")
-    if max_conditions < 1:
-        raise InputError(f"max_conditions must be 1 or more; got {max_conditions}.")
-    if not 0.0 < min_share < 1.0:
-        raise InputError(f"min_share must lie strictly between 0 and 1; got {min_share}.")
+    check_least(1, max_conditions=max_conditions)
+    check_open(min_share=min_share)
     if not 0.0 <= tolerance < target:
         raise InputError(f"tolerance must be 0 or more and less than {target:g}; got {tolerance}.")
-    if not 0.0 < level < 1.0:
-        raise InputError(f"level must lie strictly between 0 and 1; got {level}.")
+    check_open(level=level)

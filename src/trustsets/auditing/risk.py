@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from trustsets._common.arrays import Floats
 from trustsets._common.frames import Flavour, frame_of_rows
 from trustsets._common.progress import progress_bar
+from trustsets._common.validation import check_least, check_open
 from trustsets.auditing.covariates import Audited, Covariate, covariates, names_of
 from trustsets.errors import InputError
 from trustsets.metrics.bins import LOCAL
@@ -181,7 +182,10 @@ def excess_risk(
     True
     """
     case = Audited(sets, outputs, trust, alpha)
-    _check(len(case), n_permutations, level)
+    if len(case) < _FEWEST:
+        raise InputError(f"excess_risk needs at least {_FEWEST} samples; got {len(case)}.")
+    check_least(0, n_permutations=n_permutations)
+    check_open(level=level)
     columns = covariates(case, by, DEFAULT_KINDS, n_components, np.arange(len(case)))
     folds = np.random.default_rng(seed).permutation(len(case)) % _FOLDS
     predicted = _cross_fitted(columns, case.covered, folds)
@@ -204,15 +208,6 @@ def excess_risk(
         inputs=names_of(columns),
         predicted=predicted,
     )
-
-
-def _check(n: int, n_permutations: int, level: float) -> None:
-    if n < _FEWEST:
-        raise InputError(f"excess_risk needs at least {_FEWEST} samples; got {n}.")
-    if n_permutations < 0:
-        raise InputError(f"n_permutations must be 0 or more; got {n_permutations}.")
-    if not 0.0 < level < 1.0:
-        raise InputError(f"level must lie strictly between 0 and 1; got {level}.")
 
 
 def _halves(predicted: Floats, covered: NDArray[np.bool_], target: float) -> tuple[Floats, Floats]:

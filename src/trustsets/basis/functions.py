@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from trustsets._common.arrays import Codes, Floats, floating_matrix
 from trustsets._common.blocks import for_each_block
 from trustsets._common.storage import require, require_numbers, storable
+from trustsets._common.validation import check_not_negative
 from trustsets.basis.base import Basis, FittedBasis
 from trustsets.errors import InputError, StorageError
 from trustsets.outputs import ModelOutputs
@@ -98,8 +99,7 @@ class Polynomial(Basis):
     penalty: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.penalty) and self.penalty >= 0.0):
-            raise InputError(f"penalty must be finite and not negative; got {self.penalty}.")
+        check_not_negative(penalty=self.penalty)
         if self.degree != int(self.degree) or self.degree < 0:
             raise InputError(f"degree must be a whole number, 0 or more; got {self.degree}.")
         if not self.of or not all(isinstance(item, Statistic) for item in self.of):

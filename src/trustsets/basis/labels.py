@@ -13,6 +13,7 @@ import numpy as np
 from trustsets._common.arrays import Codes, Floats, read_only
 from trustsets._common.blocks import for_each_block
 from trustsets._common.storage import require, require_numbers, storable
+from trustsets._common.validation import check_not_negative
 from trustsets.basis.base import Basis, FittedBasis, joint_cells
 from trustsets.errors import InputError
 from trustsets.statistics import Observed
@@ -56,7 +57,7 @@ class Classes(Basis):
     penalty: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_penalty(self.penalty)
+        check_not_negative(penalty=self.penalty)
 
     learns = False
 
@@ -103,7 +104,7 @@ class ClassClusters(Basis):
     penalty: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_penalty(self.penalty)
+        check_not_negative(penalty=self.penalty)
         if self.n_clusters != int(self.n_clusters) or self.n_clusters < 1:
             raise InputError(f"n_clusters must be 1 or more; got {self.n_clusters}.")
 
@@ -163,7 +164,7 @@ class ClassFrequencies(Basis):
     penalty: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_penalty(self.penalty)
+        check_not_negative(penalty=self.penalty)
         if not self.counts or min(self.counts) < 0:
             raise InputError(
                 "counts must hold the number of training samples of each class; pass "
@@ -377,11 +378,6 @@ def _products(left: Floats, right: Floats) -> Floats:
 def _rows_of_products(left: Floats, right: Floats) -> Floats:
     """Penalties on the functions of two factors as penalties on their products."""
     return np.vstack([np.kron(left, np.eye(right.shape[1])), np.kron(np.eye(left.shape[1]), right)])
-
-
-def _check_penalty(penalty: float) -> None:
-    if not (np.isfinite(penalty) and penalty >= 0.0):
-        raise InputError(f"penalty must be finite and not negative; got {penalty}.")
 
 
 def _class_hardness(observed: Observed) -> Floats:

@@ -15,6 +15,7 @@ from sklearn.utils.validation import (
 )
 
 from trustsets._common.arrays import Array
+from trustsets._common.validation import check_open
 from trustsets.classifier.inner_models import (
     check_classifies,
     classes_of,
@@ -385,8 +386,7 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
 def _fraction(model: TrustSetClassifier, name: str) -> float:
     value = float(getattr(model, name))
-    if not 0.0 < value < 1.0:
-        raise InputError(f"{name} must lie strictly between 0 and 1; got {value}.")
+    check_open(**{name: value})
     return value
 
 

@@ -69,10 +69,10 @@ def explore(
                 port=port,
                 browser=browser,
             )
-    console.print_lines([found.url])
-    console.flush()
-    console.say("The explorer is at this address, for this machine alone. Ctrl-C ends it.")
     try:
+        console.print_lines([found.url])
+        console.flush()
+        console.say("The explorer is at this address, for this machine alone. Ctrl-C ends it.")
         found.wait()
     except KeyboardInterrupt:
         found.stop()

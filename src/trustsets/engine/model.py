@@ -1,15 +1,14 @@
 """The two public calls: fit once, then compute thresholds of any number of test points."""
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self, TypeVar
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trustsets._common.blocks import available_cores
+from trustsets._common.blocks import in_threads
 from trustsets.engine.compiled import BoolArray, FloatArray, IntArray
 from trustsets.engine.descent import CAPPED, UNBOUNDED
 from trustsets.engine.extreme import Solved, WeightedSample, choose_sample, fit_extreme
@@ -32,9 +31,7 @@ from trustsets.engine.scan_order import ScanOrder, make_scan_order
 from trustsets.engine.vertex import Certificate, Vertex
 from trustsets.status import Status
 
-__all__ = ["QuantileModel", "fit_problem", "fit_quantiles", "in_threads", "make_model", "warm_up"]
-
-T = TypeVar("T")
+__all__ = ["QuantileModel", "fit_problem", "fit_quantiles", "make_model", "warm_up"]
 
 RESOLUTIONS = (RESOLUTION, 2.0**-24, 2.0**-12, 4.0)
 """Score differences that count as ties, as shares of the score scale. Where rounding keeps a
@@ -348,17 +345,6 @@ class QuantileModel:
         """The model with the next of the `RESOLUTIONS`."""
         left = [step for step in RESOLUTIONS if step > self._resolution]
         return _fit(coarsen(self._problem, left[0]), None, left[0]) if left else None
-
-
-def in_threads(run: Callable[[T], None], tasks: Sequence[T], count: int | None = None) -> None:
-    """Run all tasks in threads, which works because kernels release the interpreter's lock."""
-    count = min(len(tasks), count or available_cores())
-    if count <= 1:
-        for task in tasks:
-            run(task)
-        return
-    with ThreadPoolExecutor(count) as threads:
-        list(threads.map(run, tasks))
 
 
 def _chunks(count: int) -> Iterator[slice]:

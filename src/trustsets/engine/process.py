@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from trustsets._common.blocks import in_threads
 from trustsets.engine.compiled import FloatArray, IntArray
 from trustsets.engine.fit import problem_points, refit_vertex
-from trustsets.engine.model import QuantileModel, fit_problem, in_threads, make_model
+from trustsets.engine.model import QuantileModel, fit_problem, make_model
 from trustsets.engine.problem import (
     RESOLUTION,
     WIDEST_RANGE,

@@ -139,12 +139,12 @@ class EarlierFit:
 
     def _basic_points(self, problem: Problem, is_kept: bool) -> IntArray:
         """Points to start from: the basic ones of the model, or independent ones near its fit."""
-        place = np.full(len(self.model._problem.point), -1)
+        place: IntArray = np.full(len(self.model._problem.point), -1, np.int64)
         there = np.flatnonzero(self.origin >= 0)
         place[self.origin[there]] = there
         basic = place[self.model.basic_points]
         if is_kept and basic.min(initial=0) >= 0:
-            return np.asarray(problem.point[basic])
+            return np.asarray(problem.point[basic], np.int64)
         near = place[_near_points(self.model)]
         return _independent(problem.rows, problem.point[near[near >= 0]])
 

@@ -160,6 +160,8 @@ def _bind(port: int) -> socket.socket:
     own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         own.bind((_LOCAL, port))
+        # From now on a browser waits for the server's thread, instead of being refused.
+        own.listen()
     except OSError as error:
         own.close()
         raise InputError(

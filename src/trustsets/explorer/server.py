@@ -32,7 +32,7 @@ from trustsets.explorer.gallery import Gallery
 from trustsets.explorer.requests import ACTIONS, Ask
 from trustsets.explorer.session import Kept, Session, Superseded
 from trustsets.explorer.state import State
-from trustsets.metrics.colours import METHODS, PALETTES
+from trustsets.report.styles import page_styles
 
 __all__ = ["make_app"]
 
@@ -41,8 +41,8 @@ _log = logging.getLogger(__name__)
 _MOST_BYTES = 16 << 10
 # Lanes of questions: at most eight for each open page.
 _MOST_LANES = 256
-# Seconds without a question after which the next move of alpha is prepared.
-_IDLE = 1.0
+# Seconds without a question after which the next moves of alpha are prepared.
+_IDLE = 0.3
 _LARGEST_WHOLE = 2**31
 _CLIENT = re.compile(r"[0-9a-f]{8,32}")
 _POLICY = (
@@ -57,10 +57,9 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-# Files of the page; the styles of the report are used as they are.
+# Files of the page, besides itself.
 _SCRIPTS = ("dom", "knobs", "maps", "charts", "samples", "explorer")
-_OWN = ("icon.svg", "explorer.css", *(f"{name}.js" for name in _SCRIPTS))
-_FILES = {"trustsets.explorer": _OWN, "trustsets.report": ("report.css", "dark.css")}
+_FILES = ("icon.svg", "explorer.css", *(f"{name}.js" for name in _SCRIPTS))
 
 
 @final
@@ -110,15 +109,14 @@ def make_app(
     """
     desk = Desk(session, gallery, names)
     routes = [
-        Route("/", partial(_page, desk), methods=["GET"]),
-        Route("/colours.css", _colours, methods=["GET"]),
+        Route("/", partial(_file, "explorer.html"), methods=["GET"]),
         Route("/image/{part}/{row}", partial(_image, desk), methods=["GET"]),
         Route("/start", partial(_start, desk), methods=["GET"]),
         Route("/api/{action}", partial(_act, desk), methods=["POST"]),
+        *(Route(f"/{name}", partial(_file, name), methods=["GET"]) for name in _FILES),
         *(
-            Route(f"/{name}", partial(_file, folder, name), methods=["GET"])
-            for folder, listed in _FILES.items()
-            for name in listed
+            Route(f"/{name}.css", partial(_sheet, name), methods=["GET"])
+            for name in ("report", "dark")
         ),
     ]
     app = Starlette(routes=routes, exception_handlers={500: _failed, Exception: _failed})
@@ -185,22 +183,14 @@ async def _failed(request: Request, error: Exception) -> Response:
     return _refused("the explorer could not answer this; its log says why.", 500)
 
 
-async def _page(desk: Desk, request: Request) -> Response:
-    return await _file("trustsets.explorer", "explorer.html", request)
-
-
-async def _file(folder: str, name: str, request: Request) -> Response:
-    inside = "page" if folder == "trustsets.explorer" else "templates"
-    text = (resources.files(folder) / inside / name).read_text(encoding="utf-8")
+async def _file(name: str, request: Request) -> Response:
+    text = (resources.files("trustsets.explorer") / "page" / name).read_text(encoding="utf-8")
     return Response(text, media_type=_KINDS[name.rpartition(".")[2]])
 
 
-async def _colours(request: Request) -> Response:
-    """The colours of methods and of coverage, which all pages share."""
-    methods = "".join(f"--m{i}: {code};" for i, code in enumerate(METHODS))
-    ends = {name: f"--under: {own[0]}; --over: {own[2]};" for name, own in PALETTES.items()}
-    text = f":root {{ {methods} {ends['plain']} }}\n:root[data-colours=safe] {{ {ends['safe']} }}\n"
-    return Response(text, media_type="text/css")
+async def _sheet(name: str, request: Request) -> Response:
+    """A style sheet of the report, which has the colours of the house style."""
+    return Response(str(page_styles()[name]), media_type="text/css")
 
 
 async def _image(desk: Desk, request: Request) -> Response:

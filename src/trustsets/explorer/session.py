@@ -1,7 +1,7 @@
 """The data, and what was computed from them: splits, predictors, outcomes of sets.
 
 All of it is kept, the least recently used first to go: at most three splits (a copy of the held-out
-outputs each), six predictors (each with its calibration problem and up to 24 fits, some 4 MB a fit
+outputs each), six predictors (each with its calibration problem and up to 24 fits, some 5 MB a fit
 at 21 basis functions), the outcomes of 200 states (9 bytes a test sample), and the sorted scores of
 four predictors (8 bytes for each class of each test sample). What takes long is done in stages, and
 `check` is called between them: it raises `Superseded` when a newer state has come.
@@ -44,6 +44,8 @@ _MOST_SPLITS, _MOST_PREDICTORS, _MOST_OUTCOMES, _MOST_RANKED = 3, 6, 200, 4
 # Test samples whose sets are made in one stage: a tenth of a second, or some seconds where each
 # class has a threshold of its own.
 _STAGE, _CANDIDATE_STAGE = 2500, 250
+# Resamples behind the intervals of approximate numbers.
+_ROUGH_BOOTSTRAP = 100
 # Balls and slabs take seconds; the report has them.
 _TABLES = ("conf_trust", "conf_rank", "conf_frequency", "class", "groups")
 
@@ -89,15 +91,18 @@ class Split:
         chosen = (METRICS[name] for name in _TABLES if not METRICS[name].missing(blank))
         return {name: own for row in chosen for name, own in row.measure(blank).items()}
 
-    def case(self, covered: NDArray[np.bool_], sizes: Ints, alpha: float) -> Case:
-        """What metrics are computed from."""
-        return Case(
+    def case(
+        self, covered: NDArray[np.bool_], sizes: Ints, alpha: float, *, rough: bool = False
+    ) -> Case:
+        """What metrics are computed from; `rough` gives intervals from fewer resamples."""
+        found = Case(
             covered=covered,
             sizes=sizes,
             outputs=self.test.outputs,
             observed=self.test,
             alpha=alpha,
         )
+        return replace(found, n_bootstrap=_ROUGH_BOOTSTRAP) if rough else found
 
 
 @final
@@ -105,12 +110,14 @@ class Split:
 class Outcome:
     """What became of the sets of the test samples: whether they hold the label, and sizes.
 
-    `promised` is the mean of 1 - alpha that sets of limited size promise, None for others.
+    `promised` is the mean of 1 - alpha that sets of limited size promise, None for others. A rough
+    outcome is one of approximate sets.
     """
 
     covered: NDArray[np.bool_]
     sizes: Ints
     promised: float | None
+    is_rough: bool = False
 
 
 @final
@@ -138,6 +145,7 @@ class Session:
         if not 0.0 < share < 1.0:
             raise InputError(f"share must lie strictly between 0 and 1; got {share}.")
         self.outputs, self.share = outputs, share
+        self.n_test = len(outputs.split_indices(share)[1])
         self.trust_score = trust if isinstance(trust, TrustScore) else None
         self.trust = None if trust is None else Observed(outputs, trust).trust
         groups = tuple(outputs.groups)
@@ -152,11 +160,6 @@ class Session:
         own = Setting(statistics=known)
         standard = replace(own, method="standard", scale="raw")
         return State((own, standard))
-
-    @property
-    def n_test(self) -> int:
-        """Number of test samples, the same for all seeds."""
-        return len(self.split(0).places)
 
     def split(self, seed: int) -> Split:
         """Calibration and test samples of a seed."""
@@ -179,8 +182,12 @@ class Session:
                 own = setting.build(self.trust_score)
                 return own.calibrate(split.calibration, trust=split.calibration_trust)
 
-        key = replace(setting.used, max_size=None)
-        return self._predictors.get_or_make((key, seed), make)
+        return self._predictors.get_or_make(self._key(setting, seed), make)
+
+    @staticmethod
+    def _key(setting: Setting, seed: int) -> tuple[Setting, int]:
+        """What determines a predictor."""
+        return replace(setting.used, max_size=None), seed
 
     def sets(self, state: State, place: int, rows: Array) -> PredictionSets:
         """Sets of some of the test samples."""
@@ -236,22 +243,26 @@ class Session:
         fitted = learned.fit(state.alpha).fitted(learned.basis.design(split.test))
         check()
         ranked = self._ranked.get_or_make(
-            (replace(setting, max_size=None), state.seed),
+            self._key(setting, state.seed),
             lambda: scoring.score.ranked(
                 scoring.corrected(split.test.outputs), temperature=scoring.temperature
             ),
         )
         sizes, covered = ranked.outcomes(fitted, smallest=0 if predictor.allow_empty else 1)
-        return Outcome(covered, sizes, None)
+        return Outcome(covered, sizes, None, is_rough=True)
 
     def _learned(self, state: State, place: int) -> Any:
         return self.predictor(state.settings[place], state.seed).state_.learned
 
     def prepare_alphas(self, state: State, place: int) -> None:
-        """Fit along the alphas of the page's slider, which makes the next move of alpha faster."""
-        learned = self._learned(state, place)
-        if isinstance(learned, ConditionalLearned):
-            learned.prepare_along(SLIDER)
+        """Fit along the alphas of the page's slider, which makes the next moves of alpha faster.
+
+        Unlike everything else here, it may run beside other work: it changes nothing that is kept,
+        apart from the fits of a predictor that is there.
+        """
+        own = self._predictors.get(self._key(state.settings[place], state.seed))
+        if own is not None and isinstance(own.state_.learned, ConditionalLearned):
+            own.state_.learned.prepare_along(SLIDER)
 
     def evaluation(
         self,
@@ -265,7 +276,7 @@ class Session:
         They are those of the sets of the state, or of another `outcome`.
         """
         found, split = outcome or self.outcome(state, place, check), self.split(state.seed)
-        case = split.case(found.covered, found.sizes, state.alpha)
+        case = split.case(found.covered, found.sizes, state.alpha, rough=found.is_rough)
         tables = {}
         for name, binned in split.binned.items():
             check()

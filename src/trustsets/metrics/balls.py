@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from trustsets._common.arrays import Array, Floats
 from trustsets._common.blocks import row_blocks
+from trustsets._common.validation import check_least
 from trustsets.errors import InputError
 from trustsets.metrics.inference import PERCENT, Ints, mean_absolute_deviation
 
@@ -111,8 +112,7 @@ class Balls:
         if self.rule not in {"fixed", "growing"}:
             raise InputError(f'rule must be "fixed" or "growing"; got {self.rule!r}.')
         for name in ("n_radii", "n_centres", "n_trials", "min_neighbours", "n_pool", "n_pairs"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be 1 or more; got {getattr(self, name)}.")
+            check_least(1, **{name: getattr(self, name)})
         if not 0.0 < self.largest <= 1.0:
             raise InputError(f"largest must lie in (0, 1]; got {self.largest}.")
         if self.radii is not None and not (self.radii and np.all(np.diff(self.radii) > 0.0)):

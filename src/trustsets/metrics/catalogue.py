@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._common.arrays import Array, Floats
+from trustsets._common.validation import check_least, check_open
 from trustsets.basis import Bins, Groups, Partition
 from trustsets.errors import InputError
 from trustsets.metrics.balls import Balls, Neighbourhoods
@@ -71,10 +72,8 @@ class Case:
 
     def __post_init__(self) -> None:
         self.outputs.require_labels("evaluate")
-        if not 0.0 < self.level < 1.0:
-            raise InputError(f"level must lie strictly between 0 and 1; got {self.level}.")
-        if self.n_bootstrap < 1:
-            raise InputError(f"n_bootstrap must be 1 or more; got {self.n_bootstrap}.")
+        check_open(level=self.level)
+        check_least(1, n_bootstrap=self.n_bootstrap)
         if self.class_divisor not in {"all", "present"}:
             raise InputError(
                 f'class_divisor must be "all" or "present"; got {self.class_divisor!r}.'

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trustsets._common.arrays import Array, Floats
 from trustsets._common.blocks import for_each_block
+from trustsets._common.validation import check_least
 from trustsets.errors import InputError
 from trustsets.metrics.inference import Estimate, Ints, share_estimate
 
@@ -59,8 +60,7 @@ class Slab:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.n_directions < 1:
-            raise InputError(f"n_directions must be 1 or more; got {self.n_directions}.")
+        check_least(1, n_directions=self.n_directions)
         if not 0.0 < self.mass <= 1.0:
             raise InputError(f"mass must lie in (0, 1]; got {self.mass}.")
 

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from trustsets._common.atomic import atomic_path
 from trustsets._version import __version__
 from trustsets.monitor.history import read_history
 from trustsets.monitor.verdict import Verdict
 from trustsets.report.charts import ticks
-from trustsets.report.styles import page_styles
+from trustsets.report.styles import page_environment, page_styles
 from trustsets.report.text import percent
 
 __all__ = ["Chart", "write_page"]
@@ -42,30 +41,17 @@ class Chart:
 def write_page(path: Path, history: Path, verdict: Verdict) -> None:
     """Draw the history of a monitor."""
     rows = read_history(history).to_pylist()
-    page = (
-        _environment()
-        .get_template("monitor.html")
-        .render(
-            verdict=verdict,
-            sentences=verdict.summary().splitlines(),
-            charts=_charts(rows, verdict),
-            percent=percent,
-            version=__version__,
-            css=page_styles(),
-        )
+    template = page_environment("trustsets.monitor").get_template("monitor.html")
+    page = template.render(
+        verdict=verdict,
+        sentences=verdict.summary().splitlines(),
+        charts=_charts(rows, verdict),
+        percent=percent,
+        version=__version__,
+        css=page_styles(),
     )
     with atomic_path(path) as temporary:
         temporary.write_bytes(page.encode("utf-8", "backslashreplace"))
-
-
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("trustsets.monitor", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
 
 
 def _charts(rows: list[dict[str, Any]], verdict: Verdict) -> list[Chart]:

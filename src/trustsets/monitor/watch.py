@@ -12,7 +12,7 @@ import numpy as np
 from trustsets._common import storage
 from trustsets._common.arrays import Array, Codes, column
 from trustsets._common.quantiles import check_alpha
-from trustsets._common.validation import encode_labels
+from trustsets._common.validation import check_open, encode_labels
 from trustsets.errors import InputError, StorageError
 from trustsets.monitor.samples import (
     Directions,
@@ -411,9 +411,7 @@ class Monitor:
 
 def _check(predictor: Predictor, false_alarm: float, level: float, most_pending: int) -> None:
     predictor._state()
-    for name, value in (("false_alarm", false_alarm), ("level", level)):
-        if not 0.0 < value < 1.0:
-            raise InputError(f"{name} must lie strictly between 0 and 1; got {value}.")
+    check_open(false_alarm=false_alarm, level=level)
     if most_pending < 0:
         raise InputError(f"most_pending must not be negative; got {most_pending}.")
     if reason := predictor.batch_dependence:

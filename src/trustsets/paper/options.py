@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, final
 
+from trustsets._common.validation import check_least, check_open
 from trustsets.basis import Bins, Partition
 from trustsets.errors import InputError
 from trustsets.metrics.label_bins import RankBins
@@ -71,15 +72,13 @@ class Options:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.alpha < 1.0:
-            raise InputError(f"alpha must lie strictly between 0 and 1; got {self.alpha}.")
+        check_open(alpha=self.alpha)
         if not self.seeds or not self.scores:
             raise InputError("an experiment needs at least one seed and one score.")
         for name in self.scores:
             if name not in SCORES:
                 raise InputError(f"scores holds {name!r}, which is none of {', '.join(SCORES)}.")
-        if min(self.all_degrees) < 1:
-            raise InputError(f"degrees must be 1 or more; got {min(self.all_degrees)}.")
+        check_least(1, degrees=min(self.all_degrees))
         for name, choice in (("bins", ("text", "code")), ("balls", ("growing", "fixed"))):
             if getattr(self, name) not in choice:
                 raise InputError(f"{name} must be one of {choice}; got {getattr(self, name)!r}.")

@@ -8,6 +8,7 @@ import numpy as np
 
 from trustsets._common.progress import Progress, no_progress
 from trustsets._common.quantiles import check_alpha
+from trustsets._common.validation import check_not_negative, check_open
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.planning.law import CoverageLaw, needed_to_see, samples_for
@@ -93,7 +94,7 @@ def plan(
     """
     alpha = check_alpha(alpha)
     gap = within if gap is None else gap
-    _check_open(within=within, probability=probability, gap=gap)
+    check_open(within=within, probability=probability, gap=gap)
     if gap >= 1.0 - alpha:
         raise InputError(f"gap must be smaller than the coverage, {1.0 - alpha:g}; got {gap}.")
     _check_counts(n, functions, penalty)
@@ -175,16 +176,9 @@ def _present(total: int | None, share: float) -> int | None:
     return None if total is None else round(total * share)
 
 
-def _check_open(**shares: float) -> None:
-    for name, value in shares.items():
-        if not 0.0 < value < 1.0:
-            raise InputError(f"{name} must lie strictly between 0 and 1; got {value}.")
-
-
 def _check_counts(n: int | None, functions: int, penalty: float) -> None:
     if n is not None and (n < 1 or n != int(n)):
         raise InputError(f"n must be a whole number, 1 or more; got {n}.")
     if functions < 1 or functions != int(functions):
         raise InputError(f"functions must be a whole number, 1 or more; got {functions}.")
-    if not (np.isfinite(penalty) and penalty >= 0.0):
-        raise InputError(f"penalty must be finite and not negative; got {penalty}.")
+    check_not_negative(penalty=penalty)

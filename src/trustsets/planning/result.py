@@ -151,23 +151,19 @@ class Plan(PlainData):
         if present:
             ax.axvline(present, color=colour("ink"), ls="--", lw=1.2, label=f"{present:,} present")
         if self.curve is not None:
-            bars = 2.0 * self.curve.spread
-            style: dict[str, Any] = {
-                "color": method_colour(2),
-                "marker": "o",
-                "ms": 3.5,
-                "capsize": 2,
-            }
-            ax.errorbar(
-                self.curve.sizes, self.curve.coverage, bars, ls="none", label="simulated", **style
-            )
-            for number, place in enumerate(self._lowest_parts()[:_MOST_DRAWN]):
-                lines = self.curve.sizes, self.curve.part_coverage[:, place]
-                own, name = method_colour(3 + number), self.curve.parts[place]
-                ax.plot(*lines, color=own, lw=1, label=name)
+            self._draw(self.curve, ax)
         ax.set(xscale="log", xlabel="Calibration samples", ylabel="Coverage of one calibration")
         ax.legend()
         return tidy(ax)
+
+    def _draw(self, curve: Curve, ax: "Axes") -> None:
+        """Draw what was simulated: all samples, and the parts of the lowest coverage."""
+        style: dict[str, Any] = {"color": method_colour(2), "marker": "o", "ms": 3.5, "capsize": 2}
+        bars = 2.0 * curve.spread
+        ax.errorbar(curve.sizes, curve.coverage, bars, ls="none", label="simulated", **style)
+        for number, place in enumerate(self._lowest_parts()[:_MOST_DRAWN]):
+            own: dict[str, Any] = {"color": method_colour(3 + number), "label": curve.parts[place]}
+            ax.plot(curve.sizes, curve.part_coverage[:, place], lw=1, **own)
 
     def _lowest_parts(self) -> list[int]:
         """Groups and classes of the simulation, those of the lowest coverage first."""

@@ -19,6 +19,7 @@ from sklearn.base import clone
 
 from trustsets._common.arrays import Array, Floats
 from trustsets._common.progress import Progress, no_progress
+from trustsets._common.validation import check_least
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.metrics.inference import Ints
 from trustsets.outputs import ModelOutputs
@@ -154,8 +155,7 @@ def _parts_of(values: Array, word: str) -> dict[str, NDArray[np.bool_]]:
 
 
 def _check_sizes(sizes: Sequence[int] | None, n: int, repeats: int) -> list[int]:
-    if repeats < 2:
-        raise InputError(f"repeats must be 2 or more; got {repeats}.")
+    check_least(2, repeats=repeats)
     if sizes is None:
         largest = int(n * (1.0 - _LEFT_OUT))
         halves = [largest >> shift for shift in reversed(range(_SIZES))]

@@ -39,7 +39,7 @@ from trustsets.statistics import Observed
 
 if TYPE_CHECKING:
     from trustsets.predictors.certificate import ThresholdCertificate
-    from trustsets.predictors.explain import Explanation
+    from trustsets.predictors.explanation import Explanation
     from trustsets.predictors.shift import AdaptedConformal
 
 __all__ = ["Predictor", "load", "thresholds_from"]

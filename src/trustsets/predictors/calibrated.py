@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self, final
 
 import numpy as np
@@ -110,6 +111,18 @@ class Scoring:
             self.corrected(outputs),
             temperature=self.temperature,
             draws=row_uniforms(self.seed, stream, outputs.rows) if self.score.randomized else None,
+        )
+
+    def task(self, calibration: Observed, tuning: Observed, alphas: Floats | None) -> Task:
+        """What a method learns from."""
+        return Task(
+            calibration=calibration,
+            tuning=tuning,
+            scores=self.of_labels(calibration.outputs, Stream.CALIBRATION_SCORE),
+            tuning_scores=partial(self.of_labels, tuning.outputs, Stream.TUNING_SCORE),
+            seed=self.seed,
+            alphas=alphas,
+            ranks=self.ranks,
         )
 
     def ranks(self, outputs: ModelOutputs) -> Codes:

@@ -283,13 +283,13 @@ def _nearest(rows: Floats, centres: Floats) -> Codes:
     return out
 
 
-def spread_rows(rows: Floats, count: int = _CENTRES) -> Codes:
+def spread_rows(rows: Floats) -> Codes:
     """Numbers of a few rows that are spread over all of them: means of clusters, nearly."""
     if rows.shape[1] == 0:
         return np.zeros(1, np.int64)
     spread = rows.std(axis=0)
     scaled = rows / np.where(spread > 0.0, spread, 1.0)
-    centres = scaled[np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(np.int64)]
+    centres = scaled[np.linspace(0, len(rows) - 1, min(_CENTRES, len(rows))).astype(np.int64)]
     for _ in range(_ROUNDS):
         near = _nearest(scaled, centres)
         size = np.bincount(near, minlength=len(centres))

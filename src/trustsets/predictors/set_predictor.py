@@ -22,14 +22,12 @@ import os
 from abc import ABC, abstractmethod
 from copy import copy
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from trustsets._common import storage
 from trustsets._common.arrays import Array
-from trustsets._common.draws import Stream
 from trustsets._common.estimator import Estimator
 from trustsets.errors import InputError, StorageError
 from trustsets.outputs import ModelOutputs
@@ -45,16 +43,11 @@ from trustsets.predictors.tuning import (
     resolve_temperature,
     tuning_split,
 )
-from trustsets.predictors.updating import (
-    KeptSamples,
-)
+from trustsets.predictors.updating import KeptSamples
 from trustsets.recalibration import TemperatureScaling
 from trustsets.scores import Score
 from trustsets.sets import PredictionSets
 from trustsets.statistics import Observed, SupportsTrust
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["SetPredictor", "check_same_kind"]
 
@@ -181,22 +174,12 @@ class SetPredictor(Estimator, ABC):
         if alphas is not None and calibration.outputs is not outputs:
             alphas = alphas[outputs.split_indices(fraction, seed)[1]]
         n, n_tuning = len(calibration.outputs), 0 if reused else len(tuning_part.outputs)
-        bias = resolve_class_bias(method.class_bias, tuning_part.outputs)
-        corrected = tuning_part.outputs if bias is None else bias.transform(tuning_part.outputs)
-        scoring = Scoring(self.score, bias, resolve_temperature(self.temperature, corrected), seed)
+        scoring = self._scoring(method, tuning_part.outputs, seed)
         _log.info(
             "%s: calibrating on %d samples of %d classes, tuning on %d others",
             type(self).__name__, n, outputs.n_classes, n_tuning,
         )  # fmt: skip
-        task = Task(
-            calibration=calibration,
-            tuning=tuning_part,
-            scores=scoring.of_labels(calibration.outputs, Stream.CALIBRATION_SCORE),
-            tuning_scores=partial(scoring.of_labels, tuning_part.outputs, Stream.TUNING_SCORE),
-            seed=seed,
-            alphas=alphas,
-            ranks=scoring.ranks,
-        )
+        task = scoring.task(calibration, tuning_part, alphas)
         facts = ClassFacts.of(calibration.outputs)
         state = Calibrated(
             classes=outputs.classes,
@@ -207,7 +190,7 @@ class SetPredictor(Estimator, ABC):
             temperature=scoring.temperature,
             seed=seed,
             learned=self._learn(task),
-            class_bias=bias,
+            class_bias=scoring.class_bias,
             class_facts=facts,
         )
         facts.warn(state.classes, each_class=method.covers_each_class)
@@ -250,6 +233,12 @@ class SetPredictor(Estimator, ABC):
         check_same_kind(state, outputs)
         observed = Observed(outputs, self.trust if trust is None else trust)
         return make_sets(self, state, observed, alpha, max_size)
+
+    def _scoring(self, method: Method, tuning: ModelOutputs, seed: int) -> Scoring:
+        """Fit the class biases, and then the temperature to the outputs with these added."""
+        bias = resolve_class_bias(method.class_bias, tuning)
+        corrected = tuning if bias is None else bias.transform(tuning)
+        return Scoring(self.score, bias, resolve_temperature(self.temperature, corrected), seed)
 
     def _samples(self) -> KeptSamples:
         """The calibration samples, which are kept in memory only."""

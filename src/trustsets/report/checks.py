@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from trustsets._common.arrays import Floats
+from trustsets._common.validation import check_least
 from trustsets.errors import InputError
 from trustsets.metrics.result import Evaluation
 from trustsets.outputs import ModelOutputs
@@ -79,8 +80,7 @@ def check_samples(
         if movers:
             raise InputError("predictors= needs outputs= and sets= too; pass what was evaluated.")
         return None
-    if most < 1:
-        raise InputError(f"samples_per_cell must be 1 or more; got {most}.")
+    check_least(1, samples_per_cell=most)
     outputs.require_labels("the list of samples")
     if isinstance(sets, PredictionSets):
         only = len(evaluations) == 1

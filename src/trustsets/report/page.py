@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Template
 from jinja2.utils import htmlsafe_json_dumps
 
 from trustsets._common.arrays import Floats
@@ -25,7 +25,7 @@ from trustsets.report.charts import ball_chart, gap_chart, size_chart
 from trustsets.report.checks import check_evaluations, check_samples
 from trustsets.report.explanations import explain_samples
 from trustsets.report.samples import MOST_CLASSES, SampleSource, list_samples
-from trustsets.report.styles import page_scripts, page_styles
+from trustsets.report.styles import page_environment, page_scripts, page_styles
 from trustsets.report.terms import explained
 from trustsets.report.verdict import ONE_METHOD, verdict
 from trustsets.sets import PredictionSets
@@ -201,14 +201,7 @@ def _parts(evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
 
 
 def _template() -> Template:
-    environment = Environment(
-        loader=PackageLoader("trustsets.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = page_environment("trustsets.report", keep_trailing_newline=True)
     environment.filters["explained"] = explained
     return environment.get_template("report.html")
 

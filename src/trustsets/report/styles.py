@@ -1,17 +1,30 @@
-"""Style sheets and scripts of pages, with the colours of the house style."""
+"""Templates, style sheets and scripts of pages, with the colours of the house style."""
 
 import base64
 import hashlib
 from importlib import resources
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from trustsets._common.house_style import Theme, css_variables
 
-__all__ = ["page_scripts", "page_styles"]
+__all__ = ["page_environment", "page_scripts", "page_styles"]
 
 _SHEETS: dict[str, Theme] = {"report": "light", "dark": "dark"}
+
+
+def page_environment(package: str, **options: Any) -> Environment:
+    """The templates of a package, which escape what they are filled with."""
+    return Environment(
+        loader=PackageLoader(package, "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        **options,
+    )
 
 
 def page_styles() -> dict[str, Markup]:

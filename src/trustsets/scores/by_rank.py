@@ -2,13 +2,13 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from numbers import Real
 from typing import Literal, final
 
 import numpy as np
 
 from trustsets._common.arrays import Floats
 from trustsets._common.storage import storable
+from trustsets._common.validation import check_not_negative
 from trustsets.errors import InputError
 from trustsets.scores.score import Score
 
@@ -139,7 +139,7 @@ class RAPS(_Cumulative):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_lam(self.lam)
+        check_not_negative(lam=self.lam)
         if self.k_reg < 0 or self.k_reg != int(self.k_reg):
             raise InputError(f"k_reg must be a whole number, 0 or more; got {self.k_reg}.")
 
@@ -180,7 +180,7 @@ class SAPS(_OwnMass):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_lam(self.lam)
+        check_not_negative(lam=self.lam)
 
     def _raw(self, sorted_probabilities: Floats, draws: Floats | None) -> Floats:
         largest, share = sorted_probabilities[:, :1], self._share(draws)
@@ -234,8 +234,3 @@ class TopK(_OwnMass):
         n_classes = sorted_probabilities.shape[1]
         tail: Floats = (n_classes - self._raw(sorted_probabilities, draws)) / n_classes
         return tail
-
-
-def _check_lam(lam: float) -> None:
-    if not isinstance(lam, Real) or not (np.isfinite(lam) and lam >= 0.0):
-        raise InputError(f"lam must be a finite number and not negative; got {lam!r}.")

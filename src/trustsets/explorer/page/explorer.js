@@ -1,11 +1,10 @@
 // The page: asks for what a state shows, drops what came too late, and draws.
 import { drawTrace } from "./charts.js";
-import { all, grouped, make, one } from "./dom.js";
+import { grouped, make, one } from "./dom.js";
 import { fromAddress, Knobs, toAddress } from "./knobs.js";
 import { drawGaps, drawLists, drawMaps, drawNumbers, drawSizes, hideTip } from "./maps.js";
 import { drawRegions, openList } from "./samples.js";
 
-const root = document.documentElement;
 const results = one("#results");
 const status = one("#status");
 const client = [...crypto.getRandomValues(new Uint8Array(8))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -160,12 +159,6 @@ function prepareThemes() {
     const next = button.getAttribute("aria-pressed") !== "true";
     button.setAttribute("aria-pressed", next);
     sheet.media = next ? "screen" : "not all";
-  });
-  const colours = one("#colours");
-  colours.addEventListener("click", () => {
-    const safe = colours.getAttribute("aria-pressed") !== "true";
-    colours.setAttribute("aria-pressed", safe);
-    root.dataset.colours = safe ? "safe" : "plain";
   });
   one("#link").addEventListener("click", () => copy(location.href, "The link"));
 }

@@ -1,0 +1,102 @@
+"""Explorers of files, from Python and from the command line."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from trustsets import explore
+from trustsets.errors import InputError
+from trustsets.explorer.sources import explore_files
+
+
+@pytest.fixture(scope="module")
+def folder(data, tmp_path_factory):
+    """Held-out and training files with texts, and images of the held-out samples."""
+    place = tmp_path_factory.mktemp("files")
+    own, names = data.outputs, data.outputs.classes.tolist()
+    np.savez(
+        place / "held_out.npz",
+        logits=own.logits,
+        features=own.features,
+        labels=own.codes,
+        classes=own.classes,
+        note=[f"<u>sample {i}</u>" for i in range(len(own))],
+        image=[f"{i % 3}.png" for i in range(len(own))],
+    )
+    labels = [names.index(label) for label in data.train[1].tolist()]
+    np.savez(place / "train.npz", features=data.train[0], labels=labels)
+    (place / "images").mkdir()
+    for i in range(3):
+        Image.new("L", (4, 4), 80 * i).save(place / "images" / f"{i}.png")
+    return place
+
+
+def ask(explorer, action, **more):
+    """Put a question as the page does; GET for a path."""
+    home, _, token = explorer.url.partition("/?token=")
+    with httpx.Client(base_url=home, params={"token": token}, timeout=60) as client:
+        if action.startswith("/"):
+            return client.get(action)
+        state = client.get("/start").json()["state"]
+        body = {"client": "0" * 8, "generation": 1, "state": state} | more
+        return client.post(f"/api/{action}", json=body, headers={"origin": home})
+
+
+def test_texts_and_neighbours_come_from_the_files(folder):
+    files = {"train": folder / "train.npz", "text": "note", "browser": False}
+    with explore_files(folder / "held_out.npz", **files) as explorer:
+        found = ask(explorer, "sample", rows=[5], place=1).json()
+        assert found["text"] == f"<u>sample {explorer.session.split(0).places[5]}</u>"
+        assert len(found["neighbours"]) == 6 and found["image"] is None
+        code = ask(explorer, "code").json()
+        assert str(folder / "train.npz") in code["python"] and "--train" in code["command"]
+        assert explorer.url in explorer._repr_html_()
+
+
+def test_images_are_found_by_the_names_in_the_file(folder):
+    with explore_files(
+        folder / "held_out.npz", images=folder / "images", browser=False
+    ) as explorer:
+        image = ask(explorer, "/image/held_out/4")
+        assert image.headers["content-type"] == "image/png"
+        assert Image.open(io.BytesIO(image.content)).getpixel((0, 0)) == (80, 80, 80)
+        assert explorer.session.trust is None
+
+
+def test_wrong_arguments_are_refused(folder, data):
+    held_out = folder / "held_out.npz"
+    for given in ({"text": "absent"}, {"images": folder / "absent"}, {"port": 99999}):
+        with pytest.raises(InputError):
+            explore_files(held_out, browser=False, **given)
+    with pytest.raises(InputError, match="not both"):
+        explore_files(held_out, text="note", images=folder, browser=False)
+    with pytest.raises(InputError, match="one entry for each"):
+        explore(data.outputs, texts=["a"])
+    with pytest.raises(InputError, match="share"):
+        explore(data.outputs, share=1.5)
+    with explore(data.outputs) as first, pytest.raises(InputError, match="port"):
+        explore(data.outputs, port=first.port)
+
+
+@pytest.mark.slow
+def test_the_command_prints_the_address_and_ends_when_interrupted(folder):
+    command = [sys.executable, "-m", "trustsets.cli", "explore", str(folder / "held_out.npz")]
+    process = subprocess.Popen(
+        [*command, "--no-browser"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        url = process.stdout.readline().strip()
+        with urllib.request.urlopen(url, timeout=30) as page:
+            assert b"<title>Explorer</title>" in page.read()
+    finally:
+        os.kill(process.pid, signal.SIGINT)
+        errors = process.communicate(timeout=60)[1]
+    assert (process.returncode, "has ended" in errors) == (0, True), errors
