@@ -176,7 +176,7 @@ def check_least(least: int, **numbers: int) -> None:
             raise InputError(f"{name} must be {least} or more; got {value}.")
 
 
-def check_not_negative(**numbers: float) -> None:
+def check_not_negative(**numbers: Any) -> None:
     """Raise unless each of the numbers, which are arguments by name, is finite and not negative."""
     for name, value in numbers.items():
         if not (isinstance(value, Real) and np.isfinite(value) and value >= 0.0):
