@@ -179,5 +179,5 @@ def check_least(least: int, **numbers: int) -> None:
 def check_not_negative(**numbers: Any) -> None:
     """Raise unless each of the numbers, which are arguments by name, is finite and not negative."""
     for name, value in numbers.items():
-        if not (isinstance(value, Real) and np.isfinite(value) and value >= 0.0):
+        if not (isinstance(value, Real) and 0.0 <= float(value) < np.inf):
             raise InputError(f"{name} must be finite and not negative; got {value}.")
