@@ -422,6 +422,13 @@ def test_mistakes_are_named(table):
         (TrustSetClassifier(LinearRegression()), {}, "a regressor has none"),
         (TrustSetClassifier(VotingClassifier([("a", GaussianNB())])), {}, 'set voting="soft"'),
         (TrustSetClassifier(SVC(decision_function_shape="ovo")), {}, 'shape="ovr"'),
+        # As many weights as samples that are trained on: no classifier would notice.
+        (bayes, {"sample_weight": np.ones(630)}, r"each of the 900 samples; got shape \(630,\)"),
+        (
+            TrustSetClassifier(GaussianNB(), features=X),
+            {},
+            "function of X, or None; got 'DataFrame'",
+        ),
     ]:
         with pytest.raises(InputError, match=message):
             model.fit(X, y, **call)
@@ -429,6 +436,9 @@ def test_mistakes_are_named(table):
         TrustSetClassifier(GaussianNB(), groups="a").fit(X.to_numpy(), y)
     with pytest.raises(NotCalibratedError, match="this GaussianNB is not fitted; call its fit"):
         TrustSetClassifier(GaussianNB(), prefit=True).calibrate(X, y)
+    started = TrustSetClassifier(GaussianNB().fit(X, y), prefit=True).fit(X, y)
+    with pytest.raises(NotCalibratedError, match="no calibration yet; call calibrate with samples"):
+        started.predict_set(X)
     grouped = TrustSetClassifier(GaussianNB(), "groups").fit(X, y, groups={"site": frame["note"]})
     with pytest.raises(InputError, match=r"groups= lacks \['site'\], on which coverage was"):
         grouped.predict_set(X)
@@ -440,3 +450,12 @@ def test_mistakes_are_named(table):
     leaves.calibrate(X.to_numpy(), y)
     with pytest.raises(ValueError, match="X has 3 features, but RandomForestClassifier"):
         leaves.predict_set(X.to_numpy()[:, :3])
+
+
+def test_rows_in_lists_have_group_columns():
+    X, y = drawn(300)
+    X[:, 0] = X[:, 0] > 0.0
+    wanted = TrustSetClassifier(GaussianNB(), "groups", groups=0).fit(X, y)
+    lists = TrustSetClassifier(GaussianNB(), "groups", groups=0).fit(X.tolist(), y.tolist())
+    found = lists.predict_set(X.tolist()).mask
+    assert np.array_equal(found, wanted.predict_set(X).mask)

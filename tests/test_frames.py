@@ -77,3 +77,15 @@ def test_the_lines_of_the_page_on_first_tries_run(kind):
     given = {"held_out": MAKERS[kind](table), "new": MAKERS[kind](table)}
     exec(blocks("pandas and polars")[0], given)
     assert isinstance(given["sets"].to_frame(), TYPES[kind])
+
+
+def test_names_that_are_no_columns_are_refused():
+    frame = pd.DataFrame(columns())
+    for given, message in [
+        ({"label": "y*"}, r"label and groups: no column is 'y\*'; there are p_0"),
+        ({"groups": "p_*"}, r"label and groups: no column is 'p_\*'"),
+        ({"probabilities": [0, 1, 2]}, "probabilities must be texts, names of columns or patterns"),
+        ({"label": 3}, "label and groups: no column is 3"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            ModelOutputs.from_frame(frame, **({"probabilities": "p_*"} | given))

@@ -272,6 +272,7 @@ def test_outcomes_are_those_of_the_sets(score, scale, smallest, make_outputs, mo
         (lambda: RAPS(k_reg=-1), "k_reg must be"),
         (lambda: SAPS(lam=-0.1), "lam must be"),
         (lambda: SAPS(lam=np.inf), "lam must be"),
+        (lambda: SAPS(lam="much"), "lam must be finite and not negative; got much"),
         (lambda: TopK(own_mass="half"), "own_mass must be"),
         (lambda: APS().of_labels(ModelOutputs(logits=[[1.0]])), "needs labels"),
         (lambda: APS(own_mass="random").matrix(ModelOutputs(logits=[[1.0]])), "needs draws"),

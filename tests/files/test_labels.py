@@ -5,7 +5,7 @@ import pytest
 from outputs_files import CLASSES, simulated, write_npz
 
 import trustsets
-from trustsets import InputError
+from trustsets import InputError, TrustSetsWarning
 from trustsets.files import open_outputs, read_training
 from trustsets.files.calibration import Recipe, calibrate_file
 from trustsets.files.evaluation import Comparison, evaluate_files
@@ -79,3 +79,9 @@ def test_integer_training_labels_are_positions_of_named_classes(form, files):
         for train in ("name", form)
     ]
     assert found[0] == found[1]
+
+
+def test_calibration_on_the_training_file_is_noticed(files):
+    own = files / "outputs.npz"
+    with pytest.warns(TrustSetsWarning, match="is both the calibration file and the training file"):
+        calibrate_file(own, files / "own.trustsets", Recipe(degree=1), train=own)

@@ -62,6 +62,7 @@ def test_the_words_hold_the_numbers():
     ):
         assert words in text
     assert "every set must be full" in str(plan(n=5))
+    assert "between 99.85% and 99.95%" in str(plan(alpha=0.001, within=0.0005))
 
 
 def test_json_and_table_hold_all_rows():

@@ -241,6 +241,13 @@ def test_what_cannot_be_explained_is_refused():
             other.calibrate(calibration, tuning=calibration).explain(sample)
 
 
+def test_trust_that_calibration_lacked_is_left_out():
+    found = StandardConformal().calibrate(some(0, 200)).explain(some(1, 1), trust=[2.0])
+    assert list(found.ranks) == ["Conf"]
+    known = StandardConformal().calibrate(some(0, 200), trust=np.arange(200.0))
+    assert known.explain(some(1, 1), trust=[50.0]).ranks["Trust"] == 0.25
+
+
 def test_a_set_that_would_be_empty_keeps_its_class():
     logits = np.tile([4.0, 0.0, 0.0], (40, 1))
     outputs = ModelOutputs(logits=logits, labels=[0] * 40)

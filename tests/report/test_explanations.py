@@ -77,6 +77,8 @@ def test_firmness_names_the_nearest_change(made):
     far = [replace(item, low=-np.inf, high=np.inf) for item in others]
     firm = replace(own, samples=(replace(first, low=-np.inf, high=np.inf), *far))
     assert "None of them alone could change the outcome" in in_words(firm)
+    alone = in_words(replace(firm, samples=firm.samples[:1]))
+    assert "1 calibration sample:" in alone and "It could not change the outcome" in alone
     near = replace(first, score=0.5, low=0.25, high=0.9)
     said = in_words(replace(own, samples=(near, *far)))
     assert f"score of row {first.row}, 0.5, went below 0.25" in said

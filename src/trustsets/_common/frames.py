@@ -7,7 +7,7 @@ import numpy as np
 
 from trustsets._common.arrays import Array, to_numpy
 from trustsets._common.optional import needed
-from trustsets._common.patterns import class_names, match_columns
+from trustsets._common.patterns import class_names, listed, match_columns
 from trustsets.errors import InputError
 
 __all__ = ["Flavour", "flavour_of", "frame_fields", "frame_names", "frame_of_rows", "make_frame"]
@@ -48,7 +48,10 @@ def frame_fields(
     own = {name: match_columns(names, patterns, name) for name, patterns in wanted.items()}
     parts = own.get("logits") or own["probabilities"]
     single = [*_listed(groups), *([] if label is None else [label])]
-    match_columns(names, single, "label and groups")
+    lost = [name for name in single if name not in names]
+    if lost:
+        # Not a pattern: one name stands for one column here.
+        raise InputError(f"label and groups: no column is {lost[0]!r}; there are {listed(names)}.")
     return {name: _matrix(frame, [*found]) for name, found in own.items()} | {
         "labels": None if label is None else frame[label],
         "groups": {name: frame[name] for name in _listed(groups)},

@@ -25,6 +25,11 @@ def match_columns(names: Sequence[str], patterns: Sequence[str], what: str) -> d
     """
     found: dict[str, str] = {}
     for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise InputError(
+                f"{what} must be texts, names of columns or patterns; got {pattern!r}. Rename "
+                "columns whose names are no texts (in pandas: frame.rename(columns=str))."
+            )
         before, star, after = pattern.partition("*")
         if "*" in after:
             raise InputError(f"{what} must have one * in a pattern; got {pattern!r}.")

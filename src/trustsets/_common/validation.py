@@ -50,7 +50,8 @@ def encode_labels(labels: Array, classes: Array, name: str = "labels") -> NDArra
         row = int(np.argmax(unknown))
         raise InputError(
             f"{name} must be among the {classes.size} classes; row {row} holds "
-            f"{labels[row]!r}. Pass classes= in the order of the columns, or repair the labels."
+            f"{labels.tolist()[row]!r}. Pass classes= in the order of the columns, or repair the "
+            "labels."
         )
     return codes
 
@@ -116,7 +117,7 @@ def check_classes(value: Any, labels: Array | None, n_classes: int) -> Array:
         )
     if distinct.size != n_classes:
         raise InputError(
-            f"labels have {distinct.size} distinct values (such as {distinct[0]!r}) for "
+            f"labels have {distinct.size} distinct values (such as {distinct.tolist()[0]!r}) for "
             f"{n_classes} columns, so the columns cannot be named; pass classes= in their order."
         )
     return read_only(distinct)
@@ -175,8 +176,8 @@ def check_least(least: int, **numbers: int) -> None:
             raise InputError(f"{name} must be {least} or more; got {value}.")
 
 
-def check_not_negative(**numbers: float) -> None:
+def check_not_negative(**numbers: Any) -> None:
     """Raise unless each of the numbers, which are arguments by name, is finite and not negative."""
     for name, value in numbers.items():
-        if not (np.isfinite(value) and value >= 0.0):
+        if not (isinstance(value, Real) and 0.0 <= float(value) < np.inf):
             raise InputError(f"{name} must be finite and not negative; got {value}.")

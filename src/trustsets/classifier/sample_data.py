@@ -120,7 +120,9 @@ def _group_column(X: Any, column: Any) -> tuple[str, Array]:
     width = np.shape(X)[1] if np.ndim(X) == 2 or hasattr(X, "columns") else 0
     if is_number and not -width <= column < width:
         raise InputError(f"groups= names column {column}, but X has {width} columns.")
-    values = _safe_indexing(X, column, axis=1)
+    # Rows of a list may mix numbers and texts.
+    table = np.asarray(X, dtype=object) if isinstance(X, list) else X
+    values = _safe_indexing(table, column, axis=1)
     name = str(names[column] if is_number and names else column)
     values = values.toarray().ravel() if hasattr(values, "toarray") else values
     return name, group_column(values, f"groups[{name!r}]", len(values))
@@ -131,6 +133,7 @@ def parameters_of_fit(
 ) -> dict[str, Any]:
     """Parameters for the fit of the classifier in `model`; arrays go by sample."""
     given = {name: value for name, value in given.items() if value is not None}
+    n = _num_samples(X)
     if get_config()["enable_metadata_routing"]:
         given = dict(process_routing(model, "fit", **given)["estimator"]["fit"])
     elif "sample_weight" in given:
@@ -141,6 +144,13 @@ def parameters_of_fit(
                 f"{type(model.estimator).__name__} does not. Leave it out."
             )
         given = {name if own == "sample_weight" else own: each for own, each in given.items()}
+    for name, value in given.items():
+        # The classifier would count training samples, and could take weights of other samples.
+        if name.endswith("sample_weight") and "eval" not in name and np.shape(value) != (n,):
+            raise InputError(
+                f"{name} must have one weight for each of the {n} samples; got shape "
+                f"{np.shape(value)}."
+            )
     # Evaluation sets of boosted trees may happen to have as many samples as X.
     whole = {name: value for name, value in given.items() if "eval" in name}
     return dict(_check_method_params(X, given, train)) | whole

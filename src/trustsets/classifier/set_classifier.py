@@ -246,7 +246,7 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         sets : PredictionSets
             Or a frame, after `set_output`.
         """
-        check_is_fitted(self)
+        self._check_calibrated()
         sets = self.predictor_.predict_set(
             self.outputs(X, groups=groups), alpha=alpha, max_size=max_size
         )
@@ -302,6 +302,14 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if self._sees_input and hasattr(self, "feature_names_in_"):
             if _get_feature_names(X) is not None:
                 _check_feature_names(self, X, reset=False)
+
+    def _check_calibrated(self) -> None:
+        if self.prefit and not hasattr(self, "predictor_"):
+            raise NotCalibratedError(
+                "there is no calibration yet; call calibrate with samples that the classifier was "
+                "not trained on. With prefit=True, fit only takes training samples for Trust."
+            )
+        check_is_fitted(self)
 
     def _check_needed(self, columns: dict[str, Array]) -> None:
         """Refuse samples without the groups that their thresholds depend on."""

@@ -56,10 +56,10 @@ def _source(features: Features, estimator: Any) -> tuple[Callable[[Any], Any], s
     """A function of X, and words for what it gives."""
     if callable(features):
         return features, f"the function {getattr(features, '__name__', repr(features))} of X"
-    if features not in ("auto", "input", "pipeline", "leaves"):
+    if not isinstance(features, str) or features not in ("auto", "input", "pipeline", "leaves"):
         raise InputError(
             'features must be "auto", "input", "pipeline", "leaves", a function of X, or None; '
-            f"got {features!r}."
+            f"got {features if isinstance(features, str) else type(features).__name__!r}."
         )
     found = list(inner_models(estimator))
     if features == "leaves":

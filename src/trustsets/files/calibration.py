@@ -1,6 +1,7 @@
 """`calibrate_file`: from the name of a method and labelled outputs to a saved predictor."""
 
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -12,7 +13,7 @@ from trustsets._common import storage
 from trustsets._common.arrays import Array
 from trustsets._common.atomic import StrPath
 from trustsets.basis import Basis, Bins, Groups, Intercept, Polynomial, PrincipalComponents
-from trustsets.errors import InputError
+from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.files.memory import check_fits
 from trustsets.files.naming import PLAIN, TableColumns
 from trustsets.files.paths import Snapshot, check_output
@@ -368,6 +369,14 @@ def fit_trust(
             "confidence alone (--statistic confidence)."
         )
     features, labels = read_training(train, calibration.classes, columns)
+    if source.path.samefile(train):
+        warnings.warn(
+            f"{train} is both the calibration file and the training file. Coverage is guaranteed "
+            "only for a calibration on samples that the classifier was not trained on, and that "
+            "are not their own neighbours in the trust score. Give another file.",
+            TrustSetsWarning,
+            stacklevel=2,
+        )
     if features.shape[1] != calibration.features.shape[1]:
         raise InputError(
             f"{train}: array 'features' has {features.shape[1]} columns, and {source.path} has "

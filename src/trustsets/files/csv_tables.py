@@ -128,7 +128,7 @@ def _delimiter(path: Path) -> str:
         with path.open(encoding="utf-8-sig", newline="") as file:
             first = next((line for line in file if line.strip()), "")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not a text in UTF-8 ({error}). Save it again.") from error
+        raise InputError(f"{path}: not a text in UTF-8 ({error}). Save it as UTF-8.") from error
     return max(_DELIMITERS, key=first.count)
 
 

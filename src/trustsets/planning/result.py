@@ -1,5 +1,6 @@
 """What `plan` returns: sizes, words, a table and a plot."""
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -259,15 +260,16 @@ def plot_data(plan: Plan) -> tuple[Ints, Floats, Floats]:
 
 
 def _percent(share: float) -> str:
-    """A share in percent with up to four digits; one that is not 1 is not called 100%.
+    """A share in percent with three digits, near 1 three digits of what is missing.
 
     Examples
     --------
     >>> _percent(0.9), _percent(0.8734), _percent(0.99996), _percent(1.0), _percent(0.00021)
-    ('90%', '87.3%', 'over 99.9%', '100%', '0.021%')
+    ('90%', '87.3%', '99.996%', '100%', '0.021%')
     """
-    if 0.999 < share < 1.0 - _ROUNDING:
-        return "over 99.9%"
+    if 0.99 < share < 1.0 - _ROUNDING:
+        digits = 2 - math.floor(math.log10(100.0 * (1.0 - share)))
+        return f"{100.0 * share:.{digits}f}".rstrip("0") + "%"
     return f"{100.0 * share:.3g}%"
 
 

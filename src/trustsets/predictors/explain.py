@@ -113,7 +113,7 @@ def _ranks(task: Task | None, observed: Observed) -> tuple[dict[str, float], int
     if task is None:
         return {}, None
     known = {"Conf": (task.calibration.confidence, float(observed.confidence[0]))}
-    if observed.has_trust and (observed.trust_score is None or _has_features(observed, task)):
+    if _has_trust(observed) and _has_trust(task.calibration):
         known["Trust"] = task.calibration.trust, float(observed.trust[0])
     ranks, similar = {}, np.ones(len(task.scores), np.bool_)
     for name, (values, own) in known.items():
@@ -126,9 +126,11 @@ def _ranks(task: Task | None, observed: Observed) -> tuple[dict[str, float], int
     return ranks, int(np.count_nonzero(similar))
 
 
-def _has_features(observed: Observed, task: Task) -> bool:
-    parts = observed.outputs, task.calibration.outputs
-    return all(part.features is not None for part in parts) and task.calibration.has_trust
+def _has_trust(observed: Observed) -> bool:
+    """Whether trust is known, or can be computed from features."""
+    return observed.has_trust and (
+        observed.trust_score is None or observed.outputs.features is not None
+    )
 
 
 def _same_outcome(

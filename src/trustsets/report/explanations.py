@@ -100,7 +100,8 @@ def _firmness(samples: Sequence[CarryingSample]) -> str:
     moves = [min(own.score - own.low, own.high - own.score) for own in samples]
     first = int(np.argmin(moves))
     if not np.isfinite(moves[first]):
-        return "None of them alone could change the outcome, whatever its score were."
+        who = "None of them alone could" if len(samples) > 1 else "It could not"
+        return f"{who} change the outcome, whatever its score were."
     own = samples[first]
     falls = own.score - own.low <= own.high - own.score
     end = f"below {own.low:.3g}" if falls else f"above {own.high:.3g}"

@@ -31,8 +31,8 @@ _MOST_PARTS = 3
 _MANY = 4
 # From this share of full sets on, a method says too little to be preferred.
 _MOSTLY = 0.5
-# Test samples that the advice may ask for.
-_SIZES = np.unique(np.geomspace(20, 1e6, 400).astype(np.int64))
+# Fewest test samples that the advice may ask for, and the most (a tiny alpha needs more of them).
+_FEWEST, _MOST, _MOST_TIMES_ALPHA = 20, 1e6, 100.0
 
 Evaluations = Mapping[str, Evaluation]
 
@@ -190,13 +190,15 @@ def _promised(evaluations: Evaluations) -> str:
 def _kept(evaluations: Evaluations) -> list[str]:
     """Methods by outcome, and the samples behind it."""
     first = next(iter(evaluations.values()))
-    kind = "calibration samples, each left out once," if first.left_out else "test samples"
+    kind = "calibration sample{}, each left out once," if first.left_out else "test sample{}"
     parts = []
     for outcome in _OUTCOMES:
         own = {name: e for name, e in evaluations.items() if outcome_of(e) is outcome}
         if own:
             parts.append(f"{outcome.words}{_by(own, evaluations)}: {_shares(own)}.")
-    return [f"Measured on {first.n:,} {kind} of {first.n_classes:,} classes.", *parts]
+    samples = kind.format("s" if first.n > 1 else "")
+    classes = "classes" if first.n_classes > 1 else "class"
+    return [f"Measured on {first.n:,} {samples} of {first.n_classes:,} {classes}.", *parts]
 
 
 def _by(own: Evaluations, evaluations: Evaluations) -> str:
@@ -279,7 +281,7 @@ def _advice(evaluations: Evaluations, found: Mapping[str, Sequence[Part]]) -> li
         sentences.append("Do not rely on the sets for the samples named above.")
     sentences += _remedies(parts)
     if outcome is UNSURE:
-        sentences.append(f"Measure on about {_enough(item.alpha, item.level):,} samples or more.")
+        sentences.append(f"Measure on about {_enough(item):,} samples or more.")
     elif not parts and outcome is not BROKEN and _full(item) <= _MOSTLY:
         sentences.append(
             "The sets can be used for samples from the same source. A shortage in a small part of "
@@ -320,10 +322,22 @@ def _remedies(parts: Sequence[Part]) -> list[str]:
     return [text for kind, text in known.items() if kind in kinds]
 
 
-def _enough(alpha: float, level: float) -> int:
-    """About how many test samples let the interval of a perfect method end within the slack."""
-    lower, _ = binomial_interval(np.floor((1.0 - alpha) * _SIZES), _SIZES, level)
-    reached = np.flatnonzero(lower >= _least(alpha))
-    most = int(_SIZES[reached[0] if reached.size else -1])
-    digits = int(10 ** (len(str(most)) - 2))
-    return -(-most // digits) * digits
+def _enough(evaluation: Evaluation) -> int:
+    """About how many test samples would tell whether the promise is kept.
+
+    They do so for a method that has the target coverage, and for the coverage that was measured:
+    where that is lower, its interval needs to be narrower.
+    """
+    alpha, level = evaluation.alpha, evaluation.level
+    most = max(_MOST, _MOST_TIMES_ALPHA / alpha)
+    sizes = np.unique(np.geomspace(_FEWEST, most, 400).astype(np.int64))
+    needed = 0
+    for share in (1.0 - alpha, evaluation.coverage.value):
+        lower, _ = binomial_interval(np.floor(share * sizes), sizes, level)
+        _, upper = binomial_interval(np.ceil(share * sizes), sizes, level)
+        unsure = np.flatnonzero((lower < _least(alpha)) & (upper >= 1.0 - alpha))
+        needed = max(needed, int(sizes[min(unsure.max(initial=-1) + 1, sizes.size - 1)]))
+    # The interval of the present samples may be of another kind, and tells nothing as it is.
+    needed = max(needed, evaluation.n + 1)
+    digits = int(10 ** (len(str(needed)) - 2))
+    return -(-needed // digits) * digits
