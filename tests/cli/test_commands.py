@@ -394,9 +394,9 @@ def test_predict_opens_its_input_once_and_reads_each_block_once(run, folder, mon
 
     opened, read, once = [], [], source.open_columns
 
-    def watched(path):
+    def watched(path, *more):
         opened.append(path)
-        columns = once(path)
+        columns = once(path, *more)
         logits = columns["logits"]
         original = logits.read
         logits.read = lambda *rows: read.append(rows) or original(*rows)
