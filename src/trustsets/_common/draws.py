@@ -65,8 +65,13 @@ def content_keys(numbers: NDArray[np.floating]) -> NDArray[np.int64]:
     """
     # + 0.0 turns -0.0, which equals 0.0, into it.
     bits = np.ascontiguousarray(numbers.astype(np.float64) + 0.0).view(np.uint64)
-    column = _mix(np.arange(1, bits.shape[1] + 1, dtype=np.uint64) * np.uint64(_GOLDEN))
+    column = number_hashes(bits.shape[1])
     return _mix(_mix(bits + column).sum(axis=1, dtype=np.uint64)).view(np.int64)
+
+
+def number_hashes(count: int) -> NDArray[np.uint64]:
+    """64 random bits of each number from 1 to `count`, by SplitMix64."""
+    return _mix(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN))
 
 
 def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from trustsets._common.draws import number_hashes
 from trustsets.engine.compiled import FloatArray, IntArray
 from trustsets.engine.copies import distinct_points
 from trustsets.engine.kernels import compensated_sum
@@ -274,9 +275,5 @@ def _general_position(
 
 
 def _uniform_hash(count: int) -> FloatArray:
-    """Numbers in (0, 1) from the row number (splitmix64), the same on every machine."""
-    state = (np.arange(count, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    state ^= state >> np.uint64(31)
-    return ((state >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    """Numbers in (0, 1) from the row number, the same on every machine."""
+    return ((number_hashes(count) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
