@@ -10,6 +10,7 @@ from trustsets._common.validation import (
     check_classes,
     check_features,
     check_groups,
+    check_least,
     check_probabilities,
     check_rows,
     encode_labels,
@@ -113,3 +114,9 @@ def test_features_have_a_row_for_each_sample():
     assert check_features([[1.0], [2.0]], 2).shape == (2, 1)
     with pytest.raises(InputError, match="got 2 rows for 3 samples"):
         check_features([[1.0], [2.0]], 3)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0])
+def test_counts_are_finite_and_large_enough(value):
+    with pytest.raises(InputError, match="n_directions must be 1 or more"):
+        check_least(1, n_directions=value)

@@ -584,3 +584,8 @@ def test_calibrate_adapts_to_another_population(options, chosen, run, folder):
     assert (own.predict_set(other).mask != expected).any()
     done = run(*words[:-1], "calibration.npz.missing", *options.split())
     assert done.code == 2 and "missing" in done.err
+
+
+def test_what_differs_needs_samples_that_differ(run, folder):
+    done = run("calibrate", "calibration.npz", "-o", "m.trustsets", "--shift", "covariate")
+    assert done.code == 2 and "name their file with --adapt FILE" in done.err

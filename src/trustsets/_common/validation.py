@@ -172,7 +172,8 @@ def check_open(**numbers: float) -> None:
 def check_least(least: int, **numbers: int) -> None:
     """Raise unless each of the numbers, which are arguments by name, is at least `least`."""
     for name, value in numbers.items():
-        if value < least:
+        # Written so that NaN is refused.
+        if not least <= value < np.inf:
             raise InputError(f"{name} must be {least} or more; got {value}.")
 
 

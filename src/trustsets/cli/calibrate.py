@@ -222,9 +222,17 @@ class AdaptOptions:
 
     def adaptation(self) -> "Adaptation | None":
         """What `trustsets.files.calibration` takes."""
+        from trustsets.errors import InputError
         from trustsets.files.calibration import Adaptation
 
-        return None if self.adapt is None else Adaptation(self.adapt, self.shift, self.of)
+        if self.adapt is not None:
+            return Adaptation(self.adapt, self.shift, self.of)
+        if (self.shift, self.of) != ("label", "statistics"):
+            raise InputError(
+                "--shift and --of say how the samples of --adapt differ, and there is no --adapt; "
+                "name their file with --adapt FILE."
+            )
+        return None
 
 
 Output = Annotated[Path, option("MODEL", "Where to save it (.trustsets).", "--output", "-o")]
