@@ -56,7 +56,7 @@ def root(
 
       trustsets calibrate held_out.npz --train train.npz -o model.trustsets
 
-      trustsets predict model.trustsets new.npz --alpha 0.1 -o sets.parquet
+      trustsets predict model.trustsets new.npz --alpha 0.1 -o sets.csv
     """
     console.reset()
 

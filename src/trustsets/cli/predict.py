@@ -80,7 +80,7 @@ def predict(
 
     Example:
 
-      trustsets predict model.trustsets new.npz --alpha 0.1 -o sets.parquet
+      trustsets predict model.trustsets new.npz --alpha 0.1 -o sets.csv
     """
     from trustsets.errors import InputError
     from trustsets.files.memory import parse_memory
