@@ -33,6 +33,7 @@ from trustsets.monitor.verdict import Verdict, make_verdict
 from trustsets.outputs import ModelOutputs
 from trustsets.planning.law import CoverageLaw
 from trustsets.predictors import Predictor
+from trustsets.predictors.set_predictor import as_calibrated
 from trustsets.predictors.tuning import resolve_seed
 from trustsets.statistics import Observed
 
@@ -174,6 +175,9 @@ class Monitor:
         if not self._is_new(batch):
             return self
         names = check_ids(ids, len(outputs))
+        outputs = as_calibrated(
+            self._predictor.state_, outputs, uses_labels=outputs.codes is not None
+        )
         known = known_trust(self._predictor, outputs, trust)
         order = self._order(len(outputs), in_order)
         outputs, names = outputs.take(order), names[order]

@@ -25,7 +25,7 @@ from trustsets.predictors.p_values import (
     p_from_counts,
     point_predictions,
 )
-from trustsets.predictors.set_predictor import SetPredictor, check_same_kind
+from trustsets.predictors.set_predictor import SetPredictor, as_calibrated
 from trustsets.predictors.thresholds import SampleThresholds
 from trustsets.predictors.updating import (
     KeptSamples,
@@ -182,7 +182,7 @@ class Predictor(SetPredictor):
         array([ 20, 119])
         """
         state, kept = self._state(), self._kept
-        check_same_kind(state, more)
+        more = as_calibrated(state, more, uses_labels=True)
         added = task_of(state, self.score, with_new_rows(state, kept, more), self._trust_of(trust))
         kept = None if kept is None else kept.plus(added)
         return self._replace(state.learned.with_samples(added), kept, added, 1)
@@ -204,7 +204,7 @@ class Predictor(SetPredictor):
         """
         state, kept = self._state(), self._kept
         if isinstance(rows, ModelOutputs):
-            check_same_kind(state, rows)
+            rows = as_calibrated(state, rows, uses_labels=True)
             gone = task_of(state, self.score, rows, self._trust_of(trust))
             kept = None if kept is None else kept.minus(kept.find(gone))
         else:
@@ -275,7 +275,7 @@ class Predictor(SetPredictor):
                 'shift must be "label" (other class shares) or "covariate" (other inputs); got '
                 f"{shift!r}."
             )
-        check_same_kind(self._state(), unlabelled)
+        unlabelled = as_calibrated(self._state(), unlabelled)
         new = Observed(unlabelled, self._trust_of(trust))
         return adapted(self, self._kept_task(), new, shift, of)
 
@@ -346,7 +346,7 @@ class Predictor(SetPredictor):
     ) -> tuple[NDArray[np.int64], Floats]:
         """At how many alphas each class is within the threshold, and all scores; both (m, K)."""
         state = self._state()
-        check_same_kind(state, outputs)
+        outputs = as_calibrated(state, outputs)
         observed = Observed(outputs, self.trust if trust is None else trust)
         scoring = state.scoring(self.score)
         found = self._thresholds(state.learned, observed, grid, scoring)

@@ -20,6 +20,7 @@ from trustsets.predictors.certificate import (
     needs_label,
 )
 from trustsets.predictors.explanation import CarryingSample, Explanation
+from trustsets.predictors.set_predictor import as_calibrated
 from trustsets.statistics import Observed
 from trustsets.status import Status
 
@@ -46,6 +47,7 @@ def _fits_to_explain(
         if len(found) != 1:
             raise InputError(f"label must be one of the classes; got {label!r}.")
         code = int(found[0])
+    sample = as_calibrated(predictor.state_, sample)
     observed = Observed(sample, predictor.trust if trust is None else trust)
     return fits_of_sample(predictor, observed, alpha, code), observed, alpha, code
 

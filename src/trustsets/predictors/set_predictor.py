@@ -49,7 +49,7 @@ from trustsets.scores import Score
 from trustsets.sets import PredictionSets
 from trustsets.statistics import Observed, SupportsTrust
 
-__all__ = ["SetPredictor", "check_same_kind"]
+__all__ = ["SetPredictor", "as_calibrated"]
 
 
 _log = logging.getLogger(__name__)
@@ -230,7 +230,7 @@ class SetPredictor(Estimator, ABC):
             Trust of each sample, where it is known already; the trust score is not used then.
         """
         state = self._state()
-        check_same_kind(state, outputs)
+        outputs = as_calibrated(state, outputs)
         observed = Observed(outputs, self.trust if trust is None else trust)
         return make_sets(self, state, observed, alpha, max_size)
 
@@ -368,8 +368,14 @@ def _width(outputs: ModelOutputs) -> int | None:
     return None if outputs.features is None else int(outputs.features.shape[1])
 
 
-def check_same_kind(state: Calibrated, outputs: ModelOutputs) -> None:
-    """New samples must come from the same classifier, as far as shapes can tell."""
+def as_calibrated(
+    state: Calibrated, outputs: ModelOutputs, *, uses_labels: bool = False
+) -> ModelOutputs:
+    """New samples, with the class names of the calibration where they have none of their own.
+
+    The trust score knows the names only. Raises if the samples cannot be of the same classifier, as
+    far as shapes and names can tell.
+    """
     if outputs.n_classes != state.classes.size:
         raise InputError(
             f"outputs have {outputs.n_classes} classes, but calibration had {state.classes.size}."
@@ -384,3 +390,11 @@ def check_same_kind(state: Calibrated, outputs: ModelOutputs) -> None:
         raise InputError(
             f"outputs have features of dimension {width}, but calibration had {state.n_features}."
         )
+    if named or np.array_equal(outputs.classes, state.classes):
+        return outputs
+    if uses_labels and state.classes.dtype.kind in "iu":
+        raise InputError(
+            "labels may be names of classes or positions of columns, as the names are integers and "
+            "outputs have none; pass ModelOutputs(..., classes=predictor.classes_)."
+        )
+    return outputs._replaced(classes=state.classes)

@@ -166,7 +166,7 @@ def _sample_keys(task: Task) -> Codes:
 def task_of(state: Calibrated, score: Score, outputs: ModelOutputs, trust: Any) -> Task:
     """Labelled samples as a task, scored as calibration samples are."""
     outputs.require_labels("a change of the calibration samples")
-    observed = Observed(outputs._replaced(classes=state.classes), trust)
+    observed = Observed(outputs, trust)
     scores = state.scoring(score).of_labels(observed.outputs, Stream.CALIBRATION_SCORE)
     return Task(observed, observed, scores, lambda: scores, state.seed)
 
