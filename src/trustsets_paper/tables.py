@@ -2,47 +2,119 @@
 
 Table 1 has the methods with APS, table 2 the methods by group, table 3 the correlation of Trust and
 Rank, table 4 principal components as function class, table 5 the methods by score. Two more are not
-in the paper: CONDITIONAL by degree, and the methods of related work.
+in the paper: CONDITIONAL by degree, and the methods of related work. The printed numbers are in
+``printed_tables.json``, with two digits after the point as in the paper.
 """
 
+import json
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
 from itertools import groupby, product
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 from scipy import stats
 
-from trustsets.metrics import render
-from trustsets.metrics.comparison import Entry, compare
-from trustsets.metrics.result import Evaluation
-from trustsets.metrics.summaries import Correlation
-from trustsets.paper.experiment import Cell, Run
-from trustsets.paper.methods import (
+from trustsets import compare
+from trustsets.metrics import Correlation, Entry, Evaluation, render
+from trustsets_paper.protocol import (
     CONDITIONAL,
     DEFAULT,
     GROUPWISE,
     NAIVE,
-    OWN_GROUPWISE,
+    PACKAGE_GROUPWISE,
     PCA,
     PLUGIN,
     RELATED,
     STANDARD,
+    Cell,
+    Run,
 )
-from trustsets.paper.printed import HALF_UNIT, Printed, printed_correlation, printed_values
 
-__all__ = ["CorrelationTable", "PaperTable", "correlation_table", "cross_tables", "paper_tables"]
+__all__ = [
+    "CorrelationTable",
+    "PaperTable",
+    "Printed",
+    "correlation_table",
+    "cross_tables",
+    "paper_tables",
+    "printed_correlation",
+    "printed_source",
+    "printed_values",
+]
 
 MARK = "†"
 """Follows a number that differs from the printed one by more than two standard errors."""
 _STANDARD_ERRORS = 2.0
-_MAIN = ("coverage", "size", "conf_trust.gap", "conf_rank.gap", "class.gap")
+# How far rounding to two digits can move a printed number.
+_HALF_UNIT = 0.005
+_MAIN_COLUMNS = ("coverage", "size", "conf_trust.gap", "conf_rank.gap", "class.gap")
 _MAIN_SCORE = "APS"
 # Intervals of means over seeds are not shown, so there is nothing to gain from more.
 _BOOTSTRAP = 1
 _PERFECT = "perfect (noise floor)"
+
+# --- the printed numbers
+
+
+@final
+@dataclass(frozen=True)
+class Printed:
+    """One number as printed."""
+
+    mean: float
+    standard_error: float
+
+
+@cache
+def _content() -> dict[str, Any]:
+    file = resources.files("trustsets_paper").joinpath("printed_tables.json")
+    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return content
+
+
+def printed_source() -> str:
+    """Return the publication that the numbers come from."""
+    return str(_content()["source"])
+
+
+@cache
+def printed_values() -> dict[tuple[int | None, str, str, str, str], Printed]:
+    """All numbers of tables 1, 2, 4 and 5, by table, dataset, score, method and column.
+
+    Columns are named as in ``Evaluation.metrics``.
+
+    Examples
+    --------
+    >>> printed_values()[5, "imagenet", "softmax", "CONDITIONAL", "size"].mean
+    98.36
+    """
+    return {
+        (int(number), row["dataset"], row["score"], row["method"], column): Printed(*value)
+        for number, table in _content()["tables"].items()
+        for row in table["rows"]
+        if "values" in row
+        for column, value in zip(table["columns"], row["values"], strict=True)
+    }
+
+
+def printed_correlation(dataset: str) -> dict[str, Any] | None:
+    """Row of table 3, or None where the paper has none; p-values are texts such as ``< 0.001``.
+
+    Examples
+    --------
+    >>> printed_correlation("places365")["pearson_p"]
+    '0.004'
+    """
+    rows = _content()["tables"]["3"]["rows"]
+    return next((row for row in rows if row["dataset"] == dataset), None)
+
+
+# --- tables
 
 
 @final
@@ -80,9 +152,9 @@ class Number:
         """Whether the difference exceeds two standard errors and the rounding of print."""
         if self.printed is None:
             return False
-        own = 0.0 if math.isnan(self.standard_error) else self.standard_error
-        error = math.hypot(own, self.printed.standard_error)
-        return abs(self.difference) > _STANDARD_ERRORS * error + HALF_UNIT
+        error = 0.0 if math.isnan(self.standard_error) else self.standard_error
+        error = math.hypot(error, self.printed.standard_error)
+        return abs(self.difference) > _STANDARD_ERRORS * error + _HALF_UNIT
 
 
 @final
@@ -127,58 +199,58 @@ class PaperTable:
         return render.latex_table(safe, self._blocks(latex=True), n_names=len(self.heads))
 
     def _blocks(self, *, latex: bool) -> list[list[list[str]]]:
-        found, mark = [], r"$^\dagger$" if latex else f" {MARK}"
+        blocks, mark = [], r"$^\dagger$" if latex else f" {MARK}"
         for block, group in groupby(self.rows, key=lambda row: row.block):
             rows, blank = list(group), [""] * len(block)
             lines: list[list[str]] = []
             for row in rows:
                 names = [*(blank if lines else block), row.name]
-                safe = [render.escape_latex(name) if latex else name for name in names]
-                for number in row.numbers:
-                    safe.append(_cell(number, latex, number.best) + mark * number.differs)
-                lines.append(safe)
-                printed = [_cell(number.printed) for number in row.numbers]
+                line = [render.escape_latex(name) if latex else name for name in names]
+                line += [_text(item, latex) + mark * item.differs for item in row.numbers]
+                lines.append(line)
+                printed = [_text(item.printed) for item in row.numbers]
                 lines += [[*blank, "printed", *printed]] if any(printed) else []
             # A perfect method, whose gaps are noise alone.
-            floors = np.mean([[number.floor for number in row.numbers] for row in rows], axis=0)
+            floors = np.mean([[item.floor for item in row.numbers] for row in rows], axis=0)
             texts = ["" if math.isnan(value) else f"{value:.2f}" for value in floors]
-            found.append(lines + ([[*blank, _PERFECT, *texts]] if any(texts) else []))
-        return found
+            blocks.append(lines + ([[*blank, _PERFECT, *texts]] if any(texts) else []))
+        return blocks
 
 
-def _cell(number: Number | Printed | None, latex: bool = False, best: bool = False) -> str:
-    """Mean and standard error, where they are known."""
+def _text(number: Number | Printed | None, latex: bool = False) -> str:
+    """Mean and standard error, where there are any."""
     if number is None or math.isnan(number.mean):
         return ""
     mean, error = f"{number.mean:.2f}", number.standard_error
-    shown = render.bold(mean, latex=latex) if best else mean
-    return shown + ("" if math.isnan(error) else f" ({error:.2f})")
+    if isinstance(number, Number) and number.best:
+        mean = render.bold(mean, latex=latex)
+    return mean + ("" if math.isnan(error) else f" ({error:.2f})")
 
 
 def paper_tables(run: Run) -> list[PaperTable]:
     """Tables 1, 2, 4, 5, those by degree and of related work, as far as the run allows."""
     source, options = run.source, run.options
     main, one = [STANDARD, NAIVE, CONDITIONAL], [_MAIN_SCORE]
-    columns, found = _columns(run, _MAIN), []
+    columns, tables = _columns(run, _MAIN_COLUMNS), []
     if source.has_trust:
         cells = _cells(run, one, [*main, DEFAULT])
-        found.append(_table(run, 1, f"methods, {_MAIN_SCORE} score", cells, columns))
+        tables.append(_table(run, 1, f"methods, {_MAIN_SCORE} score", cells, columns))
     if source.groups:
-        found.append(_group_table(run))
+        tables.append(_group_table(run))
     if source.has_features:
         title = "principal components of the features as function class"
-        found.append(_table(run, 4, title, _cells(run, one, [*main, PCA, DEFAULT]), columns))
+        tables.append(_table(run, 4, title, _cells(run, one, [*main, PCA, DEFAULT]), columns))
     if options.related:
         cells = _cells(run, one, [STANDARD, CONDITIONAL, *RELATED, DEFAULT])
-        found.append(_table(run, None, "Methods of related work", cells, columns, "related"))
+        tables.append(_table(run, None, "Methods of related work", cells, columns, "related"))
     cells = _cells(run, options.scores, [*main, DEFAULT])
-    found.append(_table(run, 5, "methods by conformity score", cells, columns))
+    tables.append(_table(run, 5, "methods by conformity score", cells, columns))
     if source.has_trust and len(options.degrees) > 1:
         title = f"{CONDITIONAL} by degree of the polynomials (the paper stops at 5)"
         pairs = product(options.scores, options.degrees)
         cells = [Cell(score, CONDITIONAL, degree) for score, degree in pairs]
-        found.append(_table(run, None, title, cells, columns, "degrees", "Degree"))
-    return [table for table in found if table.rows]
+        tables.append(_table(run, None, title, cells, columns, "degrees", "Degree"))
+    return [table for table in tables if table.rows]
 
 
 def _columns(run: Run, wanted: Sequence[str]) -> tuple[str, ...]:
@@ -195,10 +267,10 @@ def _cells(run: Run, scores: Sequence[str], methods: Sequence[str]) -> list[Cell
 def _group_table(run: Run) -> PaperTable:
     parts = [f"group:{name}.{part}" for name in run.source.groups for part in ("gap", "worst")]
     columns = _columns(run, ["coverage", "size", *parts, "class.gap"])
-    known = dict.fromkeys(cell.method for cell in run.evaluations)
-    own = [name for name in known if name.startswith(GROUPWISE)]
-    package = [name for name in known if name.startswith(OWN_GROUPWISE)]
-    methods = [STANDARD, *own, CONDITIONAL, *package, DEFAULT]
+    names = dict.fromkeys(cell.method for cell in run.evaluations)
+    paper = [name for name in names if name.startswith(GROUPWISE)]
+    package = [name for name in names if name.startswith(PACKAGE_GROUPWISE)]
+    methods = [STANDARD, *paper, CONDITIONAL, *package, DEFAULT]
     return _table(run, 2, "methods by group", _cells(run, [_MAIN_SCORE], methods), columns)
 
 
@@ -221,15 +293,14 @@ def _table(
     compared = compare(results, columns=columns, n_bootstrap=_BOOTSTRAP).entries if named else ()
     rows = []
     for ((score, name), cell), entries in zip(named.items(), compared, strict=True):
-        place = (number, run.source.name, score, cell.method)
+        key = (number, run.source.name, score, cell.method)
         numbers = [
-            _number(entry, results[score, name], column, printed_values().get((*place, column)))
+            _number(entry, results[score, name], column, printed_values().get((*key, column)))
             for column, entry in zip(columns, entries, strict=True)
         ]
         rows.append(Row((score,), name, tuple(numbers)))
-    return PaperTable(
-        number, slug or f"table{number}", title, ("Score", head), columns, tuple(rows)
-    )
+    slug = slug or f"table{number}"
+    return PaperTable(number, slug, title, ("Score", head), columns, tuple(rows))
 
 
 def _number(
@@ -253,32 +324,34 @@ def cross_tables(runs: Sequence[Run]) -> list[PaperTable]:
 
     Groups have other names in each dataset, so that their tables cannot be joined.
     """
-    found: dict[str, dict[str, PaperTable]] = {}
+    by_slug: dict[str, dict[str, PaperTable]] = {}
     for run in runs:
         for table in paper_tables(run):
-            found.setdefault(table.slug, {})[run.source.name] = table
+            by_slug.setdefault(table.slug, {})[run.source.name] = table
     joined = [
-        _joined(found[slug]) for slug in ("table1", "table4", "table5", "related") if slug in found
+        _joined(by_slug[slug])
+        for slug in ("table1", "table4", "table5", "related")
+        if slug in by_slug
     ]
     return joined + [
         replace(table, slug=f"table2-{name}", title=f"{table.title}, {name}")
-        for name, table in found.get("table2", {}).items()
+        for name, table in by_slug.get("table2", {}).items()
     ]
 
 
-def _joined(own: dict[str, PaperTable]) -> PaperTable:
+def _joined(tables: dict[str, PaperTable]) -> PaperTable:
     """The same table of several datasets, with the columns that all of them have."""
-    first = next(iter(own.values()))
+    first = next(iter(tables.values()))
     shared = [
-        name for name in first.columns if all(name in table.columns for table in own.values())
+        name for name in first.columns if all(name in table.columns for table in tables.values())
     ]
     # All tables but that by score have a single score, which their titles name.
     begin = 0 if first.number == 5 else 1
     rows = []
-    for name, table in own.items():
-        places = [table.columns.index(column) for column in shared]
+    for name, table in tables.items():
+        indices = [table.columns.index(column) for column in shared]
         rows += [
-            Row((name, *row.block[begin:]), row.name, tuple(row.numbers[i] for i in places))
+            Row((name, *row.block[begin:]), row.name, tuple(row.numbers[i] for i in indices))
             for row in table.rows
         ]
     heads = ("Dataset", *first.heads[begin:])
@@ -314,19 +387,19 @@ def correlation_table(runs: Sequence[Run]) -> CorrelationTable:
         if not run.correlations:
             continue
         rows.append((run.source.name, *_correlations(run.correlations)))
-        known = printed_correlation(run.source.name)
-        if known is not None:
-            pearson, spearman = f"{known['pearson']:.2f}", f"{known['spearman']:.2f}"
-            rows.append(("printed", pearson, known["pearson_p"], spearman, known["spearman_p"]))
+        printed = printed_correlation(run.source.name)
+        if printed is not None:
+            pearson, spearman = f"{printed['pearson']:.2f}", f"{printed['spearman']:.2f}"
+            rows.append(("printed", pearson, printed["pearson_p"], spearman, printed["spearman_p"]))
     return CorrelationTable(tuple(rows))
 
 
-def _correlations(found: Sequence[Correlation]) -> list[str]:
+def _correlations(correlations: Sequence[Correlation]) -> list[str]:
     texts = []
     for name in ("pearson", "spearman"):
-        values = [getattr(item, name) for item in found]
+        values = [getattr(item, name) for item in correlations]
         error = f" ({_standard_error(values):.3f})" if len(values) > 1 else ""
-        largest = max(getattr(item, f"{name}_p") for item in found)
+        largest = max(getattr(item, f"{name}_p") for item in correlations)
         texts.append(f"{np.mean(values):.3f}{error}")
         texts.append("< 0.001" if largest < 0.001 else f"{largest:.3f}")
     return texts
