@@ -132,7 +132,9 @@ class Experiment:
         tallies = self.cache.tallies
         if self.source.has_trust:
             wanted = self.options
-            paper = TrustScore(wanted.normalize, wanted.neighbour, wanted.squared)
+            paper = TrustScore(
+                neighbour=wanted.neighbour, squared=wanted.squared, normalize=wanted.normalize
+            )
             self._paper_trust = self._trust(paper)
             self._default_trust = self._trust(TrustScore())
             run.trust = self._paper_trust[self.source.halves[1]]
