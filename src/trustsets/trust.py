@@ -14,7 +14,7 @@ from trustsets._common.blocks import for_each_block
 from trustsets._common.estimator import Estimator
 from trustsets._common.progress import progress_bar
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
-from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
+from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.neighbours import (
     ClassPoints,
     FloatArray,
@@ -253,6 +253,8 @@ class TrustScore(Estimator):
 
     def _require_fit(self) -> None:
         if not hasattr(self, "classes_"):
+            from trustsets.errors import NotCalibratedError  # imports scikit-learn
+
             raise NotCalibratedError("TrustScore has no training points yet. Call fit first.")
 
     def _check_parameters(self) -> None:
