@@ -8,7 +8,14 @@ from trustsets.metrics.balls import BallCurve, Balls, Neighbourhoods
 from trustsets.metrics.bins import BinTable
 from trustsets.metrics.comparison import Comparison, Entry, compare
 from trustsets.metrics.evaluation import evaluate
-from trustsets.metrics.inference import Estimate, expected_gap
+from trustsets.metrics.inference import (
+    Estimate,
+    GuaranteeCheck,
+    binomial_interval,
+    check_guarantee,
+    expected_gap,
+    samples_needed,
+)
 from trustsets.metrics.label_bins import FrequencyBins, RankBins, label_ranks
 from trustsets.metrics.result import Evaluation
 from trustsets.metrics.slab import Slab, SlabCoverage
@@ -23,13 +30,17 @@ __all__ = [
     "Estimate",
     "Evaluation",
     "FrequencyBins",
+    "GuaranteeCheck",
     "Neighbourhoods",
     "RankBins",
     "Slab",
     "SlabCoverage",
+    "binomial_interval",
+    "check_guarantee",
     "compare",
     "conditional_coverage",
     "evaluate",
     "expected_gap",
     "label_ranks",
+    "samples_needed",
 ]
