@@ -470,7 +470,7 @@ def samples_needed(coverage: float, n: int, alpha: float, least: float, level: f
         unclear = np.flatnonzero((lower < least) & (upper >= 1.0 - alpha))
         needed = max(needed, int(sizes[min(unclear.max(initial=-1) + 1, sizes.size - 1)]))
     # Two digits, rounded up.
-    unit = max(10 ** (len(str(needed)) - 2), 1)
+    unit = max(int(10.0 ** (len(str(needed)) - 2)), 1)
     return -(-needed // unit) * unit
 
 
