@@ -28,7 +28,7 @@ from trustsets._common.validation import (
 )
 from trustsets.errors import InputError
 
-__all__ = ["ModelOutputs", "SupportsTrust", "check_alike"]
+__all__ = ["ModelOutputs", "SupportsTrust", "check_alike", "require_outputs"]
 
 # log(0) would make temperature scaling of given probabilities produce NaN.
 _SMALLEST_PROBABILITY = float(np.finfo(np.float64).tiny)
@@ -463,6 +463,33 @@ def _content_keys(values: Array) -> Codes:
     """An integer made of the content of each row."""
     n, width = values.shape
     return row_numbers(lambda block: content_keys(values[block]), n, width, np.int64)
+
+
+def require_outputs(value: Any, argument: str) -> ModelOutputs:
+    """Return `value` if it is `ModelOutputs`; otherwise raise an error that says how to wrap it.
+
+    Parameters
+    ----------
+    value : object
+        What a user passed.
+    argument : str
+        The name of the parameter, for the message.
+    """
+    if isinstance(value, ModelOutputs):
+        return value
+    kind, shape = type(value), getattr(value, "shape", None)
+    package = kind.__module__.partition(".")[0]
+    name = kind.__name__ if package == "builtins" else f"{package}.{kind.__name__}"
+    size = f" of shape {tuple(shape)}" if isinstance(shape, tuple) else ""
+    remedy = "Pass the model's logits or probabilities as ModelOutputs(logits=..., labels=...)."
+    if flavour_of(value) is not None:
+        remedy = 'Wrap it: ModelOutputs.from_frame(frame, probabilities="...", label="...").'
+    elif hasattr(value, "__array__") or isinstance(value, list | tuple):
+        remedy = (
+            "Wrap it: ModelOutputs(logits=...) or ModelOutputs(probabilities=...), "
+            "with labels= where they are known."
+        )
+    raise InputError(f"{argument} must be ModelOutputs; got {name}{size}. {remedy}")
 
 
 def check_alike(parts: Sequence[ModelOutputs]) -> None:
