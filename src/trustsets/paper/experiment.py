@@ -201,7 +201,9 @@ class Experiment:
 
     def _correlation(self, split: Split) -> Correlation:
         def make() -> dict[str, Any]:
-            found = correlate(split.observed[1].trust, label_ranks(split.test))
+            found = correlate(
+                split.outputs[1].require_trust("Trust against Rank"), label_ranks(split.test)
+            )
             return {"correlation": vars(found)}
 
         inputs = split.key | {"trust": _digest(self._paper_trust)}
@@ -251,7 +253,7 @@ class Experiment:
         basis = SharedBasis(split.components(method)) if method.name == PCA else None
         task, ranked = split.scored(score)
         predictor = method.predictor(SCORES[score], basis)
-        found = thresholds_from(predictor, task, split.observed[1], (self.options.alpha,))
+        found = thresholds_from(predictor, task, split.outputs[1], (self.options.alpha,))
         sizes, covered = ranked.outcomes(found.values[:, 0])
         return covered, sizes
 
@@ -299,8 +301,7 @@ class Experiment:
             case = Case(
                 covered=covered,
                 sizes=sizes,
-                outputs=split.test,
-                observed=split.observed[1],
+                outputs=split.outputs[1],
                 alpha=self.options.alpha,
                 bins=bins,
                 n_bootstrap=_BOOTSTRAP,
