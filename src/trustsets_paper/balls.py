@@ -12,14 +12,14 @@ from typing import Any, Literal, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Array, Floats
-from trustsets._common.blocks import row_blocks
-from trustsets._common.validation import check_least
-from trustsets.errors import InputError
-from trustsets.metrics.inference import PERCENT, Ints, mean_absolute_deviation
+from trustsets import InputError
+from trustsets.metrics import expected_gap
+from trustsets_paper import Array, Bools, Floats, Ints
 
 __all__ = ["BallCurve", "Balls", "Neighbourhoods"]
 
+# Pairs whose distance is computed at once.
+_PAIRS_AT_ONCE = 1000
 # Centres whose distances are in memory at once: enough for matrix products to run at full speed,
 # and 25 MB for 25,000 samples.
 _CENTRES_AT_ONCE = 256
@@ -112,7 +112,8 @@ class Balls:
         if self.rule not in {"fixed", "growing"}:
             raise InputError(f'rule must be "fixed" or "growing"; got {self.rule!r}.')
         for name in ("n_radii", "n_centres", "n_trials", "min_neighbours", "n_pool", "n_pairs"):
-            check_least(1, **{name: getattr(self, name)})
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be 1 or more; got {getattr(self, name)}.")
         if not 0.0 < self.largest <= 1.0:
             raise InputError(f"largest must lie in (0, 1]; got {self.largest}.")
         if self.radii is not None and not (self.radii and np.all(np.diff(self.radii) > 0.0)):
@@ -174,7 +175,8 @@ class Balls:
         first = rng.integers(n, size=self.n_pairs)
         second = (first + rng.integers(1, n, size=self.n_pairs)) % n
         distances = np.empty(self.n_pairs)
-        for rows in row_blocks(self.n_pairs, features.shape[1]):
+        for start in range(0, self.n_pairs, _PAIRS_AT_ONCE):
+            rows = slice(start, start + _PAIRS_AT_ONCE)
             left = features[first[rows]].astype(np.float64)
             distances[rows] = np.linalg.norm(left - features[second[rows]], axis=1)
         return np.linspace(distances.min(), np.quantile(distances, self.largest), self.n_radii)
@@ -208,12 +210,10 @@ class Neighbourhoods:
     reach: Floats | None = None
     drawn: Ints | None = None
 
-    def curve(self, covered: NDArray[np.bool_], alpha: float) -> "BallCurve":
+    def curve(self, covered: Bools, alpha: float) -> "BallCurve":
         """CovGap against radius; all methods have the same centres in the same trials."""
         hits, sizes, fit = self._totals(covered), self._sizes, self._fit
-        share = hits / sizes
-        gap = PERCENT * np.abs(share - (1.0 - alpha))
-        floor = PERCENT * mean_absolute_deviation(sizes, 1.0 - alpha)
+        gap = 100.0 * np.abs(hits / sizes - (1.0 - alpha))
         at = np.flatnonzero(fit.any(axis=0))
         means = np.array([gap[self._trials[radius], radius].mean(axis=1) for radius in at])
         means = means.reshape(at.size, self.plan.n_trials)
@@ -226,7 +226,7 @@ class Neighbourhoods:
             gap=means.mean(axis=1),
             standard_error=spread / np.sqrt(self.plan.n_trials),
             trial_spread=spread,
-            floor=np.array([floor[fit[:, radius], radius].mean() for radius in at]),
+            floor=np.array([expected_gap(sizes[fit[:, radius], radius], alpha) for radius in at]),
             eligible=np.count_nonzero(fit[:, at], axis=0),
             count=np.array([sizes[fit[:, radius], radius].mean() for radius in at]),
         )
@@ -237,14 +237,14 @@ class Neighbourhoods:
         return self._totals(None)
 
     @cached_property
-    def _fit(self) -> NDArray[np.bool_]:
+    def _fit(self) -> Bools:
         """Balls that hold enough samples, shape (C, R)."""
         if self.reach is None:
             # The centre lies in its own ball, but is not its own neighbour.
             return self._sizes > self.plan.min_neighbours
         return np.broadcast_to(np.isfinite(self.reach).all(axis=0), self.reach.shape)
 
-    def _totals(self, hits: NDArray[np.bool_] | None) -> Ints:
+    def _totals(self, hits: Bools | None) -> Ints:
         """Samples (or covered samples) of each ball, shape (C, R)."""
         n_radii = self.radii.size
         inside = slice(None) if hits is None else np.flatnonzero(hits)

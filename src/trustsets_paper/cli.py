@@ -90,9 +90,7 @@ def extract(
     output: Annotated[
         Path | None, option("DIR", "Where to write. Default: extracted/DATASET.", "--output", "-o")
     ] = None,
-    seed: Annotated[
-        int, option("N", "Seed of the training split of fitzpatrick17k.", min=0)
-    ] = 0,
+    seed: Annotated[int, option("N", "Seed of the training split of fitzpatrick17k.", min=0)] = 0,
     resize: Annotated[
         int | None, option("N", "Shorter side before the crop. Default: as in the paper.", min=1)
     ] = None,

@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from trustsets import InputError
 from trustsets.resuming import atomic_path
+from trustsets_paper import Array, Ints
 from trustsets_paper.sources import POOL, TEST, TRAIN, VAL
 
 __all__ = ["DATASETS", "ImageSet", "Listing", "load_dataset"]
@@ -59,8 +59,8 @@ class Listing:
         self,
         root: Path,
         paths: Iterable[str],
-        labels: Sequence[int] | NDArray[np.int64],
-        groups: Mapping[str, NDArray[Any]] | None = None,
+        labels: Sequence[int] | Ints,
+        groups: Mapping[str, Array] | None = None,
         *,
         scanned: bool = False,
     ) -> None:
@@ -203,7 +203,7 @@ def _find_file(name: str, folders: Sequence[Path]) -> Path | None:
     return next((folder / name for folder in parents if (folder / name).is_file()), None)
 
 
-def _read_list(path: Path) -> tuple[list[str], NDArray[np.int64]]:
+def _read_list(path: Path) -> tuple[list[str], Ints]:
     """Paths and labels of a list with one ``path label`` a line."""
     paths: list[str] = []
     labels: list[int] = []
@@ -234,9 +234,7 @@ def _read_table(
     return path, rows
 
 
-def _class_names(
-    paths: Sequence[str], labels: NDArray[np.int64], n_classes: int
-) -> tuple[str, ...]:
+def _class_names(paths: Sequence[str], labels: Ints, n_classes: int) -> tuple[str, ...]:
     """Names of the folders between the first and the file, or numbers if those are not unique.
 
     Examples
@@ -384,14 +382,14 @@ def _fitzpatrick17k(images: Path, near: Sequence[Path], seed: int) -> ImageSet:
     return ImageSet("fitzpatrick17k", tuple(classes.tolist()), parts, seed)
 
 
-def _skin_files(images: Path, hashes: Iterable[str]) -> NDArray[Any]:
+def _skin_files(images: Path, hashes: Iterable[str]) -> Array:
     """File of each image: its hash with one of the usual endings."""
     there = {path.name for path in images.iterdir()}
     choices = ([name + suffix for suffix in _SKIN_SUFFIXES] for name in hashes)
     return np.array([next(filter(there.__contains__, names), names[0]) for names in choices])
 
 
-def _skin_types(table: Path, rows: Any) -> NDArray[Any]:
+def _skin_types(table: Path, rows: Any) -> Array:
     column = next((name for name in _SKIN_TYPE_COLUMNS if name in rows), None)
     if column is None:
         raise InputError(f"{table} needs a column {' or '.join(_SKIN_TYPE_COLUMNS)}.")

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from trustsets import InputError, plots
-from trustsets.metrics import Evaluation
+from trustsets import InputError, ModelOutputs, plots
+from trustsets.metrics import Evaluation, label_ranks
 from trustsets.resuming import atomic_path
+from trustsets_paper import Floats, Ints
 from trustsets_paper.balls import BallCurve
 from trustsets_paper.protocol import (
     CONDITIONAL,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["ball_curves", "draw_figures"]
+__all__ = ["ball_curves", "degree_curves", "draw_figures", "trust_against_rank"]
 
 _SCORE = "APS"
 _COLOURS = 256
@@ -43,6 +44,11 @@ _DPI = 200
 _HALF_WIDTH, _PANEL_HEIGHT, _HEATMAP_HEIGHT, _SCALE_HEIGHT = 3.5, 2.6, 1.55, 0.45
 _COLUMNS = 2
 _MARKERS = "os^Dv"
+_QUIET, _FLOOR = "0.45", "noise floor"
+# Curves over whole numbers are shifted by this much.
+_DODGE = 0.2
+_SHOWN_SAMPLES = 4000
+_STEPS_PER_DOUBLING = 2
 
 _CAPTIONS = {
     "figure1": "Coverage of STANDARD by confidence and rank, and by confidence and trust",
@@ -215,18 +221,16 @@ def ball_curves(
     """
     for i, (name, seeds) in enumerate(curves.items()):
         radii, gap, error, floor = _mean_curve(seeds, errors)
-        style: dict[str, Any] = {"color": f"C{i}", "marker": _MARKERS[i % len(_MARKERS)]}
-        ax.errorbar(radii, gap, error, label=name, ms=3.5, lw=1.2, capsize=2, **style)
+        ax.errorbar(radii, gap, error, label=name, **_style(i))
         if i == 0:  # the noise floor is the same for all methods
-            lowest = radii, floor
-    ax.plot(*lowest, ls=":", color="grey", label="noise floor")
+            ax.plot(radii, floor, ls=":", color=_QUIET, label=_FLOOR)
     ax.set(xlabel="Radius of the ball", ylabel="CovGap (%)")
     ax.set_ylim(bottom=0)
 
 
 def _mean_curve(
     curves: Sequence[BallCurve], errors: Literal["seeds", "trials"]
-) -> tuple[Any, Any, Any, Any]:
+) -> tuple[Floats, Floats, Floats, Floats]:
     """Radii that all seeds have, with the mean gap, its standard error and the mean floor."""
     radii = reduce(np.intersect1d, [curve.radii for curve in curves])
     if not radii.size:
@@ -245,6 +249,12 @@ def _mean_curve(
     return radii, gaps.mean(axis=0), error, floors.mean(axis=0)
 
 
+def _style(i: int) -> dict[str, Any]:
+    """Colour and marker of the i-th method; the marker alone tells methods apart too."""
+    marker = _MARKERS[i % len(_MARKERS)]
+    return {"color": f"C{i}", "marker": marker, "ms": 3.5, "lw": 1.2, "capsize": 2}
+
+
 def _degrees(runs: Sequence[Run]) -> "Figure | None":
     """A curve for each score of the one dataset, or for each of several datasets."""
     if len(runs) == 1:
@@ -252,7 +262,49 @@ def _degrees(runs: Sequence[Run]) -> "Figure | None":
     else:
         curves = {run.source.name: _by_degree(run, _SCORE) for run in runs}
     shown = {name: curve for name, curve in curves.items() if len(curve) > 1}
-    return plots.degree_curves(shown) if shown else None
+    return degree_curves(shown) if shown else None
+
+
+def degree_curves(results: Mapping[str, Mapping[int, Sequence[Evaluation]]]) -> "Figure":
+    """CovGap over Conf x Trust and mean size against the degree, one above the other.
+
+    Parameters
+    ----------
+    results : mapping of names to mappings of degrees to evaluations over seeds
+        A curve for each name.
+    """
+    from matplotlib import pyplot as plt
+    from matplotlib.ticker import MaxNLocator
+
+    figure, (top, bottom) = plt.subplots(
+        2, 1, figsize=(_HALF_WIDTH, 4.4), sharex=True, layout="constrained"
+    )
+    for i, (name, curve) in enumerate(results.items()):
+        degrees = np.array(sorted(curve), dtype=np.float64)
+        gaps = [[item.tables["conf_trust"].gap for item in curve[degree]] for degree in degrees]
+        sizes = [[item.sizes.mean for item in curve[degree]] for degree in degrees]
+        # Curves are shifted a little, so that equal ones do not hide each other.
+        at = degrees + _DODGE * (i - (len(results) - 1) / 2.0)
+        gap = _mean_and_error([[item.value for item in seeds] for seeds in gaps])
+        top.errorbar(at, *gap, label=name, **_style(i))
+        floors = [np.mean([item.floor for item in seeds]) for seeds in gaps]
+        top.plot(degrees, floors, ls=":", lw=1, color=f"C{i}")
+        bottom.errorbar(at, *_mean_and_error(sizes), label=name, **_style(i))
+    top.plot([], [], ls=":", lw=1, color=_QUIET, label=_FLOOR)
+    top.set_ylabel("Conf x Trust CovGap (%)")
+    top.set_ylim(bottom=0)
+    bottom.set(xlabel="Degree", ylabel="Mean set size")
+    bottom.xaxis.set_major_locator(MaxNLocator(integer=True))
+    plots.legend_below(top, figure)
+    return figure
+
+
+def _mean_and_error(values: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:
+    """Mean over seeds and its standard error, which is 0 for one seed."""
+    numbers = np.asarray(values, dtype=np.float64)
+    n = numbers.shape[1]
+    error = numbers.std(axis=1, ddof=1) / np.sqrt(n) if n > 1 else np.zeros(len(numbers))
+    return numbers.mean(axis=1), error
 
 
 def _by_degree(run: Run, score: str) -> dict[int, list[Evaluation]]:
@@ -264,8 +316,53 @@ def _by_degree(run: Run, score: str) -> dict[int, list[Evaluation]]:
 
 def _trust_rank(runs: Sequence[Run]) -> "Figure | None":
     panels = [
-        (run.source.name, partial(plots.trust_against_rank, run.source.tested))
+        (run.source.name, partial(trust_against_rank, run.source.tested))
         for run in runs
         if run.source.has_trust
     ]
     return _grid(panels, min(_COLUMNS, len(panels)), _PANEL_HEIGHT)[0] if panels else None
+
+
+def trust_against_rank(outputs: ModelOutputs, ax: "Axes") -> None:
+    """Trust against Rank, both in log scale: samples, and median and quartiles by rank."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    trust, ranks = np.asarray(outputs.trust), label_ranks(outputs)
+    rng = np.random.default_rng(0)
+    shown = rng.permutation(ranks.size)[:_SHOWN_SAMPLES]
+    # Ranks are integers: a little noise keeps the samples from hiding each other.
+    spread = ranks[shown] * np.exp(rng.uniform(-0.12, 0.12, size=shown.size))
+    ax.scatter(spread, trust[shown], s=3, color=_QUIET, alpha=0.2, lw=0, rasterized=True)
+    middle, (lower, median, upper) = trust_quartiles(trust, ranks)
+    ax.fill_between(middle, lower, upper, color="C0", alpha=0.25, lw=0)
+    ax.plot(middle, median, "o-", color="C0", ms=4, label="median and quartiles")
+    ax.set(xscale="log", yscale="log")
+    positive = trust[np.isfinite(trust) & (trust > 0.0)]  # a Trust of 0 cannot be shown
+    if positive.size:
+        low, high = np.quantile(positive, [0.001, 0.999])
+        ax.set_ylim(low / 1.1, high * 1.1)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+    ax.set(xlabel="Rank of the true class (log scale)", ylabel="Trust (log scale)")
+    ax.legend()
+
+
+def trust_quartiles(trust: Floats, ranks: Ints) -> tuple[Floats, Floats]:
+    """Geometric mean rank and quartiles of Trust, shape (3, R), in ranges of growing Rank.
+
+    Examples
+    --------
+    >>> middle, quartiles = trust_quartiles(np.array([3.0, 5.0, 1.0]), np.array([1, 1, 2]))
+    >>> middle, quartiles[1]
+    (array([1., 2.]), array([4., 1.]))
+    """
+    # Low ranks have a range each.
+    steps = np.arange(_STEPS_PER_DOUBLING * int(np.ceil(np.log2(ranks.max() + 1))) + 1)
+    edges = np.unique(np.round(2.0 ** (steps / _STEPS_PER_DOUBLING)))
+    ranges = np.searchsorted(edges, ranks, side="right")
+    inside = [ranges == number for number in np.unique(ranges)]
+    middle = np.array([np.exp(np.log(ranks[rows]).mean()) for rows in inside])
+    quartiles = np.array([np.quantile(trust[rows], [0.25, 0.5, 0.75]) for rows in inside])
+    return middle, quartiles.T

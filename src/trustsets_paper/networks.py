@@ -23,12 +23,12 @@ from typing import Any, Literal, final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from trustsets import InputError, TrustSetsError
 from trustsets.resuming import atomic_path, digest, identity, read, read_kept, write
+from trustsets_paper import Array, Ints
 from trustsets_paper.datasets import SHOWN, ImageSet, Listing, load_dataset
 from trustsets_paper.sources import (
     SAMPLES,
@@ -884,14 +884,14 @@ def _epoch_batches(
         yield list(zip(rows[step].tolist(), seeds[step].tolist(), strict=True))
 
 
-def _balanced_rows(labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+def _balanced_rows(labels: Ints, rng: np.random.Generator) -> Ints:
     """As many rows as there are, drawn with replacement, each class with the same chance."""
     _, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
     chances = 1.0 / counts[codes] / len(counts)
     return rng.choice(len(labels), size=len(labels), p=chances / chances.sum())
 
 
-def _arrays(tensors: dict[str, Any]) -> dict[str, NDArray[Any]]:
+def _arrays(tensors: dict[str, Any]) -> dict[str, Array]:
     return {
         name: value.detach().cpu().numpy().copy()
         for name, value in tensors.items()
@@ -899,13 +899,13 @@ def _arrays(tensors: dict[str, Any]) -> dict[str, NDArray[Any]]:
     }
 
 
-def _tensors(arrays: dict[str, NDArray[Any]]) -> dict[str, Tensor]:
+def _tensors(arrays: dict[str, Array]) -> dict[str, Tensor]:
     return {name: torch.from_numpy(np.array(value)) for name, value in arrays.items()}
 
 
 # --- extraction
 
-Shard = dict[str, NDArray[Any]]
+Shard = dict[str, Array]
 """Columns of some images: logits (but not of training images), features, labels, rows, predicted
 classes."""
 _SMALL_COLUMNS = ("rows", "labels", "predicted")
@@ -1018,7 +1018,10 @@ def _begin(folder: Path, description: Description) -> None:
         description.write(folder)
         return
     before = Description.read(folder)
-    pairs = [("dataset", before.dataset, description.dataset), ("seed", before.seed, description.seed)]
+    pairs = [
+        ("dataset", before.dataset, description.dataset),
+        ("seed", before.seed, description.seed),
+    ]
     pairs += [(name, before.setting.get(name), now) for name, now in description.setting.items()]
     other = [f"{name} was {old!r}, is {new!r}" for name, old, new in pairs if old != new]
     if other:
@@ -1086,9 +1089,7 @@ class _Extraction:
         if previous is not None:
             yield previous()
 
-    def _launch(
-        self, images: Images, inputs: Tensor, rows: NDArray[np.int64]
-    ) -> Callable[[], Shard]:
+    def _launch(self, images: Images, inputs: Tensor, rows: Ints) -> Callable[[], Shard]:
         """Start one batch; the function returned waits for its outputs and fetches them."""
         shard = {"rows": rows, "labels": images.listing.labels[rows]}
         if not rows.size:
@@ -1102,9 +1103,7 @@ class _Extraction:
             tensors["logits"] = logits
         return lambda: shard | {name: value.cpu().numpy() for name, value in tensors.items()}
 
-    def _summary(
-        self, images: Images, columns: Shard, there: int, seconds: float
-    ) -> PartSummary:
+    def _summary(self, images: Images, columns: Shard, there: int, seconds: float) -> PartSummary:
         rows, part = columns["rows"], images.part
         left_out = np.setdiff1d(np.arange(len(images)), rows).tolist()
         for row in left_out:

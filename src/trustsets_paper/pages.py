@@ -15,7 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from trustsets import InputError, __version__
-from trustsets.metrics import render
+from trustsets.metrics import markdown_table, title
 from trustsets_paper.figures import draw_figures
 from trustsets_paper.protocol import (
     ATYPICALITY,
@@ -311,7 +311,7 @@ def _comparison(compared: list[dict[str, Any]]) -> str:
     header = ["Table", "Score", "Method", "Column", "ours", "printed", "difference"]
     rows = [
         [
-            *(str(item["table"]), item["score"], item["method"], render.title(item["column"])),
+            *(str(item["table"]), item["score"], item["method"], title(item["column"])),
             *(f"{item['mean']:.2f}", f"{item['printed']:.2f}"),
             f"{item['difference']:+.2f}" + f" {MARK}" * item["differs"],
         ]
@@ -320,7 +320,7 @@ def _comparison(compared: list[dict[str, Any]]) -> str:
     outside = sum(item["differs"] for item in compared)
     return (
         f"## Difference from the printed tables\n\n{outside} of {len(compared)} numbers differ by "
-        f"more than two standard errors.\n\n{render.markdown_table(header, rows, n_names=4)}"
+        f"more than two standard errors.\n\n{markdown_table(header, rows, n_names=4)}"
     )
 
 
@@ -328,7 +328,7 @@ def _times(cache: StageCache) -> str:
     return (
         "## Time by stage\n\n*Seconds* were spent in this run. *Seconds saved* were spent when the "
         "results that it reused were made. *Processor seconds* are those of all cores for both."
-        f"\n\n{render.markdown_table(TIME_HEADER, time_rows(cache))}"
+        f"\n\n{markdown_table(TIME_HEADER, time_rows(cache))}"
     )
 
 

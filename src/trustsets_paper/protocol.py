@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trustsets import (
     APS,
@@ -48,6 +47,7 @@ from trustsets.metrics import Correlation, Evaluation, RankBins, label_ranks, ra
 from trustsets.predictors import Predictor
 from trustsets.resuming import digest, identity, read_kept, write
 from trustsets.scores import Score
+from trustsets_paper import Bools, Ints
 from trustsets_paper.balls import BallCurve, Balls, Neighbourhoods
 from trustsets_paper.baselines import Atypicality, PluginConformal, atypicality_groups, oracle_sets
 from trustsets_paper.sources import PAPER_DATASETS, Source
@@ -258,27 +258,30 @@ class Method:
 
         The paper's methods let sets be empty, and learn everything from the calibration samples.
         """
-        if self.name == DEFAULT:  # it fits its own temperature
-            return ConditionalConformal(score=type(score)(scale="tail"))
         words: dict[str, Any] = {"score": score, "temperature": temperature, "allow_empty": True}
-        if self.name == CLUSTERED:
-            return ClusteredConformal(**words)
-        if self.name == ATYPICALITY:
-            return atypicality_groups(atypicality, **words)
-        words["tuning_fraction"] = 0.0
+        make: Callable[..., Predictor] = ConditionalConformal.paper
+        if self.name == DEFAULT:  # it fits its own temperature
+            make, words = ConditionalConformal, {"score": type(score)(scale="tail")}
+        elif self.name == CLUSTERED:
+            make = ClusteredConformal
+        elif self.name == ATYPICALITY:
+            make, words["atypicality"] = atypicality_groups, atypicality
+        else:
+            words["tuning_fraction"] = 0.0
         if self.name == STANDARD:
-            return StandardConformal(**words)
-        if self.group is not None:
+            make = StandardConformal
+        elif self.group is not None:
             package = self.name.startswith(PACKAGE_GROUPWISE)
             make = MondrianConformal if package else MondrianConformal.paper
-            return make(by=Groups(self.group), **words)
-        if self.name == NAIVE:
-            return MondrianConformal.paper(**words)
-        if self.name == PCA:  # besides a constant
-            components = PrincipalComponents(self.n_functions - 1)
-            return ConditionalConformal.paper(basis=components, **words)
-        make = PluginConformal if self.name == PLUGIN else ConditionalConformal.paper
-        return make(basis=Polynomial(degree=self.degree), **words)
+            words["by"] = Groups(self.group)
+        elif self.name == NAIVE:
+            make = MondrianConformal.paper
+        elif self.name == PCA:  # besides a constant
+            words["basis"] = PrincipalComponents(self.n_functions - 1)
+        elif self.degree is not None:
+            make = PluginConformal if self.name == PLUGIN else make
+            words["basis"] = Polynomial(degree=self.degree)
+        return make(**words)
 
 
 def choose_methods(source: Source, options: Options) -> tuple[list[Method], list[str]]:
@@ -562,7 +565,9 @@ class Experiment:
             _ = self.source.train_digest, self.source.outputs_digest, self.source.features_digest
         source = self.source
         if source.has_trust:
-            chosen = {name: getattr(options, name) for name in ("normalize", "neighbour", "squared")}
+            chosen = {
+                name: getattr(options, name) for name in ("normalize", "neighbour", "squared")
+            }
             source = self._with_trust("paper", TrustScore(**chosen))
             self._default_source = self._with_trust("default", TrustScore())
             tally = tallies["trust"]
@@ -626,9 +631,7 @@ class Experiment:
         if curve is not None:
             run.balls.setdefault(cell, []).append(curve)
 
-    def _outcomes(
-        self, split: _Split, score: str, method: Method
-    ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    def _outcomes(self, split: _Split, score: str, method: Method) -> tuple[Bools, Ints]:
         """Which sets of one cell contain the label, and their sizes."""
         source, inputs = self.source, split.key | {"alpha": self.options.alpha}
         predictor = None
@@ -680,8 +683,8 @@ class Experiment:
     def _metrics(
         self,
         split: _Split,
-        covered: NDArray[np.bool_],
-        sizes: NDArray[np.int64],
+        covered: Bools,
+        sizes: Ints,
         balls: Balls | None,
     ) -> tuple[Evaluation, BallCurve | None]:
         bins = self.options.partitions(self.source.name)
@@ -732,9 +735,7 @@ class Experiment:
             return Balls(self.options.balls, radii=Balls().typical_radii(features))
 
 
-def _sets_with(
-    covered: NDArray[np.bool_], sizes: NDArray[np.int64], test: ModelOutputs, alpha: float
-) -> PredictionSets:
+def _sets_with(covered: Bools, sizes: Ints, test: ModelOutputs, alpha: float) -> PredictionSets:
     """Sets with these outcomes; no metric depends on anything else of a set.
 
     Masks of all cells would fill a disk, so that outcomes alone are stored.

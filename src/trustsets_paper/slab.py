@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trustsets._common.arrays import Array, Floats
-from trustsets._common.blocks import for_each_block
-from trustsets._common.validation import check_least
-from trustsets.errors import InputError
-from trustsets.metrics.inference import Estimate, Ints, share_estimate
+from trustsets import InputError
+from trustsets.metrics import Estimate, share_estimate
+from trustsets_paper import Array, Bools, Floats, Ints
 
 __all__ = ["Slab", "SlabCoverage", "lowest_mean_run"]
 
+# Directions searched at once.
+_DIRECTIONS_AT_ONCE = 64
 # Dinkelbach's iteration strictly lowers a fraction of integers and ends after a handful of
 # rounds; the cap only keeps a bug from hanging.
 _MAX_ROUNDS = 100
@@ -60,12 +59,13 @@ class Slab:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_least(1, n_directions=self.n_directions)
+        if self.n_directions < 1:
+            raise InputError(f"n_directions must be 1 or more; got {self.n_directions}.")
         if not 0.0 < self.mass <= 1.0:
             raise InputError(f"mass must lie in (0, 1]; got {self.mass}.")
 
     def worst(
-        self, features: Array, covered: NDArray[np.bool_], alpha: float, level: float = 0.95
+        self, features: Array, covered: Bools, alpha: float, level: float = 0.95
     ) -> "SlabCoverage":
         """Search on one half of the samples, measure on the other.
 
@@ -108,7 +108,7 @@ class Slab:
         )
 
     def _search(
-        self, points: Array, covered: NDArray[np.bool_], directions: Array
+        self, points: Array, covered: Bools, directions: Array
     ) -> tuple[Floats, Ints, Ints]:
         """Lowest coverage along each direction, and the first and last place of its run."""
         shortest = max(1, int(np.ceil(self.mass * covered.size)))
@@ -116,11 +116,10 @@ class Slab:
         firsts, lasts = np.empty((2, len(directions)), dtype=np.int64)
         along = directions @ points.T
 
-        def fill(block: slice) -> None:
-            hits = covered[np.argsort(along[block], axis=1, kind="stable")]
-            lows[block], firsts[block], lasts[block] = lowest_mean_run(hits, shortest)
-
-        for_each_block(fill, len(directions), covered.size)
+        for start in range(0, len(directions), _DIRECTIONS_AT_ONCE):
+            rows = slice(start, start + _DIRECTIONS_AT_ONCE)
+            hits = covered[np.argsort(along[rows], axis=1, kind="stable")]
+            lows[rows], firsts[rows], lasts[rows] = lowest_mean_run(hits, shortest)
         return lows, firsts, lasts
 
 
@@ -151,13 +150,8 @@ class SlabCoverage:
     upper: float
     direction: Floats
 
-    @property
-    def metrics(self) -> dict[str, Estimate]:
-        """The number by its name in ``Evaluation.metrics``."""
-        return {"slab": self.coverage}
 
-
-def lowest_mean_run(hits: NDArray[np.bool_], shortest: int) -> tuple[Floats, Ints, Ints]:
+def lowest_mean_run(hits: Bools, shortest: int) -> tuple[Floats, Ints, Ints]:
     """Lowest mean of `shortest` or more neighbouring entries of each row; exact.
 
     Dinkelbach's method for a ratio: given a guess q of the mean, the run that minimises

@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any, Self, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trustsets import InputError, ModelOutputs, StorageError
 from trustsets.files import open_outputs, read_training
 from trustsets.resuming import atomic_path, digest, read
+from trustsets_paper import Array
 
 __all__ = ["Description", "Source", "is_extracted", "read_extracted", "read_source", "write_text"]
 
@@ -44,8 +44,6 @@ _DESCRIPTION = "dataset.json"
 # Array of a file of outputs with the true P(y | x), where the distribution is known.
 _TRUTH = "label_probabilities"
 _SUFFIXES = (".npz", ".parquet", ".safetensors")
-
-Array = NDArray[Any]
 
 
 @final

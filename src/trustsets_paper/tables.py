@@ -20,7 +20,16 @@ import numpy as np
 from scipy import stats
 
 from trustsets import compare
-from trustsets.metrics import Correlation, Entry, Evaluation, render
+from trustsets.metrics import (
+    Correlation,
+    Entry,
+    Evaluation,
+    bold,
+    escape_latex,
+    latex_table,
+    markdown_table,
+    title,
+)
 from trustsets_paper.protocol import (
     CONDITIONAL,
     DEFAULT,
@@ -186,17 +195,17 @@ class PaperTable:
 
     @property
     def _header(self) -> list[str]:
-        return [*self.heads, *map(render.title, self.columns)]
+        return [*self.heads, *map(title, self.columns)]
 
     def to_markdown(self) -> str:
         """Pipe table; under each row the printed one, where there is one."""
         rows = [row for block in self._blocks(latex=False) for row in block]
-        return render.markdown_table(self._header, rows, n_names=len(self.heads))
+        return markdown_table(self._header, rows, n_names=len(self.heads))
 
     def to_latex(self) -> str:
         """Booktabs table."""
-        safe = [render.escape_latex(text) for text in self._header]
-        return render.latex_table(safe, self._blocks(latex=True), n_names=len(self.heads))
+        safe = [escape_latex(text) for text in self._header]
+        return latex_table(safe, self._blocks(latex=True), n_names=len(self.heads))
 
     def _blocks(self, *, latex: bool) -> list[list[list[str]]]:
         blocks, mark = [], r"$^\dagger$" if latex else f" {MARK}"
@@ -205,7 +214,7 @@ class PaperTable:
             lines: list[list[str]] = []
             for row in rows:
                 names = [*(blank if lines else block), row.name]
-                line = [render.escape_latex(name) if latex else name for name in names]
+                line = [escape_latex(name) if latex else name for name in names]
                 line += [_text(item, latex) + mark * item.differs for item in row.numbers]
                 lines.append(line)
                 printed = [_text(item.printed) for item in row.numbers]
@@ -223,7 +232,7 @@ def _text(number: Number | Printed | None, latex: bool = False) -> str:
         return ""
     mean, error = f"{number.mean:.2f}", number.standard_error
     if isinstance(number, Number) and number.best:
-        mean = render.bold(mean, latex=latex)
+        mean = bold(mean, latex=latex)
     return mean + ("" if math.isnan(error) else f" ({error:.2f})")
 
 
@@ -238,18 +247,18 @@ def paper_tables(run: Run) -> list[PaperTable]:
     if source.groups:
         tables.append(_group_table(run))
     if source.has_features:
-        title = "principal components of the features as function class"
-        tables.append(_table(run, 4, title, _cells(run, one, [*main, PCA, DEFAULT]), columns))
+        name = "principal components of the features as function class"
+        tables.append(_table(run, 4, name, _cells(run, one, [*main, PCA, DEFAULT]), columns))
     if options.related:
         cells = _cells(run, one, [STANDARD, CONDITIONAL, *RELATED, DEFAULT])
         tables.append(_table(run, None, "Methods of related work", cells, columns, "related"))
     cells = _cells(run, options.scores, [*main, DEFAULT])
     tables.append(_table(run, 5, "methods by conformity score", cells, columns))
     if source.has_trust and len(options.degrees) > 1:
-        title = f"{CONDITIONAL} by degree of the polynomials (the paper stops at 5)"
+        name = f"{CONDITIONAL} by degree of the polynomials (the paper stops at 5)"
         pairs = product(options.scores, options.degrees)
         cells = [Cell(score, CONDITIONAL, degree) for score, degree in pairs]
-        tables.append(_table(run, None, title, cells, columns, "degrees", "Degree"))
+        tables.append(_table(run, None, name, cells, columns, "degrees", "Degree"))
     return [table for table in tables if table.rows]
 
 
@@ -277,7 +286,7 @@ def _group_table(run: Run) -> PaperTable:
 def _table(
     run: Run,
     number: int | None,
-    title: str,
+    heading: str,
     cells: Sequence[Cell],
     columns: tuple[str, ...],
     slug: str = "",
@@ -300,7 +309,7 @@ def _table(
         ]
         rows.append(Row((score,), name, tuple(numbers)))
     slug = slug or f"table{number}"
-    return PaperTable(number, slug, title, ("Score", head), columns, tuple(rows))
+    return PaperTable(number, slug, heading, ("Score", head), columns, tuple(rows))
 
 
 def _number(
@@ -371,13 +380,13 @@ class CorrelationTable:
 
     def to_markdown(self) -> str:
         """Pipe table."""
-        return render.markdown_table(self.header, self.rows)
+        return markdown_table(self.header, self.rows)
 
     def to_latex(self) -> str:
         """Booktabs table; minus and less-than signs are set as mathematics."""
-        safe = ([render.escape_latex(text) for text in row] for row in self.rows)
+        safe = ([escape_latex(text) for text in row] for row in self.rows)
         cells = [[re.sub("^[-<]", r"$\g<0>$", text) for text in row] for row in safe]
-        return render.latex_table(self.header, [cells])
+        return latex_table(self.header, [cells])
 
 
 def correlation_table(runs: Sequence[Run]) -> CorrelationTable:

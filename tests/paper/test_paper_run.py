@@ -13,7 +13,7 @@ import pytest
 from small_runs import CLASSES, draw, write_extracted
 from trees import SIDE
 
-from trustsets.paper.printed import DATASETS
+from trustsets_paper.sources import PAPER_DATASETS as DATASETS
 
 QUICK = ["--seeds", "1-2", "--scores", "APS", "--degrees", "1,2", "--degree", "2", "--no-figures"]
 

@@ -13,7 +13,6 @@ from trustsets.predictors import (
     ClusteredConformal,
     ConditionalConformal,
     MondrianConformal,
-    PluginConformal,
     Predictor,
     StandardConformal,
 )
@@ -39,7 +38,6 @@ _WITH_TRUST: dict[str, Callable[[TrustScore | None, int, int], Predictor]] = {
     "conditional": lambda trust, n, seed: ConditionalConformal(trust=trust, random_state=seed),
     "bins": _bins,
     "mondrian": _bins,
-    "plugin": lambda trust, n, seed: PluginConformal(trust=trust, random_state=seed),
     "paper": lambda trust, n, seed: ConditionalConformal.paper(trust, random_state=seed),
 }
 _WITHOUT_TRUST: dict[str, Callable[[TrustScore | None, int, int], Predictor]] = {
@@ -59,7 +57,7 @@ def check_method(method: Any, *, has_groups: bool, has_features: bool) -> None:
     if not isinstance(method, str) or method not in METHODS:
         names = ", ".join(f'"{name}"' for name in METHODS)
         raise InputError(f"method must be one of {names}, or a predictor; got {method!r}.")
-    if method in ("paper", "plugin") and not has_features:
+    if method == "paper" and not has_features:
         raise InputError(f'method="{method}" needs a trust score; do not pass features=None.')
     if method == "groups" and not has_groups:
         raise InputError(

@@ -70,8 +70,8 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     method : str or Predictor
         ``"conditional"`` is `ConditionalConformal` with its defaults, which depend on the
         amount of calibration data; ``"paper"`` is the paper's own setting. ``"bins"`` (or
-        ``"mondrian"``) uses a grid of confidence and trust, ``"plugin"`` is
-        `PluginConformal`. These four use the trust score. The others never look at features:
+        ``"mondrian"``) uses a grid of confidence and trust. These use the trust score. The
+        others never look at features:
         ``"standard"`` is split conformal prediction, ``"class"`` covers each class,
         ``"groups"`` each combination of `groups`, and ``"clustered"`` is
         `ClusteredConformal`. A predictor is used as given, with a trust score fitted here if

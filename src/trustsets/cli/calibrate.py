@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["calibrate"]
 
-Method = Literal["conditional", "standard", "bins", "groups", "class", "plugin", "clustered"]
+Method = Literal["conditional", "standard", "bins", "groups", "class", "clustered"]
 ScoreName = Literal["aps", "raps", "saps", "topk", "softmax", "margin"]
 # Typer takes no lists of literals.
 BasisName = StrEnum("BasisName", ["polynomial", "bins", "groups", "components", "intercept"])
@@ -46,8 +46,7 @@ class RecipeOptions:
         Method,
         option(
             "METHOD",
-            "How thresholds are set: conditional, standard, bins, groups, class, plugin or "
-            "clustered.",
+            "How thresholds are set: conditional, standard, bins, groups, class or clustered.",
             panel=_METHOD,
         ),
     ] = "conditional"
@@ -55,7 +54,7 @@ class RecipeOptions:
         list[BasisName] | None,
         option(
             "BASIS",
-            "Function class of 'conditional' and 'plugin': polynomial, bins, groups, "
+            "Function class of 'conditional': polynomial, bins, groups, "
             "components or intercept. Several are added up. Default: 'conditional' chooses on "
             "the tuning samples.",
             panel=_METHOD,
@@ -135,7 +134,7 @@ class RecipeOptions:
         Literal["raw", "tail"] | None,
         option(
             "SCALE",
-            "raw or tail. Default: tail for 'conditional' and 'plugin', else raw.",
+            "raw or tail. Default: tail for 'conditional', else raw.",
             panel=_SCORE,
         ),
     ] = None

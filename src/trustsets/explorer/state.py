@@ -18,7 +18,7 @@ _TEMPERATURES = (0.05, 20.0)
 _ALPHAS = (0.001, 0.999)
 _BASES = ("auto", "polynomial", "bins", "intercept")
 _PER_CLASS = {"auto": None, "yes": True, "no": False}
-_REGRESSIONS = ("conditional", "plugin")
+_REGRESSIONS = ("conditional",)
 
 
 @final

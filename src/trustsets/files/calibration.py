@@ -23,7 +23,6 @@ from trustsets.predictors import (
     ClusteredConformal,
     ConditionalConformal,
     MondrianConformal,
-    PluginConformal,
     Predictor,
     StandardConformal,
 )
@@ -49,7 +48,7 @@ SCORES: dict[str, Callable[..., Score]] = {
 }
 """Conformity scores by name."""
 _SCORES_WITH = {"own_mass": ("aps", "raps", "saps", "topk"), "lam": ("raps", "saps")}
-METHODS = ("conditional", "standard", "bins", "groups", "class", "plugin", "clustered")
+METHODS = ("conditional", "standard", "bins", "groups", "class", "clustered")
 """Ways to set thresholds, by name."""
 BASES = ("polynomial", "bins", "groups", "components", "intercept")
 """Function classes by name."""
@@ -70,7 +69,7 @@ class Recipe:
     lam : float
         What a rank adds to RAPS and SAPS.
     basis : tuple of str
-        Function classes of the methods ``conditional`` and ``plugin``, by name; they are added
+        Function classes of the methods ``conditional``, by name; they are added
         up. If none of `basis`, `degree`, `penalty`, `statistics` and `transform` is chosen, the
         method has its own default.
     degree, components : int
@@ -138,14 +137,14 @@ class Recipe:
         """Whether the method uses the trust score."""
         if self.statistics and "trust" not in self.statistics:
             return False
-        if self.method in ("conditional", "plugin"):
+        if self.method == "conditional":
             return not self.basis or bool({"polynomial", "bins"} & {*self.basis})
         return self.method == "bins"
 
     def build(self, trust: TrustScore | None) -> Predictor:
         """Return the predictor, not calibrated."""
         common = self._common()
-        if self.method in ("conditional", "plugin"):
+        if self.method == "conditional":
             return self._regression(trust, common)
         if self.method == "standard":
             return StandardConformal(**common)
@@ -166,8 +165,6 @@ class Recipe:
         polynomial = {self.degree, self.penalty, self.transform} != {None}
         if self.basis or self.statistics or polynomial:
             common["basis"] = self._basis()
-        if self.method == "plugin":
-            return PluginConformal(trust=trust, **common)
         return ConditionalConformal(trust=trust, randomized=self.randomized, **common)
 
     def _common(self) -> dict[str, Any]:
@@ -186,7 +183,7 @@ class Recipe:
         return {name: value for name, value in chosen.items() if value is not None}
 
     def _score(self) -> Score:
-        regression = self.method in ("conditional", "plugin") and not self.paper
+        regression = self.method == "conditional" and not self.paper
         scale = self.scale or ("tail" if regression else "raw")
         name = self.score or "aps"
         chosen = {"own_mass": self.own_mass, "lam": self.lam}

@@ -162,7 +162,7 @@ class Predictor(SetPredictor):
         about the order of the columns.
 
         A loaded predictor can be updated, too. Only groups that calibration lacked, and
-        `ClusteredConformal` and `RankCalibratedConformal`, need the calibration samples in memory.
+        `ClusteredConformal` need the calibration samples in memory.
 
         Parameters
         ----------

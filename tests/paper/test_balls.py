@@ -4,7 +4,7 @@ from scipy import stats
 from scipy.spatial.distance import cdist
 
 from trustsets import InputError
-from trustsets.metrics import Balls
+from trustsets_paper.balls import Balls
 
 
 def slow_ball_gaps(features, hits, centres, radius, alpha, least):

@@ -1,109 +1,28 @@
-"""Laws of the related methods; those of every predictor are in test_predictors.py."""
-
-import subprocess
-import sys
-from fractions import Fraction
+"""Laws of clustered classes; those of every predictor are in test_predictors.py."""
 
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn.cluster import KMeans
 
-import trustsets
 from trustsets import (
     APS,
-    Atypicality,
-    Bins,
     ClusteredConformal,
-    ConditionalConformal,
-    Confidence,
-    Groups,
     InputError,
-    Intercept,
     ModelOutputs,
     MondrianConformal,
-    PluginConformal,
-    Polynomial,
     Softmax,
     StandardConformal,
     Status,
     TrustSetsWarning,
-    oracle_sets,
 )
 from trustsets._common.quantiles import conformal_quantile
-from trustsets.engine import fit_quantiles
-from trustsets.predictors import atypicality_groups
 from trustsets.predictors.clustered import (
     _k_means,
     fewest_points,
     published_clusters,
     published_fraction,
 )
-
-# --- plug-in quantile regression
-
-
-@pytest.mark.parametrize("n", [1, 9, 10, 20, 21, 137, 500])
-@pytest.mark.parametrize("alpha", [0.1, 0.25, 0.45, 0.9])
-def test_plug_in_with_a_constant_is_the_empirical_quantile(n, alpha, make_outputs):
-    """The smallest minimiser of the pinball loss: the ceil(n (1 - alpha))-th smallest score."""
-    calibration, test = make_outputs(n), make_outputs(30, seed=1)
-    predictor = PluginConformal(basis=Intercept(), allow_empty=True).calibrate(calibration)
-    share = n * (1 - Fraction(repr(alpha)))
-    rank = -(-share.numerator // share.denominator)
-    scores = np.sort(APS(scale="tail").of_labels(calibration))
-    sets = predictor.predict_set(test, alpha=alpha)
-    np.testing.assert_array_equal(sets.thresholds, scores[rank - 1])
-    np.testing.assert_array_equal(sets.mask, APS(scale="tail").matrix(test) <= scores[rank - 1])
-
-
-def test_plug_in_is_the_engine_fit_at_level_zero(make_outputs):
-    calibration, test = make_outputs(400), make_outputs(50, seed=1)
-    basis = Polynomial(degree=3, of=(Confidence(),))
-    sets = PluginConformal(basis=basis).calibrate(calibration).predict_set(test)
-    fitted = basis.fit(calibration)
-    model = fit_quantiles(
-        fitted.design(calibration), APS(scale="tail").of_labels(calibration), alpha=0.1
-    )
-    expected = model.thresholds(fitted.design(test), weight=0.0).values
-    np.testing.assert_allclose(sets.thresholds, expected, rtol=1e-12)
-
-
-def test_plug_in_never_exceeds_the_conformal_threshold(make_outputs):
-    """Raising the weight of the new sample from 0 to 1 - alpha can only raise its threshold."""
-    calibration, test = make_outputs(300), make_outputs(300, seed=1)
-    basis = Polynomial(degree=3, of=(Confidence(),))
-    plug_in, exact = (
-        method(basis=basis).calibrate(calibration).predict_set(test).thresholds
-        for method in (PluginConformal, ConditionalConformal)
-    )
-    assert (plug_in <= exact + 1e-9).all()
-    assert (plug_in < exact).any()
-
-
-def test_plug_in_gives_strangers_every_class(make_outputs):
-    predictor = PluginConformal(basis=Groups("site")).calibrate(make_outputs(300))
-    sets = predictor.predict_set(make_outputs(2, groups={"site": ["a", "new"]}))
-    assert sets.status.tolist() == [Status.EXACT, Status.UNSEEN_DIRECTION]
-    assert sets.mask[1].all() and np.isinf(sets.thresholds[1])
-
-
-def test_plug_in_names_what_is_wrong_and_keeps_its_calibration(make_outputs):
-    predictor = PluginConformal(basis=Intercept()).calibrate(make_outputs(300))
-    before = predictor.predict_set(make_outputs())
-    for change, message in [
-        ({"basis": "poly"}, r"or a function class such as Polynomial\(\); got 'poly'"),
-        ({"basis": Polynomial()}, "pass trust="),
-    ]:
-        with pytest.raises(InputError, match=message):
-            predictor.set_params(**change).calibrate(make_outputs(300))
-    with pytest.raises(InputError, match="3 calibration samples cannot determine 6"):
-        few = Polynomial(degree=5, of=(Confidence(),))
-        predictor.set_params(basis=few).calibrate(make_outputs(3))
-    np.testing.assert_array_equal(predictor.predict_set(make_outputs()).mask, before.mask)
-
-
-# --- clusters of classes
 
 
 def clustered(make_outputs, n_clusters, alpha=0.2, **changes):
@@ -334,197 +253,6 @@ def test_bad_tuning_samples_are_named(make_outputs):
         predictor.calibrate(make_outputs(), tuning=make_outputs(labels=None))
     with pytest.raises(InputError, match="tuning_fraction must lie in"):
         StandardConformal(tuning_fraction="auto").calibrate(make_outputs())
-
-
-# --- atypicality
-
-
-def observed(features):
-    return ModelOutputs(logits=np.zeros((len(features), 2)), features=features)
-
-
-@pytest.fixture
-def training():
-    rng = np.random.default_rng(0)
-    labels = rng.choice(["a", "b", "c"], size=200, p=[0.6, 0.3, 0.1])
-    place = np.select([labels == "a", labels == "b"], [0.0, 5.0], 20.0)
-    mix = np.array([[1.0, 0.3, 0.0], [0.0, 2.0, 0.1], [0.5, 0.0, 0.2]])
-    return 100.0 + place[:, None] + rng.normal(size=(200, 3)) @ mix, labels
-
-
-def test_atypicality_is_the_gaussian_negative_log_density(training):
-    features, labels = training
-    new = 100.0 + 10.0 * np.random.default_rng(1).normal(size=(50, 3))
-    means = {y: features[labels == y].mean(axis=0) for y in "abc"}
-    gaps = features - np.array([means[y] for y in labels])
-    law = stats.multivariate_normal(cov=gaps.T @ gaps / len(gaps))
-    expected = -np.max([law.logpdf(new - means[y]) for y in "abc"], axis=0)
-    found = Atypicality.from_training(features, labels).measure(observed(new))
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-
-
-def test_atypicality_on_a_subspace_ignores_what_training_never_used(training):
-    """A dead feature and a repeated one: the density of the rest, up to the volume factor."""
-    features, labels = training
-    wide = np.column_stack([features, np.full(200, 7.0), features[:, 0]])
-    plain, singular = (Atypicality.from_training(each, labels) for each in (features, wide))
-    assert singular.whitening.shape == (5, 3)
-    new = features[:20] + 1.0
-    wide_new = np.column_stack([new, np.full(20, -50.0), new[:, 0]])
-    difference = singular.measure(observed(wide_new)) - plain.measure(observed(new))
-    # The repeated axis stretches one direction by sqrt(2): log det grows by log 2.
-    np.testing.assert_allclose(difference, 0.5 * np.log(2.0), rtol=1e-6)
-
-
-def test_atypicality_does_not_depend_on_blocks_or_order(training, monkeypatch):
-    features, labels = training
-    whole = Atypicality.from_training(features, labels).measure(observed(features))
-    monkeypatch.setattr("trustsets.statistics.atypicality.FIT_ROWS", 7)
-    order = np.random.default_rng(0).permutation(200)
-    mixed = Atypicality.from_training(features[order], labels[order])
-    np.testing.assert_allclose(mixed.measure(observed(features)), whole, rtol=1e-9)
-    half = Atypicality.from_training(features.astype(np.float32), labels)
-    np.testing.assert_allclose(half.measure(observed(features)), whole, rtol=1e-3)
-
-
-def test_atypicality_groups_are_mondrian_on_the_published_grid(training):
-    atypicality = Atypicality.from_training(*training)
-    predictor = atypicality_groups(atypicality, score=Softmax(), tuning_fraction=0.5)
-    assert isinstance(predictor, MondrianConformal)
-    assert predictor.get_params()["tuning_fraction"] == 0.5
-    assert predictor.by == Bins(
-        of=(Confidence(), atypicality),
-        counts=(6, 6),
-        spacing=("quantile", "quantile"),
-        nested=False,
-    )
-    rng = np.random.default_rng(1)
-    outputs = ModelOutputs(
-        logits=rng.normal(size=(4000, 3)),
-        features=100.0 + 5.0 * rng.normal(size=(4000, 3)),
-        labels=rng.integers(3, size=4000),
-    )
-    calibration, tuning = outputs.split(0.75)
-    learned = predictor.calibrate(calibration, tuning=tuning).state_.learned
-    steps = np.arange(1, 6) / 6
-    values = atypicality.measure(tuning)
-    np.testing.assert_array_equal(learned.partition.cuts[1][0], np.quantile(values, steps))
-    assert learned.partition.n_cells == 36
-
-
-def test_atypicality_is_a_value(training):
-    one, same = (Atypicality.from_training(*training) for _ in range(2))
-    other = Atypicality.from_training(training[0] + 1.0, training[1])
-    assert one == same and hash(one) == hash(same)
-    assert one not in (other, "atypicality")
-    assert repr(one).startswith("Atypicality(transform='raw', log_scale=")
-    with pytest.raises(ValueError, match="read-only"):
-        one.mean[0] = 0.0
-
-
-def test_a_saved_atypicality_loads_in_a_fresh_process(make_outputs, tmp_path, training):
-    predictor = atypicality_groups(Atypicality.from_training(*training), groups=1)
-    predictor.calibrate(make_outputs(200)).save(tmp_path / "m.trustsets")
-    code = (
-        f"import trustsets; print(trustsets.load({str(tmp_path / 'm.trustsets')!r}).by.of[1].name)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "Atypicality"
-    assert trustsets.load(tmp_path / "m.trustsets").by == predictor.by
-
-
-def test_bad_input_to_atypicality_is_named(training, make_outputs):
-    features, labels = training
-    for arguments, message in [
-        ((features, labels[:-1]), r"labels must have shape \(200,\)"),
-        ((features[:, 0], labels), "features must have two dimensions"),
-        ((np.zeros((4, 2)), [0, 0, 1, 1]), "features do not vary within any class"),
-        (([[0.0], [1.0]], [0, 1]), "features do not vary within any class"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            Atypicality.from_training(*arguments)
-    with pytest.raises(InputError, match='transform="log" needs positive values'):
-        Atypicality.from_training(features, labels, transform="log")
-    with pytest.raises(InputError, match="Atypicality is not fitted"):
-        Atypicality()
-    fitted = Atypicality.from_training(features, labels)
-    with pytest.raises(InputError, match="dimension 2, but Atypicality was fitted on 3"):
-        fitted.measure(observed(np.zeros((4, 2))))
-    with pytest.raises(InputError, match="Atypicality needs features; pass features="):
-        fitted.measure(make_outputs(features=None))
-    with pytest.raises(InputError, match="atypicality must be a fitted Atypicality; got str"):
-        atypicality_groups("raw")
-    with pytest.raises(InputError, match="groups must be a whole number of at least 1; got 0"):
-        atypicality_groups(fitted, groups=0)
-
-
-# --- oracle sets
-
-
-def exact_mass(row, inside):
-    return sum((Fraction(repr(p)) for p in row[inside].tolist()), Fraction(0))
-
-
-@pytest.mark.parametrize("alpha", [0.1, 0.05, 0.3, 0.75])
-def test_oracle_sets_cover_every_sample_and_are_smallest(alpha):
-    """In exact arithmetic: enough mass with the last class, too little without it."""
-    rng = np.random.default_rng(0)
-    smooth = rng.dirichlet(np.full(8, 0.3), size=300)
-    lattice = rng.multinomial(20, np.full(8, 1 / 8), size=300) / 20  # many sums equal 1 - alpha
-    probabilities = np.concatenate([smooth, lattice, np.eye(8), np.full((1, 8), 0.125)])
-    sets = oracle_sets(probabilities, alpha)
-    for row, inside in zip(probabilities, sets.mask, strict=True):
-        target = (1 - Fraction(repr(alpha))) * exact_mass(row, np.ones(8, dtype=bool))
-        mass = exact_mass(row, inside)
-        assert mass >= target
-        assert mass - Fraction(repr(row[inside].min().item())) < target
-        assert row[inside].min() >= row[~inside].max(initial=0.0)
-
-
-def test_oracle_sums_are_those_of_the_decimals():
-    """0.5 + 0.3 + 0.1 is below 0.9 in exact binary arithmetic, and 10 x 0.1 is not 1."""
-    sets = oracle_sets([[0.5, 0.3, 0.1, 0.1] + [0.0] * 6, [0.1] * 10], alpha=0.1)
-    assert sets.sizes.tolist() == [3, 9]
-    assert sets[1].tolist() == list(range(9))
-
-
-def test_oracle_thresholds_are_those_of_aps():
-    """The same sets from the APS score of the true probabilities at the thresholds given."""
-    rng = np.random.default_rng(0)
-    probabilities = rng.multinomial(64, np.full(5, 0.2), size=200) / 64  # exact in binary
-    sets = oracle_sets(probabilities, alpha=0.1)
-    scores = APS().matrix(ModelOutputs(probabilities=probabilities))
-    np.testing.assert_array_equal(sets.mask, scores <= sets.thresholds[:, None])
-
-
-def test_oracle_sets_at_several_levels_are_nested():
-    probabilities = np.random.default_rng(0).dirichlet(np.ones(6), size=100)
-    sets = oracle_sets(probabilities, [0.3, 0.1], classes=list("abcdef"))
-    assert (sets.mask[:, :, 0] <= sets.mask[:, :, 1]).all()
-    for alpha in (0.3, 0.1):
-        alone = oracle_sets(probabilities, alpha, classes=list("abcdef"))
-        np.testing.assert_array_equal(sets.at(alpha).mask, alone.mask)
-        np.testing.assert_array_equal(sets.at(alpha).thresholds, alone.thresholds)
-    assert set(sets.classes) == set("abcdef")
-    assert (sets.status == Status.EXACT).all()
-
-
-def test_permuting_classes_permutes_oracle_sets():
-    probabilities = np.random.default_rng(0).dirichlet(np.ones(6), size=100)
-    order = np.array([3, 0, 4, 1, 5, 2])
-    plain, mixed = oracle_sets(probabilities, 0.2), oracle_sets(probabilities[:, order], 0.2)
-    np.testing.assert_array_equal(mixed.mask, plain.mask[:, order])
-
-
-def test_bad_input_to_the_oracle_is_named():
-    for arguments, message in [
-        (([[0.5, 0.2]],), "must sum to 1; row 0 sums to 0.7"),
-        (([[1.5, -0.5]],), "must not be negative"),
-        (([[0.5, 0.5]], 1.0), "alpha must lie strictly between 0 and 1"),
-        (([[0.5, 0.5]], 0.1, ["a"]), "classes must name the 2 columns"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            oracle_sets(*arguments)
 
 
 def test_clusters_of_another_alpha_look_at_its_own_quantile():

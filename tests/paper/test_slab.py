@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
 
-from trustsets import InputError, evaluate
-from trustsets.metrics import Slab
-from trustsets.metrics.inference import binomial_interval
-from trustsets.metrics.slab import lowest_mean_run
+from trustsets import InputError
+from trustsets.metrics import binomial_interval
+from trustsets_paper.slab import Slab, lowest_mean_run
 
 
 def slow_lowest(row, shortest):
@@ -93,11 +92,11 @@ def test_the_worst_slab_holds_its_mass_and_not_more_than_it_must(mass):
     assert np.sum((along >= found.lower) & (along <= found.upper)) >= shortest
 
 
-def test_the_slab_has_the_interval_of_the_level_asked_for(make_case):
-    sets, outputs = make_case(n=400)
+def test_the_slab_has_the_interval_of_the_level_asked_for():
+    rng = np.random.default_rng(3)
+    features, hits = rng.normal(size=(400, 2)), rng.random(400) < 0.8
     for level in (0.5, 0.95):
-        result = evaluate(sets, outputs, metrics=["slab"], slab=Slab(n_directions=10), level=level)
-        ends = binomial_interval(result.slab.covered, result.slab.count, level)
-        found = [result.slab.coverage.lower, result.slab.coverage.upper]
-        np.testing.assert_array_equal(found, ends)
-        assert 0 < result.slab.covered < result.slab.count
+        found = Slab(n_directions=10).worst(features, hits, alpha=0.1, level=level)
+        ends = binomial_interval(found.covered, found.count, level)
+        np.testing.assert_array_equal([found.coverage.lower, found.coverage.upper], ends)
+        assert 0 < found.covered < found.count
