@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property, lru_cache
-from numbers import Integral
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 from scipy.optimize import brentq
 
 from trustsets._common.arrays import Array, Codes, Floats
@@ -24,22 +23,21 @@ from trustsets._common.house_style import HALF_WIDTH, colour, method_colour, sty
 from trustsets._common.quantiles import check_alpha
 from trustsets._common.validation import check_not_negative, check_open
 from trustsets.errors import InputError
-from trustsets.metrics.plain import PlainData
+from trustsets.metrics import PlainData
 from trustsets.outputs import ModelOutputs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["CoverageLaw", "Plan", "PlanRow", "TestSize", "plan", "samples_for", "size_of_test"]
+__all__ = ["CoverageLaw", "Plan", "PlanRow", "plan", "samples_for", "size_of_test"]
 
 Shares = Mapping[Any, float] | Sequence[float]
 
 SIGNIFICANCE = 0.05
 """How often the test of an evaluation calls a valid predictor's coverage too low, at most."""
-MOST_SAMPLES = 10**15
+MOST_SAMPLES = 10**12
 """Larger numbers of samples are refused. All whole numbers below it are exact as float64."""
 
-_ALL = "all samples"
 # How far shares may exceed 1 together by rounding.
 _ROUNDING = 1e-6
 # All blocks of sizes up to this one are looked at. Beyond it the last that fails is found by
@@ -148,7 +146,7 @@ def plan(
             ends = law.interval(present, probability)
         # A part is tested as it is planned; for all samples, those beyond the plan count too.
         calibrated = enough if share < 1.0 else max(enough, present or 0)
-        tested = test(law, calibrated, gap, probability)
+        tested, misses = test(law, calibrated, gap, probability) or (None, None)
         return PlanRow(
             part=part,
             share=share,
@@ -159,19 +157,20 @@ def plan(
             lower=ends[0],
             upper=ends[1],
             calibrated=calibrated,
-            test=None if tested is None else tested.samples,
-            misses=None if tested is None else tested.misses,
-            test_in_all=None if tested is None else samples_for(tested.samples, share, probability),
+            test=tested,
+            misses=misses,
+            test_in_all=None if tested is None else samples_for(tested, share, probability),
         )
 
     law = CoverageLaw(alpha, functions, penalty)
-    rows = [row(_ALL, 1.0, CoverageLaw(alpha, functions))]
+    rows = [row("all samples", 1.0, CoverageLaw(alpha, functions))]
     rows += [row(name, share, law) for name, share in shares.items()]
     return Plan(alpha, within, probability, gap, functions, penalty, tuple(rows))
 
 
 def _whole(number: Any, name: str) -> int:
-    if not isinstance(number, Integral) or not 1 <= number <= MOST_SAMPLES:
+    whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
+    if not whole or not 1 <= number <= MOST_SAMPLES:
         raise InputError(
             f"{name} must be a whole number from 1 to {MOST_SAMPLES:.0e}; got {number!r:.40}."
         )
@@ -344,10 +343,9 @@ class Plan(PlainData):
         row, gap = self.rows[0], _points(self.gap)
         if row.test is None:
             return (
-                f"No test can show that coverage is {gap} too low: calibrated on "
-                f"{row.calibrated:,} samples, a valid predictor has as low a coverage with "
-                f"probability {_percent(SIGNIFICANCE)} or more. Calibrate on more samples, or look "
-                "for a larger gap."
+                f"No test tells a coverage that is {gap} too low from that of a valid predictor "
+                f"that was calibrated on {row.calibrated:,} samples, which varies as much. "
+                "Calibrate on more samples, or look for a larger gap."
             )
         return (
             f"To see in an evaluation that coverage is {gap} too low, test on {row.test:,} other "
@@ -511,7 +509,7 @@ class CoverageLaw:
             ends = np.searchsorted(sizes, [total * share - around, total * share + around])
             near = slice(max(int(ends[0]) - 1, 0), int(ends[1]) + 1)
             # Probability that the size is in each of the steps of `lowest`.
-            below = np.append(stats.binom.cdf(sizes[near] - 1, total, share), 1.0)
+            below = np.append(1.0 - _binomial_tail(sizes[near], total, share), 1.0)
             return bool(np.diff(below) @ lowest[near] < probability - _SMALLEST_STEP)
 
         return _first_enough(fails, needed, share)
@@ -558,31 +556,23 @@ def _lowest_from(law: CoverageLaw, within: float, needed: int) -> tuple[Codes, F
         sizes = np.arange(start, stop)
         values = law.probability(sizes, within)
         return sizes, np.minimum.accumulate(values[::-1])[::-1]
-    ends = law._misses(np.array([max(start, law.smallest), stop]) + 1)
-    blocks = np.unique(np.linspace(*ends, _GROUP_CELLS).astype(np.int64))
+    first, last = law._misses(np.array([max(start, law.smallest), stop]) + 1).tolist()
+    blocks = np.unique(np.linspace(first, last, _GROUP_CELLS).astype(np.int64))
     lowest = np.minimum.accumulate(law._lowest(blocks, within)[::-1])[::-1]
     # One step late: between two of the blocks values wobble less than they rise over one step.
     return law._first(blocks)[1:] - 1, lowest[:-1]
 
 
-class TestSize(NamedTuple):
-    """Samples of a test, and the number of misses from which on it calls coverage too low."""
-
-    __test__ = False  # no test of pytest
-
-    samples: int
-    misses: int
-
-
 def size_of_test(
     law: CoverageLaw, n: int, gap: float, power: float, significance: float = SIGNIFICANCE
-) -> TestSize | None:
+) -> tuple[int, int] | None:
     """Test samples from which on an evaluation sees that coverage is lower by `gap`.
 
     A valid predictor that was calibrated on n samples misses a Beta-binomial number of the test
     samples. The test calls coverage too low from t misses on, where t is the smallest number that
     a valid predictor reaches with probability `significance` at most. A predictor whose miss rate
-    is alpha + gap reaches it with probability `power` at least, at every larger size too.
+    is alpha + gap reaches it with probability `power` at least, at every larger size too. This is
+    the test of `trustsets.metrics.check_guarantee`.
 
     Parameters
     ----------
@@ -595,14 +585,14 @@ def size_of_test(
 
     Returns
     -------
-    TestSize or None
-        None where no number of test samples is enough, because the coverage of a valid predictor is
-        lower by `gap` with probability `significance` or more.
+    samples, misses : int
+        Number of test samples, and t at that number. None where no number is enough, because the
+        coverage of a valid predictor is lower by `gap` with probability `significance` or more.
 
     Examples
     --------
     >>> size_of_test(CoverageLaw(0.1), n=10_000, gap=0.02, power=0.9)
-    TestSize(samples=2772, misses=305)
+    (2469, 276)
     """
     size = np.array([n + 1])
     most = float(law._ends(law._misses(size), size)[0][0])
@@ -652,7 +642,7 @@ def size_of_test(
         misses += 1
     fewer = misses - 1
     first = fewer >= 1 and missed_at_least(fewer, fewer, a, b) <= significance
-    return TestSize(max(math.floor(largest(fewer)) + 1 if first else 1, misses), misses)
+    return max(math.floor(largest(fewer)) + 1 if first else 1, misses), misses
 
 
 def missed_at_least(misses: float, samples: float, a: float, b: float) -> float:
@@ -693,7 +683,14 @@ def samples_for(wanted: int, share: float, probability: float) -> int:
     if share == 1.0:
         return wanted
     return _first_enough(
-        lambda total: bool(stats.binom.sf(wanted - 1, total, share) < probability), wanted, share
+        lambda total: bool(_binomial_tail(wanted, total, share) < probability), wanted, share
+    )
+
+
+def _binomial_tail(least: Any, total: int, share: float) -> Any:
+    """Probability that so many of all samples, or more, are of a group."""
+    return np.where(
+        least <= total, special.betainc(least, np.maximum(total - least + 1.0, 1.0), share), 0.0
     )
 
 
