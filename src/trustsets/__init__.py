@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         Polynomial,
         PrincipalComponents,
     )
-    from trustsets.classifier import SetScorer, TrustSetClassifier
+    from trustsets.sklearn import SetScorer, TrustSetClassifier
     from trustsets.errors import (
         InputError,
         NotCalibratedError,
@@ -81,7 +81,7 @@ _HOME = {
     "PrincipalComponents": "basis",
     "RAPS": "scores",
     "SAPS": "scores",
-    "SetScorer": "classifier",
+    "SetScorer": "sklearn",
     "Softmax": "scores",
     "StandardConformal": "predictors",
     "Status": "status",
@@ -90,7 +90,7 @@ _HOME = {
     "TopK": "scores",
     "Trust": "statistics",
     "TrustScore": "trust",
-    "TrustSetClassifier": "classifier",
+    "TrustSetClassifier": "sklearn",
     "TrustSetsError": "errors",
     "TrustSetsWarning": "errors",
     "audit": "auditing",
