@@ -8,8 +8,8 @@ from trustsets import (
     InputError,
     ModelOutputs,
     Monitor,
+    StandardConformal,
     TrustScore,
-    oracle_sets,
 )
 
 
@@ -22,7 +22,9 @@ def test_minus_one_is_no_label(classes, dtype):
         bad = np.array(["a", -1, "b", "c"], dtype=object)
     with pytest.raises(InputError, match=r"labels must be among the 3 classes; row 1 holds .*-1"):
         ModelOutputs(logits=np.zeros((4, 3)), labels=bad, classes=classes)
-    sets = oracle_sets(np.full((4, 3), 1 / 3), 0.1, classes=classes)
+    calibration = ModelOutputs(logits=np.eye(3), labels=classes, classes=classes)
+    new = ModelOutputs(logits=np.zeros((4, 3)), classes=classes)
+    sets = StandardConformal().calibrate(calibration).predict_set(new)
     with pytest.raises(InputError, match=r"labels must be among the 3 classes; row 1 holds .*-1"):
         sets.covers(bad)
 

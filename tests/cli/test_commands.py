@@ -43,7 +43,6 @@ def test_calibrate_is_the_library(folder):
         ("--paper --degree 3 --train train.npz", "degree=3"),
         ("--basis components --components 2 --randomized", "'randomized': True"),
         ("--train train.npz --neighbour 2 --own-mass random", "own_mass='random'"),
-        ("--method plugin --statistic margin", "PluginConformal"),
         ("--method clustered --tuning-fraction 0.4", "ClusteredConformal"),
         ("--paper --train train.npz --allow-empty", "'temperature': 'tuning'"),
         ("--method bins --paper --train train.npz", "'paper_rules': True"),

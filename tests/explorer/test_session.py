@@ -27,7 +27,6 @@ SETTINGS = [
     Setting(method="bins", statistics=("margin",)),
     Setting(method="groups", groups=("site",), scale="raw"),
     Setting(method="class"),
-    Setting(method="plugin"),
     Setting(method="clustered", scale="raw"),
 ]
 

@@ -6,9 +6,7 @@ from trustsets import (
     APS,
     RAPS,
     SAPS,
-    Atypicality,
     Bins,
-    ClassBias,
     ClusteredConformal,
     ConditionalConformal,
     Confidence,
@@ -16,17 +14,11 @@ from trustsets import (
     Groups,
     Intercept,
     MondrianConformal,
-    PluginConformal,
     Polynomial,
     PrincipalComponents,
     Softmax,
     StandardConformal,
     TrustScore,
-)
-from trustsets.predictors import (
-    InterpolatedConformal,
-    RankCalibratedConformal,
-    atypicality_groups,
 )
 
 TRAINING = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
@@ -50,13 +42,7 @@ PREDICTORS = {
         trust=TrustScore().fit(np.random.default_rng(0).normal(size=(60, 3)), list("abcde") * 12),
     ),
     "default": ConditionalConformal,
-    "plug-in": lambda: PluginConformal(
-        basis=Polynomial(degree=2, of=(Confidence(transform="rank"),))
-    ),
     "clusters": lambda: ClusteredConformal(
         APS(own_mass="random"), n_clusters=2, tuning_fraction=0.4, random_state=4
     ),
-    "ranks": lambda: RankCalibratedConformal(APS(own_mass="random"), temperature="tuning"),
-    "interpolated": lambda: InterpolatedConformal(0.3, class_bias=ClassBias(prevalence=0.5)),
-    "atypicality": lambda: atypicality_groups(Atypicality.from_training(*TRAINING), groups=2),
 }

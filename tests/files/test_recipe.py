@@ -16,7 +16,7 @@ def score(**words):
 @pytest.mark.parametrize("method", METHODS)
 def test_naming_the_default_score_changes_nothing(method):
     default = score(method=method)
-    assert default == APS(scale="tail" if method in ("conditional", "plugin") else "raw")
+    assert default == APS(scale="tail" if method == "conditional" else "raw")
     assert score(method=method, score="aps") == default
     assert score(method=method, own_mass="exclude") == default
     assert score(method=method, scale=default.scale) == default

@@ -19,7 +19,6 @@ from trustsets import (
     InputError,
     ModelOutputs,
     MondrianConformal,
-    PluginConformal,
     Polynomial,
     PrincipalComponents,
     Softmax,
@@ -54,7 +53,6 @@ PREDICTORS = {
         randomized=True,
     ),
     "components": ConditionalConformal(basis=PrincipalComponents(2)),
-    "plug-in": PluginConformal(basis=Polynomial(1), trust=TRUST),
     "clusters": ClusteredConformal(n_clusters=2, tuning_fraction=0.4),
 }
 

@@ -23,7 +23,6 @@ from trustsets import (
     TrustSetsWarning,
     load,
 )
-from trustsets.predictors import RankCalibratedConformal
 from trustsets.predictors.covariate_weights import (
     CovariateWeights,
     WeightModel,
@@ -349,8 +348,8 @@ def test_wrong_input_is_refused():
     refuse("needs features", outputs._replaced(features=None), of="features")
     refuse("must not depend on the label", of=Classes())
     refuse("one row per sample", of=lambda outputs: np.zeros((3, 1)))
-    for other in (RankCalibratedConformal(), ConditionalConformal(basis=RANKS, randomized=True)):
-        refuse("adapt needs", own=other.calibrate(outputs))
+    other = ConditionalConformal(basis=RANKS, randomized=True)
+    refuse("adapt needs", own=other.calibrate(outputs))
 
 
 def test_weights_of_new_samples_are_in_units_of_those_of_calibration():

@@ -25,7 +25,6 @@ from trustsets import (
     TrustScore,
     load,
 )
-from trustsets.predictors import InterpolatedConformal
 from trustsets.predictors.explain import unchanged_range
 
 LINE = Intercept() + Polynomial(1, (Confidence(),))
@@ -235,10 +234,9 @@ def test_what_cannot_be_explained_is_refused():
         standard.explain(sample, label="x")
     with pytest.raises(InputError, match="alpha must lie strictly between"):
         standard.certificate(sample, alpha=1.5)
-    for other in (InterpolatedConformal(0.5), MondrianConformal.paper(by=Groups("site"))):
-        other.temperature = None
-        with pytest.raises(InputError, match="has no explanation of its thresholds"):
-            other.calibrate(calibration, tuning=calibration).explain(sample)
+    other = MondrianConformal.paper(by=Groups("site"), temperature=None)
+    with pytest.raises(InputError, match="has no explanation of its thresholds"):
+        other.calibrate(calibration, tuning=calibration).explain(sample)
 
 
 def test_trust_that_calibration_lacked_is_left_out():

@@ -7,7 +7,6 @@ import pytest
 
 from trustsets import (
     APS,
-    Atypicality,
     Bins,
     ClusteredConformal,
     ConditionalConformal,
@@ -16,17 +15,12 @@ from trustsets import (
     Intercept,
     ModelOutputs,
     MondrianConformal,
-    PluginConformal,
     Polynomial,
     Softmax,
     StandardConformal,
     Status,
 )
-from trustsets.predictors import atypicality_groups
 
-ATYPICALITY = Atypicality.from_training(
-    np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
-)
 CURVE = Polynomial(2, (Confidence(),))
 PREDICTORS = {
     "standard": lambda: StandardConformal(),
@@ -37,7 +31,6 @@ PREDICTORS = {
     "naive, as in the paper": lambda: MondrianConformal(
         Bins((Confidence(),), (3,), ("uniform",)), paper_rules=True, tuning_fraction=0.3
     ),
-    "atypicality": lambda: atypicality_groups(ATYPICALITY, groups=2),
     "clusters": lambda: ClusteredConformal(Softmax(), 2, tuning_fraction=0.4),
     "clusters, auto": lambda: ClusteredConformal(),
     "conditional": lambda: ConditionalConformal(),
@@ -48,7 +41,6 @@ PREDICTORS = {
     "conditional, randomised": lambda: ConditionalConformal(
         APS(own_mass="random"), CURVE, randomized=True
     ),
-    "plug-in": lambda: PluginConformal(basis=CURVE + Groups("site")),
 }
 
 
@@ -62,7 +54,6 @@ def with_sites(make_outputs, n, sites, **words):
         MondrianConformal(Groups()),
         ConditionalConformal(basis=Groups()),
         ConditionalConformal(basis=Intercept() + Groups()),
-        PluginConformal(basis=Intercept() + Groups()),
     ],
     ids=repr,
 )

@@ -11,7 +11,6 @@ from trustsets import (
     Groups,
     Intercept,
     MondrianConformal,
-    PluginConformal,
     Polynomial,
     PrincipalComponents,
     TrustSetsWarning,
@@ -33,7 +32,7 @@ FIXED = {
     "a sum": Intercept() + Groups() + Polynomial(1, (Confidence(),)),
     "edges by hand": Bins((Confidence(),), edges=((0.5, 0.7),)),
 }
-METHODS = (ConditionalConformal, PluginConformal)
+METHODS = (ConditionalConformal,)
 
 
 def learned(predictor):

@@ -22,7 +22,6 @@ from trustsets import (
     StandardConformal,
     load,
 )
-from trustsets.predictors import InterpolatedConformal, RankCalibratedConformal
 from trustsets.predictors.base import Predictor
 from trustsets.predictors.making_sets import sets_of
 
@@ -42,8 +41,6 @@ PREDICTORS = [
     lambda: ConditionalConformal(basis=Groups("site")),
     lambda: ConditionalConformal(basis=LINE, randomized=True, allow_empty=True),
     lambda: ConditionalConformal(basis=LINE + Classes(penalty=2.0)),
-    lambda: InterpolatedConformal(0.5),
-    lambda: RankCalibratedConformal(),
 ]
 
 

@@ -6,9 +6,7 @@ import sys
 import numpy as np
 
 from trustsets import (
-    APS,
     RAPS,
-    Atypicality,
     Bins,
     ClassFrequency,
     ClusteredConformal,
@@ -19,7 +17,6 @@ from trustsets import (
     Intercept,
     Margin,
     MondrianConformal,
-    PluginConformal,
     Polynomial,
     PrincipalComponents,
     Softmax,
@@ -27,7 +24,6 @@ from trustsets import (
     TrustScore,
 )
 from trustsets._common import storage
-from trustsets.predictors import atypicality_groups
 
 TRAINING = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 5
 TRUST = TrustScore().fit(*TRAINING)
@@ -44,9 +40,7 @@ PREDICTORS = (
         + Groups("site", penalty=5.0)
         + Intercept()
     ),
-    PluginConformal(APS(own_mass="random"), Polynomial(2), TRUST),
     ClusteredConformal(n_clusters=2, tuning_fraction=0.4),
-    atypicality_groups(Atypicality.from_training(*TRAINING), groups=2),
 )
 FRESH = """
 import os, sys

@@ -6,7 +6,6 @@ from trustsets import (
     APS,
     RAPS,
     SAPS,
-    Atypicality,
     Bins,
     ClusteredConformal,
     ConditionalConformal,
@@ -17,7 +16,6 @@ from trustsets import (
     ModelOutputs,
     MondrianConformal,
     NotCalibratedError,
-    PluginConformal,
     Polynomial,
     Softmax,
     StandardConformal,
@@ -25,17 +23,9 @@ from trustsets import (
     TemperatureScaling,
     TrustSetsWarning,
 )
-from trustsets.predictors import (
-    InterpolatedConformal,
-    RankCalibratedConformal,
-    atypicality_groups,
-)
 
 CONFIDENCE_BINS = Bins(of=(Confidence(),), edges=((0.4, 0.6),))
 CONFIDENCE_CURVE = Polynomial(degree=2, of=(Confidence(),))
-ATYPICALITY = Atypicality.from_training(
-    np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
-)
 PREDICTORS = {
     "standard": StandardConformal(),
     "standard, randomised": StandardConformal(APS(own_mass="random")),
@@ -49,13 +39,8 @@ PREDICTORS = {
     "conditional, randomised": ConditionalConformal(
         score=APS(own_mass="random"), basis=CONFIDENCE_CURVE + Groups("site"), randomized=True
     ),
-    "plug-in": PluginConformal(basis=Polynomial(degree=2, of=(Confidence(),))),
-    "plug-in, groups": PluginConformal(APS(own_mass="random"), Groups("site")),
     "clusters": ClusteredConformal(APS(own_mass="random"), n_clusters=2, tuning_fraction=0.4),
     "clusters, auto": ClusteredConformal(),
-    "atypicality": atypicality_groups(ATYPICALITY, groups=2, score=Softmax()),
-    "ranks": RankCalibratedConformal(APS(own_mass="random")),
-    "interpolated": InterpolatedConformal(0.4, score=Softmax(), class_bias="tuning"),
 }
 
 

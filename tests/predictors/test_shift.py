@@ -23,7 +23,6 @@ from trustsets import (
     load,
 )
 from trustsets._common.quantiles import conformal_quantile
-from trustsets.predictors import RankCalibratedConformal
 from trustsets.predictors.shares import ClassShares, estimate_shares
 from trustsets.predictors.weighted import weighted_quantiles
 
@@ -263,7 +262,6 @@ def test_wrong_input_is_refused(tmp_path):
     with pytest.raises(InputError, match="classes"):
         predictor.adapt(ModelOutputs(logits=np.zeros((5, 2))))
     for other in (
-        RankCalibratedConformal(),
         ConditionalConformal(basis=RANKS, randomized=True),
         MondrianConformal.paper(by=Groups("site"), temperature=1.0),
     ):

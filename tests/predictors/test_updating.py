@@ -25,7 +25,6 @@ from trustsets import (
 )
 from trustsets.engine import fit_quantiles
 from trustsets.engine.refit import MOST_DRIFT, EarlierFit
-from trustsets.predictors import InterpolatedConformal, RankCalibratedConformal
 from trustsets.predictors.updating import equal_ranges
 
 LINE = Intercept() + Polynomial(1, (Confidence(),))
@@ -43,8 +42,6 @@ FAST = {
     "randomized": lambda: ConditionalConformal(basis=RANKS, randomized=True, allow_empty=True),
     "label": lambda: ConditionalConformal(basis=RANKS + Classes(penalty=2.0)),
     "components": lambda: ConditionalConformal(basis=PrincipalComponents(2)),
-    "interpolated": lambda: InterpolatedConformal(0.5),
-    "ranked": lambda: RankCalibratedConformal(),
 }
 # Few samples, so that groups are small, are empty for a while, and come back.
 ignored = pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")

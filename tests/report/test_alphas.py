@@ -23,9 +23,6 @@ from trustsets import (
 )
 from trustsets.predictors import (
     ClusteredConformal,
-    InterpolatedConformal,
-    PluginConformal,
-    RankCalibratedConformal,
 )
 from trustsets.report.alphas import describe_p, p_and_confidence, page_alphas
 from trustsets.report.samples import MOST_CLASSES
@@ -178,9 +175,6 @@ def predictors():
         MondrianConformal(score=score, by=Bins(), trust=trust),
         MondrianConformal.paper(score=score, trust=trust, allow_empty=False),
         ClusteredConformal(score=score),
-        RankCalibratedConformal(score=score),
-        InterpolatedConformal(score=score),
-        PluginConformal(score=score, trust=trust),
         ConditionalConformal(score=score, basis=Polynomial(degree=1), trust=trust),
     ]
 

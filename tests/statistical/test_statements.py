@@ -16,13 +16,13 @@ from trustsets import (
     Custom,
     Intercept,
     ModelOutputs,
-    PluginConformal,
     Polynomial,
     Softmax,
     StandardConformal,
     TrustSetClassifier,
     TrustSetsWarning,
 )
+from trustsets_paper.baselines import PluginConformal
 
 pytestmark = pytest.mark.statistical
 
@@ -137,7 +137,8 @@ def test_plug_in_coverage_falls_short_by_the_number_that_is_stated(alpha):
     short = []
     for seed in range(repeats):
         rng = np.random.default_rng(seed)
-        predictor = PluginConformal(Softmax(), basis, allow_empty=True).calibrate(draw(rng, n))
+        predictor = PluginConformal(score=Softmax(), basis=basis, allow_empty=True)
+        predictor.calibrate(draw(rng, n))
         test = draw(rng, 1500)
         covered = predictor.predict_set(test, alpha=alpha).covers(test.labels)
         short.append(1.0 - alpha - covered.mean())
