@@ -1,7 +1,7 @@
 """Make the outputs of a deep network that ship with the package, for `trustsets demo`.
 
-Reads `cifar100_train.npz`, `cifar100_pool.npz` and `cifar100_names.npz` from the benchmark folder and
-writes `src/trustsets/demo/data/cifar100.npz`. The README beside it says what is in the file.
+Reads `cifar100_train.npz`, `cifar100_pool.npz` and `cifar100_names.npz` from the benchmark folder
+and writes `src/trustsets/demo/data/cifar100.npz`. The README beside it says what is in the file.
 
     python studies/demo_data.py --bench DIR
 """
@@ -54,7 +54,8 @@ def main() -> None:
 
 def _normalised(features: np.ndarray) -> np.ndarray:
     rows: np.ndarray = features.astype(np.float64)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows
 
 
 if __name__ == "__main__":

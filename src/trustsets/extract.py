@@ -455,7 +455,9 @@ class _Folder:
     def __init__(self, folder: Path, setting: dict[str, Any]) -> None:
         self._folder, self._path = folder, folder / "extraction.json"
         self._inputs = hashlib.sha256()
-        self._record: dict[str, Any] = {"setting": setting, "batches": 0, "rows": 0, "inputs": ""}
+        # Digests of the inputs: of the first batch, and of all batches so far.
+        self._record: dict[str, Any] = {"setting": setting, "batches": 0, "rows": 0}
+        self._record |= {"first": "", "inputs": ""}
         if self._path.exists():
             try:
                 record = json.loads(self._path.read_text(encoding="utf-8"))
@@ -471,8 +473,10 @@ class _Folder:
     def has(self, number: int, inputs: Any, labels: Array | None) -> bool:
         """Whether the outputs of a batch are stored, and need not be compared with new ones."""
         _digest(inputs if labels is None else (inputs, labels), self._inputs)
-        if number == self._stored - 1 and self._inputs.hexdigest() != self._record["inputs"]:
-            raise self._refuse("its loader gave other inputs or labels, or in another order")
+        for place, stored in ((0, "first"), (self._stored - 1, "inputs")):
+            if self._stored and number == place:
+                if self._inputs.hexdigest() != self._record[stored]:
+                    raise self._refuse("its loader gave other inputs or labels")
         # The first batch runs again: of a function, only its outputs tell that it has changed.
         return 0 < number < self._stored
 
@@ -490,6 +494,7 @@ class _Folder:
         self._record["batches"] += 1
         self._record["rows"] += len(block["logits"])
         self._record["inputs"] = self._inputs.hexdigest()
+        self._record["first"] = self._record["first"] or self._record["inputs"]
         temporary = self._path.with_suffix(".tmp")
         temporary.write_text(json.dumps(self._record), encoding="utf-8")
         temporary.replace(self._path)
