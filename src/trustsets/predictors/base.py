@@ -132,6 +132,11 @@ class Predictor(SetPredictor):
         return certify(self, sample, alpha, label, trust)
 
     @property
+    def n_calibration_(self) -> int:
+        """Number of calibration samples behind the thresholds, tuning samples not counted."""
+        return self._state().n
+
+    @property
     def calibration_rows_(self) -> NDArray[np.int64]:
         """Rows of the samples whose scores were kept, among those given to `calibrate`."""
         return self._kept_task().calibration.rows

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from trustsets._common.arrays import Codes, Floats
 from trustsets._common.quantiles import conformal_rank
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
-from trustsets.basis import Bins, FittedPartition, Groups, Partition
+from trustsets.basis import Bins, FittedGroups, FittedPartition, Groups, Partition
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors.base import Predictor
@@ -276,6 +276,20 @@ class MondrianConformal(Predictor):
         statuses = np.broadcast_to(table.status, (len(codes), *table.status.shape)).copy()
         statuses[samples, codes] = status
         return SampleThresholds(own, statuses.max(axis=1))
+
+    @property
+    def cell_counts_(self) -> dict[str, int]:
+        """Calibration samples of each class, group or cell, by name.
+
+        Groups of several columns are joined by a comma, cells of a grid are numbered.
+        """
+        state, learned = self._state(), self._state().learned
+        names = [str(name) for name in state.classes.tolist()]
+        if isinstance(learned.partition, FittedGroups):
+            names = [", ".join(group) for group in learned.partition.combinations]
+        elif learned.partition is not None:
+            names = [str(cell) for cell in range(learned.partition.n_cells)]
+        return dict(zip(names, np.diff(learned.start).tolist(), strict=True))
 
     def _guarantee(self, state: Calibrated) -> str:
         if self.paper_rules:

@@ -171,7 +171,7 @@ class SetPredictor(Estimator, ABC):
         given, others = _observe(outputs, tuning, self.trust if trust is None else trust)
         calibration, tuning_part = tuning_split(given, others, fraction, seed, tuned)
         reused = tuning_part is calibration
-        if alphas is not None and calibration is not outputs:
+        if alphas is not None and calibration is not given:
             alphas = alphas[outputs.split_indices(fraction, seed)[1]]
         n, n_tuning = len(calibration), 0 if reused else len(tuning_part)
         scoring = self._scoring(method, tuning_part, seed)
