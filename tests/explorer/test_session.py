@@ -43,7 +43,9 @@ def test_numbers_equal_those_of_evaluate(data, session, setting, monkeypatch):
     state = state_of(setting)
     calibration, test = data.outputs.split(0.5, seed=3)
     predictor = setting.build(data.trust).calibrate(calibration)
-    wanted = evaluate(predictor.predict_set(test, 0.12), test, data.trust, metrics=TABLES)
+    wanted = evaluate(
+        predictor.predict_set(test, 0.12), test.with_trust(data.trust), metrics=TABLES
+    )
     found = session.evaluation(state, 0)
     assert found.to_dict() | {"correlation": None} == wanted.to_dict() | {"correlation": None}
     shown = answers.answer(session, state)

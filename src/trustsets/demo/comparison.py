@@ -17,7 +17,7 @@ from trustsets._common.arrays import Floats
 from trustsets.basis import Bins
 from trustsets.demo.results import MethodResult, TaskResult
 from trustsets.demo.task import DemoTask, is_right
-from trustsets.metrics import Balls, Evaluation, FrequencyBins, conditional_coverage, evaluate
+from trustsets.metrics import Evaluation, FrequencyBins, conditional_coverage, evaluate
 from trustsets.metrics.inference import share_estimate
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import ConditionalConformal, MondrianConformal, StandardConformal
@@ -117,17 +117,14 @@ class _Case:
 
 
 def _evaluate(case: _Case, sets: Mapping[str, PredictionSets]) -> dict[str, Evaluation]:
-    """Every metric of each method; the balls are drawn once for all."""
-    balls = Balls().around(np.asarray(case.test.features))
+    """Every metric of each method."""
     codes = case.calibration.require_labels("class frequency")
     frequency = FrequencyBins(np.bincount(codes, minlength=case.test.n_classes))
     return {
         name: evaluate(
             item,
-            case.test,
-            case.trust,
+            case.test.with_trust(case.trust),
             bins={"conf_trust": _GRID, "conf_frequency": frequency},
-            balls=balls,
             label_probabilities=case.truth,
         )
         for name, item in sets.items()
