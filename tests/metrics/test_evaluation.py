@@ -161,14 +161,13 @@ def test_known_probabilities_give_true_conditional_coverage(make_case):
 
 def test_bins_can_be_replaced_and_added(make_case, trust):
     sets, outputs = make_case()
+    outputs = outputs.with_trust(trust)
     bins = {
         "conf_trust": Bins(nested=False),
         "conf_rank": RankBins(edges=(0, 1, 2, 6)),
         "sex x site": Groups("sex", "site"),
     }
-    tables = evaluate(
-        sets, outputs.with_trust(trust), metrics=["conf_trust", "conf_rank"], bins=bins
-    ).tables
+    tables = evaluate(sets, outputs, metrics=["conf_trust", "conf_rank"], bins=bins).tables
     assert tables["conf_rank"].shape == (10, 3)
     assert tables["sex x site"].count.size == 6
     nested = evaluate(sets, outputs, metrics=["conf_trust"]).tables["conf_trust"]

@@ -5,6 +5,7 @@ metric and `NUMBERS` says how their numbers are shown. `check_guarantee` tests w
 agrees with the test samples.
 """
 
+from trustsets._common.plain import PlainData, from_plain, to_plain
 from trustsets.metrics.balls import BallCurve, Balls, Neighbourhoods
 from trustsets.metrics.binning import (
     WHOLE_AXES,
@@ -77,6 +78,7 @@ __all__ = [
     "GuaranteeCheck",
     "Metric",
     "Neighbourhoods",
+    "PlainData",
     "RankBins",
     "Slab",
     "SlabCoverage",
@@ -90,6 +92,7 @@ __all__ = [
     "escape_latex",
     "evaluate",
     "expected_gap",
+    "from_plain",
     "holm",
     "label_ranks",
     "latex_table",
@@ -106,6 +109,7 @@ __all__ = [
     "summarise_sizes",
     "table_title",
     "title",
+    "to_plain",
     "under_coverage",
     "under_covered_bins",
 ]
