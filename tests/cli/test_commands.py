@@ -121,8 +121,8 @@ def test_evaluate_is_the_library(run, folder):
     trust = TrustScore().fit(train["features"], train["classes"][train["labels"]])
     predictor = trustsets.load("standard.trustsets")
     sets = predictor.predict_set(outputs)
-    bins = {"conf_frequency": FrequencyBins(predictor.state_.class_facts.counts)}
-    truth = json.loads(trustsets.evaluate(sets, outputs, trust, bins=bins).to_json())
+    bins = {"conf_frequency": FrequencyBins(predictor.class_counts_)}
+    truth = json.loads(trustsets.evaluate(sets, outputs.with_trust(trust), bins=bins).to_json())
     assert truth["tables"]["conf_frequency"]["axes"][1] == "Class frequency in calibration (%)"
     assert found["standard"] == found["a"] == found["b"] == truth
     header, *rows = done.out.splitlines()

@@ -195,7 +195,7 @@ class ComparisonOptions:
         option(
             "NAME",
             "Measure only this (conf_trust, conf_rank, conf_frequency, class, groups, "
-            "size_strata, trust_rank, balls, slab); may be given again. Default: all.",
+            "size_strata, trust_rank); may be given again. Default: all.",
         ),
     ] = None
     below: Annotated[
