@@ -29,14 +29,12 @@ from trustsets import (
     ConditionalConformal,
     Groups,
     InputError,
-    ModelOutputs,
     MondrianConformal,
     Polynomial,
     PredictionSets,
     PrincipalComponents,
     Softmax,
     StandardConformal,
-    Status,
     TemperatureScaling,
     TrustScore,
     TrustSetsWarning,
@@ -705,9 +703,14 @@ class Experiment:
         }
 
         def make() -> dict[str, Any]:
-            sets = _sets_with(covered, sizes, split.test, self.options.alpha)
             evaluation = evaluate(
-                sets, split.test, metrics=metrics, bins=bins, n_bootstrap=_BOOTSTRAP
+                covered,
+                split.test,
+                alpha=self.options.alpha,
+                sizes=sizes,
+                metrics=metrics,
+                bins=bins,
+                n_bootstrap=_BOOTSTRAP,
             )
             result = {"evaluation": evaluation.to_json()}
             if balls is None:
@@ -733,23 +736,3 @@ class Experiment:
             return None
         with self.cache.timed("radii of the balls"):
             return Balls(self.options.balls, radii=Balls().typical_radii(features))
-
-
-def _sets_with(covered: Bools, sizes: Ints, test: ModelOutputs, alpha: float) -> PredictionSets:
-    """Sets with these outcomes; no metric depends on anything else of a set.
-
-    Masks of all cells would fill a disk, so that outcomes alone are stored.
-    """
-    n, width = len(test), test.n_classes
-    codes = np.asarray(test.codes, dtype=np.int32)
-    # Classes in cyclic order after the label, the label itself last.
-    after = (np.arange(width, dtype=np.int32) - codes[:, None] - 1) % width
-    mask = after < (sizes - covered)[:, None]
-    mask[np.arange(n), codes] = covered
-    return PredictionSets(
-        mask=mask,
-        thresholds=np.zeros(n),
-        status=np.full(n, Status.EXACT, dtype=np.int8),
-        alpha=alpha,
-        classes=test.classes,
-    )
