@@ -43,22 +43,19 @@ if TYPE_CHECKING:
         ClusteredConformal,
         ConditionalConformal,
         MondrianConformal,
-        PluginConformal,
         StandardConformal,
         load,
-        oracle_sets,
     )
     from trustsets.recalibration import ClassBias, TemperatureScaling
     from trustsets.report import write_report
     from trustsets.scores import APS, RAPS, SAPS, MarginScore, Softmax, TopK
     from trustsets.sets import PredictionSets
-    from trustsets.statistics import Atypicality, ClassFrequency, Confidence, Entropy, Margin, Trust
+    from trustsets.statistics import ClassFrequency, Confidence, Entropy, Margin, Trust
     from trustsets.status import Status
     from trustsets.trust import TrustScore
 
 _HOME = {
     "APS": "scores",
-    "Atypicality": "statistics",
     "Bins": "basis",
     "ClassBias": "recalibration",
     "ClassClusters": "basis",
@@ -79,7 +76,6 @@ _HOME = {
     "MondrianConformal": "predictors",
     "Monitor": "monitor",
     "NotCalibratedError": "errors",
-    "PluginConformal": "predictors",
     "Polynomial": "basis",
     "PredictionSets": "sets",
     "PrincipalComponents": "basis",
@@ -102,7 +98,6 @@ _HOME = {
     "evaluate": "metrics",
     "explore": "explorer",
     "load": "predictors",
-    "oracle_sets": "predictors",
     "plan": "planning",
     "write_report": "report",
 }
@@ -111,7 +106,6 @@ __all__ = [
     "APS",
     "RAPS",
     "SAPS",
-    "Atypicality",
     "Bins",
     "ClassBias",
     "ClassClusters",
@@ -132,7 +126,6 @@ __all__ = [
     "MondrianConformal",
     "Monitor",
     "NotCalibratedError",
-    "PluginConformal",
     "Polynomial",
     "PredictionSets",
     "PrincipalComponents",
@@ -154,7 +147,6 @@ __all__ = [
     "evaluate",
     "explore",
     "load",
-    "oracle_sets",
     "plan",
     "write_report",
 ]

@@ -315,7 +315,7 @@ def explain(
     if sets.thresholds.ndim == 1:
         # With randomised weights, sets subtract a draw that breaks ties.
         threshold, status = float(sets.thresholds[0]), Status(int(sets.status[0]))
-        top = None if predictor.allow_empty else int(scores.argmin())
+        top = None if predictor.allow_empty or sets.predicted is None else int(sets.predicted[0])
         interval = _same_outcome(scores, threshold, top, code)
     else:
         assert code is not None

@@ -42,6 +42,8 @@ class PredictionSets:
     scores : array of shape (m, K), optional
         Nonconformity scores: the classes of a set are listed by them, the most likely one first.
         Without scores they are listed in the order of the columns.
+    predicted : int array of shape (m,), optional
+        Column of the most likely class, which comes first among equal scores.
     flavour : str, optional
         Package that the outputs came in as a frame, and `to_frame` gives one of.
 
@@ -68,10 +70,11 @@ class PredictionSets:
     alpha: float | tuple[float, ...] | NDArray[np.float64]
     classes: Array
     scores: NDArray[np.float64] | None = None
+    predicted: NDArray[np.int64] | None = None
     flavour: Flavour | None = None
 
     def __post_init__(self) -> None:
-        for name in ("mask", "thresholds", "status", "scores", "alpha"):
+        for name in ("mask", "thresholds", "status", "scores", "predicted", "alpha"):
             if isinstance(getattr(self, name), np.ndarray):
                 object.__setattr__(self, name, read_only(getattr(self, name)))
 
@@ -83,6 +86,7 @@ class PredictionSets:
         alpha: float | tuple[float, ...],
         *,
         classes: Array | None = None,
+        predicted: NDArray[np.int64] | None = None,
         allow_empty: bool = False,
         flavour: Flavour | None = None,
     ) -> Self:
@@ -98,12 +102,16 @@ class PredictionSets:
         alpha : float or tuple of A floats
         classes : array of shape (K,), optional
             Names; default ``0..K-1``.
+        predicted : int array of shape (m,), optional
+            Column of the most likely class; default that of the lowest score.
         allow_empty : bool
-            False keeps the class of lowest score in a set that would be empty.
+            False keeps the most likely class in a set that would be empty.
         flavour : str, optional
             See `PredictionSets`.
         """
         values, status = thresholds.values, thresholds.status
+        if predicted is None:
+            predicted = scores.argmin(axis=1)
         if values.ndim == 1:
             values, status = values[:, None], status[:, None]
         mask = np.empty((*scores.shape, values.shape[-1]), dtype=bool)
@@ -114,14 +122,14 @@ class PredictionSets:
             # If the set of any alpha is empty, all alphas get the class: sets stay nested even
             # where the set of a smaller alpha holds other classes.
             empty = np.flatnonzero(~np.all(mask.any(axis=1), axis=1))
-            mask[empty, scores[empty].argmin(axis=1)] = True
+            mask[empty, predicted[empty]] = True
         # A full set always says why it is full.
         bounded = mask.all(axis=1) & np.isin(status, _FINITE)
         status = np.where(bounded, np.int8(Status.ABOVE_ALL_SCORES), status)
         if isinstance(alpha, float):
             mask, values, status = mask[..., 0], values[..., 0], status[..., 0]
         names = np.arange(scores.shape[1]) if classes is None else classes
-        return cls(mask, values, status, alpha, names, scores, flavour)
+        return cls(mask, values, status, alpha, names, scores, predicted, flavour)
 
     def __len__(self) -> int:
         return int(self.mask.shape[0])
@@ -151,8 +159,8 @@ class PredictionSets:
         """
         if isinstance(index, int | np.integer):
             ranked = np.arange(self.classes.size)
-            if self.scores is not None:
-                ranked = np.argsort(self.scores[index], kind="stable")
+            if self.scores is not None and self.predicted is not None:
+                ranked = np.lexsort((ranked != self.predicted[index], self.scores[index]))
             members = self.mask[index][ranked]
             if self.is_single:
                 return self.classes[ranked[members]]
@@ -165,6 +173,7 @@ class PredictionSets:
             status=self.status[index],
             alpha=alpha,
             scores=None if self.scores is None else self.scores[index],
+            predicted=None if self.predicted is None else self.predicted[index],
         )
 
     @property

@@ -472,7 +472,8 @@ class Predictor(Estimator, ABC):
         if not self.allow_empty:
             # As in `predict_set`: if the smallest set is empty, all sets get the class.
             empty = np.flatnonzero(~(counts == len(grid)).any(axis=1))
-            counts[empty, scores[empty].argmin(axis=1)] = len(grid)
+            top = self._state().recalibrated(outputs).predicted_codes
+            counts[empty, top[empty]] = len(grid)
         return np.append(grid, 1.0)[counts]
 
     def predict_confidence(self, outputs: ModelOutputs, alphas: Any = None) -> PointPredictions:
@@ -882,6 +883,7 @@ class Predictor(Estimator, ABC):
             thresholds,
             alpha,
             classes=self.classes_,
+            predicted=self._state().recalibrated(outputs).predicted_codes,
             allow_empty=self.allow_empty,
             flavour=outputs.flavour,
         )
