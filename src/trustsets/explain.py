@@ -152,7 +152,6 @@ class Explanation:
         """Why the outcome is as it is, as clauses; the most important first."""
         return tuple(_reasons(self))
 
-    @property
     def summary(self) -> str:
         """The explanation in words."""
         because = "; ".join(self.reasons)
@@ -174,6 +173,9 @@ class Explanation:
             )
         return "\n".join(lines)
 
+    def __str__(self) -> str:
+        return self.summary()
+
     @property
     def _outcome(self) -> str:
         if self.label is not None:
@@ -187,7 +189,7 @@ class Explanation:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; None stands for infinite numbers."""
         words = {"status": self.status.name.lower(), "reasons": self.reasons}
-        out = asdict(self) | words | {"summary": self.summary}
+        out = asdict(self) | words | {"summary": self.summary()}
         plain: dict[str, Any] = _plain(out)
         return plain
 
@@ -199,49 +201,60 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
 
 
-def _reasons(own: Explanation) -> Iterator[str]:
-    size, large = len(own.classes), len(own.classes) > 1
-    if own.label is not None:
-        side = "at most" if (own.label_score or 0.0) <= own.threshold else "above"
-        yield f"its score of {own.label_score:.4g} is {side} its threshold of {own.threshold:.4g}"
-    if own.status is not Status.EXACT or not own.samples:
-        yield own.status.sentence.removesuffix(", so the set is full")
-    if own.fit == "lower":
+def _reasons(explanation: Explanation) -> Iterator[str]:
+    size, large = len(explanation.classes), len(explanation.classes) > 1
+    if explanation.label is not None:
+        side = "at most" if (explanation.label_score or 0.0) <= explanation.threshold else "above"
+        yield (
+            f"its score of {explanation.label_score:.4g} is {side} its threshold of "
+            f"{explanation.threshold:.4g}"
+        )
+    if explanation.status is not Status.EXACT or not explanation.samples:
+        yield explanation.status.sentence.removesuffix(", so the set is full")
+    if explanation.fit == "lower":
         yield (
             "the threshold was raised to that of the fit in which groups have a penalty, whose "
             "guarantee is that of the sets"
         )
-    if own.label is not None or not own.samples:
+    if explanation.label is not None or not explanation.samples:
         return
-    if own.kept or not size:
-        yield f"no class has a score at or below the threshold of {own.threshold:.4g}"
-    if own.kept:
+    if explanation.kept or not size:
+        yield f"no class has a score at or below the threshold of {explanation.threshold:.4g}"
+    if explanation.kept:
         yield "the most likely class is kept where a set would be empty"
     for name, meaning in _MEANINGS.items():
-        share = own.ranks.get(name, 0.5)
+        share = explanation.ranks.get(name, 0.5)
         if large and share <= _LOW_SHARE:
             yield f"{meaning[0]} ({1 - share:.0%} of the calibration samples have a {name} as high)"
         elif size == 1 and share >= 1.0 - _LOW_SHARE:
             yield f"{meaning[1]} ({share:.0%} of the calibration samples have a lower {name})"
-    yield from _compared(own)
-    if large and own.n_similar is not None and own.n_similar < _FEW_SIMILAR / own.alpha:
-        names = " and ".join(own.ranks)
-        yield f"few calibration samples ({own.n_similar}) are similar to it in {names}"
-    if large and own.close_below > 1:
-        yield f"{own.close_below} classes have scores just below the threshold"
+    yield from _compared(explanation)
+    if (
+        large
+        and explanation.n_similar is not None
+        and explanation.n_similar < _FEW_SIMILAR / explanation.alpha
+    ):
+        names = " and ".join(explanation.ranks)
+        yield f"few calibration samples ({explanation.n_similar}) are similar to it in {names}"
+    if large and explanation.close_below > 1:
+        yield f"{explanation.close_below} classes have scores just below the threshold"
 
 
-def _compared(own: Explanation) -> Iterator[str]:
+def _compared(explanation: Explanation) -> Iterator[str]:
     """How the threshold compares with that of STANDARD."""
-    size, theirs, other = len(own.classes), own.standard_size, own.standard_threshold
-    mine = f"its threshold of {own.threshold:.4g}"
+    size, theirs, other = (
+        len(explanation.classes),
+        explanation.standard_size,
+        explanation.standard_threshold,
+    )
+    mine = f"its threshold of {explanation.threshold:.4g}"
     if size != theirs:
-        kind = "higher" if own.threshold > other else "lower"
+        kind = "higher" if explanation.threshold > other else "lower"
         yield f"{mine} is {kind} than the {other:.4g} of STANDARD, which would give {theirs}"
-    elif size and not own.kept:
+    elif size and not explanation.kept:
         many = "so many classes have scores" if size > 1 else "no other class has a score"
         same = f"{other:.4g} of STANDARD would give as many"
-        same = "the same as that of STANDARD" if own.threshold == other else same
+        same = "the same as that of STANDARD" if explanation.threshold == other else same
         yield f"{many} at or below {mine} ({same})"
 
 

@@ -28,9 +28,7 @@ from trustsets import (
     SAPS,
     Bins,
     ClassBias,
-    ClassClusters,
     Classes,
-    ClassFrequencies,
     ClusteredConformal,
     ConditionalConformal,
     Confidence,
@@ -39,17 +37,17 @@ from trustsets import (
     Groups,
     Intercept,
     Margin,
-    MarginScore,
     ModelOutputs,
     MondrianConformal,
     Polynomial,
     PrincipalComponents,
     Softmax,
     StandardConformal,
-    TopK,
     Trust,
     TrustScore,
 )
+from trustsets.basis import ClassClusters, ClassFrequencies
+from trustsets.scores import MarginScore, TopK
 
 FILE = Path(__file__).with_name("golden.npz")
 ALPHAS = (0.05, 0.1, 0.3)
@@ -459,7 +457,7 @@ def recorded() -> Results:
 
 def run_case(name: str) -> Results:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", trustsets.TrustSetsWarning)
+        warnings.simplefilter("ignore", trustsets.errors.TrustSetsWarning)
         return CASES[name]()
 
 
@@ -589,7 +587,7 @@ def test_every_recorded_case_is_run():
 
 
 @pytest.mark.parametrize("name", BUILDS)
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_a_saved_predictor_gives_the_same_bits(name, tmp_path):
     build, source = BUILDS[name]
     predictor, test = calibrate(build(), source), samples(source, "test")

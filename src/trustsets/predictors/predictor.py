@@ -468,7 +468,7 @@ class Predictor(Estimator, ABC):
         array([[1. , 0.3, 0.1]])
         """
         grid = self._grid(alphas)
-        counts, scores = self._count_alphas(outputs, grid)
+        counts = self._count_alphas(outputs, grid)[0]
         if not self.allow_empty:
             # As in `predict_set`: if the smallest set is empty, all sets get the class.
             empty = np.flatnonzero(~(counts == len(grid)).any(axis=1))
