@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets import InputError
+from trustsets.errors import InputError
 from trustsets.metrics import expected_gap
 from trustsets_paper import Array, Bools, Floats, Ints
 

@@ -1,7 +1,7 @@
 """Methods of related work, as baselines: RC3P, INTERP-Q, plug-in, atypicality and the oracle."""
 
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from fractions import Fraction
 from itertools import accumulate
 from math import ceil
@@ -16,26 +16,22 @@ from trustsets import (
     Bins,
     ClassBias,
     Confidence,
-    InputError,
     ModelOutputs,
     MondrianConformal,
     Polynomial,
     PredictionSets,
     Status,
     TemperatureScaling,
-    TopK,
     Trust,
 )
-from trustsets.basis import Basis
-from trustsets.predictors import Predictor
-from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
-from trustsets.predictors.conditional import tuned_by
-from trustsets.predictors.conditional_fit import ConditionalLearned
-from trustsets.predictors.mondrian import MondrianLearned
-from trustsets.predictors.thresholds import SampleThresholds, quantile_table, side_by_side
-from trustsets.predictors.tuning import Method
-from trustsets.scores import Score
-from trustsets.statistics import Statistic, SupportsTrust, Transform
+from trustsets.basis import Basis, FittedBasis
+from trustsets.engine import fit_quantiles
+from trustsets.errors import InputError
+from trustsets.outputs import SupportsTrust
+from trustsets.predictors import Calibration, Predictor, class_thresholds, quantile_thresholds
+from trustsets.scores import Score, TopK
+from trustsets.statistics import Statistic, Transform
+from trustsets.status import Thresholds
 from trustsets_paper import Array, Floats, Ints
 
 __all__ = [
@@ -47,33 +43,42 @@ __all__ = [
     "oracle_sets",
 ]
 
+
+def _by_class(values: Array, codes: Ints, n_classes: int) -> list[Array]:
+    """Values of the samples of each class, increasing."""
+    order = np.lexsort((values, codes))
+    return np.split(values[order], np.cumsum(np.bincount(codes, minlength=n_classes))[:-1])
+
+
 # --- RC3P
 
 
 @final
-@dataclass(frozen=True)
-class _RankLearned(Learned):
-    """Scores of the labels by class, and their ranks, increasing within each class."""
+@dataclass(frozen=True, eq=False)
+class _LabelRanks:
+    """0-based rank of the label of each calibration sample, shape (n,)."""
 
-    by_class: MondrianLearned
     ranks: Ints
 
-    @property
-    def conditions_on(self) -> None:
-        """Nothing that is known of a sample."""
+    def take(self, index: Ints) -> Self:
+        """The same with some of the samples."""
+        return replace(self, ranks=self.ranks[index])
 
-    def check_belongs(self, n: int, n_classes: int) -> None:
-        """Nothing: it is not stored."""
+    def extended(self, outputs: ModelOutputs, state: Calibration) -> Self:
+        """The same with more samples."""
+        return replace(self, ranks=np.concatenate([self.ranks, _label_ranks(outputs)]))
 
-    def prepare(self, alpha: float) -> None:
-        """Nothing: ranks and quantiles are read off."""
 
-    def rules(self, alpha: float) -> tuple[Ints, Floats]:
-        """Largest rank and largest score of each class, both of shape (K,)."""
-        pairs = zip(self.by_class.by_cell(), self.by_class.split(self.ranks), strict=True)
-        rules = [_rank_and_threshold(scores, ranks, alpha) for scores, ranks in pairs]
-        ranks, thresholds = zip(*rules, strict=True)
-        return np.array(ranks, dtype=np.int64), np.array(thresholds)
+def _all_ranks(outputs: ModelOutputs) -> Ints:
+    """0-based rank of every class of every sample, shape (m, K); ties to the first column."""
+    order = np.argsort(-outputs.probabilities, axis=1, kind="stable")
+    ranks = np.empty_like(order)
+    np.put_along_axis(ranks, order, np.arange(outputs.n_classes)[None, :], axis=1)
+    return ranks
+
+
+def _label_ranks(outputs: ModelOutputs) -> Ints:
+    return _all_ranks(outputs)[np.arange(len(outputs)), outputs.require_labels("calibrate")]
 
 
 def _rank_and_threshold(scores: Floats, ranks: Ints, alpha: float) -> tuple[int, float]:
@@ -86,14 +91,6 @@ def _rank_and_threshold(scores: Floats, ranks: Ints, alpha: float) -> tuple[int,
     error = Fraction(int(np.count_nonzero(ranks > largest)), n)
     order = ceil((n + 1) * (1 - (target - error)))
     return largest, float(scores[order - 1]) if order <= n else np.inf
-
-
-def _all_ranks(outputs: ModelOutputs) -> Ints:
-    """0-based rank of every class of every sample, shape (m, K); ties to the first column."""
-    order = np.argsort(-outputs.probabilities, axis=1, kind="stable")
-    ranks = np.empty_like(order)
-    np.put_along_axis(ranks, order, np.arange(outputs.n_classes)[None, :], axis=1)
-    return ranks
 
 
 @final
@@ -138,42 +135,47 @@ class RankCalibratedConformal(Predictor):
     _: KW_ONLY
     score: Score = APS()
     temperature: float | TemperatureScaling | str | None = None
+    class_bias: ClassBias | str | None = None
     allow_empty: bool = False
     tuning_fraction: float = 0.2
     random_state: Any = 0
 
     def largest_ranks(self, alpha: float = 0.1) -> Ints:
         """Largest rank of each class at which it can be in a set, shape (K,); 1 is the first."""
-        learned: _RankLearned = self._state().learned
-        return np.minimum(learned.rules(alpha)[0], self.classes_.size - 1) + 1
+        return np.minimum(self._rules(alpha)[0], self.classes_.size - 1) + 1
 
-    def _method(self) -> Method:
-        return Method()
+    def _rules(self, alpha: float) -> tuple[Ints, Floats]:
+        """Largest rank and largest score of each class, both of shape (K,)."""
+        state = self._state()
+        rules = [
+            _rank_and_threshold(scores, ranks, alpha)
+            for scores, ranks in zip(
+                _by_class(state.scores, state.codes, state.classes.size),
+                _by_class(state.fitted.ranks, state.codes, state.classes.size),
+                strict=True,
+            )
+        ]
+        ranks, thresholds = zip(*rules, strict=True)
+        return np.array(ranks, dtype=np.int64), np.array(thresholds)
 
-    def _learn(self, task: Task) -> _RankLearned:
-        codes = task.calibration.require_labels("calibrate")
-        ranks = np.take_along_axis(_all_ranks(task.calibration), codes[:, None], axis=1)[:, 0]
-        return _RankLearned(MondrianLearned.of_classes(task), ranks[np.lexsort((ranks, codes))])
-
-    def _could_learn(self, learned: Learned) -> bool:
-        return isinstance(learned, _RankLearned)
+    def _fit(
+        self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs
+    ) -> _LabelRanks:
+        return _LabelRanks(_label_ranks(calibration))
 
     def _thresholds(
-        self,
-        learned: _RankLearned,
-        outputs: ModelOutputs,
-        alphas: tuple[float, ...],
-        scoring: Scoring,
-    ) -> SampleThresholds:
-        ranks, seen = _all_ranks(outputs), np.diff(learned.by_class.start) > 0
-        status = np.full(len(ranks), Status.EXACT if seen.all() else Status.UNSEEN_GROUP, np.int8)
-        rules = [learned.rules(alpha) for alpha in alphas]
-        return side_by_side(
-            [(np.where(ranks <= largest, scores, -np.inf), status) for largest, scores in rules],
-            alphas,
-        )
+        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
+    ) -> Thresholds:
+        ranks, seen = _all_ranks(outputs), (self.class_counts_ > 0).all()
+        status = np.full(len(ranks), Status.EXACT if seen else Status.UNSEEN_GROUP, np.int8)
+        rules = [self._rules(alpha) for alpha in alphas]
+        parts = [
+            Thresholds(np.where(ranks <= largest, values, -np.inf), status)
+            for largest, values in rules
+        ]
+        return Thresholds.nested(parts, alphas)
 
-    def _guarantee(self, state: Calibrated) -> str:
+    def _guarantee(self) -> str:
         return (
             "none in finite samples. The coverage given a class with n calibration samples can be "
             "lower than 1 - alpha by up to about 1 / (n + 1)."
@@ -232,7 +234,7 @@ class InterpolatedConformal(Predictor):
     tuning_fraction: float = 0.2
     random_state: Any = 0
 
-    def _method(self) -> Method:
+    def _check_parameters(self) -> None:
         if isinstance(self.tau, bool | str) or not 0.0 <= self.tau <= 1.0:
             raise InputError(f"tau must be a number between 0 and 1; got {self.tau!r}.")
         if self.score.scale != "raw" or isinstance(self.score, RAPS | SAPS | TopK):
@@ -240,39 +242,57 @@ class InterpolatedConformal(Predictor):
                 "InterpolatedConformal needs scores of at most 1: APS() or Softmax() in the raw "
                 f"scale; got {self.score!r}."
             )
-        return Method(class_bias=self.class_bias, covers_each_class=self.tau == 1.0)
 
-    def _learn(self, task: Task) -> MondrianLearned:
-        return MondrianLearned.of_classes(task)
+    @property
+    def is_class_conditional(self) -> bool:
+        """Whether only the thresholds of the classes count."""
+        return self.tau == 1.0
 
-    def _could_learn(self, learned: Learned) -> bool:
-        return isinstance(learned, MondrianLearned) and learned.partition is None
+    def _fit(self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs) -> None:
+        """Nothing: quantiles are read off the scores."""
 
     def _thresholds(
-        self,
-        learned: MondrianLearned,
-        outputs: ModelOutputs,
-        alphas: tuple[float, ...],
-        scoring: Scoring,
-    ) -> SampleThresholds:
-        classes = quantile_table(learned.by_cell(), alphas)
+        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
+    ) -> Thresholds:
+        state = self._state()
+        cells = _by_class(state.scores, state.codes, state.classes.size)
+        classes = quantile_thresholds(cells, alphas)
         if self.tau == 1.0:
-            return classes.of_classes(len(outputs))
-        shared = quantile_table([np.sort(learned.scores)], alphas)
+            return class_thresholds(classes, len(outputs))
+        shared = quantile_thresholds([np.sort(state.scores)], alphas)
         # In this form, equal quantiles give exactly the same threshold.
         steps = np.minimum(classes.values, 1.0) - np.minimum(shared.values, 1.0)
+        values = shared.values + self.tau * steps
         status = np.broadcast_to(shared.status, steps.shape)
-        columns = zip((shared.values + self.tau * steps).T, status.T, strict=True)
-        return side_by_side(list(columns), alphas).of_classes(len(outputs))
+        parts = [Thresholds(*columns) for columns in zip(values.T, status.T, strict=True)]
+        return class_thresholds(Thresholds.nested(parts, alphas), len(outputs))
 
-    def _guarantee(self, state: Calibrated) -> str:
-        text = "the sets hold the true class with probability at least 1 - "
+    def _guarantee(self) -> str:
+        text = "the sets contain the true class with probability at least 1 - "
         if self.tau == 0.0:
             return f"{text}alpha."
         return f"{text}alpha within every class." if self.tau == 1.0 else f"{text}2 alpha."
 
 
 # --- plug-in
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Design:
+    """The fitted function class, its values on the calibration samples, and its penalty rows."""
+
+    basis: FittedBasis
+    phi: Floats
+    penalty: Floats
+
+    def take(self, index: Ints) -> Self:
+        """The same with some of the samples."""
+        return replace(self, phi=self.phi[index])
+
+    def extended(self, outputs: ModelOutputs, state: Calibration) -> Self:
+        """The same with more samples."""
+        return replace(self, phi=np.vstack([self.phi, self.basis.design(outputs)]))
 
 
 @final
@@ -332,38 +352,56 @@ class PluginConformal(Predictor):
     tuning_fraction: float = 0.2
     random_state: Any = 0
 
-    def _method(self) -> Method:
-        return Method(tuned_by(self.basis), self.class_bias)
+    def _check_parameters(self) -> None:
+        if not isinstance(self.basis, Basis):
+            raise InputError(
+                f"basis must be a function class such as Polynomial(); got {self.basis!r}."
+            )
 
-    def _learn(self, task: Task) -> ConditionalLearned:
-        learned = ConditionalLearned.of(self.basis, task)
-        if learned.basis.uses_label:
+    def _tuned(self) -> tuple[str, ...]:
+        return ("the function class",) if self.basis.learns else ()
+
+    @property
+    def conditions_on(self) -> FittedBasis:
+        """The function class."""
+        basis: FittedBasis = self._state().fitted.basis
+        return basis
+
+    def _fit(self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs) -> _Design:
+        basis = self.basis.fit_parts(calibration, tuning)
+        if basis.uses_label:
             raise InputError(
                 "PluginConformal needs basis functions of the sample alone; leave out those of the "
                 "label, or use ConditionalConformal."
             )
-        return learned
-
-    def _could_learn(self, learned: Learned) -> bool:
-        return isinstance(learned, ConditionalLearned)
+        phi = basis.design(calibration)
+        if len(phi) < phi.shape[1]:
+            raise InputError(
+                f"{len(phi)} calibration samples cannot determine {phi.shape[1]} basis functions; "
+                "use a smaller basis or more samples."
+            )
+        return _Design(basis, phi, basis.penalty_rows(calibration))
 
     def _thresholds(
-        self,
-        learned: ConditionalLearned,
-        outputs: ModelOutputs,
-        alphas: tuple[float, ...],
-        scoring: Scoring,
-    ) -> SampleThresholds:
-        phi = learned.basis.design(outputs)
-        fits = [learned.fit(alpha).thresholds(phi, weight=0.0) for alpha in alphas]
-        return side_by_side([(fit.values, fit.status) for fit in fits], alphas)
+        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
+    ) -> Thresholds:
+        state, design = self._state(), self._state().fitted
+        # Sorted, so that the fit cannot depend on the order in which the samples came.
+        order = np.lexsort((*design.phi.T, state.scores))
+        # A penalty |w'beta| is the loss of two more points, of score 0 and rows w and -w.
+        rows = np.vstack([design.phi[order], design.penalty, -design.penalty])
+        points = np.concatenate([state.scores[order], np.zeros(2 * len(design.penalty))])
+        phi = design.basis.design(outputs)
+        fits = [
+            fit_quantiles(rows, points, alpha=alpha).thresholds(phi, weight=0.0) for alpha in alphas
+        ]
+        return Thresholds.nested([Thresholds(fit.values, fit.status) for fit in fits], alphas)
 
-    def _guarantee(self, state: Calibrated) -> str:
-        learned: Any = state.learned
+    def _guarantee(self) -> str:
+        n, width = self._state().fitted.phi.shape
         return (
             "none in finite samples. Where scores have no ties, coverage is lower than 1 - alpha "
-            f"by about (1/2 - alpha) p / n, here (1/2 - alpha) {learned.phi.shape[1]} / "
-            f"{state.n:,}."
+            f"by about (1/2 - alpha) p / n, here (1/2 - alpha) {width} / {n:,}."
         )
 
 
@@ -577,12 +615,7 @@ def atypicality_groups(
     if isinstance(groups, bool) or groups != int(groups) or groups < 1:
         raise InputError(f"groups must be a whole number of at least 1; got {groups!r}.")
     # Not nested: the published edges are quantiles of each statistic over all samples.
-    cells = Bins(
-        of=(Confidence(), atypicality),
-        counts=(int(groups), int(groups)),
-        spacing=("quantile", "quantile"),
-        nested=False,
-    )
+    cells = Bins(Confidence(), atypicality, counts=int(groups), nested=False)
     return MondrianConformal(by=cells, **parameters)
 
 

@@ -18,7 +18,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trustsets import InputError
+from trustsets.errors import InputError
 from trustsets.resuming import atomic_path
 from trustsets_paper import Array, Ints
 from trustsets_paper.sources import POOL, TEST, TRAIN, VAL

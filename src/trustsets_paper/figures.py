@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from trustsets import InputError, ModelOutputs, plots
+from trustsets import ModelOutputs, plots
+from trustsets.errors import InputError
 from trustsets.metrics import Evaluation, label_ranks
 from trustsets.resuming import atomic_path
 from trustsets_paper import Floats, Ints

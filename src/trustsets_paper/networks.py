@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from trustsets import InputError, TrustSetsError
+from trustsets import TrustSetsError
+from trustsets.errors import InputError
 from trustsets.resuming import atomic_path, digest, identity, read, read_kept, write
 from trustsets_paper import Array, Ints
 from trustsets_paper.datasets import SHOWN, ImageSet, Listing, load_dataset

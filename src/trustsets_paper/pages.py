@@ -14,7 +14,8 @@ from typing import Any, final
 
 import numpy as np
 
-from trustsets import InputError, __version__
+from trustsets import __version__
+from trustsets.errors import InputError
 from trustsets.metrics import markdown_table, title
 from trustsets_paper.figures import draw_figures
 from trustsets_paper.protocol import (

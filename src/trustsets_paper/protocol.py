@@ -27,8 +27,8 @@ from trustsets import (
     Bins,
     ClusteredConformal,
     ConditionalConformal,
+    Confidence,
     Groups,
-    InputError,
     MondrianConformal,
     Polynomial,
     PredictionSets,
@@ -36,11 +36,12 @@ from trustsets import (
     Softmax,
     StandardConformal,
     TemperatureScaling,
+    Trust,
     TrustScore,
-    TrustSetsWarning,
     evaluate,
 )
 from trustsets.basis import Partition
+from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.metrics import Correlation, Evaluation, RankBins, label_ranks, rank_edges_apart
 from trustsets.predictors import Predictor
 from trustsets.resuming import digest, identity, read_kept, write
@@ -152,8 +153,12 @@ class Options:
         """
         nested, edges = self.bins == "text", self.edges_by_hand(dataset)
         ties: Literal["split", "quantiles"] = "split" if nested else "quantiles"
+        # Ten bins of Conf of equal width, each divided at quartiles of Trust.
+        grid = Bins(
+            Confidence(), Trust(), counts=(10, 4), spacing=("uniform", "quantile"), nested=nested
+        )
         return {
-            "conf_trust": Bins(nested=nested),
+            "conf_trust": grid,
             "conf_rank": RankBins(nested=nested, ties=ties, edges=edges),
         }
 

@@ -9,7 +9,7 @@ from typing import final
 
 import numpy as np
 
-from trustsets import InputError
+from trustsets.errors import InputError
 from trustsets.metrics import Estimate, share_estimate
 from trustsets_paper import Array, Bools, Floats, Ints
 

@@ -27,8 +27,8 @@ from typing import Any, Self, final
 
 import numpy as np
 
-from trustsets import InputError, ModelOutputs, StorageError
-from trustsets.files import open_outputs, read_training
+from trustsets import ModelOutputs
+from trustsets.errors import InputError, StorageError
 from trustsets.resuming import atomic_path, digest, read
 from trustsets_paper import Array
 
@@ -169,6 +169,8 @@ def read_source(
     groups : sequence of str
         Arrays that are group columns, besides those called ``group_NAME``.
     """
+    from trustsets.files import open_outputs, read_training
+
     folder = data / name if is_extracted(data / name) else data
     if is_extracted(folder):
         source = read_extracted(folder)

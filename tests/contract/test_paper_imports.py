@@ -30,18 +30,10 @@ def is_public(module, name):
     room = import_module(module)
     # Rooms themselves may be imported from the package.
     submodule = module == "trustsets" and (Path(room.__file__).parent / f"{name}.py").exists()
-    return name in room.__all__ or (submodule and not name.startswith("_"))
+    return name in {*room.__all__, "__version__"} or (submodule and not name.startswith("_"))
 
 
-# The baselines extend the frame of predictors, whose parts are not all public yet.
-LATER = pytest.mark.xfail(strict=True, reason="the frame of predictors is not public")
-
-
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, marks=LATER if path.stem == "baselines" else ()) for path in FILES],
-    ids=lambda path: path.name,
-)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_only_public_names_are_imported(path):
     used = [
         (module, name) for module, name in imported(path) if module.split(".")[0] == "trustsets"

@@ -1,12 +1,14 @@
 """Predictors of every kind, for the tests of what is saved."""
 
 import numpy as np
+from trustsets_paper import Atypicality, PluginConformal
 
 from trustsets import (
     APS,
     RAPS,
     SAPS,
     Bins,
+    ClassBias,
     ClusteredConformal,
     ConditionalConformal,
     Confidence,
@@ -19,6 +21,11 @@ from trustsets import (
     Softmax,
     StandardConformal,
     TrustScore,
+)
+from trustsets.predictors import (
+    InterpolatedConformal,
+    RankCalibratedConformal,
+    atypicality_groups,
 )
 
 TRAINING = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
@@ -42,7 +49,13 @@ PREDICTORS = {
         trust=TrustScore().fit(np.random.default_rng(0).normal(size=(60, 3)), list("abcde") * 12),
     ),
     "default": ConditionalConformal,
+    "plug-in": lambda: PluginConformal(
+        basis=Polynomial(degree=2, of=(Confidence(transform="rank"),))
+    ),
     "clusters": lambda: ClusteredConformal(
         APS(own_mass="random"), n_clusters=2, tuning_fraction=0.4, random_state=4
     ),
+    "ranks": lambda: RankCalibratedConformal(APS(own_mass="random"), temperature="tuning"),
+    "interpolated": lambda: InterpolatedConformal(0.3, class_bias=ClassBias(prevalence=0.5)),
+    "atypicality": lambda: atypicality_groups(Atypicality.from_training(*TRAINING), groups=2),
 }

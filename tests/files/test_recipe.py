@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from trustsets import APS, RAPS, SAPS, InputError, MarginScore, TopK, TrustScore
+from trustsets import APS, RAPS, SAPS, TrustScore
+from trustsets.errors import InputError
 from trustsets.files.calibration import METHODS, Recipe
+from trustsets.scores import MarginScore, TopK
 
 TRUST = TrustScore().fit(np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2)
 
@@ -16,7 +18,7 @@ def score(**words):
 @pytest.mark.parametrize("method", METHODS)
 def test_naming_the_default_score_changes_nothing(method):
     default = score(method=method)
-    assert default == APS(scale="tail" if method == "conditional" else "raw")
+    assert default == APS(scale="tail" if method in ("conditional", "plugin") else "raw")
     assert score(method=method, score="aps") == default
     assert score(method=method, own_mass="exclude") == default
     assert score(method=method, scale=default.scale) == default

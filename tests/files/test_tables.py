@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from outputs_files import CLASSES, simulated
+from trustsets_paper import PluginConformal
 
 from trustsets import (
     APS,
@@ -16,7 +17,6 @@ from trustsets import (
     Confidence,
     Entropy,
     Groups,
-    InputError,
     ModelOutputs,
     MondrianConformal,
     Polynomial,
@@ -25,6 +25,7 @@ from trustsets import (
     StandardConformal,
     TrustScore,
 )
+from trustsets.errors import InputError
 from trustsets.files import open_outputs, predict_table
 
 
@@ -53,6 +54,7 @@ PREDICTORS = {
         randomized=True,
     ),
     "components": ConditionalConformal(basis=PrincipalComponents(2)),
+    "plug-in": PluginConformal(basis=Polynomial(1), trust=TRUST),
     "clusters": ClusteredConformal(n_clusters=2, tuning_fraction=0.4),
 }
 

@@ -14,7 +14,6 @@ from trustsets import (
     ConditionalConformal,
     Confidence,
     Groups,
-    InputError,
     Intercept,
     ModelOutputs,
     MondrianConformal,
@@ -22,9 +21,9 @@ from trustsets import (
     Softmax,
     StandardConformal,
     Status,
-    TrustSetsWarning,
 )
 from trustsets.engine import fit_quantiles
+from trustsets.errors import InputError, TrustSetsWarning
 from trustsets_paper.baselines import (
     Atypicality,
     InterpolatedConformal,
@@ -59,7 +58,7 @@ def slow_rc3p(calibration, test, score, alpha):
 
 
 @pytest.mark.parametrize("score", [APS(), Softmax(), RAPS(scale="tail")], ids=str)
-@pytest.mark.parametrize("alpha", [0.05, 0.1, 0.25, 0.6])
+@pytest.mark.parametrize("alpha", [0.05, 0.1, 0.25, 0.5])
 @pytest.mark.parametrize("n", [7, 60, 700])
 def test_rank_calibrated_sets_are_those_of_the_published_rule(score, alpha, n, make_outputs):
     calibration, test = make_outputs(n, 6), make_outputs(200, 6, seed=1)
@@ -138,10 +137,10 @@ def test_the_ends_of_the_dial_are_the_two_methods(score, make_outputs):
         InterpolatedConformal(tau=tau, score=score).calibrate(calibration) for tau in (0.0, 1.0)
     )
     alphas = (0.05, 0.2)
-    standard = StandardConformal(score).calibrate(calibration).predict_set(test, alphas)
-    by_class = MondrianConformal("class", score=score).calibrate(calibration)
+    standard = StandardConformal(score=score).calibrate(calibration).predict_set(test, alphas)
+    by_class = MondrianConformal(by="class", score=score).calibrate(calibration)
     np.testing.assert_array_equal(first.predict_set(test, alphas).mask, standard.mask)
-    with pytest.warns(TrustSetsWarning, match="1 of 6 groups have too few"):
+    with pytest.warns(TrustSetsWarning, match="1 of 6 classes have too few"):
         expected = by_class.predict_set(test, alphas)
     assert np.isinf(expected.thresholds[:, 3]).any()
     np.testing.assert_array_equal(last.predict_set(test, alphas).mask, expected.mask)
@@ -170,7 +169,7 @@ def test_thresholds_are_interpolated(tau, make_outputs):
 def test_sets_hold_what_both_methods_hold(tau, score, make_outputs):
     """Each of the two misses with probability alpha at most, so both together with 2 alpha."""
     calibration, test = make_outputs(600, 6), make_outputs(300, 6, seed=1)
-    methods = StandardConformal(score), MondrianConformal("class", score=score)
+    methods = StandardConformal(score=score), MondrianConformal(by="class", score=score)
     alphas = (0.1, 0.3, 0.6)
     standard, by_class = (each.calibrate(calibration).predict_set(test, alphas) for each in methods)
     between = InterpolatedConformal(tau=tau, score=score).calibrate(calibration)
@@ -206,7 +205,7 @@ def test_bad_words_of_the_interpolation_are_named(words, message, make_outputs):
 
 
 @pytest.mark.parametrize("n", [1, 9, 10, 20, 21, 137, 500])
-@pytest.mark.parametrize("alpha", [0.1, 0.25, 0.45, 0.9])
+@pytest.mark.parametrize("alpha", [0.1, 0.25, 0.45, 0.5])
 def test_plug_in_with_a_constant_is_the_empirical_quantile(n, alpha, make_outputs):
     """The smallest minimiser of the pinball loss: the ceil(n (1 - alpha))-th smallest score."""
     calibration, test = make_outputs(n), make_outputs(30, seed=1)
@@ -254,7 +253,7 @@ def test_plug_in_names_what_is_wrong_and_keeps_its_calibration(make_outputs):
     predictor = PluginConformal(basis=Intercept()).calibrate(make_outputs(300))
     before = predictor.predict_set(make_outputs())
     for change, message in [
-        ({"basis": "poly"}, r"or a function class such as Polynomial\(\); got 'poly'"),
+        ({"basis": "poly"}, r"must be a function class such as Polynomial\(\); got 'poly'"),
         ({"basis": Polynomial()}, "pass trust="),
     ]:
         with pytest.raises(InputError, match=message):
@@ -330,12 +329,7 @@ def test_atypicality_groups_are_mondrian_on_the_published_grid(training):
     predictor = atypicality_groups(atypicality, score=Softmax(), tuning_fraction=0.5)
     assert isinstance(predictor, MondrianConformal)
     assert predictor.get_params()["tuning_fraction"] == 0.5
-    assert predictor.by == Bins(
-        of=(Confidence(), atypicality),
-        counts=(6, 6),
-        spacing=("quantile", "quantile"),
-        nested=False,
-    )
+    assert predictor.by == Bins(Confidence(), atypicality, counts=6, nested=False)
     rng = np.random.default_rng(1)
     outputs = ModelOutputs(
         logits=rng.normal(size=(4000, 3)),
@@ -343,11 +337,11 @@ def test_atypicality_groups_are_mondrian_on_the_published_grid(training):
         labels=rng.integers(3, size=4000),
     )
     calibration, tuning = outputs.split(0.75)
-    learned = predictor.calibrate(calibration, tuning=tuning).state_.learned
+    cells = predictor.calibrate(calibration, tuning=tuning).conditions_on
     steps = np.arange(1, 6) / 6
     values = atypicality.measure(tuning)
-    np.testing.assert_array_equal(learned.partition.cuts[1][0], np.quantile(values, steps))
-    assert learned.partition.n_cells == 36
+    np.testing.assert_array_equal(cells.cuts[1][0], np.quantile(values, steps))
+    assert cells.n_cells == 36
 
 
 def test_atypicality_is_a_value(training):

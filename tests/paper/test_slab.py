@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from trustsets import InputError
+from trustsets.errors import InputError
 from trustsets.metrics import binomial_interval
 from trustsets_paper.slab import Slab, lowest_mean_run
 

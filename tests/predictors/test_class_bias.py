@@ -10,19 +10,18 @@ from trustsets import (
     ConditionalConformal,
     Confidence,
     Groups,
-    InputError,
     MondrianConformal,
     Polynomial,
     StandardConformal,
-    TrustSetsWarning,
     load,
 )
+from trustsets.errors import InputError, TrustSetsWarning
 
 CURVE = Polynomial(degree=2, of=(Confidence(),))
 TAKE_BIAS = {
     "standard": StandardConformal(),
-    "class": MondrianConformal("class"),
-    "groups": MondrianConformal(Groups("site")),
+    "class": MondrianConformal(by="class"),
+    "groups": MondrianConformal(by=Groups("site")),
     "clusters": ClusteredConformal(n_clusters=2),
     "conditional": ConditionalConformal(basis=CURVE),
 }
@@ -62,7 +61,7 @@ def test_prevalence_adds_to_standard_what_scores_of_shifted_logits_do(make_outpu
 
 def test_an_unfitted_bias_sets_samples_aside_or_warns(make_outputs):
     predictor = StandardConformal(class_bias=ClassBias(prevalence=1.0))
-    assert predictor.calibrate(make_outputs(1000)).state_.n == 800
+    assert predictor.calibrate(make_outputs(1000)).n_calibration_ == 800
     with pytest.warns(TrustSetsWarning, match="the class biases will be learned from"):
         predictor.set_params(tuning_fraction=0.0).calibrate(make_outputs(1000))
     for bad in ("none", 3, ClassBias):

@@ -8,15 +8,14 @@ from sklearn.cluster import KMeans
 from trustsets import (
     APS,
     ClusteredConformal,
-    InputError,
     ModelOutputs,
     MondrianConformal,
     Softmax,
     StandardConformal,
     Status,
-    TrustSetsWarning,
 )
 from trustsets._common.quantiles import conformal_quantile
+from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.predictors.clustered import (
     _k_means,
     fewest_points,
@@ -29,14 +28,14 @@ def clustered(make_outputs, n_clusters, alpha=0.2, **changes):
     """A predictor with its calibration and tuning samples, and the sets of test samples."""
     parts = [make_outputs(600, 6, seed=seed, **changes) for seed in (0, 1)]
     test = make_outputs(100, 6, seed=2)
-    predictor = ClusteredConformal(Softmax(), n_clusters, allow_empty=True)
+    predictor = ClusteredConformal(score=Softmax(), n_clusters=n_clusters, allow_empty=True)
     predictor.calibrate(parts[0], tuning=parts[1])
     return predictor, *parts, test, predictor.predict_set(test, alpha=alpha)
 
 
 def test_one_cluster_is_standard(make_outputs):
     _, calibration, _, test, sets = clustered(make_outputs, 1)
-    standard = StandardConformal(Softmax(), allow_empty=True).calibrate(calibration)
+    standard = StandardConformal(score=Softmax(), allow_empty=True).calibrate(calibration)
     expected = standard.predict_set(test, alpha=0.2)
     np.testing.assert_array_equal(sets.mask, expected.mask)
     np.testing.assert_array_equal(sets.thresholds, np.repeat(expected.thresholds[:, None], 6, 1))
@@ -56,7 +55,9 @@ def test_rare_classes_get_the_standard_threshold(make_outputs):
     # Class 4 has three tuning samples, one too few for alpha = 0.2; class 5 has none.
     of_four = np.flatnonzero(tuning.codes == 4)
     tuning = tuning.take(np.setdiff1d(np.flatnonzero(tuning.codes != 5), of_four[3:]))
-    predictor = ClusteredConformal(Softmax(), 1).calibrate(calibration, tuning=tuning)
+    predictor = ClusteredConformal(score=Softmax(), n_clusters=1).calibrate(
+        calibration, tuning=tuning
+    )
     assert predictor.clusters(0.2).tolist() == [0, 0, 0, 0, -1, -1]
     assert predictor.clusters(0.25).tolist() == [0, 0, 0, 0, 0, -1]
     thresholds = predictor.predict_set(make_outputs(3, 6), alpha=0.2).thresholds
@@ -83,7 +84,9 @@ def test_clusters_are_those_of_weighted_k_means():
     noise = np.array([0.3, 1.0, 3.0])[labels % 3]
     logits = 3.0 * np.eye(12)[labels] + noise[:, None] * rng.normal(size=(6000, 12))
     calibration, tuning = ModelOutputs(logits=logits, labels=labels).split(0.5)
-    predictor = ClusteredConformal(Softmax(), 3).calibrate(calibration, tuning=tuning)
+    predictor = ClusteredConformal(score=Softmax(), n_clusters=3).calibrate(
+        calibration, tuning=tuning
+    )
     for alpha in (0.1, 0.3):
         clusters = predictor.clusters(alpha)
         slow = slow_clusters(tuning, Softmax().of_labels(tuning), 3, alpha)
@@ -123,7 +126,9 @@ def test_thresholds_of_several_levels_never_cross():
     logits = np.where(labels[:, None] == 1, rng.normal(size=(400, 2)), 5.0 * np.eye(2)[labels])
     calibration = ModelOutputs(logits=logits, labels=labels)
     tuning = calibration.take(slice(0, 240))
-    predictor = ClusteredConformal(Softmax(), 2).calibrate(calibration, tuning=tuning)
+    predictor = ClusteredConformal(score=Softmax(), n_clusters=2).calibrate(
+        calibration, tuning=tuning
+    )
     one = calibration.take([0])
     alone = [predictor.predict_set(one, alpha=alpha).thresholds[0] for alpha in (0.1, 0.2)]
     assert alone[0][1] < alone[1][1]
@@ -135,7 +140,7 @@ def test_equal_classes_share_a_cluster_without_complaint():
     """With APS, easy classes have all scores 0: fewer distinct points than clusters wanted."""
     labels = np.arange(400) % 4
     outputs = ModelOutputs(logits=9.0 * np.eye(4)[labels], labels=labels)
-    predictor = ClusteredConformal(APS(), 2).calibrate(outputs, tuning=outputs)
+    predictor = ClusteredConformal(score=APS(), n_clusters=2).calibrate(outputs, tuning=outputs)
     assert predictor.clusters().tolist() == [0, 0, 0, 0]
 
 
@@ -150,7 +155,11 @@ def test_coverage_holds_within_each_cluster():
         logits = 3.0 * np.eye(4)[labels] + noise[:, None] * rng.normal(size=(600, 4))
         outputs = ModelOutputs(logits=logits, labels=labels)
         predictor = ClusteredConformal(
-            Softmax(), 2, allow_empty=True, tuning_fraction=0.3, random_state=repeat
+            score=Softmax(),
+            n_clusters=2,
+            allow_empty=True,
+            tuning_fraction=0.3,
+            random_state=repeat,
         ).calibrate(outputs.take(slice(0, 400)))
         clusters, test = predictor.clusters(alpha), outputs.take(slice(400, 600))
         assert sorted(set(clusters.tolist())) == [0, 1]
@@ -162,7 +171,9 @@ def test_coverage_holds_within_each_cluster():
     # At least 50 calibration samples a cluster: the excess is at most 1 / 51.
     assert (mean < 1 - alpha + 0.02 + 4 * error).all()
     # One threshold for all leaves the hard classes far below: the test can tell.
-    standard = StandardConformal(Softmax(), allow_empty=True).calibrate(outputs.take(slice(0, 400)))
+    standard = StandardConformal(score=Softmax(), allow_empty=True).calibrate(
+        outputs.take(slice(0, 400))
+    )
     hard = test.take(test.codes >= 2)
     assert standard.predict_set(hard, alpha=alpha).covers(hard.labels).mean() < 0.7
 
@@ -182,9 +193,9 @@ def test_published_rules():
 
 def test_auto_uses_the_published_rules(make_outputs):
     outputs = make_outputs(6000, 25)
-    predictor = ClusteredConformal(Softmax()).calibrate(outputs)
+    predictor = ClusteredConformal(score=Softmax()).calibrate(outputs)
     totals = np.bincount(outputs.codes, minlength=25)
-    assert predictor.state_.n == 6000 - round(6000 * published_fraction(totals, 0.1))
+    assert predictor.n_calibration_ == 6000 - round(6000 * published_fraction(totals, 0.1))
     clusters = predictor.clusters(0.1)
     assert clusters.max() + 1 == min(published_clusters(totals, 0.1), 25)
     assert (clusters >= 0).all()
@@ -217,11 +228,13 @@ def test_small_and_unseen_clusters_give_full_columns_that_say_so(make_outputs):
 def test_tuning_draws_differ_from_calibration_draws(make_outputs):
     """Rows with equal numbers in both parts must not share their randomness."""
     outputs = make_outputs(400)
-    predictor = ClusteredConformal(APS(own_mass="random"), 2).calibrate(outputs, tuning=outputs)
-    learned = predictor.state_.learned
+    predictor = ClusteredConformal(score=APS(own_mass="random"), n_clusters=2).calibrate(
+        outputs, tuning=outputs
+    )
+    state = predictor.state_
     # s = mass ranked above the label + U times its own mass: both U can be had back.
     above, own = APS().of_labels(outputs), APS(own_mass="include").of_labels(outputs)
-    draws = [(scores - above) / (own - above) for scores in (learned.scores, learned.tuning_scores)]
+    draws = [(scores - above) / (own - above) for scores in (state.scores, state.fitted.scores)]
     for each in draws:
         assert stats.kstest(each, "uniform").pvalue > 1e-3
     assert abs(np.corrcoef(draws)[0, 1]) < 4 / np.sqrt(400)
@@ -266,7 +279,7 @@ def test_clusters_of_another_alpha_look_at_its_own_quantile():
     probabilities = np.tile(((1.0 - own) / 3)[:, None], (1, 4))
     probabilities[np.arange(404), labels] = own
     outputs = ModelOutputs(probabilities=probabilities, labels=labels)
-    predictor = ClusteredConformal(Softmax(), 2).calibrate(outputs, tuning=outputs)
+    predictor = ClusteredConformal(score=Softmax(), n_clusters=2).calibrate(outputs, tuning=outputs)
     # Either alpha may be asked for first, and again.
     for _ in range(2):
         coarse, fine = predictor.clusters(0.1), predictor.clusters(0.02)
@@ -282,7 +295,7 @@ def test_auto_counts_clusters_by_the_rule_at_each_alpha(alpha, make_outputs):
     everything = make_outputs(12_000, 25)
     keep = (everything.codes != 0) | (np.cumsum(everything.codes == 0) <= 30)
     outputs = everything.take(keep)
-    predictor = ClusteredConformal(Softmax()).calibrate(outputs)
+    predictor = ClusteredConformal(score=Softmax()).calibrate(outputs)
     totals = np.bincount(outputs.codes, minlength=25)
     enough = max(int(totals.min()), int(np.ceil(round(1 / alpha, 9))) - 1)
     kept = int((totals >= enough).sum())

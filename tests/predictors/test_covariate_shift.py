@@ -5,6 +5,13 @@ import warnings
 import numpy as np
 import pytest
 from scipy.optimize import linprog
+from trustsets.predictors.covariate_weights import (
+    CovariateWeights,
+    WeightModel,
+    _cross_fit,
+    _normalised,
+    estimate_weights,
+)
 
 from trustsets import (
     Classes,
@@ -13,23 +20,16 @@ from trustsets import (
     Custom,
     Entropy,
     Groups,
-    InputError,
     Intercept,
     ModelOutputs,
     MondrianConformal,
     Polynomial,
     Softmax,
     StandardConformal,
-    TrustSetsWarning,
     load,
 )
-from trustsets.predictors.covariate_weights import (
-    CovariateWeights,
-    WeightModel,
-    _cross_fit,
-    _normalised,
-    estimate_weights,
-)
+from trustsets.errors import InputError, TrustSetsWarning
+from trustsets.predictors import RankCalibratedConformal
 from trustsets.status import Status
 
 RANKS = Polynomial(2, (Confidence("rank"),))
@@ -348,8 +348,8 @@ def test_wrong_input_is_refused():
     refuse("needs features", outputs._replaced(features=None), of="features")
     refuse("must not depend on the label", of=Classes())
     refuse("one row per sample", of=lambda outputs: np.zeros((3, 1)))
-    other = ConditionalConformal(basis=RANKS, randomized=True)
-    refuse("adapt needs", own=other.calibrate(outputs))
+    for other in (RankCalibratedConformal(), ConditionalConformal(basis=RANKS, randomized=True)):
+        refuse("adapt needs", own=other.calibrate(outputs))
 
 
 def test_weights_of_new_samples_are_in_units_of_those_of_calibration():

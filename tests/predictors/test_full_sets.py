@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from trustsets_paper import Atypicality, PluginConformal
 
 from trustsets import (
     APS,
@@ -20,7 +21,11 @@ from trustsets import (
     StandardConformal,
     Status,
 )
+from trustsets.predictors import atypicality_groups
 
+ATYPICALITY = Atypicality.from_training(
+    np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
+)
 CURVE = Polynomial(2, (Confidence(),))
 PREDICTORS = {
     "standard": lambda: StandardConformal(),
@@ -31,6 +36,7 @@ PREDICTORS = {
     "naive, as in the paper": lambda: MondrianConformal(
         Bins((Confidence(),), (3,), ("uniform",)), paper_rules=True, tuning_fraction=0.3
     ),
+    "atypicality": lambda: atypicality_groups(ATYPICALITY, groups=2),
     "clusters": lambda: ClusteredConformal(Softmax(), 2, tuning_fraction=0.4),
     "clusters, auto": lambda: ClusteredConformal(),
     "conditional": lambda: ConditionalConformal(),
@@ -41,6 +47,7 @@ PREDICTORS = {
     "conditional, randomised": lambda: ConditionalConformal(
         APS(own_mass="random"), CURVE, randomized=True
     ),
+    "plug-in": lambda: PluginConformal(basis=CURVE + Groups("site")),
 }
 
 
@@ -54,6 +61,7 @@ def with_sites(make_outputs, n, sites, **words):
         MondrianConformal(Groups()),
         ConditionalConformal(basis=Groups()),
         ConditionalConformal(basis=Intercept() + Groups()),
+        PluginConformal(basis=Intercept() + Groups()),
     ],
     ids=repr,
 )

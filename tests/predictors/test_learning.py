@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from trustsets_paper import PluginConformal
 
 from trustsets import (
     Bins,
@@ -13,9 +14,9 @@ from trustsets import (
     MondrianConformal,
     Polynomial,
     PrincipalComponents,
-    TrustSetsWarning,
 )
 from trustsets._common import storage
+from trustsets.errors import TrustSetsWarning
 
 RANKS = (Confidence(transform="rank"),)
 # Each has one part that learns, beside parts that do not.
@@ -32,7 +33,7 @@ FIXED = {
     "a sum": Intercept() + Groups() + Polynomial(1, (Confidence(),)),
     "edges by hand": Bins((Confidence(),), edges=((0.5, 0.7),)),
 }
-METHODS = (ConditionalConformal,)
+METHODS = (ConditionalConformal, PluginConformal)
 
 
 def learned(predictor):

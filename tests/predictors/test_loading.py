@@ -4,11 +4,12 @@ import subprocess
 import sys
 
 import numpy as np
+from trustsets_paper import Atypicality, PluginConformal
 
 from trustsets import (
+    APS,
     RAPS,
     Bins,
-    ClassFrequency,
     ClusteredConformal,
     ConditionalConformal,
     Confidence,
@@ -24,6 +25,8 @@ from trustsets import (
     TrustScore,
 )
 from trustsets._common import storage
+from trustsets.predictors import atypicality_groups
+from trustsets.statistics import ClassFrequency
 
 TRAINING = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 5
 TRUST = TrustScore().fit(*TRAINING)
@@ -40,7 +43,9 @@ PREDICTORS = (
         + Groups("site", penalty=5.0)
         + Intercept()
     ),
+    PluginConformal(APS(own_mass="random"), Polynomial(2), TRUST),
     ClusteredConformal(n_clusters=2, tuning_fraction=0.4),
+    atypicality_groups(Atypicality.from_training(*TRAINING), groups=2),
 )
 FRESH = """
 import os, sys

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from sklearn.base import clone
+from trustsets_paper import Atypicality, PluginConformal
 
 from trustsets import (
     APS,
@@ -11,21 +12,27 @@ from trustsets import (
     ConditionalConformal,
     Confidence,
     Groups,
-    InputError,
-    MarginScore,
     ModelOutputs,
     MondrianConformal,
-    NotCalibratedError,
     Polynomial,
     Softmax,
     StandardConformal,
     Status,
     TemperatureScaling,
-    TrustSetsWarning,
 )
+from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
+from trustsets.predictors import (
+    InterpolatedConformal,
+    RankCalibratedConformal,
+    atypicality_groups,
+)
+from trustsets.scores import MarginScore
 
 CONFIDENCE_BINS = Bins(of=(Confidence(),), edges=((0.4, 0.6),))
 CONFIDENCE_CURVE = Polynomial(degree=2, of=(Confidence(),))
+ATYPICALITY = Atypicality.from_training(
+    np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
+)
 PREDICTORS = {
     "standard": StandardConformal(),
     "standard, randomised": StandardConformal(APS(own_mass="random")),
@@ -39,8 +46,13 @@ PREDICTORS = {
     "conditional, randomised": ConditionalConformal(
         score=APS(own_mass="random"), basis=CONFIDENCE_CURVE + Groups("site"), randomized=True
     ),
+    "plug-in": PluginConformal(basis=Polynomial(degree=2, of=(Confidence(),))),
+    "plug-in, groups": PluginConformal(APS(own_mass="random"), Groups("site")),
     "clusters": ClusteredConformal(APS(own_mass="random"), n_clusters=2, tuning_fraction=0.4),
     "clusters, auto": ClusteredConformal(),
+    "atypicality": atypicality_groups(ATYPICALITY, groups=2, score=Softmax()),
+    "ranks": RankCalibratedConformal(APS(own_mass="random")),
+    "interpolated": InterpolatedConformal(0.4, score=Softmax(), class_bias="tuning"),
 }
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
+from trustsets_paper import PluginConformal
 
 from trustsets import (
     APS,
@@ -20,9 +21,8 @@ from trustsets import (
     Softmax,
     StandardConformal,
     TrustSetClassifier,
-    TrustSetsWarning,
 )
-from trustsets_paper.baselines import PluginConformal
+from trustsets.errors import TrustSetsWarning
 
 pytestmark = pytest.mark.statistical
 
@@ -61,7 +61,7 @@ def rare_and_hard(rng, n, n_classes=200):
     return ModelOutputs(logits=logits, labels=y, classes=np.arange(n_classes))
 
 
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # some classes are not seen
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # some classes are not seen
 def test_an_own_threshold_covers_the_null_cluster_and_all_samples():
     found = {"standard": [], "own": []}
     for seed in range(12):
@@ -137,8 +137,7 @@ def test_plug_in_coverage_falls_short_by_the_number_that_is_stated(alpha):
     short = []
     for seed in range(repeats):
         rng = np.random.default_rng(seed)
-        predictor = PluginConformal(score=Softmax(), basis=basis, allow_empty=True)
-        predictor.calibrate(draw(rng, n))
+        predictor = PluginConformal(Softmax(), basis, allow_empty=True).calibrate(draw(rng, n))
         test = draw(rng, 1500)
         covered = predictor.predict_set(test, alpha=alpha).covers(test.labels)
         short.append(1.0 - alpha - covered.mean())

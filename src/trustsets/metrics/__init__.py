@@ -20,6 +20,7 @@ from trustsets.metrics.binning import (
 from trustsets.metrics.catalogue import (
     METRICS,
     NUMBERS,
+    PAPER_BINS,
     Metric,
     bold,
     escape_latex,
@@ -63,6 +64,7 @@ from trustsets.metrics.inference import (
 __all__ = [
     "METRICS",
     "NUMBERS",
+    "PAPER_BINS",
     "WHOLE_AXES",
     "BallCurve",
     "Balls",

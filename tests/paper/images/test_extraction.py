@@ -15,7 +15,7 @@ from PIL import Image
 from torch import nn
 from trees import SIDE, make_body, save_checkpoint, write_tree
 
-from trustsets import InputError, StorageError
+from trustsets.errors import InputError, StorageError
 from trustsets.resuming import read
 from trustsets_paper.datasets import DATASETS
 from trustsets_paper.networks import WorkOptions, extract_dataset, transforms

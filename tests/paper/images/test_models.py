@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 from torch import nn
 from trees import make_body
 
-from trustsets import InputError
+from trustsets.errors import InputError
 from trustsets_paper import networks
 from trustsets_paper.networks import ARCHITECTURES, Network, load_weights, read_weights
 

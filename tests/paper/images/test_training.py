@@ -13,7 +13,8 @@ import torch
 from safetensors import safe_open
 from trees import make_body, write_tree
 
-from trustsets import InputError, TrustSetsError
+from trustsets import TrustSetsError
+from trustsets.errors import InputError
 from trustsets.resuming import read as read_file
 from trustsets_paper import networks as training
 from trustsets_paper.datasets import Listing
