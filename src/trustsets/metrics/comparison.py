@@ -161,7 +161,7 @@ def compare(
 
     Examples
     --------
-    >>> from trustsets import APS, ModelOutputs, Softmax, StandardConformal
+    >>> from trustsets import APS, ModelOutputs, Softmax, StandardConformal, evaluate
     >>> rng = np.random.default_rng(0)
     >>> logits = 2.0 * rng.normal(size=(2000, 4))
     >>> labels = (logits + rng.gumbel(size=(2000, 4))).argmax(axis=1)
