@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         Polynomial,
         PrincipalComponents,
     )
-    from trustsets.sklearn import SetScorer, TrustSetClassifier
     from trustsets.errors import (
         InputError,
         NotCalibratedError,
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from trustsets.report import write_report
     from trustsets.scores import APS, RAPS, SAPS, MarginScore, Softmax, TopK
     from trustsets.sets import PredictionSets
+    from trustsets.sklearn import SetScorer, TrustSetClassifier
     from trustsets.statistics import Atypicality, ClassFrequency, Confidence, Entropy, Margin, Trust
     from trustsets.status import Status
     from trustsets.trust import TrustScore
