@@ -65,7 +65,7 @@ def made():
     sets["still"] = sets["standard"]
     trust = FirstFeature()
     results = {
-        name: evaluate(own, test, trust, metrics=["conf_trust", "class"], n_bootstrap=10)
+        name: evaluate(own, test.with_trust(trust), metrics=["conf_trust", "class"], n_bootstrap=10)
         for name, own in sets.items()
     }
     options = {"outputs": test, "sets": sets, "trust": trust, "samples_per_cell": 3}
