@@ -8,8 +8,7 @@ from trustsets._common.arrays import Array
 from trustsets.errors import InputError
 from trustsets.files.naming import RESULT, ROW, Roles, find_roles
 from trustsets.outputs import ModelOutputs
-from trustsets.predictors import Predictor
-from trustsets.predictors.p_values import PointPredictions
+from trustsets.predictors import PointPredictions, Predictor
 from trustsets.sets import PredictionSets
 
 if TYPE_CHECKING:
