@@ -26,7 +26,6 @@ from trustsets.recipes import (
     uses_trust,
 )
 
-
 PAPER = ("paper", "naive")
 """Methods that cannot do without trust."""
 
