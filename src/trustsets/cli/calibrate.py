@@ -1,7 +1,8 @@
-"""``trustsets calibrate``: labelled outputs to a saved predictor."""
+"""``trustsets calibrate`` and ``trustsets audit``: labelled outputs to a predictor, or to a page."""
 
-from dataclasses import dataclass
-from enum import StrEnum
+import json
+import warnings
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,263 +11,248 @@ import typer
 from trustsets.cli import console
 from trustsets.cli.options import (
     DATA,
+    Alpha,
     Classes,
     Groups,
     LabelColumn,
     LabelledOutputs,
     Seed,
     TableOptions,
+    argument,
     option,
     resolved,
 )
 
 if TYPE_CHECKING:
-    from trustsets.files.calibration import Adaptation, Recipe
+    from trustsets.files import OutputsFile, TableColumns
+    from trustsets.outputs import ModelOutputs
+    from trustsets.predictors import Predictor
+    from trustsets.trust import TrustScore
 
-__all__ = ["calibrate"]
+__all__ = ["audit", "calibrate"]
 
-Method = Literal["conditional", "standard", "bins", "groups", "class", "plugin", "clustered"]
-ScoreName = Literal["aps", "raps", "saps", "topk", "softmax", "margin"]
-# Typer takes no lists of literals.
-BasisName = StrEnum("BasisName", ["polynomial", "bins", "groups", "components", "intercept"])
-StatisticName = StrEnum("StatisticName", ["confidence", "trust", "entropy", "margin"])
-_METHOD, _SCORE, _ADAPT = "Method", "Score", "Another population"
+_METHOD = "Method"
 
 
 @dataclass(frozen=True)
-class RecipeOptions:
-    """Options that say which predictor is made."""
+class MethodOptions:
+    """Options that say which predictor is made, in the words of `trustsets.recipes`."""
 
-    group: Groups = None
-    tuning_fraction: Annotated[
-        float | None,
-        option("SHARE", "Share of OUTPUTS to tune on, if there is anything to tune.", panel=DATA),
+    train: Annotated[
+        Path | None,
+        option(
+            "FILE",
+            "Features and labels of the training data, for the trust score. Without it, coverage "
+            "is conditioned on confidence and groups.",
+            panel=DATA,
+        ),
     ] = None
+    tuning: Annotated[
+        Path | None,
+        option(
+            "FILE", "Other labelled outputs to tune on, instead of a part of OUTPUTS.", panel=DATA
+        ),
+    ] = None
+    classes: Classes = None
+    group: Groups = None
+    label_column: LabelColumn = None
     method: Annotated[
-        Method,
+        str,
         option(
             "METHOD",
-            "How thresholds are set: conditional, standard, bins, groups, class, plugin or "
-            "clustered.",
+            "conditional, standard, mondrian (cells of confidence and trust), groups, class, "
+            "clustered, paper or naive (CONDITIONAL and NAIVE as in the paper).",
             panel=_METHOD,
         ),
     ] = "conditional"
-    basis: Annotated[
-        list[BasisName] | None,
-        option(
-            "BASIS",
-            "Function class of 'conditional' and 'plugin': polynomial, bins, groups, "
-            "components or intercept. Several are added up. Default: 'conditional' chooses on "
-            "the tuning samples.",
-            panel=_METHOD,
-        ),
-    ] = None
-    degree: Annotated[
-        int | None,
-        option(
-            "N",
-            "Degree of the polynomial. Default: 5 if --basis, --statistic or --transform is given.",
-            min=0,
-            panel=_METHOD,
-        ),
-    ] = None
-    penalty: Annotated[
-        float | None,
-        option(
-            "NUMBER",
-            "What coefficients of degree 2 or more cost in the polynomial's fit. Default: 0.",
-            min=0.0,
-            panel=_METHOD,
-        ),
-    ] = None
-    components: Annotated[
-        int, option("N", "Number of principal components.", min=1, panel=_METHOD)
-    ] = 20
-    statistic: Annotated[
-        list[StatisticName] | None,
-        option(
-            "NAME",
-            "What polynomial and bins are functions of: confidence, trust, entropy or "
-            "margin; may be given again. Default: confidence and trust.",
-            panel=_METHOD,
-        ),
-    ] = None
-    transform: Annotated[
-        Literal["rank", "log", "raw"] | None,
-        option(
-            "NAME",
-            "How the polynomial transforms a statistic: rank (default), log or raw.",
-            panel=_METHOD,
-        ),
-    ] = None
-    per_class: Annotated[
-        bool | None,
-        option(
-            None,
-            "Whether 'conditional' covers each class, rare ones too, jointly with its function "
-            "class; sets are larger. Default: auto.",
-            "--per-class/--no-per-class",
-            panel=_METHOD,
-        ),
-    ] = None
-    randomized: Annotated[
-        bool,
-        option(
-            None,
-            "Random thresholds for 'conditional'; with --allow-empty, coverage is exact.",
-            "--randomized",
-            panel=_METHOD,
-        ),
-    ] = False
-    paper: Annotated[
-        bool,
-        option(
-            None,
-            "The paper's own setting of 'conditional' or 'bins' (called NAIVE there).",
-            "--paper",
-            panel=_METHOD,
-        ),
-    ] = False
     score: Annotated[
-        ScoreName | None,
-        option("SCORE", "aps (default), raps, saps, topk, softmax or margin.", panel=_SCORE),
-    ] = None
-    scale: Annotated[
-        Literal["raw", "tail"] | None,
-        option(
-            "SCALE",
-            "raw or tail. Default: tail for 'conditional' and 'plugin', else raw.",
-            panel=_SCORE,
-        ),
-    ] = None
-    own_mass: Annotated[
-        Literal["exclude", "include", "random"] | None,
-        option(
-            "HOW",
-            "Mass of the label itself in aps, raps, saps and topk: exclude (default), include or "
-            "random.",
-            panel=_SCORE,
-        ),
-    ] = None
-    lam: Annotated[
-        float | None,
-        option(
-            "NUMBER",
-            "What a rank adds to raps (default 0.01) and saps (default 0.2).",
-            min=0.0,
-            panel=_SCORE,
-        ),
-    ] = None
-    temperature: Annotated[
         str | None,
         option(
-            "T",
-            "Divide the logits by this number; 'tuning' finds the best one on the tuning samples.",
-            panel=_SCORE,
+            "SCORE",
+            "aps (default), raps, saps, topk, softmax (or lac) or margin.",
+            panel=_METHOD,
         ),
     ] = None
-    prevalence: Annotated[
-        float | None,
+    basis: Annotated[
+        list[str] | None,
         option(
-            "POWER",
-            "Divide probabilities by this power of the class shares, which are counted on the "
-            "tuning samples: 0 learns class biases alone, 1 makes rare classes count as much as "
-            "others.",
-            min=0.0,
-            max=10.0,
-            panel=_SCORE,
+            "BASIS",
+            "Function class of 'conditional': a sum such as polynomial,groups of polynomial, bins, "
+            "groups, components and intercept. Default: chosen on the tuning samples.",
+            panel=_METHOD,
         ),
     ] = None
-    allow_empty: Annotated[
-        bool, option(None, "Sets may lack the most likely class.", "--allow-empty", panel=_SCORE)
-    ] = False
+    statistic: Annotated[
+        list[str] | None,
+        option(
+            "NAME",
+            "What polynomial and bins are functions of: a list such as confidence,entropy of "
+            "confidence, trust, entropy and margin.",
+            panel=_METHOD,
+        ),
+    ] = None
+    set: Annotated[
+        list[str] | None,
+        option(
+            "NAME=VALUE",
+            "Any parameter of the predictor, its score or its basis, as in Python: degree=3, "
+            "temperature=tuning, per_class=true, allow_empty=true, lam=0.1. May be given again.",
+            panel=_METHOD,
+        ),
+    ] = None
     seed: Seed = 0
 
-    def recipe(self) -> "Recipe":
-        """What `trustsets.files.calibration` takes."""
-        from trustsets.files.calibration import Recipe
+    def samples(self, outputs: Path, purpose: str, columns: "TableColumns") -> "OutputsFile":
+        """The labelled outputs."""
+        from trustsets.files import open_outputs, read_classes
 
-        chosen = dict(vars(self))
-        chosen["groups"] = tuple(chosen.pop("group") or ())
-        chosen["statistics"] = tuple(map(str, chosen.pop("statistic") or ()))
-        chosen["basis"] = tuple(map(str, self.basis or ()))
-        chosen["temperature"] = _temperature(self.temperature)
-        return Recipe(**chosen)
+        names = None if self.classes is None else read_classes(self.classes)
+        return open_outputs(outputs, groups=self.group or (), classes=names, columns=columns)
 
+    def predictor(
+        self, source: "OutputsFile", samples: "ModelOutputs", *, always_trust: bool = False
+    ) -> "tuple[Predictor, ModelOutputs]":
+        """The predictor, not calibrated, and the samples with trust where it is known."""
+        from trustsets.files.reading import split_names
+        from trustsets.recipes import make_predictor, uses_trust
 
-@dataclass(frozen=True)
-class AdaptOptions:
-    """Options that say which other population the predictor is for."""
+        parameters = _parameters(self.set or ())
+        neighbour = parameters.pop("neighbour", 1)
+        basis = split_names(self.basis or ()) or None
+        statistics = split_names(self.statistic or ())
+        trust = None
+        if uses_trust(self.method, basis, statistics) or (always_trust and self.train is not None):
+            trust = self._trust(source, samples, neighbour, "trust" in statistics)
+        predictor = make_predictor(
+            self.method,
+            score=self.score,
+            trust=trust,
+            basis=basis[0] if basis == ["auto"] else basis,
+            statistics=statistics,
+            groups=split_names(self.group or (), samples.groups),
+            n=len(samples),
+            seed=self.seed,
+            **parameters,
+        )
+        return predictor, samples if trust is None else samples.with_trust(trust)
 
-    adapt: Annotated[
-        Path | None,
-        option("FILE", "Outputs of the samples to predict, without labels.", panel=_ADAPT),
-    ] = None
-    shift: Annotated[
-        Literal["label", "covariate"],
-        option(
-            "WHAT",
-            "What is different: the shares of the classes (label), or the inputs (covariate).",
-            panel=_ADAPT,
-        ),
-    ] = "label"
-    of: Annotated[
-        Literal["statistics", "features"],
-        option(
-            "WHAT",
-            "What tells other inputs apart: statistics (confidence, trust and those of the method) "
-            "or features.",
-            panel=_ADAPT,
-        ),
-    ] = "statistics"
+    def _trust(
+        self, source: "OutputsFile", samples: "ModelOutputs", neighbour: int, asked: bool
+    ) -> "TrustScore | None":
+        """The trust score of the training samples."""
+        import numpy as np
 
-    def adaptation(self) -> "Adaptation | None":
-        """What `trustsets.files.calibration` takes."""
-        from trustsets.errors import InputError
-        from trustsets.files.calibration import Adaptation
+        from trustsets.errors import InputError, TrustSetsWarning
+        from trustsets.files import read_training
+        from trustsets.trust import TrustScore
 
-        if self.adapt is not None:
-            return Adaptation(self.adapt, self.shift, self.of)
-        if (self.shift, self.of) != ("label", "statistics"):
+        if samples.trust is not None:
+            return None
+        if self.train is None:
+            if asked or self.method in ("paper", "naive"):
+                raise InputError(
+                    "the trust score needs training samples: give a file with their features and "
+                    "labels (--train FILE)."
+                )
+            console.say("There are no training samples (--train), so trust is not used.")
+            return None
+        if samples.features is None:
             raise InputError(
-                "--shift and --of say how the samples of --adapt differ, and there is no --adapt; "
-                "name their file with --adapt FILE."
+                f"{source.path}: there is no array 'features', which the trust score needs. Save "
+                "the embeddings with the logits, name their columns (--feature-columns), or leave "
+                "out --train."
             )
-        return None
+        features, labels = read_training(self.train, samples.classes, source.table)
+        if source.path.samefile(self.train):
+            warnings.warn(
+                f"{self.train} is both the calibration file and the training file. Coverage is "
+                "guaranteed only for a calibration on samples that the classifier was not trained "
+                "on, and that are not their own neighbours in the trust score. Give another file.",
+                TrustSetsWarning,
+                stacklevel=2,
+            )
+        if features.shape[1] != samples.features.shape[1]:
+            raise InputError(
+                f"{self.train}: array 'features' has {features.shape[1]} columns, and "
+                f"{source.path} has {samples.features.shape[1]}. Use the same layer of the same "
+                "model."
+            )
+        unknown = np.setdiff1d(labels, samples.classes)
+        if unknown.size:
+            raise InputError(
+                f"{self.train}: array 'labels' holds {unknown[0]!r}, which is no class of "
+                f"{source.path}. Use the same class names in both."
+            )
+        return TrustScore(neighbour=neighbour).fit(features, labels)
+
+    def tuning_samples(self, source: "OutputsFile") -> "ModelOutputs | None":
+        """The tuning samples, which must be of the same classes in the same order."""
+        return None if self.tuning is None else _same_classes(self.tuning, source, self.group)
+
+    def warn_of_groups(self, predictor: "Predictor") -> None:
+        """Say which groups that were named the predictor does not depend on."""
+        from trustsets.errors import TrustSetsWarning
+        from trustsets.files.reading import split_names
+
+        unused = [
+            name for name in split_names(self.group or ()) if name not in predictor.needed_groups
+        ]
+        if unused and self.method != "class":
+            warnings.warn(
+                f"coverage is not conditioned on {', '.join(unused)}: the method {self.method} "
+                "does without groups, or their values have too few tuning samples. Use the method "
+                "groups, merge values, or give more samples.",
+                TrustSetsWarning,
+                stacklevel=2,
+            )
 
 
-Output = Annotated[Path, option("MODEL", "Where to save it (.trustsets).", "--output", "-o")]
-Train = Annotated[
-    Path | None,
-    option("FILE", "Features and labels of the training data, for the trust score.", panel=DATA),
-]
-Tuning = Annotated[
-    Path | None,
-    option("FILE", "Other labelled outputs to tune on, instead of a part of OUTPUTS.", panel=DATA),
-]
-Neighbour = Annotated[
-    int,
-    option(
-        "N",
-        "The trust score measures the distance to the N-th nearest neighbour of a class.",
-        min=1,
-        panel=_METHOD,
-    ),
-]
+def _same_classes(path: Path, source: "OutputsFile", groups: Any) -> "ModelOutputs":
+    """Labelled outputs of the same classes in the same order, or without names."""
+    import numpy as np
+
+    from trustsets.errors import InputError
+    from trustsets.files import open_outputs
+
+    other = open_outputs(path, groups=groups or (), classes=source.classes, remembered=source.table)
+    if other.own_classes is not None and not np.array_equal(other.own_classes, source.classes):
+        raise InputError(
+            f"{path}: its classes are not those of the calibration samples, or in another order. "
+            "Use outputs of the same classifier."
+        )
+    return other.read_all()
+
+
+def _parameters(items: Any) -> dict[str, Any]:
+    """Parameters by name from ``NAME=VALUE``: numbers, true, false, null, or texts."""
+    from trustsets.errors import InputError
+
+    found: dict[str, Any] = {}
+    for item in items:
+        name, equals, text = item.partition("=")
+        if not equals or not name:
+            raise InputError(f"--set must be NAME=VALUE, such as degree=3; got {item!r}.")
+        try:
+            found[name.strip().replace("-", "_")] = json.loads(text)
+        except (ValueError, RecursionError):
+            found[name.strip().replace("-", "_")] = text
+    return found
 
 
 def calibrate(
     context: typer.Context,
     outputs: LabelledOutputs,
-    output: Output,
-    train: Train = None,
-    tuning: Tuning = None,
-    classes: Classes = None,
-    neighbour: Neighbour = 1,
-    label_column: LabelColumn = None,
+    output: Annotated[Path, option("MODEL", "Where to save it (.trustsets).", "--output", "-o")],
     *,
-    options: RecipeOptions,
-    population: AdaptOptions,
+    options: MethodOptions,
+    adapt: Annotated[
+        Path | None,
+        option("FILE", "Outputs, without labels, of another population to predict.", panel=DATA),
+    ] = None,
+    shift: Annotated[
+        Literal["label", "covariate"],
+        option("WHAT", "How it differs: label or covariate shift.", panel=DATA),
+    ] = "label",
     table: TableOptions,
 ) -> None:
     """Learn thresholds from labelled samples the classifier was not trained on.
@@ -274,41 +260,99 @@ def calibrate(
     OUTPUTS holds the arrays 'logits' (or 'probabilities'), 'labels', for the
     trust score 'features' (the layer before the last), and, if you like,
     'classes' (their names) and groups called 'group_NAME'. In a table, such as
-    a .csv file, each class has a column: 'prob_cat', 'prob_dog'. The allowed
-    miscoverage alpha is chosen later, when predicting.
+    a .csv file, each class has a column: 'prob_cat', or just 'cat'. The model
+    remembers the columns. The allowed miscoverage alpha is chosen later, when
+    predicting.
 
     Example:
 
       trustsets calibrate held_out.npz --train train.npz -o model.trustsets
     """
-    from trustsets.files.calibration import calibrate_file
+    from trustsets._common import storage
+    from trustsets.files import Snapshot, check_output
 
+    inputs = [outputs, options.train, options.tuning, options.classes, adapt]
+    check_output(output, (".trustsets",), inputs)
+    before = Snapshot(*inputs)
+    columns = table.columns(options.label_column)
+    with console.progress("Calibrating", None):
+        source = options.samples(outputs, "calibration", columns)
+        predictor, samples = options.predictor(source, source.read_labelled("calibration"))
+        predictor.calibrate(samples, tuning=options.tuning_samples(source))
+        options.warn_of_groups(predictor)
+        if adapt is not None:
+            other = _same_classes(adapt, source, predictor.needed_groups)
+            predictor = predictor.adapt(other, shift=shift)
+    before.check()
     record = resolved(context)
-    predictor = calibrate_file(
-        outputs,
-        output,
-        options.recipe(),
-        train=train,
-        tuning=tuning,
-        classes=classes,
-        neighbour=neighbour,
-        adaptation=population.adaptation(),
-        columns=table.columns(label_column),
-        record=record,
-    )
-    _show(predictor, record, output)
-
-
-def _show(predictor: Any, record: dict[str, Any], output: Path) -> None:
-    """Say what was learned and where it is."""
+    storage.write(output, predictor, record | {"columns": asdict(source.table)})
     state, summary = predictor.state_, predictor.summary()
     result = record | {"output": str(output), "n": state.n, "n_tuning": state.n_tuning}
     result |= {"n_classes": state.classes.size, "temperature": state.temperature}
     console.conclude(result | {"summary": summary}, *summary.split("\n"), f"Saved to {output}.")
 
 
-def _temperature(text: str | None) -> float | str | None:
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return text
+def audit(
+    context: typer.Context,
+    outputs: LabelledOutputs,
+    output: Annotated[Path, option("FILE", "Where to write the page.", "--output", "-o")] = Path(
+        "audit.html"
+    ),
+    alpha: Alpha = 0.1,
+    level: Annotated[float, option("SHARE", "Confidence level of the intervals.")] = 0.95,
+    title: Annotated[str, option("TEXT", "Title of the page.")] = "Audit",
+    *,
+    options: MethodOptions,
+    table: TableOptions,
+) -> None:
+    """Measure coverage without a test set, and search for where it fails.
+
+    OUTPUTS holds labelled samples, as for 'trustsets calibrate'. Each sample is
+    left out once: its set comes from all the others. The page names regions
+    whose coverage is too low.
+
+    Example:
+
+      trustsets audit held_out.npz --train train.npz -o audit.html
+    """
+    from trustsets.auditing import leave_out
+    from trustsets.files import Snapshot, check_output
+    from trustsets.report import write_report
+
+    inputs = [outputs, options.train, options.tuning, options.classes]
+    check_output(output, (".html",), inputs)
+    before, record = Snapshot(*inputs), resolved(context)
+    with console.progress("Auditing", None):
+        columns = table.columns(options.label_column)
+        source = options.samples(outputs, "an audit", columns)
+        samples = source.read_labelled("an audit")
+        predictor, samples = options.predictor(source, samples, always_trust=True)
+        left = leave_out(predictor, samples, alpha, tuning=options.tuning_samples(source))
+        options.warn_of_groups(left.predictor)
+        shared: dict[str, Any] = {"level": level, "seed": options.seed}
+        regions = left.regions(**shared)
+        evaluation = left.evaluate(left.risk(**shared), **shared)
+        before.check()
+        n_tuning = left.predictor.state_.n_tuning
+        write_report(
+            output,
+            {options.method: evaluation},
+            outputs=left.outputs,
+            sets=left.sets,
+            regions={options.method: regions},
+            title=title,
+            guarantee=left.predictor.summary(left.sets),
+            details={
+                "Outputs": str(outputs),
+                **({"Tuning samples": f"{n_tuning:,}, not audited"} if n_tuning else {}),
+                "Options": json.dumps(record),
+            },
+        )
+    if console.settings.json:
+        console.print_json(
+            record | {"evaluation": evaluation.to_dict(), "regions": regions.to_dict()}
+        )
+        return
+    for line in regions.summary.split("\n"):
+        console.print_text(line)
+    console.say(f"No test set was used. The audit is in {output}; open it in a browser.")

@@ -8,7 +8,9 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import sys
+import textwrap
 import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
@@ -32,7 +34,6 @@ __all__ = [
     "print_text",
     "progress",
     "reset",
-    "resumable",
     "say",
     "settings",
     "visible",
@@ -85,9 +86,20 @@ def _written_out(char: str) -> str:
 
 def say(*lines: str) -> None:
     """Tell the person what happened, on stderr; nothing with --quiet."""
-    if not settings.quiet:
-        text = "\n".join(map(visible, lines))
+    if settings.quiet:
+        return
+    width = _width(sys.stderr)
+    for line in map(visible, lines):
+        text = line if width is None else textwrap.fill(line, width, break_on_hyphens=False)
         _rich(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _width(stream: Any) -> int | None:
+    """Characters in a line: as COLUMNS says, those of a terminal, or None for any number."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return max(20, int(columns))
+    return shutil.get_terminal_size().columns if _is_terminal(stream) else None
 
 
 def conclude(result: dict[str, Any], *lines: str) -> None:
@@ -147,10 +159,8 @@ def print_text(text: str, style: str = "") -> None:
     style : str
         Rich style on a terminal, such as ``"bold"``.
     """
-    import textwrap
-
     console = _rich()
-    width = min(console.width, _WIDEST)
+    width = min(_width(sys.stdout) or _WIDEST, _WIDEST)
     for line in textwrap.wrap(visible(text), width) or [""]:
         console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
@@ -181,8 +191,12 @@ def print_table(
         How many of the first columns hold names.
     """
     rows = [[visible(cell) for cell in row] for row in rows]
+    width = _width(sys.stdout)
     if not _is_terminal(sys.stdout):
-        print_lines(_aligned([header, *rows], n_names))
+        lines = _aligned([header, *rows], n_names)
+        if width is not None and max(map(len, lines)) > width:
+            lines = _one_by_one(header, rows, n_names, width)
+        print_lines(lines)
         return
     from rich import box
     from rich.table import Table
@@ -208,6 +222,21 @@ def _aligned(rows: Sequence[Sequence[str]], n_names: int) -> list[str]:
         ).rstrip()
         for row in plain
     ]
+
+
+def _one_by_one(
+    header: Sequence[str], rows: Sequence[Sequence[str]], n_names: int, width: int
+) -> list[str]:
+    """The rows of a table that is too wide: its names in a line, and a line for each number."""
+    from rich.text import Text
+
+    lines = []
+    for row in rows:
+        plain = [Text.from_markup(cell).plain for cell in row]
+        lines += textwrap.wrap(", ".join(plain[:n_names]), width)
+        for name, cell in zip(header[n_names:], plain[n_names:], strict=True):
+            lines += textwrap.wrap(f"  {name}: {cell}", width, subsequent_indent="    ")
+    return lines
 
 
 def progress(title: str, total: int | None) -> AbstractContextManager[Advance]:
@@ -240,16 +269,6 @@ def is_input_error(error: Exception) -> bool:
     from trustsets.errors import TrustSetsError
 
     return isinstance(error, TrustSetsError)
-
-
-@contextmanager
-def resumable() -> Iterator[None]:
-    """Say how to go on when the person stops the command."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say("Stopped. Give the same command again, and it continues from here.")
-        raise
 
 
 def print_error(error: Exception) -> None:

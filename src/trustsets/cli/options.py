@@ -1,4 +1,4 @@
-"""Options that commands share, and where their values come from and go to."""
+"""Options that commands share."""
 
 import dataclasses
 import functools
@@ -8,21 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperCommand
 
 from trustsets.cli import console
 
 if TYPE_CHECKING:
-    from trustsets.files.evaluation import Comparison
-    from trustsets.files.naming import TableColumns
+    from trustsets.files import TableColumns
 
 __all__ = [
     "DATA",
-    "NOT_STORED",
     "Alpha",
     "Classes",
-    "Command",
-    "ComparisonOptions",
     "Groups",
     "LabelColumn",
     "LabelledOutputs",
@@ -37,22 +32,8 @@ __all__ = [
 DATA = "Data"
 """Panel of the options that name files and arrays."""
 _PANEL = "Common options"
-# They say how a command talks or where it runs, not what it computes.
-NOT_STORED = {"config", "json", "quiet", "debug", "ray"}
-_RAY, _LOCAL = "--ray", "local"
-
-
-class Command(TyperCommand):
-    """A command whose option --ray may stand without its value."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put in the value that is left out."""
-        given: list[str] = []
-        for place, word in enumerate(args):
-            given.append(word)
-            if word == _RAY and (place + 1 == len(args) or args[place + 1].startswith("-")):
-                given.append(_LOCAL)
-        return super().parse_args(ctx, given)
+# They say how a command talks, not what it computes.
+_NOT_STORED = {"json", "quiet", "debug"}
 
 
 def argument(metavar: str, text: str) -> Any:
@@ -80,17 +61,6 @@ def _setting(text: str, *names: str) -> Any:
     return option(None, text, *names, is_eager=True, callback=keep, panel=_PANEL)
 
 
-def _load(context: typer.Context, path: Path | None) -> Path | None:
-    """Take the options of a file as defaults; what is typed on the command line wins."""
-    if path is not None:
-        from trustsets.files.options import read_options
-
-        command = str(context.info_name)
-        known = {parameter.name for parameter in context.command.params if parameter.name}
-        context.default_map = read_options(path, command, known - NOT_STORED)
-    return path
-
-
 Alpha = Annotated[
     float,
     option("SHARE", "Share of sets that may miss the true class, between 0 and 1.", "--alpha"),
@@ -107,7 +77,7 @@ Groups = Annotated[
     list[str] | None,
     option(
         "NAME",
-        "An array or column that holds groups; may be given again. Missing values are a group.",
+        "Arrays or columns that hold groups, such as site,sex. Missing values are a group.",
         "--group",
         "--group-columns",
         panel=DATA,
@@ -128,8 +98,9 @@ class TableOptions:
         list[str] | None,
         option(
             "PATTERN",
-            "Columns of probabilities in a table (.csv, .parquet), such as 'prob_*'; * stands for "
-            "the name of the class. May be given again.",
+            "Columns of probabilities in a table (.csv, .parquet), such as 'prob_*' or cat,dog; * "
+            "stands for the name of the class. Default: those of MODEL, prob_*, or columns that "
+            "are named like the classes.",
             panel=DATA,
         ),
     ] = None
@@ -142,7 +113,7 @@ class TableOptions:
 
     def columns(self, label: str | None = None) -> "TableColumns":
         """What `trustsets.files` takes."""
-        from trustsets.files.naming import TableColumns
+        from trustsets.files import TableColumns
 
         return TableColumns(
             tuple(self.probability_columns or ()),
@@ -150,23 +121,6 @@ class TableOptions:
             tuple(self.feature_columns or ()),
             label,
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Config:
-    """Where a command may take its options from."""
-
-    config: Annotated[
-        Path | None,
-        option(
-            "FILE",
-            "Take options from a TOML file, or those that made an earlier output. An output "
-            "never says where to write or what code to run.",
-            is_eager=True,
-            callback=_load,
-            panel=_PANEL,
-        ),
-    ] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,71 +134,7 @@ class _Common:
     debug: Annotated[bool, _setting("Show the traceback of an error.", "--debug")] = False
 
 
-@dataclasses.dataclass(frozen=True)
-class ComparisonOptions:
-    """Options of the commands that evaluate methods: `evaluate` and `report`."""
-
-    outputs: LabelledOutputs
-    methods: Annotated[
-        list[str], argument("METHODS", "Models or predictions, as FILE or NAME=FILE.")
-    ]
-    alpha: Annotated[
-        float | None,
-        option(
-            "SHARE",
-            "Share of sets that may miss the true class. Default: that of the predictions, "
-            "or else 0.1.",
-        ),
-    ] = None
-    train: Annotated[
-        Path | None,
-        option(
-            "FILE",
-            "Features and labels of the training data, for the trust score. Default: the "
-            "trust score of the first model that has one.",
-        ),
-    ] = None
-    classes: Classes = None
-    group: Groups = None
-    metric: Annotated[
-        list[str] | None,
-        option(
-            "NAME",
-            "Measure only this (conf_trust, conf_rank, conf_frequency, class, groups, "
-            "size_strata, trust_rank, balls, slab); may be given again. Default: all.",
-        ),
-    ] = None
-    below: Annotated[
-        list[float] | None,
-        option(
-            "SHARE",
-            "Report the share of classes and groups covered less than this; may be given again. "
-            "Default: 0.5.",
-        ),
-    ] = None
-    level: Annotated[float, option("SHARE", "Confidence level of the intervals.")] = 0.95
-    seed: Seed = 0
-
-    def comparison(self, columns: "TableColumns") -> "Comparison":
-        """What `trustsets.files.evaluation` takes."""
-        from trustsets.files.evaluation import Comparison, name_methods
-
-        return Comparison(
-            self.outputs,
-            name_methods(self.methods),
-            self.alpha,
-            self.train,
-            self.classes,
-            tuple(self.group or ()),
-            tuple(self.metric) if self.metric else None,
-            tuple(self.below or (0.5,)),
-            self.level,
-            seed=self.seed,
-            columns=columns,
-        )
-
-
-def expanded(function: Callable[..., None], config: bool = True) -> Callable[..., None]:
+def expanded(function: Callable[..., None]) -> Callable[..., None]:
     """A command with one parameter for each option, from a function that takes groups of them.
 
     A parameter of `function` whose type is a dataclass becomes one option for each field. The
@@ -254,8 +144,6 @@ def expanded(function: Callable[..., None], config: bool = True) -> Callable[...
     ----------
     function : callable
         Its parameters, and the fields of the dataclasses, are annotated as Typer wants it.
-    config : bool
-        Add ``--config``.
     """
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {
@@ -271,7 +159,7 @@ def expanded(function: Callable[..., None], config: bool = True) -> Callable[...
             else [_keyword(parameter.name, hints[parameter.name], parameter.default)]
         )
     ]
-    common = [*(_fields(_Config) if config else []), *_fields(_Common)]
+    common = _fields(_Common)
 
     @functools.wraps(function)
     def run(**given: Any) -> None:
@@ -312,7 +200,7 @@ def resolved(context: typer.Context) -> dict[str, Any]:
     options = {
         name: _plain(value)
         for name, value in sorted(context.params.items())
-        if name not in NOT_STORED and value is not None
+        if name not in _NOT_STORED and value is not None
     }
     return {"trustsets": __version__, "command": str(context.info_name), "options": options}
 

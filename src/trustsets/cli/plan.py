@@ -18,7 +18,7 @@ from trustsets.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from trustsets.files.naming import TableColumns
+    from trustsets.files import TableColumns
     from trustsets.planning import Plan, PlanRow
 
 __all__ = ["plan"]
@@ -119,19 +119,18 @@ def _read(
     outputs: Path, simulate: Path | None, groups: Any, columns: "TableColumns"
 ) -> dict[str, Any]:
     """Labelled samples, and the model to calibrate copies of."""
-    from trustsets.files.calibration import load_labelled
-    from trustsets.files.source import open_outputs
+    from trustsets.files import open_outputs
     from trustsets.predictors import load
 
     predictor = None if simulate is None else load(simulate)
     names = [*groups, *(() if predictor is None else predictor.needed_groups)]
     source = open_outputs(outputs, groups=list(dict.fromkeys(names)), columns=columns)
-    return {"outputs": load_labelled(source, "a plan"), "predictor": predictor}
+    return {"outputs": source.read_labelled("a plan"), "predictor": predictor}
 
 
 def _draw(found: "Plan", path: Path) -> None:
     from trustsets._common.atomic import atomic_path
-    from trustsets.files.paths import check_output
+    from trustsets.files import check_output
 
     kind = check_output(path, (".png", ".svg", ".pdf")).suffix[1:].lower()
     figure: Any = found.plot().get_figure(root=True)

@@ -6,7 +6,6 @@
 """
 
 import csv
-import json
 import math
 import re
 import stat
@@ -16,10 +15,10 @@ import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, final
+from typing import IO, Any, Literal, final
 
 import numpy as np
 
@@ -29,7 +28,15 @@ from trustsets._common.optional import needed
 from trustsets._common.storage import parse_json
 from trustsets.errors import InputError
 
-__all__ = ["ArrowColumn", "Column", "arrow_columns", "open_columns", "plain_file", "stacked"]
+__all__ = [
+    "Column",
+    "list_array",
+    "open_columns",
+    "plain_file",
+    "read_csv",
+    "stacked",
+    "table_columns",
+]
 
 # Compression that real outputs never reach; constant arrays may, and zip bombs do.
 _LARGEST_RATIO = 500
@@ -252,13 +259,14 @@ class _NpyColumn(_ArrayColumn):
             shape, fortran, dtype = _read_header(stream, path.stat().st_size, what)
             self._offset = stream.tell()
         super().__init__(path, path.stem, shape, dtype)
-        self._path, self._order = path, "F" if fortran else "C"
+        self._path = path
+        self._order: Literal["C", "F"] = "F" if fortran else "C"
 
     def _rows(self, start: int, stop: int) -> Array:
         try:
             # Mapped anew for each range, so that pages that were read can leave the memory.
             values: Array = np.memmap(
-                self._path, self.dtype, "r", self._offset, self.shape, self._order
+                self._path, self.dtype, "r", self._offset, self.shape, order=self._order
             )
         except (ValueError, OSError) as error:
             raise self.error(
@@ -513,125 +521,111 @@ def common_type(parts: Sequence[Array]) -> Any:
 
 
 def _parquet_columns(path: Path) -> dict[str, Column]:
-    source = _ParquetRows(path)
-    found = arrow_columns(source)
-    text = (source.schema.metadata or {}).get(b"classes")
+    needed("pyarrow", f"{path}: a Parquet file")
+    rows = _ArrowRows(path)
+    found = _arrow_columns(rows)
+    text = (rows.schema.metadata or {}).get(b"classes")
     if text is not None and "classes" not in found:
         found["classes"] = _class_column(path, text.decode(errors="replace"))
     return found
 
 
-def arrow_columns(rows: "_ParquetRows | Any") -> dict[str, Column]:
-    """Columns of a Parquet file or of an Arrow table by name."""
-    source = rows if isinstance(rows, _ParquetRows) else _TableRows(rows)
-    check_distinct(source.described, source.schema.names)
-    return {field.name: ArrowColumn.of(source, field) for field in source.schema}
+def table_columns(table: Any) -> dict[str, Column]:
+    """Columns of an Arrow table by name."""
+    return _arrow_columns(_ArrowRows(table))
 
 
-class _TableRows:
-    """Rows of an Arrow table in memory."""
-
-    described: object = "table"
-
-    def __init__(self, table: Any) -> None:
-        self._table, self.schema, self.n_rows = table, table.schema, table.num_rows
-
-    def read(self, names: Sequence[str], start: int, stop: int) -> Any:
-        return self._table.select(list(names)).slice(start, stop - start)
-
-    def readable(self) -> Any:
-        """A context that names the file where its content turns out to be damaged."""
-        import pyarrow as pa
-
-        return _readable(self.described, "Arrow", pa.ArrowException)
+def _arrow_columns(rows: "_ArrowRows") -> dict[str, Column]:
+    check_distinct(rows.described, rows.schema.names)
+    return {field.name: ArrowColumn.of(rows, field) for field in rows.schema}
 
 
 @final
-class _ParquetRows(_TableRows):
-    """Rows of a Parquet file, decoded in batches; it is cheap to go on where the last read ended.
+class _ArrowRows:
+    """Rows of a Parquet file, decoded in batches, or of an Arrow table.
 
-    What the footer says of a chunk of a column is not asked for: where it is damaged, Arrow ends
-    the whole process.
+    It is cheap to go on where the last read ended; any other start begins at the first row. What
+    the footer of a file says of a chunk of a column is not asked for: where it is damaged, Arrow
+    ends the whole process.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.described = self._path = path
-        with self.readable(), self._open() as file:
-            self._metadata, self.schema = file.metadata, file.schema_arrow
-            groups = range(self._metadata.num_row_groups)
-            self._group_rows = [self._metadata.row_group(group).num_rows for group in groups]
-            self.n_rows = int(self._metadata.num_rows)
-        if sum(self._group_rows) != self.n_rows or min(self._group_rows, default=0) < 0:
-            raise InputError(f"{path}: its groups do not add up to its rows; write it again.")
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self.described = source if isinstance(source, Path) else "table"
         # For each choice of columns: batches, the row after those read, and what was left over.
         self._streams: dict[tuple[str, ...], tuple[Iterator[Any], int, Any]] = {}
+        if not isinstance(source, Path):
+            self.schema, self.n_rows = source.schema, source.num_rows
+            return
+        with self.readable(), self._open() as file:
+            self.schema, self.n_rows = file.schema_arrow, int(file.metadata.num_rows)
+            groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+        if sum(groups) != self.n_rows or min(groups, default=0) < 0:
+            raise InputError(f"{source}: its groups do not add up to its rows; write it again.")
 
-    def readable(self) -> Any:
+    def readable(self) -> AbstractContextManager[None]:
         """A context that names the file where its content turns out to be damaged."""
-        pa = needed("pyarrow", f"{self.described}: a Parquet file")
+        import pyarrow as pa
+
         raised = (pa.ArrowException, OSError, ValueError, OverflowError, KeyError)
         return _readable(self.described, "Parquet", *raised)
 
-    def _open(self, **more: Any) -> Any:
+    def _open(self) -> Any:
         import pyarrow.parquet as pq
 
         try:
-            str(self._path).encode()
+            str(self._source).encode()
         except UnicodeEncodeError:
             raise InputError(
-                f"{self._path}: the name holds bytes that are no text in UTF-8, and Arrow cannot "
+                f"{self._source}: the name holds bytes that are no text in UTF-8, and Arrow cannot "
                 "open such a file. Rename it."
             ) from None
         # Pages are read through a buffer instead of a whole row group at once.
-        return pq.ParquetFile(self._path, buffer_size=1 << 20, pre_buffer=False, **more)
+        return pq.ParquetFile(self._source, buffer_size=1 << 20, pre_buffer=False)
 
     def read(self, names: Sequence[str], start: int, stop: int) -> Any:
         """Columns of the rows `start` up to `stop` as a table."""
         import pyarrow as pa
 
         key = tuple(names)
-        batches, position, rest = self._streams.pop(key, (None, -1, None))
-        if batches is None or position != start:
-            batches, position, rest = self._batches(key, start), start, None
+        batches, position, rest = self._streams.pop(key, (iter(()), -1, None))
+        if position != start:
+            batches, position, rest = self._batches(key), 0, None
         pieces = []
         with self.readable():
             while position < stop:
                 batch = next(batches, None) if rest is None else rest
                 if batch is None:
-                    raise InputError(f"{self._path}: it ends after {position} rows; write it again.")
-                taken = batch.slice(0, stop - position)
-                rest = batch.slice(len(taken)) if len(taken) < len(batch) else None
-                position += len(taken)
-                pieces.append(taken)
+                    raise InputError(f"{self.described}: it ends after {position} rows.")
+                taken = batch.slice(max(0, start - position), stop - max(start, position))
+                end = min(stop, position + len(batch))
+                rest = batch.slice(end - position) if end < position + len(batch) else None
+                position = end
+                if len(taken):
+                    pieces.append(taken)
             self._streams[key] = batches, position, rest
-            return pa.Table.from_batches(pieces, pieces[0].schema if pieces else None)
+            fields = [self.schema.field(name) for name in key]
+            return pa.Table.from_batches(pieces, pieces[0].schema if pieces else pa.schema(fields))
 
-    def _batches(self, names: tuple[str, ...], start: int) -> Iterator[Any]:
-        """Batches from row `start` on."""
-        group = 0
-        while group < len(self._group_rows) and start >= self._group_rows[group]:
-            start -= self._group_rows[group]
-            group += 1
-        groups = list(range(group, len(self._group_rows)))
-        with self._open(metadata=self._metadata) as file:
-            for batch in file.iter_batches(_BATCH_ROWS, groups, list(names), use_threads=False):
-                rest = batch.slice(start)
-                start = max(0, start - len(batch))
-                if len(rest):
-                    yield rest
+    def _batches(self, names: tuple[str, ...]) -> Iterator[Any]:
+        if not isinstance(self._source, Path):
+            yield from self._source.select(list(names)).to_batches()
+            return
+        with self._open() as file:
+            yield from file.iter_batches(_BATCH_ROWS, columns=list(names), use_threads=False)
 
 
 @final
 class ArrowColumn(Column):
     """Numbers or texts of a column, lists of numbers as rows, or the numbers of several columns."""
 
-    def __init__(self, rows: _TableRows, name: str, types: Mapping[str, Any], width: int) -> None:
+    def __init__(self, rows: _ArrowRows, name: str, types: Mapping[str, Any], width: int) -> None:
         shape = (rows.n_rows, width) if width else (rows.n_rows,)
         super().__init__(rows.described, name, shape)
         self._rows, self._types = rows, dict(types)
 
     @classmethod
-    def of(cls, rows: _TableRows, field: Any) -> "ArrowColumn":
+    def of(cls, rows: _ArrowRows, field: Any) -> "ArrowColumn":
         """One column of a table or file."""
         width = 0
         if _is_list(field.type):
@@ -729,9 +723,7 @@ def _plain_type(kind: Any) -> Any:
 def _is_list(kind: Any) -> bool:
     from pyarrow import types
 
-    return bool(
-        types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    )
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def _is_text(kind: Any) -> bool:
@@ -763,7 +755,7 @@ def _numbers(values: Any) -> Array:
         values = values.cast(kind)
     if pa.types.is_decimal(kind):
         values = values.cast(pa.float64())
-    if pa.types.is_boolean(kind):
+    if pa.types.is_boolean(kind) and values.null_count:
         values = values.cast(pa.int8())
     chunked = isinstance(values, pa.ChunkedArray)
     return np.asarray(values.to_numpy() if chunked else values.to_numpy(zero_copy_only=False))
@@ -775,8 +767,3 @@ def list_array(matrix: Array) -> Any:
 
     flat = np.ascontiguousarray(matrix if matrix.dtype.isnative else matrix.astype(np.float64))
     return pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), matrix.shape[1])
-
-
-def class_metadata(classes: Array) -> str:
-    """Class names as the JSON list that the metadata of a file holds."""
-    return json.dumps(classes.tolist())
