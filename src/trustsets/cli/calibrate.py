@@ -1,4 +1,4 @@
-"""``trustsets calibrate`` and ``trustsets audit``: labelled outputs to a predictor, or to a page."""
+"""``trustsets calibrate`` and ``trustsets audit``: labelled outputs to a predictor or a page."""
 
 import json
 import warnings
@@ -10,7 +10,6 @@ import typer
 
 from trustsets.cli import console
 from trustsets.cli.options import (
-    DATA,
     Alpha,
     Classes,
     Groups,
@@ -18,7 +17,6 @@ from trustsets.cli.options import (
     LabelledOutputs,
     Seed,
     TableOptions,
-    argument,
     option,
     resolved,
 )
@@ -31,78 +29,44 @@ if TYPE_CHECKING:
 
 __all__ = ["audit", "calibrate"]
 
-_METHOD = "Method"
+_TRAIN = (
+    "Features and labels of the training data, for the trust score. Without it, coverage is "
+    "conditioned on confidence and groups."
+)
+_TUNING = "Other labelled outputs to tune on, instead of a part of OUTPUTS."
+_METHOD = (
+    "conditional, standard, mondrian (cells of confidence and trust), groups, class, clustered, "
+    "paper or naive (CONDITIONAL and NAIVE as the paper runs them)."
+)
+_SCORE = "aps (default), raps, saps, topk, softmax (or lac) or margin."
+_BASIS = (
+    "Function class of 'conditional': a list of polynomial, bins, groups, components and "
+    "intercept, which are added up. Default: chosen on the tuning samples."
+)
+_STATISTIC = "What polynomial and bins are functions of: of confidence, trust, entropy, margin."
+_SET = (
+    "Any parameter of the predictor, its score or basis, as in Python: degree=3, lam=0.1, "
+    "temperature=tuning, per_class=true, allow_empty=true. May be given again."
+)
 
 
 @dataclass(frozen=True)
 class MethodOptions:
     """Options that say which predictor is made, in the words of `trustsets.recipes`."""
 
-    train: Annotated[
-        Path | None,
-        option(
-            "FILE",
-            "Features and labels of the training data, for the trust score. Without it, coverage "
-            "is conditioned on confidence and groups.",
-            panel=DATA,
-        ),
-    ] = None
-    tuning: Annotated[
-        Path | None,
-        option(
-            "FILE", "Other labelled outputs to tune on, instead of a part of OUTPUTS.", panel=DATA
-        ),
-    ] = None
+    train: Annotated[Path | None, option("FILE", _TRAIN)] = None
+    tuning: Annotated[Path | None, option("FILE", _TUNING)] = None
     classes: Classes = None
     group: Groups = None
     label_column: LabelColumn = None
-    method: Annotated[
-        str,
-        option(
-            "METHOD",
-            "conditional, standard, mondrian (cells of confidence and trust), groups, class, "
-            "clustered, paper or naive (CONDITIONAL and NAIVE as in the paper).",
-            panel=_METHOD,
-        ),
-    ] = "conditional"
-    score: Annotated[
-        str | None,
-        option(
-            "SCORE",
-            "aps (default), raps, saps, topk, softmax (or lac) or margin.",
-            panel=_METHOD,
-        ),
-    ] = None
-    basis: Annotated[
-        list[str] | None,
-        option(
-            "BASIS",
-            "Function class of 'conditional': a sum such as polynomial,groups of polynomial, bins, "
-            "groups, components and intercept. Default: chosen on the tuning samples.",
-            panel=_METHOD,
-        ),
-    ] = None
-    statistic: Annotated[
-        list[str] | None,
-        option(
-            "NAME",
-            "What polynomial and bins are functions of: a list such as confidence,entropy of "
-            "confidence, trust, entropy and margin.",
-            panel=_METHOD,
-        ),
-    ] = None
-    set: Annotated[
-        list[str] | None,
-        option(
-            "NAME=VALUE",
-            "Any parameter of the predictor, its score or its basis, as in Python: degree=3, "
-            "temperature=tuning, per_class=true, allow_empty=true, lam=0.1. May be given again.",
-            panel=_METHOD,
-        ),
-    ] = None
+    method: Annotated[str, option("METHOD", _METHOD)] = "conditional"
+    score: Annotated[str | None, option("SCORE", _SCORE)] = None
+    basis: Annotated[list[str] | None, option("NAMES", _BASIS)] = None
+    statistic: Annotated[list[str] | None, option("NAMES", _STATISTIC)] = None
+    set: Annotated[list[str] | None, option("NAME=VALUE", _SET)] = None
     seed: Seed = 0
 
-    def samples(self, outputs: Path, purpose: str, columns: "TableColumns") -> "OutputsFile":
+    def samples(self, outputs: Path, columns: "TableColumns") -> "OutputsFile":
         """The labelled outputs."""
         from trustsets.files import open_outputs, read_classes
 
@@ -215,7 +179,8 @@ def _same_classes(path: Path, source: "OutputsFile", groups: Any) -> "ModelOutpu
     from trustsets.files import open_outputs
 
     other = open_outputs(path, groups=groups or (), classes=source.classes, remembered=source.table)
-    if other.own_classes is not None and not np.array_equal(other.own_classes, source.classes):
+    names: Any = source.classes
+    if other.own_classes is not None and not np.array_equal(other.own_classes, names):
         raise InputError(
             f"{path}: its classes are not those of the calibration samples, or in another order. "
             "Use outputs of the same classifier."
@@ -246,12 +211,10 @@ def calibrate(
     *,
     options: MethodOptions,
     adapt: Annotated[
-        Path | None,
-        option("FILE", "Outputs, without labels, of another population to predict.", panel=DATA),
+        Path | None, option("FILE", "Unlabelled outputs of another population to predict.")
     ] = None,
     shift: Annotated[
-        Literal["label", "covariate"],
-        option("WHAT", "How it differs: label or covariate shift.", panel=DATA),
+        Literal["label", "covariate"], option("WHAT", "How it differs: label or covariate shift.")
     ] = "label",
     table: TableOptions,
 ) -> None:
@@ -276,7 +239,7 @@ def calibrate(
     before = Snapshot(*inputs)
     columns = table.columns(options.label_column)
     with console.progress("Calibrating", None):
-        source = options.samples(outputs, "calibration", columns)
+        source = options.samples(outputs, columns)
         predictor, samples = options.predictor(source, source.read_labelled("calibration"))
         predictor.calibrate(samples, tuning=options.tuning_samples(source))
         options.warn_of_groups(predictor)
@@ -324,7 +287,7 @@ def audit(
     before, record = Snapshot(*inputs), resolved(context)
     with console.progress("Auditing", None):
         columns = table.columns(options.label_column)
-        source = options.samples(outputs, "an audit", columns)
+        source = options.samples(outputs, columns)
         samples = source.read_labelled("an audit")
         predictor, samples = options.predictor(source, samples, always_trust=True)
         left = leave_out(predictor, samples, alpha, tuning=options.tuning_samples(source))

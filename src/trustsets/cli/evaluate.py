@@ -1,4 +1,4 @@
-"""``trustsets evaluate`` and ``trustsets report``: where coverage fails, in numbers and as a page."""
+"""``trustsets evaluate`` and ``trustsets report``: where coverage fails, as numbers or a page."""
 
 import json
 import math
@@ -32,6 +32,16 @@ if TYPE_CHECKING:
 __all__ = ["evaluate", "report"]
 
 _MODEL = ".trustsets"
+_ALPHA = "Share of sets that may miss the true class. Default: that of predictions, or else 0.1."
+_TRAIN = (
+    "Features and labels of the training data, for the trust score. Default: the trust score of "
+    "the first model that has one."
+)
+_METRIC = (
+    "Measure only these of conf_trust, conf_rank, conf_frequency, class, groups, size_strata, "
+    "trust_rank and balls. Default: all."
+)
+_BELOW = "Report the share of classes and groups covered less than this; may be given again."
 
 
 @dataclass(frozen=True)
@@ -39,43 +49,13 @@ class ComparisonOptions:
     """Which methods are evaluated on which samples, and what is measured."""
 
     outputs: LabelledOutputs
-    methods: Annotated[
-        list[str], argument("METHODS", "Models or predictions, as FILE or NAME=FILE.")
-    ]
-    alpha: Annotated[
-        float | None,
-        option(
-            "SHARE",
-            "Share of sets that may miss the true class. Default: that of the predictions, "
-            "or else 0.1.",
-        ),
-    ] = None
-    train: Annotated[
-        Path | None,
-        option(
-            "FILE",
-            "Features and labels of the training data, for the trust score. Default: the "
-            "trust score of the first model that has one.",
-        ),
-    ] = None
+    methods: Annotated[list[str], argument("METHODS", "Models or predictions: [NAME=]FILE.")]
+    alpha: Annotated[float | None, option("SHARE", _ALPHA)] = None
+    train: Annotated[Path | None, option("FILE", _TRAIN)] = None
     classes: Classes = None
     group: Groups = None
-    metric: Annotated[
-        list[str] | None,
-        option(
-            "NAME",
-            "Measure only these: a list such as class,groups of conf_trust, conf_rank, "
-            "conf_frequency, class, groups, size_strata, trust_rank and balls. Default: all.",
-        ),
-    ] = None
-    below: Annotated[
-        list[float] | None,
-        option(
-            "SHARE",
-            "Report the share of classes and groups covered less than this; may be given again. "
-            "Default: 0.5.",
-        ),
-    ] = None
+    metric: Annotated[list[str] | None, option("NAMES", _METRIC)] = None
+    below: Annotated[list[float] | None, option("SHARE", _BELOW)] = None
     level: Annotated[float, option("SHARE", "Confidence level of the intervals.")] = 0.95
     seed: Seed = 0
     label_column: LabelColumn = None

@@ -31,7 +31,6 @@ __all__ = [
 
 DATA = "Data"
 """Panel of the options that name files and arrays."""
-_PANEL = "Common options"
 # They say how a command talks, not what it computes.
 _NOT_STORED = {"json", "quiet", "debug"}
 
@@ -58,35 +57,23 @@ def _setting(text: str, *names: str) -> Any:
         setattr(console.settings, names[0].removeprefix("--"), value)
         return value
 
-    return option(None, text, *names, is_eager=True, callback=keep, panel=_PANEL)
+    return option(None, text, *names, is_eager=True, callback=keep, panel="Common options")
 
 
-Alpha = Annotated[
-    float,
-    option("SHARE", "Share of sets that may miss the true class, between 0 and 1.", "--alpha"),
-]
-LabelledOutputs = Annotated[
-    Path,
-    argument("OUTPUTS", "Labelled outputs: .npz, .parquet, .csv, .safetensors, a folder of .npy."),
-]
-Classes = Annotated[
-    Path | None,
-    option("FILE", "Class names: a text file, or a file with an array 'classes'.", panel=DATA),
-]
-Groups = Annotated[
-    list[str] | None,
-    option(
-        "NAME",
-        "Arrays or columns that hold groups, such as site,sex. Missing values are a group.",
-        "--group",
-        "--group-columns",
-        panel=DATA,
-    ),
-]
-LabelColumn = Annotated[
-    str | None,
-    option("NAME", "Column of a table with the true classes.", "--label-column", panel=DATA),
-]
+_ALPHA = "Share of sets that may miss the true class, between 0 and 1."
+_FILES = "Labelled outputs: .npz, .parquet, .csv, .safetensors, a folder of .npy."
+_CLASSES = "Class names: a text file, or a file with an array 'classes'."
+_GROUPS = "Arrays or columns that hold groups, such as site,sex. Missing values are a group."
+_PROBABILITIES = (
+    "Columns of probabilities in a table, such as 'prob_*' or cat,dog; * stands for the class. "
+    "Default: those of MODEL, prob_*, or columns that are named like the classes."
+)
+
+Alpha = Annotated[float, option("SHARE", _ALPHA, "--alpha")]
+LabelledOutputs = Annotated[Path, argument("OUTPUTS", _FILES)]
+Classes = Annotated[Path | None, option("FILE", _CLASSES)]
+Groups = Annotated[list[str] | None, option("NAMES", _GROUPS, "--group")]
+LabelColumn = Annotated[str | None, option("NAME", "Column of a table with the true classes.")]
 Seed = Annotated[int, option("N", "Seed of everything that is drawn at random.", "--seed", min=0)]
 
 
@@ -94,32 +81,19 @@ Seed = Annotated[int, option("N", "Seed of everything that is drawn at random.",
 class TableOptions:
     """Options that say which columns of a table hold what: one number a column."""
 
-    probability_columns: Annotated[
-        list[str] | None,
-        option(
-            "PATTERN",
-            "Columns of probabilities in a table (.csv, .parquet), such as 'prob_*' or cat,dog; * "
-            "stands for the name of the class. Default: those of MODEL, prob_*, or columns that "
-            "are named like the classes.",
-            panel=DATA,
-        ),
-    ] = None
-    logit_columns: Annotated[
-        list[str] | None, option("PATTERN", "The same for logits.", panel=DATA)
-    ] = None
-    feature_columns: Annotated[
-        list[str] | None, option("PATTERN", "The same for features, in any order.", panel=DATA)
-    ] = None
+    probability_columns: Annotated[list[str] | None, option("NAMES", _PROBABILITIES)] = None
+    logit_columns: Annotated[list[str] | None, option("NAMES", "The same for logits.")] = None
+    feature_columns: Annotated[list[str] | None, option("NAMES", "The same for features.")] = None
 
     def columns(self, label: str | None = None) -> "TableColumns":
         """What `trustsets.files` takes."""
         from trustsets.files import TableColumns
 
         return TableColumns(
-            tuple(self.probability_columns or ()),
-            tuple(self.logit_columns or ()),
-            tuple(self.feature_columns or ()),
-            label,
+            probabilities=tuple(self.probability_columns or ()),
+            logits=tuple(self.logit_columns or ()),
+            features=tuple(self.feature_columns or ()),
+            label=label,
         )
 
 
@@ -128,9 +102,7 @@ class _Common:
     """How every command talks; the callbacks keep the values."""
 
     json: Annotated[bool, _setting("Print the result as JSON.", "--json")] = False
-    quiet: Annotated[bool, _setting("Print nothing but results and errors.", "--quiet", "-q")] = (
-        False
-    )
+    quiet: Annotated[bool, _setting("Print results and errors only.", "--quiet", "-q")] = False
     debug: Annotated[bool, _setting("Show the traceback of an error.", "--debug")] = False
 
 
@@ -138,54 +110,40 @@ def expanded(function: Callable[..., None]) -> Callable[..., None]:
     """A command with one parameter for each option, from a function that takes groups of them.
 
     A parameter of `function` whose type is a dataclass becomes one option for each field. The
-    options that every command has are added.
-
-    Parameters
-    ----------
-    function : callable
-        Its parameters, and the fields of the dataclasses, are annotated as Typer wants it.
+    options that every command has are added. All are annotated as Typer wants it.
     """
     hints = get_type_hints(function, include_extras=True)
-    groups: dict[str, Any] = {
-        name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)
-    }
-    own = inspect.signature(function).parameters.values()
-    parameters = [
-        each
-        for parameter in own
-        for each in (
-            _fields(groups[parameter.name])
-            if parameter.name in groups
-            else [_keyword(parameter.name, hints[parameter.name], parameter.default)]
-        )
-    ]
+    groups = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in groups:
+            parameters += _fields(groups[parameter.name])
+        else:
+            parameters.append(_keyword(parameter.name, hints[parameter.name], parameter.default))
     common = _fields(_Common)
 
     @functools.wraps(function)
-    def run(**given: Any) -> None:
+    def run(**values: Any) -> None:
         for parameter in common:
-            given.pop(parameter.name)
+            values.pop(parameter.name)
         for name, group in groups.items():
-            given[name] = group(**{field.name: given.pop(field.name) for field in _fields(group)})
-        function(**given)
+            chosen = {field.name: values.pop(field.name) for field in _fields(group)}
+            values[name] = group(**chosen)  # type: ignore[operator]
+        function(**values)
 
     whole = inspect.Signature([*parameters, *common])
     run.__signature__ = whole  # type: ignore[attr-defined]
-    run.__annotations__ = {name: each.annotation for name, each in whole.parameters.items()}
+    run.__annotations__ = {name: own.annotation for name, own in whole.parameters.items()}
     return run
 
 
 def _fields(group: Any) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    empty = inspect.Parameter.empty
-    return [
-        _keyword(
-            field.name,
-            hints[field.name],
-            empty if field.default is dataclasses.MISSING else field.default,
-        )
+    hints, empty = get_type_hints(group, include_extras=True), inspect.Parameter.empty
+    defaults = {
+        field.name: empty if field.default is dataclasses.MISSING else field.default
         for field in dataclasses.fields(group)
-    ]
+    }
+    return [_keyword(name, hints[name], default) for name, default in defaults.items()]
 
 
 def _keyword(name: str, hint: Any, default: Any) -> inspect.Parameter:

@@ -12,44 +12,28 @@ from trustsets.cli.options import Alpha, TableOptions, argument, option, resolve
 __all__ = ["predict"]
 
 
+_OUTPUTS = "New outputs: .npz, .parquet, .csv, .safetensors, a folder of .npy."
+_MAX_SIZE = (
+    "Largest size of a set. Where K classes cannot keep alpha, the column 'alpha' says what the "
+    "set guarantees instead."
+)
+_PROBABILITIES = "Write the probabilities of the classes of a set."
+_P_VALUES = "Write the p-values of the classes of a set, and confidence and credibility."
+_ID = "Arrays to copy to the result, such as name,date. 'id' is always copied."
+_EXPLAIN = "Print why the sets of the first N samples are what they are."
+
+
 def predict(
     context: typer.Context,
     model: Annotated[Path, argument("MODEL", "Saved by 'trustsets calibrate'.")],
-    outputs: Annotated[
-        Path,
-        argument("OUTPUTS", "New outputs: .npz, .parquet, .csv, .safetensors, a folder of .npy."),
-    ],
-    output: Annotated[
-        Path, option("FILE", "Where to write: .parquet, .csv or .jsonl.", "--output", "-o")
-    ],
+    outputs: Annotated[Path, argument("OUTPUTS", _OUTPUTS)],
+    output: Annotated[Path, option("FILE", "Result: .parquet, .csv or .jsonl.", "--output", "-o")],
     alpha: Alpha = 0.1,
-    max_size: Annotated[
-        int | None,
-        option(
-            "K",
-            "Largest size of a set. Where K classes cannot keep alpha, the column 'alpha' says "
-            "what the set guarantees instead.",
-        ),
-    ] = None,
-    probabilities: Annotated[
-        bool, option(None, "Write the probabilities of the classes of a set.", "--probabilities")
-    ] = False,
-    p_values: Annotated[
-        bool,
-        option(
-            None,
-            "Write the p-values of the classes of a set, and confidence and credibility.",
-            "--p-values",
-        ),
-    ] = False,
-    id: Annotated[
-        list[str] | None,
-        option("NAME", "Arrays to copy to the result, such as name,date. 'id' is always copied."),
-    ] = None,
-    explain: Annotated[
-        int | None,
-        option("N", "Print why the sets of the first N samples are what they are.", min=1),
-    ] = None,
+    max_size: Annotated[int | None, option("K", _MAX_SIZE)] = None,
+    probabilities: Annotated[bool, option(None, _PROBABILITIES, "--probabilities")] = False,
+    p_values: Annotated[bool, option(None, _P_VALUES, "--p-values")] = False,
+    id: Annotated[list[str] | None, option("NAMES", _ID)] = None,
+    explain: Annotated[int | None, option("N", _EXPLAIN, min=1)] = None,
     *,
     table: TableOptions,
 ) -> None:

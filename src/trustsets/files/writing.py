@@ -121,9 +121,7 @@ def _identity(path: Path) -> list[Any]:
 
 
 def write_outputs(path: StrPath, outputs: ModelOutputs) -> None:
-    """Write outputs to an `.npz`, `.parquet` or `.safetensors` file, all of it or nothing.
-
-    Labels are written as positions, and the names of the classes beside them.
+    """Write outputs to an `.npz` or `.parquet` file, all of it or nothing.
 
     Examples
     --------
@@ -131,46 +129,31 @@ def write_outputs(path: StrPath, outputs: ModelOutputs) -> None:
     >>> from trustsets.files import open_outputs
     >>> outputs = ModelOutputs(logits=np.eye(2), labels=["cat", "dog"])
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_outputs(f"{folder}/outputs.parquet", outputs)
-    ...     open_outputs(f"{folder}/outputs.parquet").read().labels.tolist()
+    ...     write_outputs(f"{folder}/outputs.npz", outputs)
+    ...     open_outputs(f"{folder}/outputs.npz").read().labels.tolist()
     ['cat', 'dog']
     """
-    target = check_output(path, (".npz", ".parquet", ".safetensors"))
-    suffix = target.suffix.lower()
+    target = check_output(path, (".npz", ".parquet"))
     arrays: dict[str, Any] = {"logits": outputs.logits}
-    for name in ("features", "trust"):
+    for name in ("features", "trust", "labels"):
         if (values := getattr(outputs, name)) is not None:
-            arrays[name] = values
-    if outputs.codes is not None:
-        named = outputs.classes.dtype.kind not in "iub"
-        arrays["labels"] = outputs.codes if named else outputs.classes[outputs.codes]
+            arrays[name] = _texts(values)
     arrays |= {GROUP_PREFIX + name: _texts(own) for name, own in outputs.groups.items()}
     classes = _texts(outputs.classes)
     with atomic_path(target) as temporary:
-        if suffix == ".npz":
+        if target.suffix.lower() == ".npz":
             with temporary.open("wb") as file:
                 np.savez(file, **arrays, classes=classes)
-        elif suffix == ".parquet":
-            pa = needed("pyarrow", f"{target}: a Parquet file")
-            import pyarrow.parquet as pq
+            return
+        pa = needed("pyarrow", f"{target}: a Parquet file")
+        import pyarrow.parquet as pq
 
-            columns = {
-                name: list_array(own) if own.ndim == 2 else pa.array(own)
-                for name, own in arrays.items()
-            }
-            metadata = {"classes": json.dumps(classes.tolist())}
-            pq.write_table(pa.table(columns).replace_schema_metadata(metadata), temporary)
-        else:
-            from safetensors.numpy import save_file
-
-            for name, own in arrays.items():
-                if own.dtype.kind not in "fiub":
-                    raise InputError(
-                        f"{target.name}: safetensors holds numbers only, and {name!r} holds "
-                        "texts. Write .npz or .parquet."
-                    )
-            numbers = {name: np.ascontiguousarray(own) for name, own in arrays.items()}
-            save_file(numbers, temporary, {"classes": json.dumps(classes.tolist())})
+        columns = {
+            name: list_array(own) if own.ndim == 2 else pa.array(own)
+            for name, own in arrays.items()
+        }
+        metadata = {"classes": json.dumps(classes.tolist())}
+        pq.write_table(pa.table(columns).replace_schema_metadata(metadata), temporary)
 
 
 def _texts(names: Array) -> Array:
