@@ -32,7 +32,7 @@ __all__ = [
 DATA = "Data"
 """Panel of the options that name files and arrays."""
 # They say how a command talks, not what it computes.
-_NOT_STORED = {"json", "quiet", "debug"}
+NOT_STORED = {"json", "quiet", "debug"}
 
 
 def argument(metavar: str, text: str) -> Any:
@@ -158,7 +158,7 @@ def resolved(context: typer.Context) -> dict[str, Any]:
     options = {
         name: _plain(value)
         for name, value in sorted(context.params.items())
-        if name not in _NOT_STORED and value is not None
+        if name not in NOT_STORED and value is not None
     }
     return {"trustsets": __version__, "command": str(context.info_name), "options": options}
 

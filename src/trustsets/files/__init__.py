@@ -4,6 +4,7 @@
 file to its prediction sets, and `predict_table` a table.
 """
 
+from trustsets.files.arrays import Column, open_columns
 from trustsets.files.prediction import (
     PredictionSummary,
     open_for_prediction,
@@ -17,6 +18,7 @@ from trustsets.files.reading import (
     open_outputs,
     open_table,
     read_classes,
+    read_late_labels,
     read_training,
 )
 from trustsets.files.writing import (
@@ -28,18 +30,21 @@ from trustsets.files.writing import (
 )
 
 __all__ = [
+    "Column",
     "OutputsFile",
     "PredictionSummary",
     "Snapshot",
     "TableColumns",
     "check_output",
     "content_digest",
+    "open_columns",
     "open_for_prediction",
     "open_outputs",
     "open_table",
     "predict_file",
     "predict_table",
     "read_classes",
+    "read_late_labels",
     "read_sets",
     "read_training",
     "remembered_columns",

@@ -41,6 +41,8 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 _WORDS = {int(status): status.name.lower() for status in Status}
+# Digits of probabilities that are written.
+_DIGITS = 6
 _RESULT = ("set", "size", "threshold", "status", "alpha")
 
 
@@ -281,6 +283,7 @@ def _set_columns(
         "alpha": np.broadcast_to(np.asarray(sets.alpha, dtype=float), len(sets)).tolist(),
     }
     if probabilities:
+        chance = chance.round(_DIGITS)
         found["probabilities"] = [chance[row, codes].tolist() for row, codes in enumerate(members)]
     if p_values:
         values, confidence, credibility = _p_values(predictor, samples, sets.classes.size)
@@ -298,7 +301,7 @@ def _p_values(
     points = predictor.predict_confidence(samples)
     values = np.empty(points.codes.shape)
     np.put_along_axis(values, points.codes, points.p_values, axis=1)
-    return values, points.confidence, points.credibility
+    return values, points.confidence.round(_DIGITS), points.credibility
 
 
 def _copied(source: OutputsFile, start: int, stop: int) -> dict[str, list[Any]]:

@@ -27,7 +27,7 @@ __all__ = [
     "open_outputs",
     "open_table",
     "read_classes",
-    "read_labels",
+    "read_late_labels",
     "read_training",
 ]
 
@@ -594,6 +594,24 @@ def read_classes(path: StrPath) -> Array:
     except UnicodeDecodeError as error:
         raise InputError(f"{target}: not a text file in UTF-8 ({error}).") from error
     return np.array(lines) if lines else np.array([], dtype="U1")
+
+
+def read_late_labels(
+    path: StrPath, classes: Array, columns: TableColumns = PLAIN
+) -> tuple[Array, Array]:
+    """Names and labels of samples whose labels came later: the arrays ``id`` and ``labels``."""
+    target = Path(path)
+    found = open_columns(target)
+    tabular = target.suffix.lower() in (".csv", ".parquet")
+    label = _label_name(found, tabular, columns.label, None)
+    if label is None or "id" not in found:
+        raise InputError(
+            f"{target}: it needs arrays 'id' and 'labels'; there are {listed(sorted(found))}."
+        )
+    n = found["id"].shape[0]
+    if found["id"].shape != (n,) or found[label].shape != (n,):
+        raise InputError(f"{target}: arrays 'id' and 'labels' must have one value for each sample.")
+    return found["id"].read_names(0, n), read_labels(found[label], classes, 0, n)
 
 
 def read_training(
