@@ -49,6 +49,8 @@ _WHOLE = re.compile(r"-?(?:0|[1-9]\d{0,17})")
 _ROUND = re.compile(r"(-?(?:0|[1-9]\d{0,17}))(?:\.0+)?")
 # Rows of a Parquet file that are decoded at a time.
 _BATCH_ROWS = 1 << 14
+# Rows in which the length of the lists of a column is looked for.
+_FIRST_ROWS = 100
 _DAMAGE = (
     zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error,
     UnicodeDecodeError, OverflowError, ValueError,
@@ -632,8 +634,8 @@ class ArrowColumn(Column):
             width = getattr(field.type, "list_size", -1)
             if width < 0:
                 # All lists must be as long as the first, which is checked when they are read.
-                lists = rows.read([field.name], 0, min(1, rows.n_rows)).column(0).to_pylist()
-                width = max(1, len(lists[0] or ())) if lists else 1
+                lists = rows.read([field.name], 0, min(_FIRST_ROWS, rows.n_rows)).column(0)
+                width = next((len(own) for own in lists.to_pylist() if own), 1)
         return cls(rows, field.name, {field.name: field.type}, width)
 
     @classmethod

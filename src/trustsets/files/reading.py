@@ -48,6 +48,8 @@ _PREFIXES: dict[str, tuple[str, ...]] = {
     "probabilities": ("prob_", "proba_", "probability_"),
     "features": ("feature_", "features_", "embedding_"),
 }
+# How pandas calls the index of a frame in a Parquet file.
+_INDEX = "__index_level_"
 # Rows that sum to 1 up to this are probabilities.
 _SUM_TOLERANCE = 0.02
 # Bytes of the numbers of a block of rows.
@@ -427,13 +429,20 @@ def _named_like_classes(
         return []
     labels = found[label].read_names(0, found[label].shape[0])
     wanted = {str(value) for value in labels.tolist()}
-    numbers = [name for name, own in found.items() if name not in other and own.holds_numbers]
+    numbers = [
+        name
+        for name, own in found.items()
+        if name not in other and not name.startswith(_INDEX) and own.holds_numbers
+    ]
     named = [name for name in numbers if name in wanted]
     if len(named) < max(2, len(wanted)):
         return []
-    # A class without a labelled sample has a column, too, and other numbers have columns as well.
+    if len(named) == len(numbers):
+        return named
+    # A class without a labelled sample has a column, too, and other numbers have columns as well:
+    # only the sum of probabilities tells the two apart.
     for names in (named, numbers):
-        if len(names) == len(numbers) or _sum_to_one([found[name] for name in names]):
+        if _sum_to_one([found[name] for name in names]):
             return names
     rest = [name for name in numbers if name not in wanted]
     raise InputError(
