@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         Polynomial,
         PrincipalComponents,
     )
-    from trustsets.classifier import SetScorer, TrustSetClassifier
+    from trustsets.sklearn import SetScorer, TrustSetClassifier
     from trustsets.errors import (
         InputError,
         NotCalibratedError,
@@ -85,7 +85,7 @@ _HOME = {
     "PrincipalComponents": "basis",
     "RAPS": "scores",
     "SAPS": "scores",
-    "SetScorer": "classifier",
+    "SetScorer": "sklearn",
     "Softmax": "scores",
     "StandardConformal": "predictors",
     "Status": "status",
@@ -94,7 +94,7 @@ _HOME = {
     "TopK": "scores",
     "Trust": "statistics",
     "TrustScore": "trust",
-    "TrustSetClassifier": "classifier",
+    "TrustSetClassifier": "sklearn",
     "TrustSetsError": "errors",
     "TrustSetsWarning": "errors",
     "audit": "auditing",
