@@ -17,7 +17,7 @@ _INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; Ctrl-C ends it quietly, while it still imports what it needs, too."""
     try:
-        from trustsets.cli.main import run
+        from trustsets.cli.app import run
 
         run(arguments)
     except KeyboardInterrupt:

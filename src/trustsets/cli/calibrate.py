@@ -2,6 +2,8 @@
 
 import json
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -151,7 +153,23 @@ class MethodOptions:
 
     def tuning_samples(self, source: "OutputsFile") -> "ModelOutputs | None":
         """The tuning samples, which must be of the same classes in the same order."""
-        return None if self.tuning is None else _same_classes(self.tuning, source, self.group)
+        if self.tuning is None:
+            return None
+        return _same_classes(self.tuning, source, self.group).read_labelled("tuning")
+
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """Refuse values of parameters that Python refuses: they come from the command line."""
+        from trustsets.errors import InputError
+
+        try:
+            yield
+        except InputError:
+            raise
+        except (TypeError, ValueError, OverflowError) as error:
+            if not self.set:
+                raise
+            raise InputError(f"--set {' '.join(self.set)}: {error}.") from error
 
     def warn_of_groups(self, predictor: "Predictor") -> None:
         """Say which groups that were named the predictor does not depend on."""
@@ -171,8 +189,8 @@ class MethodOptions:
             )
 
 
-def _same_classes(path: Path, source: "OutputsFile", groups: Any) -> "ModelOutputs":
-    """Labelled outputs of the same classes in the same order, or without names."""
+def _same_classes(path: Path, source: "OutputsFile", groups: Any) -> "OutputsFile":
+    """Outputs of the same classes in the same order, or without names."""
     import numpy as np
 
     from trustsets.errors import InputError
@@ -185,7 +203,7 @@ def _same_classes(path: Path, source: "OutputsFile", groups: Any) -> "ModelOutpu
             f"{path}: its classes are not those of the calibration samples, or in another order. "
             "Use outputs of the same classifier."
         )
-    return other.read_all()
+    return other
 
 
 def _parameters(items: Any) -> dict[str, Any]:
@@ -240,12 +258,13 @@ def calibrate(
     columns = table.columns(options.label_column)
     with console.progress("Calibrating", None):
         source = options.samples(outputs, columns)
-        predictor, samples = options.predictor(source, source.read_labelled("calibration"))
-        predictor.calibrate(samples, tuning=options.tuning_samples(source))
+        with options.checked():
+            predictor, samples = options.predictor(source, source.read_labelled("calibration"))
+            predictor.calibrate(samples, tuning=options.tuning_samples(source))
         options.warn_of_groups(predictor)
         if adapt is not None:
             other = _same_classes(adapt, source, predictor.needed_groups)
-            predictor = predictor.adapt(other, shift=shift)
+            predictor = predictor.adapt(other.without_labels().read_all(), shift=shift)
     before.check()
     record = resolved(context)
     storage.write(output, predictor, record | {"columns": asdict(source.table)})
@@ -289,8 +308,9 @@ def audit(
         columns = table.columns(options.label_column)
         source = options.samples(outputs, columns)
         samples = source.read_labelled("an audit")
-        predictor, samples = options.predictor(source, samples, always_trust=True)
-        left = leave_out(predictor, samples, alpha, tuning=options.tuning_samples(source))
+        with options.checked():
+            predictor, samples = options.predictor(source, samples, always_trust=True)
+            left = leave_out(predictor, samples, alpha, tuning=options.tuning_samples(source))
         options.warn_of_groups(left.predictor)
         shared: dict[str, Any] = {"level": level, "seed": options.seed}
         regions = left.regions(**shared)
