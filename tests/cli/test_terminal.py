@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from outputs_files import simulated
+from trustsets.files.set_files import read_predictions
 
 from trustsets.cli import console
 from trustsets.files import open_outputs
-from trustsets.files.set_files import read_predictions
 
 ESCAPE = "\x1b[2J\x1b]0;title\x07"
 BYTES = b"a\xff".decode("utf-8", "surrogateescape")

@@ -3,8 +3,9 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 
-from trustsets import InputError, ModelOutputs, NotCalibratedError, TemperatureScaling
-from trustsets import TrustSetsWarning as Warned
+from trustsets import ModelOutputs, TemperatureScaling
+from trustsets.errors import InputError, NotCalibratedError
+from trustsets.errors import TrustSetsWarning as Warned
 
 
 def negative_log_likelihood(outputs, temperature):
