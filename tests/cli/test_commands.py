@@ -204,7 +204,7 @@ def test_evaluate_is_the_library(run, folder):
     found = json.loads((folder / "result.json").read_text())["evaluations"]
     outputs = open_outputs("test.npz").read().with_trust(fitted_trust())
     predictor = trustsets.load("standard.trustsets")
-    bins = {"conf_frequency": FrequencyBins(predictor.state_.class_facts.counts)}
+    bins = {"conf_frequency": FrequencyBins(predictor.class_counts_)}
     truth = trustsets.evaluate(predictor.predict_set(outputs), outputs, bins=bins)
     truth = json.loads(truth.to_json())
     assert found["standard"] == truth
@@ -238,7 +238,7 @@ def test_report_and_audit_are_pages(run, folder):
     assert done.code == 0, done.err
     found = json.loads(done.out)["evaluation"]
     outputs = open_outputs("calibration.npz").read().with_trust(fitted_trust())
-    truth = trustsets.audit(StandardConformal(), outputs, alpha=0.2)
+    truth = trustsets.audit(StandardConformal().calibrate(outputs), alpha=0.2)
     assert "conf_trust" in found["tables"] and found["alpha"] == 0.2
     assert found["coverage"] == json.loads(truth.to_json())["coverage"]
     assert "Audit" in (folder / "audit.html").read_text(encoding="utf-8")
@@ -419,7 +419,7 @@ def test_calibrate_adapts_to_another_population(shift, run, folder):
     np.savez("other.npz", **part, labels=np.full(harder.sum(), -1))
     words = ["calibrate", "calibration.npz", "--method", "standard", "-o", "m.trustsets"]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", trustsets.TrustSetsWarning)
+        warnings.simplefilter("ignore", trustsets.errors.TrustSetsWarning)
         done = run(*words, "--adapt", "other.npz", "--shift", shift)
         assert done.code == 0, done.err
         other = open_outputs("other.npz").without_labels().read()

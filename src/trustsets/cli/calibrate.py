@@ -268,10 +268,16 @@ def calibrate(
     before.check()
     record = resolved(context)
     storage.write(output, predictor, record | {"columns": asdict(source.table)})
-    state, summary = predictor.state_, predictor.summary()
-    result = record | {"output": str(output), "n": state.n, "n_tuning": state.n_tuning}
-    result |= {"n_classes": state.classes.size, "temperature": state.temperature}
-    console.conclude(result | {"summary": summary}, *summary.split("\n"), f"Saved to {output}.")
+    summary = predictor.summary()
+    result = {
+        "output": str(output),
+        "n": predictor.n_calibration_,
+        "n_tuning": predictor.n_tuning_,
+        "n_classes": predictor.classes_.size,
+        "temperature": predictor.temperature_,
+        "summary": summary,
+    }
+    console.conclude(record | result, *summary.split("\n"), f"Saved to {output}.")
 
 
 def audit(
@@ -297,7 +303,8 @@ def audit(
 
       trustsets audit held_out.npz --train train.npz -o audit.html
     """
-    from trustsets.auditing import leave_out
+    from trustsets.auditing import audit as audit_predictor
+    from trustsets.auditing import find_regions
     from trustsets.files import Snapshot, check_output
     from trustsets.report import write_report
 
@@ -305,37 +312,35 @@ def audit(
     check_output(output, (".html",), inputs)
     before, record = Snapshot(*inputs), resolved(context)
     with console.progress("Auditing", None):
-        columns = table.columns(options.label_column)
-        source = options.samples(outputs, columns)
+        source = options.samples(outputs, table.columns(options.label_column))
         samples = source.read_labelled("an audit")
         with options.checked():
             predictor, samples = options.predictor(source, samples, always_trust=True)
-            left = leave_out(predictor, samples, alpha, tuning=options.tuning_samples(source))
-        options.warn_of_groups(left.predictor)
+            predictor.calibrate(samples, tuning=options.tuning_samples(source))
+        options.warn_of_groups(predictor)
         shared: dict[str, Any] = {"level": level, "seed": options.seed}
-        regions = left.regions(**shared)
-        evaluation = left.evaluate(left.risk(**shared), **shared)
+        sets, left_out = predictor.leave_one_out(alpha), predictor.calibration_
+        regions = find_regions(sets, left_out, **shared)
+        evaluation = audit_predictor(predictor, alpha, sets=sets, risk=True, **shared)
         before.check()
-        n_tuning = left.predictor.state_.n_tuning
+        details = {"Outputs": str(outputs), "Options": json.dumps(record)}
+        if predictor.n_tuning_:
+            details["Tuning samples"] = f"{predictor.n_tuning_:,}, not audited"
         write_report(
             output,
             {options.method: evaluation},
-            outputs=left.outputs,
-            sets=left.sets,
+            outputs=left_out,
+            sets=sets,
             regions={options.method: regions},
             title=title,
-            guarantee=left.predictor.summary(left.sets),
-            details={
-                "Outputs": str(outputs),
-                **({"Tuning samples": f"{n_tuning:,}, not audited"} if n_tuning else {}),
-                "Options": json.dumps(record),
-            },
+            guarantee=predictor.summary(sets),
+            details=details,
         )
     if console.settings.json:
         console.print_json(
             record | {"evaluation": evaluation.to_dict(), "regions": regions.to_dict()}
         )
         return
-    for line in regions.summary.split("\n"):
+    for line in regions.summary().split("\n"):
         console.print_text(line)
     console.say(f"No test set was used. The audit is in {output}; open it in a browser.")

@@ -185,8 +185,7 @@ def _evaluate(
     from trustsets.files.reading import split_names
     from trustsets.metrics import FrequencyBins, evaluate
 
-    facts = [one.state_.class_facts for one in predictors.values()]
-    counts = next((own.counts for own in facts if own is not None), None)
+    counts = next((one.class_counts_ for one in predictors.values()), None)
     found = {}
     with console.progress("Evaluations", len(sets)) as advance:
         for name, own in sets.items():

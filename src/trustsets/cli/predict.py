@@ -74,7 +74,6 @@ def _explain(model: Path, outputs: Path, count: int, alpha: float, columns: Any)
     """Print why the first sets are what they are, or return it for --json."""
     from trustsets.files import open_for_prediction, remembered_columns
     from trustsets.predictors import load
-    from trustsets.predictors.explain import needs_label
 
     predictor = load(model)
     source = open_for_prediction(
@@ -82,12 +81,12 @@ def _explain(model: Path, outputs: Path, count: int, alpha: float, columns: Any)
     )
     samples = source.read(0, count)
     # Where each class has a threshold of its own, that of the most likely class is explained.
-    labels = samples.predicted if needs_label(predictor) else [None] * len(samples)
+    labels = samples.predicted if predictor.has_class_thresholds else [None] * len(samples)
     found = [
         predictor.explain(samples[row], alpha, label=label) for row, label in enumerate(labels)
     ]
     if console.settings.json:
         return {"explanations": [one.to_dict() for one in found]}
     for number, one in enumerate(found):
-        console.print_lines([f"Sample {number}:", *one.summary.splitlines(), ""])
+        console.print_lines([f"Sample {number}:", *one.summary().splitlines(), ""])
     return {}
