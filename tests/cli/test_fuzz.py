@@ -218,7 +218,7 @@ BAD = {
         npz(logits=np.ones((60, 3)), classes=None),
         ["'logits'", "3 classes", "calibrated with 5"],
     ),
-    "other names": (npz(classes=np.array(list("vwxyz"))), ["'classes'", "names other classes"]),
+    "other names": (npz(classes=np.array(list("vwxyz"))), ["names other classes"]),
     "no logits": (npz(logits=None), ["no array 'logits' or 'probabilities'", "features"]),
     "no probabilities": (
         npz(logits=None, probabilities=np.ones((60, 5))),
