@@ -349,7 +349,7 @@ def test_an_input_replaced_while_it_is_used_is_noticed(command, run, folder, mon
 
 
 def test_debug_warnings_and_stops(run, folder, monkeypatch):
-    with pytest.raises(trustsets.InputError, match=r"missing\.npz"):
+    with pytest.raises(trustsets.errors.InputError, match=r"missing\.npz"):
         trustsets.cli.main(
             ["predict", "standard.trustsets", "missing.npz", "-o", "s.csv", "--debug"]
         )

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from outputs_files import CLASSES, WRITERS, simulated, write_npz, write_tensors
 
-from trustsets import InputError, ModelOutputs
+from trustsets import ModelOutputs
+from trustsets.errors import InputError
 from trustsets.files import (
     TableColumns,
     open_columns,
