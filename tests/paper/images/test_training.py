@@ -71,7 +71,7 @@ def uninterrupted(skin, tmp_path_factory):
 KILLED = """
 import os, signal, sys
 import torch
-from trustsets.cli.main import main
+from trustsets.cli import main
 from trustsets_paper import networks as training
 
 torch.set_num_threads(1)
