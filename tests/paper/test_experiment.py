@@ -98,7 +98,7 @@ def direct(method, score, trust, default_trust):
     return ConditionalConformal.paper(trust=trust, score=score, basis=basis)
 
 
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 @pytest.mark.parametrize("fixed", [False, True])
 def test_every_cell_is_what_the_predictors_give(fixed, source, plain):
     """The shared scores, statistics and bins change nothing: all metrics are equal."""
@@ -378,7 +378,7 @@ def test_groupwise_is_the_higher_quantile_of_each_group(source):
     assert own.sizes.mean < package.sizes.mean
 
 
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_related_methods_run_on_the_same_splits(source):
     """Each is what its public predictor gives at the temperature of the split."""
     found = run(source, seeds=(1,), scores=("APS",), related=True)[0]
