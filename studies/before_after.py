@@ -19,9 +19,8 @@ from recipes import Task, make_task
 
 from trustsets import ConditionalConformal, ModelOutputs, StandardConformal
 from trustsets._common.atomic import atomic_path
-from trustsets._common.house_style import colour, styled
 from trustsets._common.progress import progress_bar
-from trustsets.metrics.colours import shade
+from trustsets.plots import shade, styled, theme_colour
 
 ALPHA = 0.1
 SEEDS = range(1, 11)
@@ -112,8 +111,8 @@ def _panel(ax: Any, coverage: Floats) -> None:
     for (row, column), value in np.ndenumerate(coverage):
         known = bool(np.isfinite(value))
         shown = shade(value, 1.0 - ALPHA) if known else None
-        fill, ink = (shown.light, shown.light_ink) if shown else (colour("panel"), colour("quiet"))
-        ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fc=fill, ec=colour("rule")))
+        fill, ink = (shown.light, shown.light_ink) if shown else (theme_colour("panel"), theme_colour("quiet"))
+        ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fc=fill, ec=theme_colour("rule")))
         text = f"{100 * value:.0f}%" if known else "few"
         ax.text(column, row, text, ha="center", va="center", color=ink)
     ax.set(xlim=(-0.5, coverage.shape[1] - 0.5), ylim=(-0.5, coverage.shape[0] - 0.5))

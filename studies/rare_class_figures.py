@@ -8,10 +8,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from trustsets._common.house_style import METHODS, THEMES, house_style
+from trustsets.plots import METHOD_COLOURS, THEMES, style
 
 Row = dict[str, Any]
 
+METHODS = METHOD_COLOURS["light"]
 GREY, DARK = THEMES["light"]["quiet"], THEMES["light"]["ink"]
 TARGET = 0.9
 # Colour and marker of each family; those of the same kind of method share a colour.
@@ -135,7 +136,7 @@ def draw_frontier(rows: Sequence[Row], path: Path) -> None:
     """Under-coverage by class and macro coverage against size, a column for each task."""
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     names = {"under": "under-coverage by class, points", "macro": "macro coverage"}
-    with house_style(medium="page"):
+    with style(medium="page"):
         figure, panels = plt.subplots(
             len(names), len(tasks), figsize=(3.3 * len(tasks), 6.4), squeeze=False, sharex="col"
         )

@@ -130,13 +130,12 @@ def _read(
 
 
 def _draw(found: "Plan", path: Path) -> None:
-    from trustsets._common.atomic import atomic_path
     from trustsets.files.paths import check_output
+    from trustsets.plots import save_figure
 
-    kind = check_output(path, (".png", ".svg", ".pdf")).suffix[1:].lower()
+    check_output(path, (".png", ".svg", ".pdf"))
     figure: Any = found.plot().get_figure(root=True)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format=kind, dpi=150)
+    save_figure(figure, path, dpi=150)
 
 
 def _range(row: "PlanRow") -> str:

@@ -8,7 +8,7 @@ from trustsets.metrics.balls import BallCurve, Balls, Neighbourhoods
 from trustsets.metrics.bins import BinTable
 from trustsets.metrics.comparison import Comparison, Entry, compare
 from trustsets.metrics.evaluation import evaluate
-from trustsets.metrics.inference import Estimate, expected_gap
+from trustsets.metrics.inference import Estimate, expected_gap, guarantee_test
 from trustsets.metrics.label_bins import FrequencyBins, RankBins, label_ranks
 from trustsets.metrics.result import Evaluation
 from trustsets.metrics.slab import Slab, SlabCoverage
@@ -31,5 +31,6 @@ __all__ = [
     "conditional_coverage",
     "evaluate",
     "expected_gap",
+    "guarantee_test",
     "label_ranks",
 ]

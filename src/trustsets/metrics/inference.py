@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from trustsets._common.arrays import Floats
+from trustsets._common.quantiles import conformal_rank
 
 __all__ = [
     "Estimate",
@@ -24,6 +25,7 @@ __all__ = [
     "expected_gap",
     "expected_worst",
     "gap_halves",
+    "guarantee_test",
     "holm",
     "macro_coverage",
     "mean_absolute_deviation",
@@ -291,6 +293,42 @@ def under_coverage(covered: Any, count: Any, alpha: float) -> Floats:
     Small values mean that noise alone does not explain a coverage below 1 - alpha.
     """
     return np.asarray(stats.binom.cdf(covered, count, 1.0 - alpha), dtype=np.float64)
+
+
+def guarantee_test(covered: Any, n_test: Any, n_calibration: Any, alpha: float) -> Floats:
+    """P-value of coverage 1 - alpha, over calibration and test samples; elementwise.
+
+    Split conformal prediction with n calibration samples and continuous scores covers a share of
+    all samples with the law Beta(k, n + 1 - k), k the conformal rank. The number of covered test
+    samples is therefore Beta-binomial, and the p-value is its distribution function. With ties,
+    and with sets that are never empty, coverage is larger and the p-value conservative.
+
+    Parameters
+    ----------
+    covered, n_test : int or arrays
+        Covered test samples, and test samples.
+    n_calibration : float or array
+        Calibration samples behind the threshold. Where the number is not whole, an
+        approximation, the Beta law has mean 1 - alpha and the variance of so many samples.
+    alpha : float
+        Allowed miscoverage.
+
+    Examples
+    --------
+    Of 1,000 test samples 870 are covered. For a fixed predictor with coverage 0.9 that is
+    unlikely; with 100 calibration samples it is not.
+
+    >>> round(float(under_coverage(870, 1000, 0.1)), 4), guarantee_test(870, 1000, 100, 0.1).round(2)
+    (0.0013, array(0.17))
+    """
+    covered, m, n = np.broadcast_arrays(covered, n_test, np.asarray(n_calibration, np.float64))
+    whole = n == np.floor(n)
+    ranks = np.array([conformal_rank(int(size), alpha) for size in n.flat]).reshape(n.shape)
+    first = np.where(whole, ranks, (n + 1.0) * (1.0 - alpha))
+    # Too few calibration samples: the threshold is infinite and every sample is covered.
+    full = whole & (ranks > n)
+    found = stats.betabinom.cdf(covered, m, first, np.where(full, 1.0, n + 1.0 - first))
+    return np.where(full, np.where(covered >= m, 1.0, 0.0), found)
 
 
 def holm(p_values: Floats) -> Floats:

@@ -8,11 +8,11 @@ import numpy as np
 
 from trustsets._common.arrays import Floats
 from trustsets._common.frames import Flavour, frame_of_rows
-from trustsets._common.house_style import HALF_WIDTH, colour, method_colour, styled, tidy
 from trustsets.metrics.inference import Ints
 from trustsets.metrics.plain import PlainData
 from trustsets.planning.law import CoverageLaw
 from trustsets.planning.simulation import Curve
+from trustsets.plots import HALF_WIDTH, method_colour, styled, theme_colour, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -145,11 +145,11 @@ class Plan(PlainData):
         label = f"coverage with probability {_percent(self.probability)}"
         ax.fill_between(sizes, low, high, color=method_colour(0), alpha=0.25, lw=0, label=label)
         for edge in (target - self.within, target + self.within):
-            ax.axhline(edge, color=colour("quiet"), ls=":", lw=1)
+            ax.axhline(edge, color=theme_colour("quiet"), ls=":", lw=1)
         ax.axvline(self.needed, color=method_colour(1), lw=1.2, label=f"{self.needed:,} needed")
         present = self.rows[0].present
         if present:
-            ax.axvline(present, color=colour("ink"), ls="--", lw=1.2, label=f"{present:,} present")
+            ax.axvline(present, color=theme_colour("ink"), ls="--", lw=1.2, label=f"{present:,} present")
         if self.curve is not None:
             self._draw(self.curve, ax)
         ax.set(xscale="log", xlabel="Calibration samples", ylabel="Coverage of one calibration")
