@@ -175,7 +175,7 @@ def test_report_is_a_page_with_its_options(run, folder):
     assert "Animals &amp; co" in page and "ours" in page
     assert read_record(folder / "report.html")["options"]["title"] == "Animals & co"
     assert '<div id="alpha"' in page
-    assert run("report", *arguments, "--metric", "class", "--no-slider").code == 0
+    assert run("report", *arguments, "--metric", "class").code == 0
     assert '<div id="alpha"' not in (folder / "report.html").read_text()
 
 

@@ -22,15 +22,6 @@ def report(
         bool,
         option(None, "Search for under-covered regions; takes seconds a method.", "--regions"),
     ] = False,
-    slider: Annotated[
-        bool,
-        option(
-            None,
-            "Let the reader move alpha on the page. It takes longer, as models predict at some "
-            "20 alphas.",
-            "--slider/--no-slider",
-        ),
-    ] = True,
     label_column: LabelColumn = None,
     *,
     options: ComparisonOptions,
@@ -38,10 +29,9 @@ def report(
 ) -> None:
     """Write one self-contained HTML page to click through and to print.
 
-    It takes what 'trustsets evaluate' takes, and says in plain words what was
-    promised, whether it was kept, for whom not and what to do. Then come
-    heatmaps of coverage, the worst classes, groups and samples, and why the
-    worst samples of models have their sets.
+    It takes what 'trustsets evaluate' takes, and says whether marginal coverage
+    reaches its target, in which classes and groups it does not, and what to do.
+    Then come heatmaps of coverage, and the worst classes, groups and samples.
 
     Example:
 
@@ -56,7 +46,6 @@ def report(
         output,
         title=title,
         regions=regions,
-        slider=slider,
         record=record,
         progress=bar,
     )

@@ -21,8 +21,7 @@ from trustsets.metrics import Balls, Evaluation, FrequencyBins, conditional_cove
 from trustsets.metrics.inference import share_estimate
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import ConditionalConformal, MondrianConformal, StandardConformal
-from trustsets.report import write_report
-from trustsets.report.text import percent
+from trustsets.report import percent, write_report
 from trustsets.sets import PredictionSets
 from trustsets.trust import TrustScore
 
@@ -74,11 +73,10 @@ def compare_methods(
         write_report(
             report,
             evaluations,
-            outputs=case.test,
+            predictors=predictors,
+            outputs=case.test.with_trust(case.trust),
             sets=sets,
-            trust=case.trust_of_test,
             title=f"{task.title}: where coverage fails",
-            guarantee={name: item.summary() for name, item in predictors.items()},
             details=_details(task, case, seed),
         )
     return _summarise(case, evaluations, sets, grown, str(report))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from trustsets.demo.results import MethodResult, TaskResult
-from trustsets.report.text import fixed, percent, range_of
+from trustsets.report import fixed, percent, range_of
 
 __all__ = [
     "falls_short",

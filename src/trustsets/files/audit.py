@@ -104,12 +104,11 @@ def audit_file(
     write_report(
         result,
         {given.recipe.method: evaluation},
-        outputs=left.outputs,
+        predictors=left.predictor,
+        outputs=left.outputs.with_trust(left.trust),
         sets=left.sets,
-        trust=left.trust,
-        regions={given.recipe.method: regions},
+        regions=regions,
         title=title,
-        guarantee=left.predictor.summary(left.sets),
         details={
             "Outputs": str(given.outputs),
             **({"Tuning samples": f"{n_tuning:,}, not audited"} if n_tuning else {}),

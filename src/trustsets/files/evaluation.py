@@ -176,14 +176,12 @@ def report_files(
     *,
     title: str = "Coverage report",
     regions: bool = False,
-    slider: bool = True,
     record: dict[str, Any] | None = None,
     progress: Progress = no_progress,
 ) -> dict[str, Evaluation]:
     """Evaluate as `evaluate_files` does, and write a page about it; see `write_report`.
 
-    With `regions`, under-covered regions are searched for and the excess risk is measured. With
-    `slider`, the page shows the models at other alphas too.
+    With `regions`, under-covered regions are searched for and the excess risk is measured.
     """
     check_output(result, (".html",), comparison.files)
     before = Snapshot(*comparison.files)
@@ -194,27 +192,19 @@ def report_files(
     if regions:
         found = {name: replace(item, more=test.risk(name)) for name, item in found.items()}
     before.check()
-    # Models at some twenty alphas take longer than all before.
-    with progress(1) as advance:
-        write_report(
-            result,
-            found,
-            outputs=test.outputs,
-            sets=sets,
-            trust=test.trust,
-            regions=searched,
-            title=title,
-            guarantee={
-                name: predictor.summary(sets[name]) for name, predictor in test.predictors.items()
-            },
-            details={
-                "Outputs": str(comparison.outputs),
-                OPTIONS_FACT: json.dumps(record or {"command": "report", "options": {}}),
-            },
-            predictors=test.predictors,
-            slider=slider,
-        )
-        advance(1)
+    write_report(
+        result,
+        found,
+        predictors=test.predictors,
+        outputs=test.outputs.with_trust(test.trust),
+        sets=sets,
+        regions=searched,
+        title=title,
+        details={
+            "Outputs": str(comparison.outputs),
+            OPTIONS_FACT: json.dumps(record or {"command": "report", "options": {}}),
+        },
+    )
     return found
 
 

@@ -11,9 +11,7 @@ from trustsets._common.atomic import atomic_path
 from trustsets._version import __version__
 from trustsets.monitor.history import read_history
 from trustsets.monitor.verdict import Verdict
-from trustsets.report.charts import ticks
-from trustsets.report.styles import page_environment, page_styles
-from trustsets.report.text import percent
+from trustsets.report import page_environment, page_styles, percent
 
 __all__ = ["Chart", "write_page"]
 
@@ -97,7 +95,8 @@ def _chart(
     drawn = [value for own in lines.values() for value in own if value is not None]
     drawn += [] if ends is None else [*ends[0], *ends[1]]
     drawn += [] if target is None else [target]
-    y_ticks = ticks(max(drawn), min(drawn))
+    y_ticks: list[float] = np.linspace(min(drawn), max(drawn), 5).round(4).tolist()
+    y_ticks[-1] += float(y_ticks[-1] == y_ticks[0])
 
     def across(batch: float) -> float:
         return round(_LEFT + (_RIGHT - _LEFT) * (batch - x[0]) / max(x[-1] - x[0], 1), 2)

@@ -22,11 +22,11 @@ from trustsets._common import storage
 from trustsets._common.arrays import Floats
 from trustsets.errors import InputError
 from trustsets.metrics import Evaluation, label_ranks
-from trustsets.metrics.render import title
+from trustsets.metrics import title as metric_title
 from trustsets.outputs import ModelOutputs
 from trustsets.paper.experiment import RANK_SHOWN, Cell, Run
 from trustsets.paper.methods import CONDITIONAL, DEFAULT, NAIVE, PCA, STANDARD
-from trustsets.statistics import Observed, SupportsTrust
+from trustsets.statistics import SupportsTrust
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -256,7 +256,8 @@ def degree_data(results: Mapping[Any, Runs], table: str = "conf_trust") -> Degre
     def summarise(number: Callable[[Evaluation], float]) -> Floats:
         """Means and standard errors, shape (2, degrees)."""
         values = [np.array([number(item) for item in seeds]) for seeds in runs]
-        return np.nan_to_num(np.array([plots.mean_and_error(row) for row in values]).T)
+        pairs: Floats = np.array([plots.mean_and_error(row) for row in values]).T
+        return np.nan_to_num(pairs)
 
     gap, gap_error = summarise(lambda item: item.tables[table].gap.value)
     size, size_error = summarise(lambda item: item.sizes.mean)
@@ -292,7 +293,7 @@ def degree_curves(
         top.plot(data.degrees, data.floor, ls=":", lw=1, color=look["color"])
         bottom.errorbar(at, data.size, data.size_error, label=name, **look)
     top.plot([], [], ls=":", lw=1, color=plots.theme_colour("quiet"), label="noise floor")
-    top.set_ylabel(f"{title(table + '.gap')} (%)")
+    top.set_ylabel(f"{metric_title(table + '.gap')} (%)")
     top.set_ylim(bottom=0)
     bottom.set(xlabel="Degree", ylabel="Mean set size")
     for ax in (top, bottom):
@@ -417,7 +418,8 @@ def trust_against_rank(
     """Trust against Rank, both in log scale: samples, and median and quartiles by rank."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    values, ranks = Observed(outputs, trust).trust, label_ranks(outputs)
+    values = outputs.with_trust(trust).require_trust("trust_against_rank")
+    ranks = label_ranks(outputs)
     data = trust_rank_data(values, ranks)
     ax = ax if ax is not None else _new_axes(2.7)
     rng = np.random.default_rng(0)

@@ -149,7 +149,9 @@ class Plan(PlainData):
         ax.axvline(self.needed, color=method_colour(1), lw=1.2, label=f"{self.needed:,} needed")
         present = self.rows[0].present
         if present:
-            ax.axvline(present, color=theme_colour("ink"), ls="--", lw=1.2, label=f"{present:,} present")
+            ax.axvline(
+                present, color=theme_colour("ink"), ls="--", lw=1.2, label=f"{present:,} present"
+            )
         if self.curve is not None:
             self._draw(self.curve, ax)
         ax.set(xscale="log", xlabel="Calibration samples", ylabel="Coverage of one calibration")

@@ -12,9 +12,17 @@ from decimal import ROUND_HALF_UP, Decimal
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.metrics import BinTable, Estimate, Evaluation
-from trustsets.metrics.catalogue import METRICS, NUMBERS, number_of, split_name, table_title
-from trustsets.metrics.render import title
+from trustsets.metrics import (
+    METRICS,
+    NUMBERS,
+    BinTable,
+    Estimate,
+    Evaluation,
+    number_of,
+    split_name,
+    table_title,
+    title,
+)
 from trustsets.plots import DEEPEST, heatmap_data, shade, size_data
 
 __all__ = [
@@ -259,7 +267,7 @@ def glance(evaluations: Evaluations, names: Sequence[str]) -> list[Glance]:
 
 def other_measures(evaluations: Evaluations) -> Glance | None:
     """Numbers that have no section of their own; None where no method has any."""
-    shown = [*division_names(evaluations), "excess_risk"]
+    shown = division_names(evaluations)
     names = [
         name
         for name in dict.fromkeys(name for item in evaluations.values() for name in item.metrics)

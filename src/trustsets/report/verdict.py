@@ -15,12 +15,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Floats, texts_of
-from trustsets.auditing import Regions
+from trustsets._common.arrays import Floats
+from trustsets.auditing import Region, Regions
 from trustsets.basis import Groups
-from trustsets.metrics import BinTable, Evaluation, guarantee_test
-from trustsets.metrics.catalogue import METRICS
-from trustsets.metrics.inference import holm
+from trustsets.metrics import METRICS, BinTable, Evaluation, check_guarantee, holm
 from trustsets.predictors import MondrianConformal, Predictor, StandardConformal
 from trustsets.report.content import division_title, joined, number, p_value, percent, range_of
 
@@ -137,8 +135,7 @@ def judge(evaluation: Evaluation, predictor: Predictor | None = None) -> Judgeme
     p, outcome = math.nan, "untested"
     if predictor is not None and not evaluation.left_out:
         covered = round(coverage.value * evaluation.n)
-        n_calibration = predictor.n_calibration_
-        p = float(guarantee_test(covered, evaluation.n, n_calibration, evaluation.alpha))
+        p = float(_p_values(covered, evaluation.n, predictor, evaluation.alpha)[0])
         outcome = "consistent" if coverage.lower <= target else "above"
         outcome = "below" if p <= significance else outcome
     tables = [evaluation.tables[name] for name in _judged(evaluation)]
@@ -160,9 +157,7 @@ def _judged(evaluation: Evaluation) -> list[str]:
     return sorted(names, key=lambda name: (name != "class", not name.startswith("group:")))
 
 
-def _bin_p_values(
-    table: BinTable, evaluation: Evaluation, predictor: Predictor | None
-) -> Floats:
+def _bin_p_values(table: BinTable, evaluation: Evaluation, predictor: Predictor | None) -> Floats:
     """P-value of each bin: so few covered samples, or fewer, at coverage 1 - alpha in the bin.
 
     The number of calibration samples behind the thresholds in a bin is exact where thresholds are
@@ -172,13 +167,22 @@ def _bin_p_values(
     """
     if predictor is None or evaluation.left_out:
         return table.p_value  # the variability of the samples that were measured
-    n = predictor.n_calibration_
     counts = _calibration_counts(predictor, table)
-    if counts is None and isinstance(predictor, StandardConformal):
-        counts = np.full(table.count.size, n)
     if counts is None:
-        counts = n * table.count / evaluation.n
-    return np.asarray(guarantee_test(table.covered, table.count, counts, evaluation.alpha))
+        share = 1.0 if isinstance(predictor, StandardConformal) else table.count / evaluation.n
+        return _p_values(table.covered, table.count, predictor, evaluation.alpha, share)
+    return check_guarantee(table.covered, table.count, counts, evaluation.alpha).p_value
+
+
+def _p_values(
+    covered: Any, count: Any, predictor: Predictor, alpha: float, share: Any = 1.0
+) -> Floats:
+    """P-values of samples whose thresholds rest on this share of the calibration samples."""
+    n = np.floor(predictor.n_calibration_ * share).astype(np.int64)
+    exact = isinstance(predictor, StandardConformal)
+    # No exact law is known elsewhere: its mean is 1 - alpha and its variance that of n samples.
+    check = check_guarantee(covered, count, n, alpha, n_functions=None if exact else 0)
+    return check.p_value
 
 
 def _guaranteed_tables(predictor: Predictor) -> tuple[str, ...]:
@@ -189,15 +193,15 @@ def _guaranteed_tables(predictor: Predictor) -> tuple[str, ...]:
     return tuple(f"group:{name}" for name in predictor.needed_groups if isinstance(by, Groups))
 
 
-def _calibration_counts(predictor: Predictor, table: BinTable) -> Floats | None:
+def _calibration_counts(predictor: Predictor, table: BinTable) -> NDArray[np.int64] | None:
     """Calibration samples of each bin, where thresholds of a class or group are its own."""
     if not isinstance(predictor, MondrianConformal):
         return None
     counts = predictor.cell_counts_
     if table.name == "class" and predictor.by == "class":
-        return np.array([counts[label] for label in table.labels], dtype=np.float64)
+        return np.array([counts[label] for label in table.labels])
     if _guaranteed_tables(predictor) == (table.name,) and table.name.startswith("group:"):
-        return np.array([counts.get(label, 0) for label in table.labels], dtype=np.float64)
+        return np.array([counts.get(label, 0) for label in table.labels])
     return None
 
 
@@ -224,8 +228,10 @@ def _marginal(
         judgement, coverage = judgements[method], item.coverage
         who = f"{quoted(method)} covers" if len(evaluations) > 1 else "The sets cover"
         plural = "s" if item.n > 1 else ""
-        samples = f"calibration sample{plural}, each left out once" if item.left_out else (
-            f"test sample{plural}"
+        samples = (
+            f"calibration sample{plural}, each left out once"
+            if item.left_out
+            else (f"test sample{plural}")
         )
         text = (
             f"{who} {percent(coverage.value)} of {item.n:,} {samples} ({100.0 * item.level:g}% "
@@ -269,7 +275,7 @@ def _conditional(
         who = f"{quoted(method)}: " if len(evaluations) > 1 else ""
         tables = [evaluation.tables[name] for name, low in judgement.low.items() if low.any()]
         parts = [_low_bins(table, judgement.low[table.name]) for table in tables[:_MOST_TABLES]]
-        parts += [f"region where {r.name}" for r in regions.get(method, ())][:1]
+        parts += [f"region where {r.name}" for r in _found(regions, method)][:1]
         judged = joined([_bins_of(evaluation.tables[name]) for name in judgement.low] or ["0 bins"])
         text = (
             f"below the target in {joined(parts)}"
@@ -284,6 +290,10 @@ def _conditional(
             )
         sentences.append(f"{who}{text if who else text[0].upper() + text[1:]}.")
     return sentences
+
+
+def _found(regions: Mapping[str, Regions], method: str) -> Sequence[Region]:
+    return regions[method].found if method in regions else ()
 
 
 def _low_bins(table: BinTable, low: NDArray[np.bool_]) -> str:
