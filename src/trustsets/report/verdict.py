@@ -222,42 +222,41 @@ def _marginal(
     predictors: Mapping[str, Predictor],
 ) -> list[str]:
     """What each predictor covers, and whether both draws of samples explain it."""
-    sentences = []
+    sentences, first = [], next(iter(evaluations.values()))
+    target, plural = f"{100.0 * (1.0 - first.alpha):g}%", "s" if first.n > 1 else ""
+    kind = "calibration sample{}, each left out once" if first.left_out else "test sample{}"
     for method, item in evaluations.items():
-        target = f"{100.0 * (1.0 - item.alpha):g}%"
-        judgement, coverage = judgements[method], item.coverage
-        who = f"{quoted(method)} covers" if len(evaluations) > 1 else "The sets cover"
-        plural = "s" if item.n > 1 else ""
-        samples = (
-            f"calibration sample{plural}, each left out once"
-            if item.left_out
-            else (f"test sample{plural}")
-        )
-        text = (
-            f"{who} {percent(coverage.value)} of {item.n:,} {samples} ({100.0 * item.level:g}% "
-            f"interval {range_of(coverage.lower, coverage.upper)}), with "
+        coverage, outcome = item.coverage, judgements[method].outcome
+        text = (f"{quoted(method)} covers" if len(evaluations) > 1 else "The sets cover") + (
+            f" {percent(coverage.value)} of {item.n:,} {kind.format(plural)} "
+            f"({100.0 * item.level:g}% interval {range_of(coverage.lower, coverage.upper)}), with "
             f"{number(item.sizes.mean, 1)} classes per set"
         )
-        if judgement.outcome == "untested":
-            why = (
-                "leave-one-out coverage is near its target by construction, so only a test set "
-                "could show that samples are not exchangeable"
-                if item.left_out
-                else "how far calibration explains this is not known without the predictor"
-            )
-            sentences.append(f"{text}; {why}.")
-            continue
-        n = predictors[method].n_calibration_
-        law = (
-            f"at marginal coverage of {target}, calibration on {n:,} samples and this test give "
-            f"so few covered samples with probability {p_value(judgement.p_value)}"
+        if outcome != "untested":
+            n, p = predictors[method].n_calibration_, p_value(judgements[method].p_value)
+            words = {
+                "below": "below the target",
+                "consistent": "consistent with the target",
+                "above": "above the target",
+            }
+            text += f": {words[outcome]} (p = {p} with {n:,} calibration samples)"
+        sentences.append(f"{text}.".replace("= <", "< "))
+    outcomes = {judgement.outcome for judgement in judgements.values()}
+    if outcomes != {"untested"}:
+        sentences.append(
+            f"Here p is the probability of so few covered samples, over calibration and test "
+            f"samples, at marginal coverage of {target}."
         )
-        said = {
-            "below": f"This is below the target: {law}.",
-            "consistent": f"This is consistent with the target: {law}.",
-            "above": f"This is above the target of {target}.",
-        }
-        sentences.append(f"{text}. {said[judgement.outcome]}")
+    elif first.left_out:
+        sentences.append(
+            "Leave-one-out coverage is near its target by construction; only a test set can show "
+            "that samples are not exchangeable."
+        )
+    else:
+        sentences.append(
+            "The interval allows for the test samples only. Whether the guarantee holds cannot be "
+            "judged without the number of calibration samples (predictors=)."
+        )
     return sentences
 
 
@@ -266,29 +265,27 @@ def _conditional(
     judgements: Mapping[str, Judgement],
     regions: Mapping[str, Regions],
 ) -> list[str]:
-    """The bins of each method that are below the target, worst first in each table."""
+    """The bins of each method that are below the target, the lowest of each table by name."""
     if not any(judgement.low for judgement in judgements.values()) and not regions:
         return ["No classes, groups or other bins were measured."]
     sentences = []
     for method, judgement in judgements.items():
         evaluation = evaluations[method]
-        who = f"{quoted(method)}: " if len(evaluations) > 1 else ""
         tables = [evaluation.tables[name] for name, low in judgement.low.items() if low.any()]
         parts = [_low_bins(table, judgement.low[table.name]) for table in tables[:_MOST_TABLES]]
-        parts += [f"region where {r.name}" for r in _found(regions, method)][:1]
-        judged = joined([_bins_of(evaluation.tables[name]) for name in judgement.low] or ["0 bins"])
-        text = (
-            f"below the target in {joined(parts)}"
-            if parts
-            else f"not found below the target in any of {judged}"
-        )
-        unexplained = sum(judgement.n_low.values())
-        if judgement.outcome != "untested" and judgement.marked > unexplained:
+        parts += [f"the region where {region.name}" for region in _found(regions, method)[:1]]
+        if parts:
+            text = f"Below the target in {joined(parts)}."
+        else:
+            judged = [_bins_of(evaluation.tables[name]) for name in judgement.low]
+            text = f"No bin was found below the target, of {joined(judged or ['none'])}."
+        others = judgement.marked - sum(judgement.n_low.values())
+        if judgement.outcome != "untested" and others > 0:
             text += (
-                f"; {judgement.marked - unexplained:,} more marked in the tables "
-                "may be due to the calibration draw"
+                f" {'Others' if parts else 'Some'} are marked in the tables below ({others:,}): "
+                "there this predictor covers less, and its calibration draw may explain it."
             )
-        sentences.append(f"{who}{text if who else text[0].upper() + text[1:]}.")
+        sentences.append(f"{quoted(method)}: {text}" if len(evaluations) > 1 else text)
     return sentences
 
 
