@@ -45,7 +45,6 @@ SLOW = (
     "monitor/test_monitor.py",
     "neighbours/test_neighbours.py::test_torch",
     "paper",
-    "planning/test_plan.py",
     "predictors/test_conditional.py::test_levels_never_cross",
     "predictors/test_loading.py",
     "predictors/test_predictors.py::test_sets_are_nested_in_alpha[clusters",
@@ -54,9 +53,9 @@ SLOW = (
     "report/test_report_in_browser.py",
     "report/test_report_page.py::test_page_of_25000_points",
     "statistical",
-    "test_classifier.py",
-    "test_classifier_boosting.py",
-    "test_classifier_tools.py",
+    "test_sklearn.py",
+    "test_sklearn_boosting.py",
+    "test_sklearn_tools.py",
     "test_plots.py::test_matplotlib_is_imported",
 )
 HERE = Path(__file__).parent

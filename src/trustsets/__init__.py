@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         Polynomial,
         PrincipalComponents,
     )
-    from trustsets.classifier import SetScorer, TrustSetClassifier
     from trustsets.errors import (
         InputError,
         NotCalibratedError,
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from trustsets.report import write_report
     from trustsets.scores import APS, RAPS, SAPS, MarginScore, Softmax, TopK
     from trustsets.sets import PredictionSets
+    from trustsets.sklearn import SetScorer, TrustSetClassifier
     from trustsets.statistics import Atypicality, ClassFrequency, Confidence, Entropy, Margin, Trust
     from trustsets.status import Status
     from trustsets.trust import TrustScore
@@ -85,7 +85,7 @@ _HOME = {
     "PrincipalComponents": "basis",
     "RAPS": "scores",
     "SAPS": "scores",
-    "SetScorer": "classifier",
+    "SetScorer": "sklearn",
     "Softmax": "scores",
     "StandardConformal": "predictors",
     "Status": "status",
@@ -94,7 +94,7 @@ _HOME = {
     "TopK": "scores",
     "Trust": "statistics",
     "TrustScore": "trust",
-    "TrustSetClassifier": "classifier",
+    "TrustSetClassifier": "sklearn",
     "TrustSetsError": "errors",
     "TrustSetsWarning": "errors",
     "audit": "auditing",

@@ -20,7 +20,7 @@ PACKAGES = (
     *(
         "auditing",
         "basis",
-        "classifier",
+        "sklearn",
         "engine",
         "explorer",
         "files",

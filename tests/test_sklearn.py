@@ -28,6 +28,10 @@ from trustsets import (
 METHODS = ["conditional", "standard", "mondrian"]
 
 
+def _scaler(model):
+    return model.encoder_.steps[-1][1][-1]
+
+
 @parametrize_with_checks([TrustSetClassifier(LogisticRegression(), method) for method in METHODS])
 @pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -94,7 +98,7 @@ def test_training_and_calibration_samples_are_apart(digits):
     everything = dict(zip(map(bytes, np.ascontiguousarray(X)), y, strict=True))
     assert sorted([*trained, *seen["calibration"]]) == sorted(everything)
     assert all(everything[row] == label for row, label in trained.items())
-    reference = model.encoder_.columns.scaler.inverse_transform(model.reference_._stored)
+    reference = _scaler(model).inverse_transform(model.reference_.to_state()["features"])
     distances = np.abs(X[:, None, :3] - reference[None, :, :3]).max(axis=2).min(axis=1)
     is_trained = np.array([bytes(row) in trained for row in np.ascontiguousarray(X)])
     np.testing.assert_array_equal(distances < 1e-9, is_trained)

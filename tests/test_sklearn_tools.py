@@ -9,6 +9,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import make_column_selector, make_column_transformer
 from sklearn.decomposition import PCA
+from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import (
     HistGradientBoostingClassifier,
     RandomForestClassifier,
@@ -45,7 +46,6 @@ from trustsets import (
     TrustSetClassifier,
     TrustSetsWarning,
 )
-from trustsets.classifier.feature_columns import MixedColumns, NumberColumns
 
 SITES = np.array(["north", "south", "west"])
 
@@ -112,15 +112,15 @@ INSIDE = {
 def test_the_encoder_inside_wrappers_is_found(name, table):
     frame, y = table
     y = np.where(y == "oak", "oak", "other")
-    model = TrustSetClassifier(WRAPPED[name](), "bins").fit(frame[:400], y[:400])
+    model = TrustSetClassifier(WRAPPED[name](), "mondrian").fit(frame[:400], y[:400])
     own = f"the output of ColumnTransformer in the pipeline inside {name}"
     assert model.feature_source_ == own
     inner = model.estimator_
     for step in name.split(" and "):
         inner = INSIDE.get(step, lambda own: own.estimator_)(inner)
     encoded = inner[:-1].transform(frame[400:450])
-    columns = model.encoder_.columns
-    by_hand = (encoded - columns.scaler.mean_) / columns.scaler.scale_
+    scaler = model.encoder_.steps[-1][1][-1]
+    by_hand = (encoded - scaler.mean_) / scaler.scale_
     np.testing.assert_allclose(model.outputs(frame[400:450]).features, by_hand, atol=1e-12)
     assert model.predict_set(frame[400:]).covers(y[400:]).mean() > 0.8
 
@@ -128,12 +128,12 @@ def test_the_encoder_inside_wrappers_is_found(name, table):
 def test_transformers_at_several_depths_are_applied_in_order():
     X, y = drawn(300)
     inner = CalibratedClassifierCV(make_pipeline(StandardScaler(), GaussianNB()), cv=2)
-    model = TrustSetClassifier(make_pipeline(PCA(2), inner), "bins").fit(X, y)
+    model = TrustSetClassifier(make_pipeline(PCA(2), inner), "mondrian").fit(X, y)
     source = "the output of PCA, StandardScaler in the pipeline inside CalibratedClassifierCV"
     assert model.feature_source_ == source
     first, last = model.estimator_
     second = last.calibrated_classifiers_[0].estimator[0]
-    scaler = model.encoder_.columns.scaler
+    scaler = model.encoder_.steps[-1][1][-1]
     by_hand = scaler.transform(second.transform(first.transform(X[:9])))
     np.testing.assert_array_equal(model.outputs(X[:9]).features, by_hand)
 
@@ -169,53 +169,75 @@ def test_every_route_to_the_same_model_gives_the_same_sets(table):
         np.testing.assert_array_equal(sets.thresholds, found[0].thresholds)
 
 
+def features_of(train, new):
+    """Features of the trust score that is fitted to `train`, of new samples."""
+    constant = DummyClassifier().fit([[0.0]] * 2, ["ash", "oak"])
+    model = TrustSetClassifier(constant, prefit=True, features="input")
+    model.fit(train, np.resize(["ash", "oak"], len(train)))
+    return model.outputs(new).features
+
+
 def test_missing_numbers_are_medians_with_indicators():
     rng = np.random.default_rng(0)
     train = rng.normal(size=(50, 3))
     train[::5, 1] = np.nan
-    columns = NumberColumns().fit(train)
     new = np.array([[0.5, np.nan, 1.0], [np.nan, 2.0, 1.0]])
     medians = np.nanmedian(train, axis=0)
     filled = np.where(np.isnan(train), medians, train)
     expected = (np.where(np.isnan(new), medians, new) - filled.mean(axis=0)) / filled.std(axis=0)
-    found = columns.transform(new)
+    found = features_of(train, new)
     np.testing.assert_allclose(found[:, :3], expected, atol=1e-12)
     # Training lacked numbers of the second column only.
     np.testing.assert_array_equal(found[:, 3:], [[1.0], [0.0]])
-    empty = NumberColumns().fit(np.full((4, 1), np.nan)).transform([[np.nan], [3.0]])
+    empty = features_of(np.full((4, 1), np.nan), [[np.nan], [3.0]])
     assert np.isfinite(empty).all() and empty[0, 1] == 1.0 and empty[1, 1] == 0.0
-    with pytest.raises(InputError, match="row 1, column 0 holds inf"):
-        columns.transform([[1.0, 1.0, 1.0], [np.inf, 1.0, 1.0]])
+    with pytest.raises(ValueError, match="infinity"):
+        features_of(train, [[np.inf, 1.0, 1.0]])
 
 
 def test_mixed_columns_are_numbers_and_indicators():
-    days = pd.to_datetime(["2024-01-01", "2024-01-03", None, "2024-01-02"])
     frame = pd.DataFrame(
         {
             "age": pd.array([1, None, 3, 2], dtype="Int64"),
-            "day": days,
             "code": pd.Categorical([7, 8, 7, 7]),
             "text": ["x", None, "y", "x"],
         }
     )
-    columns = MixedColumns().fit(frame)
-    found = columns.transform(frame)
-    assert found.shape == (4, 2 + 2 + 2 + 3)  # two numbers, their indicators, values
-    np.testing.assert_array_equal(found[:, 2:4], [[0, 0], [1, 0], [0, 1], [0, 0]])
-    np.testing.assert_array_equal(found[:, 4:6], [[1, 0], [0, 1], [1, 0], [1, 0]])
-    np.testing.assert_array_equal(found[:, 6:].sum(axis=1), np.ones(4))
-    assert found[1, 1] > found[3, 1] > found[0, 1]  # days in their order
+    found = features_of(frame, frame)
+    assert found.shape == (4, 1 + 1 + 2 + 3)  # a number, its indicator, values
+    np.testing.assert_array_equal(found[:, 1:4], [[0, 1, 0], [1, 0, 1], [0, 1, 0], [0, 1, 0]])
+    np.testing.assert_array_equal(found[:, 4:].sum(axis=1), np.ones(4))
     new = frame.assign(text=["z"] * 4)  # never seen
-    np.testing.assert_array_equal(columns.transform(new)[:, 6:], np.zeros((4, 3)))
-    objects = MixedColumns().fit(frame[["age", "text"]].to_numpy(object))
-    np.testing.assert_array_equal(
-        objects.transform(frame[["age", "text"]].to_numpy(object)),
-        MixedColumns().fit(frame[["age", "text"]]).transform(frame[["age", "text"]]),
+    np.testing.assert_array_equal(features_of(frame, new)[:, 4:], np.zeros((4, 3)))
+    # One sample is as in a batch.
+    for row in range(4):
+        np.testing.assert_array_equal(
+            features_of(frame, frame[row : row + 1]), found[row : row + 1]
+        )
+    objects = frame[["age", "text"]].to_numpy(object)
+    expected = features_of(frame[["age", "text"]], frame[["age", "text"]])
+    np.testing.assert_array_equal(features_of(objects, objects), expected)
+    np.testing.assert_array_equal(features_of(objects, objects[1:2]), expected[1:2])
+    with pytest.raises(InputError, match="numeric features"):
+        features_of(frame, frame.assign(age=["a", "b", "c", "d"]))
+    with pytest.raises(ValueError, match="now missing:\n- code"):
+        features_of(frame, frame[["age", "text"]])
+    with pytest.raises(ValueError, match="must be in the same order"):
+        features_of(frame, frame[["text", "age", "code"]])
+
+
+def test_columns_of_the_input_go_by_name_behind_a_pipeline(table):
+    """A pipeline may take its columns by name, in any order; so does the trust score then."""
+    frame, y = table
+    model = TrustSetClassifier(pipeline(), "mondrian", features="input").fit(frame, y)
+    shuffled = frame[["note", "d", "site", "b", "a", "c"]]
+    np.testing.assert_array_equal(model.outputs(shuffled).features, model.outputs(frame).features)
+    numbers = make_pipeline(
+        make_column_transformer((SimpleImputer(), list("abcd"))), LogisticRegression()
     )
-    with pytest.raises(InputError, match="column 'age' held numbers at fit"):
-        columns.transform(frame.assign(age=["a", "b", "c", "d"]))
-    with pytest.raises(InputError, match="Pass X with the same columns"):
-        columns.transform(frame[["age", "text"]])
+    model = TrustSetClassifier(numbers, "mondrian", features="input").fit(frame[list("abcd")], y)
+    found = model.outputs(frame[list("dbca")]).features
+    np.testing.assert_array_equal(found, model.outputs(frame[list("abcd")]).features)
 
 
 def test_missing_numbers_texts_and_polars_are_no_obstacle(table):
@@ -267,7 +289,7 @@ def test_wide_sparse_features_are_reduced():
     y = rng.integers(3, size=300)
     words = [[f"own{k}-{i}" for i in range(300)] + [f"any{i}" for i in range(900)] for k in y]
     X = [" ".join(rng.choice(own, 25)) for own in words]
-    model = TrustSetClassifier(make_pipeline(TfidfVectorizer(), LogisticRegression()), "bins")
+    model = TrustSetClassifier(make_pipeline(TfidfVectorizer(), LogisticRegression()), "mondrian")
     model.fit(X[:200], y[:200])
     assert model.reference_.n_features_in_ == 64
     assert model.predict_set(X[200:]).covers(y[200:]).mean() > 0.75
@@ -384,12 +406,12 @@ def test_sets_come_as_frames_where_asked(table):
     with pytest.raises(InputError, match='"pandas" or "polars"; got \'arrow\''):
         model.set_output(transform="arrow")
     inside = make_pipeline(pipeline()[0].set_output(transform="pandas"), LogisticRegression())
-    TrustSetClassifier(inside, "bins").fit(frame[:700], y[:700]).predict_set(frame[700:])
+    TrustSetClassifier(inside, "mondrian").fit(frame[:700], y[:700]).predict_set(frame[700:])
 
 
 def test_every_method_has_a_name(table):
     X, y = drawn(900)
-    names = "conditional bins mondrian plugin standard class clustered".split()
+    names = "conditional bins mondrian standard class clustered".split()
     for name in names:
         model = TrustSetClassifier(GaussianNB(), name).fit(X[:600], y[:600])
         assert model.predict_set(X[600:]).covers(y[600:]).mean() > 0.82
@@ -400,7 +422,7 @@ def test_every_method_has_a_name(table):
     )
     plain = TrustSetClassifier(GaussianNB(), features=None).fit(X[:600], y[:600])
     assert plain.predictor_.trust is None
-    bins = TrustSetClassifier(GaussianNB(), "bins", features=None).fit(X[:600], y[:600])
+    bins = TrustSetClassifier(GaussianNB(), "mondrian", features=None).fit(X[:600], y[:600])
     assert [item.name for item in bins.predictor_.by.of] == ["Conf"]
     own = TrustSetClassifier(GaussianNB(), ConditionalConformal(basis=Intercept()), features=None)
     assert own.fit(X, y).predictor_.trust is None
@@ -442,7 +464,7 @@ def test_mistakes_are_named(table):
     grouped = TrustSetClassifier(GaussianNB(), "groups").fit(X, y, groups={"site": frame["note"]})
     with pytest.raises(InputError, match=r"groups= lacks \['site'\], on which coverage was"):
         grouped.predict_set(X)
-    later = TrustSetClassifier(GaussianNB(), "standard").fit(X, y).set_params(method="bins")
+    later = TrustSetClassifier(GaussianNB(), "standard").fit(X, y).set_params(method="mondrian")
     with pytest.raises(NotCalibratedError, match="changed to one with a trust score; call fit"):
         later.calibrate(X, y)
     forest = RandomForestClassifier(3, random_state=0).fit(X.to_numpy(), y)

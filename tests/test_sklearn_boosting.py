@@ -10,8 +10,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from trustsets import TrustSetClassifier
-from trustsets.classifier.feature_columns import COMPONENTS, LeafColumns
-from trustsets.classifier.inner_models import leaf_numbers
 
 lightgbm = pytest.importorskip("lightgbm", reason="LightGBM is not installed")
 xgboost = pytest.importorskip("xgboost", reason="XGBoost is not installed")
@@ -99,6 +97,23 @@ def test_early_stopping_sets_reach_the_model_whole(table):
         )
 
 
+def leaves_of(model, X):
+    """Which leaf of each tree a sample falls into, as each package says it."""
+    if isinstance(model, lightgbm.LGBMClassifier):
+        leaves = model.predict(X, pred_leaf=True)
+    elif isinstance(model, catboost.CatBoostClassifier):
+        leaves = model.calc_leaf_indexes(X)
+    else:
+        leaves = model.apply(X)
+    return np.asarray(leaves).reshape(len(X), -1)
+
+
+def leaf_features(model, X, y):
+    """Features of all samples, of which the first 300 are the trust score's."""
+    wrapped = TrustSetClassifier(model, prefit=True, features="leaves").fit(X[:300], y[:300])
+    return wrapped.outputs(X).features
+
+
 def test_leaves_measure_the_share_of_trees_that_tell_samples_apart(table):
     frame, y = table
     X = frame[list("abcd")].fillna(0.0).to_numpy()
@@ -109,19 +124,17 @@ def test_leaves_measure_the_share_of_trees_that_tell_samples_apart(table):
         RandomForestClassifier(10, max_depth=3, random_state=0),
         GradientBoostingClassifier(n_estimators=3, max_depth=2),
     ):
-        leaves = leaf_numbers(model.fit(X[:300], y[:300]), X)
-        columns = LeafColumns().fit(leaves[:300])
-        features = columns.transform(leaves)
-        assert columns.reduced is None and leaves.shape[1] >= 10
+        features = leaf_features(model.fit(X[:300], y[:300]), X, y)
+        leaves = leaves_of(model, X)
+        assert leaves.shape[1] >= 10
         squares = ((features[:40, None] - features[None, :40]) ** 2).sum(axis=2)
         apart = (leaves[:40, None] != leaves[None, :40]).sum(axis=2)
         np.testing.assert_allclose(squares, 2.0 * apart, atol=1e-9)
     forest = RandomForestClassifier(60, random_state=0).fit(X[:300], y[:300])
-    leaves = leaf_numbers(forest, X)
-    columns = LeafColumns().fit(leaves[:300])
-    features = columns.transform(leaves)
-    assert features.shape == (900, COMPONENTS)
+    features = leaf_features(forest, X, y)
+    assert features.shape == (900, 64)  # of thousands of leaves
     # Components keep most of the order of the distances among training samples.
+    leaves = leaves_of(forest, X)
     apart = (leaves[:100, None] != leaves[None, :100]).sum(axis=2)[np.triu_indices(100, 1)]
     squares = ((features[:100, None] - features[None, :100]) ** 2).sum(axis=2)
     assert np.corrcoef(apart, squares[np.triu_indices(100, 1)])[0, 1] > 0.5
@@ -130,14 +143,16 @@ def test_leaves_measure_the_share_of_trees_that_tell_samples_apart(table):
 def test_leaves_are_found_behind_transformers(table):
     frame, y = table
     X = frame[list("abcd")].to_numpy()
-    model = TrustSetClassifier(make_pipeline(StandardScaler(), light()), "bins", features="leaves")
+    pipeline = make_pipeline(StandardScaler(), light())
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "X does not have valid feature names")
-        model.fit(X, y)
+        pipeline.fit(X[:300], y[:300])
+        model = TrustSetClassifier(pipeline, "mondrian", prefit=True, features="leaves")
+        model.fit(X[:300], y[:300])
         assert model.feature_source_ == "the leaves of LGBMClassifier"
-        scaler, trees = model.estimator_
-        by_hand = model.encoder_.columns.transform(leaf_numbers(trees, scaler.transform(X[:9])))
-        np.testing.assert_array_equal(model.outputs(X[:9]).features, by_hand)
+        scaler, trees = pipeline
+        by_hand = leaf_features(trees, scaler.transform(X), y)
+        np.testing.assert_array_equal(model.outputs(X).features, by_hand)
 
 
 @pytest.mark.parametrize("make", [light, extreme, cat])
