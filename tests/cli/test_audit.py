@@ -67,5 +67,5 @@ def test_a_report_can_search_for_regions_too(run, folder, monkeypatch):
     done = run(*words, "--regions", "-o", "r.html", "--json")
     assert done.code == 0
     text = (folder / "r.html").read_text(encoding="utf-8")
-    assert 'id="regions"' in text and 'id="risk"' in text and "No test set" not in text
+    assert 'id="regions"' in text and "<dt>Excess risk</dt>" in text and "No test set" not in text
     assert "excess_risk.under" in json.loads(done.out)["evaluations"]["standard"]["more"]

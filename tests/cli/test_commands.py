@@ -174,9 +174,8 @@ def test_report_is_a_page_with_its_options(run, folder):
     page = (folder / "report.html").read_text()
     assert "Animals &amp; co" in page and "ours" in page
     assert read_record(folder / "report.html")["options"]["title"] == "Animals & co"
-    assert '<div id="alpha"' in page
-    assert run("report", *arguments, "--metric", "class").code == 0
-    assert '<div id="alpha"' not in (folder / "report.html").read_text()
+    # The models say how many calibration samples the verdict allows for.
+    assert page.count("calibration samples)") == 2
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from trustsets.report.text import percent
 
 from trustsets import ModelOutputs, TrustScore
 from trustsets.cli import demo as command
 from trustsets.demo import MethodResult, TaskResult, compare_methods, simulated_task, story
 from trustsets.demo.comparison import contradicted
 from trustsets.metrics.plain import from_plain, to_plain
+from trustsets.report import percent
 
 
 @pytest.fixture(scope="module")
