@@ -113,7 +113,7 @@ def test_every_cell_is_what_the_predictors_give(fixed, source, plain):
             predictor = direct(method, SCORES[cell.score], trust, default_trust)
             sets = predictor.calibrate(calibration).predict_set(test, alpha=0.1)
             names = ["conf_trust", "conf_rank", "class", "groups"]
-            wanted = evaluate(sets, test, trust, metrics=names, n_bootstrap=200)
+            wanted = evaluate(sets, test.with_trust(trust), metrics=names, n_bootstrap=200)
             for name, value in wanted.metrics.items():
                 got = runs[place].metrics[name]
                 assert (got.value, got.lower) == pytest.approx(

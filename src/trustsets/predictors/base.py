@@ -137,9 +137,21 @@ class Predictor(SetPredictor):
         return self._state().n
 
     @property
+    def class_counts_(self) -> NDArray[np.int64]:
+        """Calibration samples of each class, shape (K,), in the order of `classes_`."""
+        facts = self._state().class_facts
+        assert facts is not None  # only states under construction lack them
+        return facts.counts
+
+    @property
+    def calibration_(self) -> ModelOutputs:
+        """The calibration samples, tuning samples not among them; they are in memory only."""
+        return self._kept_task().calibration
+
+    @property
     def calibration_rows_(self) -> NDArray[np.int64]:
         """Rows of the samples whose scores were kept, among those given to `calibrate`."""
-        return self._kept_task().calibration.rows
+        return self.calibration_.rows
 
     def _thresholds_without(
         self, learned: Any, task: Task, alphas: tuple[float, ...]

@@ -16,14 +16,15 @@ from trustsets import (
     InputError,
     ModelOutputs,
     MondrianConformal,
+    NotCalibratedError,
     Polynomial,
     StandardConformal,
     audit,
     evaluate,
+    load,
 )
-from trustsets.auditing import excess_risk, leave_out
-from trustsets.metrics import Evaluation
-from trustsets.metrics.inference import binomial_interval
+from trustsets.auditing import excess_risk
+from trustsets.metrics import Evaluation, binomial_interval
 from trustsets.predictors import Predictor
 from trustsets.statistics import Confidence
 
@@ -55,8 +56,8 @@ def simulated(n=60, seed=0, **more):
 @pytest.mark.parametrize("name", METHODS)
 def test_an_audit_evaluates_the_sets_of_n_refits(name):
     outputs = simulated()
-    result = audit(METHODS[name], outputs, alpha=0.2, **FEW)
     whole = METHODS[name].__sklearn_clone__().calibrate(outputs)
+    result = audit(whole, alpha=0.2, **FEW)
     kept, tuned = (np.isin(outputs.rows, whole.calibration_rows_, invert=i) for i in (False, True))
     rows, covered, sizes = np.flatnonzero(kept), [], []
     for i in rows:
@@ -73,77 +74,45 @@ def test_an_audit_evaluates_the_sets_of_n_refits(name):
     assert result.left_out and result.n == rows.size
 
 
-@pytest.fixture
-def no_calibration(monkeypatch):
-    """After it is called, calibrating is an error."""
+def test_trust_and_tuning_samples_of_the_calibration_are_used():
+    trust = np.random.default_rng(2).random(90)
+    outputs, tuning = simulated(trust=trust[:60]), simulated(30, seed=5, trust=trust[60:])
+    predictor = StandardConformal().calibrate(outputs)
+    result = audit(predictor, metrics=("conf_trust",))
+    same = evaluate(predictor.leave_one_out(), outputs, metrics=("conf_trust",))
+    assert result.tables["conf_trust"].gap == same.tables["conf_trust"].gap
+    tuned = METHODS["conditional"].__sklearn_clone__().calibrate(outputs, tuning=tuning)
+    result = audit(tuned, metrics=("conf_trust",))
+    assert result.n == result.n_calibration == 60
+    assert result.rows.tolist() == tuned.calibration_rows_.tolist()
+    assert np.array_equal(tuned.calibration_.trust, trust[:60])
+
+
+def test_sets_that_were_made_before_are_not_made_again(monkeypatch):
+    predictor = StandardConformal().calibrate(simulated())
+    sets = predictor.leave_one_out(0.2)
+    wanted = audit(predictor, 0.2, **FEW)
 
     def refuse(*_, **__):
-        raise AssertionError("calibrated again")
+        raise AssertionError("made again")
 
-    return lambda: monkeypatch.setattr(Predictor, "calibrate", refuse)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_predictor_that_knows_the_samples_is_not_calibrated_again(name, no_calibration):
-    rows = np.random.default_rng(1).permutation(1000)[:60]
-    predictor = METHODS[name].__sklearn_clone__().calibrate(simulated(rows=rows))
-    no_calibration()
-    left = leave_out(predictor, simulated(rows=rows))
-    assert left.predictor is predictor
+    monkeypatch.setattr(Predictor, "leave_one_out", refuse)
+    assert audit(predictor, 0.2, sets=sets, **FEW).to_json() == wanted.to_json()
 
 
-@pytest.mark.parametrize("change", ["labels", "logits", "groups", "rows", "fewer", "classes"])
-def test_other_samples_calibrate_a_copy(change):
-    outputs = simulated()
-    predictor = METHODS["conditional"].__sklearn_clone__().calibrate(outputs)
-    state = predictor.state_
-    parts = {
-        "logits": outputs.logits,
-        "labels": outputs.labels.copy(),
-        "groups": outputs.groups,
-        "features": outputs.features,
-        "classes": outputs.classes,
-        "rows": outputs.rows,
-    }
-    place = int(predictor.calibration_rows_[0])
-    if change == "labels":
-        parts["labels"][place] = (parts["labels"][place] + 1) % 4
-    elif change == "logits":
-        parts["logits"] = outputs.logits + 0.5 * np.eye(60, 4, -place)
-    elif change == "groups":
-        parts["groups"] = {"site": np.where(np.arange(60) == place, "c", outputs.groups["site"])}
-    elif change == "rows":
-        parts["rows"] = outputs.rows + 100
-    elif change == "classes":
-        parts |= {
-            "classes": np.array(list("abcd")),
-            "labels": np.array(list("abcd"))[outputs.codes],
-        }
-    other = ModelOutputs(**parts)
-    other = other.take(np.arange(59)) if change == "fewer" else other
-    left = leave_out(predictor, other)
-    assert left.predictor is not predictor and predictor.state_ is state
-    assert set(left.outputs.rows) <= set(other.rows)
-
-
-def test_trust_values_and_tuning_samples_are_passed_on():
-    outputs, tuning = simulated(), simulated(30, seed=5)
-    trust = np.random.default_rng(2).random(90)
-    result = audit(StandardConformal(), outputs, trust=trust[:60], metrics=("conf_trust",))
-    direct = StandardConformal().calibrate(outputs)
-    same = evaluate(direct.leave_one_out(), outputs, trust[:60], metrics=("conf_trust",))
-    assert result.tables["conf_trust"].gap == same.tables["conf_trust"].gap
-    left = leave_out(METHODS["conditional"], outputs, tuning=tuning, trust=trust)
-    assert len(left.outputs) == 60 and left.predictor.state_.n_tuning == 30
-    assert np.array_equal(left.trust, trust[:60])
+def test_class_frequencies_are_those_of_the_calibration():
+    predictor = METHODS["conditional"].__sklearn_clone__().calibrate(simulated(200))
+    table = audit(predictor, metrics=("conf_frequency",)).tables["conf_frequency"]
+    assert table.axes[1] == "Class frequency in calibration (%)"
 
 
 def test_the_excess_risk_is_among_the_metrics_and_json_keeps_it(monkeypatch):
     quick = partial(excess_risk, n_permutations=0)
-    monkeypatch.setattr("trustsets.auditing.left_out.excess_risk", quick)
+    monkeypatch.setattr("trustsets.auditing.leave_one_out.excess_risk", quick)
     outputs = simulated(100)
-    result = audit(StandardConformal(), outputs, risk=True, level=0.9, seed=3, **FEW)
-    sets = StandardConformal().calibrate(outputs).leave_one_out()
+    predictor = StandardConformal().calibrate(outputs)
+    result = audit(predictor, risk=True, level=0.9, seed=3, **FEW)
+    sets = predictor.leave_one_out()
     direct = quick(sets, outputs, level=0.9, seed=3)
     assert repr(result.metrics["excess_risk.under"]) == repr(direct.under)
     again = Evaluation.from_json(result.to_json())
@@ -179,7 +148,7 @@ def test_the_gap_of_groups_that_the_method_adjusts_for_says_nothing():
     outputs = simulated(400)
     score, by = APS(own_mass="include"), Groups("site")
     own = MondrianConformal(by, score=score, allow_empty=True)
-    table = audit(own, outputs, **FEW).tables["group:site"]
+    table = audit(own.calibrate(outputs), **FEW).tables["group:site"]
     assert table.covered.tolist() == [math.ceil(round(0.9 * n, 9)) for n in table.count]
     assert table.gap.value < 0.25 * table.gap.floor
 
@@ -196,7 +165,7 @@ def test_odd_data_are_audited(family):
     }[family]
     labels = rng.integers(logits.shape[1], size=n)
     outputs = ModelOutputs(logits=logits, labels=labels, classes=np.arange(logits.shape[1]))
-    result = audit(StandardConformal(), outputs)
+    result = audit(StandardConformal().calibrate(outputs))
     assert result.n == n and 0.0 <= result.coverage.lower <= result.coverage.upper <= 1.0
 
 
@@ -205,13 +174,22 @@ def test_odd_data_are_audited(family):
     [
         ({"alpha": [0.1, 0.2]}, "alpha must be one number"),
         ({"alpha": 0.0}, "alpha"),
-        ({"predictor": SimpleNamespace()}, "predictor must be a predictor"),
-        ({"calibration": ModelOutputs(logits=np.zeros((5, 2)))}, "labels"),
+        ({"predictor": SimpleNamespace()}, "predictor must be a calibrated predictor"),
+        ({"predictor": np.zeros((5, 2))}, r"ModelOutputs\(logits=..., labels=...\)\); got ndarray"),
         ({"level": 2.0}, "level"),
-        ({"metrics": ("balls", "nonsense")}, "nonsense"),
+        ({"metrics": ("class", "nonsense")}, "nonsense"),
     ],
 )
 def test_bad_arguments_are_named(change, words):
-    given = {"predictor": StandardConformal(), "calibration": simulated()} | change
+    options = {"predictor": StandardConformal().calibrate(simulated())} | change
     with pytest.raises(InputError, match=words):
-        audit(**given)
+        audit(**options)
+
+
+def test_a_predictor_without_its_samples_cannot_be_audited(tmp_path):
+    predictor = StandardConformal()
+    with pytest.raises(NotCalibratedError):
+        audit(predictor)
+    predictor.calibrate(simulated()).save(tmp_path / "model.trustsets")
+    with pytest.raises(NotCalibratedError, match="do not hold the calibration samples"):
+        audit(load(tmp_path / "model.trustsets"))
