@@ -220,7 +220,7 @@ def test_tables_of_tiny_bins_show_intervals_and_come_last(case):
 
 def test_bins_over_three_axes_and_crossings_are_listed(case):
     bins = {
-        "three": Bins((Confidence(), Trust(), Confidence()), (2, 2, 2), ("uniform",) * 3),
+        "three": Bins(Confidence(), Trust(), Confidence(), counts=2, spacing="uniform"),
         "site again": Groups("site"),
     }
     result = evaluate(case.sets["planted"], case.outputs, bins=bins, metrics=[])

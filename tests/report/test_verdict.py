@@ -216,7 +216,7 @@ def test_bins_without_names_are_described():
     rng = np.random.default_rng(0)
     outputs = ModelOutputs(logits=rng.normal(size=(3000, 3)) * 2, labels=np.zeros(3000, dtype=int))
     hits = rng.random(3000) < np.where(outputs.confidence < 0.7, 0.6, 0.98)
-    own = {"own": Bins((Confidence(),), (3,), ("quantile",))}
+    own = {"own": Bins(Confidence(), counts=3)}
     result = evaluate(sets_that_cover(hits, outputs), outputs, metrics=[], bins=own)
     assert "in 1 of 3 bins of own (Conf " in said({"m": result}, {"m": calibrated(3000)})[2]
     nothing = evaluate(sets_that_cover(hits, outputs), outputs, metrics=[])
