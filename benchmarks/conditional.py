@@ -102,9 +102,8 @@ def run(options: argparse.Namespace, report: Callable[[Table], None]) -> None:
 
 
 def _observed(test: ModelOutputs, trust: TrustScore, points: int) -> Any:
-    from trustsets.statistics import Observed
 
-    return Observed(test.take(np.linspace(0, len(test) - 1, points).astype(int)), trust)
+    return test.take(np.linspace(0, len(test) - 1, points).astype(int)).with_trust(trust)
 
 
 def main() -> None:

@@ -33,7 +33,6 @@ from trustsets import (
 from trustsets.auditing import excess_risk
 from trustsets.auditing.covariates import Audited, covariates
 from trustsets.auditing.risk import BOOSTING, DEFAULT_KINDS, classifier_inputs
-from trustsets.statistics import Observed
 
 ALPHA = 0.1
 GROUP_COLUMNS = ("sex", "age_band", "site")
@@ -132,7 +131,7 @@ def main() -> None:
     for name, (outputs, features, labels) in tasks(options.bench):
         trust = TrustScore().fit(features, labels)
         calibration, test = outputs.split(0.5, seed=1, stratify=True)
-        values = Observed(test, trust).trust
+        values = test.with_trust(trust).require_trust("this benchmark")
         for title, predictor in methods(trust).items():
             sets = predictor.calibrate(calibration).predict_set(test, alpha=ALPHA)
             row = measure(sets, test, values, options.permutations)

@@ -37,9 +37,8 @@ RUNS = {
     "one process, 2 threads": ("threads", 2),
     "Ray, 2 workers of 1 thread": ("ray", 2),
     "trust scores, one process, 1 thread": ("trust", 1),
-    "trust scores, Ray, 2 shards of 1 thread": ("shards", 2),
 }
-PEERS = {"ray": "one process, 1 thread", "shards": "trust scores, one process, 1 thread"}
+PEERS = {"ray": "one process, 1 thread"}
 
 
 def make_outputs(
@@ -182,25 +181,6 @@ def run_trust(folder: Path) -> dict[str, float]:
     return result | {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
 
 
-def run_shards(folder: Path) -> dict[str, float]:
-    """Compute the same scores with the training points in two actors."""
-    import ray
-
-    from trustsets.extras.ray import ShardedTrustScore
-
-    start_ray(ray)
-    trust = ShardedTrustScore().fit([folder / "train0.npz", folder / "train1.npz"])
-    queries, predicted = read_queries(folder)
-    trust.score(queries[:WARM_ROWS], predicted[:WARM_ROWS])
-    found: list[NDArray[np.float64]] = []
-    result = timed(lambda: found.append(trust.score(queries, predicted)))
-    peak = max(worker_peaks())
-    ray.shutdown()
-    if not np.array_equal(found[0], np.load(folder / "trust.npy")):
-        raise SystemExit("the trust scores of the shards differ from those of one process")
-    return result | {"peak": peak}
-
-
 def start_ray(ray: Any) -> None:
     """Start a local Ray with two cores, without its dashboard."""
     ray.init(
@@ -228,7 +208,6 @@ MEASUREMENTS = {
     "threads": run_alone,
     "ray": run_ray,
     "trust": run_trust,
-    "shards": run_shards,
 }
 
 
@@ -239,7 +218,7 @@ def one_run(kind: str, folder: Path) -> None:
 
 def measure(kind: str, threads: int, folder: Path) -> dict[str, float]:
     """One measurement in a process of its own."""
-    per_process = "1" if kind in ("ray", "shards") else str(threads)
+    per_process = "1" if kind == "ray" else str(threads)
     numbers = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
     for name in ("parts.parquet", "warm-parts.parquet"):

@@ -277,17 +277,6 @@ def compare_trees(problem: Problem) -> None:
         show(problem.name, name, timing, peer, note)
 
 
-def compare_approximations(problem: Problem) -> None:
-    """Time the approximate modes beside the exact one, with the recall measured when fitting."""
-    runs, recalls = {"TrustScore": ours(problem)[1]}, {"TrustScore": 1.0}
-    for name in ("pca", "ivf"):
-        trust, runs[f'approximate="{name}"'], _ = ours(problem, approximate=name)
-        recalls[f'approximate="{name}"'] = trust.recall_
-    results = timed(runs, 1)
-    for name, timing in results.items():
-        show(problem.name, name, timing, results["TrustScore"], f"recall {recalls[name]:.3f}")
-
-
 def correlate(folder: Path) -> None:
     """Spearman correlation of Trust with the rank of the true label."""
     from scipy.stats import spearmanr
@@ -309,7 +298,6 @@ def cpu(options: argparse.Namespace) -> None:
         problem = load(folder, "cifar100")[0]
         compare(problem, options.repeat)
         compare_trees(problem.first(300))
-        compare_approximations(problem)
         correlate(folder)
         del problem
     if options.only != "cifar100":
@@ -320,8 +308,8 @@ def gpu(options: argparse.Namespace) -> None:
     """Search a generated problem of ImageNet's size on the card, and check a subset directly."""
     import torch
 
-    from trustsets.neighbours.points import Queries
-    from trustsets.neighbours.torch_search import TorchPoints, TorchSearch
+    from trustsets.neighbours import Queries
+    from trustsets.neighbours.gpu import TorchPoints, TorchSearch
 
     device = torch.device(options.device)
     torch.manual_seed(0)
@@ -338,7 +326,7 @@ def gpu(options: argparse.Namespace) -> None:
     print(f"fit {_now(device) - start:.2f} s, head {search.sketch.head} of 2048")
     scale = _scales(queries)
     search.distances(Queries(queries[:1024], scale[:1024], own[:1024]))  # warm up
-    search.pairs, search.survivors, search.direct = 0, 0, 0
+    search.counts = type(search.counts)()
     start = _now(device)
     found = search.distances(Queries(queries, scale, own))
     seconds = _now(device) - start
@@ -350,8 +338,8 @@ def gpu(options: argparse.Namespace) -> None:
         f"TFLOP/s of a search in all 2048 dimensions ({whole / seconds / limits['tf32']:.1%})"
     )
     print(
-        f"pruned {1 - search.survivors / search.pairs:.5%}, full distances "
-        f"{search.direct / search.pairs:.6%}"
+        f"pruned {1 - search.counts.survivors / search.counts.pairs:.5%}, full distances "
+        f"{search.counts.direct / search.counts.pairs:.6%}"
     )
     if device.type == "cuda":
         print(f"peak memory {torch.cuda.max_memory_allocated(device) / 2**30:.1f} GiB")

@@ -23,7 +23,6 @@ from trustsets.auditing import excess_risk, find_regions, leave_out
 from trustsets.metrics import BinTable, Estimate
 from trustsets.metrics.render import title
 from trustsets.predictors import Predictor
-from trustsets.statistics import Observed
 
 NUMBERS = ("coverage", "size", "conf_trust.gap", "class.gap", "class.macro", "class.worst")
 GROUPS = ("sex", "age_band", "site")
@@ -80,7 +79,7 @@ def compare(
     left = timed(seconds, lambda: leave_out(predictor, calibration, trust=trust))
     audited = timed(seconds, lambda: left.evaluate(metrics=metrics))
     regions, risk = timed(seconds, left.regions), timed(seconds, left.risk)
-    known = Observed(test, trust).trust
+    known = test.with_trust(trust).trust
     sets = left.predictor.predict_set(test, 0.1, trust=known)
     tested = evaluate(sets, test, known, metrics=metrics)
     rows = [

@@ -32,7 +32,6 @@ from trustsets import (
 )
 from trustsets.metrics import BinTable, Evaluation, conditional_coverage
 from trustsets.predictors import Predictor
-from trustsets.statistics import Observed
 
 ALPHA, NEW, CLASSES = 0.1, 6000, 6
 Floats = NDArray[np.float64]
@@ -157,12 +156,12 @@ def note_classes(result: Evaluation, mask: Any, new: Samples, tally: Tally) -> N
 
 
 def note_cells(
-    result: Evaluation, kept: Observed, new: Samples, truth: Floats, tallies: dict[str, Tally]
+    result: Evaluation, kept: ModelOutputs, new: Samples, truth: Floats, tallies: dict[str, Tally]
 ) -> bool:
     """Coverage in Conf x Trust cells, whose ends are quantiles of the audited samples."""
     table, fitted = result.tables["conf_trust"], Bins().fit(kept)
     n_cells = int(np.prod(table.shape))
-    cells = fitted.cells(Observed(new.outputs, new.trust))
+    cells = fitted.cells(new.outputs.with_trust(new.trust))
     inside = cells >= 0
     own = by_cell(cells[inside], n_cells, np.ones(int(inside.sum())), truth[inside])
     known = spread(table, n_cells, table.count)

@@ -15,7 +15,6 @@ import numpy as np
 
 from trustsets import ConditionalConformal, ModelOutputs, TrustScore
 from trustsets.predictors import max_size
-from trustsets.statistics import Observed
 
 NAMES = ("cifar100", "cifar100lt", "ham10000")
 SIZES = (1, 2, 3, 5)
@@ -32,7 +31,7 @@ def load(folder: Path, name: str) -> tuple[ModelOutputs, np.ndarray]:
         features=pool["features"].astype(np.float32),
         labels=pool["labels"].astype(np.int64),
     )
-    return outputs, Observed(outputs, trust).trust
+    return outputs, outputs.with_trust(trust).require_trust("this study")
 
 
 def cells(test: ModelOutputs, trust: np.ndarray) -> np.ndarray:

@@ -44,7 +44,6 @@ SLOW = (
     "files/test_tables.py::test_engines",
     "monitor/test_monitor.py",
     "neighbours/test_neighbours.py::test_torch",
-    "neighbours/test_partial.py",
     "paper",
     "planning/test_plan.py",
     "predictors/test_conditional.py::test_levels_never_cross",

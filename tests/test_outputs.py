@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from trustsets import InputError, ModelOutputs
+from trustsets.outputs import require_outputs
 
 logits_arrays = hnp.arrays(
     dtype=st.sampled_from([np.float16, np.float32, np.float64]),
@@ -231,3 +232,23 @@ def test_one_sample_has_an_index():
         outputs[3]
     with pytest.raises(InputError, match="ModelOutputs are no array"):
         np.asarray(outputs)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (np.zeros((3, 2)), r"numpy\.ndarray of shape \(3, 2\)\. Wrap it: ModelOutputs\(logits="),
+        (torch.zeros(3, 2), r"torch\.Tensor of shape \(3, 2\)\. Wrap it: ModelOutputs\(logits="),
+        ([[0.2, 0.8]], r"got list\. Wrap it: ModelOutputs\(logits="),
+        (pd.DataFrame({"a": [0.5]}), r"pandas\.DataFrame .*Wrap it: ModelOutputs\.from_frame"),
+        (None, r"got NoneType\. Pass the model's logits"),
+    ],
+)
+def test_anything_but_outputs_is_told_how_to_be_wrapped(value, words):
+    with pytest.raises(InputError, match=f"^calibration must be ModelOutputs; .*{words}"):
+        require_outputs(value, "calibration")
+
+
+def test_outputs_pass_as_they_are():
+    outputs = ModelOutputs(logits=np.eye(2))
+    assert require_outputs(outputs, "test") is outputs

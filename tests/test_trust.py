@@ -13,8 +13,7 @@ from sklearn.base import clone
 
 from trustsets._common import storage
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
-from trustsets.neighbours.ratio import DISTANCE_FLOOR, LARGEST_SCORE
-from trustsets.trust import TrustScore
+from trustsets.trust import DISTANCE_FLOOR, LARGEST_SCORE, TrustScore
 
 BENCH = Path(
     os.environ.get("TRUSTSETS_BENCH", Path(__file__).parents[1] / ".." / "shared" / "bench")
@@ -61,26 +60,11 @@ def data():
 @pytest.mark.parametrize("normalize", [True, False])
 def test_score_is_the_definition(data, normalize, neighbour, squared, device):
     train, labels, queries, predicted = data
-    trust = TrustScore(normalize, neighbour, squared, device=device).fit(train, labels)
+    trust = TrustScore(
+        normalize=normalize, neighbour=neighbour, squared=squared, device=device
+    ).fit(train, labels)
     expected = literal_trust(train, labels, queries, predicted, normalize, neighbour, squared)
     np.testing.assert_allclose(trust.score(queries, predicted), expected, 1e-8)
-
-
-def test_second_neighbour_squared_gives_the_numbers_of_the_papers_runs(data):
-    """One FAISS IndexFlatL2 search per class, second neighbour, d + 1e-12 below."""
-    faiss = pytest.importorskip("faiss")
-    train, labels, queries, predicted = data
-    rows = train / np.linalg.norm(train, axis=1, keepdims=True)
-    asked = queries / np.linalg.norm(queries, axis=1, keepdims=True)
-    table = np.empty((len(queries), 5), np.float32)
-    for code, name in enumerate(NAMES):
-        index = faiss.IndexFlatL2(train.shape[1])
-        index.add(rows[labels == name])
-        table[:, code] = index.search(asked, 2)[0][:, 1]
-    own = NAMES[None, :] == predicted[:, None]
-    theirs = np.where(own, np.inf, table).min(axis=1) / (table[own] + 1e-12)
-    ours = TrustScore(neighbour=2, squared=True).fit(train, labels).score(queries, predicted)
-    np.testing.assert_allclose(ours, theirs, 1e-4)
 
 
 @pytest.mark.parametrize("name", ["cifar100lt", "ham10000"])
@@ -137,10 +121,8 @@ def test_any_container_and_float_type(data):
         trust = TrustScore().fit(wrap(half), pd.Series(labels))
         np.testing.assert_allclose(trust.score(wrap(asked), list(predicted)), expected, 1e-12)
     # The torch search keeps half precision as it came; distances are those of the same numbers.
-    for approximate in (None, "pca"):
-        ways = [TrustScore(device=name, approximate=approximate) for name in ("cpu", "torch:cpu")]
-        one, other = (way.fit(half, labels).score(asked, predicted) for way in ways)
-        np.testing.assert_allclose(one, other, 1e-12)
+    found = TrustScore(device="torch:cpu").fit(half, labels).score(asked, predicted)
+    np.testing.assert_allclose(found, expected, 1e-12)
 
 
 def test_integer_labels_come_back_as_they_went_in(data):
@@ -157,18 +139,19 @@ def test_filter_is_the_papers_high_density_set(fraction, k):
     rng = np.random.default_rng(3)
     train = np.round(rng.standard_normal((230, 3)), 1)  # rounded: ties and duplicates
     labels = np.repeat([0, 1, 2], [100, 123, 7])
-    trust = TrustScore(False, filter_fraction=fraction, filter_neighbours=k).fit(train, labels)
-    kept = trust.to_state()
+    trust = TrustScore(normalize=False, filter_fraction=fraction, filter_neighbours=k)
+    trust.fit(train, labels)
+    state = trust.to_state()
     for code in range(3):
         members = train[labels == code]
         mask = literal_filter(members, fraction, k) if len(members) >= k else np.ones(7, bool)
-        found = kept["features"][kept["starts"][code] : kept["starts"][code + 1]]
+        found = state["features"][state["starts"][code] : state["starts"][code + 1]]
         np.testing.assert_array_equal(found, members[mask])
 
 
 def test_filter_counts_in_decimals():
     """29% of 100 points are 29 points, though 0.29 * 100 < 29 in binary."""
-    trust = TrustScore(False, filter_fraction=0.29, filter_neighbours=2)
+    trust = TrustScore(normalize=False, filter_fraction=0.29, filter_neighbours=2)
     trust.fit(np.cumsum(np.arange(100.0))[:, None], np.zeros(100))
     assert len(trust.to_state()["features"]) == 71
 
@@ -176,7 +159,7 @@ def test_filter_counts_in_decimals():
 @pytest.mark.parametrize("device", ["cpu", "torch:cpu"])
 def test_odd_cases(device):
     train = np.array([[0.0, 0.0], [2.0, 0.0], [0.0, 3.0], [0.0, 0.0]])
-    trust = TrustScore(False, device=device).fit(train, ["a", "a", "b", "c"])
+    trust = TrustScore(normalize=False, device=device).fit(train, ["a", "a", "b", "c"])
     own, other, named = trust.distances([[0.0, 0.0], [0.0, 3.0], [5.0, 0.0]], ["a", "b", "zebra"])
     assert own.tolist() == [0.0, 0.0, np.inf]
     assert other.tolist() == [0.0, 3.0, 3.0]
@@ -198,7 +181,7 @@ def test_single_class_scores_the_largest(device):
 def test_small_class_uses_its_farthest_point():
     train = np.array([[0.0], [1.0], [2.0], [10.0]])
     with pytest.warns(TrustSetsWarning, match="fewer than neighbour=3"):
-        trust = TrustScore(False, neighbour=3).fit(train, [0, 0, 0, 1])
+        trust = TrustScore(normalize=False, neighbour=3).fit(train, [0, 0, 0, 1])
     own, other, _ = trust.distances([[0.0]], [0])
     assert (own[0], other[0]) == (2.0, 10.0)
 
@@ -216,19 +199,21 @@ def test_score_is_finite_and_monotone_in_the_distances():
     table = np.empty((len(steps), len(steps)))
     for i, own in enumerate(steps):
         for j, other in enumerate(steps):
-            trust = TrustScore(False).fit([[own], [-other], [1.0]], ["own", "other", "own"])
+            trust = TrustScore(normalize=False).fit(
+                [[own], [-other], [1.0]], ["own", "other", "own"]
+            )
             trust.scale_ = 1.0
             table[i, j] = trust.score([[0.0]], ["own"])[0]
     assert np.isfinite(table).all()
     assert (np.diff(table, axis=0) <= 0).all() and (np.diff(table, axis=1) >= 0).all()
 
 
-@pytest.mark.parametrize("kept", [None, "float16", "float32", "float64"])
-@pytest.mark.parametrize("approximate", [None, "pca", "ivf"])
-def test_state_round_trip_gives_equal_bits(data, kept, approximate, tmp_path):
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("device", ["cpu", "torch:cpu"])
+def test_state_round_trip_gives_equal_bits(data, dtype, device, tmp_path):
     train, labels, queries, predicted = data
-    trust = TrustScore(storage=kept, approximate=approximate, filter_fraction=0.1)
-    trust.fit(train, labels)
+    trust = TrustScore(device=device, filter_fraction=0.1, neighbour=2, squared=True)
+    trust.fit(train.astype(dtype), labels)
     storage.write(tmp_path / "trust.trustsets", trust)
     again = storage.read(tmp_path / "trust.trustsets")
     for one, other in zip(
@@ -237,56 +222,34 @@ def test_state_round_trip_gives_equal_bits(data, kept, approximate, tmp_path):
         np.testing.assert_array_equal(one, other)
     np.testing.assert_array_equal(trust.score(queries, predicted), again.score(queries, predicted))
     assert again.get_params() == trust.get_params()
-    if kept:
-        assert again.to_state()["features"].dtype == kept
+    assert again.to_state()["features"].dtype == dtype
 
 
-def test_half_storage_rounds_the_training_rows_and_nothing_else(data):
+def test_half_precision_training_rows_lose_nothing_more(data):
     train, labels, queries, predicted = data
-    stored = TrustScore(storage="float16").fit(train, labels).score(queries, predicted)
-    rounded = TrustScore().fit(train.astype(np.float16).astype(np.float32), labels)
+    half = train.astype(np.float16)
+    stored = TrustScore().fit(half, labels).score(queries, predicted)
+    rounded = TrustScore().fit(half.astype(np.float32), labels)
     np.testing.assert_array_equal(stored, rounded.score(queries, predicted))
-
-
-@pytest.mark.parametrize("approximate", ["pca", "ivf"])
-def test_approximation_reports_its_recall(data, approximate):
-    train, labels, queries, predicted = data
-    exact = TrustScore().fit(train, labels)
-    # All directions, or all clusters: nothing is lost.
-    full = TrustScore(approximate=approximate, components=24, probes=1000).fit(train, labels)
-    assert full.recall_ == 1.0 == exact.recall_
-    np.testing.assert_allclose(
-        full.score(queries, predicted), exact.score(queries, predicted), 1e-4
-    )
-    rough = TrustScore(approximate=approximate, components=2, probes=1).fit(train, labels)
-    assert rough.recall_ < 1.0
-
-
-def test_a_missing_faiss_names_the_extra_and_only_ivf_needs_it(data, monkeypatch):
-    train, labels, queries, predicted = data
-    monkeypatch.setitem(sys.modules, "faiss", None)  # as if it were not installed
-    trust = TrustScore(approximate="ivf")
-    with pytest.raises(InputError, match=r'approximate="ivf" needs FAISS.*trustsets\[faiss\]'):
-        trust.fit(train, labels)
-    for approximate in (None, "pca"):
-        trust.set_params(approximate=approximate).fit(train, labels).score(queries, predicted)
 
 
 def test_scikit_learn_citizen(data):
     train, labels, _, _ = data
-    trust = TrustScore(neighbour=2, squared=True, storage="float16").fit(train, labels)
+    trust = TrustScore(neighbour=2, squared=True, filter_neighbours=3).fit(train, labels)
     copy = clone(trust)
     assert copy.get_params() == trust.get_params()
     with pytest.raises(NotCalibratedError, match="fit"):
         copy.score(train, labels)
 
 
-def test_progress_bar_shows_when_asked(data, capsys):
+def test_only_long_runs_on_a_terminal_show_a_progress_bar(data, capsys, monkeypatch):
     train, labels, queries, predicted = data
-    TrustScore(progress=True).fit(train, labels).score(queries, predicted)
-    assert "Trust scores" in capsys.readouterr().err
-    TrustScore().fit(train, labels).score(queries, predicted)
-    assert capsys.readouterr().err == ""
+    trust = TrustScore().fit(train, labels)
+    for long_run, terminal in ((10**10, True), (1, False), (1, True)):
+        monkeypatch.setattr("trustsets.trust.LONG_RUN", long_run)
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        trust.score(queries, predicted)
+        assert ("Trust scores" in capsys.readouterr().err) == (long_run == 1 and terminal)
 
 
 NAN = np.array([[1.0, np.nan]])
@@ -322,9 +285,7 @@ def test_bad_queries_are_named_and_leave_the_object_usable(features, predicted, 
         ({"neighbour": 0}, "neighbour must be"),
         ({"neighbour": 1.5}, "neighbour must be"),
         ({"filter_fraction": 1.0}, "filter_fraction must be"),
-        ({"storage": "int8"}, "storage must be"),
-        ({"approximate": "magic"}, "approximate must be"),
-        ({"working_memory": 0}, "working_memory must be"),
+        ({"filter_neighbours": 0}, "filter_neighbours must be"),
         ({"device": 3}, "device must be"),
         ({"device": "abacus"}, "cannot be used by torch"),
     ],
@@ -337,8 +298,6 @@ def test_bad_parameters_are_named(parameters, message):
 def test_bad_labels_are_named():
     with pytest.raises(InputError, match="NaN"):
         TrustScore().fit([[1.0], [2.0]], [0.0, np.nan])
-    with pytest.raises(InputError, match="fit in storage"):
-        TrustScore(storage="float16").fit([[1e6], [2.0]], [0, 1])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -375,7 +334,7 @@ def test_scaling_all_features_changes_no_score(normalize, squared, device, facto
     rng = np.random.default_rng(0)
     train, labels = rng.normal(size=(60, 4)), np.arange(60) % 3
     queries, predicted = np.vstack([train[:6], rng.normal(size=(20, 4))]), np.arange(26) % 3
-    make = TrustScore(normalize, squared=squared, device=device)
+    make = TrustScore(normalize=normalize, squared=squared, device=device)
     plain = make.fit(train, labels).score(queries, predicted)
     scaled = make.fit(factor * train, labels).score(factor * queries, predicted)
     # The unit of the floor is kept to six digits; only own distances of 0 see it.

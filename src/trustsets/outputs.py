@@ -7,9 +7,10 @@ known classes.
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Literal, Self, final
+from typing import Any, Literal, Protocol, Self, final, runtime_checkable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from trustsets._common.arrays import Array, Codes, Floats, column, floating_matrix, read_only
 from trustsets._common.blocks import for_each_block, row_numbers
@@ -22,14 +23,23 @@ from trustsets._common.validation import (
     check_open,
     check_probabilities,
     check_rows,
+    check_trust,
     encode_labels,
 )
 from trustsets.errors import InputError
 
-__all__ = ["ModelOutputs", "check_alike"]
+__all__ = ["ModelOutputs", "SupportsTrust", "check_alike", "require_outputs"]
 
 # log(0) would make temperature scaling of given probabilities produce NaN.
 _SMALLEST_PROBABILITY = float(np.finfo(np.float64).tiny)
+
+
+@runtime_checkable
+class SupportsTrust(Protocol):
+    """Anything that scores predictions by the features, such as a fitted `TrustScore`."""
+
+    def score(self, features: Any, predicted: Any) -> Floats:
+        """Trust of each prediction, shape (n,)."""
 
 
 @final
@@ -46,6 +56,9 @@ class ModelOutputs:
         Given instead of `logits`; rows must sum to 1 up to rounding, which is repaired.
     features : array of shape (n, d), optional
         Embeddings for the trust score, usually the layer before the last.
+    trust : array of shape (n,), optional
+        Trust of the most likely class of each sample, where it was computed before. A predictor
+        with a fitted `TrustScore` fills it in from the features.
     labels : array of shape (n,), optional
         True classes: any values among `classes`.
     groups : array of shape (n,), mapping of names to such arrays, or DataFrame, optional
@@ -75,6 +88,8 @@ class ModelOutputs:
     """Class names, shape (K,), in the order of the columns."""
     features: Array | None
     """Embeddings of shape (n, d), or None."""
+    trust: Floats | None
+    """Trust of the most likely class, shape (n,), or None."""
     rows: Codes
     """Identities of the samples, shape (n,)."""
     codes: Codes | None
@@ -95,6 +110,7 @@ class ModelOutputs:
         features: Any = None,
         labels: Any = None,
         groups: Any = None,
+        trust: Any = None,
         classes: Any = None,
         rows: Any = None,
     ) -> None:
@@ -110,6 +126,7 @@ class ModelOutputs:
         vars(self).update(
             classes=names,
             features=None if features is None else check_features(features, n),
+            trust=None if trust is None else check_trust(trust, n),
             rows=check_rows(rows, n),
             codes=None if labels is None else read_only(encode_labels(labels, names)),
             _kind="probabilities" if logits is None else "logits",
@@ -174,6 +191,7 @@ class ModelOutputs:
     def __repr__(self) -> str:
         parts = [f"n={len(self)}", f"K={self.n_classes}"]
         parts += [f"d={self.features.shape[1]}"] if self.features is not None else []
+        parts += ["trust"] if self.trust is not None else []
         parts += ["labels"] if self.codes is not None else []
         parts += [f"groups={list(self.groups)}"] if self.groups else []
         return f"ModelOutputs({', '.join(parts)})"
@@ -280,6 +298,15 @@ class ModelOutputs:
             raise InputError(f"{purpose} needs labels; pass labels= to ModelOutputs.")
         return self.codes
 
+    def require_trust(self, purpose: str) -> Floats:
+        """Return the trust; without it, raise an error that names `purpose`."""
+        if self.trust is None:
+            raise InputError(
+                f"{purpose} needs trust; pass trust= to ModelOutputs, or features= and a fitted "
+                "trust score to the predictor."
+            )
+        return self.trust
+
     def take(self, index: Any) -> Self:
         """Return the samples at `index` (integers, booleans or a slice), identities kept."""
         if isinstance(index, slice):
@@ -359,6 +386,7 @@ class ModelOutputs:
         return first._replaced(
             _values=_join([each._values for each in parts]),
             features=_join([each.features for each in parts]),
+            trust=_join([each.trust for each in parts]),
             codes=_join([each.codes for each in parts]),
             _groups={name: _join([each._groups[name] for each in parts]) for name in first._groups},
             rows=read_only(rows if distinct else np.arange(rows.size)),
@@ -384,6 +412,7 @@ class ModelOutputs:
         return self._replaced(
             _values=read_only(self._values[index]),
             features=None if self.features is None else read_only(self.features[index]),
+            trust=None if self.trust is None else read_only(self.trust[index]),
             codes=None if self.codes is None else read_only(self.codes[index]),
             _groups={name: read_only(values[index]) for name, values in self._groups.items()},
             rows=read_only(self.rows[index]),
@@ -404,6 +433,26 @@ class ModelOutputs:
         amounts = column(shift, "shift", self.n_classes).astype(np.float64)
         return self._replaced(_shift=read_only(_shift_of(self) + amounts))
 
+    def with_trust(self, trust: SupportsTrust | ArrayLike | None) -> Self:
+        """Return the same samples with their trust.
+
+        Parameters
+        ----------
+        trust : TrustScore, array of shape (n,) or None
+            Values, or a fitted trust score, which fills them in from the features where there are
+            none yet. None changes nothing.
+        """
+        if trust is None:
+            return self
+        if not isinstance(trust, SupportsTrust):
+            return self._replaced(trust=check_trust(trust, len(self)))
+        if self.trust is not None:
+            return self
+        if self.features is None:
+            raise InputError("Trust needs features; pass features= or trust= to ModelOutputs.")
+        values = trust.score(self.features, self.predicted)
+        return self._replaced(trust=read_only(np.asarray(values, np.float64)))
+
     def with_logits(self, logits: Array) -> Self:
         """Return the same samples with other logits (for example temperature-scaled)."""
         values = floating_matrix(logits, "logits")
@@ -416,6 +465,33 @@ def _content_keys(values: Array) -> Codes:
     return row_numbers(lambda block: content_keys(values[block]), n, width, np.int64)
 
 
+def require_outputs(value: Any, argument: str) -> ModelOutputs:
+    """Return `value` if it is `ModelOutputs`; otherwise raise an error that says how to wrap it.
+
+    Parameters
+    ----------
+    value : object
+        What a user passed.
+    argument : str
+        The name of the parameter, for the message.
+    """
+    if isinstance(value, ModelOutputs):
+        return value
+    kind, shape = type(value), getattr(value, "shape", None)
+    package = kind.__module__.partition(".")[0]
+    name = kind.__name__ if package == "builtins" else f"{package}.{kind.__name__}"
+    size = f" of shape {tuple(shape)}" if isinstance(shape, tuple) else ""
+    remedy = "Pass the model's logits or probabilities as ModelOutputs(logits=..., labels=...)."
+    if flavour_of(value) is not None:
+        remedy = 'Wrap it: ModelOutputs.from_frame(frame, probabilities="...", label="...").'
+    elif hasattr(value, "__array__") or isinstance(value, list | tuple):
+        remedy = (
+            "Wrap it: ModelOutputs(logits=...) or ModelOutputs(probabilities=...), "
+            "with labels= where they are known."
+        )
+    raise InputError(f"{argument} must be ModelOutputs; got {name}{size}. {remedy}")
+
+
 def check_alike(parts: Sequence[ModelOutputs]) -> None:
     """Refuse outputs that cannot be joined."""
     first = parts[0]
@@ -425,6 +501,7 @@ def check_alike(parts: Sequence[ModelOutputs]) -> None:
             "classes": np.array_equal(part.classes, first.classes),
             "shift": np.array_equal(_shift_of(part), _shift_of(first)),
             "features": _width(part.features) == _width(first.features),
+            "trust": (part.trust is None) == (first.trust is None),
             "labels": (part.codes is None) == (first.codes is None),
             "group columns": list(part.groups) == list(first.groups),
         }

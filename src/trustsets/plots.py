@@ -40,7 +40,7 @@ from trustsets.metrics.figure_data import (
 from trustsets.metrics.label_bins import label_ranks
 from trustsets.metrics.result import Evaluation
 from trustsets.outputs import ModelOutputs
-from trustsets.statistics import Observed, SupportsTrust
+from trustsets.statistics import SupportsTrust
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -299,7 +299,8 @@ def trust_against_rank(
     """Trust against Rank, both in log scale: samples, and median and quartiles by rank."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    values, ranks = Observed(outputs, trust).trust, label_ranks(outputs)
+    values = outputs.with_trust(trust).require_trust("trust_against_rank")
+    ranks = label_ranks(outputs)
     data = trust_rank_data(values, ranks)
     ax = ax if ax is not None else _new_axes((HALF_WIDTH, 2.7))
     rng = np.random.default_rng(0)

@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
+import warnings
 from fractions import Fraction
 from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trustsets._common.arrays import Array, Floats
+from trustsets._common.arrays import Array, Floats, to_numpy
+from trustsets._common.blocks import for_each_block
+from trustsets._common.estimator import Estimator
 from trustsets._common.progress import progress_bar
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
-from trustsets.errors import InputError
-from trustsets.neighbours.inputs import as_matrix, as_stored, class_codes
-from trustsets.neighbours.points import (
-    ClassDistances,
+from trustsets.errors import InputError, TrustSetsWarning
+from trustsets.neighbours import (
     ClassPoints,
     FloatArray,
+    IndexArray,
     Queries,
+    make_search,
+    row_scales,
     row_squares,
-    search_points,
-    sort_by_class,
-    spread,
-    squares_about,
-    take_rows,
 )
-from trustsets.neighbours.ratio import DistanceRatio
-from trustsets.neighbours.search import APPROXIMATIONS, Search, make_search
 
-__all__ = ["TrustScore"]
+__all__ = ["DISTANCE_FLOOR", "LARGEST_SCORE", "TrustScore"]
 
+# Added to both distances (relative to the scale of the features): x/0 and 0/0 become numbers.
+DISTANCE_FLOOR = 1e-12
+# The score where there is no other class, and the most any score can be.
+LARGEST_SCORE = 1e12
 # Pairs of rows from which a run is long enough to show its progress.
 LONG_RUN = 10**10
+# Rows handled at a time where a float64 copy is needed.
+BLOCK_ROWS = 4096
 
 
 @final
 @storable
-class TrustScore(DistanceRatio):
+class TrustScore(Estimator):
     r"""Distance to the nearest other class over the distance to the predicted class.
 
     With `d(x, c)` the distance from `x` to the `neighbour`-th nearest training point of class `c`
@@ -49,62 +52,43 @@ class TrustScore(DistanceRatio):
 
     Parameters
     ----------
-    normalize : bool
-        Divide each row by its Euclidean norm. A zero row has no direction and stays zero: it is at
-        distance 1 from every other row.
     neighbour : int
         Which nearest point stands for a class. A class with fewer points is represented by its
         farthest one, with a warning when fitting.
     squared : bool
         Use squared distances. `TrustScore(neighbour=2, squared=True)` gives the numbers of the
         authors' runs of the paper.
+    normalize : bool
+        Divide each row by its Euclidean norm. A zero row has no direction and stays zero: it is at
+        distance 1 from every other row.
     filter_fraction : float
         Drop up to this fraction of the points of each class: those with the largest distance to
         their `filter_neighbours`-th nearest point of the class, themselves included. Points tied
-        with the last one kept are kept too.
+        with the last one that stays also stay.
     filter_neighbours : int
         See `filter_fraction`. Classes with fewer points are not filtered.
     device : str
         `"cpu"`, or a torch device such as `"cuda"` or `"cuda:1"`; `"torch:cpu"` runs the torch
         search on the CPU.
-    storage : {None, "float16", "float32", "float64"}
-        How the training features are kept and saved; None keeps the type they came in.
-        `"float16"` halves a file and rounds the training features to about three digits.
-    approximate : {None, "pca", "ivf"}
-        For very large training sets. `"pca"` measures distances in the `components` leading
-        principal directions. `"ivf"` looks for other classes in the `probes` nearest of a set of
-        clusters; it needs FAISS (``pip install "trustsets[faiss]"``). How often the right other
-        class is found is measured when fitting (`recall_`). Coverage guarantees hold for any
-        function of the features, so an approximation can make sets larger, but not invalid.
-    components : int
-        Directions that `"pca"` keeps.
-    probes : int
-        Clusters that `"ivf"` visits.
-    working_memory : int, optional
-        MiB that a search may use besides the training points and the results; by default 256, and
-        on a GPU a quarter of the free memory, at most 8192.
-    progress : bool, optional
-        Show a progress bar; by default only for long runs on a terminal.
 
     Attributes
     ----------
     classes_ : (K,) array
         Sorted class labels.
     n_features_in_ : int
-    recall_ : float
-        Share of a sample of training points for which the search names the nearest other class
-        rightly: 1 when exact.
     scale_ : float
         Length in units of which :math:`\epsilon` is `1e-12`: 1 for normalised rows, else the root
         mean square distance of the training points from their mean, to six digits.
 
     Notes
     -----
-    The score is always finite, increases with the other distance and decreases with the own one.
-    A training point of the predicted class has own distance 0 and a score of about
-    `other / 1e-12`. A point that two classes share scores 1. A predicted class without training
-    points is infinitely far and scores 0. With a single class the other distance is infinite and
-    the score is 1e12, the largest possible.
+    The score is always finite, increases with the other distance and decreases with that to the
+    predicted class. A training point of the predicted class is at distance 0 from it and has a
+    score of about `other / 1e-12`. A point that two classes share scores 1. A predicted class
+    without training points is infinitely far and scores 0. With a single class the other distance
+    is infinite and the score is 1e12, the largest possible.
+
+    Training features are stored in the float type they come in: float16 halves a file.
 
     Examples
     --------
@@ -118,37 +102,29 @@ class TrustScore(DistanceRatio):
     (1.0, 3.0, 'dog')
     """
 
+    classes_: Array
+    n_features_in_: int
+    scale_: float
+
     def __init__(
         self,
-        normalize: bool = True,
+        *,
         neighbour: int = 1,
         squared: bool = False,
+        normalize: bool = True,
         filter_fraction: float = 0.0,
         filter_neighbours: int = 10,
         device: str = "cpu",
-        *,
-        storage: str | None = None,
-        approximate: str | None = None,
-        components: int = 64,
-        probes: int = 16,
-        working_memory: int | None = None,
-        progress: bool | None = None,
     ) -> None:
-        self.normalize = normalize
         self.neighbour = neighbour
         self.squared = squared
+        self.normalize = normalize
         self.filter_fraction = filter_fraction
         self.filter_neighbours = filter_neighbours
         self.device = device
-        self.storage = storage
-        self.approximate = approximate
-        self.components = components
-        self.probes = probes
-        self.working_memory = working_memory
-        self.progress = progress
 
     def fit(self, features: ArrayLike, labels: ArrayLike) -> Self:
-        """Store the training points, filtered as asked.
+        """Store the training points, without those that `filter_fraction` drops.
 
         Parameters
         ----------
@@ -158,33 +134,72 @@ class TrustScore(DistanceRatio):
             Class labels of any sortable type.
         """
         self._check_parameters()
-        matrix = as_matrix(features, "features", half=True)
-        classes, codes = class_codes(labels, len(matrix))
-        order, starts = sort_by_class(codes, len(classes))
-        stored = as_stored(take_rows(matrix, order), self.storage)
-        points = search_points(stored, starts, self.normalize, self._widen)
-        keep = self._dense(points)
-        if not keep.all():
-            points, stored = points.keep(keep), stored[keep]
+        matrix = _as_matrix(features, "features", half=True)
+        classes, codes = np.unique(_as_labels(labels, len(matrix), "labels"), return_inverse=True)
+        order = np.argsort(codes, kind="stable")
+        starts = np.searchsorted(codes[order], np.arange(len(classes) + 1)).astype(np.int64)
+        stored = _take_rows(matrix, order)
+        points = self._class_points(stored, starts)
+        dense = self._dense(points)
+        if not dense.all():
+            points, stored = points.select(dense), stored[dense]
         self._warn_small(classes, points.sizes)
-        scale = 1.0
-        if not self.normalize:
-            mean = points.features.mean(axis=0, dtype=np.float64)
-            scale = spread(squares_about(points.features, mean), len(points.features))
-        self._set_up(classes, stored, points, scale)
+        scale = 1.0 if self.normalize else _spread(points.features)
+        self._finish(classes, stored, points, scale)
         return self
+
+    def distances(self, features: ArrayLike, predicted: ArrayLike) -> tuple[Floats, Floats, Array]:
+        """Distances to the predicted class and to the nearest other one, squared if `squared`.
+
+        Parameters
+        ----------
+        features : (n, d) array
+        predicted : (n,) array
+            Predicted labels, as in `classes_`.
+
+        Returns
+        -------
+        own : (n,) float64
+            Infinite where the predicted class has no training points.
+        other : (n,) float64
+            Infinite where there is no other class.
+        other_class : (n,) array
+            Label of the nearest other class, the first in `classes_` among equals. Where there is
+            no other class, the only class itself.
+        """
+        self._require_fit()
+        matrix = _as_matrix(features, "features")
+        if matrix.shape[1] != self.n_features_in_:
+            raise InputError(
+                f"features must have the {self.n_features_in_} columns that TrustScore was fitted "
+                f"with, got {matrix.shape[1]}. Pass features of the same layer of the same model."
+            )
+        codes = _class_codes(predicted, self.classes_, len(matrix))
+        queries = Queries(matrix, row_scales(matrix, self.normalize), codes)
+        is_long = len(matrix) * len(self._points.features) >= LONG_RUN
+        wanted = None if is_long else False  # None: on a terminal
+        with progress_bar("Trust scores", len(matrix), wanted=wanted) as advance:
+            own, other, other_class = self._search.distances(queries, advance)
+        if self.squared:
+            own, other = own**2, other**2
+        return own, other, self.classes_[np.maximum(other_class, 0)]
+
+    def score(self, features: ArrayLike, predicted: ArrayLike) -> Floats:
+        """Trust scores, (n,) float64; see the class for the formula and its special cases."""
+        own, other, _ = self.distances(features, predicted)
+        floor = DISTANCE_FLOOR * (self.scale_**2 if self.squared else self.scale_)
+        # A single class has an infinite other distance; an infinite own distance gives 0.
+        return np.minimum((other + floor) / (own + floor), LARGEST_SCORE)
 
     def to_state(self) -> dict[str, Any]:
         """State for `from_state`."""
         self._require_fit()
         return {
             "parameters": self.get_params(deep=False),
-            "recall": self.recall_,
             "features": self._stored,
             "starts": self._points.starts,
             "classes": self.classes_,
             "scale": self.scale_,
-            "reduction": self._reduction,
         }
 
     @classmethod
@@ -192,77 +207,40 @@ class TrustScore(DistanceRatio):
         """Rebuild an object from `to_state`; its results are equal bit for bit."""
         self = cls(**state["parameters"])
         self._check_parameters()
-        _check_points(state)
-        reduction = state["reduction"]
+        _check_state(state)
         stored = np.ascontiguousarray(state["features"])
-        normalize = self.normalize and reduction is None
-        starts = state["starts"].astype(np.int64)
-        points = search_points(stored, starts, normalize, self._widen)
-        self._finish(state["classes"], stored, points, float(state["scale"]), reduction)
-        self.recall_ = float(state["recall"])
+        points = self._class_points(stored, state["starts"].astype(np.int64))
+        self._finish(state["classes"], stored, points, float(state["scale"]))
         return self
 
-    @property
-    def _widen(self) -> bool:
-        """Whether the search needs float32; that of a GPU takes float16, in half the memory."""
-        return self.device == "cpu" or self.approximate == "ivf"
-
-    def _set_up(
-        self, classes: Array, stored: FloatArray, points: ClassPoints, scale: float
-    ) -> None:
-        """Finish a fit: reduce or cluster when approximate, and measure the recall."""
-        exact, reduction = points, None
-        if self.approximate == "pca":
-            from trustsets.neighbours.approximate import principal_reduction, reduce_rows
-
-            reduction = principal_reduction(points, self.components)
-            stored = as_stored(reduce_rows(points, *reduction), self.storage)
-            points = search_points(stored, points.starts, False, self._widen)
-        self._finish(classes, stored, points, scale, reduction)
-        self.recall_ = 1.0
-        if self.approximate is not None:
-            from trustsets.neighbours.approximate import measured_recall
-
-            truth = self._build_search(exact, exact=True)
-            self.recall_ = measured_recall((truth, exact), (self._search, points))
+    def _class_points(self, stored: FloatArray, starts: IndexArray) -> ClassPoints:
+        """Points ready to search: the CPU's kernels need float32 where float16 is stored."""
+        half = stored.dtype == np.float16
+        wide = stored.astype(np.float32) if half and self.device == "cpu" else stored
+        return ClassPoints(wide, row_scales(wide, self.normalize), starts)
 
     def _finish(
-        self,
-        classes: Array,
-        stored: FloatArray,
-        points: ClassPoints,
-        scale: float,
-        reduction: tuple[Floats, Floats] | None,
+        self, classes: Array, stored: FloatArray, points: ClassPoints, scale: float
     ) -> None:
         """Build the search, then set every learned attribute: a failure leaves the old fit."""
-        search = self._build_search(points)
-        self._search = search
+        self._search = make_search(points, self.neighbour, self.device)
         self._points = points
         self._stored = stored
-        self._reduction = reduction
         self.classes_ = classes
-        self.n_features_in_ = int(stored.shape[1] if reduction is None else len(reduction[0]))
+        self.n_features_in_ = int(stored.shape[1])
         self.scale_ = scale
-
-    def _build_search(
-        self, points: ClassPoints, neighbour: int | None = None, exact: bool = False
-    ) -> Search:
-        """Make the search that the parameters ask for."""
-        wanted = self.neighbour if neighbour is None else neighbour
-        probes = self.probes if self.approximate == "ivf" and not exact else None
-        return make_search(points, wanted, self.device, probes, self._memory)
 
     def _dense(self, points: ClassPoints) -> NDArray[np.bool_]:
         r"""Mark the high-density points of each class.
 
         With :math:`r_k(x)` the radius of the smallest ball around `x` that holds `k` points of its
-        class, `x` included, keep :math:`\{x : r_k(x) \le \epsilon\}` for the least
+        class, `x` included, these are :math:`\{x : r_k(x) \le \epsilon\}` for the least
         :math:`\epsilon` that at most `filter_fraction` of the class exceeds.
         """
-        keep = np.ones(len(points.features), bool)
+        dense = np.ones(len(points.features), bool)
         if self.filter_fraction == 0.0:
-            return keep
-        search = self._build_search(points, self.filter_neighbours, exact=True)
+            return dense
+        search = make_search(points, self.filter_neighbours, self.device)
         radii = search.own_distances(Queries(points.features, points.scale, points.codes))
         # As a decimal, not as a binary float: 29% of 100 points are 29, not 28.
         fraction = Fraction(repr(float(self.filter_fraction)))
@@ -270,30 +248,24 @@ class TrustScore(DistanceRatio):
             if size >= self.filter_neighbours:
                 members = slice(start, start + size)
                 last = int(size) - 1 - int(fraction * int(size))
-                keep[members] = radii[members] <= np.partition(radii[members], last)[last]
-        return keep
+                dense[members] = radii[members] <= np.partition(radii[members], last)[last]
+        return dense
 
-    def _measure(self, queries: Queries) -> ClassDistances:
-        if self._reduction is not None:
-            from trustsets.neighbours.approximate import reduce_rows
+    def _require_fit(self) -> None:
+        if not hasattr(self, "classes_"):
+            from trustsets.errors import NotCalibratedError  # imports scikit-learn
 
-            reduced = reduce_rows(queries, *self._reduction)
-            queries = Queries(reduced, np.ones(len(reduced)), queries.own)
-        long = len(queries.own) * len(self._points.features) >= LONG_RUN
-        wanted = (None if long else False) if self.progress is None else self.progress
-        with progress_bar("Trust scores", len(queries.own), wanted=wanted) as advance:
-            return self._search.distances(queries, advance)
+            raise NotCalibratedError("TrustScore has no training points yet. Call fit first.")
 
     def _check_parameters(self) -> None:
-        self._check_common("filter_neighbours", "components", "probes")
+        for name in ("neighbour", "filter_neighbours"):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+                raise InputError(f"{name} must be a whole number of at least 1, got {value!r}.")
         if not 0.0 <= self.filter_fraction < 1.0:
             raise InputError(
                 f"filter_fraction must be in [0, 1), got {self.filter_fraction!r}. "
                 "It is the fraction of each class to drop; 0 drops nothing."
-            )
-        if self.approximate not in APPROXIMATIONS:
-            raise InputError(
-                f"approximate must be one of {APPROXIMATIONS}, got {self.approximate!r}."
             )
         if not isinstance(self.device, str):
             raise InputError(
@@ -301,8 +273,103 @@ class TrustScore(DistanceRatio):
                 'Use "cpu", or a torch device such as "cuda".'
             )
 
+    def _warn_small(self, classes: Array, sizes: IndexArray) -> None:
+        """Warn of classes with fewer training points than the neighbour asked for."""
+        small = np.flatnonzero(sizes < self.neighbour)
+        if len(small):
+            warnings.warn(
+                f"{len(small)} classes have fewer than neighbour={self.neighbour} training points "
+                f"(first: {classes[small[0]]!r} with {sizes[small[0]]}); their farthest point is "
+                "used instead. Lower neighbour, or add training points.",
+                TrustSetsWarning,
+                stacklevel=3,
+            )
 
-def _check_points(state: dict[str, Any]) -> None:
+
+def _as_matrix(value: Any, name: str, half: bool = False) -> FloatArray:
+    """Check a matrix of features; other numbers than floats become float64, exactly.
+
+    float16 becomes float32, unless `half` lets it stay.
+    """
+    try:
+        matrix = to_numpy(value, name)
+        if matrix.dtype == np.float16:
+            matrix = matrix if half else matrix.astype(np.float32)
+        elif matrix.dtype != np.float32:
+            matrix = matrix.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be a matrix of numbers: {error}.") from error
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise InputError(
+            f"{name} must be a matrix with at least one row and one column, got shape "
+            f"{matrix.shape}. Pass one row per sample."
+        )
+    # One pass: any NaN, infinity or value too large to square makes the sum not finite.
+    bad = np.flatnonzero(~np.isfinite(row_squares(matrix)))
+    if len(bad):
+        raise InputError(
+            f"{name} must be finite with finite squared norms, but {len(bad)} rows are not (first: "
+            f"row {bad[0]}). Remove or impute them, or scale the features down."
+        )
+    return np.ascontiguousarray(matrix)
+
+
+def _as_labels(value: Any, length: int, name: str) -> NDArray[Any]:
+    """Check a vector of labels; strings come as fixed-width unicode, so they store as such."""
+    labels = to_numpy(value, name)
+    if labels.dtype == object:
+        text = all(isinstance(label, str) for label in labels.ravel())
+        labels = labels.astype(str) if text else np.asarray(labels.tolist())
+    if labels.ndim != 1 or len(labels) != length:
+        raise InputError(
+            f"{name} must be a vector with one label per row of features ({length}), got shape "
+            f"{labels.shape}."
+        )
+    if labels.dtype.kind not in "biufU":
+        raise InputError(f"{name} must hold numbers or strings, got {labels.dtype}.")
+    if labels.dtype.kind == "f" and np.isnan(labels).any():
+        raise InputError(f"{name} must not hold NaN. Remove the rows without a label.")
+    return labels
+
+
+def _class_codes(predicted: Any, classes: NDArray[Any], length: int) -> IndexArray:
+    """Index of each label in `classes`, -1 for a label that is not there."""
+    labels = _as_labels(predicted, length, "predicted")
+    if (labels.dtype.kind == "U") != (classes.dtype.kind == "U"):
+        raise InputError(
+            f"predicted must be labels like those of fit ({classes.dtype}), got {labels.dtype}. "
+            "Pass class labels, not positions."
+        )
+    codes = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+    return np.where(classes[codes] == labels, codes, -1).astype(np.int64)
+
+
+def _take_rows(features: FloatArray, order: IndexArray) -> FloatArray:
+    """``features[order]``, copied by all cores."""
+    taken = np.empty_like(features, order="C")
+
+    def copy(rows: slice) -> None:
+        taken[rows] = features[order[rows]]
+
+    for_each_block(copy, *features.shape)
+    return taken
+
+
+def _spread(features: FloatArray) -> float:
+    """Root mean square distance from the mean, or 1 where all points are equal.
+
+    Six digits are stored: the others depend on the order of the sum, and the score should not
+    depend on the order of the training points.
+    """
+    mean = features.mean(axis=0, dtype=np.float64)
+    total = 0.0
+    for start in range(0, len(features), BLOCK_ROWS):
+        centred = features[start : start + BLOCK_ROWS] - mean
+        total += float(np.einsum("ij,ij->", centred, centred))
+    return float(f"{np.sqrt(total / len(features)):.6g}") or 1.0
+
+
+def _check_state(state: dict[str, Any]) -> None:
     """Refuse training points that no fit gives; the search relies on every offset."""
     features, starts, classes = state["features"], state["starts"], state["classes"]
     require_numbers(features, "TrustScore.features", None, None)
@@ -312,14 +379,9 @@ def _check_points(state: dict[str, Any]) -> None:
     whole = starts.dtype.kind in "iu" and starts[0] == 0 and starts[-1] == len(features)
     require(whole, "TrustScore.starts", "must divide the features")
     require_increasing(starts.astype(np.int64), "TrustScore.starts", strictly=True)
-    known = classes.ndim == 1 and classes.size + 1 == starts.size
-    require(known, "TrustScore.classes", "must name each part of the features")
+    one_each = classes.ndim == 1 and classes.size + 1 == starts.size
+    require(one_each, "TrustScore.classes", "must name each part of the features")
     names = classes.tolist()
     require(names == sorted(set(names)), "TrustScore.classes", "must be distinct and sorted")
-    for name, largest in (("scale", np.finfo(np.float64).max), ("recall", 1.0)):
-        allowed = isinstance(state[name], float | int) and 0.0 <= state[name] <= largest
-        require(allowed, f"TrustScore.{name}", "must be a finite number, not negative")
-    if state["reduction"] is not None:
-        mean, directions = state["reduction"]
-        require_numbers(mean, "TrustScore.reduction", None)
-        require_numbers(directions, "TrustScore.reduction", mean.size, features.shape[1])
+    finite = isinstance(state["scale"], float | int) and 0.0 <= state["scale"] < np.inf
+    require(finite, "TrustScore.scale", "must be a finite number, not negative")

@@ -230,7 +230,7 @@ def test_odd_columns_do_no_harm(draw):
         ({"by": "trust"}, "write by="),
         ({"by": ("rank",)}, "none of confidence"),
         ({"by": ("sizes",)}, "needs PredictionSets"),
-        ({"trust": None, "by": ("trust",)}, "needs a trust score"),
+        ({"trust": None, "by": ("trust",)}, "needs trust"),
         ({"by": ()}, "at least one kind"),
         ({"max_conditions": 0}, "max_conditions"),
         ({"min_share": 0.0}, "min_share"),

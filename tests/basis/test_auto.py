@@ -15,7 +15,6 @@ from trustsets import (
 )
 from trustsets.basis import choose_basis
 from trustsets.basis.auto import CANDIDATES, GROUP_PENALTY, _best, _candidates, _held_out_losses
-from trustsets.statistics import Observed
 
 
 @pytest.fixture
@@ -47,8 +46,8 @@ def test_order_of_the_tuning_samples_does_not_matter(make_outputs):
     tuning = make_outputs(300)
     scores = np.random.default_rng(0).exponential(size=300)
     order = np.random.default_rng(1).permutation(300)
-    first = choose_basis(Observed(tuning), scores)
-    second = choose_basis(Observed(tuning.take(order)), scores[order])
+    first = choose_basis(tuning, scores)
+    second = choose_basis(tuning.take(order), scores[order])
     np.testing.assert_allclose(first.losses, second.losses, rtol=1e-9)
     assert first.basis == second.basis
 
@@ -58,7 +57,7 @@ def test_a_direction_that_one_sample_alone_has_does_not_spoil_the_choice():
     logits = np.zeros((200, 3))
     logits[0, 0] = 5.0
     tuning = ModelOutputs(logits=logits, labels=np.zeros(200, dtype=int))
-    choice = choose_basis(Observed(tuning), np.random.default_rng(0).exponential(size=200))
+    choice = choose_basis(tuning, np.random.default_rng(0).exponential(size=200))
     assert len(choice.candidates) > 1
     assert np.isfinite(choice.losses).all()
     assert np.isfinite(choice.errors).all()
@@ -68,11 +67,11 @@ def test_what_clearly_predicts_better_is_taken(make_outputs):
     tuning = make_outputs(600, groups=None)
     rank = np.argsort(np.argsort(tuning.confidence)) / 600
     noise = np.random.default_rng(0).exponential(size=600)
-    wavy = choose_basis(Observed(tuning), np.cos(12.0 * rank) + 0.01 * noise)
+    wavy = choose_basis(tuning, np.cos(12.0 * rank) + 0.01 * noise)
     assert wavy.basis == Polynomial(5, (Confidence(transform="rank"),), penalty=2.0)
     assert wavy.losses[wavy.chosen] == wavy.losses.min()
     assert "is lower than that of" in wavy.sentence
-    flat = choose_basis(Observed(tuning), noise)
+    flat = choose_basis(tuning, noise)
     # Another has the lowest loss, by chance alone: that is not enough.
     assert flat.losses.argmin() != 0
     assert flat.chosen == 0
@@ -83,10 +82,10 @@ def test_what_clearly_predicts_better_is_taken(make_outputs):
 def test_few_tuning_samples_give_few_columns(make_outputs):
     sizes = {}
     for n in (10, 60, 200):
-        choice = choose_basis(Observed(make_outputs(n)), np.arange(float(n)))
+        choice = choose_basis(make_outputs(n), np.arange(float(n)))
         sizes[n] = max(part.count("degree 5") for part in choice.candidates)
     assert sizes == {10: 0, 60: 1, 200: 1}
-    few = choose_basis(Observed(make_outputs(5, groups=None)), np.arange(5.0))
+    few = choose_basis(make_outputs(5, groups=None), np.arange(5.0))
     assert few.basis.degree == 0
     assert "constant functions: the tuning samples are too few to compare" in few.sentence
 
@@ -95,7 +94,7 @@ def test_groups_take_part_unless_they_name_samples(make_outputs):
     site = np.tile(["a", "b"], 200)
     groups = {"site": site, "patient": np.arange(400), "constant": np.zeros(400)}
     tuning = make_outputs(400, groups=groups)
-    choice = choose_basis(Observed(tuning), np.random.default_rng(0).exponential(size=400))
+    choice = choose_basis(tuning, np.random.default_rng(0).exponential(size=400))
     assert choice.groups == ("site",)
     assert choice.basis.parts[1] == Groups("site", penalty=GROUP_PENALTY)
     assert "few or no calibration samples" in choice.sentence
@@ -179,8 +178,8 @@ def test_the_choice_reports_the_numbers_it_was_made_by(make_outputs):
     tuning = make_outputs(300, groups=None)
     noise = np.random.default_rng(0).exponential(size=300)
     scores = np.cos(12.0 * stats.rankdata(tuning.confidence) / 300) + 0.1 * noise
-    choice = choose_basis(Observed(tuning), scores)
-    losses = _held_out_losses(_candidates(Observed(tuning)), Observed(tuning), scores)
+    choice = choose_basis(tuning, scores)
+    losses = _held_out_losses(_candidates(tuning), tuning, scores)
     assert losses.shape == (300, len(choice.candidates))
     for place in range(1, len(choice.candidates)):
         differences = losses[:, place] - losses[:, 0]

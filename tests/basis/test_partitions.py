@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from trustsets import Bins, Confidence, Groups, InputError, ModelOutputs
-from trustsets.statistics import Observed, Statistic
+from trustsets.statistics import Statistic
 
 
 class Column(Statistic):
@@ -12,7 +12,7 @@ class Column(Statistic):
         object.__setattr__(self, "index", index)
 
     def measure(self, observed):
-        return np.asarray(observed.outputs.features[:, self.index], dtype=float)
+        return np.asarray(observed.features[:, self.index], dtype=float)
 
     @property
     def name(self):
@@ -21,7 +21,7 @@ class Column(Statistic):
 
 def observed(features):
     features = np.asarray(features, dtype=float)
-    return Observed(ModelOutputs(logits=np.zeros((len(features), 2)), features=features))
+    return ModelOutputs(logits=np.zeros((len(features), 2)), features=features)
 
 
 def slow_cells(bins, fit_on, points):
@@ -72,7 +72,7 @@ def test_given_edges_are_used_and_nothing_is_learned():
 def test_groups_combine_columns_and_mark_strangers():
     def with_groups(**groups):
         n = len(next(iter(groups.values())))
-        return Observed(ModelOutputs(logits=np.zeros((n, 2)), groups=groups))
+        return ModelOutputs(logits=np.zeros((n, 2)), groups=groups)
 
     seen = with_groups(sex=["f", "m", "f"], age=[1, 2, 2])
     fitted = Groups().fit(seen)
@@ -95,7 +95,7 @@ def test_groups_combine_columns_and_mark_strangers():
         (lambda: Groups(3), "names of group columns"),
         (lambda: Groups().fit(observed([[0.0]])), "pass groups="),
         (lambda: Groups("sex").fit(observed([[0.0]])), "no group column 'sex'"),
-        (lambda: Bins().fit(observed([[0.0]])), "no trust score was given"),
+        (lambda: Bins().fit(observed([[0.0]])), "pass trust="),
     ],
 )
 def test_bad_arguments_are_named(make, message):

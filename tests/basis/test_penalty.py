@@ -14,7 +14,6 @@ from trustsets import (
     load,
 )
 from trustsets.predictors.conditional_fit import ConditionalLearned
-from trustsets.statistics import Observed
 
 ALPHA = 0.1
 
@@ -61,12 +60,12 @@ def test_a_large_penalty_leaves_linear_functions(make_outputs):
 
 
 def test_no_penalty_changes_nothing(make_outputs):
-    fitted = Polynomial(3, (Confidence(),)).fit(Observed(make_outputs()))
-    assert fitted.penalty_rows(Observed(make_outputs())).shape == (0, 4)
+    fitted = Polynomial(3, (Confidence(),)).fit(make_outputs())
+    assert fitted.penalty_rows(make_outputs()).shape == (0, 4)
 
 
 def test_a_sum_pays_for_each_part_in_its_own_columns(make_outputs):
-    observed = Observed(make_outputs())
+    observed = make_outputs()
     smooth = Polynomial(3, (Confidence(),), penalty=2.0)
     fitted = (Groups() + smooth + Intercept()).fit(observed)
     rows = fitted.penalty_rows(observed)

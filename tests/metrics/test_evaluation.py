@@ -9,7 +9,6 @@ from trustsets import Bins, Confidence, Groups, InputError, ModelOutputs, evalua
 from trustsets.metrics import Balls, Evaluation, RankBins, Slab
 from trustsets.metrics.binning import bin_samples
 from trustsets.metrics.inference import expected_worst
-from trustsets.statistics import Observed
 
 FAST = {"balls": Balls(n_radii=3, n_trials=5), "slab": Slab(n_directions=20), "n_bootstrap": 50}
 
@@ -43,7 +42,7 @@ def test_tables_against_one_sample_at_a_time(make_case, trust):
     sizes = sets.mask.sum(axis=1)
     assert result.coverage.value == pytest.approx(np.mean(hits))
     assert result.sizes.mean == pytest.approx(sizes.mean())
-    cells = bin_samples(Bins(), Observed(outputs, trust)).cells
+    cells = bin_samples(Bins(), outputs.with_trust(trust)).cells
     own = {
         "conf_trust": cells.tolist(),
         "class": outputs.codes.tolist(),
@@ -233,12 +232,12 @@ def test_balls_can_be_shared_between_methods(make_case):
     [
         ({"metrics": ["covgap"]}, "'covgap', which is none of conf_trust, conf_rank"),
         ({"metrics": "class"}, r"write metrics=\('class',\)"),
-        ({"metrics": ["conf_trust"]}, "'conf_trust', which needs a trust score; pass trust="),
+        ({"metrics": ["conf_trust"]}, "'conf_trust', which needs trust; pass trust="),
         ({"metrics": ["conditional"]}, "needs label probabilities; pass label_probabilities="),
         ({"bins": {"class": Bins()}}, "'class', which is a metric already"),
         ({"bins": {"mine": "conf"}}, r"bins\['mine'\] must be a Partition"),
         ({"bins": {"age": Groups("age")}}, "no group column 'age'"),
-        ({"bins": {"conf_trust": Bins()}}, "no trust score was given"),
+        ({"bins": {"conf_trust": Bins()}}, "pass trust="),
         ({"below": 0.0}, r"below must be shares above 0 and up to 1; got \(0.0,\)"),
         ({"below": (0.5, float("nan"))}, "below must be shares"),
         ({"below": "half"}, "below must be shares"),
@@ -284,7 +283,7 @@ def test_bins_without_any_sample_are_an_error(make_case):
             return self
 
         def cells(self, observed):
-            return np.full(len(observed.outputs), -1)
+            return np.full(len(observed), -1)
 
     sets, outputs = make_case(n=60)
     with pytest.raises(InputError, match=r"bins\['void'\] leaves every bin empty"):

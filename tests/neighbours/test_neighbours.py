@@ -3,9 +3,15 @@
 import numpy as np
 import pytest
 
-from trustsets.neighbours.exact import ExactSearch
-from trustsets.neighbours.points import ClassPoints, Queries, row_scales
-from trustsets.neighbours.sketch import HEADS, Sketch, build_sketch
+from trustsets.neighbours import (
+    HEADS,
+    ClassPoints,
+    Queries,
+    Sketch,
+    build_sketch,
+    make_search,
+    row_scales,
+)
 
 RELATIVE = 1e-5
 # Two computations in float64 of the same distance between rows of norm 1 differ by less than this.
@@ -152,31 +158,35 @@ def prepared(case, normalize, dtype, seed=0):
 @pytest.mark.parametrize("case", CASES)
 def test_equals_the_definition(case, normalize, dtype, neighbour):
     points, queries, scale, own = prepared(case, normalize, dtype)
-    search = ExactSearch(points, neighbour)
+    search = make_search(points, neighbour)
     assert_equal_to_brute_force(search, points, queries, scale, own, neighbour)
 
 
+@pytest.mark.parametrize("device", ["cpu", "torch:cpu"])
 @pytest.mark.parametrize("head", [1, 3, 14, 62, 96])
-def test_every_head_gives_the_same_bits(head):
+def test_every_head_gives_the_same_distances(head, device):
+    """Bit for bit on the CPU, where every distance comes from one formula."""
     points, queries, scale, own = prepared(clustered_case, True, np.float32)
     whole = build_sketch(points)
     rows = points.rows(slice(None)) - whole.mean
     basis = np.linalg.svd(rows, full_matrices=False)[2].T
-    kept = None if head == 96 else np.ascontiguousarray(basis[:, : max(head, 20)])
-    sketch = Sketch(whole.mean, kept, head, whole.unit)
-    expected = ExactSearch(points, 2).distances(Queries(queries, scale, own))
-    found = ExactSearch(points, 2, sketch=sketch).distances(Queries(queries, scale, own))
+    leading = None if head == 96 else np.ascontiguousarray(basis[:, : max(head, 20)])
+    sketch = Sketch(whole.mean, leading, head, whole.unit)
+    expected = make_search(points, 2).distances(Queries(queries, scale, own))
+    search = make_search(points, 2, device, sketch=sketch)
+    found = search.distances(Queries(queries, scale, own))
+    assert search.sketch.head == head
     for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
+        np.testing.assert_allclose(one, other, rtol=0.0 if device == "cpu" else 1e-12)
 
 
-def test_batches_budget_and_threads_do_not_change_a_bit():
+def test_batches_budget_and_threads_do_not_change_a_bit(monkeypatch):
     points, queries, scale, own = prepared(clustered_case, True, np.float32)
-    expected = ExactSearch(points).distances(Queries(queries, scale, own))
+    expected = make_search(points).distances(Queries(queries, scale, own))
     for memory, threads in ((1, 1), (2**23, 3)):
-        found = ExactSearch(points, memory=memory, threads=threads).distances(
-            Queries(queries, scale, own)
-        )
+        monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
+        search = make_search(points, memory=memory)
+        found = search.distances(Queries(queries, scale, own))
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(one, other)
 
@@ -202,7 +212,7 @@ def test_bounds_never_exceed_the_distance():
 
 def test_pruning_prunes_where_it_can():
     points, queries, scale, own = prepared(clustered_case, True, np.float32)
-    search = ExactSearch(points)
+    search = make_search(points)
     search.distances(Queries(queries, scale, own))
     assert search.sketch.head in HEADS
     assert search.counts.direct < 0.2 * search.counts.pairs
@@ -218,7 +228,7 @@ def test_plain_search_where_nothing_can_be_pruned():
 def test_ties_go_to_the_first_class():
     features = np.array([[0.0, 1.0], [1.0, 0.0], [-1.0, 0.0], [0.0, -1.0]])
     points = make_points(features, np.array([3, 2, 1, 0]), False)
-    found = ExactSearch(points).distances(
+    found = make_search(points).distances(
         Queries(np.zeros((4, 2)), np.ones(4), np.array([0, 1, 2, -1]))
     )
     assert found.other_class.tolist() == [1, 0, 0, 0]
@@ -226,7 +236,7 @@ def test_ties_go_to_the_first_class():
 
 def test_a_single_class_has_no_other():
     points = make_points(np.array([[1.0], [2.0]]), np.array([0, 0]), False)
-    found = ExactSearch(points).distances(
+    found = make_search(points).distances(
         Queries(np.array([[0.0], [0.0]]), np.ones(2), np.array([0, -1]))
     )
     assert found.own.tolist() == [1.0, np.inf]
@@ -238,20 +248,20 @@ def test_a_single_class_has_no_other():
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("case", CASES)
 def test_torch_equals_the_definition(case, normalize, neighbour):
-    torch_search = pytest.importorskip("trustsets.neighbours.torch_search")
+    pytest.importorskip("torch")
     points, queries, scale, own = prepared(case, normalize, np.float32)
-    search = torch_search.TorchSearch(points, neighbour)
+    search = make_search(points, neighbour, "torch:cpu")
     assert_equal_to_brute_force(search, points, queries, scale, own, neighbour)
 
 
 def test_torch_equals_cpu_in_small_tiles_and_large_classes(monkeypatch):
-    torch_search = pytest.importorskip("trustsets.neighbours.torch_search")
-    monkeypatch.setattr(torch_search, "DIRECT_POINTS", 16)
+    pytest.importorskip("torch")
+    monkeypatch.setattr("trustsets.neighbours.gpu.DIRECT_POINTS", 16)
     points, queries, scale, own = prepared(clustered_case, True, np.float32)
-    expected = ExactSearch(points, 2).distances(Queries(queries, scale, own))
-    search = torch_search.TorchSearch(points, 2, memory=2**16)
+    expected = make_search(points, 2).distances(Queries(queries, scale, own))
+    search = make_search(points, 2, "torch:cpu", memory=2**16)
     found = search.distances(Queries(queries, scale, own))
     np.testing.assert_allclose(found.own, expected.own, 1e-12)
     np.testing.assert_allclose(found.other, expected.other, 1e-12)
     np.testing.assert_array_equal(found.other_class, expected.other_class)
-    assert search.direct < search.pairs
+    assert search.counts.direct < search.counts.pairs

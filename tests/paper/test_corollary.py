@@ -5,7 +5,6 @@ import pytest
 
 from trustsets import Bins, ModelOutputs
 from trustsets.engine import fit_quantiles
-from trustsets.statistics import Observed
 
 ALPHA, N, NEW, REPEATS = 0.1, 200, 300, 250
 # P(Conf in I1, Trust in I2): rows are the two intervals of Conf, columns those of Trust.
@@ -21,7 +20,7 @@ def draw(rng, n):
     conf = np.where(cells >= 2, rng.uniform(0.76, 0.99, n), rng.uniform(0.51, 0.74, n))
     trust = np.where(cells % 2, rng.uniform(1.1, 3.0, n), rng.uniform(0.1, 0.9, n))
     outputs = ModelOutputs(probabilities=np.stack([conf, 1 - conf], axis=1), features=conf[:, None])
-    return Observed(outputs, trust), cells, WIDTHS.ravel()[cells] * rng.random(n)
+    return outputs.with_trust(trust), cells, WIDTHS.ravel()[cells] * rng.random(n)
 
 
 def simulate(product):

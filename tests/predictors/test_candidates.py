@@ -23,7 +23,6 @@ from trustsets import (
 )
 from trustsets.engine import QuantileModel, fit_quantiles, solve_linear_program
 from trustsets.predictors import candidates
-from trustsets.statistics import Observed
 from trustsets.status import Status
 
 
@@ -63,7 +62,7 @@ def test_sets_are_those_of_a_linear_program_for_each_candidate(basis, seed):
     own = score.matrix(test)
     sets = predictor.predict_set(test, alpha=0.2)
     for code in range(5):
-        phi = learned.basis.design_for(Observed(test), np.full(6, code))
+        phi = learned.basis.design_for(test, np.full(6, code))
         new = phi @ v[kept].T / size[kept] * np.sqrt(len(rows))
         for i in range(6):
             if np.linalg.norm(phi[i] - phi[i] @ v[kept].T @ v[kept]) > 1e-8:

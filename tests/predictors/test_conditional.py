@@ -34,7 +34,6 @@ from trustsets import (
     TrustScore,
     TrustSetsWarning,
 )
-from trustsets.statistics import Observed
 
 SCORES = [APS(), RAPS(), Softmax(), APS(scale="tail"), APS(own_mass="random")]
 SCORES += [SAPS(), TopK(), MarginScore()]
@@ -120,7 +119,7 @@ def test_an_orthogonal_basis_of_the_same_span_gives_the_same_sets(degree, halves
 
 
 def test_polynomial_columns_span_the_monomials(make_outputs):
-    observed = Observed(make_outputs(300), FirstFeature())
+    observed = make_outputs(300).with_trust(FirstFeature())
     ours = Polynomial(4).fit(observed).design(observed)
     theirs = monomials(4).design(observed)
     assert ours.shape == theirs.shape == (300, 15)
@@ -131,7 +130,7 @@ def test_polynomial_columns_span_the_monomials(make_outputs):
 
 
 def test_bins_have_one_indicator_per_bin_and_statistic(make_outputs):
-    observed = Observed(make_outputs(200), FirstFeature())
+    observed = make_outputs(200).with_trust(FirstFeature())
     phi = Bins(counts=(5, 3)).fit(observed).design(observed)
     assert phi.shape == (200, 8)
     np.testing.assert_array_equal(phi[:, :5].sum(axis=1), 1.0)
@@ -142,9 +141,9 @@ def test_bins_have_one_indicator_per_bin_and_statistic(make_outputs):
 
 
 def test_principal_components_are_those_of_the_covariance(make_outputs):
-    observed = Observed(make_outputs(200))
+    observed = make_outputs(200)
     phi = PrincipalComponents(2).fit(observed).design(observed)
-    features = observed.outputs.features
+    features = observed.features
     _, vectors = np.linalg.eigh(np.cov(features.T))
     projected = (features - features.mean(axis=0)) @ vectors[:, ::-1][:, :2]
     np.testing.assert_allclose(np.abs(phi[:, 1:]), np.abs(projected), atol=1e-10)
@@ -152,7 +151,7 @@ def test_principal_components_are_those_of_the_covariance(make_outputs):
 
 
 def test_joined_classes_stand_side_by_side(make_outputs):
-    observed = Observed(make_outputs(50))
+    observed = make_outputs(50)
     parts = [Intercept(), Groups(), Polynomial(1, of=(Confidence(),))]
     joined = (parts[0] + parts[1] + parts[2]).fit(observed).design(observed)
     alone = np.hstack([part.fit(observed).design(observed) for part in parts])
@@ -161,7 +160,7 @@ def test_joined_classes_stand_side_by_side(make_outputs):
 
 def test_statistics_against_their_definitions(make_outputs):
     outputs = make_outputs(60)
-    observed, p = Observed(outputs), outputs.probabilities
+    observed, p = outputs, outputs.probabilities
     ranked = np.sort(p, axis=1)
     np.testing.assert_allclose(Margin().measure(observed), ranked[:, -1] - ranked[:, -2])
     np.testing.assert_allclose(Entropy().measure(observed), -(p * np.log(p)).sum(axis=1))
@@ -172,7 +171,7 @@ def test_statistics_against_their_definitions(make_outputs):
 
 
 def test_transforms_are_logarithms_and_ranks(make_outputs):
-    fit_on, new = Observed(make_outputs(100)), Observed(make_outputs(40, seed=3))
+    fit_on, new = make_outputs(100), make_outputs(40, seed=3)
     reference, values = fit_on.confidence, new.confidence
     logs = Confidence(transform="log").fit(fit_on).values(new)
     np.testing.assert_allclose(logs, np.log(values))
@@ -248,7 +247,7 @@ def test_the_paper_rules_of_naive(trust, halves):
         naive.calibrate(calibration)
     sets = naive.predict_set(test)
     bins = Bins(nested=False)
-    seen, new = (Observed(part, trust) for part in halves)
+    seen, new = (part.with_trust(trust) for part in halves)
     own, theirs = bins.fit(new).cells(new), bins.fit(seen).cells(seen)
     scores = APS().of_labels(calibration)
     for cell in range(40):
@@ -308,7 +307,7 @@ def test_bad_use_is_named_and_leaves_the_calibration_whole(make_outputs, trust):
         ({}, make_outputs(300, labels=None), "calibrate needs labels"),
         ({"basis": "best"}, outputs, 'basis must be "auto" or a function class'),
         ({"basis": Polynomial()}, make_outputs(20), "20 calibration samples cannot determine 21"),
-        ({"basis": Polynomial(), "trust": None}, outputs, "no trust score was given"),
+        ({"basis": Polynomial(), "trust": None}, outputs, "pass trust="),
         ({"class_bias": "none"}, outputs, "class_bias must be None"),
         ({"basis": PrincipalComponents(4)}, outputs, "n_components=4 exceeds"),
         ({"basis": Custom(lambda o: np.ones((2, 1)))}, outputs, "one row per sample; got 2"),
@@ -343,7 +342,7 @@ def test_one_class_and_one_row_work():
 def test_equal_values_share_the_middle_of_their_ranks():
     """The share below plus half the share of equals: 0 for less than all, 1 for more."""
     fit_on, new = (
-        Observed(ModelOutputs(probabilities=np.column_stack([p, 1.0 - np.array(p)])))
+        ModelOutputs(probabilities=np.column_stack([p, 1.0 - np.array(p)]))
         for p in ([0.6, 0.7, 0.7, 0.7, 0.9], [0.55, 0.6, 0.65, 0.7, 0.8, 0.9, 1.0])
     )
     ranks = Confidence(transform="rank").fit(fit_on).values(new)

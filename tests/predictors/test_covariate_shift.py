@@ -31,7 +31,6 @@ from trustsets.predictors.covariate_weights import (
     _normalised,
     estimate_weights,
 )
-from trustsets.statistics import Observed
 from trustsets.status import Status
 
 RANKS = Polynomial(2, (Confidence("rank"),))
@@ -84,7 +83,7 @@ def program_threshold(problem, row, weight, alpha):
 def slow_threshold(predictor, row, weight, alpha):
     """Threshold by linear programs; with a group penalty it is limited by those of two others."""
     learned, task = predictor.state_.learned, predictor._kept_task()
-    phi, own = learned.basis.design(task.calibration), np.exp(log_weight(task.calibration.outputs))
+    phi, own = learned.basis.design(task.calibration), np.exp(log_weight(task.calibration))
 
     def solve(alpha, multiple):
         rows = [learned.penalty]
@@ -124,7 +123,7 @@ def test_conditional_sets_are_those_of_weighted_linear_programs(basis, digits, m
         exact = [
             slow_threshold(
                 predictor,
-                fitted.design_for(Observed(test.take([i])), np.array([y]))[0],
+                fitted.design_for(test.take([i]), np.array([y]))[0],
                 new[i],
                 0.2,
             )
@@ -219,9 +218,9 @@ def test_no_sample_is_weighted_by_a_model_that_saw_it():
 @pytest.mark.parametrize("of", ["features", lambda outputs: outputs.features[:, :1]])
 def test_weights_are_near_the_density_ratio(of):
     calibration, new = draw(3000, 0), draw(3000, 1, tilt=2.0)
-    model, found = estimate_weights(Observed(calibration), Observed(new), of, None, 0)
+    model, found = estimate_weights(calibration, new, of, None, 0)
     test = draw(2000, 2)
-    for outputs, own in ((calibration, found.weights), (test, model.of(Observed(test)))):
+    for outputs, own in ((calibration, found.weights), (test, model.of(test))):
         truth = np.exp(2.0 * outputs.features[:, 0]) * 2.0 / (np.exp(2.0) - 1.0)
         assert np.abs(own - truth).mean() < 0.12  # 0.55 without weights
     assert found.doubts() == [] and found.n_outside == 0
@@ -236,8 +235,8 @@ def test_weights_do_not_depend_on_the_order_of_samples():
     plain = [own._replaced(rows=np.arange(len(own))) for own in (calibration, new)]
     mixed = [plain[0].take(order), plain[1].take(other)]
     for of in ("statistics", "features", Groups("site")):
-        found = estimate_weights(*map(Observed, plain), of, None, 0)[1]
-        again = estimate_weights(*map(Observed, mixed), of, None, 0)[1]
+        found = estimate_weights(*plain, of, None, 0)[1]
+        again = estimate_weights(*mixed, of, None, 0)[1]
         np.testing.assert_allclose(again.weights, found.weights[order], rtol=1e-6)
 
 
@@ -356,7 +355,7 @@ def test_wrong_input_is_refused():
 
 def test_weights_of_new_samples_are_in_units_of_those_of_calibration():
     """Also where odds are tiny, because the populations have nothing in common."""
-    calibration, far = Observed(draw(400, 0)), Observed(draw(300, 1, move=1.0))
+    calibration, far = draw(400, 0), draw(300, 1, move=1.0)
     model, found = estimate_weights(calibration, far, "features", None, 0)
     assert found.weights.mean() == pytest.approx(1.0)
     seen = found.weights > 0.1
@@ -365,7 +364,7 @@ def test_weights_of_new_samples_are_in_units_of_those_of_calibration():
 
 @pytest.mark.parametrize("size", [1e-200, 1e200])
 def test_columns_of_any_size_give_the_same_weights(size):
-    both = [Observed(own) for own in (draw(300, 0), draw(200, 1, tilt=2.0))]
+    both = [own for own in (draw(300, 0), draw(200, 1, tilt=2.0))]
     plain = estimate_weights(*both, columns, None, 0)[1]
     other = estimate_weights(*both, lambda own: size * columns(own), None, 0)[1]
     np.testing.assert_allclose(other.weights, plain.weights, rtol=1e-6)

@@ -17,7 +17,6 @@ from trustsets import (
     TrustSetsWarning,
 )
 from trustsets._common import storage
-from trustsets.statistics import Observed
 
 RANKS = (Confidence(transform="rank"),)
 # Each has one part that learns, beside parts that do not.
@@ -68,7 +67,7 @@ def test_components_are_those_of_the_tuning_features(make_outputs):
     calibration, tuning = make_outputs(200), make_outputs(80, seed=1)
     predictor = ConditionalConformal(basis=Groups() + PrincipalComponents(2))
     parts = predictor.calibrate(calibration, tuning=tuning).state_.learned.basis.parts
-    alone = PrincipalComponents(2).fit(Observed(tuning))
+    alone = PrincipalComponents(2).fit(tuning)
     np.testing.assert_array_equal(parts[1].mean, alone.mean)
     np.testing.assert_array_equal(parts[1].directions, alone.directions)
 

@@ -21,7 +21,6 @@ from trustsets import (
 from trustsets.engine.linear_program import solve_linear_program
 from trustsets.predictors import max_size
 from trustsets.predictors.max_size import MissedShare
-from trustsets.statistics import Observed
 
 LINE = Polynomial(1, (Confidence(),))
 
@@ -83,8 +82,8 @@ def test_thresholds_are_those_of_the_truncated_score(score, size):
     predictor = ConditionalConformal(score, LINE, class_bias=None, allow_empty=True)
     sets = predictor.calibrate(calibration, tuning=tuning).predict_set(test, 0.15, max_size=size)
     design = predictor.state_.learned.basis.design
-    phi, rows = design(Observed(calibration)), design(Observed(test))
-    share = MissedShare.fit(design(Observed(tuning)), ranks(tuning) >= size)
+    phi, rows = design(calibration), design(test)
+    share = MissedShare.fit(design(tuning), ranks(tuning) >= size)
     alphas, own = np.maximum(0.15, share(phi)), np.maximum(0.15, share(rows))
     far = 2.0 * score.of_labels(tuning).max()
     scores = score.of_labels(calibration)

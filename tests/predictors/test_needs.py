@@ -16,7 +16,6 @@ from trustsets import (
     TrustScore,
     evaluate,
 )
-from trustsets.statistics import Observed
 
 LETTERS = np.array(list("abcde"))
 
@@ -119,12 +118,12 @@ def test_known_trust_stands_in_for_a_trust_score(make_outputs, own_tuning):
     assert same(second.predict_set(test, trust=own), sets)
     assert same(second.predict_set(rebuilt(test, features=False), trust=own), sets)
     assert not same(second.predict_set(test, trust=own[::-1]), sets)
-    with pytest.raises(InputError, match="no trust score was given; pass trust="):
+    with pytest.raises(InputError, match="pass trust="):
         second.predict_set(test)
     with pytest.raises(InputError, match=r"array of shape \(50,\) without NaN; got shape \(49,\)"):
         second.predict_set(test, trust=own[1:])
     for wrong in ("high", ["high"] * 50, np.full(50, np.nan)):
-        with pytest.raises(InputError, match="trust must be a fitted trust score, or an array"):
+        with pytest.raises(InputError, match="trust must be an array"):
             second.predict_set(test, trust=wrong)
     chosen = {"metrics": ["conf_trust", "trust_rank"], "n_bootstrap": 5}
     found = evaluate(sets, test, own, **chosen).metrics
@@ -142,8 +141,8 @@ def test_known_trust_is_evaluated_without_features(make_outputs):
 
 def test_a_split_keeps_trust_with_its_samples(make_outputs):
     outputs = make_outputs(100)
-    for own in Observed(outputs, outputs.confidence).split(0.3, seed=4):
-        np.testing.assert_array_equal(own.trust, own.outputs.confidence)
-    first, _ = Observed(outputs).split(0.3, seed=4)
-    assert not first.has_trust
-    np.testing.assert_array_equal(first.outputs.rows, outputs.split(0.3, seed=4)[0].rows)
+    for own in outputs.with_trust(outputs.confidence).split(0.3, seed=4):
+        np.testing.assert_array_equal(own.trust, own.confidence)
+    first, _ = outputs.split(0.3, seed=4)
+    assert first.trust is None
+    np.testing.assert_array_equal(first.rows, outputs.split(0.3, seed=4)[0].rows)

@@ -20,7 +20,6 @@ from trustsets import (
     evaluate,
 )
 from trustsets.engine.linear_program import solve_linear_program
-from trustsets.statistics import Observed
 
 LINE = Intercept() + Polynomial(1, (Confidence(),))
 
@@ -48,7 +47,7 @@ def test_thresholds_are_those_of_the_linear_program(basis, seed):
     predictor.calibrate(calibration, alphas=by_confidence(calibration))
     sets = predictor.predict_set(test, by_confidence(test))
     fitted = predictor.state_.learned.basis
-    phi, rows = fitted.design(Observed(calibration)), fitted.design(Observed(test))
+    phi, rows = fitted.design(calibration), fitted.design(test)
     scores, alphas = score.of_labels(calibration), by_confidence(test)
     for i in range(len(test)):
         truth = solve_linear_program(
@@ -68,12 +67,12 @@ def test_functions_of_the_label_are_those_of_the_linear_program():
     predictor.calibrate(calibration, alphas=by_confidence(calibration))
     sets = predictor.predict_set(test, by_confidence(test))
     fitted, scores = predictor.state_.learned.basis, Softmax().of_labels(calibration)
-    penalty = fitted.penalty_rows(Observed(calibration))
-    phi = np.vstack([fitted.design(Observed(calibration)), penalty, -penalty])
+    penalty = fitted.penalty_rows(calibration)
+    phi = np.vstack([fitted.design(calibration), penalty, -penalty])
     scores = np.append(scores, np.zeros(2 * len(penalty)))
     alphas = np.append(by_confidence(calibration), np.full(2 * len(penalty), 0.5))
     for code in range(4):
-        rows = fitted.design_for(Observed(test), np.full(len(test), code))
+        rows = fitted.design_for(test, np.full(len(test), code))
         for i, alpha in enumerate(by_confidence(test)):
             truth = solve_linear_program(phi, scores, alphas, rows[i], 1.0 - alpha)
             assert sets.thresholds[i, code] == pytest.approx(truth, abs=1e-8)

@@ -39,7 +39,6 @@ from trustsets.predictors.clustered import (
     published_clusters,
     published_fraction,
 )
-from trustsets.statistics import Observed
 
 # --- plug-in quantile regression
 
@@ -62,11 +61,11 @@ def test_plug_in_is_the_engine_fit_at_level_zero(make_outputs):
     calibration, test = make_outputs(400), make_outputs(50, seed=1)
     basis = Polynomial(degree=3, of=(Confidence(),))
     sets = PluginConformal(basis=basis).calibrate(calibration).predict_set(test)
-    fitted = basis.fit(Observed(calibration))
+    fitted = basis.fit(calibration)
     model = fit_quantiles(
-        fitted.design(Observed(calibration)), APS(scale="tail").of_labels(calibration), alpha=0.1
+        fitted.design(calibration), APS(scale="tail").of_labels(calibration), alpha=0.1
     )
-    expected = model.thresholds(fitted.design(Observed(test)), weight=0.0).values
+    expected = model.thresholds(fitted.design(test), weight=0.0).values
     np.testing.assert_allclose(sets.thresholds, expected, rtol=1e-12)
 
 
@@ -94,7 +93,7 @@ def test_plug_in_names_what_is_wrong_and_keeps_its_calibration(make_outputs):
     before = predictor.predict_set(make_outputs())
     for change, message in [
         ({"basis": "poly"}, r"or a function class such as Polynomial\(\); got 'poly'"),
-        ({"basis": Polynomial()}, "no trust score was given; pass trust="),
+        ({"basis": Polynomial()}, "pass trust="),
     ]:
         with pytest.raises(InputError, match=message):
             predictor.set_params(**change).calibrate(make_outputs(300))
@@ -341,7 +340,7 @@ def test_bad_tuning_samples_are_named(make_outputs):
 
 
 def observed(features):
-    return Observed(ModelOutputs(logits=np.zeros((len(features), 2)), features=features))
+    return ModelOutputs(logits=np.zeros((len(features), 2)), features=features)
 
 
 @pytest.fixture
@@ -408,7 +407,7 @@ def test_atypicality_groups_are_mondrian_on_the_published_grid(training):
     calibration, tuning = outputs.split(0.75)
     learned = predictor.calibrate(calibration, tuning=tuning).state_.learned
     steps = np.arange(1, 6) / 6
-    values = atypicality.measure(Observed(tuning))
+    values = atypicality.measure(tuning)
     np.testing.assert_array_equal(learned.partition.cuts[1][0], np.quantile(values, steps))
     assert learned.partition.n_cells == 36
 
@@ -452,7 +451,7 @@ def test_bad_input_to_atypicality_is_named(training, make_outputs):
     with pytest.raises(InputError, match="dimension 2, but Atypicality was fitted on 3"):
         fitted.measure(observed(np.zeros((4, 2))))
     with pytest.raises(InputError, match="Atypicality needs features; pass features="):
-        fitted.measure(Observed(make_outputs(features=None)))
+        fitted.measure(make_outputs(features=None))
     with pytest.raises(InputError, match="atypicality must be a fitted Atypicality; got str"):
         atypicality_groups("raw")
     with pytest.raises(InputError, match="groups must be a whole number of at least 1; got 0"):

@@ -45,7 +45,7 @@ NUMBERS = {
 # numbers that are only kept to say how a model was made.
 LEGITIMATE = {
     "none": {"n_features", "random_state"},
-    "huge": {"random_state", "lam", "k_reg", "components", "filter_neighbours", "probes", "scale",
+    "huge": {"random_state", "lam", "k_reg", "filter_neighbours", "scale",
              "temperature", "strength", "gain", "log_scale", "beyond"},
     "names": {"classes"},
     "other word": {"candidates", "groups"},

@@ -18,7 +18,6 @@ from trustsets import (
     StandardConformal,
     Trust,
 )
-from trustsets.statistics import Observed
 
 pytestmark = pytest.mark.statistical
 
@@ -120,8 +119,8 @@ def test_coverage_given_confidence_and_trust_improves_on_standard():
     calibration, _ = simulate(6000, rng)
     test, true = simulate(40_000, rng)
     trust = DistanceToMiddle()
-    cells = Bins(counts=(5, 5), spacing=("quantile", "quantile")).fit(Observed(test, trust))
-    cell = cells.cells(Observed(test, trust))
+    cells = Bins(counts=(5, 5), spacing=("quantile", "quantile")).fit(test.with_trust(trust))
+    cell = cells.cells(test.with_trust(trust))
 
     def cell_gap(method):
         sets = method.calibrate(calibration).predict_set(test, alpha=0.1)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from trustsets import ConditionalConformal, Confidence, ModelOutputs, Polynomial, Softmax
-from trustsets.statistics import Observed
 
 pytestmark = pytest.mark.statistical
 
@@ -86,8 +85,8 @@ def truncated_gap(predictor, test, true):
     """Coverage of {y : s'(x, y) <= S*(x)} less what it should be, for each sample."""
     state = predictor.state_
     learned, scoring = state.learned, state.scoring(predictor.score)
-    found = predictor._sized_thresholds(learned, Observed(test), 0.1, SIZE, scoring).found
-    phi = learned.basis.design(Observed(test))
+    found = predictor._sized_thresholds(learned, test, 0.1, SIZE, scoring).found
+    phi = learned.basis.design(test)
     alphas = learned.ranks.problem((learned.phi, learned.scores), phi, 0.1, SIZE).alphas
     scores = Softmax().matrix(test)
     beyond = learned.ranks.beyond + 1e-5 * scores / (1.0 + scores)

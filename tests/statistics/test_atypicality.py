@@ -5,7 +5,6 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from trustsets import Atypicality, ModelOutputs
-from trustsets.statistics import Observed
 
 
 def training(seed=0, n=300, d=4):
@@ -17,7 +16,7 @@ def training(seed=0, n=300, d=4):
 
 def measured(statistic, features):
     outputs = ModelOutputs(logits=np.zeros((len(features), 2)), features=features)
-    return statistic.measure(Observed(outputs))
+    return statistic.measure(outputs)
 
 
 def test_it_is_the_negative_log_density_of_the_likeliest_class():

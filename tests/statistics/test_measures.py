@@ -13,7 +13,7 @@ from trustsets import (
     StorageError,
     Trust,
 )
-from trustsets.statistics import FittedStatistic, Observed
+from trustsets.statistics import FittedStatistic
 
 
 class PlantedTrust:
@@ -51,23 +51,23 @@ PLAIN = [Confidence(), Entropy(), Margin(), ClassFrequency(counts=COUNTS)]
 def test_a_statistic_is_its_definition(statistic, make_outputs):
     outputs = make_outputs(60)
     expected = [by_definition(statistic.name, row, COUNTS) for row in outputs.logits]
-    np.testing.assert_allclose(statistic.measure(Observed(outputs)), expected, rtol=1e-12)
+    np.testing.assert_allclose(statistic.measure(outputs), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("statistic", PLAIN, ids=lambda statistic: statistic.name)
 def test_a_sample_has_the_same_number_in_any_batch(statistic, make_outputs):
     outputs = make_outputs(50)
-    whole = statistic.measure(Observed(outputs))
+    whole = statistic.measure(outputs)
     order = np.random.default_rng(0).permutation(50)
-    np.testing.assert_array_equal(statistic.measure(Observed(outputs.take(order))), whole[order])
-    alone = [statistic.measure(Observed(outputs.take([i])))[0] for i in range(50)]
+    np.testing.assert_array_equal(statistic.measure(outputs.take(order)), whole[order])
+    alone = [statistic.measure(outputs.take([i]))[0] for i in range(50)]
     np.testing.assert_array_equal(alone, whole)
 
 
 def test_entropy_and_margin_at_their_ends():
-    sure = Observed(ModelOutputs(probabilities=[[1.0, 0.0, 0.0]]))
-    even = Observed(ModelOutputs(probabilities=[[0.25, 0.25, 0.25, 0.25]]))
-    only = Observed(ModelOutputs(probabilities=[[1.0]]))
+    sure = ModelOutputs(probabilities=[[1.0, 0.0, 0.0]])
+    even = ModelOutputs(probabilities=[[0.25, 0.25, 0.25, 0.25]])
+    only = ModelOutputs(probabilities=[[1.0]])
     assert (Entropy().measure(sure)[0], Margin().measure(sure)[0]) == (0.0, 1.0)
     assert Entropy().measure(even)[0] == pytest.approx(np.log(4.0))
     assert Margin().measure(even)[0] == 0.0
@@ -76,7 +76,7 @@ def test_entropy_and_margin_at_their_ends():
 
 def test_trust_is_asked_for_once(make_outputs):
     planted, outputs = PlantedTrust(), make_outputs(20)
-    observed = Observed(outputs, planted)
+    observed = outputs.with_trust(planted)
     for _ in range(3):
         np.testing.assert_array_equal(Trust().measure(observed), outputs.features[:, 0] ** 2)
     assert planted.calls == 1
@@ -87,24 +87,24 @@ def test_ranks_are_mid_ranks_among_the_samples_of_the_fit():
     fitted_on = ModelOutputs(logits=np.zeros((5, 2)), features=np.sqrt([[1], [2], [2], [3], [9]]))
     asked = ModelOutputs(logits=np.zeros((5, 2)), features=np.sqrt([[0], [2], [2.5], [9], [10]]))
     trust = PlantedTrust()
-    fitted = Trust(transform="rank").fit(Observed(fitted_on, trust))
+    fitted = Trust(transform="rank").fit(fitted_on.with_trust(trust))
     # Values are rounded squares of roots: compare through the same computation.
     below = [0, 1, 3, 4, 5]
     equal = [0, 2, 0, 1, 0]
-    found = fitted.values(Observed(asked, trust))
+    found = fitted.values(asked.with_trust(trust))
     np.testing.assert_allclose(found, (np.array(below) + 0.5 * np.array(equal)) / 5)
 
 
 def test_a_rank_survives_any_increasing_change(make_outputs):
     outputs = make_outputs(80)
     plain = Trust(transform="rank")
-    observed = Observed(outputs, PlantedTrust())
+    observed = outputs.with_trust(PlantedTrust())
 
     class Stretched(PlantedTrust):
         def score(self, features, predicted):
             return np.exp(3.0 * super().score(features, predicted))
 
-    other = Observed(outputs, Stretched())
+    other = outputs.with_trust(Stretched())
     np.testing.assert_array_equal(
         plain.fit(observed).values(observed), plain.fit(other).values(other)
     )
@@ -113,15 +113,13 @@ def test_a_rank_survives_any_increasing_change(make_outputs):
 @pytest.mark.parametrize(("transform", "learns"), [("raw", False), ("log", False), ("rank", True)])
 def test_only_ranks_depend_on_the_samples_of_the_fit(transform, learns, make_outputs):
     statistic = Confidence(transform=transform)
-    asked = Observed(make_outputs(30, seed=5))
-    one, other = (
-        statistic.fit(Observed(make_outputs(100, seed=seed))).values(asked) for seed in (1, 2)
-    )
+    asked = make_outputs(30, seed=5)
+    one, other = (statistic.fit(make_outputs(100, seed=seed)).values(asked) for seed in (1, 2))
     assert statistic.learns == learns == (not np.array_equal(one, other))
 
 
 def test_the_logarithm_of_zero_is_finite():
-    observed = Observed(ModelOutputs(logits=[[0.0, 0.0]], features=[[0.0]]), PlantedTrust())
+    observed = ModelOutputs(logits=[[0.0, 0.0]], features=[[0.0]]).with_trust(PlantedTrust())
     assert np.isfinite(Trust(transform="log").fit(observed).values(observed)).all()
 
 
@@ -129,8 +127,8 @@ def test_the_logarithm_of_zero_is_finite():
     ("make", "message"),
     [
         (lambda seen: Confidence(transform="square"), "transform must be"),
-        (lambda seen: Trust().measure(Observed(seen)), "pass trust="),
-        (lambda seen: ClassFrequency(counts=(1, 2)).measure(Observed(seen)), "5 classes; got 2"),
+        (lambda seen: Trust().measure(seen), "pass trust="),
+        (lambda seen: ClassFrequency(counts=(1, 2)).measure(seen), "5 classes; got 2"),
     ],
 )
 def test_bad_input_is_named(make, message, make_outputs):
@@ -140,7 +138,7 @@ def test_bad_input_is_named(make, message, make_outputs):
 
 def test_trust_without_features_is_named(make_outputs):
     with pytest.raises(InputError, match="features="):
-        Trust().measure(Observed(make_outputs(5, features=None), PlantedTrust()))
+        Trust().measure(make_outputs(5, features=None).with_trust(PlantedTrust()))
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ __all__ = [
     "check_open",
     "check_probabilities",
     "check_rows",
+    "check_trust",
     "encode_labels",
 ]
 
@@ -91,6 +92,17 @@ def check_features(value: Any, n: int) -> Array:
             f"features must have one row per sample; got {array.shape[0]} rows for {n} samples."
         )
     return array
+
+
+def check_trust(value: Any, n: int) -> NDArray[np.float64]:
+    """One number per sample, which may be infinite but not missing."""
+    trust = to_numpy(value, "trust")
+    if trust.shape != (n,) or trust.dtype.kind not in "fiu" or np.isnan(trust).any():
+        raise InputError(
+            f"trust must be an array of shape ({n},) without NaN; got shape {trust.shape} and type "
+            f"{trust.dtype}. A fitted TrustScore goes to the predictor."
+        )
+    return read_only(trust.astype(np.float64))
 
 
 def check_classes(value: Any, labels: Array | None, n_classes: int) -> Array:

@@ -13,7 +13,7 @@ from trustsets.basis import PrincipalComponents
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.sets import PredictionSets
-from trustsets.statistics import Confidence, Entropy, Margin, Observed, Statistic, SupportsTrust
+from trustsets.statistics import Confidence, Entropy, Margin, Statistic, SupportsTrust
 from trustsets.statistics import Trust as TrustStatistic
 
 __all__ = ["Audited", "Covariate", "covariates", "names_of", "restrict"]
@@ -48,8 +48,8 @@ class Audited:
         Miscoverage that was asked for.
     sizes : int array of shape (n,), or None
         Sizes of the sets, where sets were given.
-    outputs, observed
-        The samples, and the same with their trust score.
+    outputs : ModelOutputs
+        The samples.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Audited:
         trust: SupportsTrust | Floats | None,
         alpha: float | None,
     ) -> None:
-        self.outputs, self.observed = outputs, Observed(outputs, trust)
+        self.outputs = outputs.with_trust(trust)
         self.sizes: NDArray[np.int64] | None = None
         if isinstance(sets, PredictionSets):
             self.covered, self.alpha = _covered_by(sets, outputs, alpha)
@@ -152,9 +152,7 @@ def _lacking(case: Audited, kind: str) -> str:
     if kind == "components" and outputs.features is None:
         return features
     if kind == "trust":
-        if not case.observed.has_trust:
-            return "a trust score; pass trust="
-        return features if case.observed.trust_score and outputs.features is None else ""
+        return "" if outputs.trust is not None else "trust; pass trust= to ModelOutputs"
     needs = {
         "sizes": (case.sizes, "PredictionSets"),
         "groups": (outputs.groups or None, "group columns; pass groups= to ModelOutputs"),
@@ -167,7 +165,7 @@ def _lacking(case: Audited, kind: str) -> str:
 def _statistic(
     case: Audited, kind: str, learn: Codes, count: int, *, statistic: Statistic
 ) -> list[Covariate]:
-    return [Covariate(kind, kind, statistic.measure(case.observed))]
+    return [Covariate(kind, kind, statistic.measure(case.outputs))]
 
 
 def _sizes(case: Audited, kind: str, learn: Codes, count: int) -> list[Covariate]:
@@ -197,8 +195,8 @@ def _components(case: Audited, kind: str, learn: Codes, count: int) -> list[Cova
     count = min(count, *known.shape)
     if count < 1 or (known == known[0]).all():
         return []
-    basis = PrincipalComponents(count).fit(Observed(case.outputs.take(learn)))
-    places = basis.design(case.observed)[:, 1:]
+    basis = PrincipalComponents(count).fit(case.outputs.take(learn))
+    places = basis.design(case.outputs)[:, 1:]
     spread = np.abs(places[learn]).max(axis=0)
     return [
         Covariate(f"principal component {number + 1}", kind, places[:, number])

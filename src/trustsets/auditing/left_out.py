@@ -16,7 +16,7 @@ from trustsets.metrics import Evaluation, FrequencyBins, evaluate
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor
 from trustsets.sets import PredictionSets
-from trustsets.statistics import Observed, SupportsTrust
+from trustsets.statistics import SupportsTrust
 
 __all__ = ["LeftOut", "audit", "leave_out"]
 
@@ -30,26 +30,25 @@ class LeftOut:
     ----------
     predictor : Predictor
         Calibrated on all of them.
-    samples : Observed
+    samples : ModelOutputs
         The samples whose scores were kept; tuning samples are not among them.
     sets : PredictionSets
         Their leave-one-out sets at one alpha.
     """
 
     predictor: Predictor
-    samples: Observed
+    samples: ModelOutputs
     sets: PredictionSets
 
     @property
     def outputs(self) -> ModelOutputs:
         """Outputs of the samples."""
-        return self.samples.outputs
+        return self.samples
 
     @property
     def trust(self) -> Floats | None:
         """Trust of each sample, shape (n,), if it is known or can be computed."""
-        lacks_features = self.samples.trust_score is not None and self.outputs.features is None
-        return self.samples.trust if self.samples.has_trust and not lacks_features else None
+        return self.samples.trust
 
     def evaluate(self, risk: ExcessRisk | None = None, **measured: Any) -> Evaluation:
         """Every metric of the sets; `measured` are options of `trustsets.evaluate`."""
@@ -184,7 +183,7 @@ def _was_calibrated_on(predictor: Predictor, calibration: ModelOutputs) -> bool:
     """Whether the predictor keeps these very samples; they may be divided for tuning."""
     if predictor._task is None:
         return False
-    kept, state = predictor._task.calibration.outputs, predictor.state_
+    kept, state = predictor._task.calibration, predictor.state_
     if kept is calibration:
         return True
     if state.n + state.n_tuning != len(calibration):

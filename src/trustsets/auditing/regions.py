@@ -305,7 +305,7 @@ class _Trial:
         n, all_hits = self.tested.size, int(case.covered[self.tested].sum())
         n_searched, searched_hits = self.counts(case, self.searched)
         missed = np.flatnonzero(self.members & ~case.covered)
-        surest = np.argsort(-case.observed.confidence[missed], kind="stable")[:_EXAMPLES]
+        surest = np.argsort(-case.outputs.confidence[missed], kind="stable")[:_EXAMPLES]
         return Region(
             conditions=self.rule,
             share=float(self.members.mean()),

@@ -17,7 +17,8 @@ from trustsets.basis.base import Basis
 from trustsets.basis.functions import Polynomial
 from trustsets.basis.partitions import Groups
 from trustsets.engine import fit_quantiles
-from trustsets.statistics import Confidence, Observed, Statistic, Trust
+from trustsets.outputs import ModelOutputs
+from trustsets.statistics import Confidence, Statistic, Trust
 
 __all__ = ["BasisChoice", "choose_basis"]
 
@@ -105,12 +106,12 @@ class BasisChoice:
         return f"basis='auto' took {what}{groups}: {why}.{bounded}"
 
 
-def choose_basis(tuning: Observed, scores: Floats) -> BasisChoice:
+def choose_basis(tuning: ModelOutputs, scores: Floats) -> BasisChoice:
     """Compare function classes by cross-validation within the tuning samples.
 
     Parameters
     ----------
-    tuning : Observed
+    tuning : ModelOutputs
         m tuning samples; Trust takes part if there is a trust score and features.
     scores : array of shape (m,)
         Scores of their true labels.
@@ -119,19 +120,19 @@ def choose_basis(tuning: Observed, scores: Floats) -> BasisChoice:
     names = tuple(_name(basis) for basis in bases)
     losses = _held_out_losses(bases, tuning, scores)
     chosen, means, errors = _best(losses)
-    columns = tuple(name for name in tuning.outputs.groups if _is_grouping(tuning, name))
+    columns = tuple(name for name in tuning.groups if _is_grouping(tuning, name))
     basis: Basis = bases[chosen]
     if columns:
         basis = basis + Groups(*columns, penalty=GROUP_PENALTY)
     return BasisChoice(basis, names, means, errors, chosen, columns)
 
 
-def _candidates(tuning: Observed) -> list[Polynomial]:
+def _candidates(tuning: ModelOutputs) -> list[Polynomial]:
     """Polynomials that the tuning samples can tell apart; constants if there are very few."""
     of: tuple[Statistic, ...] = (Confidence(transform="rank"),)
-    if tuning.has_trust:
+    if tuning.trust is not None:
         of = (*of, Trust(transform="rank"))
-    room = len(tuning.outputs) // SAMPLES_PER_COLUMN
+    room = len(tuning) // SAMPLES_PER_COLUMN
     fitting = [
         Polynomial(degree, of, penalty)
         for degree, penalty in CANDIDATES
@@ -140,11 +141,11 @@ def _candidates(tuning: Observed) -> list[Polynomial]:
     return fitting or [Polynomial(0, of)]
 
 
-def _held_out_losses(bases: list[Polynomial], tuning: Observed, scores: Floats) -> Floats:
+def _held_out_losses(bases: list[Polynomial], tuning: ModelOutputs, scores: Floats) -> Floats:
     """Pinball loss of each tuning sample (rows) under fits without its fold (columns)."""
     if len(bases) == 1:
         return np.zeros((scores.size, 1))
-    draws = row_uniforms(0, Stream.BASIS_FOLDS, tuning.outputs.rows)
+    draws = row_uniforms(0, Stream.BASIS_FOLDS, tuning.rows)
     used = np.argsort(draws, kind="stable")[:MOST_SAMPLES]
     scores, fold = scores[used], np.arange(used.size) % FOLDS
     losses = np.empty((scores.size, len(bases)))
@@ -174,9 +175,9 @@ def _best(losses: Floats) -> tuple[int, Floats, Floats]:
     return chosen, means, errors
 
 
-def _is_grouping(tuning: Observed, name: str) -> bool:
-    values = np.unique(tuning.outputs.groups[name].astype(str))
-    return values.size > 1 and len(tuning.outputs) >= FEWEST_PER_GROUP * values.size
+def _is_grouping(tuning: ModelOutputs, name: str) -> bool:
+    values = np.unique(tuning.groups[name].astype(str))
+    return values.size > 1 and len(tuning) >= FEWEST_PER_GROUP * values.size
 
 
 def _name(basis: Polynomial) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from trustsets._common.arrays import Codes, Floats
 from trustsets._common.storage import require, storable
 from trustsets.errors import InputError
-from trustsets.statistics import Observed
+from trustsets.outputs import ModelOutputs
 
 __all__ = [
     "Basis",
@@ -30,7 +30,7 @@ class FittedBasis(ABC):
     """The basis functions phi, with everything they learned."""
 
     @abstractmethod
-    def design(self, observed: Observed) -> Floats:
+    def design(self, outputs: ModelOutputs) -> Floats:
         """Return phi of each sample, shape (n, p)."""
 
     @property
@@ -53,9 +53,9 @@ class FittedBasis(ABC):
         """Whether phi(x, y) is a function of x plus a function of y."""
         return True
 
-    def design_for(self, observed: Observed, codes: Codes) -> Floats:
+    def design_for(self, outputs: ModelOutputs, codes: Codes) -> Floats:
         """Return phi of each sample with a candidate label, given by its code; shape (n, p)."""
-        return self.design(observed)
+        return self.design(outputs)
 
     def class_cells(self, n_classes: int) -> Codes:
         """Cell of each class, shape (K,): for classes of one cell phi is the same function."""
@@ -75,7 +75,7 @@ class FittedBasis(ABC):
         """Whether `design` could have returned `phi`, for the check of a loaded model."""
         return self.width is None or phi.shape[1] == self.width
 
-    def penalty_rows(self, observed: Observed | None) -> Floats:
+    def penalty_rows(self, outputs: ModelOutputs | None) -> Floats:
         """Return rows w of shape (q, p); a fit adds the penalty ``sum_j |w_j' beta|`` to its loss.
 
         Most function classes have none. Coverage weighted by a function ``phi' gamma`` can
@@ -83,25 +83,25 @@ class FittedBasis(ABC):
         number of calibration samples. No samples are needed where `width` is known.
         """
         width = self.width
-        if width is None and observed is not None:
-            width = int(self.design(observed).shape[1])
+        if width is None and outputs is not None:
+            width = int(self.design(outputs).shape[1])
         return np.zeros((0, width or 0))
 
-    def bounding_rows(self, observed: Observed | None) -> Floats:
+    def bounding_rows(self, outputs: ModelOutputs | None) -> Floats:
         """Return penalty rows that only the fits which bound the thresholds use.
 
         Where there are any, `ConditionalConformal` makes two more fits with these rows among
         the penalties: one at alpha, whose thresholds are lower bounds, and one at alpha / 4
         with twice the penalty, whose thresholds are upper bounds.
         """
-        return self.penalty_rows(observed)[:0]
+        return self.penalty_rows(outputs)[:0]
 
 
 class FittedPartition(FittedBasis):
     """Basis functions that also put every sample into at most one of finitely many cells."""
 
     @abstractmethod
-    def cells(self, observed: Observed) -> Codes:
+    def cells(self, outputs: ModelOutputs) -> Codes:
         """Cell of each sample, shape (n,); -1 for a sample in no cell."""
 
     @property
@@ -119,10 +119,10 @@ class Basis(ABC):
         """Whether the span depends on the data it is fitted on."""
 
     @abstractmethod
-    def fit(self, observed: Observed) -> FittedBasis:
+    def fit(self, outputs: ModelOutputs) -> FittedBasis:
         """Learn from samples; labels are not used."""
 
-    def fit_parts(self, calibration: Observed, tuning: Observed) -> FittedBasis:
+    def fit_parts(self, calibration: ModelOutputs, tuning: ModelOutputs) -> FittedBasis:
         """Fit what learns on tuning samples, and the rest on calibration samples.
 
         A part that does not learn only takes names from the data, such as those of groups.
@@ -151,7 +151,7 @@ class Partition(Basis):
     """A function class of indicators of cells."""
 
     @abstractmethod
-    def fit(self, observed: Observed) -> FittedPartition:
+    def fit(self, outputs: ModelOutputs) -> FittedPartition:
         """Learn the cells from samples; labels are not used."""
 
 
@@ -183,11 +183,11 @@ class Sum(Basis):
             and all(p.could_become(f) for p, f in zip(self.parts, fitted.parts, strict=True))
         )
 
-    def fit(self, observed: Observed) -> "FittedSum":
+    def fit(self, outputs: ModelOutputs) -> "FittedSum":
         """Fit every part."""
-        return FittedSum(tuple(part.fit(observed) for part in self.parts))
+        return FittedSum(tuple(part.fit(outputs) for part in self.parts))
 
-    def fit_parts(self, calibration: Observed, tuning: Observed) -> "FittedSum":
+    def fit_parts(self, calibration: ModelOutputs, tuning: ModelOutputs) -> "FittedSum":
         """Fit each part on the samples that it should see."""
         return FittedSum(tuple(part.fit_parts(calibration, tuning) for part in self.parts))
 
@@ -241,25 +241,25 @@ class FittedSum(FittedBasis):
         """Whether every part is."""
         return all(part.is_additive for part in self.parts)
 
-    def design(self, observed: Observed) -> Floats:
+    def design(self, outputs: ModelOutputs) -> Floats:
         """Return the columns of all parts."""
-        return np.hstack([part.design(observed) for part in self.parts])
+        return np.hstack([part.design(outputs) for part in self.parts])
 
-    def design_for(self, observed: Observed, codes: Codes) -> Floats:
+    def design_for(self, outputs: ModelOutputs, codes: Codes) -> Floats:
         """Return the columns of all parts at the given labels."""
-        return np.hstack([part.design_for(observed, codes) for part in self.parts])
+        return np.hstack([part.design_for(outputs, codes) for part in self.parts])
 
     def class_cells(self, n_classes: int) -> Codes:
         """Classes share a cell where they do in every part."""
         return joint_cells([part.class_cells(n_classes) for part in self.parts])
 
-    def penalty_rows(self, observed: Observed | None) -> Floats:
+    def penalty_rows(self, outputs: ModelOutputs | None) -> Floats:
         """Return the rows of all parts, each in the columns of its part."""
-        return _block_diagonal([part.penalty_rows(observed) for part in self.parts])
+        return _block_diagonal([part.penalty_rows(outputs) for part in self.parts])
 
-    def bounding_rows(self, observed: Observed | None) -> Floats:
+    def bounding_rows(self, outputs: ModelOutputs | None) -> Floats:
         """Return the rows of all parts, each in the columns of its part."""
-        return _block_diagonal([part.bounding_rows(observed) for part in self.parts])
+        return _block_diagonal([part.bounding_rows(outputs) for part in self.parts])
 
     @property
     def description(self) -> str:

@@ -19,7 +19,7 @@ from trustsets._common.validation import check_not_negative
 from trustsets.basis.base import Basis, FittedBasis
 from trustsets.errors import InputError, StorageError
 from trustsets.outputs import ModelOutputs
-from trustsets.statistics import Confidence, FittedStatistic, Observed, Statistic, Trust
+from trustsets.statistics import Confidence, FittedStatistic, Statistic, Trust
 
 __all__ = ["Custom", "Intercept", "Polynomial", "PrincipalComponents"]
 
@@ -35,8 +35,8 @@ class Intercept(Basis, FittedBasis):
 
     Examples
     --------
-    >>> observed = Observed(ModelOutputs(logits=[[0.0, 1.0], [1.0, 0.0]]))
-    >>> Intercept().fit(observed).design(observed)
+    >>> outputs = ModelOutputs(logits=[[0.0, 1.0], [1.0, 0.0]])
+    >>> Intercept().fit(outputs).design(outputs)
     array([[1.],
            [1.]])
     """
@@ -49,7 +49,7 @@ class Intercept(Basis, FittedBasis):
         """Whether it is itself."""
         return isinstance(fitted, Intercept)
 
-    def fit(self, observed: Observed) -> "Intercept":
+    def fit(self, outputs: ModelOutputs) -> "Intercept":
         """Return itself."""
         return self
 
@@ -57,9 +57,9 @@ class Intercept(Basis, FittedBasis):
         """Whether these are ones."""
         return phi.shape[1] == 1 and bool((phi == 1.0).all())
 
-    def design(self, observed: Observed) -> Floats:
+    def design(self, outputs: ModelOutputs) -> Floats:
         """Return a column of ones."""
-        return np.ones((len(observed.outputs), 1))
+        return np.ones((len(outputs), 1))
 
 
 @final
@@ -89,8 +89,8 @@ class Polynomial(Basis):
     Examples
     --------
     >>> rng = np.random.default_rng(0)
-    >>> observed = Observed(ModelOutputs(logits=rng.normal(size=(10, 3))))
-    >>> Polynomial(degree=4, of=(Confidence(),)).fit(observed).design(observed).shape
+    >>> outputs = (ModelOutputs(logits=rng.normal(size=(10, 3))))
+    >>> Polynomial(degree=4, of=(Confidence(),)).fit(outputs).design(outputs).shape
     (10, 5)
     """
 
@@ -118,10 +118,10 @@ class Polynomial(Basis):
             and [item.statistic for item in fitted.of] == list(self.of)
         )
 
-    def fit(self, observed: Observed) -> "FittedPolynomial":
+    def fit(self, outputs: ModelOutputs) -> "FittedPolynomial":
         """Fit the transforms, and find the range of each statistic."""
-        fitted = tuple(item.fit(observed) for item in self.of)
-        values = [item.values(observed) for item in fitted]
+        fitted = tuple(item.fit(outputs) for item in self.of)
+        values = [item.values(outputs) for item in fitted]
         low = np.array([each.min() for each in values])
         high = np.array([each.max() for each in values])
         high = np.where(high > low, high, low + 1.0)
@@ -167,10 +167,10 @@ class FittedPolynomial(FittedBasis):
         values = [phi[:, degrees.index(tuple(unit))] for unit in units]
         return np.allclose(self._columns(values), phi)
 
-    def design(self, observed: Observed) -> Floats:
+    def design(self, outputs: ModelOutputs) -> Floats:
         """Return one column for each combination of degrees."""
         return self._columns(
-            [self._scaled(item.values(observed), place) for place, item in enumerate(self.of)]
+            [self._scaled(item.values(outputs), place) for place, item in enumerate(self.of)]
         )
 
     def _columns(self, scaled: Sequence[Floats]) -> Floats:
@@ -182,7 +182,7 @@ class FittedPolynomial(FittedBasis):
             columns *= table[:, own]
         return np.ascontiguousarray(columns)
 
-    def penalty_rows(self, observed: Observed | None) -> Floats:
+    def penalty_rows(self, outputs: ModelOutputs | None) -> Floats:
         """Return one row for each coefficient of total degree 2 or more."""
         total = np.array([sum(degrees) for degrees in self._degrees()])
         rows = self.penalty * np.eye(total.size)
@@ -213,7 +213,7 @@ class PrincipalComponents(Basis):
     --------
     >>> rng = np.random.default_rng(0)
     >>> outputs = ModelOutputs(logits=rng.normal(size=(9, 2)), features=rng.normal(size=(9, 4)))
-    >>> PrincipalComponents(3).fit(Observed(outputs)).design(Observed(outputs)).shape
+    >>> PrincipalComponents(3).fit(outputs).design(outputs).shape
     (9, 4)
     """
 
@@ -229,11 +229,11 @@ class PrincipalComponents(Basis):
         """Whether there are as many directions."""
         return isinstance(fitted, FittedComponents) and len(fitted.directions) == self.n_components
 
-    def fit(self, observed: Observed) -> "FittedComponents":
+    def fit(self, outputs: ModelOutputs) -> "FittedComponents":
         """Find the directions of largest variance."""
         from sklearn.decomposition import PCA
 
-        features = _features(observed)
+        features = _features(outputs)
         if self.n_components > min(features.shape):
             raise InputError(
                 f"n_components={self.n_components} exceeds what {features.shape[0]} samples of "
@@ -269,9 +269,9 @@ class FittedComponents(FittedBasis):
         """Whether a constant and so many components are there."""
         return phi.shape[1] == self.width and bool((phi[:, 0] == 1.0).all())
 
-    def design(self, observed: Observed) -> Floats:
+    def design(self, outputs: ModelOutputs) -> Floats:
         """Return a column of ones and the components."""
-        features = _features(observed)
+        features = _features(outputs)
         if features.shape[1] != self.mean.size:
             raise InputError(
                 f"features have dimension {features.shape[1]}, but {self.mean.size} when fitted."
@@ -292,10 +292,10 @@ class FittedComponents(FittedBasis):
         return f"linear function of the first {len(self.directions)} principal components"
 
 
-def _features(observed: Observed) -> NDArray[Any]:
-    if observed.outputs.features is None:
+def _features(outputs: ModelOutputs) -> NDArray[Any]:
+    if outputs.features is None:
         raise InputError("PrincipalComponents needs features; pass features= to ModelOutputs.")
-    return observed.outputs.features
+    return outputs.features
 
 
 @final
@@ -317,12 +317,12 @@ class Custom(Basis, FittedBasis):
     Examples
     --------
     >>> own = Custom(lambda outputs: outputs.confidence[:, None]) + Intercept()
-    >>> observed = Observed(ModelOutputs(probabilities=[[0.75, 0.25]], labels=[1]))
-    >>> own.fit(observed).design(observed)
+    >>> outputs = ModelOutputs(probabilities=[[0.75, 0.25]], labels=[1])
+    >>> own.fit(outputs).design(outputs)
     array([[0.75, 1.  ]])
     >>> def of_top(outputs, codes):
     ...     return (codes == outputs.predicted_codes)[:, None]
-    >>> Custom(of_top, of_label=True).design(observed)
+    >>> Custom(of_top, of_label=True).design(outputs)
     array([[0.]])
     """
 
@@ -375,22 +375,21 @@ class Custom(Basis, FittedBasis):
         """Whether it is itself."""
         return fitted == self
 
-    def fit(self, observed: Observed) -> "Custom":
+    def fit(self, outputs: ModelOutputs) -> "Custom":
         """Return itself."""
         return self
 
-    def design(self, observed: Observed) -> Floats:
+    def design(self, outputs: ModelOutputs) -> Floats:
         """Call the function, with the samples' own labels where it is given some."""
-        outputs = observed.outputs
         if self.of_label:
-            return self.design_for(observed, outputs.require_labels("a basis of the label"))
+            return self.design_for(outputs, outputs.require_labels("a basis of the label"))
         return self._checked(outputs, self.function(outputs))
 
-    def design_for(self, observed: Observed, codes: Codes) -> Floats:
+    def design_for(self, outputs: ModelOutputs, codes: Codes) -> Floats:
         """Call the function with these labels."""
         if not self.of_label:
-            return self.design(observed)
-        return self._checked(observed.outputs, self.function(observed.outputs, codes))
+            return self.design(outputs)
+        return self._checked(outputs, self.function(outputs, codes))
 
     def _checked(self, outputs: ModelOutputs, found: Any) -> Floats:
         columns = floating_matrix(found, "what function returns")

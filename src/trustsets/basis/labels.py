@@ -16,7 +16,7 @@ from trustsets._common.storage import require, require_numbers, storable
 from trustsets._common.validation import check_not_negative
 from trustsets.basis.base import Basis, FittedBasis, joint_cells
 from trustsets.errors import InputError
-from trustsets.statistics import Observed
+from trustsets.outputs import ModelOutputs
 
 __all__ = ["ClassClusters", "ClassFrequencies", "Classes", "FittedClassFunctions", "Product"]
 
@@ -50,7 +50,7 @@ class Classes(Basis):
     Polynomial(degree=3, ...) + Classes(penalty=10.0)
     >>> from trustsets.outputs import ModelOutputs
     >>> outputs = ModelOutputs(logits=[[1.0, 0.0, 0.0]], labels=[2])
-    >>> Classes().fit(Observed(outputs)).design(Observed(outputs))
+    >>> Classes().fit(outputs).design(outputs)
     array([[0., 0., 1.]])
     """
 
@@ -67,9 +67,9 @@ class Classes(Basis):
             return False
         return np.array_equal(fitted.table, np.eye(len(fitted.table)))
 
-    def fit(self, observed: Observed) -> "FittedClassFunctions":
+    def fit(self, outputs: ModelOutputs) -> "FittedClassFunctions":
         """Take the classes of the outputs."""
-        table = np.eye(observed.outputs.n_classes)
+        table = np.eye(outputs.n_classes)
         return FittedClassFunctions(read_only(table), self.penalty, "function of the label")
 
 
@@ -95,7 +95,7 @@ class ClassClusters(Basis):
     --------
     >>> from trustsets.outputs import ModelOutputs
     >>> logits = [[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [2.0, 0.0, 0.0]] * 20
-    >>> tuning = Observed(ModelOutputs(logits=logits, labels=[0, 1, 2] * 20))
+    >>> tuning = ModelOutputs(logits=logits, labels=[0, 1, 2] * 20)
     >>> ClassClusters(2).fit(tuning).class_cells(3)
     array([1, 1, 0])
     """
@@ -118,10 +118,10 @@ class ClassClusters(Basis):
         one_hot = np.isin(fitted.table, (0.0, 1.0)).all() and (fitted.table.sum(axis=1) == 1.0)
         return width == min(self.n_clusters, n_classes) and bool(np.all(one_hot))
 
-    def fit(self, observed: Observed) -> "FittedClassFunctions":
+    def fit(self, outputs: ModelOutputs) -> "FittedClassFunctions":
         """Order classes by hardness, and cut the order into clusters."""
-        n_classes = observed.outputs.n_classes
-        hardness = _class_hardness(observed)
+        n_classes = outputs.n_classes
+        hardness = _class_hardness(outputs)
         n_clusters = min(self.n_clusters, n_classes)
         cluster = np.empty(n_classes, np.int64)
         order = np.argsort(hardness, kind="stable")
@@ -154,7 +154,7 @@ class ClassFrequencies(Basis):
     --------
     >>> from trustsets.outputs import ModelOutputs
     >>> outputs = ModelOutputs(logits=[[1.0, 0.0], [0.0, 1.0]], labels=[0, 1])
-    >>> ClassFrequencies(counts=(9, 99), degree=1).fit(Observed(outputs)).design(Observed(outputs))
+    >>> ClassFrequencies(counts=(9, 99), degree=1).fit(outputs).design(outputs)
     array([[-1.],
            [ 1.]])
     """
@@ -181,11 +181,11 @@ class ClassFrequencies(Basis):
             return False
         return np.array_equal(fitted.table, self._table())
 
-    def fit(self, observed: Observed) -> "FittedClassFunctions":
+    def fit(self, outputs: ModelOutputs) -> "FittedClassFunctions":
         """Take the counts."""
-        if len(self.counts) != observed.outputs.n_classes:
+        if len(self.counts) != outputs.n_classes:
             raise InputError(
-                f"ClassFrequencies needs counts for each of the {observed.outputs.n_classes} "
+                f"ClassFrequencies needs counts for each of the {outputs.n_classes} "
                 f"classes; got {len(self.counts)}."
             )
         words = f"polynomial of degree {self.degree} in the log frequency of the label"
@@ -236,11 +236,11 @@ class FittedClassFunctions(FittedBasis):
         known = {row.tobytes() for row in self.table}
         return phi.shape[1] == self.width and {row.tobytes() for row in phi} <= known
 
-    def design(self, observed: Observed) -> Floats:
+    def design(self, outputs: ModelOutputs) -> Floats:
         """Return the functions at the samples' own labels."""
-        return self.design_for(observed, observed.outputs.require_labels("a basis of the label"))
+        return self.design_for(outputs, outputs.require_labels("a basis of the label"))
 
-    def design_for(self, observed: Observed, codes: Codes) -> Floats:
+    def design_for(self, outputs: ModelOutputs, codes: Codes) -> Floats:
         """Return the functions at the given labels."""
         return np.asarray(self.table[codes])
 
@@ -249,7 +249,7 @@ class FittedClassFunctions(FittedBasis):
         _, cells = np.unique(self.table, axis=0, return_inverse=True)
         return np.asarray(cells.reshape(-1), np.int64)
 
-    def penalty_rows(self, observed: Observed | None) -> Floats:
+    def penalty_rows(self, outputs: ModelOutputs | None) -> Floats:
         """Return the penalty of each coefficient."""
         rows = self.penalty * np.eye(self.width)
         return rows if self.penalty > 0.0 else rows[:0]
@@ -294,11 +294,11 @@ class Product(Basis):
             return False
         return self.left.could_become(fitted.left) and self.right.could_become(fitted.right)
 
-    def fit(self, observed: Observed) -> "FittedProduct":
+    def fit(self, outputs: ModelOutputs) -> "FittedProduct":
         """Fit both factors."""
-        return FittedProduct(self.left.fit(observed), self.right.fit(observed))
+        return FittedProduct(self.left.fit(outputs), self.right.fit(outputs))
 
-    def fit_parts(self, calibration: Observed, tuning: Observed) -> "FittedProduct":
+    def fit_parts(self, calibration: ModelOutputs, tuning: ModelOutputs) -> "FittedProduct":
         """Fit each factor on the samples that it should see."""
         parts = (part.fit_parts(calibration, tuning) for part in (self.left, self.right))
         return FittedProduct(*parts)
@@ -339,29 +339,27 @@ class FittedProduct(FittedBasis):
         """Whether either factor does."""
         return self.left.uses_features or self.right.uses_features
 
-    def design(self, observed: Observed) -> Floats:
+    def design(self, outputs: ModelOutputs) -> Floats:
         """Return all products at the samples' own labels."""
-        return _products(self.left.design(observed), self.right.design(observed))
+        return _products(self.left.design(outputs), self.right.design(outputs))
 
-    def design_for(self, observed: Observed, codes: Codes) -> Floats:
+    def design_for(self, outputs: ModelOutputs, codes: Codes) -> Floats:
         """Return all products at the given labels."""
-        left = self.left.design_for(observed, codes)
-        return _products(left, self.right.design_for(observed, codes))
+        left = self.left.design_for(outputs, codes)
+        return _products(left, self.right.design_for(outputs, codes))
 
     def class_cells(self, n_classes: int) -> Codes:
         """Classes share a cell where they do in both factors."""
         cells = [self.left.class_cells(n_classes), self.right.class_cells(n_classes)]
         return joint_cells(cells)
 
-    def penalty_rows(self, observed: Observed | None) -> Floats:
+    def penalty_rows(self, outputs: ModelOutputs | None) -> Floats:
         """Return the rows of each factor, once for each function of the other."""
-        return _rows_of_products(
-            self.left.penalty_rows(observed), self.right.penalty_rows(observed)
-        )
+        return _rows_of_products(self.left.penalty_rows(outputs), self.right.penalty_rows(outputs))
 
-    def bounding_rows(self, observed: Observed | None) -> Floats:
+    def bounding_rows(self, outputs: ModelOutputs | None) -> Floats:
         """Return the rows of each factor, once for each function of the other."""
-        left, right = self.left.bounding_rows(observed), self.right.bounding_rows(observed)
+        left, right = self.left.bounding_rows(outputs), self.right.bounding_rows(outputs)
         return _rows_of_products(left, right)
 
     @property
@@ -380,9 +378,8 @@ def _rows_of_products(left: Floats, right: Floats) -> Floats:
     return np.vstack([np.kron(left, np.eye(right.shape[1])), np.kron(np.eye(left.shape[1]), right)])
 
 
-def _class_hardness(observed: Observed) -> Floats:
+def _class_hardness(outputs: ModelOutputs) -> Floats:
     """Mean probability that the samples of each class give to other classes."""
-    outputs = observed.outputs
     codes = outputs.require_labels("ClassClusters")
     own = np.empty(len(outputs))
 

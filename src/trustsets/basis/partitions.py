@@ -9,7 +9,8 @@ from trustsets._common.arrays import Codes, Floats, texts_of
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
 from trustsets.basis.base import FittedBasis, FittedPartition, Partition, is_one_hot
 from trustsets.errors import InputError
-from trustsets.statistics import Confidence, FittedStatistic, Observed, Statistic, Trust
+from trustsets.outputs import ModelOutputs
+from trustsets.statistics import Confidence, FittedStatistic, Statistic, Trust
 
 __all__ = ["Bins", "FittedBins", "FittedGroups", "Groups"]
 
@@ -45,7 +46,7 @@ class Groups(Partition):
     --------
     >>> from trustsets.outputs import ModelOutputs
     >>> outputs = ModelOutputs(logits=[[1.0, 0.0]] * 3, groups={"sex": ["f", "m", "f"]})
-    >>> Groups("sex").fit(Observed(outputs)).cells(Observed(outputs))
+    >>> Groups("sex").fit(outputs).cells(outputs)
     array([0, 1, 0])
     """
 
@@ -84,12 +85,12 @@ class Groups(Partition):
             and tuple(self.columns) in ((), tuple(fitted.columns))
         )
 
-    def fit(self, observed: Observed) -> "FittedGroups":
+    def fit(self, outputs: ModelOutputs) -> "FittedGroups":
         """Note which combinations of values occur."""
-        columns = self.columns or tuple(observed.outputs.groups)
+        columns = self.columns or tuple(outputs.groups)
         if not columns:
             raise InputError("Groups needs group columns; pass groups= to ModelOutputs.")
-        table = _group_table(observed, columns)
+        table = _group_table(outputs, columns)
         values = tuple(tuple(sorted(set(own))) for own in zip(*table, strict=True))
         return FittedGroups(columns, values, tuple(sorted(set(table))), self.penalty)
 
@@ -146,10 +147,10 @@ class FittedGroups(FittedPartition):
         parts = np.split(phi, ends, axis=1)
         return all(is_one_hot(part[:, :-1]) and not part[:, -1].any() for part in parts)
 
-    def cells(self, observed: Observed) -> Codes:
+    def cells(self, outputs: ModelOutputs) -> Codes:
         """Cell of each sample; -1 for a combination that was not seen."""
         place = {combination: code for code, combination in enumerate(self.combinations)}
-        table = _group_table(observed, self.columns)
+        table = _group_table(outputs, self.columns)
         return np.array([place.get(row, -1) for row in table], dtype=np.int64)
 
     @property
@@ -157,20 +158,20 @@ class FittedGroups(FittedPartition):
         """Number of combinations seen."""
         return len(self.combinations)
 
-    def design(self, observed: Observed) -> Floats:
+    def design(self, outputs: ModelOutputs) -> Floats:
         """Return an indicator of each value of each column, and of values never seen.
 
         The last is zero on all samples of the fit: a sample of an unknown group has a basis
         function that no calibration sample has, and the fit reports it as such.
         """
-        columns = list(zip(*_group_table(observed, self.columns), strict=True))
+        columns = list(zip(*_group_table(outputs, self.columns), strict=True))
         parts = []
         for texts, own in zip(columns, self.values, strict=True):
             place = {value: code for code, value in enumerate(own)}
             parts.append(_one_hot([place.get(text, len(own)) for text in texts], len(own) + 1))
         return np.hstack(parts)
 
-    def bounding_rows(self, observed: Observed | None) -> Floats:
+    def bounding_rows(self, outputs: ModelOutputs | None) -> Floats:
         """Return one row for each coefficient, those of values never seen included."""
         return self.penalty * np.eye(self.width)[: self.width if self.penalty else 0]
 
@@ -184,9 +185,9 @@ def _one_hot(codes: Any, width: int) -> Floats:
     return np.asarray(np.eye(width)[np.asarray(codes)])
 
 
-def _group_table(observed: Observed, columns: tuple[str, ...]) -> list[tuple[str, ...]]:
+def _group_table(outputs: ModelOutputs, columns: tuple[str, ...]) -> list[tuple[str, ...]]:
     """One tuple of texts per sample."""
-    groups = observed.outputs.groups
+    groups = outputs.groups
     for column in columns:
         if column not in groups:
             raise InputError(
@@ -239,7 +240,7 @@ class Bins(Partition):
     Examples
     --------
     >>> from trustsets.outputs import ModelOutputs
-    >>> seen = Observed(ModelOutputs(probabilities=[[0.6, 0.4], [0.9, 0.1], [1.0, 0.0]]))
+    >>> seen = ModelOutputs(probabilities=[[0.6, 0.4], [0.9, 0.1], [1.0, 0.0]])
     >>> Bins(of=(Confidence(),), counts=(2,), spacing=("uniform",)).fit(seen).cells(seen)
     array([0, 1, 1])
     """
@@ -283,16 +284,16 @@ class Bins(Partition):
             and (self.nested or all(len(own) == 1 for own in fitted.cuts))
         )
 
-    def fit(self, observed: Observed) -> "FittedBins":
+    def fit(self, outputs: ModelOutputs) -> "FittedBins":
         """Place the edges."""
-        of = tuple(item.fit(observed) for item in self.of)
+        of = tuple(item.fit(outputs) for item in self.of)
         if self.edges is not None:
             by_hand = tuple(np.array([cuts]) for cuts in self.edges)
             return FittedBins(of, by_hand, by_hand, self.product)
-        cells = np.zeros(len(observed.outputs), dtype=np.int64)
+        cells = np.zeros(len(outputs), dtype=np.int64)
         n_cells, edges, cuts = 1, [], []
         for item, count, spacing in zip(of, self.counts, self.spacing, strict=True):
-            values = item.values(observed)
+            values = item.values(outputs)
             edges.append(_edges(values, count, spacing)[None, :])
             if self.nested and spacing == "quantile":
                 cuts.append(_nested_edges(values, cells, n_cells, count))
@@ -345,11 +346,11 @@ class FittedBins(FittedPartition):
         counts = [self.n_cells] if self.product else [1 + each.shape[1] for each in self.edges]
         return all(map(is_one_hot, np.split(phi, np.cumsum(counts)[:-1], axis=1)))
 
-    def cells(self, observed: Observed) -> Codes:
+    def cells(self, outputs: ModelOutputs) -> Codes:
         """Cell of the grid that each sample is in."""
-        cells = np.zeros(len(observed.outputs), dtype=np.int64)
+        cells = np.zeros(len(outputs), dtype=np.int64)
         for item, cuts in zip(self.of, self.cuts, strict=True):
-            cells = _descend(cells, item.values(observed), cuts)
+            cells = _descend(cells, item.values(outputs), cuts)
         return cells
 
     @property
@@ -357,14 +358,14 @@ class FittedBins(FittedPartition):
         """Number of grid cells."""
         return int(np.prod([cuts.shape[1] + 1 for cuts in self.cuts]))
 
-    def design(self, observed: Observed) -> Floats:
+    def design(self, outputs: ModelOutputs) -> Floats:
         """Return the indicators of all bins, or of all cells."""
         if self.product:
-            return _one_hot(self.cells(observed), self.n_cells)
-        start = np.zeros(len(observed.outputs), dtype=np.int64)
+            return _one_hot(self.cells(outputs), self.n_cells)
+        start = np.zeros(len(outputs), dtype=np.int64)
         return np.hstack(
             [
-                _one_hot(_descend(start, item.values(observed), edges), edges.shape[1] + 1)
+                _one_hot(_descend(start, item.values(outputs), edges), edges.shape[1] + 1)
                 for item, edges in zip(self.of, self.edges, strict=True)
             ]
         )

@@ -128,8 +128,8 @@ def saved_report(session: Session, state: State, names: dict[str, str], check: C
     if all(own.used.max_size is None for own in state.settings):
         rows = np.arange(len(split.places))
         made = {name: session.sets(state, place, rows) for place, name in enumerate(state.names)}
-        given = {"outputs": split.test.outputs, "sets": made}
-        given |= {"trust": split.test.trust} if split.test.has_trust else {}
+        given = {"outputs": split.test, "sets": made}
+        given |= {"trust": split.test.trust} if split.test.trust is not None else {}
     check()
     details = {"Data": names.get("outputs", ""), "Split seed": state.seed}
     details |= {name: _one_line(own) for name, own in zip(state.names, state.settings, strict=True)}

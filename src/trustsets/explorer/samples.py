@@ -41,7 +41,7 @@ def list_cell(
             raise InputError("table and bin must name a bin of the page.")
         assert own.cells is not None  # made by `tabulate` just now
         members, title = own.cells == number, own.labels[number]
-    test = split.test.outputs
+    test = split.test
     codes = test.require_labels("the list of samples")
     likely = test.probabilities[np.arange(len(test)), codes]
     order = worst_first(evaluation, likely)
@@ -57,7 +57,7 @@ def list_cell(
 
 def _row(session: Session, state: State, sets: PredictionSets, i: int, row: int) -> dict[str, Any]:
     split = session.split(state.seed)
-    test, names = split.test.outputs, texts_of(split.test.outputs.classes)
+    test, names = split.test, texts_of(split.test.classes)
     code = int(test.require_labels("the list of samples")[row])
     probabilities = test.block_probabilities(slice(row, row + 1))[0]
     order = np.argsort(-np.where(sets.mask[i], probabilities, -1.0), kind="stable")
@@ -70,7 +70,7 @@ def _row(session: Session, state: State, sets: PredictionSets, i: int, row: int)
         "size": size,
         "set": [names[k] for k in order[: min(size, MOST_CLASSES)].tolist()],
         "confidence": float(test.confidence[row]),
-        "trust": float(split.test.trust[row]) if split.test.has_trust else None,
+        "trust": float(split.test.trust[row]) if split.test.trust is not None else None,
     }
 
 
@@ -84,8 +84,8 @@ def p_values(
     split = session.split(state.seed)
     predictor = session.predictor(state.settings[place], state.seed)
     alphas = sorted({*_P_ALPHAS, state.alpha})
-    part = split.test.outputs.take(rows)
-    trust = split.test.trust[rows] if split.test.has_trust else None
+    part = split.test.take(rows)
+    trust = split.test.trust[rows] if split.test.trust is not None else None
     for alpha in alphas:
         check()
         predictor.prepare(alpha)
@@ -111,7 +111,7 @@ def describe(
 ) -> dict[str, Any]:
     """One test sample: image or text, set, threshold, reasons, nearest training samples."""
     split = session.split(state.seed)
-    sample, at = split.test.outputs.take([row]), int(split.places[row])
+    sample, at = split.test.take([row]), int(split.places[row])
     sets = session.sets(state, place, np.array([row]))
     plain: dict[str, Any] = to_plain(
         _row(session, state, sets, 0, row)
@@ -144,8 +144,8 @@ def _why(session: Session, state: State, place: int, row: int) -> str:
     if setting.max_size is not None:
         return "Sets of limited size have no explanation; leave the size limit out for one."
     predictor = session.predictor(setting, state.seed)
-    sample = split.test.outputs.take([row])
-    trust = split.test.trust[[row]] if split.test.has_trust else None
+    sample = split.test.take([row])
+    trust = split.test.trust[[row]] if split.test.trust is not None else None
     try:
         label = sample.labels[0] if needs_label(predictor) and sample.labels is not None else None
         return predictor.explain(sample, state.alpha, label=label, trust=trust).summary
@@ -196,8 +196,8 @@ def regions(session: Session, state: State, place: int, check: Check) -> dict[st
     """Under-covered regions of a method, as the audit finds them."""
     outcome, split = session.outcome(state, place, check), session.split(state.seed)
     check()
-    trust = split.test.trust if split.test.has_trust else None
-    found = find_regions(outcome.covered, split.test.outputs, trust, alpha=state.alpha)
+    trust = split.test.trust if split.test.trust is not None else None
+    found = find_regions(outcome.covered, split.test, trust, alpha=state.alpha)
     return {
         "searched": ", ".join(found.columns),
         "found": [

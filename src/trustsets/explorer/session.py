@@ -30,7 +30,7 @@ from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor
 from trustsets.predictors.conditional_fit import ConditionalLearned
 from trustsets.sets import PredictionSets
-from trustsets.statistics import Observed, SupportsTrust
+from trustsets.statistics import SupportsTrust
 from trustsets.trust import TrustScore
 
 __all__ = ["SLIDER", "Outcome", "Session", "Split", "Superseded"]
@@ -79,14 +79,14 @@ class Split:
     """Calibration and test samples of one seed, with their trust, and the bins of the latter."""
 
     calibration: ModelOutputs
-    test: Observed
+    test: ModelOutputs
     calibration_trust: Floats | None
     places: NDArray[np.int64]
 
     @cached_property
     def binned(self) -> dict[str, Binned]:
         """Bins that do not depend on the sets."""
-        n = len(self.test.outputs)
+        n = len(self.test)
         blank = self.case(np.zeros(n, bool), np.zeros(n, np.int64), 0.5)
         chosen = (METRICS[name] for name in _TABLES if not METRICS[name].missing(blank))
         return {name: own for row in chosen for name, own in row.measure(blank).items()}
@@ -98,8 +98,7 @@ class Split:
         found = Case(
             covered=covered,
             sizes=sizes,
-            outputs=self.test.outputs,
-            observed=self.test,
+            outputs=self.test,
             alpha=alpha,
         )
         return replace(found, n_bootstrap=_ROUGH_BOOTSTRAP) if rough else found
@@ -147,7 +146,7 @@ class Session:
         self.outputs, self.share = outputs, share
         self.n_test = len(outputs.split_indices(share)[1])
         self.trust_score = trust if isinstance(trust, TrustScore) else None
-        self.trust = None if trust is None else Observed(outputs, trust).trust
+        self.trust = None if trust is None else outputs.with_trust(trust).trust
         groups = tuple(outputs.groups)
         self.knobs = Knobs.of(groups, outputs.n_classes, has_trust=trust is not None)
         self._splits, self._predictors = Kept(_MOST_SPLITS), Kept(_MOST_PREDICTORS)
@@ -169,7 +168,7 @@ class Session:
         first, rest = self.outputs.split_indices(self.share, seed)
         own = (None, None) if self.trust is None else (self.trust[first], self.trust[rest])
         calibration, test = (self.outputs.take(part) for part in (first, rest))
-        return Split(calibration, Observed(test, own[1]), own[0], rest)
+        return Split(calibration, test.with_trust(own[1]), own[0], rest)
 
     def predictor(self, setting: Setting, seed: int) -> Predictor:
         """The calibrated predictor of a setting."""
@@ -192,12 +191,12 @@ class Session:
     def sets(self, state: State, place: int, rows: Array) -> PredictionSets:
         """Sets of some of the test samples."""
         setting, split = state.settings[place].used, self.split(state.seed)
-        trust = split.test.trust[rows] if split.test.has_trust else None
+        trust = split.test.trust[rows] if split.test.trust is not None else None
         predictor = self.predictor(setting, state.seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TrustSetsWarning)
             return predictor.predict_set(
-                split.test.outputs.take(rows), state.alpha, max_size=setting.max_size, trust=trust
+                split.test.take(rows), state.alpha, max_size=setting.max_size, trust=trust
             )
 
     def outcome(self, state: State, place: int, check: Check = lambda: None) -> Outcome:
@@ -212,7 +211,7 @@ class Session:
         predictor, n = self.predictor(state.settings[place], state.seed), len(split.places)
         basis = predictor.state_.learned.conditions_on
         stage = _CANDIDATE_STAGE if basis is not None and basis.uses_label else _STAGE
-        codes = split.test.outputs.require_labels("the explorer")
+        codes = split.test.require_labels("the explorer")
         covered, sizes, promised = np.empty(n, bool), np.empty(n, np.int64), []
         for start in range(0, n, stage):
             check()
@@ -245,7 +244,7 @@ class Session:
         ranked = self._ranked.get_or_make(
             self._key(setting, state.seed),
             lambda: scoring.score.ranked(
-                scoring.corrected(split.test.outputs), temperature=scoring.temperature
+                scoring.corrected(split.test), temperature=scoring.temperature
             ),
         )
         sizes, covered = ranked.outcomes(fitted, smallest=0 if predictor.allow_empty else 1)

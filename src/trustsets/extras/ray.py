@@ -20,7 +20,6 @@ from trustsets._common.atomic import StrPath
 from trustsets._common.progress import Progress, no_progress
 from trustsets._common.quantiles import check_alphas
 from trustsets.errors import InputError, StorageError
-from trustsets.extras.ray_trust import ShardedTrustScore
 from trustsets.extras.ray_work import (
     Paths,
     Work,
@@ -41,7 +40,6 @@ from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor
 
 __all__ = [
-    "ShardedTrustScore",
     "connected",
     "predict_dataset",
     "predict_files",

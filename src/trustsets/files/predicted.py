@@ -11,7 +11,6 @@ from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor
 from trustsets.predictors.p_values import PointPredictions
 from trustsets.sets import PredictionSets
-from trustsets.statistics import Observed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,7 +108,7 @@ def _trust(predictor: Predictor, outputs: ModelOutputs) -> Array | None:
     """Trust of the samples, which both sets and p-values need."""
     if predictor.trust is None or not predictor.uses_features:
         return None
-    return Observed(outputs, predictor.trust).trust
+    return outputs.with_trust(predictor.trust).trust
 
 
 def added_columns(max_size: int | None, p_values: int | None) -> list[str]:

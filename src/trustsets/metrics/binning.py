@@ -15,7 +15,6 @@ from trustsets.errors import InputError
 from trustsets.metrics.inference import Ints
 from trustsets.metrics.label_bins import LabelStatistic
 from trustsets.outputs import ModelOutputs
-from trustsets.statistics import Observed
 
 __all__ = ["Binned", "bin_by_class", "bin_by_size", "bin_samples"]
 
@@ -55,14 +54,14 @@ class Binned:
     edges: Floats
 
 
-def bin_samples(partition: Partition, observed: Observed, name: str = "bins") -> Binned:
+def bin_samples(partition: Partition, outputs: ModelOutputs, name: str = "bins") -> Binned:
     """Fit a partition on samples and put them into its bins.
 
     Examples
     --------
     >>> from trustsets import Groups
     >>> outputs = ModelOutputs(logits=[[1.0, 0.0]] * 3, groups={"sex": ["f", "m", "f"]})
-    >>> bin_samples(Groups("sex"), Observed(outputs)).labels
+    >>> bin_samples(Groups("sex"), outputs).labels
     ('f', 'm')
     """
     if not isinstance(partition, Partition):
@@ -70,14 +69,14 @@ def bin_samples(partition: Partition, observed: Observed, name: str = "bins") ->
             f"{name} must be a Partition such as Bins(), RankBins() or Groups(...); "
             f"got {type(partition).__name__}."
         )
-    fitted = partition.fit(observed)
-    cells = fitted.cells(observed)
+    fitted = partition.fit(outputs)
+    cells = fitted.cells(outputs)
     codes = np.unique(cells[cells >= 0])
     if codes.size == 0:
         raise InputError(f"{name} leaves every bin empty: no sample fits any; widen the bins.")
     compact = np.where(cells >= 0, np.searchsorted(codes, cells), -1)
     if isinstance(fitted, FittedBins):
-        return _grid(fitted, observed, codes, compact)
+        return _grid(fitted, outputs, codes, compact)
     axis, labels = name, [f"{name} {code}" for code in codes.tolist()]
     if isinstance(fitted, FittedGroups):
         axis = " x ".join(fitted.columns)
@@ -115,14 +114,14 @@ def _flat(axis: str, n_cells: int, cells: Array, labels: Sequence[str], codes: I
     return Binned((axis,), (n_cells,), cells.astype(np.int64), tuple(labels), codes[:, None], edges)
 
 
-def _grid(fitted: FittedBins, observed: Observed, codes: Ints, cells: Ints) -> Binned:
+def _grid(fitted: FittedBins, outputs: ModelOutputs, codes: Ints, cells: Ints) -> Binned:
     """Bins with ends along the axes of a grid."""
     shape = tuple(cuts.shape[1] + 1 for cuts in fitted.cuts)
     index = np.stack(np.unravel_index(codes, shape), axis=1)
     edges = np.empty((codes.size, len(shape), 2))
     parents = np.zeros(codes.size, dtype=np.int64)
     for axis, (item, cuts) in enumerate(zip(fitted.of, fitted.cuts, strict=True)):
-        values = item.values(observed)
+        values = item.values(outputs)
         own = cuts[parents] if cuts.shape[0] > 1 else np.repeat(cuts, codes.size, axis=0)
         ends = np.pad(own, ((0, 0), (1, 1)), constant_values=((0, 0), (-np.inf, np.inf)))
         at = index[:, axis, None] + np.arange(2)

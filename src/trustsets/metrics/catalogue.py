@@ -19,7 +19,6 @@ from trustsets.metrics.label_bins import FrequencyBins, RankBins, label_ranks
 from trustsets.metrics.slab import Slab
 from trustsets.metrics.summaries import ConditionalSummary, correlate
 from trustsets.outputs import ModelOutputs
-from trustsets.statistics import Observed
 
 __all__ = [
     "METRICS",
@@ -44,9 +43,6 @@ class Case:
         Whether each set holds its label, and its size.
     outputs : ModelOutputs
         The samples, with labels.
-    observed : Observed
-        The same samples with the trust score in use; it computes each statistic once and
-        can be shared among methods.
     alpha : float
         Miscoverage that was asked for.
     true_coverage : array of shape (n,), optional
@@ -58,7 +54,6 @@ class Case:
     covered: NDArray[np.bool_]
     sizes: Ints
     outputs: ModelOutputs
-    observed: Observed
     alpha: float
     true_coverage: Floats | None = None
     bins: Mapping[str, Partition] | None = None
@@ -91,7 +86,7 @@ class Case:
     def bin_by(self, name: str, partition: Partition) -> Binned:
         """Bins of a partition, or of the one that the user gave under this name."""
         chosen = (self.bins or {}).get(name, partition)
-        return bin_samples(chosen, self.observed, f"bins[{name!r}]")
+        return bin_samples(chosen, self.outputs, f"bins[{name!r}]")
 
     @property
     def remedies(self) -> dict[str, str]:
@@ -103,10 +98,8 @@ class Case:
             "truth": (self.true_coverage, "label probabilities; pass label_probabilities="),
         }
         lacking = {name: remedy for name, (found, remedy) in known.items() if found is None}
-        if not self.observed.has_trust:
-            lacking["trust"] = "a trust score; pass trust="
-        elif self.observed.trust_score is not None and outputs.features is None:
-            lacking["trust"] = features
+        if outputs.trust is None:
+            lacking["trust"] = "trust; pass trust= to ModelOutputs"
         return lacking
 
     def neighbourhoods(self) -> Neighbourhoods:
@@ -187,8 +180,7 @@ METRICS = {
     "groups": Metric(
         "Groups",
         lambda case: {
-            f"group:{name}": bin_samples(Groups(name), case.observed)
-            for name in case.outputs.groups
+            f"group:{name}": bin_samples(Groups(name), case.outputs) for name in case.outputs.groups
         },
         needs=("groups",),
     ),
@@ -199,7 +191,7 @@ METRICS = {
     ),
     "trust_rank": Metric(
         "Trust and Rank",
-        lambda case: correlate(case.observed.trust, label_ranks(case.outputs)),
+        lambda case: correlate(case.outputs.require_trust("trust_rank"), label_ranks(case.outputs)),
         field="correlation",
         needs=("trust",),
         about="Correlation over the test samples. Negative values mean that samples with lower "

@@ -18,7 +18,7 @@ from trustsets.metrics.slab import Slab
 from trustsets.metrics.summaries import conditional_coverage, summarise_sizes
 from trustsets.outputs import ModelOutputs
 from trustsets.sets import PredictionSets
-from trustsets.statistics import Observed, SupportsTrust
+from trustsets.statistics import SupportsTrust
 
 __all__ = ["evaluate", "evaluate_case"]
 
@@ -107,8 +107,7 @@ def evaluate(
     case = Case(
         covered=sets.covers(outputs.labels),
         sizes=sets.sizes,
-        outputs=outputs,
-        observed=Observed(outputs, trust),
+        outputs=outputs.with_trust(trust),
         alpha=sets.alpha,
         true_coverage=truth,
         bins=bins,

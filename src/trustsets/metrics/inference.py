@@ -1,9 +1,14 @@
 """Coverage gaps, their intervals and noise floors, and tests of under-coverage.
 
-Everything here is exact (binomial) except the intervals of coverage gaps, which are a
-bootstrap, and of means over bins, which are normal. Given the bins, a method with coverage
-1 - alpha everywhere covers Binomial(n_b, 1 - alpha) of the n_b samples of bin b, independently
-over bins. Every noise floor is an expectation under this law.
+There are two questions about a coverage below 1 - alpha. *Does this predictor, with the
+thresholds it has, cover less than 1 - alpha?* Given the thresholds, the covered samples of a bin
+are binomial: intervals, noise floors and `under_coverage` follow from this law alone. *Is the
+guarantee violated?* A guarantee averages over calibration draws, and a valid predictor covers
+less than 1 - alpha after about half of them: `check_guarantee` takes the calibration draw and the
+test sample into account.
+
+Everything here is exact except the intervals of coverage gaps, which are a bootstrap, of means
+over bins, which are normal, and the law of coverage of predictors with several basis functions.
 """
 
 import math
@@ -16,11 +21,14 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from trustsets._common.arrays import Floats
+from trustsets._common.quantiles import conformal_rank
 
 __all__ = [
     "Estimate",
+    "GuaranteeCheck",
     "binomial_interval",
     "bootstrap_gaps",
+    "check_guarantee",
     "expected_gap",
     "expected_worst",
     "gap_halves",
@@ -28,6 +36,7 @@ __all__ = [
     "macro_coverage",
     "mean_absolute_deviation",
     "mean_estimate",
+    "samples_needed",
     "share_below",
     "share_estimate",
     "under_coverage",
@@ -38,6 +47,8 @@ Ints = NDArray[np.int64]
 PERCENT = 100.0
 # Rounding in a share times a count.
 _ROUNDING = 1e-9
+# Fewest samples that `samples_needed` asks for, and the most (a tiny alpha needs more of them).
+_FEWEST_NEEDED, _MOST_NEEDED, _MOST_TIMES_ALPHA = 20, 1e6, 100.0
 
 
 @dataclass(frozen=True)
@@ -197,12 +208,12 @@ def expected_worst(count: Ints, alpha: float) -> float:
     fractions = [np.arange(size + 1) / size for size in sizes.tolist()]
     steps = np.unique(np.concatenate(fractions))
     log_survival = np.zeros(steps.size - 1)
-    for size, own, times in zip(sizes.tolist(), fractions, repeats.tolist(), strict=True):
+    for size, shares, times in zip(sizes.tolist(), fractions, repeats.tolist(), strict=True):
         # P(X > k) for k = -1..size; a fraction k/n is the same float for equal rationals.
         tail = np.append(1.0, stats.binom.sf(np.arange(size + 1), size, 1.0 - alpha))
         with np.errstate(divide="ignore"):
-            place = np.searchsorted(own, steps[:-1], side="right")
-            log_survival += times * np.log(tail[place])
+            step = np.searchsorted(shares, steps[:-1], side="right")
+            log_survival += times * np.log(tail[step])
     return float(np.exp(log_survival) @ np.diff(steps))
 
 
@@ -257,8 +268,8 @@ def share_below(count: Ints, covered: Ints, least: float, alpha: float, level: f
 
     Examples
     --------
-    >>> found = share_below(np.array([100, 2]), np.array([90, 0]), 0.5, alpha=0.1, level=0.95)
-    >>> found.value, round(found.floor, 3)
+    >>> share = share_below(np.array([100, 2]), np.array([90, 0]), 0.5, alpha=0.1, level=0.95)
+    >>> share.value, round(share.floor, 3)
     (0.5, 0.005)
     """
     needed = np.ceil(least * count - _ROUNDING)
@@ -267,10 +278,10 @@ def share_below(count: Ints, covered: Ints, least: float, alpha: float, level: f
     spread = np.sqrt(2.0 * count * p * (1.0 - p))
     chance = special.ndtr((needed - 0.5 - count * p) / spread)
     floor = float(np.mean(under_coverage(needed - 1, count, alpha)))
-    found = _mean_over_bins(below, chance * (1.0 - chance), level, floor)
+    normal = _mean_over_bins(below, chance * (1.0 - chance), level, floor)
     exact = share_estimate(int(below.sum()), below.size, level)
-    ends = max(found.lower, exact.lower), min(found.upper, exact.upper)
-    return Estimate(found.value, *ends, floor)
+    ends = max(normal.lower, exact.lower), min(normal.upper, exact.upper)
+    return Estimate(normal.value, *ends, floor)
 
 
 def _smoothed(count: Ints, covered: Ints) -> Floats:
@@ -296,7 +307,7 @@ def under_coverage(covered: Any, count: Any, alpha: float) -> Floats:
 def holm(p_values: Floats) -> Floats:
     """Holm's adjusted p-values: the j-th smallest of B times B - j + 1, made non-decreasing.
 
-    Calling every bin with an adjusted p-value up to q under-covered makes any false alarm with
+    Calling every bin with an adjusted p-value up to q under-covered makes any false positive with
     probability q at most.
 
     Examples
@@ -310,6 +321,157 @@ def holm(p_values: Floats) -> Floats:
     adjusted = np.empty_like(p_values)
     adjusted[order] = rising
     return adjusted
+
+
+@dataclass(frozen=True, eq=False)
+class GuaranteeCheck:
+    """Whether coverage is as low as a valid guarantee hardly ever gives, for each of B parts.
+
+    Attributes
+    ----------
+    p_value, adjusted : arrays of shape (B,)
+        Probability that so few or fewer test samples are covered although the guarantee holds,
+        over calibration draws and test samples; and the same with Holm's correction.
+    coverage, lower, upper : arrays of shape (B,)
+        What *this* predictor covers, with the exact interval over test samples alone.
+    significance : float
+        Largest probability of calling any valid guarantee violated.
+    """
+
+    p_value: Floats
+    adjusted: Floats
+    coverage: Floats
+    lower: Floats
+    upper: Floats
+    significance: float
+
+    @property
+    def violated(self) -> NDArray[np.bool_]:
+        """Parts whose guarantee is implausible, shape (B,)."""
+        return self.adjusted <= self.significance
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether the data agree with the guarantee of every part."""
+        return not self.violated.any()
+
+
+def check_guarantee(
+    covered: Any,
+    count: Any,
+    n_calibration: Any,
+    alpha: float,
+    *,
+    n_functions: int | None = None,
+    significance: float = 0.05,
+) -> GuaranteeCheck:
+    """Test whether a guarantee of coverage 1 - alpha agrees with the test samples.
+
+    Parameters
+    ----------
+    covered, count : int, or int arrays of shape (B,)
+        Covered test samples, and test samples: all of them for marginal coverage, or those of
+        each group or class that has a guarantee of its own.
+    n_calibration : int, or int array of shape (B,)
+        Calibration samples behind each guarantee: all of them, or those of the group or class.
+    alpha : float
+        Miscoverage that was asked for.
+    n_functions : int, optional
+        Basis functions of a `ConditionalConformal`; None for split conformal thresholds
+        (`StandardConformal`, the cells and classes of `MondrianConformal`).
+    significance : float
+        Largest probability of finding any violation where all guarantees hold.
+
+    Notes
+    -----
+    *Split conformal thresholds.* With continuous scores and exchangeable samples, the coverage
+    given n calibration samples has the law Beta(n + 1 - l, l), ``l = floor((n + 1) alpha)``,
+    and the number of covered ones among m test samples is beta-binomial; with ties it is
+    stochastically larger. The p-value is the lower tail of this law, so it is valid for every n
+    and m. Cells of a partition have independent laws given their sizes.
+
+    *Several basis functions.* Coverage given the calibration varies about a mean of 1 - alpha or
+    more with the variance of a share of n samples, up to terms of order p / n for p functions. The
+    law is Beta with mean 1 - alpha and n - p effective samples, an approximation on the cautious
+    side.
+
+    Leave-one-out coverage of calibration samples is fixed by construction and says nothing here.
+
+    Examples
+    --------
+    >>> check = check_guarantee(875, 1000, n_calibration=500, alpha=0.1)
+    >>> check.is_plausible, bool(check.upper[0] < 0.9), check.p_value.round(3)
+    (True, True, array([0.072]))
+    >>> check_guarantee([900, 400], [1000, 500], [500, 300], alpha=0.1).violated
+    array([False,  True])
+    """
+    k, m, n = np.broadcast_arrays(*map(np.atleast_1d, (covered, count, n_calibration)))
+    laws = [_coverage_law(int(size), alpha, n_functions) for size in n]
+    p_value = np.array(
+        [_beta_binomial_cdf(int(x), int(y), *law) for x, y, law in zip(k, m, laws, strict=True)]
+    )
+    lower, upper = binomial_interval(k, m, 1.0 - significance)
+    share = np.where(m > 0, k / np.maximum(m, 1), math.nan)
+    return GuaranteeCheck(p_value, holm(p_value), share, lower, upper, significance)
+
+
+def _coverage_law(n: int, alpha: float, n_functions: int | None) -> tuple[float, float]:
+    """Parameters of the Beta law of coverage over calibration draws; (1, 0) where it is 1."""
+    if n_functions is not None:
+        effective = max(n - n_functions, 1)
+        return (1.0 - alpha) * effective, alpha * effective
+    rank = conformal_rank(n, alpha)
+    return float(rank), float(n + 1 - rank)
+
+
+def _beta_binomial_cdf(covered: int, count: int, a: float, b: float) -> float:
+    """P(X <= covered) where X ~ Binomial(count, C) and C ~ Beta(a, b); b = 0 means C = 1."""
+    if covered >= count:
+        return 1.0
+    if b == 0.0:
+        return 0.0
+    # The sum has at most `count` terms; differences of large logarithms lose eight digits at most.
+    x = np.arange(covered + 1, dtype=np.float64)
+    log_choose = -np.log(count + 1.0) - special.betaln(x + 1.0, count - x + 1.0)
+    log_mass = log_choose + special.betaln(x + a, count - x + b) - special.betaln(a, b)
+    return float(min(np.exp(log_mass).sum(), 1.0))
+
+
+def samples_needed(coverage: float, n: int, alpha: float, least: float, level: float) -> int:
+    """About how many samples tell whether coverage reaches 1 - alpha, more than the n there are.
+
+    So many samples make the exact interval of a coverage of 1 - alpha, and of the one that was
+    measured, lie above `least` or below 1 - alpha.
+
+    Parameters
+    ----------
+    coverage : float
+        The coverage that was measured.
+    n : int
+        Samples that it was measured on, which were too few.
+    alpha : float
+        Miscoverage that was asked for.
+    least : float
+        A coverage below 1 - alpha that would still do.
+    level : float
+        Confidence level of the interval.
+
+    Examples
+    --------
+    >>> samples_needed(0.9, 50, alpha=0.1, least=0.85, level=0.95)
+    230
+    """
+    most = max(_MOST_NEEDED, _MOST_TIMES_ALPHA / alpha)
+    sizes = np.unique(np.geomspace(_FEWEST_NEEDED, most, 400).astype(np.int64))
+    needed = n + 1
+    for share in (1.0 - alpha, coverage):
+        lower, _ = binomial_interval(np.floor(share * sizes), sizes, level)
+        _, upper = binomial_interval(np.ceil(share * sizes), sizes, level)
+        unclear = np.flatnonzero((lower < least) & (upper >= 1.0 - alpha))
+        needed = max(needed, int(sizes[min(unclear.max(initial=-1) + 1, sizes.size - 1)]))
+    # Two digits, rounded up.
+    unit = max(int(10.0 ** (len(str(needed)) - 2)), 1)
+    return -(-needed // unit) * unit
 
 
 def bootstrap_gaps(

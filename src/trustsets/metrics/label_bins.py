@@ -18,7 +18,7 @@ from trustsets.basis import Bins, FittedBins, Partition
 from trustsets.errors import InputError
 from trustsets.metrics.inference import PERCENT, Ints
 from trustsets.outputs import ModelOutputs
-from trustsets.statistics import Confidence, Observed, Statistic
+from trustsets.statistics import Confidence, Statistic
 
 __all__ = ["FrequencyBins", "LabelStatistic", "RankBins", "label_ranks", "rank_edges_apart"]
 
@@ -60,9 +60,9 @@ class LabelStatistic(Statistic):
     title: str = field(kw_only=True)
     known: Floats = field(kw_only=True, repr=False)
 
-    def measure(self, observed: Observed) -> Floats:
+    def measure(self, outputs: ModelOutputs) -> Floats:
         """Return the values, for the samples they belong to."""
-        if len(observed.outputs) != self.known.size:
+        if len(outputs) != self.known.size:
             raise InputError(
                 f"{self.name} needs the true labels, so its bins hold only for the samples they "
                 "were fitted on; use Trust to bin new samples."
@@ -103,7 +103,7 @@ class RankBins(Partition):
     --------
     >>> probabilities = np.tile([0.5, 0.3, 0.15, 0.05], (8, 1))
     >>> labels = [0, 0, 0, 0, 1, 1, 2, 3]
-    >>> seen = Observed(ModelOutputs(probabilities=probabilities, labels=labels))
+    >>> seen = ModelOutputs(probabilities=probabilities, labels=labels)
     >>> np.bincount(RankBins(counts=(1, 4)).fit(seen).cells(seen)).tolist()
     [2, 2, 2, 2]
     >>> RankBins(counts=(1, 4), ties="quantiles").fit(seen).cells(seen).tolist()  # 1, 1.5, 2.25
@@ -130,37 +130,39 @@ class RankBins(Partition):
         """Edges of Conf always come from the samples."""
         return True
 
-    def fit(self, observed: Observed) -> FittedBins:
+    def fit(self, outputs: ModelOutputs) -> FittedBins:
         """Place the edges on labelled samples."""
-        ranks = label_ranks(observed.outputs)
+        ranks = label_ranks(outputs)
         if self.edges is None and self.ties == "split":
-            return self._split(ranks, observed)
-        outer = Bins((Confidence(),), self.counts[:1], ("uniform",)).fit(observed)
+            return self._split(ranks, outputs)
+        outer = Bins((Confidence(),), self.counts[:1], ("uniform",)).fit(outputs)
         if self.edges is not None:
             cuts = _manual_cuts(self.edges, ranks)[None]
         elif self.nested:
-            cells = outer.cells(observed)
+            cells = outer.cells(outputs)
             parts = [ranks[cells == cell] for cell in range(outer.n_cells)]
             cuts = np.stack([quantile_cuts(part, self.counts[1]) for part in parts])
         else:
             cuts = quantile_cuts(ranks, self.counts[1])[None]
-        return _divided(outer, _ranked(ranks), cuts, observed)
+        return _divided(outer, _ranked(ranks), cuts, outputs)
 
-    def _split(self, ranks: Ints, observed: Observed) -> FittedBins:
+    def _split(self, ranks: Ints, outputs: ModelOutputs) -> FittedBins:
         """Quantile bins of ranks that are spread over [rank, rank + 1), which breaks all ties."""
-        spread = ranks + row_uniforms(0, Stream.RANK_TIES, observed.outputs.rows)
+        spread = ranks + row_uniforms(0, Stream.RANK_TIES, outputs.rows)
         of = (Confidence(), _ranked(spread))
         bins = Bins(of, self.counts, ("uniform", "quantile"), product=True, nested=self.nested)
-        return bins.fit(observed)
+        return bins.fit(outputs)
 
 
 def _ranked(ranks: Ints | Floats) -> LabelStatistic:
     return LabelStatistic(title="Rank", known=ranks.astype(np.float64))
 
 
-def _divided(outer: FittedBins, by: LabelStatistic, cuts: Floats, observed: Observed) -> FittedBins:
+def _divided(
+    outer: FittedBins, by: LabelStatistic, cuts: Floats, outputs: ModelOutputs
+) -> FittedBins:
     """Bins of Conf, each divided by a row of cuts of its own, or all by the only row."""
-    of = (*outer.of, by.fit(observed))
+    of = (*outer.of, by.fit(outputs))
     return FittedBins(of, (*outer.edges, cuts[:1]), (*outer.cuts, cuts), product=True)
 
 
@@ -258,7 +260,7 @@ class FrequencyBins(Partition):
     --------
     >>> outputs = ModelOutputs(logits=np.eye(3)[[0, 0, 0, 1, 2]], labels=[0, 0, 0, 1, 2])
     >>> bins = FrequencyBins(class_counts=(80, 15, 5), counts=(1, 3))
-    >>> bins.fit(Observed(outputs)).cells(Observed(outputs)).tolist()
+    >>> bins.fit(outputs).cells(outputs).tolist()
     [2, 2, 2, 1, 0]
     """
 
@@ -284,9 +286,8 @@ class FrequencyBins(Partition):
         """Edges always come from the samples."""
         return True
 
-    def fit(self, observed: Observed) -> FittedBins:
+    def fit(self, outputs: ModelOutputs) -> FittedBins:
         """Place the edges on labelled samples."""
-        outputs = observed.outputs
         codes = outputs.require_labels("class frequency")
         own = self.class_counts
         found = np.bincount(codes, minlength=outputs.n_classes) if own is None else np.array(own)
@@ -299,8 +300,8 @@ class FrequencyBins(Partition):
         source = "test" if own is None else self.source
         by = LabelStatistic(title=f"Class frequency in {source} (%)", known=frequency)
         cuts = _growing_cuts(frequency, self.counts[1])[None]
-        outer = Bins((Confidence(),), self.counts[:1], ("uniform",)).fit(observed)
-        return _divided(outer, by, cuts, observed)
+        outer = Bins((Confidence(),), self.counts[:1], ("uniform",)).fit(outputs)
+        return _divided(outer, by, cuts, outputs)
 
 
 def _growing_cuts(values: Floats, most: int) -> Floats:

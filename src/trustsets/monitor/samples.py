@@ -15,7 +15,7 @@ from trustsets.basis import Bins, FittedBins
 from trustsets.errors import InputError, TrustSetsError
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor
-from trustsets.statistics import Confidence, Observed, Trust
+from trustsets.statistics import Confidence, Trust
 
 __all__ = [
     "Directions",
@@ -160,7 +160,7 @@ def measure(
     sets = predictor.predict_set(outputs, alpha=alpha, trust=trust)
     scores = class_scores(predictor, ranking, outputs, alpha, trust)
     groups = {name: np.array(texts_of(own)) for name, own in outputs.groups.items()}
-    cells = regions.cells(Observed(outputs, trust))
+    cells = regions.cells(outputs.with_trust(trust))
     return Samples(ids, scores, np.array(sets.mask), cells, groups)
 
 
@@ -168,7 +168,7 @@ def known_trust(predictor: Predictor, outputs: ModelOutputs, trust: Any) -> Floa
     """Trust of each sample: as given, or by the trust score of the predictor; None without."""
     if trust is None and (predictor.trust is None or outputs.features is None):
         return None
-    found = Observed(outputs, predictor.trust if trust is None else trust).trust
+    found = outputs.with_trust(predictor.trust if trust is None else trust).require_trust("Monitor")
     # Trust may be infinite; edges of regions between infinite values could not be stored.
     return np.minimum(found, _LARGEST_TRUST)
 
@@ -189,13 +189,13 @@ def calibration_part(predictor: Predictor, reference: ModelOutputs) -> Codes:
     return reference.split_indices(state.n_tuning / len(reference), seed=state.seed)[1]
 
 
-def fit_regions(observed: Observed) -> FittedBins:
+def fit_regions(outputs: ModelOutputs) -> FittedBins:
     """Equal shares of Conf, and of Trust within each; of Conf alone where Trust is unknown."""
-    if observed.has_trust:
+    if outputs.trust is not None:
         bins = Bins((Confidence(), Trust()), _REGIONS, ("quantile", "quantile"), product=True)
     else:
         bins = Bins((Confidence(),), (_REGIONS_OF_CONF,), ("quantile",))
-    return bins.fit(observed)
+    return bins.fit(outputs)
 
 
 def region_names(regions: FittedBins) -> list[str]:

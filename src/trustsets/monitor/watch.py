@@ -35,7 +35,6 @@ from trustsets.planning.law import CoverageLaw
 from trustsets.predictors import Predictor
 from trustsets.predictors.set_predictor import as_calibrated
 from trustsets.predictors.tuning import resolve_seed
-from trustsets.statistics import Observed
 
 __all__ = ["Monitor"]
 
@@ -356,7 +355,7 @@ class Monitor:
         if is_reference:
             kept = calibration_part(self._predictor, outputs)
             outputs, trust = outputs.take(kept), None if trust is None else trust[kept]
-        state.regions = fit_regions(Observed(outputs, trust))
+        state.regions = fit_regions(outputs.with_trust(trust))
         columns = {name: np.unique(own.astype(str)) for name, own in outputs.groups.items()}
         classes = self._predictor.classes_.tolist()
         state.slices = make_slices(region_names(state.regions), classes, columns)
@@ -391,7 +390,7 @@ class Monitor:
         if self._ranking is not None:
             outputs, trust = outputs.take(ranked), None if trust is None else trust[ranked]
         scores = self._label_scores(outputs, trust)
-        cells = state.regions.cells(Observed(outputs, trust))
+        cells = state.regions.cells(outputs.with_trust(trust))
         groups = {name: own.astype(str) for name, own in outputs.groups.items()}
         for own in state.slices:
             if own.kind == "all":

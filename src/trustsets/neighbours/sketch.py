@@ -23,7 +23,7 @@ from trustsets._common.arrays import Floats
 from trustsets.neighbours.points import ClassPoints, FloatArray, IndexArray
 
 if TYPE_CHECKING:
-    from trustsets.neighbours.torch_search import TorchPoints
+    from trustsets.neighbours.gpu import TorchPoints
 
 # Most principal directions ever computed: beyond this a projection is no cheaper than the search.
 MAX_DIRECTIONS = 254
@@ -63,7 +63,7 @@ CPU_COSTS = Costs(product=1.0, pair=13.0, refine=1800.0, direct=15.0)
 
 @dataclass(frozen=True)
 class Projection:
-    """Rows seen through a sketch, in units of `1 / sketch.unit`.
+    """Coordinates of rows in a sketch, in units of `1 / sketch.unit`.
 
     Attributes
     ----------
@@ -174,8 +174,8 @@ def build_sketch(
     head = _choose_head(narrow, points.codes[chosen], basis, costs, neighbour)
     if head >= dimension:
         return Sketch(mean, None, dimension, unit)
-    kept = np.ascontiguousarray(basis[:, : max(head, min(REFINE, basis.shape[1]))])
-    return Sketch(mean, kept, head, unit)
+    leading = np.ascontiguousarray(basis[:, : max(head, min(REFINE, basis.shape[1]))])
+    return Sketch(mean, leading, head, unit)
 
 
 def principal_directions(
@@ -224,13 +224,13 @@ def _choose_head(
     column = min(neighbour, total) - 1
     best = np.partition(np.where(foreign, full, np.inf), column, axis=1)[:, column]
     narrow = basis.astype(np.float32)
-    seen = (queries @ narrow, rows @ narrow)
+    coordinates = (queries @ narrow, rows @ narrow)
     plain = costs.product * (dimension + 1) + costs.pair
     options = [(plain, dimension, 1.0 / total)]
     deepest = min(REFINE, basis.shape[1])
-    reach = _share_left(seen, deepest, squares, best, foreign)
+    reach = _share_left(coordinates, deepest, squares, best, foreign)
     for head in (head for head in HEADS if head <= basis.shape[1] and head < dimension):
-        left = _share_left(seen, head, squares, best, foreign)
+        left = _share_left(coordinates, head, squares, best, foreign)
         survivor = costs.refine + min(reach / left, 1.0) * costs.direct * dimension if left else 0.0
         cost = costs.product * (head + 2) + costs.pair + left * survivor
         options.append((cost, head, left))
@@ -238,7 +238,7 @@ def _choose_head(
 
 
 def _share_left(
-    seen: tuple[FloatArray, FloatArray],
+    coordinates: tuple[FloatArray, FloatArray],
     head: int,
     squares: tuple[FloatArray, FloatArray],
     best: FloatArray,
@@ -246,10 +246,10 @@ def _share_left(
 ) -> float:
     """Share of pairs of different classes whose bound from `head` directions is not above `best`.
 
-    `seen` are the coordinates (q, r) of the queries and (p, r) of the points, `squares` their
+    `coordinates` are those (q, r) of the queries and (p, r) of the points, `squares` their
     squared norms in all dimensions.
     """
-    left, right = seen[0][:, :head], seen[1][:, :head]
+    left, right = coordinates[0][:, :head], coordinates[1][:, :head]
     norms = [np.einsum("ij,ij->i", side, side) for side in (left, right)]
     tails = [np.sqrt(np.maximum(s - n, 0.0)) for s, n in zip(squares, norms, strict=True)]
     bound = norms[0][:, None] + norms[1] - 2.0 * (left @ right.T)

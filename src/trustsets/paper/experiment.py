@@ -132,7 +132,9 @@ class Experiment:
         tallies = self.cache.tallies
         if self.source.has_trust:
             wanted = self.options
-            paper = TrustScore(wanted.normalize, wanted.neighbour, wanted.squared)
+            paper = TrustScore(
+                neighbour=wanted.neighbour, squared=wanted.squared, normalize=wanted.normalize
+            )
             self._paper_trust = self._trust(paper)
             self._default_trust = self._trust(TrustScore())
             run.trust = self._paper_trust[self.source.halves[1]]
@@ -199,7 +201,9 @@ class Experiment:
 
     def _correlation(self, split: Split) -> Correlation:
         def make() -> dict[str, Any]:
-            found = correlate(split.observed[1].trust, label_ranks(split.test))
+            found = correlate(
+                split.outputs[1].require_trust("Trust against Rank"), label_ranks(split.test)
+            )
             return {"correlation": vars(found)}
 
         inputs = split.key | {"trust": _digest(self._paper_trust)}
@@ -249,7 +253,7 @@ class Experiment:
         basis = SharedBasis(split.components(method)) if method.name == PCA else None
         task, ranked = split.scored(score)
         predictor = method.predictor(SCORES[score], basis)
-        found = thresholds_from(predictor, task, split.observed[1], (self.options.alpha,))
+        found = thresholds_from(predictor, task, split.outputs[1], (self.options.alpha,))
         sizes, covered = ranked.outcomes(found.values[:, 0])
         return covered, sizes
 
@@ -297,8 +301,7 @@ class Experiment:
             case = Case(
                 covered=covered,
                 sizes=sizes,
-                outputs=split.test,
-                observed=split.observed[1],
+                outputs=split.outputs[1],
                 alpha=self.options.alpha,
                 bins=bins,
                 n_bootstrap=_BOOTSTRAP,

@@ -11,6 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from trustsets.basis import Basis, FittedBasis, Groups, Polynomial, PrincipalComponents
+from trustsets.outputs import ModelOutputs
 from trustsets.paper.options import PAPER_DEGREE, Options
 from trustsets.paper.sources import Source
 from trustsets.predictors.base import Predictor
@@ -19,7 +20,6 @@ from trustsets.predictors.mondrian import MondrianConformal
 from trustsets.predictors.related import PluginConformal
 from trustsets.predictors.standard import StandardConformal
 from trustsets.scores import Score
-from trustsets.statistics import Observed
 
 __all__ = ["Method", "SharedBasis", "choose_methods", "describe"]
 
@@ -49,7 +49,7 @@ class SharedBasis(Basis):
         """Nothing is learned any more."""
         return False
 
-    def fit(self, observed: Observed) -> FittedBasis:
+    def fit(self, outputs: ModelOutputs) -> FittedBasis:
         """Return what was fitted."""
         return self.fitted
 

@@ -11,12 +11,12 @@ import numpy as np
 from trustsets._common.arrays import Floats
 from trustsets.basis import FittedBasis
 from trustsets.metrics.balls import Balls, Neighbourhoods
+from trustsets.outputs import ModelOutputs
 from trustsets.paper.methods import Method
 from trustsets.paper.options import SCORES
 from trustsets.paper.sources import Source
 from trustsets.predictors.calibrated import Task
 from trustsets.scores import RankedScores
-from trustsets.statistics import Observed
 
 __all__ = ["PartValues", "Split"]
 
@@ -43,10 +43,10 @@ class Split:
         self._balls: Neighbourhoods | None = None
 
     @cached_property
-    def observed(self) -> tuple[Observed, Observed]:
+    def outputs(self) -> tuple[ModelOutputs, ModelOutputs]:
         """Calibration and test samples with the paper's trust scores, if there are any."""
         first, second = self.of_halves(self._trust)
-        return Observed(self.calibration, first), Observed(self.test, second)
+        return self.calibration.with_trust(first), self.test.with_trust(second)
 
     def of_halves(self, values: PartValues | None) -> tuple[Floats | None, Floats | None]:
         """Values of the calibration samples and of the test samples; None where none are given."""
@@ -65,7 +65,7 @@ class Split:
         time.
         """
         if self._scored is None or self._scored[0] != score:
-            chosen, seen = SCORES[score], self.observed[0]
+            chosen, seen = SCORES[score], self.outputs[0]
             scores = chosen.of_labels(self.calibration, temperature=self.temperature)
             task = Task(seen, seen, scores, lambda: scores, seed=0)
             ranked = chosen.ranked(self.test, temperature=self.temperature)
@@ -75,7 +75,7 @@ class Split:
     def components(self, method: Method) -> FittedBasis:
         """Principal components of the calibration samples, computed once for all scores."""
         if self._components is None:
-            self._components = method.basis.fit(self.observed[0])
+            self._components = method.basis.fit(self.outputs[0])
         return self._components
 
     def neighbourhoods(self, plan: Balls) -> Neighbourhoods:

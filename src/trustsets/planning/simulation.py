@@ -24,7 +24,6 @@ from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.metrics.inference import Ints
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor
-from trustsets.statistics import Observed
 
 __all__ = ["Curve", "class_parts", "group_parts", "simulate"]
 
@@ -172,7 +171,7 @@ def _known_trust(predictor: Predictor, outputs: ModelOutputs) -> Floats | None:
     """Trust of all samples, computed once for all calibration sets."""
     if predictor.trust is None or outputs.features is None:
         return None
-    return Observed(outputs, predictor.trust).trust
+    return outputs.with_trust(predictor.trust).trust
 
 
 def _one_run(

@@ -35,7 +35,6 @@ from trustsets.predictors.updating import (
     with_new_rows,
 )
 from trustsets.sets import PredictionSets
-from trustsets.statistics import Observed
 
 if TYPE_CHECKING:
     from trustsets.predictors.certificate import ThresholdCertificate
@@ -133,9 +132,14 @@ class Predictor(SetPredictor):
         return certify(self, sample, alpha, label, trust)
 
     @property
+    def n_calibration_(self) -> int:
+        """Number of calibration samples behind the thresholds, tuning samples not counted."""
+        return self._state().n
+
+    @property
     def calibration_rows_(self) -> NDArray[np.int64]:
         """Rows of the samples whose scores were kept, among those given to `calibrate`."""
-        return self._kept_task().calibration.outputs.rows
+        return self._kept_task().calibration.rows
 
     def _thresholds_without(
         self, learned: Any, task: Task, alphas: tuple[float, ...]
@@ -143,7 +147,7 @@ class Predictor(SetPredictor):
         """Thresholds of the calibration samples, each without itself."""
         scoring = self._state().scoring(self.score)
 
-        def thresholds(rest: Task, sample: Observed) -> SampleThresholds:
+        def thresholds(rest: Task, sample: ModelOutputs) -> SampleThresholds:
             return self._thresholds(self._learn(rest), sample, alphas, scoring)
 
         return relearn(task, thresholds)
@@ -276,7 +280,7 @@ class Predictor(SetPredictor):
                 f"{shift!r}."
             )
         unlabelled = as_calibrated(self._state(), unlabelled)
-        new = Observed(unlabelled, self._trust_of(trust))
+        new = unlabelled.with_trust(self._trust_of(trust))
         return adapted(self, self._kept_task(), new, shift, of)
 
     def _trust_of(self, trust: Any) -> Any:
@@ -347,15 +351,15 @@ class Predictor(SetPredictor):
         """At how many alphas each class is within the threshold, and all scores; both (m, K)."""
         state = self._state()
         outputs = as_calibrated(state, outputs)
-        observed = Observed(outputs, self.trust if trust is None else trust)
+        outputs = outputs.with_trust(self.trust if trust is None else trust)
         scoring = state.scoring(self.score)
-        found = self._thresholds(state.learned, observed, grid, scoring)
+        found = self._thresholds(state.learned, outputs, grid, scoring)
         scores = scoring.matrix(outputs)
         return count_alphas(scores, found), scores
 
 
 def thresholds_from(
-    predictor: Predictor, task: Task, observed: Observed, alphas: tuple[float, ...]
+    predictor: Predictor, task: Task, outputs: ModelOutputs, alphas: tuple[float, ...]
 ) -> SampleThresholds:
     """Thresholds that `calibrate` and `predict_set` would use, from a given calibration task.
 
@@ -366,7 +370,7 @@ def thresholds_from(
     scoring, learned = Scoring(predictor.score, None, 1.0, task.seed), predictor._learn(task)
     if learned.conditions_on is not None and learned.conditions_on.uses_label:
         raise InputError("thresholds from a task need basis functions of the sample alone.")
-    return predictor._thresholds(learned, observed, alphas, scoring)
+    return predictor._thresholds(learned, outputs, alphas, scoring)
 
 
 def load(path: str | os.PathLike[str]) -> Any:

@@ -22,7 +22,6 @@ from trustsets.predictors.thresholds import SampleThresholds, quantile_table, si
 from trustsets.predictors.tuning import Method
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, RAPS, SAPS, Score, TopK
-from trustsets.statistics import Observed
 from trustsets.status import Status
 
 __all__ = ["InterpolatedConformal", "RankCalibratedConformal"]
@@ -138,7 +137,7 @@ class RankCalibratedConformal(Predictor):
         return Method()
 
     def _learn(self, task: Task) -> RankLearned:
-        outputs = task.calibration.outputs
+        outputs = task.calibration
         codes = outputs.require_labels("calibrate")
         ranks = row_numbers(
             lambda block: ranks_of(outputs.block_probabilities(block), codes[block]),
@@ -154,11 +153,11 @@ class RankCalibratedConformal(Predictor):
     def _thresholds(
         self,
         learned: RankLearned,
-        observed: Observed,
+        outputs: ModelOutputs,
         alphas: tuple[float, ...],
         scoring: Scoring,
     ) -> SampleThresholds:
-        ranks, seen = _all_ranks(observed.outputs), np.diff(learned.by_class.start) > 0
+        ranks, seen = _all_ranks(outputs), np.diff(learned.by_class.start) > 0
         status = np.full(len(ranks), Status.EXACT if seen.all() else Status.UNSEEN_GROUP, np.int8)
         rules = [learned.rules(alpha) for alpha in alphas]
         found = [(np.where(ranks <= largest, own, -np.inf), status) for largest, own in rules]
@@ -242,11 +241,11 @@ class InterpolatedConformal(Predictor):
     def _thresholds(
         self,
         learned: MondrianLearned,
-        observed: Observed,
+        outputs: ModelOutputs,
         alphas: tuple[float, ...],
         scoring: Scoring,
     ) -> SampleThresholds:
-        m, own = len(observed.outputs), quantile_table(learned.by_cell(), alphas)
+        m, own = len(outputs), quantile_table(learned.by_cell(), alphas)
         if self.tau == 1.0:
             return own.of_classes(m)
         shared = quantile_table([np.sort(learned.scores)], alphas)

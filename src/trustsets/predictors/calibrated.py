@@ -21,7 +21,6 @@ from trustsets.predictors.thresholds import SampleThresholds
 from trustsets.recalibration import ClassBias
 from trustsets.recalibration.temperature import check_temperature
 from trustsets.scores import Score
-from trustsets.statistics import Observed
 
 __all__ = ["Calibrated", "Learned", "Scoring", "Task"]
 
@@ -39,8 +38,8 @@ class Task:
     where each has its own, and ``ranks(outputs)`` computes the ranks of labels.
     """
 
-    calibration: Observed
-    tuning: Observed
+    calibration: ModelOutputs
+    tuning: ModelOutputs
     scores: Floats
     tuning_scores: Callable[[], Floats]
     seed: int
@@ -50,7 +49,7 @@ class Task:
     @property
     def has_own_tuning(self) -> bool:
         """Whether the tuning samples are others than the calibration samples."""
-        return self.tuning.outputs is not self.calibration.outputs
+        return self.tuning is not self.calibration
 
     def fit(self, basis: Basis) -> FittedBasis:
         """Fit a function class: what learns on tuning samples, the rest on calibration samples."""
@@ -113,13 +112,13 @@ class Scoring:
             draws=row_uniforms(self.seed, stream, outputs.rows) if self.score.randomized else None,
         )
 
-    def task(self, calibration: Observed, tuning: Observed, alphas: Floats | None) -> Task:
+    def task(self, calibration: ModelOutputs, tuning: ModelOutputs, alphas: Floats | None) -> Task:
         """What a method learns from."""
         return Task(
             calibration=calibration,
             tuning=tuning,
-            scores=self.of_labels(calibration.outputs, Stream.CALIBRATION_SCORE),
-            tuning_scores=partial(self.of_labels, tuning.outputs, Stream.TUNING_SCORE),
+            scores=self.of_labels(calibration, Stream.CALIBRATION_SCORE),
+            tuning_scores=partial(self.of_labels, tuning, Stream.TUNING_SCORE),
             seed=self.seed,
             alphas=alphas,
             ranks=self.ranks,

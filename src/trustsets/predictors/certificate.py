@@ -23,11 +23,11 @@ from trustsets.engine import (
     prove_threshold,
 )
 from trustsets.errors import InputError
+from trustsets.outputs import ModelOutputs
 from trustsets.predictors.base import Predictor
 from trustsets.predictors.conditional import ConditionalConformal, weight_draws
 from trustsets.predictors.mondrian import MondrianConformal
 from trustsets.predictors.standard import StandardConformal
-from trustsets.statistics import Observed
 from trustsets.status import Status
 from trustsets.verify import failing_conditions
 
@@ -130,11 +130,11 @@ def limited(values: list[Any]) -> Any:
 
 
 def fits_of_sample(
-    predictor: Predictor, observed: Observed, alpha: float, code: int | None
+    predictor: Predictor, outputs: ModelOutputs, alpha: float, code: int | None
 ) -> FitsOfSample:
     """The fits of one sample and, where each class has a threshold of its own, one class."""
     if isinstance(predictor, ConditionalConformal):
-        return _conditional(predictor, observed, alpha, code)
+        return _conditional(predictor, outputs, alpha, code)
     task, learned = predictor._task, predictor._state().learned
     if isinstance(predictor, StandardConformal):
         order = (
@@ -149,12 +149,12 @@ def fits_of_sample(
             "ConditionalConformal, StandardConformal, or MondrianConformal without paper rules."
         )
     partition = learned.partition
-    cell = _needed(code) if partition is None else int(partition.cells(observed)[0])
+    cell = _needed(code) if partition is None else int(partition.cells(outputs)[0])
     order = np.arange(len(learned.scores))
     if task is not None and partition is not None:
         order = np.lexsort((task.scores, partition.cells(task.calibration)))
     elif task is not None:
-        order = np.lexsort((task.scores, task.calibration.outputs.require_labels("explain")))
+        order = np.lexsort((task.scores, task.calibration.require_labels("explain")))
     start, stop = (0, 0) if cell < 0 else learned.start[cell : cell + 2]
     return _constant(learned.scores[start:stop], alpha, order[start:stop])
 
@@ -179,14 +179,14 @@ def _constant(scores: Floats, alpha: float, order: Codes) -> FitsOfSample:
 
 
 def _conditional(
-    predictor: ConditionalConformal, observed: Observed, alpha: float, code: int | None
+    predictor: ConditionalConformal, outputs: ModelOutputs, alpha: float, code: int | None
 ) -> FitsOfSample:
     state, task = predictor._state(), predictor._task
     learned = state.learned
     if learned.basis.uses_label:
-        row = learned.basis.design_for(observed, np.array([_needed(code)]))[0]
+        row = learned.basis.design_for(outputs, np.array([_needed(code)]))[0]
     else:
-        row = learned.basis.design(observed)[0]
+        row = learned.basis.design(outputs)[0]
     order = np.arange(len(learned.phi))
     if task is not None:
         design = learned.basis.design(task.calibration)
@@ -194,7 +194,7 @@ def _conditional(
     limits = learned._limits
     share = 1.0
     if predictor.randomized:
-        limits, share = limits[:1], float(weight_draws(observed.outputs, state.seed)[0])
+        limits, share = limits[:1], float(weight_draws(outputs, state.seed)[0])
     fits = []
     for factor, penalty in limits:
         phi, scores = learned._points(penalty)

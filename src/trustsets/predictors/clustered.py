@@ -13,13 +13,13 @@ from trustsets._common.arrays import Codes, Floats
 from trustsets._common.quantiles import check_alpha
 from trustsets._common.storage import require, require_numbers, storable
 from trustsets.errors import InputError
+from trustsets.outputs import ModelOutputs
 from trustsets.predictors.base import Predictor
 from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
 from trustsets.predictors.thresholds import SampleThresholds, quantile_table, side_by_side
 from trustsets.predictors.tuning import Method
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
-from trustsets.statistics import Observed
 
 __all__ = ["ClusteredConformal"]
 
@@ -233,7 +233,7 @@ class ClusteredConformal(Predictor):
         )
 
     def _learn(self, task: Task) -> ClusteredLearned:
-        calibration, tuning = task.calibration.outputs, task.tuning.outputs
+        calibration, tuning = task.calibration, task.tuning
         if not np.array_equal(tuning.classes, calibration.classes):
             raise InputError(
                 "tuning samples name other classes, or the same in another order, than the "
@@ -259,12 +259,12 @@ class ClusteredConformal(Predictor):
     def _thresholds(
         self,
         learned: ClusteredLearned,
-        observed: Observed,
+        outputs: ModelOutputs,
         alphas: tuple[float, ...],
         scoring: Scoring,
     ) -> SampleThresholds:
         found = side_by_side([learned.thresholds(alpha) for alpha in alphas], alphas)
-        return found.of_classes(len(observed.outputs))
+        return found.of_classes(len(outputs))
 
     def _guarantee(self, state: Calibrated) -> str:
         text = (

@@ -26,7 +26,7 @@ from trustsets.predictors.thresholds import SampleThresholds, SizedThresholds, s
 from trustsets.predictors.tuning import Method
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
-from trustsets.statistics import Observed, SupportsTrust
+from trustsets.statistics import SupportsTrust
 from trustsets.status import Status
 
 __all__ = ["ConditionalConformal", "tuned_by", "weight_draws"]
@@ -203,16 +203,16 @@ class ConditionalConformal(Predictor):
     def _thresholds(
         self,
         learned: ConditionalLearned,
-        observed: Observed,
+        outputs: ModelOutputs,
         alphas: tuple[float, ...],
         scoring: Scoring,
     ) -> SampleThresholds:
         if learned.basis.uses_label:
-            return self._candidate_thresholds(learned, observed, alphas, scoring)
-        phi = learned.basis.design(observed)
+            return self._candidate_thresholds(learned, outputs, alphas, scoring)
+        phi = learned.basis.design(outputs)
         if not self.randomized:
             return side_by_side(learned.thresholds(phi, alphas), alphas)
-        draws, ties = self._draws(learned, observed, scoring)
+        draws, ties = self._draws(learned, outputs, scoring)
         # Thresholds are not limited: limited ones would cover more than exactly 1 - alpha.
         fits = (own[0] for own in learned.fits_along(alphas))
         found = [fit.thresholds(phi, weight=draws - fit.alpha) for fit in fits]
@@ -224,7 +224,7 @@ class ConditionalConformal(Predictor):
         if learned.basis.uses_label:
             return self._relearned(learned, task, alphas)
         order = np.lexsort((*learned.basis.design(task.calibration).T, learned.used_scores(task)))
-        outputs, seed = task.calibration.outputs, task.seed
+        outputs, seed = task.calibration, task.seed
         draws = weight_draws(outputs, seed)[order] if self.randomized else None
         found = side_by_side(learned.thresholds_without(alphas, draws), alphas)
         values, status = np.empty_like(found.values), np.empty_like(found.status)
@@ -241,22 +241,22 @@ class ConditionalConformal(Predictor):
         scoring, classes = self._state().scoring(self.score), self._classes
         basis = self.basis if learned.choice is None else learned.choice.basis
 
-        def thresholds(rest: Task, sample: Observed) -> SampleThresholds:
+        def thresholds(rest: Task, sample: ModelOutputs) -> SampleThresholds:
             own = ConditionalLearned.of(basis, rest, self._tie_spread, classes)
             return self._thresholds(own, sample, alphas, scoring)
 
         return relearn(task, thresholds)
 
     def _draws(
-        self, learned: ConditionalLearned, observed: Observed, scoring: Scoring
+        self, learned: ConditionalLearned, outputs: ModelOutputs, scoring: Scoring
     ) -> tuple[Floats, Floats]:
         """Draws for the weights, and what is subtracted from the thresholds to break ties."""
-        draws, keys = weight_draws(observed.outputs, scoring.seed), observed.outputs.draw_keys
+        draws, keys = weight_draws(outputs, scoring.seed), outputs.draw_keys
         # s + draw <= threshold, as in calibration, with the draw on the other side.
         return draws, learned.tie_spread * row_uniforms(scoring.seed, Stream.PREDICTION_TIES, keys)
 
     def _own_thresholds(
-        self, learned: ConditionalLearned, observed: Observed, alphas: Floats, scoring: Scoring
+        self, learned: ConditionalLearned, outputs: ModelOutputs, alphas: Floats, scoring: Scoring
     ) -> SampleThresholds:
         """Thresholds where every sample has an alpha of its own."""
         if learned.alphas is None:
@@ -264,20 +264,20 @@ class ConditionalConformal(Predictor):
             learned.prepare_along(tuple(np.unique(rounded).tolist()))
             return each_alpha(
                 lambda part, alpha: self._thresholds(learned, part, (alpha,), scoring),
-                observed,
+                outputs,
                 rounded,
             )
         problem = OwnAlphas("alphas", learned.scores, learned.alphas, alphas)
         if learned.basis.uses_label:
             self._refuse_random_labels()
-            found = learned.own_candidate_thresholds(problem, learned.candidates(observed))
+            found = learned.own_candidate_thresholds(problem, learned.candidates(outputs))
             return _one_column(*found)
-        return self._solve(learned, problem, observed, scoring)
+        return self._solve(learned, problem, outputs, scoring)
 
     def _sized_thresholds(
         self,
         learned: ConditionalLearned,
-        observed: Observed,
+        outputs: ModelOutputs,
         alpha: float,
         size: int,
         scoring: Scoring,
@@ -294,9 +294,9 @@ class ConditionalConformal(Predictor):
                 "can promise, and this predictor has none (or was saved by an earlier version); "
                 "calibrate again with tuning=."
             )
-        phi = learned.basis.design(observed)
+        phi = learned.basis.design(outputs)
         problem = learned.ranks.problem((learned.phi, learned.scores), phi, alpha, size)
-        found = self._solve(learned, problem, observed, scoring)
+        found = self._solve(learned, problem, outputs, scoring)
         lost = reaches(found.values[:, 0], learned.ranks.beyond)
         status = np.where(lost[:, None], np.int8(Status.NO_PROMISE), found.status)
         return SizedThresholds(
@@ -307,28 +307,28 @@ class ConditionalConformal(Predictor):
         self,
         learned: ConditionalLearned,
         problem: OwnAlphas,
-        observed: Observed,
+        outputs: ModelOutputs,
         scoring: Scoring,
     ) -> SampleThresholds:
         """Thresholds of a problem with alphas of its own, without functions of the label."""
-        phi = learned.basis.design(observed)
+        phi = learned.basis.design(outputs)
         if not self.randomized:
             return _one_column(*learned.own_thresholds(problem, phi))
-        draws, ties = self._draws(learned, observed, scoring)
+        draws, ties = self._draws(learned, outputs, scoring)
         values, status = learned.own_thresholds(problem, phi, draws - problem.alphas)
         return _one_column(values - ties, status)
 
     def _candidate_thresholds(
         self,
         learned: ConditionalLearned,
-        observed: Observed,
+        outputs: ModelOutputs,
         alphas: tuple[float, ...],
         scoring: Scoring,
     ) -> SampleThresholds:
         """Thresholds of every class, where the basis functions depend on the label."""
         self._refuse_random_labels()
-        candidates = learned.candidates(observed)
-        scores = scoring.matrix(observed.outputs)
+        candidates = learned.candidates(outputs)
+        scores = scoring.matrix(outputs)
         found = learned.candidate_thresholds(candidates, scores, alphas)
         return side_by_side(found, alphas)
 

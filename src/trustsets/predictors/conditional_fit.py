@@ -20,6 +20,7 @@ from trustsets.engine import (
 )
 from trustsets.engine.refit import EarlierFit
 from trustsets.errors import InputError
+from trustsets.outputs import ModelOutputs
 from trustsets.predictors.calibrated import Learned, Task
 from trustsets.predictors.candidates import (
     CandidateRows,
@@ -29,7 +30,6 @@ from trustsets.predictors.candidates import (
 )
 from trustsets.predictors.max_size import LabelRanks, OwnAlphas
 from trustsets.predictors.updating import equal_ranges, knows_groups, places_of
-from trustsets.statistics import Observed
 from trustsets.status import Status
 
 __all__ = ["TIE_SPREAD", "ConditionalLearned"]
@@ -336,26 +336,23 @@ class ConditionalLearned(Learned):
             return [without(fits[0]) for fits in self.fits_along(alphas)]
         return [_limited([without(fit) for fit in fits]) for fits in self.fits_along(alphas)]
 
-    def candidates(self, observed: Observed) -> CandidateRows:
+    def candidates(self, outputs: ModelOutputs) -> CandidateRows:
         """Rows of new samples with every candidate label."""
-        basis, n_classes = self.basis, observed.outputs.n_classes
+        basis, n_classes = self.basis, outputs.n_classes
         cells = basis.class_cells(n_classes)
         codes = np.unique(cells, return_index=True)[1]
         scale = float(np.abs(self.scores).max())
         if not basis.is_additive:
             return CandidateRows(
-                lambda cell: basis.design_for(
-                    observed, np.full(len(observed.outputs), codes[cell])
-                ),
+                lambda cell: basis.design_for(outputs, np.full(len(outputs), codes[cell])),
                 cells,
                 scale,
             )
         # Functions of the label alone: any sample shows them.
         some = np.zeros(len(codes), np.int64)
-        trust = np.ones(len(codes)) if observed.has_trust else None
-        labels = basis.design_for(Observed(observed.outputs.take(some), trust), codes)
+        labels = basis.design_for(outputs.take(some), codes)
         varying = (labels != labels[0]).any(axis=0)
-        rows = basis.design_for(observed, np.full(len(observed.outputs), codes[0]))
+        rows = basis.design_for(outputs, np.full(len(outputs), codes[0]))
         parts = self._label_parts(np.where(varying, labels, 0.0), varying)
         return CandidateRows(lambda cell: parts.relabel(rows, cell), cells, scale, parts)
 
@@ -449,7 +446,7 @@ def _spread(task: Task, tie_spread: float) -> Floats:
     """Scores of the calibration samples, with ties broken by small draws where asked for."""
     if not tie_spread:
         return task.scores
-    rows = task.calibration.outputs.rows
+    rows = task.calibration.rows
     return task.scores + tie_spread * row_uniforms(task.seed, Stream.CALIBRATION_TIES, rows)
 
 

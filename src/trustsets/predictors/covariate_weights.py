@@ -26,7 +26,7 @@ from trustsets.basis import Basis, Custom, FittedBasis, FittedSum, Polynomial, P
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors.comparing import effective_size, equal_means, same_distribution
-from trustsets.statistics import Confidence, FittedStatistic, Observed, Statistic, Trust
+from trustsets.statistics import Confidence, FittedStatistic, Statistic, Trust
 
 __all__ = ["CovariateWeights", "WeightModel", "estimate_weights"]
 
@@ -96,9 +96,9 @@ class WeightModel:
         logs = np.einsum("ij,j->i", columns, self.coefficients[1:])
         return np.maximum(_exp(logs + self.coefficients[0]), _LEAST_WEIGHT)
 
-    def of(self, observed: Observed) -> Floats:
+    def of(self, outputs: ModelOutputs) -> Floats:
         """Weights of new samples, shape (m,)."""
-        return self.of_columns(self.columns(self.basis.design(observed)))
+        return self.of_columns(self.columns(self.basis.design(outputs)))
 
 
 @final
@@ -189,13 +189,17 @@ class CovariateWeights:
 
 
 def estimate_weights(
-    calibration: Observed, new: Observed, of: Any, conditions_on: FittedBasis | None, seed: int
+    calibration: ModelOutputs,
+    new: ModelOutputs,
+    of: Any,
+    conditions_on: FittedBasis | None,
+    seed: int,
 ) -> tuple[WeightModel, CovariateWeights]:
     """Weights of calibration samples, and a model of those of new samples.
 
     Parameters
     ----------
-    calibration, new : Observed
+    calibration, new : ModelOutputs
         n and m samples; labels are not used.
     of : "statistics", "features", Basis or callable
         As in `Predictor.adapt`.
@@ -205,7 +209,7 @@ def estimate_weights(
     seed : int
         Of the folds.
     """
-    n, m = len(calibration.outputs), len(new.outputs)
+    n, m = len(calibration), len(new)
     if min(n, m) < _FEWEST:
         raise InputError(
             f"adapt to other inputs needs {_FEWEST} calibration samples and as many unlabelled "
@@ -213,7 +217,7 @@ def estimate_weights(
         )
     of = _checked(of)
     needs_trust = isinstance(of, Basis) or of == "statistics"
-    both = _joined(calibration, new, needs_trust and calibration.has_trust and new.has_trust)
+    both = _joined(calibration, new, needs_trust)
     basis, squares, words = _described(of, both, conditions_on)
     start, design = _standardised(basis.fit(both), both, squares)
     columns, is_new = start.columns(design), np.arange(n + m) >= n
@@ -247,7 +251,7 @@ def _checked(of: Any) -> Any:
     )
 
 
-def _described(of: Any, both: Observed, own: FittedBasis | None) -> tuple[Basis, bool, str]:
+def _described(of: Any, both: ModelOutputs, own: FittedBasis | None) -> tuple[Basis, bool, str]:
     """What tells the populations apart as functions, whether squares count, and words."""
     if isinstance(of, Basis):
         return of, False, ""
@@ -256,7 +260,7 @@ def _described(of: Any, both: Observed, own: FittedBasis | None) -> tuple[Basis,
     if of == "statistics":
         chosen = _chosen_statistics(both, own)
         return Polynomial(_DEGREE, chosen), False, " and ".join(item.name for item in chosen)
-    features = both.outputs.features
+    features = both.features
     if features is None:
         raise InputError(
             'of="features" needs features of calibration samples and unlabelled ones; pass '
@@ -267,39 +271,42 @@ def _described(of: Any, both: Observed, own: FittedBasis | None) -> tuple[Basis,
     return PrincipalComponents(count), True, words
 
 
-def _chosen_statistics(both: Observed, own: FittedBasis | None) -> tuple[Statistic, ...]:
+def _chosen_statistics(both: ModelOutputs, own: FittedBasis | None) -> tuple[Statistic, ...]:
     """Conf, Trust where it is known, and the predictor's own statistics, all as ranks."""
     parts = own.parts if isinstance(own, FittedSum) else (own,)
     fitted = [item for part in parts for item in getattr(part, "of", ())]
     others = [item.statistic for item in fitted if isinstance(item, FittedStatistic)]
     found: dict[type[Statistic], Statistic] = {}
-    for item in [Confidence(), *([Trust()] if both.has_trust else []), *others]:
+    for item in [Confidence(), *([Trust()] if both.trust is not None else []), *others]:
         found.setdefault(type(item), replace(item, transform="rank"))
     return tuple(found.values())
 
 
-def _joined(calibration: Observed, new: Observed, with_trust: bool) -> Observed:
+def _joined(calibration: ModelOutputs, new: ModelOutputs, with_trust: bool) -> ModelOutputs:
     """Samples of both kinds end to end, with what both have, and without labels."""
-    parts = [calibration.outputs, new.outputs]
+    parts = [calibration, new]
     has_features = all(each.features is not None for each in parts)
+    has_trust = with_trust and all(each.trust is not None for each in parts)
     names = [name for name in parts[0].groups if name in parts[1].groups]
     plain = [
         each._replaced(
             codes=None,
             classes=parts[0].classes,
             features=each.features if has_features else None,
+            trust=each.trust if has_trust else None,
             _groups={name: each._groups[name] for name in names},
         )
         for each in parts
     ]
     try:
-        outputs = ModelOutputs.concat(plain)
+        return ModelOutputs.concat(plain)
     except InputError as error:
         raise InputError(f"unlabelled samples must be like those of calibrate: {error}") from error
-    return Observed(outputs, np.concatenate([calibration.trust, new.trust]) if with_trust else None)
 
 
-def _standardised(basis: FittedBasis, both: Observed, squares: bool) -> tuple[WeightModel, Floats]:
+def _standardised(
+    basis: FittedBasis, both: ModelOutputs, squares: bool
+) -> tuple[WeightModel, Floats]:
     """A model without coefficients, whose columns are standardised, and the basis functions."""
     if basis.uses_label:
         raise InputError("of must not depend on the label, which new samples do not have.")
@@ -313,9 +320,9 @@ def _standardised(basis: FittedBasis, both: Observed, squares: bool) -> tuple[We
     return WeightModel(basis, centre * unit, scale, squares, np.zeros(0)), design
 
 
-def _folds(observed: Observed, seed: int) -> Codes:
+def _folds(outputs: ModelOutputs, seed: int) -> Codes:
     """Fold of each sample; it depends on the sample and not on the order."""
-    draws = row_uniforms(seed, Stream.SHIFT_FOLDS, observed.outputs.draw_keys)
+    draws = row_uniforms(seed, Stream.SHIFT_FOLDS, outputs.draw_keys)
     ranks = np.argsort(np.argsort(draws, kind="stable"), kind="stable")
     return np.asarray(ranks * _FOLDS // len(ranks))
 
@@ -386,16 +393,16 @@ def _normalised(weights: Floats) -> tuple[Floats, float, int]:
 
 
 def _balance(
-    columns: Floats, both: Observed, is_new: Bools, weights: Floats
+    columns: Floats, both: ModelOutputs, is_new: Bools, weights: Floats
 ) -> tuple[float, float]:
     """P-values of equal distributions after weighting: of what outputs show, and of features."""
-    codes, confidence = both.outputs.predicted_codes, both.confidence
-    counts = np.bincount(codes, minlength=both.outputs.n_classes)
+    codes, confidence = both.predicted_codes, both.confidence
+    counts = np.bincount(codes, minlength=both.n_classes)
     common = np.flatnonzero(counts >= _FEWEST_PREDICTED)
     checked = np.column_stack([columns, confidence, codes[:, None] == common])
     means = equal_means([checked], is_new, weights)
     shape = same_distribution(confidence[~is_new], weights, confidence[is_new])
-    features = both.outputs.features
+    features = both.features
     if features is None:
         return min(1.0, 2.0 * min(means, shape)), 1.0
     starts = range(0, features.shape[1], _CHECKED_COLUMNS)

@@ -21,7 +21,6 @@ from trustsets.predictors.certificate import (
 )
 from trustsets.predictors.explanation import CarryingSample, Explanation
 from trustsets.predictors.set_predictor import as_calibrated
-from trustsets.statistics import Observed
 from trustsets.status import Status
 
 __all__ = ["CarryingSample", "Explanation", "certify", "explain", "needs_label", "unchanged_range"]
@@ -36,7 +35,7 @@ _NO_WEIGHT = 1e-7
 
 def _fits_to_explain(
     predictor: Predictor, sample: ModelOutputs, alpha: Any, label: Any, trust: Any
-) -> tuple[FitsOfSample, Observed, float, int | None]:
+) -> tuple[FitsOfSample, ModelOutputs, float, int | None]:
     """Check what `explain` and `certificate` are given, and find the fits of the sample."""
     if len(sample) != 1:
         raise InputError(f"sample must be one sample, such as test[0]; got {len(sample)}.")
@@ -48,8 +47,8 @@ def _fits_to_explain(
             raise InputError(f"label must be one of the classes; got {label!r}.")
         code = int(found[0])
     sample = as_calibrated(predictor.state_, sample)
-    observed = Observed(sample, predictor.trust if trust is None else trust)
-    return fits_of_sample(predictor, observed, alpha, code), observed, alpha, code
+    outputs = sample.with_trust(predictor.trust if trust is None else trust)
+    return fits_of_sample(predictor, outputs, alpha, code), outputs, alpha, code
 
 
 def certify(
@@ -64,7 +63,7 @@ def explain(
     predictor: Predictor, sample: ModelOutputs, alpha: Any, label: Any, trust: Any
 ) -> Explanation:
     """See `Predictor.explain`."""
-    fits, observed, alpha, code = _fits_to_explain(predictor, sample, alpha, label, trust)
+    fits, outputs, alpha, code = _fits_to_explain(predictor, sample, alpha, label, trust)
     sets = predictor.predict_set(sample, alpha, trust=trust)
     scoring = predictor._state().scoring(predictor.score)
     scores, proven = scoring.matrix(sample)[0], fits.deciding.proof.threshold
@@ -83,7 +82,7 @@ def explain(
     calibration = np.sort(predictor._state().learned.scores)
     standard = conformal_quantile(calibration, alpha)
     gaps, close = scores - threshold, _CLOSE * float(np.std(calibration))
-    ranks, n_similar = _ranks(predictor._task, observed)
+    ranks, n_similar = _ranks(predictor._task, outputs)
     return Explanation(
         classes=tuple(sets.classes[sets.mask[0]].tolist()),
         n_classes=len(scores),
@@ -110,13 +109,13 @@ def _n_penalties(fits: FitsOfSample) -> int:
     return 0 if own is None else int(np.count_nonzero(own.points >= len(fits.order)))
 
 
-def _ranks(task: Task | None, observed: Observed) -> tuple[dict[str, float], int | None]:
+def _ranks(task: Task | None, outputs: ModelOutputs) -> tuple[dict[str, float], int | None]:
     """Shares of calibration samples with smaller statistics, and the number of similar samples."""
     if task is None:
         return {}, None
-    known = {"Conf": (task.calibration.confidence, float(observed.confidence[0]))}
-    if _has_trust(observed) and _has_trust(task.calibration):
-        known["Trust"] = task.calibration.trust, float(observed.trust[0])
+    known = {"Conf": (task.calibration.confidence, float(outputs.confidence[0]))}
+    if outputs.trust is not None and task.calibration.trust is not None:
+        known["Trust"] = task.calibration.trust, float(outputs.trust[0])
     ranks, similar = {}, np.ones(len(task.scores), np.bool_)
     for name, (values, own) in known.items():
         ordered = np.sort(values)
@@ -126,13 +125,6 @@ def _ranks(task: Task | None, observed: Observed) -> tuple[dict[str, float], int
         low, high = ordered[np.clip(ends * len(ordered), 0, len(ordered) - 1).astype(np.int64)]
         similar &= (values >= low) & (values <= high)
     return ranks, int(np.count_nonzero(similar))
-
-
-def _has_trust(observed: Observed) -> bool:
-    """Whether trust is known, or can be computed from features."""
-    return observed.has_trust and (
-        observed.trust_score is None or observed.outputs.features is not None
-    )
 
 
 def _same_outcome(
@@ -174,7 +166,7 @@ def _carrying_samples(
             continue
         paths = [fit.path(point).shifted(shift) for fit in fits.fits]
         score, place = float(deciding.scores[point]), int(fits.order[point])
-        row = None if task is None else int(task.calibration.outputs.rows[place])
+        row = None if task is None else int(task.calibration.rows[place])
         low, high = unchanged_range(paths, score, interval)
         yield CarryingSample(row, place, score, weight, low, high, *_span(paths))
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from trustsets._common.arrays import Codes, Floats
 from trustsets._common.progress import progress_bar
 from trustsets._common.quantiles import conformal_rank
+from trustsets.outputs import ModelOutputs
 from trustsets.predictors.calibrated import Task
 from trustsets.predictors.thresholds import SampleThresholds
-from trustsets.statistics import Observed
 from trustsets.status import Status
 
 __all__ = ["quantiles_without", "relearn", "without"]
@@ -31,7 +31,7 @@ def without(task: Task, sample: int) -> Task:
 
 
 def relearn(
-    task: Task, thresholds: Callable[[Task, Observed], SampleThresholds]
+    task: Task, thresholds: Callable[[Task, ModelOutputs], SampleThresholds]
 ) -> SampleThresholds:
     """Thresholds of each sample from the task without it, one after the other."""
     found = []

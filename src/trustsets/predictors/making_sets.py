@@ -10,11 +10,11 @@ import numpy as np
 from trustsets._common.arrays import Floats, column, to_numpy
 from trustsets._common.quantiles import check_alphas
 from trustsets.errors import InputError
+from trustsets.outputs import ModelOutputs
 from trustsets.predictors.calibrated import Calibrated
 from trustsets.predictors.thresholds import SampleThresholds
 from trustsets.predictors.tuning import Method
 from trustsets.sets import PredictionSets
-from trustsets.statistics import Observed
 from trustsets.status import Status
 
 if TYPE_CHECKING:
@@ -36,56 +36,56 @@ _ROUNDING = Context(prec=3, rounding=ROUND_DOWN)
 
 
 def make_sets(
-    predictor: "SetPredictor", state: Calibrated, observed: Observed, alpha: Any, max_size: Any
+    predictor: "SetPredictor", state: Calibrated, outputs: ModelOutputs, alpha: Any, max_size: Any
 ) -> PredictionSets:
     """Sets of new samples; the parameters are those of `Predictor.predict_set`."""
     if max_size is not None:
-        return _sized_sets(predictor, state, observed, alpha, max_size)
-    own = sample_alphas(alpha, len(observed.outputs))
+        return _sized_sets(predictor, state, outputs, alpha, max_size)
+    own = sample_alphas(alpha, len(outputs))
     if own is not None:
-        found = _at_own_alphas(predictor, state, observed, own)
-        return replace(sets_of(predictor, state, observed, found, (0.0,)).at(0.0), alpha=own)
+        found = _at_own_alphas(predictor, state, outputs, own)
+        return replace(sets_of(predictor, state, outputs, found, (0.0,)).at(0.0), alpha=own)
     alphas, single = check_alphas(alpha)
-    found = predictor._thresholds(state.learned, observed, alphas, state.scoring(predictor.score))
-    sets = sets_of(predictor, state, observed, found, alphas)
+    found = predictor._thresholds(state.learned, outputs, alphas, state.scoring(predictor.score))
+    sets = sets_of(predictor, state, outputs, found, alphas)
     return sets.at(alphas[0]) if single else sets
 
 
 def sets_of(
     predictor: "SetPredictor",
     state: Calibrated,
-    observed: Observed,
+    outputs: ModelOutputs,
     found: SampleThresholds,
     alphas: tuple[float, ...],
 ) -> PredictionSets:
     """Compare the scores of all classes with thresholds."""
     scoring = state.scoring(predictor.score)
-    mask = scoring.masks(observed.outputs, found, allow_empty=predictor.allow_empty)
+    mask = scoring.masks(outputs, found, allow_empty=predictor.allow_empty)
     # A full set always says why it is full.
     bounded = mask.all(axis=1) & np.isin(found.status, _FINITE)
     status = np.where(bounded, np.int8(Status.ABOVE_ALL_SCORES), found.status)
-    flavour = observed.outputs.flavour
+    flavour = outputs.flavour
     return PredictionSets(mask, found.values, status, alphas, state.classes, flavour)
 
 
 def _at_own_alphas(
-    predictor: "SetPredictor", state: Calibrated, observed: Observed, alphas: Floats
+    predictor: "SetPredictor", state: Calibrated, outputs: ModelOutputs, alphas: Floats
 ) -> SampleThresholds:
     """Thresholds at the alpha of each sample."""
     method, scoring = predictor._method(), state.scoring(predictor.score)
     if method.own_alphas is not None:
-        return method.own_alphas(state.learned, observed, alphas, scoring)
+        return method.own_alphas(state.learned, outputs, alphas, scoring)
     if method.batch_dependence:
         raise InputError(f"alpha must be one number here, because {method.batch_dependence}.")
     return each_alpha(
         lambda part, alpha: predictor._thresholds(state.learned, part, (alpha,), scoring),
-        observed,
+        outputs,
         rounded_down(alphas),
     )
 
 
 def _sized_sets(
-    predictor: "SetPredictor", state: Calibrated, observed: Observed, alpha: Any, max_size: Any
+    predictor: "SetPredictor", state: Calibrated, outputs: ModelOutputs, alpha: Any, max_size: Any
 ) -> PredictionSets:
     """Sets of at most `max_size` classes."""
     size, sized = _read_size(max_size), predictor._method().sized
@@ -98,18 +98,18 @@ def _sized_sets(
     if isinstance(alpha, Sequence) or np.ndim(alpha) != 0:
         raise InputError("alpha must be one number with max_size, the smallest that sets promise.")
     if size >= state.classes.size:
-        sets = make_sets(predictor, state, observed, alpha, None)
+        sets = make_sets(predictor, state, outputs, alpha, None)
         return replace(sets, alpha=np.full(len(sets), sets.alpha))
     scoring = state.scoring(predictor.score)
     least = check_alphas(alpha)[0][0]
-    own = sized(state.learned, observed, least, size, scoring)
-    within = scoring.masks(observed.outputs, own.found, allow_empty=predictor.allow_empty)[..., 0]
-    most = scoring.most_likely(observed.outputs, size)
+    own = sized(state.learned, outputs, least, size, scoring)
+    within = scoring.masks(outputs, own.found, allow_empty=predictor.allow_empty)[..., 0]
+    most = scoring.most_likely(outputs, size)
     # Where so few classes cannot keep alpha, the set holds all of them: larger sets keep promises.
     mask = most & (within | (own.alphas > least)[:, None])
     found = own.found
     values, status = found.values[..., 0], found.status[:, 0]
-    flavour = observed.outputs.flavour
+    flavour = outputs.flavour
     return PredictionSets(mask, values, status, own.alphas, state.classes, flavour)
 
 
@@ -183,13 +183,15 @@ def rounded_down(alphas: Floats) -> Floats:
 
 
 def each_alpha(
-    thresholds: Callable[[Observed, float], SampleThresholds], observed: Observed, alphas: Floats
+    thresholds: Callable[[ModelOutputs, float], SampleThresholds],
+    outputs: ModelOutputs,
+    alphas: Floats,
 ) -> SampleThresholds:
     """Thresholds of every sample at its alpha, from those of samples with the same alpha."""
     parts: list[tuple[Any, SampleThresholds]] = []
     for alpha in np.unique(alphas).tolist():
         index = np.flatnonzero(alphas == alpha)
-        parts.append((index, thresholds(observed.take(index), alpha)))
+        parts.append((index, thresholds(outputs.take(index), alpha)))
     order = np.argsort(np.concatenate([index for index, _ in parts]))
     values, status = (
         np.concatenate([getattr(own, name) for _, own in parts])[order]

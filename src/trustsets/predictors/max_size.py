@@ -68,7 +68,7 @@ class LabelRanks:
         """Keep the ranks if there are own tuning samples to learn from."""
         if task.ranks is None or not task.has_own_tuning or basis.uses_label:
             return None
-        phi, tuning = basis.design(task.tuning), task.ranks(task.tuning.outputs)
+        phi, tuning = basis.design(task.tuning), task.ranks(task.tuning)
         if not basis.could_give(phi):
             # Some tuning samples are of groups that no calibration sample has.
             known = np.array([basis.could_give(row[None]) for row in phi])
@@ -78,7 +78,7 @@ class LabelRanks:
         # Sorted, so that what is learned cannot depend on the order in which the samples came.
         order = np.lexsort((*phi.T, tuning))
         beyond = 2.0 * float(np.abs(task.tuning_scores()).max(initial=0.0)) or 1.0
-        return cls(task.ranks(task.calibration.outputs), tuning[order], phi[order], beyond)
+        return cls(task.ranks(task.calibration), tuning[order], phi[order], beyond)
 
     def sorted_by(self, order: Codes) -> Self:
         """The calibration samples in another order."""

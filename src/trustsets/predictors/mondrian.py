@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from trustsets._common.arrays import Codes, Floats
 from trustsets._common.quantiles import conformal_rank
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
-from trustsets.basis import Bins, FittedPartition, Groups, Partition
+from trustsets.basis import Bins, FittedGroups, FittedPartition, Groups, Partition
 from trustsets.errors import InputError, TrustSetsWarning
+from trustsets.outputs import ModelOutputs
 from trustsets.predictors.base import Predictor
 from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
 from trustsets.predictors.leave_one_out import quantiles_without
@@ -20,7 +21,7 @@ from trustsets.predictors.tuning import Method
 from trustsets.predictors.updating import places_of
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
-from trustsets.statistics import Observed, SupportsTrust
+from trustsets.statistics import SupportsTrust
 from trustsets.status import Status
 
 __all__ = ["MondrianConformal"]
@@ -69,7 +70,7 @@ class MondrianLearned(Learned):
     @classmethod
     def of_classes(cls, task: Task) -> Self:
         """Sort the calibration scores by the class of the label."""
-        outputs = task.calibration.outputs
+        outputs = task.calibration
         return cls.of(None, outputs.require_labels("calibrate"), outputs.n_classes, task.scores)
 
     def split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
@@ -113,7 +114,7 @@ class MondrianLearned(Learned):
     def cells_of(self, task: Task) -> Codes:
         """Cells of the samples of a task."""
         if self.partition is None:
-            return task.calibration.outputs.require_labels("calibrate")
+            return task.calibration.require_labels("calibrate")
         return self.partition.cells(task.calibration)
 
     def paper_quantiles(self, alphas: tuple[float, ...]) -> SampleThresholds:
@@ -236,7 +237,7 @@ class MondrianConformal(Predictor):
     def _thresholds(
         self,
         learned: MondrianLearned,
-        observed: Observed,
+        outputs: ModelOutputs,
         alphas: tuple[float, ...],
         scoring: Scoring,
     ) -> SampleThresholds:
@@ -247,10 +248,10 @@ class MondrianConformal(Predictor):
             _warn_small_cells(learned, alphas)
         partition = learned.partition
         if partition is None or not isinstance(self.by, Partition):
-            return found.of_classes(len(observed.outputs))
+            return found.of_classes(len(outputs))
         if self.paper_rules and self.by.learns:
-            partition = self.by.fit(observed)
-        cells = partition.cells(observed)
+            partition = self.by.fit(outputs)
+        cells = partition.cells(outputs)
         unseen = (cells < 0)[:, None]
         return SampleThresholds(
             np.where(unseen, -np.inf if self.paper_rules else np.inf, found.values[cells]),
@@ -266,7 +267,7 @@ class MondrianConformal(Predictor):
             cells = learned.partition.cells(task.calibration)
             return SampleThresholds(*quantiles_without(task.scores, cells, alphas))
         # A sample has left the cell of its own class alone.
-        codes = task.calibration.outputs.require_labels("leave_one_out")
+        codes = task.calibration.require_labels("leave_one_out")
         table = quantile_table(learned.by_cell(), alphas)
         values, status = quantiles_without(task.scores, codes, alphas)
         found = table.of_classes(len(codes))
@@ -275,6 +276,20 @@ class MondrianConformal(Predictor):
         statuses = np.broadcast_to(table.status, (len(codes), *table.status.shape)).copy()
         statuses[samples, codes] = status
         return SampleThresholds(own, statuses.max(axis=1))
+
+    @property
+    def cell_counts_(self) -> dict[str, int]:
+        """Calibration samples of each class, group or cell, by name.
+
+        Groups of several columns are joined by a comma, cells of a grid are numbered.
+        """
+        state, learned = self._state(), self._state().learned
+        names = [str(name) for name in state.classes.tolist()]
+        if isinstance(learned.partition, FittedGroups):
+            names = [", ".join(group) for group in learned.partition.combinations]
+        elif learned.partition is not None:
+            names = [str(cell) for cell in range(learned.partition.n_cells)]
+        return dict(zip(names, np.diff(learned.start).tolist(), strict=True))
 
     def _guarantee(self, state: Calibrated) -> str:
         if self.paper_rules:

@@ -9,6 +9,7 @@ from typing import Any, final
 from trustsets._common.storage import storable
 from trustsets.basis import Basis, Bins, Polynomial
 from trustsets.errors import InputError
+from trustsets.outputs import ModelOutputs
 from trustsets.predictors.base import Predictor
 from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
 from trustsets.predictors.conditional import tuned_by
@@ -18,7 +19,7 @@ from trustsets.predictors.thresholds import SampleThresholds, side_by_side
 from trustsets.predictors.tuning import Method
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
-from trustsets.statistics import Atypicality, Confidence, Observed, SupportsTrust, Trust
+from trustsets.statistics import Atypicality, Confidence, SupportsTrust, Trust
 
 __all__ = ["PluginConformal", "atypicality_groups"]
 
@@ -101,11 +102,11 @@ class PluginConformal(Predictor):
     def _thresholds(
         self,
         learned: ConditionalLearned,
-        observed: Observed,
+        outputs: ModelOutputs,
         alphas: tuple[float, ...],
         scoring: Scoring,
     ) -> SampleThresholds:
-        phi = learned.basis.design(observed)
+        phi = learned.basis.design(outputs)
         found = [learned.fit(alpha).thresholds(phi, weight=0.0) for alpha in alphas]
         return side_by_side([(own.values, own.status) for own in found], alphas)
 

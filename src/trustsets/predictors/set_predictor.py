@@ -47,7 +47,7 @@ from trustsets.predictors.updating import KeptSamples
 from trustsets.recalibration import TemperatureScaling
 from trustsets.scores import Score
 from trustsets.sets import PredictionSets
-from trustsets.statistics import Observed, SupportsTrust
+from trustsets.statistics import SupportsTrust
 
 __all__ = ["SetPredictor", "as_calibrated"]
 
@@ -86,7 +86,7 @@ class SetPredictor(Estimator, ABC):
 
     @abstractmethod
     def _thresholds(
-        self, learned: Any, observed: Observed, alphas: tuple[float, ...], scoring: Scoring
+        self, learned: Any, outputs: ModelOutputs, alphas: tuple[float, ...], scoring: Scoring
     ) -> SampleThresholds:
         """Thresholds of new samples."""
 
@@ -170,17 +170,17 @@ class SetPredictor(Estimator, ABC):
             alphas = calibration_alphas(method, alphas, len(outputs))
         given, others = _observe(outputs, tuning, self.trust if trust is None else trust)
         calibration, tuning_part = tuning_split(given, others, fraction, seed, tuned)
-        reused = tuning_part.outputs is calibration.outputs
-        if alphas is not None and calibration.outputs is not outputs:
+        reused = tuning_part is calibration
+        if alphas is not None and calibration is not given:
             alphas = alphas[outputs.split_indices(fraction, seed)[1]]
-        n, n_tuning = len(calibration.outputs), 0 if reused else len(tuning_part.outputs)
-        scoring = self._scoring(method, tuning_part.outputs, seed)
+        n, n_tuning = len(calibration), 0 if reused else len(tuning_part)
+        scoring = self._scoring(method, tuning_part, seed)
         _log.info(
             "%s: calibrating on %d samples of %d classes, tuning on %d others",
             type(self).__name__, n, outputs.n_classes, n_tuning,
         )  # fmt: skip
         task = scoring.task(calibration, tuning_part, alphas)
-        facts = ClassFacts.of(calibration.outputs)
+        facts = ClassFacts.of(calibration)
         state = Calibrated(
             classes=outputs.classes,
             n_features=_width(outputs),
@@ -231,8 +231,8 @@ class SetPredictor(Estimator, ABC):
         """
         state = self._state()
         outputs = as_calibrated(state, outputs)
-        observed = Observed(outputs, self.trust if trust is None else trust)
-        return make_sets(self, state, observed, alpha, max_size)
+        outputs = outputs.with_trust(self.trust if trust is None else trust)
+        return make_sets(self, state, outputs, alpha, max_size)
 
     def _scoring(self, method: Method, tuning: ModelOutputs, seed: int) -> Scoring:
         """Fit the class biases, and then the temperature to the outputs with these added."""
@@ -354,14 +354,14 @@ class SetPredictor(Estimator, ABC):
 
 def _observe(
     outputs: ModelOutputs, tuning: ModelOutputs | None, trust: Any
-) -> tuple[Observed, Observed | None]:
+) -> tuple[ModelOutputs, ModelOutputs | None]:
     """Both parts with a trust score, or each with its own part of the known values."""
     if tuning is None:
-        return Observed(outputs, trust), None
+        return outputs.with_trust(trust), None
     parts: Any = trust, trust
     if trust is not None and not isinstance(trust, SupportsTrust):
         parts = np.split(np.asarray(trust), [len(outputs)])
-    return Observed(outputs, parts[0]), Observed(tuning, parts[1])
+    return outputs.with_trust(parts[0]), tuning.with_trust(parts[1])
 
 
 def _width(outputs: ModelOutputs) -> int | None:

@@ -8,6 +8,7 @@ import numpy as np
 from trustsets._common.arrays import Codes
 from trustsets._common.storage import storable
 from trustsets.errors import InputError
+from trustsets.outputs import ModelOutputs
 from trustsets.predictors.base import Predictor
 from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
 from trustsets.predictors.conditional import ConditionalConformal
@@ -21,7 +22,7 @@ from trustsets.predictors.updating import KeptSamples
 from trustsets.predictors.weighted import CovariateLearned, ShiftLearned, WeightedLearned
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
-from trustsets.statistics import Observed, SupportsTrust
+from trustsets.statistics import SupportsTrust
 
 __all__ = ["AdaptedConformal", "adapted"]
 
@@ -97,15 +98,15 @@ class AdaptedConformal(Predictor):
     def _thresholds(
         self,
         learned: WeightedLearned,
-        observed: Observed,
+        outputs: ModelOutputs,
         alphas: tuple[float, ...],
         scoring: Scoring,
     ) -> SampleThresholds:
         if isinstance(learned, CovariateLearned):
             learned.warn_if_few(alphas)
         if not learned.is_fit:
-            return learned.quantiles(observed, alphas)
-        return learned.fitted(observed, scoring.matrix(observed.outputs), alphas)
+            return learned.quantiles(outputs, alphas)
+        return learned.fitted(outputs, scoring.matrix(outputs), alphas)
 
     def _guarantee(self, state: Calibrated) -> str:
         if isinstance(self.shift, ClassShares):
@@ -121,15 +122,15 @@ class AdaptedConformal(Predictor):
 
 
 def adapted(
-    predictor: Predictor, task: Task, new: Observed, shift: str, of: Any
+    predictor: Predictor, task: Task, new: ModelOutputs, shift: str, of: Any
 ) -> AdaptedConformal:
     """A predictor for the population of unlabelled samples."""
-    state, outputs = predictor.state_, task.calibration.outputs
+    state, outputs = predictor.state_, task.calibration
     order = _order(predictor, state.learned, task)
     learned: WeightedLearned
     found: ClassShares | CovariateWeights
     if shift == "label":
-        found = estimate_shares(outputs, new.outputs)
+        found = estimate_shares(outputs, new)
         learned = ShiftLearned(state.learned, outputs.require_labels("adapt")[order], found.weights)
     else:
         on = state.learned.conditions_on

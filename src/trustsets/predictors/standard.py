@@ -7,6 +7,7 @@ import numpy as np
 
 from trustsets._common.arrays import Floats
 from trustsets._common.storage import require, require_increasing, require_numbers, storable
+from trustsets.outputs import ModelOutputs
 from trustsets.predictors.base import Predictor
 from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
 from trustsets.predictors.leave_one_out import quantiles_without
@@ -15,7 +16,6 @@ from trustsets.predictors.tuning import Method
 from trustsets.predictors.updating import places_of
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
-from trustsets.statistics import Observed
 
 __all__ = ["StandardConformal"]
 
@@ -121,11 +121,11 @@ class StandardConformal(Predictor):
     def _thresholds(
         self,
         learned: StandardLearned,
-        observed: Observed,
+        outputs: ModelOutputs,
         alphas: tuple[float, ...],
         scoring: Scoring,
     ) -> SampleThresholds:
-        only = np.zeros(len(observed.outputs), dtype=np.int64)
+        only = np.zeros(len(outputs), dtype=np.int64)
         return quantile_table([learned.scores], alphas).of_cells(only)
 
     def _thresholds_without(

@@ -12,7 +12,6 @@ from trustsets.outputs import ModelOutputs
 from trustsets.predictors.thresholds import SampleThresholds, SizedThresholds
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.recalibration.temperature import check_temperature
-from trustsets.statistics import Observed
 
 __all__ = [
     "Method",
@@ -61,8 +60,12 @@ class Method:
 
 
 def tuning_split(
-    given: Observed, tuning: Observed | None, fraction: float, seed: int, tuned: tuple[str, ...]
-) -> tuple[Observed, Observed]:
+    given: ModelOutputs,
+    tuning: ModelOutputs | None,
+    fraction: float,
+    seed: int,
+    tuned: tuple[str, ...],
+) -> tuple[ModelOutputs, ModelOutputs]:
     """Calibration samples and tuning samples; the same ones where nothing is tuned."""
     if tuning is not None or not tuned:
         return given, given if tuning is None else tuning

@@ -22,7 +22,6 @@ from trustsets.outputs import ModelOutputs, check_alike
 from trustsets.predictors.calibrated import Calibrated, Learned, Task
 from trustsets.predictors.class_facts import ClassFacts
 from trustsets.scores import Score
-from trustsets.statistics import Observed
 
 __all__ = [
     "KeptSamples",
@@ -65,11 +64,11 @@ class KeptSamples:
     @property
     def next_row(self) -> int:
         """A number beyond the identities of all samples."""
-        return 1 + max(int(part.calibration.outputs.rows.max()) for part in self.parts)
+        return 1 + max(int(part.calibration.rows.max()) for part in self.parts)
 
     def has_any(self, rows: Codes) -> bool:
         """Whether one of the identities is taken."""
-        return any(np.isin(rows, part.calibration.outputs.rows).any() for part in self.parts)
+        return any(np.isin(rows, part.calibration.rows).any() for part in self.parts)
 
     def take(self, numbers: Codes) -> Task:
         """Some of the samples, by number."""
@@ -99,9 +98,7 @@ class KeptSamples:
         """The same with more samples at the end; refuse outputs that cannot be joined."""
         first, more = self.parts[0].calibration, added.calibration
         try:
-            check_alike([first.outputs, more.outputs])
-            if "trust" in vars(first):
-                more.trust  # noqa: B018 - raises where it is not known
+            check_alike([first, more])
         except InputError as error:
             raise InputError(f"new samples must be like those of calibrate: {error}") from error
         start = sum(len(part.scores) for part in self.parts)
@@ -143,20 +140,16 @@ def _join(tasks: Sequence[Task]) -> Task:
     """Calibration samples end to end; everything else is that of the first task."""
     if len(tasks) == 1:
         return tasks[0]
-    observed = [task.calibration for task in tasks]
-    outputs = ModelOutputs.concat([each.outputs for each in observed])
-    rows = np.concatenate([each.outputs.rows for each in observed])
-    trust: Any = observed[0].trust_score
-    if any("trust" in vars(each) for each in observed):
-        trust = np.concatenate([each.trust for each in observed])
+    parts = [task.calibration for task in tasks]
+    rows = np.concatenate([part.rows for part in parts])
     scores = np.concatenate([task.scores for task in tasks])
-    joined = Observed(outputs._replaced(rows=read_only(rows)), trust)
+    joined = ModelOutputs.concat(parts)._replaced(rows=read_only(rows))
     return replace(tasks[0], calibration=joined, scores=scores)
 
 
 def _sample_keys(task: Task) -> Codes:
     """One number for each sample, made of its outputs, label and score."""
-    outputs = task.calibration.outputs
+    outputs = task.calibration
     codes = outputs.require_labels("forget")
     own = np.column_stack([codes, task.scores])
     # Without identities, the keys of random draws are made of the content.
@@ -166,9 +159,9 @@ def _sample_keys(task: Task) -> Codes:
 def task_of(state: Calibrated, score: Score, outputs: ModelOutputs, trust: Any) -> Task:
     """Labelled samples as a task, scored as calibration samples are."""
     outputs.require_labels("a change of the calibration samples")
-    observed = Observed(outputs, trust)
-    scores = state.scoring(score).of_labels(observed.outputs, Stream.CALIBRATION_SCORE)
-    return Task(observed, observed, scores, lambda: scores, state.seed)
+    outputs = outputs.with_trust(trust)
+    scores = state.scoring(score).of_labels(outputs, Stream.CALIBRATION_SCORE)
+    return Task(outputs, outputs, scores, lambda: scores, state.seed)
 
 
 def with_new_rows(
@@ -193,7 +186,7 @@ def changed_state(state: Calibrated, learned: Learned, task: Task, sign: int) ->
     if n < 1:
         raise InputError("rows are all calibration samples; at least one must stay.")
     if facts is not None:
-        outputs = task.calibration.outputs
+        outputs = task.calibration
         codes = outputs.require_labels("update")
         counts = facts.counts + sign * np.bincount(codes, minlength=facts.counts.size)
         right = round(facts.accuracy * state.n) + sign * int(
@@ -309,10 +302,10 @@ def _not_found(numbers: NDArray[np.int64]) -> str:
     )
 
 
-def knows_groups(basis: FittedBasis, observed: Observed) -> bool:
+def knows_groups(basis: FittedBasis, outputs: ModelOutputs) -> bool:
     """Whether all groups of the samples are among those that the basis has functions for."""
     if isinstance(basis, FittedSum):
-        return all(knows_groups(part, observed) for part in basis.parts)
+        return all(knows_groups(part, outputs) for part in basis.parts)
     if isinstance(basis, FittedProduct):
-        return knows_groups(basis.left, observed) and knows_groups(basis.right, observed)
-    return not isinstance(basis, FittedGroups) or basis.could_give(basis.design(observed))
+        return knows_groups(basis.left, outputs) and knows_groups(basis.right, outputs)
+    return not isinstance(basis, FittedGroups) or basis.could_give(basis.design(outputs))

@@ -36,6 +36,7 @@ from trustsets._common.arrays import Codes, Floats
 from trustsets._common.storage import require, require_numbers, storable
 from trustsets.basis import FittedBasis, FittedSum
 from trustsets.errors import TrustSetsWarning
+from trustsets.outputs import ModelOutputs
 from trustsets.predictors.calibrated import Learned
 from trustsets.predictors.candidates import CandidateRows
 from trustsets.predictors.comparing import effective_size
@@ -44,7 +45,6 @@ from trustsets.predictors.covariate_weights import WeightModel
 from trustsets.predictors.mondrian import MondrianLearned
 from trustsets.predictors.standard import StandardLearned
 from trustsets.predictors.thresholds import SampleThresholds, side_by_side
-from trustsets.statistics import Observed
 from trustsets.status import Status
 
 __all__ = ["CovariateLearned", "ShiftLearned", "WeightedLearned", "weighted_quantiles"]
@@ -73,12 +73,12 @@ class WeightedLearned(Learned):
         """Weights of the calibration samples."""
 
     @abstractmethod
-    def quantiles(self, observed: Observed, alphas: tuple[float, ...]) -> SampleThresholds:
+    def quantiles(self, outputs: ModelOutputs, alphas: tuple[float, ...]) -> SampleThresholds:
         """Weighted quantiles, within cells where there are some."""
 
     @abstractmethod
     def fitted(
-        self, observed: Observed, scores: Floats, alphas: tuple[float, ...]
+        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
     ) -> SampleThresholds:
         """Thresholds of CONDITIONAL; `scores` are those of all classes."""
 
@@ -111,15 +111,15 @@ class WeightedLearned(Learned):
         return self.weighted.prepare(alpha) if self.is_fit else None
 
     def _candidates(
-        self, observed: Observed, codes: Codes, cells: Codes, weights: Callable[[int], Any]
+        self, outputs: ModelOutputs, codes: Codes, cells: Codes, weights: Callable[[int], Any]
     ) -> CandidateRows:
         """Weighted rows of new samples with the labels `codes`, one for each cell of classes."""
-        basis, m = self.inner.basis, len(observed.outputs)
-        shared = None if basis.uses_label else basis.design(observed)
+        basis, m = self.inner.basis, len(outputs)
+        shared = None if basis.uses_label else basis.design(outputs)
 
         def rows(cell: int) -> Floats:
             label = np.full(m, codes[cell])
-            own = basis.design_for(observed, label) if shared is None else shared
+            own = basis.design_for(outputs, label) if shared is None else shared
             return np.asarray(weights(codes[cell]) * own)
 
         scale = float(np.abs(self.weighted.scores).max())
@@ -159,9 +159,9 @@ class ShiftLearned(WeightedLearned):
         """Weight of a new sample with each label."""
         return np.maximum(self.weights, _LEAST_WEIGHT)
 
-    def quantiles(self, observed: Observed, alphas: tuple[float, ...]) -> SampleThresholds:
+    def quantiles(self, outputs: ModelOutputs, alphas: tuple[float, ...]) -> SampleThresholds:
         """Weighted quantiles of all candidates, within cells where there are some."""
-        inner, m = self.inner, len(observed.outputs)
+        inner, m = self.inner, len(outputs)
         if isinstance(inner, StandardLearned):
             values = weighted_quantiles(inner.scores, self.own, self.candidate_weights, alphas)
             table, cells = values[None], np.zeros(m, np.int64)
@@ -174,7 +174,7 @@ class ShiftLearned(WeightedLearned):
                 every = np.arange(len(table))
                 table, cells = table[every, every][None], np.zeros(m, np.int64)
             else:
-                cells = inner.partition.cells(observed)
+                cells = inner.partition.cells(outputs)
         full = np.full((1, *table.shape[1:]), np.inf)
         found = np.concatenate([table, full])[cells]
         status = np.where(np.isinf(found).any(axis=1), Status.TOO_FEW_POINTS, Status.EXACT)
@@ -182,13 +182,13 @@ class ShiftLearned(WeightedLearned):
         return SampleThresholds(found, status.astype(np.int8))
 
     def fitted(
-        self, observed: Observed, scores: Floats, alphas: tuple[float, ...]
+        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
     ) -> SampleThresholds:
         """Thresholds of CONDITIONAL for all candidates."""
         weights = self.candidate_weights
         keys = np.stack([self.inner.basis.class_cells(weights.size), weights], axis=1)
         _, first, cells = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        candidates = self._candidates(observed, first, cells, lambda code: weights[code])
+        candidates = self._candidates(outputs, first, cells, lambda code: weights[code])
         found = self.weighted.candidate_thresholds(candidates, scores * weights, alphas)
         return side_by_side(
             [(_raised(own / weights, _RAISED), status) for own, status in found], alphas
@@ -246,9 +246,9 @@ class CovariateLearned(WeightedLearned):
                 stacklevel=5,
             )
 
-    def quantiles(self, observed: Observed, alphas: tuple[float, ...]) -> SampleThresholds:
+    def quantiles(self, outputs: ModelOutputs, alphas: tuple[float, ...]) -> SampleThresholds:
         """Weighted quantiles of all samples, within cells where there are some."""
-        inner, new = self.inner, self.model.of(observed)
+        inner, new = self.inner, self.model.of(outputs)
         cells = np.zeros(new.size, np.int64)
         parts = [(inner.scores, self.weights)]
         if isinstance(inner, MondrianLearned):
@@ -258,7 +258,7 @@ class CovariateLearned(WeightedLearned):
                 each = [weighted_quantiles(s, w, new, alphas) for s, w in parts]
                 found = np.stack(each, axis=1)
                 return SampleThresholds(found, _status(np.asarray(np.isinf(found).any(axis=1))))
-            cells = inner.partition.cells(observed)
+            cells = inner.partition.cells(outputs)
         found = np.full((new.size, len(alphas)), np.inf)
         for cell, (scores, weights) in enumerate(parts):
             mine = cells == cell
@@ -269,17 +269,17 @@ class CovariateLearned(WeightedLearned):
         return SampleThresholds(found, status)
 
     def fitted(
-        self, observed: Observed, scores: Floats, alphas: tuple[float, ...]
+        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
     ) -> SampleThresholds:
         """Thresholds of CONDITIONAL, for all candidates where functions depend on the label."""
-        new, basis = self.model.of(observed)[:, None], self.inner.basis
+        new, basis = self.model.of(outputs)[:, None], self.inner.basis
         if basis.uses_label:
             cells = basis.class_cells(scores.shape[1])
             first = np.unique(cells, return_index=True)[1]
-            candidates = self._candidates(observed, first, cells, lambda code: new)
+            candidates = self._candidates(outputs, first, cells, lambda code: new)
             found = self.weighted.candidate_thresholds(candidates, scores * new, alphas)
         else:
-            found = self.weighted.thresholds(basis.design(observed) * new, alphas)
+            found = self.weighted.thresholds(basis.design(outputs) * new, alphas)
             new = new[:, 0]
         return side_by_side(
             [(_raised(own / new, _RAISED_MORE), status) for own, status in found], alphas

@@ -13,7 +13,7 @@ from trustsets.predictors import Predictor
 from trustsets.report.samples import SampleSource
 from trustsets.report.verdict import ONE_METHOD
 from trustsets.sets import PredictionSets
-from trustsets.statistics import Observed, SupportsTrust
+from trustsets.statistics import SupportsTrust
 
 __all__ = ["check_evaluations", "check_samples"]
 
@@ -92,7 +92,7 @@ def check_samples(
             "names in evaluations and sets."
         )
     own = {name: _check_sets(name, given[name], outputs, evaluations[name]) for name in given}
-    values = None if trust is None else Observed(outputs, trust).trust
+    values = None if trust is None else outputs.with_trust(trust).trust
     return SampleSource(outputs, own, values, most, movers)
 
 

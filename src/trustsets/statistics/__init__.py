@@ -1,12 +1,11 @@
 """Numbers known about a sample before its label: what coverage is conditioned on."""
 
+from trustsets.outputs import SupportsTrust
 from trustsets.statistics.atypicality import Atypicality
 from trustsets.statistics.measures import ClassFrequency, Confidence, Entropy, Margin, Trust
 from trustsets.statistics.statistic import (
     FittedStatistic,
-    Observed,
     Statistic,
-    SupportsTrust,
     Transform,
 )
 
@@ -17,7 +16,6 @@ __all__ = [
     "Entropy",
     "FittedStatistic",
     "Margin",
-    "Observed",
     "Statistic",
     "SupportsTrust",
     "Transform",

@@ -13,7 +13,8 @@ from trustsets._common.arrays import Array, Codes, Floats, column, floating_matr
 from trustsets._common.blocks import row_numbers
 from trustsets._common.storage import require, require_numbers, storable
 from trustsets.errors import InputError
-from trustsets.statistics.statistic import Observed, Statistic, Transform
+from trustsets.outputs import ModelOutputs
+from trustsets.statistics.statistic import Statistic, Transform
 
 # Eigenvalues of the covariance below this fraction of the largest are rounding noise of
 # directions that the training features do not use (SciPy's rule for singular covariances).
@@ -62,7 +63,7 @@ class Atypicality(Statistic):
     >>> train = [[-1.0], [1.0], [9.0], [11.0]]  # means 0 and 10, variance 1
     >>> atypicality = Atypicality.from_training(train, ["cat", "cat", "dog", "dog"])
     >>> outputs = ModelOutputs(logits=[[0.0, 1.0]] * 3, features=[[0.0], [10.0], [5.0]])
-    >>> atypicality.measure(Observed(outputs)).round(4)  # log(2 pi) / 2, twice, and 12.5 more
+    >>> atypicality.measure(outputs).round(4)  # log(2 pi) / 2, twice, and 12.5 more
     array([ 0.9189,  0.9189, 13.4189])
     """
 
@@ -129,9 +130,9 @@ class Atypicality(Statistic):
             float(np.count_nonzero(used) * np.log(2.0 * np.pi) + np.log(values[used]).sum()),
         )
 
-    def measure(self, observed: Observed) -> Floats:
+    def measure(self, outputs: ModelOutputs) -> Floats:
         """Return the negative log density of each sample."""
-        features = observed.outputs.features
+        features = outputs.features
         if features is None:
             raise InputError("Atypicality needs features; pass features= to ModelOutputs.")
         if features.shape[1] != self.mean.size:

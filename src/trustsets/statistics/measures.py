@@ -6,9 +6,11 @@ from typing import final
 import numpy as np
 
 from trustsets._common.arrays import Floats
+from trustsets._common.blocks import row_numbers
 from trustsets._common.storage import require, storable
 from trustsets.errors import InputError
-from trustsets.statistics.statistic import Observed, Statistic
+from trustsets.outputs import ModelOutputs
+from trustsets.statistics.statistic import Statistic
 
 
 @final
@@ -20,16 +22,16 @@ class Confidence(Statistic):
     Examples
     --------
     >>> from trustsets import ModelOutputs
-    >>> observed = Observed(ModelOutputs(probabilities=[[0.75, 0.25]]))
-    >>> Confidence().fit(observed).values(observed)
+    >>> outputs = ModelOutputs(probabilities=[[0.75, 0.25]])
+    >>> Confidence().fit(outputs).values(outputs)
     array([0.75])
     """
 
     name = "Conf"
 
-    def measure(self, observed: Observed) -> Floats:
+    def measure(self, outputs: ModelOutputs) -> Floats:
         """Return the largest softmax output of each sample."""
-        return observed.confidence
+        return outputs.confidence
 
 
 @final
@@ -40,9 +42,9 @@ class Trust(Statistic):
 
     name = "Trust"
 
-    def measure(self, observed: Observed) -> Floats:
+    def measure(self, outputs: ModelOutputs) -> Floats:
         """Return the trust score of each sample."""
-        return observed.trust
+        return outputs.require_trust("Trust")
 
 
 @final
@@ -54,16 +56,21 @@ class Entropy(Statistic):
     Examples
     --------
     >>> from trustsets import ModelOutputs
-    >>> observed = Observed(ModelOutputs(probabilities=[[0.5, 0.5], [1.0, 0.0]]))
-    >>> Entropy().measure(observed).round(4)
+    >>> outputs = ModelOutputs(probabilities=[[0.5, 0.5], [1.0, 0.0]])
+    >>> Entropy().measure(outputs).round(4)
     array([0.6931, 0.    ])
     """
 
     name = "Entropy"
 
-    def measure(self, observed: Observed) -> Floats:
+    def measure(self, outputs: ModelOutputs) -> Floats:
         """Return the entropy of each sample."""
-        return observed.entropy_and_margin[0]
+
+        def entropy(block: slice) -> Floats:
+            p = outputs.block_probabilities(block)
+            return np.asarray(-(p * np.log(np.maximum(p, np.finfo(float).tiny))).sum(axis=1))
+
+        return np.asarray(np.maximum(row_numbers(entropy, len(outputs), outputs.n_classes), 0.0))
 
 
 @final
@@ -75,16 +82,23 @@ class Margin(Statistic):
     Examples
     --------
     >>> from trustsets import ModelOutputs
-    >>> observed = Observed(ModelOutputs(probabilities=[[0.5, 0.25, 0.25]]))
-    >>> Margin().measure(observed)
+    >>> outputs = ModelOutputs(probabilities=[[0.5, 0.25, 0.25]])
+    >>> Margin().measure(outputs)
     array([0.25])
     """
 
     name = "Margin"
 
-    def measure(self, observed: Observed) -> Floats:
+    def measure(self, outputs: ModelOutputs) -> Floats:
         """Return the margin of each sample."""
-        return observed.entropy_and_margin[1]
+
+        def margin(block: slice) -> Floats:
+            top = np.partition(outputs.block_probabilities(block), -2, axis=1)[:, -2:]
+            return np.asarray(top[:, 1] - top[:, 0])
+
+        if outputs.n_classes == 1:
+            return np.ones(len(outputs))
+        return row_numbers(margin, len(outputs), outputs.n_classes)
 
 
 @final
@@ -103,8 +117,8 @@ class ClassFrequency(Statistic):
     Examples
     --------
     >>> from trustsets import ModelOutputs
-    >>> observed = Observed(ModelOutputs(logits=[[1.0, 0.0], [0.0, 1.0]]))
-    >>> ClassFrequency(counts=(9, 99)).measure(observed).round(4)
+    >>> outputs = ModelOutputs(logits=[[1.0, 0.0], [0.0, 1.0]])
+    >>> ClassFrequency(counts=(9, 99)).measure(outputs).round(4)
     array([2.3026, 4.6052])
     """
 
@@ -116,12 +130,12 @@ class ClassFrequency(Statistic):
         """Refuse counts that are none."""
         require(all(n >= 0 for n in self.counts), "ClassFrequency.counts", "must not be negative")
 
-    def measure(self, observed: Observed) -> Floats:
+    def measure(self, outputs: ModelOutputs) -> Floats:
         """Return the log count of the predicted class of each sample."""
-        if len(self.counts) != observed.outputs.n_classes:
+        if len(self.counts) != outputs.n_classes:
             raise InputError(
-                f"ClassFrequency needs counts for each of the {observed.outputs.n_classes} "
+                f"ClassFrequency needs counts for each of the {outputs.n_classes} "
                 f"classes; got {len(self.counts)}. Pass np.bincount(train_codes) as a tuple."
             )
         counts = np.array(self.counts, dtype=np.float64)
-        return np.asarray(np.log1p(counts)[observed.outputs.predicted_codes])
+        return np.asarray(np.log1p(counts)[outputs.predicted_codes])

@@ -1,6 +1,6 @@
 """The exact search in torch, for a GPU.
 
-The method and its proof are those of `exact`: bounds from a product of sketches, thresholds from a
+The method and its proof are those of `cpu`: bounds from a product of sketches, thresholds from a
 near class, full distances in float64 for the pairs left. Tiles are large, because a GPU is idle
 between small ones. Products may run in TF32, whose rounding is part of the slack.
 """
@@ -22,10 +22,11 @@ from trustsets.neighbours.points import (
     BLOCK_ROWS,
     ClassDistances,
     ClassPoints,
+    Counts,
     IndexArray,
     Queries,
 )
-from trustsets.neighbours.sketch import FAR, Costs, build_sketch
+from trustsets.neighbours.sketch import FAR, Costs, Sketch, build_sketch
 
 # On a GPU products are nearly free and gathering survivors is not: prefer long heads.
 GPU_COSTS = Costs(product=1.0, pair=100.0, refine=40_000.0, direct=200.0)
@@ -74,9 +75,9 @@ class TorchPoints:
 
     def rows(self, index: IndexArray | slice) -> Floats:
         """Scaled rows in float64, as NumPy."""
-        where = index if isinstance(index, slice) else torch.from_numpy(index)
-        taken: Floats = self.take(where).cpu().numpy()
-        return taken
+        on_device = index if isinstance(index, slice) else torch.from_numpy(index)
+        rows: Floats = self.take(on_device).cpu().numpy()
+        return rows
 
 
 class _Block(NamedTuple):
@@ -102,8 +103,8 @@ class _Pairs(NamedTuple):
 class TorchSearch:
     """Exact distances from queries to the classes of some points, on a torch device.
 
-    The parameters are those of `ExactSearch`. The working memory is by default 256 MiB on a CPU,
-    and on a GPU a quarter of what is free, at most 8 GiB.
+    The parameters are those of `make_search`; `points` may be on the device already. `memory` is
+    by default 256 MiB on a CPU, and on a GPU a quarter of what is free, at most 8 GiB.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class TorchSearch:
         points: ClassPoints | TorchPoints,
         neighbour: int = 1,
         device: str = "cpu",
+        sketch: Sketch | None = None,
         memory: int | None = None,
     ) -> None:
         self.points = TorchPoints.of(points, device) if isinstance(points, ClassPoints) else points
@@ -118,25 +120,25 @@ class TorchSearch:
         if memory is None and self.device.type == "cuda":
             memory = int(min(torch.cuda.mem_get_info(self.device)[0] // 4, GPU_MEMORY))
         self.memory = CPU_MEMORY if memory is None else memory
-        self.sketch = build_sketch(self.points, GPU_COSTS, neighbour)
+        self.sketch = build_sketch(self.points, GPU_COSTS, neighbour) if sketch is None else sketch
         self.needed = np.minimum(np.diff(self.points.starts), neighbour)
-        self.pairs, self.survivors, self.direct = 0, 0, 0
-        self._place_sketches()
+        self.counts = Counts()
+        self._project_points()
 
-    def _place_sketches(self) -> None:
+    def _project_points(self) -> None:
         self._mean = torch.from_numpy(self.sketch.mean).to(self.device)
         basis = self.sketch.basis
         self._basis = None if basis is None else torch.from_numpy(basis).to(self.device)
         total = self.points.shape[0]
         blocks = [slice(start, start + BLOCK_ROWS) for start in range(0, total, BLOCK_ROWS)]
-        seen = [self._project(self.points.take(block)) for block in blocks]
-        self._coordinates = torch.cat([each[0] for each in seen])
-        self._head = torch.cat([each[1] for each in seen])
-        self._squares = torch.cat([each[2] for each in seen]).float()
-        self._radius = float(torch.stack([each[3].max() for each in seen]).max())
+        projections = [self._project(self.points.take(block)) for block in blocks]
+        coordinates, heads, squares, norms = zip(*projections, strict=True)
+        self._coordinates, self._head = torch.cat(coordinates), torch.cat(heads)
+        self._squares = torch.cat(squares).float()
+        self._radius = float(torch.stack([norm.max() for norm in norms]).max())
         if self._radius > FAR:  # an outlier that the choice of the sketch did not see
             self.sketch = self.sketch.widened(self._radius)
-            self._place_sketches()
+            self._project_points()
             return
         self._codes = torch.from_numpy(self.points.codes).to(self.device)
         self._needed = torch.from_numpy(self.needed).to(self.device)
@@ -205,8 +207,8 @@ class TorchSearch:
         # A product is at most span^2 / 4; both its factors and their double count once each.
         products = 1.01 * TF32_UNIT if self.device.type == "cuda" else 0.0
         error = (terms + products) * (span * 1.00001) ** 2
-        placed = torch.from_numpy(drift).to(self.device)
-        return _Block(queries.own, rows, coordinates, head, square, placed, error)
+        drifts = torch.from_numpy(drift).to(self.device)
+        return _Block(queries.own, rows, coordinates, head, square, drifts, error)
 
     def _own(self, block: _Block) -> Tensor:
         """Distance to the own class; infinite without one."""
@@ -215,10 +217,10 @@ class TorchSearch:
         for code in np.unique(block.own[block.own >= 0]):
             if sizes[code] > DIRECT_POINTS:  # `_nearby` saw a part of it
                 first, last = np.searchsorted(block.own, [code, code + 1])
-                some = slice(int(first), int(last))
+                members = slice(int(first), int(last))
                 start, stop = int(self.points.starts[code]), int(self.points.starts[code + 1])
-                part = _Block._make(each[some] for each in block)
-                best[some], _ = self._read(part, best[some], start, stop, [])
+                part = _Block._make(array[members] for array in block)
+                best[members], _ = self._read(part, best[members], start, stop, [])
         return best.sqrt()
 
     def _other(self, block: _Block) -> tuple[Tensor, Tensor]:
@@ -227,19 +229,20 @@ class TorchSearch:
             guess = np.where(block.own == 0, -1, 0)
         else:
             gaps = self._centres.square().sum(dim=1) - 2.0 * (block.head @ self._centres.T)
-            known = np.flatnonzero(block.own >= 0)
-            gaps[torch.from_numpy(known), torch.from_numpy(block.own[known])] = torch.inf
+            rows = np.flatnonzero(block.own >= 0)
+            gaps[torch.from_numpy(rows), torch.from_numpy(block.own[rows])] = torch.inf
             guess = gaps.argmin(dim=1).cpu().numpy()
         best = self._nearby(block, guess)
         none = torch.from_numpy(guess < 0).to(self.device)
         # Without another class everything is masked: a finite bound keeps the tiles empty.
         bound = torch.where(none, 0.0, best)
-        found, code = self._read(block, bound, 0, self.points.shape[0], self._groups(block))
-        found = torch.where(none, torch.inf, found)
-        return found.sqrt(), torch.where(none, -1, code)
+        masked = self._own_rectangles(block)
+        best, code = self._read(block, bound, 0, self.points.shape[0], masked)
+        best = torch.where(none, torch.inf, best)
+        return best.sqrt(), torch.where(none, -1, code)
 
-    def _groups(self, block: _Block) -> list[tuple[int, int, int, int]]:
-        """Rectangles of the own classes: first and last query, first and last point."""
+    def _own_rectangles(self, block: _Block) -> list[tuple[int, int, int, int]]:
+        """Pairs of one class, to be left out: first and last query, first and last point."""
         codes, firsts = np.unique(block.own, return_index=True)
         lasts = np.append(firsts[1:], len(block.own))
         starts = self.points.starts
@@ -254,12 +257,12 @@ class TorchSearch:
         best = torch.full((len(classes),), torch.inf, dtype=torch.float64, device=self.device)
         order = np.argsort(classes, kind="stable")
         codes, firsts = np.unique(classes[order], return_index=True)
-        for code, some in zip(codes, np.split(order, firsts[1:]), strict=True):
+        for code, rows in zip(codes, np.split(order, firsts[1:]), strict=True):
             if code < 0:
                 continue
             start = int(self.points.starts[code])
             stop = min(int(self.points.starts[code + 1]), start + DIRECT_POINTS)
-            chosen = torch.from_numpy(some).to(self.device)
+            chosen = torch.from_numpy(rows).to(self.device)
             gaps = torch.cdist(
                 block.rows[chosen],
                 self.points.take(slice(start, stop)),
@@ -281,14 +284,14 @@ class TorchSearch:
         width = max(int(TILE_SHARE * self.memory / BYTES_PER_PAIR) // len(block.rows), 1)
         none = torch.empty(0, dtype=torch.int64, device=self.device)
         pairs = _Pairs(none, none, none.double())
-        self.pairs += len(block.rows) * (stop - start)
+        self.counts.pairs += len(block.rows) * (stop - start)
         for first in range(start, stop, width):
             last = min(first + width, stop)
-            found = self._survivors(block, bound, first, last, masked)
-            self.survivors += len(found)
-            fresh = self._measure(block, bound, found)
-            self.direct += len(fresh.query)
-            pairs = self._reduce(_Pairs(*map(torch.cat, zip(pairs, fresh, strict=True))))
+            survivors = self._survivors(block, bound, first, last, masked)
+            self.counts.survivors += len(survivors)
+            measured = self._measure(block, bound, survivors)
+            self.counts.direct += len(measured.query)
+            pairs = self._reduce(_Pairs(*map(torch.cat, zip(pairs, measured, strict=True))))
         return self._best(pairs, len(block.rows))
 
     def _survivors(
@@ -304,26 +307,26 @@ class TorchSearch:
         limit = reach.square() + block.error - block.square
         limit = (limit + limit.abs() * ROUND_UP).float()
         products = torch.addmm(self._squares[first:last], block.head, self._head[first:last].T)
-        kept = products <= limit[:, None]
+        within = products <= limit[:, None]
         for top, bottom, left, right in masked:
             if left < last and right > first:
-                kept[top:bottom, max(left - first, 0) : right - first] = False
-        found = kept.nonzero()
-        found[:, 1] += first
-        return found
+                within[top:bottom, max(left - first, 0) : right - first] = False
+        survivors = within.nonzero()
+        survivors[:, 1] += first
+        return survivors
 
-    def _measure(self, block: _Block, bound: Tensor, found: Tensor) -> _Pairs:
+    def _measure(self, block: _Block, bound: Tensor, survivors: Tensor) -> _Pairs:
         """Full distances of the pairs that a second, finer bound leaves."""
         width = self._coordinates.shape[1]
         reach = bound.sqrt() * self.sketch.unit + block.drift
         cap = (reach.square() * (1.0 + 2.0 * (width + 8) * ACCUMULATOR_UNIT)).float()
         room = max(int(GATHER_SHARE * self.memory / (12 * width)), 1)
-        kept = []
-        for query, point in (part.unbind(1) for part in torch.split(found, room)):
+        parts = []
+        for query, point in (part.unbind(1) for part in torch.split(survivors, room)):
             gaps = (block.coordinates[query] - self._coordinates[point]).square().sum(dim=1)
             near = gaps <= cap[query]
-            kept.append(torch.stack([query[near], point[near]], dim=1))
-        left = torch.cat(kept) if kept else found
+            parts.append(torch.stack([query[near], point[near]], dim=1))
+        left = torch.cat(parts) if parts else survivors
         room = max(int(GATHER_SHARE * self.memory / (32 * self.points.shape[1])), 1)
         distances = [
             (block.rows[query] - self.points.take(point)).square().sum(dim=1)
@@ -343,10 +346,12 @@ class TorchSearch:
 
     def _ranks(self, key: Tensor) -> Tensor:
         """Position of each entry among those of equal `key`, a sorted vector."""
-        each = torch.arange(len(key), device=self.device)
-        fresh = torch.ones(len(key), dtype=torch.bool, device=self.device)
-        fresh[1:] = key[1:] != key[:-1]
-        return each - torch.where(fresh, each, 0).cummax(dim=0).values if len(key) else each
+        positions = torch.arange(len(key), device=self.device)
+        first = torch.ones(len(key), dtype=torch.bool, device=self.device)
+        first[1:] = key[1:] != key[:-1]
+        if not len(key):
+            return positions
+        return positions - torch.where(first, positions, 0).cummax(dim=0).values
 
     def _best(self, pairs: _Pairs, size: int) -> tuple[Tensor, Tensor]:
         """Least distance to a class per query, and that class; of equals the first."""
@@ -356,9 +361,9 @@ class TorchSearch:
         best = torch.full((size,), torch.inf, dtype=torch.float64, device=self.device)
         best.scatter_reduce_(0, query, distance, "amin")
         tied = distance == best[query]
-        named = torch.full((size,), len(self.needed), device=self.device)
-        named.scatter_reduce_(0, query[tied], code[tied], "amin")
-        return best, named
+        best_code = torch.full((size,), len(self.needed), device=self.device)
+        best_code.scatter_reduce_(0, query[tied], code[tied], "amin")
+        return best, best_code
 
 
 @contextmanager

@@ -1,0 +1,306 @@
+"""Predictors, scores and bases by name, for those who choose them by a word.
+
+The command line, the scikit-learn front, the explorer and the paper's runs take the same words.
+"""
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from trustsets.basis import Basis, Bins, Groups, Intercept, Polynomial, PrincipalComponents
+from trustsets.errors import InputError
+from trustsets.predictors import (
+    ClusteredConformal,
+    ConditionalConformal,
+    MondrianConformal,
+    Predictor,
+    StandardConformal,
+)
+from trustsets.scores import APS, RAPS, SAPS, MarginScore, Score, Softmax, TopK
+from trustsets.statistics import Confidence, Entropy, Margin, Statistic, Trust
+
+__all__ = [
+    "ALIASES",
+    "BASES",
+    "METHODS",
+    "SCORES",
+    "STATISTICS",
+    "make_basis",
+    "make_bins",
+    "make_predictor",
+    "make_score",
+    "method_name",
+    "uses_trust",
+]
+
+METHODS: dict[str, type[Predictor]] = {
+    "conditional": ConditionalConformal,
+    "standard": StandardConformal,
+    "mondrian": MondrianConformal,
+    "groups": MondrianConformal,
+    "class": MondrianConformal,
+    "clustered": ClusteredConformal,
+    "paper": ConditionalConformal,
+    "naive": MondrianConformal,
+}
+"""Predictors by name.
+
+``mondrian`` has a threshold for each cell of a grid of confidence and trust, ``groups`` for each
+group and ``class`` for each class. ``paper`` and ``naive`` are CONDITIONAL and NAIVE as the
+paper's authors run them.
+"""
+SCORES: dict[str, type[Score]] = {
+    "aps": APS,
+    "raps": RAPS,
+    "saps": SAPS,
+    "topk": TopK,
+    "softmax": Softmax,
+    "margin": MarginScore,
+}
+"""Nonconformity scores by name."""
+STATISTICS: dict[str, type[Statistic]] = {
+    "confidence": Confidence,
+    "trust": Trust,
+    "entropy": Entropy,
+    "margin": Margin,
+}
+"""What coverage can be conditioned on, by name."""
+BASES = ("polynomial", "bins", "groups", "components", "intercept")
+"""Function classes by name."""
+ALIASES = {"lac": "softmax", "bins": "mondrian"}
+"""Other names of scores and methods."""
+
+_OF_BASIS = ("degree", "penalty", "transform", "components")
+_WITH_TRUST = ("conditional", "mondrian", "paper", "naive")
+# The grid of "mondrian" grows with the calibration data: this many samples for each cell.
+_SAMPLES_PER_CELL = 50
+_LARGEST_SIDE = 5
+
+
+def method_name(method: str) -> str:
+    """The one name of a method; refuse what is none.
+
+    Examples
+    --------
+    >>> method_name("bins")
+    'mondrian'
+    """
+    return _checked("method", method, METHODS)
+
+
+def uses_trust(method: str, basis: Any = None, statistics: Sequence[str] = ()) -> bool:
+    """Whether a method can use a trust score, with this choice of basis and statistics."""
+    if statistics and "trust" not in statistics:
+        return False
+    names = _listed(basis)
+    if names and all(isinstance(name, str) for name in names) and "auto" not in names:
+        return bool({"polynomial", "bins"} & set(names))
+    return method_name(method) in _WITH_TRUST
+
+
+def make_score(name: str = "aps", **parameters: Any) -> Score:
+    """Return a nonconformity score by name, one of `SCORES`.
+
+    Parameters
+    ----------
+    name : str
+        ``"aps"``, ``"raps"``, ``"saps"``, ``"topk"``, ``"softmax"`` (or ``"lac"``) or ``"margin"``.
+    **parameters
+        Those of the score, such as ``scale="tail"``; None leaves the default.
+
+    Examples
+    --------
+    >>> make_score("lac", scale="tail")
+    Softmax(scale='tail')
+    """
+    kind = SCORES[_checked("score", name, SCORES)]
+    chosen = {key: value for key, value in parameters.items() if value is not None}
+    _check_parameters(f"the score {name!r}", kind, chosen)
+    return kind(**chosen)
+
+
+def make_bins(statistics: Sequence[str] = ("confidence", "trust"), n: int | None = None) -> Bins:
+    """Return a grid of quantile bins, of at most 25 cells of at least 50 of `n` samples each."""
+    side = _LARGEST_SIDE
+    if n is not None:
+        side = min(side, max(1, int(np.sqrt(n / _SAMPLES_PER_CELL))))
+    counts = (side**2,) if len(statistics) == 1 else (side,) * len(statistics)
+    spacing: Any = ("quantile",) * len(counts)
+    return Bins(of=_statistics(statistics, "raw"), counts=counts, spacing=spacing)
+
+
+def make_basis(
+    names: str | Sequence[str] = "polynomial",
+    *,
+    statistics: Sequence[str] = ("confidence", "trust"),
+    degree: int | None = None,
+    penalty: float | None = None,
+    transform: str | None = None,
+    groups: Sequence[str] = (),
+    components: int | None = None,
+    n: int | None = None,
+) -> Basis:
+    """Return the sum of function classes by name, each of `BASES`.
+
+    Parameters
+    ----------
+    names : str or sequence of str
+        ``"polynomial"``, ``"bins"``, ``"groups"``, ``"components"`` or ``"intercept"``.
+    statistics : sequence of str
+        What polynomial and bins are functions of, each of `STATISTICS`.
+    degree, penalty, transform
+        Of the polynomial; default 5, 0 and ``"rank"``.
+    groups : sequence of str
+        Group columns; none means all there are. Columns named here are part of the sum even
+        where ``"groups"`` is not among the names.
+    components : int
+        Number of principal components; default 20.
+    n : int, optional
+        Number of calibration samples; see `make_bins`.
+
+    Examples
+    --------
+    >>> make_basis("intercept", groups=["site"])
+    Intercept() + Groups(columns=('site',), penalty=0.0)
+    """
+    chosen = list(dict.fromkeys(_checked("basis", name, BASES) for name in _listed(names)))
+    if groups and "groups" not in chosen:
+        chosen.append("groups")
+    made: dict[str, Basis] = {}
+    for name in chosen:
+        if name == "polynomial":
+            made[name] = Polynomial(
+                5 if degree is None else degree,
+                of=_statistics(statistics, transform or "rank"),
+                penalty=penalty or 0.0,
+            )
+        elif name == "bins":
+            made[name] = make_bins(statistics, n)
+        elif name == "groups":
+            made[name] = Groups(*groups)
+        elif name == "components":
+            made[name] = PrincipalComponents(20 if components is None else components)
+        else:
+            made[name] = Intercept()
+    return reduce(operator.add, made.values())
+
+
+def make_predictor(
+    method: str = "conditional",
+    *,
+    score: Score | str | None = None,
+    trust: Any = None,
+    basis: Basis | str | Sequence[str] | None = None,
+    statistics: Sequence[str] = (),
+    groups: Sequence[str] = (),
+    n: int | None = None,
+    seed: int = 0,
+    **parameters: Any,
+) -> Predictor:
+    """Return a predictor by name, one of `METHODS`, not calibrated.
+
+    Parameters
+    ----------
+    method : str
+        Its name; ``"bins"`` is another name of ``"mondrian"``.
+    score : Score or str, optional
+        A score, or its name; the method chooses the scale of one that is named.
+    trust : TrustScore, optional
+        Fitted trust score. Without one, ``"conditional"`` and ``"mondrian"`` depend on confidence
+        alone.
+    basis : Basis, str or sequence of str, optional
+        Function class of ``"conditional"`` and ``"paper"``: ``"auto"``, or names of `BASES`.
+    statistics : sequence of str
+        What basis and bins are functions of; default confidence and, with a trust score, trust.
+    groups : sequence of str
+        Group columns to condition on; none means all that the outputs carry.
+    n : int, optional
+        Number of calibration samples; see `make_bins`.
+    seed : int
+        The predictor's `random_state`.
+    **parameters
+        Other parameters of the predictor and of `make_basis`; None leaves the default.
+
+    Examples
+    --------
+    >>> make_predictor("standard", score="lac").score
+    Softmax(scale='raw')
+    >>> make_predictor("groups", groups=["site"]).by
+    Groups(columns=('site',), penalty=0.0)
+    """
+    name = method_name(method)
+    kind = METHODS[name]
+    chosen = {key: value for key, value in parameters.items() if value is not None}
+    of_basis = {key: chosen.pop(key) for key in _OF_BASIS if key in chosen}
+    _check_parameters(f"the method {method!r}", kind, chosen)
+    if name not in ("conditional", "paper") and (of_basis or basis is not None):
+        raise InputError(
+            f"basis and {', '.join(of_basis) or 'its parameters'} belong to the method conditional;"
+            f" got {method!r}."
+        )
+    if statistics and name not in ("conditional", "paper", "mondrian"):
+        raise InputError(
+            f"statistics belong to the methods conditional and mondrian; got {method!r}."
+        )
+    chosen["random_state"] = seed
+    if isinstance(score, str):
+        score = make_score(score, scale="tail" if name == "conditional" else None)
+    if score is not None:
+        chosen["score"] = score
+    if trust is not None and name in _WITH_TRUST:
+        chosen["trust"] = trust
+    usual = ("confidence", "trust") if trust is not None else ("confidence",)
+    if kind is ConditionalConformal:
+        if isinstance(basis, Basis) or basis == "auto":
+            chosen["basis"] = basis
+        elif basis is not None or of_basis or statistics:
+            if name == "paper":
+                of_basis.setdefault("transform", "raw")
+            chosen["basis"] = make_basis(
+                _listed(basis) or "polynomial",
+                statistics=tuple(statistics) or usual,
+                groups=groups,
+                n=n,
+                **of_basis,
+            )
+        return ConditionalConformal.paper(**chosen) if name == "paper" else kind(**chosen)
+    if name == "naive":
+        return MondrianConformal.paper(**chosen)
+    if kind is MondrianConformal and "by" not in chosen:
+        by: dict[str, Any] = {"groups": Groups(*groups), "class": "class"}
+        chosen["by"] = by[name] if name in by else make_bins(tuple(statistics) or usual, n)
+    return kind(**chosen)
+
+
+def _statistics(names: Sequence[str], transform: Any) -> tuple[Statistic, ...]:
+    return tuple(
+        STATISTICS[_checked("statistics", name, STATISTICS)](transform=transform) for name in names
+    )
+
+
+def _listed(names: Any) -> list[Any]:
+    if names is None:
+        return []
+    return [names] if isinstance(names, str | Basis) else list(names)
+
+
+def _checked(what: str, name: Any, allowed: Iterable[str]) -> str:
+    """The name itself, or what it is another name of."""
+    choices = list(allowed)
+    if isinstance(name, str):
+        usual = name if name in choices else ALIASES.get(name, name)
+        if usual in choices:
+            return usual
+    raise InputError(f"{what} must be one of {', '.join(choices)}; got {name!r}.")
+
+
+def _check_parameters(what: str, kind: Any, parameters: dict[str, Any]) -> None:
+    """Refuse parameters that a class does not have."""
+    allowed = [field.name for field in fields(kind) if field.init]
+    for name in parameters:
+        if name not in allowed:
+            raise InputError(f"{what} has no parameter {name!r}; it has {', '.join(allowed)}.")

@@ -1,0 +1,131 @@
+"""A valid guarantee is called violated in at most 5% of cases, and a broken one is noticed."""
+
+from bisect import bisect_left
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from trustsets import (
+    ConditionalConformal,
+    Confidence,
+    Groups,
+    ModelOutputs,
+    MondrianConformal,
+    Polynomial,
+    StandardConformal,
+)
+from trustsets.metrics import binomial_interval, check_guarantee, samples_needed
+
+CALIBRATION, TEST = (200, 500, 1000, 5000, 10_000), (500, 2000, 10_000, 50_000)
+
+
+@pytest.mark.parametrize(("n", "m"), [*product((0, 8, 9, 99, 250, 10_000), (1, 40, 3000))])
+@pytest.mark.parametrize("alpha", [0.01, 0.1, 0.45])
+def test_p_values_are_the_lower_tail_of_the_beta_binomial_law(n, m, alpha):
+    law = n + 1 - int((n + 1) * alpha + 1e-9), int((n + 1) * alpha + 1e-9)
+    for k in {0, m // 2, int(0.85 * m), m - 1, m}:
+        p = check_guarantee(k, m, n, alpha).p_value[0]
+        if law[1] == 0:  # infinite thresholds cover every sample
+            assert p == float(k == m)
+        else:
+            assert p == pytest.approx(stats.betabinom.cdf(k, m, *law), rel=1e-6, abs=1e-12)
+
+
+def rates(n, m, shift=0.0):
+    """Exact chances that a guarantee, or this predictor by its interval, is called too low.
+
+    `shift` is taken off the coverage of every calibration draw.
+    """
+    steps = (np.arange(4000) + 0.5) / 4000
+    coverage = stats.beta.ppf(steps, n + 1 - (n + 1) // 10, (n + 1) // 10) - shift
+    rules = (
+        lambda k: check_guarantee(k, m, n, 0.1).p_value[0] <= 0.05,
+        lambda k: binomial_interval(k, m)[1] < 0.9,
+    )
+    largest = [bisect_left(range(m), True, key=lambda k, rule=rule: not rule(k)) for rule in rules]
+    return [float(stats.binom.cdf(k - 1, m, coverage).mean()) for k in largest]
+
+
+@pytest.mark.parametrize(("n", "m"), [*product(CALIBRATION, TEST)])
+def test_valid_split_conformal_is_called_violated_in_at_most_one_case_of_twenty(n, m):
+    violated, below = rates(n, m)
+    assert violated <= 0.0501
+    # The interval over test samples alone is about this predictor, not about its guarantee.
+    assert m < 2 * n or below > 0.09
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "shift", "least"),
+    [
+        (1000, 2000, 0.02, 0.45),
+        (5000, 10_000, 0.02, 0.98),
+        (1000, 2000, 0.05, 0.99),
+        (200, 500, 0.05, 0.5),
+        (200, 500, 0.1, 0.98),
+    ],
+)
+def test_broken_guarantees_are_noticed(n, m, shift, least):
+    assert rates(n, m, shift)[0] > least
+
+
+def draw(rng, n, *, rounded=False):
+    logits = 2.0 * rng.normal(size=(n, 4))
+    labels = (logits / 2.0 + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    groups = {"site": rng.choice(list("abcdef"), n, p=[0.4, 0.2, 0.2, 0.1, 0.07, 0.03])}
+    logits = np.round(logits) if rounded else logits
+    return ModelOutputs(logits=logits, labels=labels, groups=groups, classes=np.arange(4))
+
+
+def group_counts(outputs, sites):
+    return np.array([np.count_nonzero(outputs.groups["site"] == site) for site in sites])
+
+
+PREDICTORS = {
+    "standard": (lambda: StandardConformal(), None, False),
+    "standard, ties": (lambda: StandardConformal(), None, False),
+    "groups": (lambda: MondrianConformal(by=Groups("site")), None, True),
+    "conditional": (
+        lambda: ConditionalConformal(basis=Polynomial(3, of=(Confidence(),)), temperature=None),
+        4,
+        False,
+    ),
+    "conditional on groups": (
+        lambda: ConditionalConformal(basis=Groups("site"), temperature=None),
+        6,
+        True,
+    ),
+}
+
+
+@pytest.mark.statistical
+@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # small groups have full sets
+@pytest.mark.parametrize("n", [200, 1000])
+@pytest.mark.parametrize("name", PREDICTORS)
+def test_valid_predictors_are_seldom_called_violated(name, n):
+    make, n_functions, by_group = PREDICTORS[name]
+    repeats, violated, rng = 150, 0, np.random.default_rng([n, len(name)])
+    for _ in range(repeats):
+        calibration, test = (draw(rng, size, rounded="ties" in name) for size in (n, 1000))
+        hits = make().calibrate(calibration).predict_set(test, alpha=0.1).covers(test.labels)
+        covered, count, sizes = hits.sum(), hits.size, n
+        if by_group:
+            sites = np.unique(calibration.groups["site"])
+            covered = group_counts(test.take(hits), sites)
+            count, sizes = group_counts(test, sites), group_counts(calibration, sites)
+        check = check_guarantee(covered, count, sizes, 0.1, n_functions=n_functions)
+        violated += not check.is_plausible
+    assert stats.binom.sf(violated - 1, repeats, 0.05) > 1e-3
+
+
+@pytest.mark.parametrize("n", [20, 57, 100, 999, 12_345, 2_000_000])
+@pytest.mark.parametrize("coverage", [0.7, 0.88, 0.9, 1.0])
+@pytest.mark.parametrize("alpha", [0.001, 0.1, 0.4])
+def test_advised_sample_sizes_exceed_those_there_are(n, coverage, alpha):
+    least = 1.0 - alpha - min(0.5 * alpha, 0.05)
+    needed = samples_needed(coverage, n, alpha, least, level=0.95)
+    assert n < needed and len(str(needed).rstrip("0")) <= 2
+    if needed < 900_000:
+        lower, upper = binomial_interval(np.floor(coverage * needed), needed)
+        assert lower >= least - 1e-3 or upper < 1.0 - alpha + 1e-3
