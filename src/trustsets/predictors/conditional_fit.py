@@ -18,7 +18,6 @@ from trustsets.engine import (
     fit_quantile_process,
     fit_quantiles,
 )
-from trustsets.engine.refit import EarlierFit
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors.calibrated import Learned, Task
@@ -89,11 +88,6 @@ class ConditionalLearned(Learned):
     @cached_property
     def _processes(self) -> dict[float, QuantileProcess]:
         """Fits along the last grid of many alphas, by group penalty; small, unlike their models."""
-        return {}
-
-    @cached_property
-    def _earlier(self) -> dict[tuple[Any, float], EarlierFit]:
-        # The fits that were made before samples came or went, from which to begin.
         return {}
 
     @classmethod
@@ -213,9 +207,6 @@ class ConditionalLearned(Learned):
     def _fit_from_start(self, alpha: float, group_penalty: float) -> QuantileModel:
         """Fit from stored basic points, if they are optimal; else as if there were none."""
         points, key = self._points(group_penalty), (alpha, group_penalty)
-        earlier = self._earlier.pop(key, None)
-        if earlier is not None:
-            return earlier.refit(*points)
         start = next((own[2] for own in self.starts if own[:2] == key), None)
         if start is not None:
             try:
@@ -244,17 +235,16 @@ class ConditionalLearned(Learned):
             return None
         phi, scores = self._sorted_points(added)
         places = equal_ranges(_keys(self.phi, self.scores), _keys(phi, scores))[0]
-        origin = np.insert(np.arange(len(self.phi)), places, -1)
         rows = np.insert(self.phi, places, phi, axis=0)
-        return self._changed(rows, np.insert(self.scores, places, scores), origin)
+        return self._changed(rows, np.insert(self.scores, places, scores))
 
     def without_samples(self, gone: Task) -> Self:
         """Take out some samples."""
         _check_enough(len(self.phi) - len(gone.scores), self.phi.shape[1])
         wanted = _keys(*self._sorted_points(gone))
         places = places_of(_keys(self.phi, self.scores), wanted, _SAME_TOL)
-        origin = np.delete(np.arange(len(self.phi)), places)
-        return self._changed(self.phi[origin], self.scores[origin], origin)
+        rows = np.delete(self.phi, places, axis=0)
+        return self._changed(rows, np.delete(self.scores, places))
 
     def _sorted_points(self, task: Task) -> tuple[Floats, Floats]:
         """Rows and scores of samples, in the order of the calibration problem."""
@@ -262,21 +252,15 @@ class ConditionalLearned(Learned):
         order = np.lexsort((*phi.T, scores))
         return phi[order], scores[order]
 
-    def _changed(self, phi: Floats, scores: Floats, origin: Codes) -> Self:
-        """The same with other points; `origin` has their numbers among the old, or -1."""
+    def _changed(self, phi: Floats, scores: Floats) -> Self:
+        """The same with other points."""
         if self.alphas is not None:
             raise InputError(
                 "samples cannot come or go where each has an alpha of its own; calibrate again."
             )
         # What sets of limited size are learned from is not updated, so `max_size` asks for another
         # calibration.
-        new, n = replace(self, phi=phi, scores=scores, ranks=None, starts=()), len(self.phi)
-        made = {key: EarlierFit.of(fit) for key, fit in self._fits.items() if _is_alpha(key)}
-        for key, earlier in (self._earlier | made).items():
-            # Points that stand for penalties follow the others.
-            penalties = np.arange(n, len(earlier.origin))
-            new._earlier[key] = earlier.changed(np.concatenate([origin, penalties]))
-        return new
+        return replace(self, phi=phi, scores=scores, ranks=None, starts=())
 
     @property
     def _limits(self) -> list[tuple[float, float]]:
