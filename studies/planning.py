@@ -14,7 +14,7 @@ import numpy as np
 from trustsets._common.arrays import Floats
 from trustsets._common.quantiles import conformal_rank
 from trustsets.engine import fit_quantiles
-from trustsets.planning.law import CoverageLaw
+from trustsets.planning import CoverageLaw
 
 SCORES = [
     (0.1, 0.02, 0.95),

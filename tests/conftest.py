@@ -45,7 +45,6 @@ SLOW = (
     "monitor/test_monitor.py",
     "neighbours/test_neighbours.py::test_torch",
     "paper",
-    "planning/test_plan.py",
     "predictors/test_conditional.py::test_levels_never_cross",
     "predictors/test_loading.py",
     "predictors/test_predictors.py::test_sets_are_nested_in_alpha[clusters",

@@ -11,11 +11,10 @@ def test_plan_needs_no_files(run):
     assert numbers["within"] == 0.05 and numbers["rows"][0]["part"] == "all samples"
 
 
-def test_plan_simulates_a_model_on_its_outputs_and_draws(run, folder):
-    words = ["test.npz", "--simulate", "standard.trustsets", "--repeats", 2, "-o", "plan.png"]
-    done = run("plan", *words)
+def test_plan_reads_the_shares_of_outputs_and_draws(run, folder):
+    done = run("plan", "test.npz", "-o", "plan.png")
     assert done.code == 0, done.err
-    assert "On your own samples" in done.out and "class " in done.out
+    assert "You have " in done.out and "class " in done.out
     assert (folder / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -23,7 +22,11 @@ def test_wrong_words_are_one_line(run, folder):
     for words in (
         ["--share", "north"],
         ["--within", "2"],
-        ["--simulate", "standard.trustsets"],
+        ["--samples", "9" * 40],
+        ["--functions", "9" * 40],
+        ["--within", "1e-300"],
+        ["--alpha", "1e-300"],
+        ["--share", "north=1e-300"],
         ["new.npz"],
         ["-o", "plan.txt"],
     ):

@@ -1,6 +1,5 @@
 """``trustsets plan``: how many samples to calibrate and to test on."""
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +17,6 @@ from trustsets.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from trustsets.files.naming import TableColumns
     from trustsets.planning import Plan, PlanRow
 
 __all__ = ["plan"]
@@ -47,10 +45,6 @@ def plan(
     gap: Annotated[
         float | None, option("SHARE", "Lack of coverage to see in an evaluation.")
     ] = None,
-    simulate: Annotated[
-        Path | None, option("MODEL", "Calibrate copies of this model on parts of OUTPUTS.")
-    ] = None,
-    repeats: Annotated[int, option("N", "Calibrations of each size.")] = 20,
     group: Groups = None,
     label_column: LabelColumn = None,
     output: Annotated[
@@ -69,19 +63,19 @@ def plan(
 
       trustsets plan --alpha 0.1 --within 0.02 --probability 0.95
     """
-    from trustsets.errors import InputError
     from trustsets.planning import plan as make
 
-    if simulate is not None and outputs is None:
-        raise InputError("--simulate needs OUTPUTS, labelled samples to calibrate copies on.")
     record = resolved(context)
-    names = ("functions", "penalty", "gap", "repeats")
+    names = ("functions", "penalty", "gap")
     given: dict[str, Any] = {name: context.params[name] for name in names}
     given |= {"n": samples, "groups": _shares(share or ())}
     if outputs is not None:
-        given |= _read(outputs, simulate, group or (), table.columns(label_column))
-    progress = partial(console.progress, "Calibrations")
-    found = make(alpha, within, probability, progress=progress, **given)
+        from trustsets.files.calibration import load_labelled
+        from trustsets.files.source import open_outputs
+
+        source = open_outputs(outputs, groups=group or (), columns=table.columns(label_column))
+        given["outputs"] = load_labelled(source, "a plan")
+    found = make(alpha, within, probability, **given)
     if output is not None:
         _draw(found, output)
     if console.settings.json:
@@ -115,20 +109,6 @@ def _shares(items: Any) -> dict[str, float] | None:
     return found or None
 
 
-def _read(
-    outputs: Path, simulate: Path | None, groups: Any, columns: "TableColumns"
-) -> dict[str, Any]:
-    """Labelled samples, and the model to calibrate copies of."""
-    from trustsets.files.calibration import load_labelled
-    from trustsets.files.source import open_outputs
-    from trustsets.predictors import load
-
-    predictor = None if simulate is None else load(simulate)
-    names = [*groups, *(() if predictor is None else predictor.needed_groups)]
-    source = open_outputs(outputs, groups=list(dict.fromkeys(names)), columns=columns)
-    return {"outputs": load_labelled(source, "a plan"), "predictor": predictor}
-
-
 def _draw(found: "Plan", path: Path) -> None:
     from trustsets._common.atomic import atomic_path
     from trustsets.files.paths import check_output
@@ -146,14 +126,6 @@ def _range(row: "PlanRow") -> str:
     return "full sets" if row.lower == 1.0 else f"{row.lower:.3f} to {row.upper:.3f}"
 
 
-def _simulated(found: "Plan", part: str) -> list[str]:
-    """Coverage of a part in the simulation, if there was one."""
-    if found.curve is None:
-        return []
-    coverage, spread, _ = found.simulated(part)
-    return [f"{coverage:.3f} +- {spread:.3f}" if spread >= 0.0 else "none tested"]
-
-
 def _print_rows(found: "Plan") -> None:
     from rich.markup import escape
 
@@ -166,14 +138,11 @@ def _print_rows(found: "Plan") -> None:
             f"{row.in_all:,}",
             "" if row.present is None else f"{row.present:,}",
             _range(row),
-            f"{row.test_in_all:,}",
-            *_simulated(found, row.part),
+            "none is enough" if row.test_in_all is None else f"{row.test_in_all:,}",
         ]
         for row in (first, *hardest)
     ]
     header = ["Part", "Needed", "In all", "Present", "Coverage with these", "Test samples in all"]
-    if found.curve is not None:
-        header.append(f"Simulated with {found.curve.sizes[-1]:,}")
     console.print_table(header, rows)
     if len(rest) > len(hardest):
         console.say(

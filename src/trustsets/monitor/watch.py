@@ -31,7 +31,7 @@ from trustsets.monitor.samples import (
 from trustsets.monitor.state import WEIGHTS, Drift, MonitorState, Setting, make_slices
 from trustsets.monitor.verdict import Verdict, make_verdict
 from trustsets.outputs import ModelOutputs
-from trustsets.planning.law import CoverageLaw
+from trustsets.planning import CoverageLaw
 from trustsets.predictors import Predictor
 from trustsets.predictors.set_predictor import as_calibrated
 from trustsets.predictors.tuning import resolve_seed

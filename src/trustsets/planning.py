@@ -1,0 +1,718 @@
+"""How many samples to calibrate on and to test on.
+
+The coverage of a split conformal predictor depends on its n calibration samples. With scores that
+have no ties it has the law Beta(k, n + 1 - k), where k is `conformal_rank` (Vovk 2012). In other
+words the miss rate has the law Beta(l, m - l) with m = n + 1 and l = floor(m alpha), and of test
+samples a Beta-binomial number is missed. `plan` turns these laws into sample sizes.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache, cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from scipy import special
+from scipy.optimize import brentq
+
+from trustsets._common.arrays import Array, Codes, Floats
+from trustsets._common.frames import Flavour, frame_of_rows
+from trustsets._common.house_style import HALF_WIDTH, colour, method_colour, styled, tidy
+from trustsets._common.quantiles import check_alpha
+from trustsets._common.validation import check_not_negative, check_open
+from trustsets.errors import InputError
+from trustsets.metrics import PlainData
+from trustsets.outputs import ModelOutputs
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["CoverageLaw", "Plan", "PlanRow", "plan", "samples_for", "size_of_test"]
+
+Shares = Mapping[Any, float] | Sequence[float]
+
+SIGNIFICANCE = 0.05
+"""How often the test of an evaluation calls a valid predictor's coverage too low, at most."""
+MOST_SAMPLES = 10**12
+"""Larger numbers of samples are refused. All whole numbers below it are exact as float64."""
+
+# How far shares may exceed 1 together by rounding.
+_ROUNDING = 1e-6
+# All blocks of sizes up to this one are looked at. Beyond it the last that fails is found by
+# bisection, and so many after it are looked at too, times the number of basis functions: whole
+# numbers make the value of a block wobble by as much as its trend changes over O(functions) blocks.
+_SCANNED_BLOCKS = 4096
+_WOBBLE = 64
+# The size of a group lies within so many standard deviations, up to a probability of 1e-18.
+_DEVIATIONS = 9.0
+# Group sizes that are looked at one by one; where there are more, bounds are taken at so many.
+_MOST_GROUP_SIZES = 1 << 16
+_GROUP_CELLS = 2048
+# A guess of a number of samples is searched around by this factor.
+_NEAR = 0.8
+_SMALLEST_STEP = 1e-12
+# Gauss-Legendre nodes and the tails that they leave out: the integral is right to about 1e-12.
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
+_TAIL = 1e-17
+# How exactly a real number of test samples is found, and the factor of the search for an upper end.
+_SAMPLE_STEP = 1e-6
+_RELATIVE_STEP = 1e-14
+_GALLOP = 8.0
+# Points of the drawn law, and how far beyond the sizes that matter it goes.
+_POINTS = 200
+_BEYOND = 3.0
+
+
+def plan(
+    alpha: float = 0.1,
+    within: float = 0.02,
+    probability: float = 0.95,
+    *,
+    n: int | None = None,
+    groups: Shares | None = None,
+    classes: Shares | None = None,
+    functions: int = 1,
+    penalty: float = 0.0,
+    gap: float | None = None,
+    outputs: ModelOutputs | None = None,
+) -> "Plan":
+    """How many samples to calibrate on, and to test on.
+
+    The coverage of one calibrated predictor is not exactly 1 - alpha: it depends on the
+    calibration samples that happened to be drawn. Its law is known exactly. `plan` gives the size
+    from which on, at every larger size too, coverage is within the tolerance with the probability.
+    The law is that of scores without ties. Ties and ``allow_empty=False`` can only add coverage.
+
+    Parameters
+    ----------
+    alpha : float
+        Allowed miscoverage.
+    within : float
+        Tolerance: coverage should be at most so far from 1 - alpha, up or down.
+    probability : float
+        How likely it should be within the tolerance; also how likely an evaluation should see a
+        gap.
+    n : int, optional
+        Calibration samples there are; by default those of `outputs`.
+    groups, classes : mapping of names to shares, or sequence of shares, optional
+        Groups or classes that should each be within the tolerance, and their shares of the samples;
+        by default those of `outputs`. The sizes hold where each has a threshold of its own
+        (`MondrianConformal`) or an indicator among the basis functions.
+    functions : int
+        Number of basis functions of `ConditionalConformal`. The sizes then come from its bounds,
+        which need more samples than most data do.
+    penalty : float
+        Penalty of `Groups` or `Classes` among them.
+    gap : float, optional
+        Lack of coverage that an evaluation should see; by default `within`.
+    outputs : ModelOutputs, optional
+        Labelled samples, which give shares and sizes.
+
+    Returns
+    -------
+    Plan
+        ``print`` shows it in sentences; `to_frame`, `plot` and `to_dict` give the numbers.
+
+    Examples
+    --------
+    >>> sizes = plan(alpha=0.1, within=0.02, probability=0.95, n=500)
+    >>> sizes.needed, round(sizes.rows[0].probability, 3)
+    (854, 0.867)
+    >>> plan(classes={"common": 0.9, "rare": 0.1}).rows[2].in_all
+    8567
+    """
+    alpha = check_alpha(alpha)
+    gap = within if gap is None else gap
+    check_open(within=within, probability=probability, gap=gap)
+    if gap >= 1.0 - alpha:
+        raise InputError(f"gap must be smaller than the coverage, {1.0 - alpha:g}; got {gap}.")
+    n = None if n is None else _whole(n, "n")
+    functions = _whole(functions, "functions")
+    check_not_negative(penalty=penalty)
+    shares = _shares_of_parts(groups, classes, outputs)
+    total = len(outputs) if n is None and outputs is not None else n
+
+    needed = cache(CoverageLaw.needed)
+    test = cache(size_of_test)
+
+    def row(part: str, share: float, law: CoverageLaw) -> PlanRow:
+        enough = needed(law, within, probability)
+        present = None if total is None else round(total * share)
+        reached, ends = math.nan, (math.nan, math.nan)
+        if present is not None:
+            reached = float(law.probability(np.array([present]), within)[0])
+            ends = law.interval(present, probability)
+        # A part is tested as it is planned; for all samples, those beyond the plan count too.
+        calibrated = enough if share < 1.0 else max(enough, present or 0)
+        tested, misses = test(law, calibrated, gap, probability) or (None, None)
+        return PlanRow(
+            part=part,
+            share=share,
+            needed=enough,
+            in_all=law.needed_in_all(within, probability, share, enough),
+            present=present,
+            probability=reached,
+            lower=ends[0],
+            upper=ends[1],
+            calibrated=calibrated,
+            test=tested,
+            misses=misses,
+            test_in_all=None if tested is None else samples_for(tested, share, probability),
+        )
+
+    law = CoverageLaw(alpha, functions, penalty)
+    rows = [row("all samples", 1.0, CoverageLaw(alpha, functions))]
+    rows += [row(name, share, law) for name, share in shares.items()]
+    return Plan(alpha, within, probability, gap, functions, penalty, tuple(rows))
+
+
+def _whole(number: Any, name: str) -> int:
+    whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
+    if not whole or not 1 <= number <= MOST_SAMPLES:
+        raise InputError(
+            f"{name} must be a whole number from 1 to {MOST_SAMPLES:.0e}; got {number!r:.40}."
+        )
+    return int(number)
+
+
+def _shares_of_parts(
+    groups: Shares | None, classes: Shares | None, outputs: ModelOutputs | None
+) -> dict[str, float]:
+    """Shares of groups and classes, as given or as in the outputs, by name."""
+    shares: dict[str, float] = {}
+    if groups is not None:
+        shares |= _check_shares(groups, "groups", "group")
+    elif outputs is not None:
+        for column, values in outputs.groups.items():
+            shares |= _observed_shares(values, f"{column} =")
+    if classes is not None:
+        shares |= _check_shares(classes, "classes", "class")
+    elif outputs is not None and outputs.labels is not None:
+        shares |= _observed_shares(outputs.labels, "class")
+    return shares
+
+
+def _observed_shares(values: Array, word: str) -> dict[str, float]:
+    names, counts = np.unique(values.astype(str), return_counts=True)
+    pairs = zip(names.tolist(), counts.tolist(), strict=True)
+    return {f"{word} {name}": count / values.size for name, count in pairs}
+
+
+def _check_shares(shares: Shares, name: str, word: str) -> dict[str, float]:
+    named = shares if isinstance(shares, Mapping) else dict(enumerate(shares))
+    checked = {f"{word} {part}": float(share) for part, share in named.items()}
+    positive = all(0.0 < share <= 1.0 for share in checked.values())
+    if not positive or sum(checked.values()) > 1.0 + _ROUNDING:
+        raise InputError(f"{name} must be shares in (0, 1] that add up to 1 at most; got {shares}.")
+    return checked
+
+
+@final
+@dataclass(frozen=True)
+class PlanRow:
+    """Sizes for all samples, or for those of one group or class.
+
+    Attributes
+    ----------
+    part : str
+        ``"all samples"``, or a group or class by name.
+    share : float
+        Its share of the samples.
+    needed, in_all : int
+        Calibration samples that are needed of this part, and in all so that it has enough.
+    present : int, optional
+        Calibration samples there are, or are expected, of this part.
+    probability : float
+        Probability that its coverage is within the tolerance with these; NaN without.
+    lower, upper : float
+        Interval that its coverage lies in with the probability that was asked for; NaN without.
+    calibrated : int
+        Calibration samples of this part that the size of the test goes with.
+    test, misses, test_in_all : int, optional
+        Test samples of this part that show the gap, the number of misses among them from which on
+        they do, and test samples in all; None where no test can tell the gap from the variability
+        of the calibration.
+    """
+
+    part: str
+    share: float
+    needed: int
+    in_all: int
+    present: int | None
+    probability: float
+    lower: float
+    upper: float
+    calibrated: int
+    test: int | None
+    misses: int | None
+    test_in_all: int | None
+
+
+@final
+@dataclass(frozen=True)
+class Plan(PlainData):
+    """How many samples to calibrate and to test on; `plan` makes it.
+
+    Attributes
+    ----------
+    alpha, within, probability : float
+        What was asked for: coverage of 1 - alpha, up to `within`, with this probability.
+    gap : float
+        Lack of coverage that an evaluation should see.
+    functions, penalty : int, float
+        Basis functions, and penalty of groups and classes, in calibration samples.
+    rows : tuple of PlanRow
+        All samples first, then groups and classes.
+    """
+
+    alpha: float
+    within: float
+    probability: float
+    gap: float
+    functions: int
+    penalty: float
+    rows: tuple[PlanRow, ...]
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    @property
+    def needed(self) -> int:
+        """Calibration samples that suffice for all samples together."""
+        return self.rows[0].needed
+
+    @property
+    def law(self) -> "CoverageLaw":
+        """Law of the coverage of all samples together."""
+        return CoverageLaw(self.alpha, self.functions)
+
+    def to_frame(self, flavour: Flavour | None = None) -> Any:
+        """One row for all samples and for each group and class."""
+        return frame_of_rows([vars(row) for row in self.rows], flavour)
+
+    def summary(self) -> str:
+        """Say the plan in sentences."""
+        lines = [self._goal(), self._present(), self._parts(), self._test()]
+        return "\n".join(line for line in lines if line)
+
+    def _goal(self) -> str:
+        ends = (1.0 - self.alpha - self.within, min(1.0 - self.alpha + self.within, 1.0))
+        how = "" if self.functions == 1 else f" by bounds for {self.functions} basis functions,"
+        return (
+            f"Sets at alpha={self.alpha:g} have a marginal coverage of "
+            f"{_percent(1.0 - self.alpha)}; that of one calibrated predictor varies with its "
+            f"calibration samples. Calibrate on {self.needed:,} samples or more,{how} and coverage "
+            f"is between {_percent(ends[0])} and {_percent(ends[1])} with probability "
+            f"{_percent(self.probability)}."
+        )
+
+    def _present(self) -> str:
+        row = self.rows[0]
+        if row.present is None:
+            return ""
+        if row.present < self.law.smallest:
+            return (
+                f"You have {row.present:,}, with which every set must be full: at least "
+                f"{self.law.smallest:,} samples are needed at alpha={self.alpha:g}."
+            )
+        return (
+            f"You have {row.present:,}: coverage will be between {_percent(row.lower)} and "
+            f"{_percent(row.upper)} with probability {_percent(self.probability)}, and within the "
+            f"tolerance with probability {_percent(row.probability)}."
+        )
+
+    def _parts(self) -> str:
+        if len(self.rows) == 1:
+            return ""
+        hardest = max(self.rows[1:], key=lambda row: row.in_all)
+        counts = [(row.present, row.needed) for row in self.rows[1:] if row.present is not None]
+        text = (
+            "Where each group or class has its own guarantee, each of them needs "
+            f"{hardest.needed:,} samples of its own. The rarest, {hardest.part} "
+            f"({_percent(hardest.share)} of all samples), has them if there are "
+            f"{hardest.in_all:,} in all."
+        )
+        if counts:
+            few = sum(present < needed for present, needed in counts)
+            text += f" {few:,} of {len(counts):,} groups and classes have too few now."
+        return text
+
+    def _test(self) -> str:
+        row, gap = self.rows[0], _points(self.gap)
+        if row.test is None:
+            return (
+                f"No test tells a coverage that is {gap} too low from that of a valid predictor "
+                f"that was calibrated on {row.calibrated:,} samples, which varies as much. "
+                "Calibrate on more samples, or look for a larger gap."
+            )
+        return (
+            f"To see in an evaluation that coverage is {gap} too low, test on {row.test:,} other "
+            f"samples or more; of {row.test:,}, {row.misses:,} misses or more show it. Such a gap "
+            f"is then found with probability {_percent(self.probability)}, and a valid predictor "
+            f"that was calibrated on {row.calibrated:,} samples is called bad with probability "
+            f"{_percent(SIGNIFICANCE)} at most."
+        )
+
+    @styled
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the range of the coverage against the number of calibration samples."""
+        if ax is None:
+            from matplotlib import pyplot as plt
+
+            ax = plt.subplots(figsize=(1.5 * HALF_WIDTH, 3.2), layout="constrained")[1]
+        present, target = self.rows[0].present, 1.0 - self.alpha
+        marks = [self.needed, present or self.needed, self.law.smallest]
+        first, last = max(min(marks) / _BEYOND, self.law.smallest), max(marks) * _BEYOND
+        sizes = np.unique(np.geomspace(first, last, _POINTS).astype(np.int64))
+        low, high = np.array([self.law.interval(n, self.probability) for n in sizes.tolist()]).T
+        label = f"coverage with probability {_percent(self.probability)}"
+        ax.fill_between(sizes, low, high, color=method_colour(0), alpha=0.25, lw=0, label=label)
+        for edge in (target - self.within, target + self.within):
+            ax.axhline(edge, color=colour("quiet"), ls=":", lw=1)
+        ax.axvline(self.needed, color=method_colour(1), lw=1.2, label=f"{self.needed:,} needed")
+        if present:
+            ax.axvline(present, color=colour("ink"), ls="--", lw=1.2, label=f"{present:,} present")
+        ax.set(xscale="log", xlabel="Calibration samples", ylabel="Coverage of one calibration")
+        ax.legend()
+        return tidy(ax)
+
+
+def _percent(share: float) -> str:
+    """A share in percent with three digits, near 1 three digits of what is missing.
+
+    Examples
+    --------
+    >>> _percent(0.9), _percent(0.8734), _percent(0.99996), _percent(1.0), _percent(0.00021)
+    ('90%', '87.3%', '99.996%', '100%', '0.021%')
+    """
+    if 0.99 < share < 1.0 - _SMALLEST_STEP:
+        digits = 2 - math.floor(math.log10(100.0 * (1.0 - share)))
+        return f"{100.0 * share:.{digits}f}".rstrip("0") + "%"
+    return f"{100.0 * share:.3g}%"
+
+
+def _points(gap: float) -> str:
+    value = f"{100.0 * gap:.3g}"
+    return f"{value} percentage point" + ("" if value == "1" else "s")
+
+
+@final
+@dataclass(frozen=True)
+class CoverageLaw:
+    """How coverage varies from one calibration set to the next.
+
+    Attributes
+    ----------
+    alpha : float
+        Allowed miscoverage.
+    functions : int
+        Number p of basis functions. Up to p - 1 more calibration samples are then covered, so the
+        upper tail is that of Beta(k + p - 1, n + 2 - k - p). For p = 1 the law is exact. For more
+        functions it joins the bounds of the mean, which are exact, to the spread of p = 1, which
+        is right to first order in 1 / n.
+    penalty : float
+        Penalty of the function that coverage is weighted by, in calibration samples. It moves
+        coverage by at most penalty / n, up or down.
+
+    Examples
+    --------
+    >>> law = CoverageLaw(0.1)
+    >>> law.needed(within=0.02, probability=0.95)
+    854
+    >>> [round(end, 3) for end in law.interval(500, probability=0.95)]
+    [0.873, 0.925]
+    """
+
+    alpha: float
+    functions: int = 1
+    penalty: float = 0.0
+
+    @cached_property
+    def fraction(self) -> Fraction:
+        """Alpha as the decimal number it prints as."""
+        return Fraction(repr(self.alpha))
+
+    @property
+    def smallest(self) -> int:
+        """Fewest calibration samples with which a set can leave out a class."""
+        return int(self._first(np.array([1]))[0]) - 1
+
+    def probability(self, n: Codes, within: float) -> Floats:
+        """Probability that coverage is at most `within` away from 1 - alpha, at each n.
+
+        It is 0 where n is under `smallest`: the sets are full, and their coverage says nothing.
+        """
+        m, misses = n + 1, self._misses(n + 1)
+        most, least = self._ends(misses, m)
+        below = special.betaincc(most, m - most, min(self.alpha + within, 1.0))
+        above = special.betainc(least, m - least, max(self.alpha - within, 0.0))
+        return np.where(misses > 0, np.maximum(1.0 - below - above, 0.0), 0.0)
+
+    def interval(self, n: int, probability: float) -> tuple[float, float]:
+        """Interval that contains the coverage with this probability; both tails are equal."""
+        if n < self.smallest:
+            return 1.0, 1.0
+        tail, m = (1.0 - probability) / 2.0, np.array([n + 1])
+        most, least = self._ends(self._misses(m), m)
+        low = special.betaincinv(most, m - most, 1.0 - tail)
+        high = special.betaincinv(least, m - least, tail)
+        return 1.0 - float(low[0]), 1.0 - float(high[0])
+
+    def needed(self, within: float, probability: float) -> int:
+        """Size from which on coverage is within the tolerance with the probability, at every n.
+
+        The probability rises and falls with n, as l = floor(m alpha) stays the same for a block of
+        about 1 / alpha sizes. For fixed l the miss rate is of an exponential family in m, so that
+        the probability of an interval first rises and then falls (Karlin 1968). Its smallest value
+        in a block is thus at one of the two ends: two values decide about a block, however long.
+        """
+        most_blocks = MOST_SAMPLES * self.fraction.numerator // self.fraction.denominator
+
+        def fails(blocks: Any) -> Any:
+            return self._lowest(np.atleast_1d(blocks), within) < probability
+
+        if most_blocks < 1 or fails(most_blocks):
+            raise InputError(
+                f"within={within:g} with probability {probability:g} at alpha={self.alpha:g} needs "
+                f"more than {MOST_SAMPLES:.0e} samples; ask for a larger within, a lower "
+                "probability, or a larger alpha."
+            )
+        scanned = np.flatnonzero(fails(np.arange(1, min(_SCANNED_BLOCKS, most_blocks) + 1)))
+        block = 0 if scanned.size == 0 else int(scanned[-1]) + 1
+        if block == _SCANNED_BLOCKS:
+            block = _last_where(lambda number: bool(fails(number)), block, most_blocks)
+        while (after := np.flatnonzero(fails(self._blocks_after(block, most_blocks)))).size:
+            block += int(after[-1]) + 1
+        if block == 0:
+            return int(self._first(np.array([1]))[0]) - 1
+        first, last = (self._first(np.array([block, block + 1])) - [1, 2]).tolist()
+        # In the block that fails last, all sizes suffice from some size on, or its end fails.
+        return 1 + _last_where(
+            lambda n: bool(self.probability(np.array([n]), within)[0] < probability), first, last
+        )
+
+    def needed_in_all(self, within: float, probability: float, share: float, needed: int) -> int:
+        """Calibration samples in all, of which a group has a share, by the law of its size.
+
+        The size j of the group is binomial. The probability at size j is replaced by the lowest at
+        this or any larger size, so that the result holds for every larger number too. This asks for
+        a few samples more, never for fewer. `needed` is the result of `needed`.
+        """
+        if share == 1.0:
+            return needed
+        sizes, lowest = _lowest_from(self, within, needed)
+
+        def fails(total: int) -> bool:
+            around = _DEVIATIONS * np.sqrt(total * share * (1.0 - share)) + 1.0
+            ends = np.searchsorted(sizes, [total * share - around, total * share + around])
+            near = slice(max(int(ends[0]) - 1, 0), int(ends[1]) + 1)
+            # Probability that the size is in each of the steps of `lowest`.
+            below = np.append(1.0 - _binomial_tail(sizes[near], total, share), 1.0)
+            return bool(np.diff(below) @ lowest[near] < probability - _SMALLEST_STEP)
+
+        return _first_enough(fails, needed, share)
+
+    def _lowest(self, blocks: Codes, within: float) -> Floats:
+        """Lowest probability at any of the sizes of each block."""
+        ends = np.stack([self._first(blocks) - 1, self._first(blocks + 1) - 2])
+        return np.asarray(self.probability(ends, within).min(axis=0))
+
+    def _blocks_after(self, block: int, most: int) -> Codes:
+        """Blocks that may fail although the trend at a block says that they do not."""
+        return np.arange(block + 1, min(block + _WOBBLE * min(self.functions, _WOBBLE), most) + 1)
+
+    def _ends(self, misses: Codes, m: Codes) -> tuple[Floats, Floats]:
+        """Most and least misses l of the Beta laws of the two tails, kept inside (0, m)."""
+        most = misses + self.penalty
+        least = misses - (self.functions - 1.0) - self.penalty
+        # A miss rate of about 0 stands for sets that may all contain the label.
+        return np.clip(most, _SMALLEST_STEP, m - 0.5), np.clip(least, _SMALLEST_STEP, m - 0.5)
+
+    def _misses(self, m: Codes) -> Codes:
+        """``floor(m alpha)`` in exact arithmetic."""
+        top, bottom = self.fraction.numerator, self.fraction.denominator
+        return _exact(m, lambda number: number * top // bottom)
+
+    def _first(self, misses: Codes) -> Codes:
+        """Smallest m with ``floor(m alpha)`` equal to a number, or just beyond those in use."""
+        top, bottom = self.fraction.numerator, self.fraction.denominator
+        return _exact(misses, lambda number: min(-(-number * bottom // top), 2 * MOST_SAMPLES))
+
+
+def _exact(numbers: Codes, function: Callable[[int], int]) -> Codes:
+    """A function of whole numbers, in Python's integers, which never overflow."""
+    values = [function(number) for number in numbers.ravel().tolist()]
+    return np.array(values, dtype=np.int64).reshape(numbers.shape)
+
+
+@lru_cache(maxsize=8)
+def _lowest_from(law: CoverageLaw, within: float, needed: int) -> tuple[Codes, Floats]:
+    """Sizes around `needed`, and for each the lowest probability at this or any larger size."""
+    spread = int(_DEVIATIONS * np.sqrt(needed) + 2.0 / law.alpha)
+    start, stop = max(0, needed - 2 * spread), needed + 4 * spread
+    if stop - start <= _MOST_GROUP_SIZES:
+        sizes = np.arange(start, stop)
+        values = law.probability(sizes, within)
+        return sizes, np.minimum.accumulate(values[::-1])[::-1]
+    first, last = law._misses(np.array([max(start, law.smallest), stop]) + 1).tolist()
+    blocks = np.unique(np.linspace(first, last, _GROUP_CELLS).astype(np.int64))
+    lowest = np.minimum.accumulate(law._lowest(blocks, within)[::-1])[::-1]
+    # One step late: between two of the blocks values wobble less than they rise over one step.
+    return law._first(blocks)[1:] - 1, lowest[:-1]
+
+
+def size_of_test(
+    law: CoverageLaw, n: int, gap: float, power: float, significance: float = SIGNIFICANCE
+) -> tuple[int, int] | None:
+    """Test samples from which on an evaluation sees that coverage is lower by `gap`.
+
+    A valid predictor that was calibrated on n samples misses a Beta-binomial number of the test
+    samples. The test calls coverage too low from t misses on, where t is the smallest number that
+    a valid predictor reaches with probability `significance` at most. A predictor whose miss rate
+    is alpha + gap reaches it with probability `power` at least, at every larger size too. This is
+    the test of `trustsets.metrics.check_guarantee`.
+
+    Parameters
+    ----------
+    law : CoverageLaw
+        Law of the coverage.
+    n : int
+        Calibration samples.
+    gap, power, significance : float
+        See above.
+
+    Returns
+    -------
+    samples, misses : int
+        Number of test samples, and t at that number. None where no number is enough, because the
+        coverage of a valid predictor is lower by `gap` with probability `significance` or more.
+
+    Examples
+    --------
+    >>> size_of_test(CoverageLaw(0.1), n=10_000, gap=0.02, power=0.9)
+    (2469, 276)
+    """
+    size = np.array([n + 1])
+    most = float(law._ends(law._misses(size), size)[0][0])
+    a, b, rate = most, max(n + 1 - most, 1.0), law.alpha + gap
+    if n < law.smallest or special.betaincc(a, b, rate) >= significance:
+        return None
+
+    def largest(misses: float) -> float:
+        """Most samples, as a real number, of which so many misses are significant."""
+        high = misses * (a + b) / a + 1.0
+        while missed_at_least(misses, high, a, b) <= significance:
+            high *= 2.0
+        return float(
+            brentq(
+                lambda samples: missed_at_least(misses, samples, a, b) - significance,
+                misses,
+                high,
+                xtol=_SAMPLE_STEP,
+                rtol=_RELATIVE_STEP,
+            )
+        )
+
+    def lowest_power(misses: float) -> float:
+        """Lowest power at any of the sizes at which so many misses are needed.
+
+        For t misses the power rises with the number of samples, so it is lowest where t - 1 cease
+        to be significant. That real number is at most the whole one: this asks for no fewer.
+        """
+        if missed_at_least(misses, misses, a, b) > significance:
+            return 0.0  # not even if all are missed
+        fewer, samples = misses - 1.0, misses
+        if fewer >= 1.0 and missed_at_least(fewer, fewer, a, b) <= significance:
+            samples = max(largest(fewer), misses)
+        return float(special.betainc(misses, samples - misses + 1.0, rate))
+
+    low, high = 1.0, 1.0
+    while lowest_power(high) < power:
+        low, high = high, _GALLOP * high
+        if high > MOST_SAMPLES:
+            return None
+    if high > 1.0:
+        high = brentq(
+            lambda misses: lowest_power(misses) - power, low, high, xtol=0.5, rtol=_RELATIVE_STEP
+        )
+    misses = max(math.floor(high) - 1, 1)
+    while lowest_power(misses) < power:
+        misses += 1
+    fewer = misses - 1
+    first = fewer >= 1 and missed_at_least(fewer, fewer, a, b) <= significance
+    return max(math.floor(largest(fewer)) + 1 if first else 1, misses), misses
+
+
+def missed_at_least(misses: float, samples: float, a: float, b: float) -> float:
+    """Probability that a predictor misses so many of the samples, if its miss rate is Beta(a, b).
+
+    A binomial number reaches t exactly if a variable with law Beta(t, m - t + 1) is at most its
+    probability, so this is P(B <= A) for two independent Beta variables. It is integrated over
+    the narrower of the two, on which the distribution function of the other varies slowly. The
+    sum of the Beta-binomial law has as many terms as there are misses.
+    """
+    other = (misses, samples - misses + 1.0)
+    if _variance(a, b) <= _variance(*other):
+        x, weights = _quadrature(a, b)
+        return float(weights @ special.betainc(*other, x))
+    x, weights = _quadrature(*other)
+    return float(weights @ special.betaincc(a, b, x))
+
+
+def _variance(a: float, b: float) -> float:
+    return a * b / ((a + b) ** 2 * (a + b + 1.0))
+
+
+def _quadrature(a: float, b: float) -> tuple[Floats, Floats]:
+    """Nodes and weights with which means over a Beta law are sums."""
+    low, high = special.betaincinv(a, b, _TAIL), special.betainccinv(a, b, _TAIL)
+    x = (low + high) / 2.0 + (high - low) / 2.0 * _NODES
+    # The density relative to that at the mean: its logarithm itself would lose all digits where
+    # a and b are large.
+    mean = a / (a + b)
+    log_density = special.xlog1py(a - 1.0, (x - mean) / mean)
+    log_density += special.xlog1py(b - 1.0, (mean - x) / (1.0 - mean))
+    weights = _WEIGHTS * np.exp(log_density - log_density.max())
+    return x, weights / weights.sum()
+
+
+def samples_for(wanted: int, share: float, probability: float) -> int:
+    """Samples in all of which a group with this share has so many, with this probability."""
+    if share == 1.0:
+        return wanted
+    return _first_enough(
+        lambda total: bool(_binomial_tail(wanted, total, share) < probability), wanted, share
+    )
+
+
+def _binomial_tail(least: Any, total: int, share: float) -> Any:
+    """Probability that so many of all samples, or more, are of a group."""
+    return np.where(
+        least <= total, special.betainc(least, np.maximum(total - least + 1.0, 1.0), share), 0.0
+    )
+
+
+def _first_enough(fails: Callable[[int], bool], wanted: int, share: float) -> int:
+    """First number that does not fail, where none after it does; it is near wanted / share."""
+    if wanted / share > MOST_SAMPLES:
+        raise InputError(
+            f"a share of {share:g} needs more than {MOST_SAMPLES:.0e} samples in all; leave out "
+            "groups and classes as rare as that."
+        )
+    guess = int(wanted / share)
+    low, high = int(_NEAR * guess), guess + 1
+    while fails(high):
+        low, high = high, 1 + int(high / _NEAR)
+    return 1 + _last_where(fails, low if fails(low) else 0, high)
+
+
+def _last_where(fails: Callable[[int], bool], low: int, high: int) -> int:
+    """Last number of low..high that fails, by bisection: all after it do not, and `low` does."""
+    if fails(high):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fails(middle) else (low, middle)
+    return low

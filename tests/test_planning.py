@@ -1,0 +1,300 @@
+"""Sizes against a scan of all sizes, laws against exact sums and simulated calibrations, words."""
+
+from fractions import Fraction
+from math import comb
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from trustsets import InputError, plan
+from trustsets._common.quantiles import conformal_rank
+from trustsets.metrics import check_guarantee
+from trustsets.planning import (
+    MOST_SAMPLES,
+    CoverageLaw,
+    Plan,
+    missed_at_least,
+    samples_for,
+    size_of_test,
+)
+
+ASKED = [
+    (0.1, 0.02, 0.95),
+    (0.1, 0.15, 0.9),  # coverage cannot be too high
+    (0.05, 0.02, 0.9),
+    (0.123, 0.05, 0.8),
+    (0.01, 0.01, 0.9),
+    (0.3, 0.1, 0.99),
+    (0.97, 0.02, 0.6),
+    (0.12345678901234567, 0.08, 0.9),
+]
+
+
+def slow_probability(sizes, alpha, within, functions=1, penalty=0):
+    """The law as the documentation states it, at every size."""
+    k = np.array([conformal_rank(n, alpha) for n in sizes.tolist()])
+    low = np.maximum(k - penalty, 0.5)
+    high = np.minimum(k + functions - 1 + penalty, sizes + 1 - 1e-9)
+    below = stats.beta.cdf(max(1 - alpha - within, 0), low, sizes + 1 - np.minimum(low, sizes))
+    above = stats.beta.sf(min(1 - alpha + within, 1), high, sizes + 1 - high)
+    return np.where(k > sizes, 0.0, np.maximum(0.0, 1.0 - below - above))
+
+
+def exact_tail(misses, samples, n, alpha):
+    """Probability of so many misses, by counting orders of calibration and test scores.
+
+    The threshold is the l-th largest calibration score. At least t test scores exceed it exactly
+    if the l + t - 1 largest of all scores hold fewer than l calibration scores.
+    """
+    above = n + 1 - conformal_rank(n, alpha)
+    drawn = above + misses - 1
+    ways = sum(comb(n, j) * comb(samples, drawn - j) for j in range(above) if drawn - j <= samples)
+    return Fraction(ways, comb(n + samples, drawn))
+
+
+def critical_misses(samples, n, alpha):
+    """Fewest misses that a valid predictor has with probability 5% at most."""
+    return next(
+        (t for t in range(1, samples + 1) if exact_tail(t, samples, n, alpha) <= 0.05), None
+    )
+
+
+@pytest.mark.parametrize(("alpha", "within", "probability"), ASKED)
+@pytest.mark.parametrize(("functions", "penalty"), [(1, 0.0), (5, 0.0), (3, 2.0)])
+def test_needed_is_the_size_from_which_on_all_sizes_suffice(
+    alpha, within, probability, functions, penalty
+):
+    law = CoverageLaw(alpha, functions, penalty)
+    needed = law.needed(within, probability)
+    sizes = np.arange(2 * needed + 100)
+    slow = slow_probability(sizes, alpha, within, functions, penalty)
+    np.testing.assert_allclose(law.probability(sizes, within), slow, atol=1e-9)
+    assert needed == np.flatnonzero(slow < probability)[-1] + 1
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.0987654321])
+@pytest.mark.parametrize("functions", [1, 20])
+def test_needed_beyond_the_scanned_sizes_is_the_last_failure_too(alpha, functions):
+    law = CoverageLaw(alpha, functions)
+    needed = law.needed(0.0025, 0.95)
+    assert needed * alpha > 5000  # blocks, of which 4096 are looked at one by one
+    sizes = np.arange(needed - 20_000, needed + 20_000)
+    assert needed == sizes[np.flatnonzero(law.probability(sizes, 0.0025) < 0.95)[-1]] + 1
+
+
+def test_a_smaller_size_may_suffice_where_a_larger_one_does_not():
+    law = CoverageLaw(0.1)
+    reached = law.probability(np.arange(law.needed(0.02, 0.9462)), 0.02)
+    assert np.any(reached >= 0.9462)
+
+
+def test_tiny_tolerances_agree_with_the_normal_law():
+    law = CoverageLaw(0.1)
+    for within in (1e-4, 1e-5):
+        needed = law.needed(within, 0.95)
+        assert needed == pytest.approx(0.09 * (stats.norm.ppf(0.975) / within) ** 2, rel=1e-3)
+    assert needed == 3_457_312_931
+    in_all = law.needed_in_all(1e-5, 0.95, 0.25, needed)
+    assert 4 * needed < in_all < 4.001 * needed
+
+
+@pytest.mark.parametrize("n", [9, 50, 199, 854])
+@pytest.mark.parametrize("alpha", [0.1, 0.25, 0.13])
+def test_the_law_of_misses_is_that_of_exchangeable_scores(n, alpha):
+    above = n + 1 - conformal_rank(n, alpha)
+    for samples in (1, 7, 60, 900):
+        for misses in {1, max(1, samples // 9), max(1, samples // 4), samples}:
+            exact = float(exact_tail(misses, samples, n, alpha))
+            law = missed_at_least(misses, samples, above, n + 1 - above)
+            assert law == pytest.approx(exact, abs=1e-11), (samples, misses)
+
+
+@pytest.mark.parametrize(
+    ("n", "alpha", "gap", "power"),
+    [(400, 0.1, 0.1, 0.9), (60, 0.2, 0.3, 0.8), (150, 0.03, 0.2, 0.95), (80, 0.5, 0.3, 0.9)],
+)
+def test_a_test_of_this_size_or_more_sees_the_gap_and_blames_no_valid_predictor(
+    n, alpha, gap, power
+):
+    size, misses = size_of_test(CoverageLaw(alpha), n, gap, power)
+
+    def power_at(samples):
+        misses = critical_misses(samples, n, alpha)
+        return 0.0 if misses is None else stats.binom.sf(misses - 1, samples, alpha + gap)
+
+    assert misses == critical_misses(size, n, alpha)
+    assert all(power_at(samples) >= power for samples in range(size, size + 40))
+    # At most about one more block of sizes than the fewest.
+    fewest = size - int(2 / alpha) - 2
+    assert min(power_at(samples) for samples in range(max(fewest, 1), size)) < power
+
+
+def test_the_test_is_the_one_that_checks_guarantees():
+    size, misses = size_of_test(CoverageLaw(0.1), 400, 0.1, 0.9)
+    covered = [size - misses, size - misses + 1]
+    checks = [check_guarantee(count, size, 400, 0.1).is_plausible for count in covered]
+    assert checks == [False, True]
+
+
+@pytest.mark.parametrize(("alpha", "within"), [(0.1, 0.02), (0.1, 0.05), (0.3, 0.1), (0.05, 0.03)])
+def test_valid_predictors_are_called_bad_as_rarely_as_the_plan_says(alpha, within):
+    row, runs = plan(alpha=alpha, within=within).rows[0], 40_000
+    k = conformal_rank(row.needed, alpha)
+    rng = np.random.default_rng(0)
+    coverage = rng.beta(k, row.needed + 1 - k, size=runs)
+    misses = rng.binomial(row.test, 1.0 - coverage)
+    assert np.mean(misses >= row.misses) == pytest.approx(0.05, abs=0.005)
+    assert np.mean(rng.binomial(row.test, alpha + within, size=runs) >= row.misses) > 0.945
+
+
+def test_no_test_tells_a_gap_that_valid_predictors_have():
+    assert size_of_test(CoverageLaw(0.1), 200, 0.02, 0.95) is None
+    assert size_of_test(CoverageLaw(0.1), 5, 0.5, 0.95) is None  # full sets
+    sizes = [size_of_test(CoverageLaw(0.1), n, 0.02, 0.95)[0] for n in (854, 5000, 10**6)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert "No test tells" in plan(gap=0.001).summary()
+    assert plan(gap=0.001, groups=[0.5]).rows[1].test_in_all is None
+
+
+@pytest.mark.parametrize("share", [1.0, 0.97, 0.3, 0.004])
+def test_samples_in_all_give_the_group_its_probability_and_few_more(share):
+    law, asked = CoverageLaw(0.1), (0.05, 0.9)
+    needed = law.needed(*asked)
+    total = law.needed_in_all(*asked, share, needed)
+    sizes = np.arange(total + 1)
+
+    def reached(total):
+        mass = stats.binom.pmf(sizes, total, share)
+        return mass @ law.probability(sizes, asked[0])
+
+    assert reached(total) >= 0.9 - 1e-9
+    assert total == needed if share == 1.0 else reached(int(0.93 * total)) < 0.9
+    assert stats.binom.sf(199, samples_for(200, share, 0.9), share) >= 0.9
+    assert share == 1.0 or stats.binom.sf(199, samples_for(200, share, 0.9) - 1, share) < 0.9
+
+
+def test_many_group_sizes_are_bounded_from_below():
+    law, within = CoverageLaw(0.1), 0.0009
+    needed = law.needed(within, 0.9)
+    total = law.needed_in_all(within, 0.9, 0.5, needed)
+    sizes = np.arange(total // 2 - 6000, total // 2 + 6000)
+    reached = stats.binom.pmf(sizes, total, 0.5) @ law.probability(sizes, within)
+    assert 0.9 <= reached < 0.9001
+
+
+def test_the_interval_belongs_to_the_law():
+    law = CoverageLaw(0.1)
+    low, high = law.interval(300, 0.9)
+    k = conformal_rank(300, 0.1)
+    assert stats.beta.cdf([low, high], k, 301 - k) == pytest.approx([0.05, 0.95])
+    assert law.interval(5, 0.9) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(("alpha", "within", "probability"), [(0.1, 0.05, 0.9), (0.3, 0.1, 0.95)])
+def test_simulated_calibrations_reach_the_probability(alpha, within, probability):
+    n, runs = CoverageLaw(alpha).needed(within, probability), 20_000
+    scores = np.sort(np.random.default_rng(0).random((runs, n)), axis=1)
+    coverage = scores[:, conformal_rank(n, alpha) - 1]
+    reached = np.mean(np.abs(coverage - (1 - alpha)) <= within)
+    assert reached == pytest.approx(
+        CoverageLaw(alpha).probability(np.array([n]), within)[0], abs=0.01
+    )
+    assert reached >= probability - 0.01
+
+
+def test_rows_are_those_of_the_shares():
+    sizes = plan(n=1000, groups={"north": 0.25}, classes=[0.9, 0.1])
+    assert [row.part for row in sizes.rows] == ["all samples", "group north", "class 0", "class 1"]
+    assert [row.present for row in sizes.rows] == [1000, 250, 900, 100]
+    law = CoverageLaw(0.1)
+    for row in sizes.rows:
+        assert row.needed == law.needed(0.02, 0.95) == sizes.needed
+        assert row.in_all == law.needed_in_all(0.02, 0.95, row.share, row.needed)
+        assert row.probability == law.probability(np.array([row.present]), 0.02)[0]
+        assert (row.lower, row.upper) == law.interval(row.present, 0.95)
+        assert row.calibrated == (1000 if row.share == 1.0 else row.needed)
+        assert (row.test, row.misses) == size_of_test(law, row.calibrated, 0.02, 0.95)
+        assert row.test_in_all == samples_for(row.test, row.share, 0.95)
+
+
+def test_shares_and_sizes_come_from_outputs(make_outputs):
+    outputs = make_outputs(n=300, n_classes=3)
+    present = {row.part: row.present for row in plan(outputs=outputs).rows}
+    labels, counts = np.unique(outputs.labels, return_counts=True)
+    assert present["all samples"] == 300
+    assert [present[f"class {name}"] for name in labels] == counts.tolist()
+    site = outputs.groups["site"]
+    assert present["site = a"] == np.count_nonzero(site == "a")
+
+
+def test_a_penalty_is_of_groups_and_functions_are_of_all():
+    free, own = plan(groups=[0.5]), plan(groups=[0.5], functions=6, penalty=5.0)
+    assert own.rows[0].needed == CoverageLaw(0.1, 6).needed(0.02, 0.95) > free.rows[0].needed
+    assert own.rows[1].needed == CoverageLaw(0.1, 6, 5.0).needed(0.02, 0.95) > own.rows[0].needed
+    assert "bounds for 6 basis functions" in own.summary()
+
+
+def test_the_words_hold_the_numbers():
+    sizes = plan(n=500, classes={"common": 0.99, "rare": 0.01})
+    row = sizes.rows[0]
+    for words in (
+        "854 samples or more",
+        "You have 500",
+        "class rare (1% of",
+        "2 percentage points",
+        f"test on {row.test:,} other samples",
+        f"{row.misses:,} misses",
+        "calibrated on 854 samples",
+    ):
+        assert words in str(sizes)
+    assert "every set must be full" in str(plan(n=5))
+    assert "between 99.85% and 99.95%" in str(plan(alpha=0.001, within=0.0005))
+
+
+def test_json_and_table_hold_all_rows():
+    sizes = plan(n=700, groups=[0.5, 0.5])
+    again = Plan.from_json(sizes.to_json())
+    assert again == sizes
+    assert sizes.to_frame()["needed"].tolist() == [row.needed for row in sizes.rows]
+
+
+def test_the_plot_shows_the_law_and_closes_in_on_the_tolerance():
+    sizes = plan(within=0.05, probability=0.9, n=40)
+    axes = sizes.plot()
+    band = axes.collections[0].get_paths()[0].vertices
+    at_the_end = band[band[:, 0] == band[:, 0].max(), 1]
+    low, high = sizes.law.interval(int(band[:, 0].max()), 0.9)
+    assert at_the_end.min() == pytest.approx(low) and at_the_end.max() == pytest.approx(high)
+    assert high - low < 0.1
+    labels = axes.get_legend_handles_labels()[1]
+    assert "40 present" in labels and f"{sizes.needed} needed" in labels
+
+
+ABSURD = (0, -1, 1.5, 1e300, 10**40, float("inf"), float("nan"), "many", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("alpha", (0.0, 1.0, 1e-300, 1e-13, float("nan"), "0.1", True)),
+        ("within", (0.0, 1.0, 1e-300, 1e-9, float("nan"), float("inf"), -1.0)),
+        ("probability", (0.0, 1.0, float("nan"), 2.0)),
+        ("gap", (0.0, 0.95, float("nan"), float("inf"))),
+        ("n", (*ABSURD[:-1], MOST_SAMPLES + 1)),
+        ("functions", (*ABSURD, MOST_SAMPLES + 1)),
+        ("penalty", (-1.0, float("nan"), float("inf"), "much", 1e300)),
+        ("groups", ([0.6, 0.6], [0.0], [float("nan")], [-0.5], [1e-300], {"a": 2.0})),
+        ("classes", ([0.6, 0.6], {"a": 0.0}, [float("inf")])),
+    ],
+)
+def test_absurd_numbers_are_one_line_that_names_them(name, values):
+    for value in values:
+        with pytest.raises(InputError) as raised:
+            plan(**({"groups": [0.5]} | {name: value}))
+        assert "\n" not in str(raised.value) and len(str(raised.value)) < 300, value
+
+
+def test_the_largest_numbers_are_taken():
+    sizes = plan(n=MOST_SAMPLES, functions=1000, penalty=1000.0, groups=[1e-6])
+    assert sizes.rows[0].probability == 1.0 and sizes.rows[1].present == 10**6
