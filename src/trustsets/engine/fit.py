@@ -208,7 +208,10 @@ def _descend(
         # After a step of length zero, too, the leaving point lies on a side.
         _swap(data, alpha, out, sign * max(length, TINY), entering, scratch)
         basic[leaving], is_basic[out], is_basic[entering] = entering, False, True
-        exchange(inverse, leaving, rows, entering, scratch.ratio)
+        # The edge has been gone, so its array takes the row of the entering point.
+        for j in range(rank):
+            edge[j] = rows[entering, j]
+        exchange(inverse, leaving, edge, scratch.ratio)
     return CAPPED, cap
 
 

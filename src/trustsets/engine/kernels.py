@@ -99,10 +99,8 @@ def _eliminate(left: FloatArray, right: FloatArray, j: int, best: int) -> None:
 
 
 @inner(fastmath=REASSOCIATE)
-def exchange(
-    inverse: FloatArray, leaving: int, rows: FloatArray, entering: int, ratio: FloatArray
-) -> None:
-    """Replace basic row number `leaving` by `rows[entering]`: a rank-one update of the inverse.
+def exchange(inverse: FloatArray, leaving: int, entering: FloatArray, ratio: FloatArray) -> None:
+    """Replace basic row number `leaving` by the row `entering`: a rank-one update of the inverse.
 
     Stores in ``ratio[k]`` the multiple of the old edge `leaving` that was subtracted from edge k,
     and in ``ratio[leaving]`` the reciprocal of the pivot.
@@ -111,7 +109,7 @@ def exchange(
     for k in range(rank):
         total = 0.0
         for j in range(rank):
-            total += inverse[k, j] * rows[entering, j]
+            total += inverse[k, j] * entering[j]
         ratio[k] = total
     reciprocal = 1.0 / ratio[leaving]
     for k in range(rank):

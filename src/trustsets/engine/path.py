@@ -795,7 +795,7 @@ def _enter(leaving: int, entering: int, members: int, scan: Scan, state: PathSta
     state.slot[leaving] = new
     vectors[BASIC_COPIES, leaving] = copies
     vectors[DUAL, leaving] = bound
-    exchange(state.inverse, leaving, row, new, ratio)
+    exchange(state.inverse, leaving, row[new], ratio)
     # The rank-one update of the inverse changes the coefficients by the same ratios.
     pivot_coefficient = coefficient[leaving]
     for k in range(len(ratio)):
