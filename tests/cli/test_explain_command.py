@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 import trustsets
-from trustsets.files.source import open_outputs
+from trustsets.files import open_outputs
 
 
 def test_predict_explains_the_first_samples(run, folder):
@@ -15,7 +15,7 @@ def test_predict_explains_the_first_samples(run, folder):
     predictor = trustsets.load("conditional.trustsets")
     samples = open_outputs("new.npz", groups=predictor.needed_groups).read(0, 2)
     for place in range(2):
-        summary = predictor.explain(samples[place]).summary
+        summary = predictor.explain(samples[place]).summary()
         assert f"Sample {place}:\n{summary}\n" in done.out
     answer = json.loads(run(*words, "--json").out)
     assert [own["summary"] in done.out for own in answer["explanations"]] == [True, True]
@@ -28,11 +28,6 @@ def test_predict_explains_the_most_likely_class_where_each_has_a_threshold(run, 
         logits=np.load("new.npz")["logits"][:1], classes=np.load("new.npz")["classes"]
     ).predicted
     assert done.code == 0 and f"Sample 0:\nClass {first} is " in done.out
-
-
-def test_explanations_and_clusters_exclude_each_other(run, folder):
-    done = run("predict", "standard.trustsets", "new.npz", "--explain", "1", "-o", "s", "--ray")
-    assert done.code == 2 and "leave out --ray" in done.err and not (folder / "s").exists()
 
 
 def test_verify_tells_valid_from_not_valid_from_no_certificate(run, folder):

@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import pytest
+from trustsets.predictors.updating import equal_ranges
 
 from trustsets import (
     APS,
@@ -12,19 +13,17 @@ from trustsets import (
     ConditionalConformal,
     Confidence,
     Groups,
-    InputError,
     Intercept,
     ModelOutputs,
     MondrianConformal,
-    NotCalibratedError,
     Polynomial,
     PrincipalComponents,
     Softmax,
     StandardConformal,
     load,
 )
+from trustsets.errors import InputError, NotCalibratedError
 from trustsets.predictors import InterpolatedConformal, RankCalibratedConformal
-from trustsets.predictors.updating import equal_ranges
 
 LINE = Intercept() + Polynomial(1, (Confidence(),))
 RANKS = Polynomial(3, (Confidence("rank"),), penalty=2.0)
@@ -45,7 +44,7 @@ FAST = {
     "ranked": lambda: RankCalibratedConformal(),
 }
 # Few samples, so that groups are small, are empty for a while, and come back.
-ignored = pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+ignored = pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 
 
 def pool(seed: int, n: int, digits: int = 9) -> ModelOutputs:
@@ -110,6 +109,25 @@ def test_sequences_of_changes_equal_a_new_calibration(name, seed, digits):
 def test_many_sequences_equal_a_new_calibration(seed):
     make = [own for name, own in FAST.items() if name != "default"][seed % (len(FAST) - 1)]
     run_sequence(make, 100 + seed, digits=seed % 3)
+
+
+def test_a_large_fit_keeps_its_whitening_and_gives_the_same_thresholds():
+    outputs, tuning, test = pool(5, 4000), pool(6, 300), pool(7, 500)
+    predictor = ConditionalConformal(basis=RANKS).calibrate(
+        outputs.take(slice(0, 3900)), tuning=tuning
+    )
+    before = predictor.predict_set(test, 0.1)
+    whitening = predictor.state_.learned.fit(0.1)._problem.whitening
+    predictor.update(outputs.take(slice(3900, 4000))).forget(slice(0, 50))
+    fresh = ConditionalConformal(basis=RANKS)
+    fresh.calibrate(outputs.take(slice(50, 4000)), tuning=tuning)
+    changed, wanted = predictor.predict_set(test, 0.1), fresh.predict_set(test, 0.1)
+    np.testing.assert_allclose(changed.thresholds, wanted.thresholds, rtol=1e-12)
+    np.testing.assert_array_equal(changed.mask, wanted.mask)
+    assert (changed.thresholds != before.thresholds).mean() > 0.9
+    own, other = (each.state_.learned.fit(0.1) for each in (predictor, fresh))
+    assert own._problem.whitening is whitening
+    np.testing.assert_array_equal(own.basic_points, other.basic_points)
 
 
 @ignored

@@ -9,14 +9,19 @@ import numpy as np
 from scipy import stats
 
 from trustsets._common.frames import Flavour, frame_of_rows
+from trustsets._common.plain import PlainData
 from trustsets.errors import InputError
-from trustsets.metrics import render
-from trustsets.metrics.catalogue import number_of, split_name
+from trustsets.metrics.catalogue import (
+    bold,
+    escape_latex,
+    latex_table,
+    markdown_table,
+    number_of,
+    split_name,
+    title,
+)
+from trustsets.metrics.evaluation import Evaluation
 from trustsets.metrics.inference import bootstrap_gaps
-from trustsets.metrics.plain import PlainData
-from trustsets.metrics.result import Evaluation
-
-__all__ = ["Comparison", "Entry", "compare"]
 
 Key = tuple[str, ...]
 
@@ -43,19 +48,9 @@ _PERFECT = "perfect (noise floor)"
 class Entry:
     """One metric of one method over S seeds.
 
-    Attributes
-    ----------
-    mean, standard_error : float
-        Mean over seeds, and ``sd / sqrt(S)``; NaN for one seed.
-    lower, upper : float
-        Interval of the mean: a bootstrap over seeds and samples for gaps and their halves,
-        Student's t over seeds otherwise. With one seed, that of the evaluation.
-    floor : float
-        Mean noise floor.
-    best : bool
-        Whether it is the best of its block or within 0.1 (percentage points) of it.
-    n_seeds : int
-        Number of seeds S.
+    The interval of the mean is a bootstrap over seeds and samples for gaps and their halves, and
+    Student's t over seeds otherwise; with one seed, that of the evaluation. `best` says whether it
+    is the best of its block or within 0.1 percentage points of it.
     """
 
     mean: float
@@ -72,17 +67,9 @@ class Entry:
 class Comparison(PlainData):
     """A table of methods by metrics; `compare` makes it.
 
-    Attributes
-    ----------
-    alpha, level : float
-        Shared by all evaluations.
-    keys : tuple of tuple of str
-        Name of each row. The last part is the method; rows that share the other parts (data
-        set, score) are one block, and the best is marked within each block.
-    columns : tuple of str
-        Names of metrics as in ``Evaluation.metrics``.
-    entries : tuple of tuple of Entry
-        One tuple per row.
+    `keys` name the rows. The last part is the method; rows that share the other parts (data set,
+    score) are one block, and the best is marked within each block. `columns` are names of metrics
+    as in ``Evaluation.metrics``, and `entries` has a tuple for each row.
     """
 
     alpha: float
@@ -95,26 +82,26 @@ class Comparison(PlainData):
         """One row per method and metric, with interval and noise floor."""
         rows = [
             dict(zip(self._names, key, strict=True)) | {"metric": column} | vars(entry)
-            for key, own in zip(self.keys, self.entries, strict=True)
-            for column, entry in zip(self.columns, own, strict=True)
+            for key, entries in zip(self.keys, self.entries, strict=True)
+            for column, entry in zip(self.columns, entries, strict=True)
         ]
         return frame_of_rows(rows, flavour)
 
     def to_markdown(self, floor: bool = True) -> str:
         """Pipe table of mean (standard error); `floor` adds a row for a perfect method."""
-        header = [*(name.capitalize() for name in self._names), *map(render.title, self.columns)]
+        header = [*(name.capitalize() for name in self._names), *map(title, self.columns)]
         rows = [row for block in self._blocks(floor, latex=False) for row in block]
-        return render.markdown_table(header, rows, n_names=len(self._names))
+        return markdown_table(header, rows, n_names=len(self._names))
 
     def to_latex(self, floor: bool = True) -> str:
         """Booktabs table in the paper's form."""
-        names = [render.bold(name.capitalize(), latex=True) for name in self._names]
-        header = names + [render.escape_latex(render.title(column)) for column in self.columns]
+        names = [bold(name.capitalize(), latex=True) for name in self._names]
+        header = names + [escape_latex(title(column)) for column in self.columns]
         marginal = sum(column in _MARGINAL for column in self.columns)
         parts = (("Marginal", marginal), ("Conditional", len(self.columns) - marginal))
         spans = [(text, width) for text, width in parts if width]
         in_order = all(column in _MARGINAL for column in self.columns[:marginal])
-        return render.latex_table(
+        return latex_table(
             header,
             self._blocks(floor, latex=True),
             n_names=len(names),
@@ -140,7 +127,7 @@ class Comparison(PlainData):
         return blocks
 
     def _cells(self, row: int, latex: bool) -> list[str]:
-        names = [render.escape_latex(part) if latex else part for part in self.keys[row]]
+        names = [escape_latex(part) if latex else part for part in self.keys[row]]
         return names + [_cell(entry, latex) for entry in self.entries[row]]
 
     def _floor_cells(self, rows: Sequence[int], latex: bool) -> list[str]:
@@ -165,31 +152,24 @@ def compare(
         A name is a string, or a tuple such as ``("ImageNet", "APS", "standard")`` whose
         last part is the method; the best is then found among rows that share the rest.
     columns : sequence of str, optional
-        Metrics to show, by their names in ``Evaluation.metrics``. Default: the paper's
-        (coverage, size, the gaps over Conf x Trust, Conf x Rank, classes and groups, and
-        the worst group), the shortfall beside each gap, the macro coverage of the classes and
-        the share of classes covered too rarely, as far as every evaluation has them.
+        Metrics to show, by their names in ``Evaluation.metrics``. Default: coverage, size, the
+        gaps over Conf x Trust, Conf x Rank, classes and groups with their shortfalls, the worst
+        group, and the macro coverage of the classes, as far as every evaluation has them.
     n_bootstrap, seed : int
         Resamples behind the intervals of gaps, and their seed. Seeds, and samples within
         each seed, are resampled as if independent; splits of one pool are only nearly so.
 
-    Returns
-    -------
-    Comparison
-        With ``to_frame``, ``to_markdown``, ``to_latex``, ``to_json``.
-
     Examples
     --------
-    >>> from trustsets import ModelOutputs, Softmax, StandardConformal, evaluate
+    >>> from trustsets import APS, ModelOutputs, Softmax, StandardConformal, evaluate
     >>> rng = np.random.default_rng(0)
     >>> logits = 2.0 * rng.normal(size=(2000, 4))
     >>> labels = (logits + rng.gumbel(size=(2000, 4))).argmax(axis=1)
     >>> outputs = ModelOutputs(logits=logits, labels=labels)
     >>> def run(score, seed):
     ...     calibration, test = outputs.split(0.5, seed=seed)
-    ...     sets = StandardConformal(score).calibrate(calibration).predict_set(test)
-    ...     return evaluate(sets, test, metrics=["class"])
-    >>> from trustsets import APS
+    ...     predictor = StandardConformal(score=score).calibrate(calibration)
+    ...     return evaluate(predictor, test, metrics=["class"])
     >>> table = compare({
     ...     "APS": [run(APS(), seed) for seed in range(3)],
     ...     "softmax": [run(Softmax(), seed) for seed in range(3)],
@@ -197,13 +177,19 @@ def compare(
     >>> table.columns
     ('coverage', 'size', 'class.gap', 'class.shortfall', 'class.macro', 'class.below_0.5')
     """
-    runs = {_key(name): _as_list(name, own) for name, own in results.items()}
+    if not isinstance(results, Mapping):
+        raise InputError(
+            "results must be a mapping of names to evaluations, such as "
+            f'{{"standard": evaluate(sets, outputs)}}; got {type(results).__name__}.'
+        )
+    runs = {_key(name): _as_list(name, items) for name, items in results.items()}
     _check_runs(runs)
-    everything = [item for own in runs.values() for item in own]
+    everything = [item for items in runs.values() for item in items]
     shared = set.intersection(*(set(item.metrics) for item in everything))
     chosen = _columns(columns, everything[0], shared)
     numbers = [
-        [_summarise(own, column, n_bootstrap, seed) for column in chosen] for own in runs.values()
+        [_summarise(items, column, n_bootstrap, seed) for column in chosen]
+        for items in runs.values()
     ]
     keys = tuple(runs)
     return Comparison(
@@ -217,12 +203,12 @@ def compare(
 
 def _summarise(runs: Sequence[Evaluation], column: str, n_bootstrap: int, seed: int) -> Entry:
     """Mean over seeds; which is best is not known yet."""
-    found = [run.metrics[column] for run in runs]
-    values = np.array([item.value for item in found])
-    floor = float(np.mean([item.floor for item in found]))
+    estimates = [run.metrics[column] for run in runs]
+    values = np.array([item.value for item in estimates])
+    floor = float(np.mean([item.floor for item in estimates]))
     mean, n = float(values.mean()), len(runs)
     if n == 1:
-        return Entry(mean, math.nan, found[0].lower, found[0].upper, floor, False, 1)
+        return Entry(mean, math.nan, estimates[0].lower, estimates[0].upper, floor, False, 1)
     error = float(values.std(ddof=1) / np.sqrt(n))
     half = float(stats.t.ppf(0.5 + runs[0].level / 2.0, n - 1)) * error
     lower, upper = mean - half, mean + half
@@ -288,14 +274,15 @@ def _key(name: Any) -> Key:
     return tuple(str(part) for part in name) if isinstance(name, tuple) else (str(name),)
 
 
-def _as_list(name: Any, own: Any) -> list[Evaluation]:
-    found = [own] if isinstance(own, Evaluation) else list(own)
-    if not found or not all(isinstance(item, Evaluation) for item in found):
+def _as_list(name: Any, value: Any) -> list[Evaluation]:
+    items = list(value) if isinstance(value, list | tuple) else [value]
+    if not items or not all(isinstance(item, Evaluation) for item in items):
+        kind = type(items[0]).__name__ if items else "an empty list"
         raise InputError(
-            f"results[{name!r}] must be an Evaluation or a non-empty list of them; "
-            "make them with evaluate."
+            f"results[{name!r}] must be an Evaluation or a non-empty list of them; got {kind}. "
+            "Wrap it: evaluate(sets, ModelOutputs(logits=..., labels=...))."
         )
-    return found
+    return items
 
 
 def _check_runs(runs: Mapping[Key, Sequence[Evaluation]]) -> None:
@@ -303,7 +290,7 @@ def _check_runs(runs: Mapping[Key, Sequence[Evaluation]]) -> None:
         raise InputError("results must name at least one method.")
     if len({len(key) for key in runs}) > 1:
         raise InputError(f"names in results must have equally many parts; got {list(runs)}.")
-    settings = {(item.alpha, item.level) for own in runs.values() for item in own}
+    settings = {(item.alpha, item.level) for items in runs.values() for item in items}
     if len(settings) > 1:
         raise InputError(
             f"results must share alpha and level to be compared; got {sorted(settings)}."
@@ -312,5 +299,5 @@ def _check_runs(runs: Mapping[Key, Sequence[Evaluation]]) -> None:
 
 def _cell(entry: Entry, latex: bool) -> str:
     text = f"{entry.mean:.2f}"
-    text = render.bold(text, latex=latex) if entry.best else text
+    text = bold(text, latex=latex) if entry.best else text
     return text if math.isnan(entry.standard_error) else f"{text} ({entry.standard_error:.2f})"

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import nn
 from trees import SIDE, make_body, save_checkpoint, write_tree
 
-from trustsets import InputError, StorageError
+from trustsets.errors import InputError, StorageError
 from trustsets.extras.shards import read_shards
 from trustsets.paper.images.datasets import DATASETS
 from trustsets.paper.images.extraction import ExtractionOptions
@@ -118,7 +118,7 @@ def test_the_split_is_fixed_or_stratified_by_seed(prepared, cli, tmp_path):
 KILLED = """
 import os, signal, sys
 import torch
-from trustsets.cli.main import main
+from trustsets.cli import main
 from trustsets.extras.shards import BatchStore
 
 torch.set_num_threads(1)

@@ -13,8 +13,9 @@ import torch
 from safetensors import safe_open
 from trees import make_body, write_tree
 
-from trustsets import InputError, TrustSetsError
+from trustsets import TrustSetsError
 from trustsets._common import storage
+from trustsets.errors import InputError
 from trustsets.paper.images import training
 from trustsets.paper.images.listing import Listing
 from trustsets.paper.images.recipes import RECIPES
@@ -71,7 +72,7 @@ def uninterrupted(skin, tmp_path_factory):
 KILLED = """
 import os, signal, sys
 import torch
-from trustsets.cli.main import main
+from trustsets.cli import main
 from trustsets.paper.images import training
 
 torch.set_num_threads(1)
