@@ -22,6 +22,8 @@ from trustsets import (
     StandardConformal,
     load,
 )
+from trustsets.engine import fit_quantiles
+from trustsets.engine.refit import MOST_DRIFT, EarlierFit
 from trustsets.errors import InputError, NotCalibratedError
 from trustsets.predictors import InterpolatedConformal, RankCalibratedConformal
 
@@ -241,3 +243,106 @@ def test_places_in_sorted_tuples_are_those_of_a_sort(digits):
     for row, start, end in zip(new.tolist(), low, high, strict=True):
         assert start == sum(own < row for own in table.tolist())
         assert end == sum(own <= row for own in table.tolist())
+
+
+def changed_data(rng, phi, scores, gone, added):
+    """Data without some rows and with others in between, and where each row was before."""
+    origin = np.delete(np.arange(len(phi)), gone)
+    at = rng.integers(0, origin.size, len(added[0]))
+    rows, values = (
+        np.insert(phi[origin], at, added[0], axis=0),
+        np.insert(scores[origin], at, added[1]),
+    )
+    return rows, values, np.insert(origin, at, -1)
+
+
+def assert_same_problem(model, fresh):
+    """All but the whitened rows, the drift and the constant has the bits of a new problem."""
+    for name in ("scores", "centred_scores", "nudges", "copies", "first", "point", "exponent"):
+        mine, theirs = getattr(model._problem, name), getattr(fresh._problem, name)
+        np.testing.assert_array_equal(mine, theirs)
+    assert model._problem.score_scale == fresh._problem.score_scale
+    assert model._problem.has_constants == fresh._problem.has_constants
+    rows = model._problem.rows
+    off = np.abs(np.linalg.eigvalsh(rows.T @ rows) / len(rows) - 1.0).max()
+    assert off <= model._problem.drift + 1e-9 <= MOST_DRIFT + 1e-9
+
+
+def family(name, rng, n, digits):
+    """Basis rows and scores: smooth, grouped and dependent, without constants, ill-conditioned."""
+    x = rng.normal(size=n)
+    group = np.eye(3)[rng.integers(0, 3, n)]
+    phi = {
+        "polynomial": lambda: np.stack([x**k for k in range(4)], axis=1),
+        "groups": lambda: np.column_stack([np.ones(n), x, group, x[:, None] * group]),
+        "no constants": lambda: np.column_stack([x, np.sin(5.0 * x)]),
+        "nearly dependent": lambda: np.stack([np.ones(n), x, 1e3 + 1e-6 * x**2], axis=1),
+    }[name]()
+    return phi.round(digits) if digits < 3 else phi, (x + rng.exponential(size=n)).round(digits)
+
+
+@pytest.mark.parametrize("digits", [0, 2, 9])
+@pytest.mark.parametrize("name", ["polynomial", "groups", "no constants", "nearly dependent"])
+def test_a_changed_fit_is_the_fit_of_the_changed_data(name, digits):
+    rng = np.random.default_rng(digits)
+    phi, scores = family(name, rng, 1200, digits)
+    model = fit_quantiles(phi, scores, 0.1)
+    n_kept = 0
+    for count in (1, 0, 5, 30, 3, 1):
+        gone = rng.choice(len(phi), 5 - min(count, 5) + 1, replace=False)
+        gone = np.union1d(gone, model.basic_points[: int(rng.integers(0, 3))])
+        added = family(name, rng, count, digits)
+        phi, scores, origin = changed_data(rng, phi, scores, gone, added)
+        whitening = model._problem.whitening
+        model = EarlierFit.of(model).changed(origin).refit(phi, scores)
+        fresh = fit_quantiles(phi, scores, 0.1)
+        n_kept += model._problem.whitening is whitening
+        if name != "nearly dependent":
+            # There, rounding decides whether the class contains constants.
+            assert_same_problem(model, fresh)
+        assert model.certificate.holds
+        np.testing.assert_array_equal(model.basic_points, fresh.basic_points)
+        found, wanted = model.thresholds(phi[:60]), fresh.thresholds(phi[:60])
+        np.testing.assert_allclose(found.values, wanted.values, rtol=1e-10, atol=1e-10)
+    # Where several vertices are optimal, as is common with rounded scores, the fit is a new one.
+    assert n_kept >= (4 if digits == 9 else 0)
+
+
+@pytest.mark.parametrize("change", ["long row", "new direction", "lost direction", "outlier"])
+def test_what_the_whitening_cannot_take_gives_a_new_one(change):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=500)
+    rare = np.zeros(500)
+    rare[:2] = 1.0
+    phi = np.column_stack([np.ones(500), x, x**2, rare, np.zeros(500)])
+    scores = x + rng.exponential(size=500)
+    model = fit_quantiles(phi, scores, 0.1)
+    row = {"long row": [1.0, 30.0, 900.0, 0.0, 0.0], "new direction": [1.0, 0.0, 0.0, 0.0, 1.0]}
+    gone = [0, 1] if change == "lost direction" else [5]
+    added = (
+        np.array([row.get(change, [1.0, 0.5, 0.25, 0.0, 0.0])]),
+        np.array([1e30 if change == "outlier" else 2.0]),
+    )
+    new, values, origin = changed_data(rng, phi, scores, gone, added)
+    changed = EarlierFit.of(model).changed(origin).refit(new, values)
+    fresh = fit_quantiles(new, values, 0.1)
+    assert (changed._problem.whitening is model._problem.whitening) == (change == "outlier")
+    assert_same_problem(changed, fresh)
+    test = np.vstack([new[:40], np.eye(5)])
+    found, wanted = changed.thresholds(test), fresh.thresholds(test)
+    np.testing.assert_array_equal(found.status, wanted.status)
+    np.testing.assert_allclose(found.values, wanted.values, rtol=1e-10)
+
+
+def test_changes_without_fits_between_them_add_up():
+    rng = np.random.default_rng(1)
+    phi, scores = family("polynomial", rng, 900, 9)
+    earlier = EarlierFit.of(fit_quantiles(phi, scores, 0.1))
+    for _ in range(5):
+        added = family("polynomial", rng, 4, 9)
+        phi, scores, origin = changed_data(rng, phi, scores, rng.choice(len(phi), 3, False), added)
+        earlier = earlier.changed(origin)
+    model, fresh = earlier.refit(phi, scores), fit_quantiles(phi, scores, 0.1)
+    assert model._problem.whitening is earlier.model._problem.whitening
+    assert_same_problem(model, fresh)
+    np.testing.assert_array_equal(model.basic_points, fresh.basic_points)

@@ -1,12 +1,12 @@
 """The two public calls: fit once, then compute thresholds of any number of test points."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from trustsets._common.blocks import in_threads
 from trustsets.engine.compiled import BoolArray, FloatArray, IntArray
@@ -44,11 +44,10 @@ from trustsets.engine.problem import (
 )
 from trustsets.engine.scan_order import ScanOrder, make_scan_order
 from trustsets.engine.whitening import RANK_TOL
-from trustsets.status import Status
+from trustsets.status import Status, Thresholds
 
 __all__ = [
     "QuantileModel",
-    "Thresholds",
     "fit_problem",
     "fit_quantiles",
     "make_model",
@@ -62,46 +61,6 @@ CHUNK = 256
 """Test points that a thread takes at a time."""
 MOST_SOLVED = 256
 """Extreme rows that others may start from; more would lengthen the search for the nearest."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Thresholds:
-    """Thresholds of m samples, each with a status.
-
-    Attributes
-    ----------
-    values : float64 array of shape (m,), (m, A) for A alphas, or (m, K, A) for K classes, too
-        The thresholds, infinite where no finite one is valid.
-    status : int8 array of shape (m,) or (m, A)
-        A `trustsets.status.Status` for every threshold, or for the worst over classes.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from trustsets.engine import fit_quantiles
-    >>> model = fit_quantiles(np.ones((9, 1)), np.arange(9.0), alpha=0.1)
-    >>> result = model.thresholds(np.array([[1.0], [2.0]]))
-    >>> result.values
-    array([ 8., inf])
-    >>> result.counts()
-    {<Status.EXACT: 0>: 1, <Status.HIGH_LEVERAGE: 2>: 1}
-    """
-
-    values: NDArray[np.float64]
-    status: NDArray[np.int8]
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def take(self, indices: ArrayLike) -> Self:
-        """Thresholds of the samples with these numbers."""
-        numbers = np.asarray(indices)
-        return type(self)(self.values[numbers], self.status[numbers])
-
-    def counts(self) -> Mapping[Status, int]:
-        """How many thresholds have each status that occurs."""
-        codes, numbers = np.unique(self.status, return_counts=True)
-        return {Status(int(code)): int(n) for code, n in zip(codes, numbers, strict=True)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,7 +247,8 @@ class QuantileModel:
         if problem.alphas is None and len(np.unique(below)) == 1:
             # Copies with the same weight have the same threshold.
             point, back = np.unique(point, return_inverse=True)
-            return self._final(self._solve_without(point, below[: len(point)]).take(back))
+            once = self._solve_without(point, below[: len(point)])
+            return self._final(Thresholds(once.values[back], once.status[back]))
         return self._final(self._solve_without(point, below))
 
     def _solve_without(self, point: IntArray, below: FloatArray) -> Thresholds:

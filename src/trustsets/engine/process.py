@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from trustsets._common.blocks import in_threads
 from trustsets.engine.compiled import FloatArray, IntArray
 from trustsets.engine.fit import Certificate, Vertex, certify, problem_points, refit_vertex
-from trustsets.engine.model import QuantileModel, Thresholds, fit_problem, make_model
+from trustsets.engine.model import QuantileModel, fit_problem, make_model
 from trustsets.engine.problem import (
     RESOLUTION,
     WIDEST_RANGE,
@@ -30,6 +30,7 @@ from trustsets.engine.problem import (
     score_scale,
 )
 from trustsets.errors import InputError
+from trustsets.status import Thresholds
 
 __all__ = ["QuantileProcess", "default_alphas", "fit_quantile_process"]
 
