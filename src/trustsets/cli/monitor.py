@@ -38,11 +38,7 @@ def monitor(
     false_alarm: Annotated[
         float | None, option("SHARE", "Probability of any alarm if nothing changes.")
     ] = None,
-    history: Annotated[Path | None, option("FILE", "Append to this .parquet file.")] = None,
-    metrics: Annotated[Path | None, option("FILE", "Write Prometheus metrics (.prom).")] = None,
-    page: Annotated[Path | None, option("FILE", "Draw the history as a page (.html).")] = None,
     batch: Annotated[str | None, option("NAME", "Name of the batch. Default: a digest.")] = None,
-    time: Annotated[str | None, option("TEXT", "When it came. Default: now.")] = None,
     in_order: Annotated[
         bool, option(None, "Samples are in the order in which they came.", "--in-order")
     ] = False,
@@ -63,7 +59,6 @@ def monitor(
       trustsets monitor model.trustsets new.parquet --state watch.trustsets
     """
     from dataclasses import fields
-    from datetime import UTC, datetime
 
     from trustsets.monitor.runs import Step, watch_file
 
@@ -72,7 +67,6 @@ def monitor(
     given: dict[str, Any] = {own.name: context.params.get(own.name) for own in fields(Step)}
     given["groups"] = tuple(group or ())
     given["columns"] = table.columns(label_column)
-    given["time"] = datetime.now(UTC).isoformat(timespec="seconds") if time is None else time
     found, is_new = watch_file(Step(**given))
     if (outputs or labels) and not is_new:
         console.say("This batch was counted before.")

@@ -27,7 +27,7 @@ _DIGEST = "sha256"
 # Options besides the output that run code or write files, so that only a person may give them.
 _ACTING = {
     "extract": ("model", "transform"),
-    "monitor": ("state", "history", "metrics", "page"),
+    "monitor": ("state",),
 }
 _PAGE_DATA = re.compile(r'<script type="application/json" id="[\w-]+">(.*?)</script>', re.DOTALL)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from trustsets._common.atomic import atomic_path
 from trustsets._common.resuming import locked
 from trustsets._common.validation import encode_labels
 from trustsets.errors import InputError
@@ -20,10 +19,7 @@ from trustsets.files.paths import Snapshot, check_output, content_digest
 from trustsets.files.prediction import open_for_prediction
 from trustsets.files.source import OutputsFile, label_in, named_labels, open_columns, open_outputs
 from trustsets.files.tables import table_outputs
-from trustsets.monitor.history import append_history, prometheus_text
-from trustsets.monitor.page import write_page
-from trustsets.monitor.verdict import Verdict
-from trustsets.monitor.watch import Monitor
+from trustsets.monitor.monitor import Monitor, Verdict
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor, load
 
@@ -53,10 +49,8 @@ class Step:
         Outputs that the model was calibrated on, for a new state.
     alpha, false_alarm : float, optional
         See `Monitor`; those of the state by default.
-    history, metrics, page : path, optional
-        Parquet file that is appended to, Prometheus metrics, and HTML page of the history.
-    batch, time : str, optional
-        Name of the batch, by default a digest of its content, and when it came.
+    batch : str, optional
+        Name of the batch, by default a digest of its content.
     groups : tuple of str
         Arrays that are group columns, besides ``group_NAME``.
     in_order : bool
@@ -72,11 +66,7 @@ class Step:
     reference: StrPath | None = None
     alpha: float | None = None
     false_alarm: float | None = None
-    history: StrPath | None = None
-    metrics: StrPath | None = None
-    page: StrPath | None = None
     batch: str | None = None
-    time: str = ""
     groups: tuple[str, ...] = ()
     in_order: bool = False
     columns: TableColumns = PLAIN
@@ -86,8 +76,7 @@ def watch_file(step: Step) -> tuple[Verdict, bool]:
     """Take a batch from files into the state of a monitor.
 
     The state is replaced as a whole after the batch was taken, and it remembers the batch. A run
-    that was killed is thus repeated by the same command: a batch counts once, and what was to be
-    written after the state is written then.
+    that was killed is thus repeated by the same command: a batch counts once.
 
     Returns
     -------
@@ -101,16 +90,12 @@ def watch_file(step: Step) -> tuple[Verdict, bool]:
         before = Snapshot(*inputs)
         predictor: Predictor = load(step.model)
         monitor = _open(step, predictor)
-        if step.history is not None:
-            # What a killed run had not appended yet.
-            append_history(Path(step.history), monitor)
         taken = len(monitor.batches)
         _take_outputs(step, predictor, monitor)
         _take_labels(step, predictor, monitor)
         before.check()
         if len(monitor.batches) > taken or not Path(step.state).exists():
             monitor.save(step.state)
-        _write(step, monitor)
     return monitor.verdict(), len(monitor.batches) > taken
 
 
@@ -183,13 +168,7 @@ def _lock(state: Path) -> AbstractContextManager[None]:
 
 
 def _check_outputs(step: Step, inputs: list[Any]) -> None:
-    kinds = {"state": ".trustsets", "history": ".parquet", "metrics": ".prom", "page": ".html"}
-    for name, suffix in kinds.items():
-        path = getattr(step, name)
-        if path is not None:
-            check_output(path, (suffix,), inputs)
-    if step.page is not None and step.history is None:
-        raise InputError("page shows the history, so it needs history, a Parquet file.")
+    check_output(step.state, (".trustsets",), inputs)
     if step.outputs is not None and step.labels is not None:
         raise InputError("give outputs or labels, not both: each is a batch of its own.")
 
@@ -241,7 +220,7 @@ def _take_outputs(step: Step, predictor: Predictor, monitor: Monitor) -> None:
     ids = None
     if "id" in source.roles.ids:
         ids = open_columns(Path(step.outputs))["id"].read_texts(0, len(source)).tolist()
-    monitor.observe(outputs, ids=ids, batch=name, time=step.time, in_order=step.in_order)
+    monitor.observe(outputs, ids=ids, batch=name, in_order=step.in_order)
 
 
 def _take_labels(step: Step, predictor: Predictor, monitor: Monitor) -> None:
@@ -260,15 +239,4 @@ def _take_labels(step: Step, predictor: Predictor, monitor: Monitor) -> None:
     ids, labels = (columns[name].read(0, shape[0]) for name in ("id", roles.labels))
     codes = named_labels(columns[roles.labels], labels, predictor.classes_)
     name = step.batch or content_digest(path)
-    monitor.label(ids, codes, batch=name, time=step.time, in_order=step.in_order)
-
-
-def _write(step: Step, monitor: Monitor) -> None:
-    """Write what shows the state; all of it follows from the state and the history."""
-    if step.history is not None:
-        append_history(Path(step.history), monitor)
-    if step.metrics is not None:
-        with atomic_path(step.metrics) as temporary:
-            temporary.write_text(prometheus_text(monitor.verdict()), encoding="utf-8")
-    if step.page is not None and step.history is not None and Path(step.history).exists():
-        write_page(Path(step.page), Path(step.history), monitor.verdict())
+    monitor.label(ids, codes, batch=name, in_order=step.in_order)
