@@ -76,8 +76,8 @@ docs: $(READY)
 demo: $(READY)
 	$(BIN)/trustsets demo
 
-# The live page, on the demo's data; TASK=library or TASK=simulated for other data.
-TASK ?= digits
+# The live page, on the demo's data; TASK=digits for another task.
+TASK ?= real
 explore: $(READY)
 	$(BIN)/trustsets explore --task $(TASK)
 

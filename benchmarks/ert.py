@@ -28,11 +28,11 @@ from trustsets import (
     PredictionSets,
     StandardConformal,
     TrustScore,
-    TrustSetsWarning,
 )
 from trustsets.auditing import excess_risk
-from trustsets.auditing.covariates import Audited, covariates
+from trustsets.auditing.covariates import covariates
 from trustsets.auditing.risk import BOOSTING, DEFAULT_KINDS, classifier_inputs
+from trustsets.errors import TrustSetsWarning
 
 ALPHA = 0.1
 GROUP_COLUMNS = ("sex", "age_band", "site")
@@ -97,9 +97,9 @@ def timed(action: Callable[[], Any]) -> tuple[Any, float]:
 
 def measure(sets: PredictionSets, test: ModelOutputs, trust: Floats, permutations: int) -> str:
     """The cells of one row."""
-    own, seconds = timed(lambda: excess_risk(sets, test, trust, n_permutations=0))
+    own, seconds = timed(lambda: excess_risk(sets, test.with_trust(trust), n_permutations=0))
     cells = [f"{own.under.value:.2f}", f"{seconds:.1f}"]
-    risk = excess_risk(sets, test, trust, n_permutations=permutations)
+    risk = excess_risk(sets, test.with_trust(trust), n_permutations=permutations)
     cells += [
         f"{risk.under.lower:.2f} to {risk.under.upper:.2f}",
         f"{risk.under.floor:.2f}",
@@ -107,10 +107,11 @@ def measure(sets: PredictionSets, test: ModelOutputs, trust: Floats, permutation
     ]
     if importlib.util.find_spec("covmetrics") is None:
         return " | ".join([*cells, "", "", ""])
-    case = Audited(sets, test, trust, None)
-    every = np.arange(len(case))
-    table, categories = classifier_inputs(covariates(case, None, DEFAULT_KINDS, 10, every))
-    hits = case.covered.astype(np.float64)
+    columns = covariates(
+        test.with_trust(trust), sets.sizes, None, DEFAULT_KINDS, 10, np.arange(len(test))
+    )
+    table, categories = classifier_inputs(columns)
+    hits = sets.covers(test.labels).astype(np.float64)
     same, same_seconds = timed(lambda: peer(BOOSTING)(table, hits, categories))
     usual, _ = timed(lambda: peer({})(table, hits, categories))
     return " | ".join([*cells, f"{same:.2f}", f"{same_seconds:.1f}", f"{usual:.2f}"])

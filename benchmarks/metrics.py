@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets import ModelOutputs, PredictionSets, StandardConformal, evaluate
-from trustsets.metrics.catalogue import METRICS
+from trustsets.metrics import METRICS
 
 Floats = NDArray[np.float64]
 
@@ -73,7 +73,7 @@ def main() -> None:
     for stage, metrics in stages.items():
         seconds, peak = measure(
             lambda chosen=metrics: evaluate(  # type: ignore[misc]
-                sets, outputs, trust, metrics=chosen, label_probabilities=truth
+                sets, outputs.with_trust(trust), metrics=chosen, label_probabilities=truth
             )
         )
         print(f"{stage:24s} {seconds:8.2f} {peak:8.2f}")

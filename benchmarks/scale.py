@@ -36,7 +36,6 @@ RUNS = {
     "one process, 1 thread": ("alone", 1),
     "one process, 2 threads": ("threads", 2),
     "Ray, 2 workers of 1 thread": ("ray", 2),
-    "trust scores, one process, 1 thread": ("trust", 1),
 }
 PEERS = {"ray": "one process, 1 thread"}
 
@@ -52,7 +51,7 @@ def make_outputs(
 
 
 def prepare(folder: Path, rows: int, classes: int, points: int) -> None:
-    """Write the model, the outputs to predict, a small part of them, and the training shards."""
+    """Write the model, the outputs to predict, and a small part of them."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -63,8 +62,6 @@ def prepare(folder: Path, rows: int, classes: int, points: int) -> None:
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((classes, WIDTH)) * 0.55
     _, train, labels = make_outputs(rng, centres, points)
-    for shard in range(2):
-        np.savez(folder / f"train{shard}.npz", features=train[shard::2], labels=labels[shard::2])
     logits, features, labels_new = make_outputs(rng, centres, CALIBRATION)
     outputs = ModelOutputs(logits=logits, features=features, labels=labels_new)
     trust = TrustScore().fit(train, labels)
@@ -146,39 +143,26 @@ def run_ray(folder: Path) -> dict[str, float]:
     import ray
 
     from trustsets import load
-    from trustsets.extras.ray import predict_files
+    from trustsets.ray import predict_dataset
 
     predictor = load(folder / "model.trustsets")
     start_ray(ray)
-    warm = folder / "warm-parts.parquet"
-    predict_files(predictor, folder / "warm.parquet", warm, part_rows=256)
-    result = timed(
-        lambda: predict_files(predictor, folder / "new.parquet", folder / "parts.parquet")
-    )
+
+    def predict(source: str, target: str) -> None:
+        dataset = ray.data.read_parquet(str(folder / source))
+        predict_dataset(dataset, predictor).write_parquet(str(folder / target))
+
+    predict("warm.parquet", "warm-parts.parquet")
+    result = timed(lambda: predict("new.parquet", "parts.parquet"))
     peak = max(worker_peaks())
     ray.shutdown()
-    columns = ["row", "set", "size", "threshold", "status"]
     parts, alone = (
-        pq.read_table(folder / name, columns=columns).replace_schema_metadata()
+        np.sort(pq.read_table(folder / name, columns=["threshold"])["threshold"].to_numpy())
         for name in ("parts.parquet", "sets.parquet")
     )
-    if not parts.equals(alone):
+    if not np.array_equal(parts, alone):
         raise SystemExit("the sets from Ray differ from those of one process")
     return result | {"peak": peak}
-
-
-def run_trust(folder: Path) -> dict[str, float]:
-    """Trust scores of some of the queries in this process."""
-    from trustsets import TrustScore
-
-    parts = [np.load(folder / f"train{shard}.npz") for shard in range(2)]
-    features = np.concatenate([part["features"] for part in parts])
-    labels = np.concatenate([part["labels"] for part in parts])
-    trust = TrustScore().fit(features, labels)
-    queries, predicted = read_queries(folder)
-    trust.score(queries[:WARM_ROWS], predicted[:WARM_ROWS])
-    result = timed(lambda: np.save(folder / "trust.npy", trust.score(queries, predicted)))
-    return result | {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
 
 
 def start_ray(ray: Any) -> None:
@@ -193,21 +177,10 @@ def start_ray(ray: Any) -> None:
     )
 
 
-def read_queries(folder: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Features and predicted classes of the file."""
-    from trustsets.files import open_outputs
-
-    outputs = open_outputs(folder / "new.parquet").read()
-    if outputs.features is None:
-        raise SystemExit("the file has no features")
-    return outputs.features, outputs.predicted
-
-
 MEASUREMENTS = {
     "alone": run_alone,
     "threads": run_alone,
     "ray": run_ray,
-    "trust": run_trust,
 }
 
 

@@ -17,10 +17,10 @@ logits = strength[:, None] * np.eye(8)[labels] + rng.gumbel(size=(2000, 8))
 samples = ModelOutputs(logits=logits, labels=labels, groups={"age": age})
 
 predictor = StandardConformal().calibrate(samples)
-result = audit(predictor, samples, alpha=0.1, metrics=["groups"])
+result = audit(predictor, alpha=0.1, metrics=["groups"])
 frame = result.tables["group:age"].to_frame()[["bin", "count", "coverage", "lower", "upper"]]
 print(frame.round(3).to_string(index=False), end="\n\n")
 
 # Regions that nobody named beforehand: each is tested on samples that it was not found on.
 left_out = predictor.leave_one_out(alpha=0.1)
-print(find_regions(left_out, samples.take(predictor.calibration_rows_)).summary)
+print(find_regions(left_out, predictor.calibration_).summary())

@@ -1,28 +1,23 @@
 """For Hugging Face users: sets for a text classifier, whatever the lengths of the texts.
 
 The model here is made from a configuration and trained for a moment on made-up reviews. Put your
-own pipeline in its place; a Trainer goes into `trainer_outputs`.
+own model and tokenizer in its place; an image model goes in with batches of its processor.
 """
 
 try:
-    from trustsets.extras.transformers import pipeline_outputs  # noqa: I001
     import torch
-    import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 except ImportError as error:
-    raise SystemExit(f"needs {error.name}: pip install 'trustsets[transformers]'") from None
+    raise SystemExit(f"needs {error.name or error}: pip install transformers") from None
 import numpy as np
 
 from trustsets import ConditionalConformal, TrustScore
+from trustsets.extract import extract_outputs
 
 NAMES = ["complaint", "praise", "question"]
-WORDS = [
-    "late broken rude refund never",
-    "lovely fast thanks great kind",
-    "when where how which is",
-]
+WORDS = ["late broken rude refund", "lovely fast thanks great", "when where how which"]
 WORDS = [own.split() + "the order it my shop was a box".split() for own in WORDS]
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 rng = np.random.default_rng(0)
 torch.manual_seed(0)
 torch.set_num_threads(1)  # so small a model gains nothing from more
@@ -34,27 +29,32 @@ def write(label):
     return " ".join(rng.choice(WORDS[kind]) for kind in kinds)
 
 
-vocabulary = [*SPECIAL, *sorted({word for own in WORDS for word in own})]
-words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(vocabulary)}, unk_token="[UNK]"))
+words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *sorted({word for own in WORDS for word in own})]
+words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
 words.pre_tokenizer = pre_tokenizers.Whitespace()
 words.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]")
+tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]")
 sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-config = transformers.BertConfig(
-    vocab_size=len(vocabulary), intermediate_size=64, id2label=dict(enumerate(NAMES)), **sizes
-)
-model = transformers.BertForSequenceClassification(config)
+config = BertConfig(vocab_size=40, intermediate_size=64, num_labels=3, **sizes)
+model = BertForSequenceClassification(config)
 labels = rng.integers(3, size=2000)
 texts = [write(label) for label in labels]
+
+
+def loader(rows, size=20):
+    """Batches padded to their longest text: mappings, as the model takes them."""
+    for start in range(rows.start, rows.stop, size):
+        batch = tokenizer(texts[start : start + size], padding=True, return_tensors="pt")
+        yield batch | {"labels": torch.tensor(labels[start : start + size])}
+
+
 optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-for start in 2 * list(range(0, 1000, 20)):
-    batch = tokenizer(texts[start : start + 20], padding=True, return_tensors="pt")
-    model(**batch, labels=torch.tensor(labels[start : start + 20])).loss.backward()
+for batch in [*loader(range(1000)), *loader(range(1000))]:
+    model(**batch).loss.backward()
     optimizer.step(), optimizer.zero_grad()
 
-pipe = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer)
-outputs = pipeline_outputs(pipe, texts, labels, features="mean")  # by the attention mask
-trust = TrustScore().fit(outputs[:1000].features, outputs[:1000].labels)
-predictor = ConditionalConformal(trust=trust).calibrate(outputs[1000:1600])
-sets = predictor.predict_set(outputs[1600:], alpha=0.1)
-print(f"{sets.covers(outputs[1600:].labels).mean():.3f} covered, {sets.sizes.mean():.2f} classes")
+train = extract_outputs(model, loader(range(1000)), classes=NAMES)  # features: those of the head
+held_out = extract_outputs(model, loader(range(1000, 2000)), classes=NAMES)
+predictor = ConditionalConformal(trust=TrustScore().fit(train.features, train.labels))
+sets = predictor.calibrate(held_out[:600]).predict_set(held_out[600:], alpha=0.1)
+print(f"{sets.covers(held_out[600:].labels).mean():.3f} covered, {sets.sizes.mean():.2f} classes")

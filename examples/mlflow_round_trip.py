@@ -1,45 +1,60 @@
-"""For teams with an MLflow registry: log a predictor, serve it as a function, log its coverage.
+"""For teams with an MLflow registry: serve a predictor as a model of yours.
 
-The registry here is a SQLite file in a temporary folder.
+A predictor is one file, an artifact of a python model of a few lines. The model here is saved to a
+temporary folder; `mlflow.pyfunc.log_model` with the same arguments logs it to your registry.
 """
 
-import os
 import tempfile
+import warnings
+from pathlib import Path
 
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-
-import mlflow
+try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # MLflow's, about code of its own
+        import mlflow.pyfunc
+except ImportError as error:
+    raise SystemExit(f"needs {error.name}: pip install mlflow-skinny") from None
 import pandas as pd
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 
-from trustsets import SAPS, ModelOutputs, StandardConformal, evaluate
-from trustsets.extras.mlflow import load_model, log_evaluation, log_model
+from trustsets import SAPS, ModelOutputs, StandardConformal
 
 X, y = load_digits(return_X_y=True)
-X_train, X_rest, y_train, y_rest = train_test_split(X, y, train_size=400, random_state=0)
-classifier = LogisticRegression(max_iter=2000).fit(X_train, y_train)
-outputs = ModelOutputs(probabilities=classifier.predict_proba(X_rest), labels=y_rest)
-calibration, test = outputs.split(0.5)
-predictor = StandardConformal(SAPS()).calibrate(calibration)
+X, X_rest, y, y_rest = train_test_split(X, y, train_size=400, random_state=0)
+probabilities = LogisticRegression(max_iter=2000).fit(X, y).predict_proba(X_rest)
+calibration, test = ModelOutputs(probabilities=probabilities, labels=y_rest).split(0.5)
+predictor = StandardConformal(score=SAPS()).calibrate(calibration)
 sets = predictor.predict_set(test, alpha=0.05)
 
-with tempfile.TemporaryDirectory() as folder:
-    mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
-    mlflow.create_experiment("digits", artifact_location=f"file://{folder}/files")
-    mlflow.set_experiment("digits")
-    with mlflow.start_run():
-        model = log_model(predictor, "sets", alpha=0.05, registered_model_name="digit-sets")
-        logged = log_evaluation(evaluate(sets, test), outputs=test, sets=sets)
-    print(f"{len(logged)} metrics logged, among them coverage {logged['coverage']:.3f}")
+# What a server runs: it imports this file, and needs nothing of the above.
+SERVED = """
+import mlflow.pyfunc
+import pandas as pd
+import trustsets
+class Sets(mlflow.pyfunc.PythonModel):
+    def load_context(self, context):
+        self.predictor = trustsets.load(context.artifacts["predictor"])
 
-    # Whoever serves the model needs the name of the version alone.
-    served = mlflow.pyfunc.load_model("models:/digit-sets/1")
-    frame = pd.DataFrame({"probabilities": list(test.probabilities)})
-    result = served.predict(frame)
-    print(result.sort_values("size", ascending=False).head(3))
-    assert result["set"].tolist() == [own.tolist() for own in sets]
-    assert len(served.predict(frame, params={"alpha": 0.2})) == len(test)
-    # The predictor itself comes back, too: it can be updated, audited and asked for p-values.
-    print(load_model(model.model_uri).predict_p(test).shape)
+    def predict(self, context, model_input: pd.DataFrame, params=None):
+        outputs = trustsets.ModelOutputs(probabilities=model_input.to_numpy())
+        sets = self.predictor.predict_set(outputs, alpha=(params or {}).get("alpha", 0.05))
+        return [own.tolist() for own in sets.labels()]
+
+mlflow.models.set_model(Sets())
+"""
+
+with tempfile.TemporaryDirectory() as folder:
+    predictor.save(f"{folder}/digits.trustsets")
+    Path(folder, "served.py").write_text(SERVED)
+    mlflow.pyfunc.save_model(
+        f"{folder}/model",
+        python_model=f"{folder}/served.py",
+        artifacts={"predictor": f"{folder}/digits.trustsets"},
+        pip_requirements=["trustsets"],
+    )
+    served = mlflow.pyfunc.load_model(f"{folder}/model")
+    result = served.predict(pd.DataFrame(test.probabilities))
+assert result == [own.tolist() for own in sets.labels()]
+print(f"{sets.covers(test.labels).mean():.3f} covered, served sets such as {result[0]}")

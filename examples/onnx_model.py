@@ -1,15 +1,14 @@
 """For users of ONNX files: logits and features of a model by onnxruntime, and sets from them.
 
-The file here is written by hand from a small network of scikit-learn. On the command line it is
-`trustsets extract digits.onnx digits.npz -o outputs.npz`; a folder of images works as well.
+A session is a function on batches. The file here is written by hand from a small network of
+scikit-learn; name the output that is the embedding when you export your own model.
 """
 
 try:
     from onnx import TensorProto, helper, numpy_helper, save
-
-    from trustsets.extras.onnx import extract_outputs
+    from onnxruntime import InferenceSession
 except ImportError as error:
-    raise SystemExit(f"needs {error.name}: pip install 'trustsets[onnx]'") from None
+    raise SystemExit(f"needs {error.name}: pip install onnx onnxruntime") from None
 import tempfile
 
 import numpy as np
@@ -18,6 +17,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.utils import shuffle
 
 from trustsets import ConditionalConformal, TrustScore
+from trustsets.extract import extract_outputs
 
 X, y = shuffle(*load_digits(return_X_y=True), random_state=0)
 X = (X / 16.0).astype(np.float32)
@@ -35,9 +35,10 @@ def write_onnx(path):
         helper.make_node("Gemm", ["active", "w2", "w3"], ["logits"]),
     ]
     pixels = helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["n", 64])
+    active = helper.make_tensor_value_info("active", TensorProto.FLOAT, ["n", 32])
     logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", 10])
     stored = [numpy_helper.from_array(own, f"w{i}") for i, own in enumerate(weights)]
-    graph = helper.make_graph(nodes, "digits", [pixels], [logits], stored)
+    graph = helper.make_graph(nodes, "digits", [pixels], [logits, active], stored)
     opset = [helper.make_opsetid("", 17)]
     save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
 
@@ -45,7 +46,9 @@ def write_onnx(path):
 with tempfile.TemporaryDirectory() as folder:
     write_onnx(f"{folder}/digits.onnx")
     batches = [(X[start : start + 256], y[start : start + 256]) for start in range(0, len(X), 256)]
-    outputs = extract_outputs(f"{folder}/digits.onnx", batches)  # features: the active units
+    session = InferenceSession(f"{folder}/digits.onnx")
+
+outputs = extract_outputs(lambda x: session.run(["logits", "active"], {"pixels": x}), batches)
 trust = TrustScore().fit(outputs[:800].features, outputs[:800].labels)
 predictor = ConditionalConformal(trust=trust).calibrate(outputs[800:1300])
 sets = predictor.predict_set(outputs[1300:], alpha=0.02)

@@ -1,7 +1,7 @@
 """For PyTorch users: logits and embeddings of an image model, and sets from them.
 
 The network here is tiny and trained for a moment on scikit-learn's digits. Put your own model and
-loaders in its place; `features=` names the layer whose input is the embedding.
+loaders in its place. Features are what the last linear layer gets; `features=` names another layer.
 """
 
 try:
@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from trustsets import ConditionalConformal, TrustScore
-from trustsets.extras.torch import extract_outputs
+from trustsets.extract import extract_outputs
 
 torch.manual_seed(0)
 X, y = load_digits(return_X_y=True)

@@ -5,16 +5,16 @@ own model and loader in its place.
 """
 
 try:
-    from trustsets.extras.timm import extract_outputs  # noqa: I001
     import timm
     import torch
-except ImportError as error:
-    raise SystemExit(f"needs {error.name}: pip install 'trustsets[timm]'") from None
+except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision of another torch
+    raise SystemExit(f"needs timm and a torchvision that fits torch ({error})") from None
 from sklearn.datasets import load_digits
 from sklearn.utils import shuffle
 from torch.utils.data import DataLoader, TensorDataset
 
 from trustsets import ConditionalConformal, TrustScore
+from trustsets.extract import extract_outputs
 
 torch.manual_seed(0)
 torch.set_num_threads(1)  # so small a model gains nothing from more
@@ -31,7 +31,7 @@ for _ in range(4):
         optimizer.step(), optimizer.zero_grad()
 
 everything = DataLoader(TensorDataset(images, torch.tensor(y)), batch_size=128)
-outputs = extract_outputs(model, everything)
+outputs = extract_outputs(model, everything)  # features: what the last linear layer gets
 trust = TrustScore().fit(outputs[:800].features, outputs[:800].labels)
 predictor = ConditionalConformal(trust=trust).calibrate(outputs[800:1300])
 sets = predictor.predict_set(outputs[1300:], alpha=0.02)

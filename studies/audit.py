@@ -21,7 +21,7 @@ from scipy import stats
 from trustsets import APS, ModelOutputs, StandardConformal
 from trustsets.auditing import Regions, find_regions
 from trustsets.engine import fit_quantiles
-from trustsets.metrics.inference import binomial_interval
+from trustsets.metrics import binomial_interval
 
 ALPHA = 0.1
 SHARES, DEPTHS, SIZES = (0.05, 0.1, 0.2), (0.05, 0.1, 0.2), (1000, 2000, 5000, 10_000)
@@ -46,7 +46,7 @@ def samples(rng: Rng, n: int) -> tuple[ModelOutputs, Floats]:
 def audit_hits(rng: Rng, n: int, hits: Callable[[ModelOutputs, Floats], Bools]) -> Regions:
     """Regions of simulated samples whose hits come from a function."""
     outputs, trust = samples(rng, n)
-    return find_regions(hits(outputs, trust), outputs, trust, alpha=ALPHA)
+    return find_regions(hits(outputs, trust), outputs.with_trust(trust), alpha=ALPHA)
 
 
 def uniform(n: int, coverage: float) -> Null:
@@ -121,7 +121,7 @@ def standard_sets(n: int, n_calibration: int) -> Null:
         first, rest = np.arange(n_calibration), np.arange(n_calibration, n + n_calibration)
         sets = predictor.calibrate(outputs.take(first)).predict_set(outputs.take(rest), alpha=ALPHA)
         by = ("confidence", "trust", "groups", "components")
-        return find_regions(sets, outputs.take(rest), trust[rest], by=by)
+        return find_regions(sets, outputs.take(rest).with_trust(trust[rest]), by=by)
 
     return run
 
@@ -158,7 +158,7 @@ def planted(rng: Rng, n: int, share: float, depth: float) -> tuple[bool, bool]:
     region = confident & (stats.rankdata(trust) / n <= side)
     own = region.mean()
     rate = np.where(region, 1.0 - ALPHA - depth, 1.0 - ALPHA + depth * own / (1.0 - own))
-    found = find_regions(rng.random(n) < rate, outputs, trust, alpha=ALPHA).found
+    found = find_regions(rng.random(n) < rate, outputs.with_trust(trust), alpha=ALPHA).found
     agrees = False
     for item in found:
         inside = np.zeros(n, dtype=bool)

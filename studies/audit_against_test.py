@@ -18,10 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from trustsets import ConditionalConformal, ModelOutputs, StandardConformal, TrustScore, evaluate
-from trustsets.auditing import excess_risk, find_regions, leave_out
-from trustsets.metrics import BinTable, Estimate
-from trustsets.metrics.render import title
+from trustsets import (
+    ConditionalConformal,
+    ModelOutputs,
+    StandardConformal,
+    TrustScore,
+    audit,
+    evaluate,
+)
+from trustsets.auditing import excess_risk, find_regions
+from trustsets.metrics import BinTable, Estimate, title
 from trustsets.predictors import Predictor
 
 NUMBERS = ("coverage", "size", "conf_trust.gap", "class.gap", "class.macro", "class.worst")
@@ -76,19 +82,22 @@ def compare(
     calibration, test = data.split(0.5)
     metrics = ("conf_trust", "class", *(["groups"] if data.groups else []))
     seconds: list[float] = []
-    left = timed(seconds, lambda: leave_out(predictor, calibration, trust=trust))
-    audited = timed(seconds, lambda: left.evaluate(metrics=metrics))
-    regions, risk = timed(seconds, left.regions), timed(seconds, left.risk)
-    known = test.with_trust(trust).trust
-    sets = left.predictor.predict_set(test, 0.1, trust=known)
-    tested = evaluate(sets, test, known, metrics=metrics)
+    calibration, test = calibration.with_trust(trust), test.with_trust(trust)
+    predictor.calibrate(calibration)
+    left = timed(seconds, lambda: predictor.leave_one_out(0.1))
+    samples = predictor.calibration_
+    audited = timed(seconds, lambda: audit(predictor, sets=left, metrics=metrics))
+    regions = timed(seconds, lambda: find_regions(left, samples))
+    risk = timed(seconds, lambda: excess_risk(left, samples))
+    sets = predictor.predict_set(test, 0.1)
+    tested = evaluate(sets, test, metrics=metrics)
     rows = [
         [title(key), *(text(own.metrics[key], key.endswith("gap")) for own in (audited, tested))]
         for key in (*NUMBERS, *(["group:site.gap"] if data.groups else []))
     ]
-    other = excess_risk(sets, test, known)
+    other = excess_risk(sets, test)
     rows.append(["Excess risk, shortfall", *(text(own.under, True) for own in (risk, other))])
-    rows.append(["Regions", *(str(len(own)) for own in (regions, find_regions(sets, test, known)))])
+    rows.append(["Regions", *(str(len(own)) for own in (regions, find_regions(sets, test)))])
     for row in rows:
         print("| " + " | ".join([name, method, *row]) + " |", flush=True)
     keys = [key for key in audited.tables if key == "class" or key.startswith("group:")]

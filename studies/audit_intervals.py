@@ -127,10 +127,8 @@ def one_data_set(
 ) -> bool:
     """Audit one data set and note intervals and truths; whether there was a false alarm."""
     predictor = make().calibrate(data.outputs, trust=data.trust)
-    kept = predictor._kept_task().calibration
-    result = audit(
-        predictor, data.outputs, ALPHA, metrics=("conf_trust", "class", "groups"), n_bootstrap=200
-    )
+    kept = predictor.calibration_
+    result = audit(predictor, ALPHA, metrics=("conf_trust", "class", "groups"), n_bootstrap=200)
     sets = predictor.predict_set(new.outputs, ALPHA, trust=new.trust)
     truth = conditional_coverage(sets, new.truth)
     tallies["overall"].add(result.coverage.lower, result.coverage.upper, truth.mean())

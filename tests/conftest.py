@@ -39,7 +39,6 @@ SLOW = (
     "demo",
     "engine/test_compiled.py",
     "engine/test_exact.py",
-    "extras",
     "files/test_reading.py::test_reading_a_part_takes_the_memory",
     "files/test_tables.py::test_engines",
     "monitor/test_monitor.py",
@@ -53,9 +52,12 @@ SLOW = (
     "report/test_report_in_browser.py",
     "report/test_report_page.py::test_page_of_25000_points",
     "statistical",
-    "test_classifier.py",
-    "test_classifier_boosting.py",
-    "test_classifier_tools.py",
+    "test_extract.py",
+    "test_ray.py",
+    "test_sklearn.py",
+    "test_sklearn_boosting.py",
+    "test_sklearn_laws.py",
+    "test_sklearn_tools.py",
     "test_plots.py::test_matplotlib_is_imported",
 )
 HERE = Path(__file__).parent

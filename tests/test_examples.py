@@ -9,6 +9,7 @@ import pytest
 
 EXAMPLES = sorted(Path(__file__).parent.with_name("examples").glob("*.py"))
 _LONGEST_SECONDS = 180
+_VISION = ("huggingface_text", "timm_model")
 # Warnings are errors, except those that other packages mean for their own developers.
 _WARNINGS = [
     "error",
@@ -17,8 +18,30 @@ _WARNINGS = [
 _WARNINGS += ["default::FutureWarning", "default::ImportWarning", "default::ResourceWarning"]
 
 
+# A torchvision built for another torch (a CPU torch beside a torchvision for CUDA, say) cannot be
+# imported, and timm and transformers not without it. Where that is so, the operators of object
+# detection that it describes to torch are declared first; nothing here detects objects.
+_WITH_TORCHVISION = """
+import runpy, sys
+try:
+    import torchvision
+except ImportError:
+    pass
+except RuntimeError:
+    import torch
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        del sys.modules[name]
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for name in ("nms", "qnms"):
+        if not hasattr(torch.ops.torchvision, name):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
 def run_script(script: Path, folder: Path) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, *(f"-W{each}" for each in _WARNINGS), str(script)]
+    vision = ["-c", _WITH_TORCHVISION] if script.stem in _VISION else []
+    command = [sys.executable, *(f"-W{each}" for each in _WARNINGS), *vision, str(script)]
     return subprocess.run(
         command,
         cwd=folder,

@@ -2,21 +2,15 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import matplotlib as mpl
 import numpy as np
 import pytest
 
-from trustsets import (
-    Bins,
-    InputError,
-    ModelOutputs,
-    PredictionSets,
-    StandardConformal,
-    evaluate,
-    plots,
-)
+from trustsets import Bins, ModelOutputs, PredictionSets, StandardConformal, evaluate, plots
 from trustsets._common.house_style import THEMES
+from trustsets.errors import InputError
 from trustsets.metrics import Balls, FrequencyBins, RankBins, label_ranks
 from trustsets.metrics.figure_data import (
     ball_data,
@@ -52,8 +46,9 @@ def case(make_outputs):
         "conf_rank": RankBins(counts=(4, 3), edges=(0, 1, 2, 20)),
         "conf_frequency": FrequencyBins(2 ** np.arange(20), counts=(6, 5)),
     }
-    options = {"balls": Balls(n_radii=4, n_trials=5), "bins": bins, "n_bootstrap": 20}
-    return test, sets, evaluate(sets, test, FirstFeature(), **options)
+    result = evaluate(sets, test.with_trust(FirstFeature()), bins=bins, n_bootstrap=20)
+    curve = Balls(n_radii=4, n_trials=5).around(test.features).curve(result.covered, 0.1)
+    return test, sets, replace(result, balls=curve)
 
 
 def test_heatmap_puts_every_bin_in_its_place(case):
@@ -119,8 +114,7 @@ def test_heatmap_over_seeds_is_the_mean_with_its_standard_error(case):
     test, _, result = case
     other = evaluate(
         StandardConformal().calibrate(test.take(slice(0, 225))).predict_set(test, alpha=0.1),
-        test,
-        FirstFeature(),
+        test.with_trust(FirstFeature()),
         bins={"conf_trust": Bins(counts=(4, 3))},
         metrics=["conf_trust"],
     )
@@ -143,12 +137,13 @@ def test_heatmaps_of_several_tables_are_below_each_other(case):
 
 
 def test_ball_curves_over_seeds_need_the_same_radii(case):
-    test, sets, result = case
+    test, _, result = case
     radii = tuple(result.balls.radii.tolist())
 
     def seed(number, **changes):
         balls = Balls(n_trials=5, seed=number, **changes)
-        return evaluate(sets, test, metrics=["balls"], balls=balls)
+        curve = balls.around(test.features).curve(result.covered, 0.1)
+        return replace(result, balls=curve)
 
     runs = [seed(1, radii=radii), seed(2, radii=radii[1:])]
     data = ball_data(runs)
@@ -171,8 +166,7 @@ def test_degree_curves_show_means_errors_and_the_floor(case):
         PredictionSets(
             np.ones((450, 20), bool), np.zeros(450), np.zeros(450, np.int8), 0.1, np.arange(20)
         ),
-        case[0],
-        FirstFeature(),
+        case[0].with_trust(FirstFeature()),
         metrics=["conf_trust"],
     )
     data = degree_data({3: [result, other], 1: result})

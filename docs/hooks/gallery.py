@@ -77,9 +77,9 @@ def _output(script: Path, folder: Path) -> str:
         text=True,
         timeout=SECONDS,
     )
-    if done.returncode and not done.stdout.startswith("needs"):
+    if done.returncode and not done.stderr.startswith("needs"):
         raise RuntimeError(f"{script.name} failed:\n{done.stderr}")
-    return done.stdout.strip()
+    return (done.stdout if not done.returncode else done.stderr).strip()
 
 
 def _digest(files: list[Path]) -> str:

@@ -4,12 +4,12 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from trustsets import InputError, ModelOutputs, PredictionSets, StandardConformal
+from trustsets import ModelOutputs, PredictionSets, StandardConformal
 from trustsets.auditing import Condition, Regions, find_regions
 from trustsets.auditing import regions as regions_module
-from trustsets.auditing import search as search_module
-from trustsets.auditing.covariates import Audited, Covariate, covariates
-from trustsets.auditing.search import evidence, inside, search_regions
+from trustsets.auditing.covariates import Covariate, covariates
+from trustsets.auditing.regions import evidence, inside, search_regions
+from trustsets.errors import InputError
 
 PLANTED = {
     "site is c": lambda o, t: o.groups["site"] == "c",
@@ -25,7 +25,7 @@ PLANTED = {
 def test_planted_regions_of_every_kind_are_found_and_described(name, make_samples, draw):
     outputs, trust = make_samples(3000)
     region = PLANTED[name](outputs, trust)
-    found = find_regions(draw(region), outputs, trust, alpha=0.1).found[0]
+    found = find_regions(draw(region), outputs.with_trust(trust), alpha=0.1).found[0]
     assert found.name.startswith(name)
     members = np.zeros(len(outputs), dtype=bool)
     members[found.members] = True
@@ -38,14 +38,14 @@ def test_planted_regions_of_every_kind_are_found_and_described(name, make_sample
 def test_a_region_of_two_conditions_is_found(make_samples, draw):
     outputs, trust = make_samples(6000)
     region = (outputs.groups["sex"] == "f") & (trust > 1.7)
-    found = find_regions(draw(region), outputs, trust, alpha=0.1).found[0]
+    found = find_regions(draw(region), outputs.with_trust(trust), alpha=0.1).found[0]
     assert {item.name for item in found.conditions} == {"sex", "trust"}
 
 
 def test_numbers_are_those_of_the_tested_half_alone(make_samples, draw):
     outputs, trust = make_samples()
     covered = draw(outputs.groups["site"] == "c")
-    result = find_regions(covered, outputs, trust, alpha=0.1, by=("groups",), seed=3)
+    result = find_regions(covered, outputs.with_trust(trust), alpha=0.1, by=("groups",), seed=3)
     (found,) = result.found
     members = outputs.groups["site"] == "c"
     counted = []
@@ -62,7 +62,7 @@ def test_numbers_are_those_of_the_tested_half_alone(make_samples, draw):
 def test_p_values_are_sums_of_exact_probabilities(make_samples, draw):
     outputs, trust = make_samples(400)
     covered = draw(outputs.groups["site"] == "c", inside=0.7)
-    result = find_regions(covered, outputs, trust, alpha=0.1, by=("groups",), level=0.5)
+    result = find_regions(covered, outputs.with_trust(trust), alpha=0.1, by=("groups",), level=0.5)
     found = result.found[0]
     n, k = found.count, found.covered
     binomial = sum(math.comb(n, i) * 0.9**i * 0.1 ** (n - i) for i in range(k + 1))
@@ -92,14 +92,14 @@ def test_nothing_about_a_region_depends_on_the_samples_it_is_tested_on(
 
     monkeypatch.setattr(regions_module, "search_regions", record)
     covered = draw(outputs.features[:, 0] > 4.0)
-    find_regions(covered, outputs, trust, alpha=0.1)
+    find_regions(covered, outputs.with_trust(trust), alpha=0.1)
     covered[tested], trust[tested] = True, 0.0
     features = outputs.features.copy()
     features[tested] = 50.0 * features[tested][:, ::-1] + 7.0  # other directions, other places
     changed = ModelOutputs(
         logits=outputs.logits, labels=outputs.labels, features=features, groups=outputs.groups
     )
-    find_regions(covered, changed, trust, alpha=0.1)
+    find_regions(covered, changed.with_trust(trust), alpha=0.1)
     assert seen[0] == seen[2]
     assert seen[1] != seen[3]
 
@@ -129,12 +129,11 @@ def slow_evidence(rule, columns, covered, target):
 def test_the_search_finds_the_best_of_all_pairs_that_may_stand_together(make_samples, monkeypatch):
     outputs, trust = make_samples(90, n_classes=3)
     covered = np.random.default_rng(2).random(90) < 0.8
-    case = Audited(covered, outputs, trust, 0.1)
     by = ("trust", "groups", "classes")
-    columns = covariates(case, by, (), 0, np.arange(90))
-    monkeypatch.setattr(search_module, "_BEAM", 10**6)
+    columns = covariates(outputs.with_trust(trust), None, by, (), 0, np.arange(90))
+    monkeypatch.setattr(regions_module, "_BEAM", 10**6)
     (best,) = search_regions(columns, covered, 0.9, max_conditions=2, fewest=20, max_regions=1)
-    every = search_module._Candidates(columns, 20).conditions
+    every = regions_module._Candidates(columns, 20).conditions
     reference, correction = float(covered.mean()), math.log(len(every))
 
     def value(rule):
@@ -153,7 +152,7 @@ def test_the_search_finds_the_best_of_all_pairs_that_may_stand_together(make_sam
 def test_the_true_class_stands_with_groups_alone(make_samples, draw):
     outputs, trust = make_samples(4000, n_classes=3)
     wrong = (outputs.codes == 1) & (outputs.predicted_codes == 2)
-    result = find_regions(draw(wrong, 0.0, 0.99), outputs, trust, alpha=0.1)
+    result = find_regions(draw(wrong, 0.0, 0.99), outputs.with_trust(trust), alpha=0.1)
     for region in result.found:
         kinds = {item.name for item in region.conditions}
         assert "true class" not in kinds or kinds <= {"true class", "sex", "site"}
@@ -163,9 +162,8 @@ def test_coverage_that_is_low_everywhere_is_no_region(make_samples, draw):
     found = 0
     for seed in range(10):
         outputs, trust = make_samples(1200, seed=seed)
-        result = find_regions(
-            draw(np.ones(1200, dtype=bool), inside=0.75, seed=seed), outputs, trust, alpha=0.1
-        )
+        covered = draw(np.ones(1200, dtype=bool), inside=0.75, seed=seed)
+        result = find_regions(covered, outputs.with_trust(trust), alpha=0.1)
         found += len(result) > 0
         assert result.coverage.upper < 0.9
     assert found <= 3
@@ -174,8 +172,8 @@ def test_coverage_that_is_low_everywhere_is_no_region(make_samples, draw):
 def test_tolerance_leaves_out_what_is_a_little_low(make_samples, draw):
     outputs, trust = make_samples(8000)
     covered = draw(outputs.groups["site"] == "a", inside=0.84, elsewhere=0.92)
-    assert find_regions(covered, outputs, trust, alpha=0.1).found
-    assert not find_regions(covered, outputs, trust, alpha=0.1, tolerance=0.1).found
+    assert find_regions(covered, outputs.with_trust(trust), alpha=0.1).found
+    assert not find_regions(covered, outputs.with_trust(trust), alpha=0.1, tolerance=0.1).found
 
 
 def test_sets_and_their_hits_give_the_same_and_json_keeps_it(make_samples, draw):
@@ -185,18 +183,18 @@ def test_sets_and_their_hits_give_the_same_and_json_keeps_it(make_samples, draw)
     mask[np.arange(1200), outputs.codes] = covered
     nothing = np.zeros(1200)
     sets = PredictionSets(mask, nothing, nothing.astype(np.int8), 0.2, outputs.classes)
-    result = find_regions(sets, outputs, trust)
-    hits = find_regions(covered.astype(float), outputs, trust, alpha=0.2)
+    result = find_regions(sets, outputs.with_trust(trust))
+    hits = find_regions(covered.astype(float), outputs.with_trust(trust), alpha=0.2)
     assert result.found and result.to_dict() == hits.to_dict()
     again = Regions.from_json(result.to_json())
-    assert again.to_dict() == result.to_dict() and again.summary == result.summary
+    assert again.to_dict() == result.to_dict() and again.summary() == result.summary()
     assert len(result.to_frame()) == len(result)
 
 
 def test_examples_are_missed_samples_of_the_region_the_most_confident_first(make_samples, draw):
     outputs, trust = make_samples()
     covered = draw(outputs.groups["site"] == "c")
-    (found,) = find_regions(covered, outputs, trust, alpha=0.1, by=("groups",)).found
+    (found,) = find_regions(covered, outputs.with_trust(trust), alpha=0.1, by=("groups",)).found
     missed = [i for i in found.members.tolist() if not covered[i]]
     expected = sorted(missed, key=lambda i: -outputs.confidence[i])[: found.examples.size]
     assert found.examples.tolist() == expected and found.examples.size == 8
@@ -205,8 +203,8 @@ def test_examples_are_missed_samples_of_the_region_the_most_confident_first(make
 @pytest.mark.parametrize("fill", [True, False])
 def test_all_covered_or_all_missed_is_no_region(fill, make_samples):
     outputs, trust = make_samples(100)
-    result = find_regions(np.full(100, fill), outputs, trust, alpha=0.1)
-    assert result.found == () and "No region" in result.summary
+    result = find_regions(np.full(100, fill), outputs.with_trust(trust), alpha=0.1)
+    assert result.found == () and "No region" in result.summary()
 
 
 def test_odd_columns_do_no_harm(draw):
@@ -219,7 +217,7 @@ def test_odd_columns_do_no_harm(draw):
         features=np.full((n, 3), 7.0),
         groups={"own": np.arange(n), "one": np.zeros(n), "site": rng.choice(["x, y", ""], n)},
     )
-    found = find_regions(draw(trust == np.inf), outputs, trust, alpha=0.1).found
+    found = find_regions(draw(trust == np.inf), outputs.with_trust(trust), alpha=0.1).found
     assert str(found[0].conditions[0]) == "trust is above 1e+300"
 
 
@@ -242,9 +240,10 @@ def test_odd_columns_do_no_harm(draw):
 )
 def test_bad_arguments_are_named(changes, words, make_samples):
     outputs, trust = make_samples(100)
-    given = {"sets": np.ones(100), "trust": trust, "alpha": 0.1} | changes
+    options = {"sets": np.ones(100), "trust": trust, "alpha": 0.1} | changes
+    outputs = outputs.with_trust(options.pop("trust"))
     with pytest.raises(InputError, match=words):
-        find_regions(given.pop("sets"), outputs, **given)
+        find_regions(options.pop("sets"), outputs, **options)
 
 
 def test_sets_of_other_samples_or_several_alphas_are_refused(make_samples):
@@ -272,7 +271,7 @@ def test_a_condition_and_its_opposite_share_no_sample_and_miss_none():
 
 def test_divisions_have_few_digits_and_stay_near_their_shares():
     values = np.random.default_rng(0).normal(size=4000)
-    cuts = search_module._cuts(values)
+    cuts = regions_module._cuts(values)
     shares = np.array([np.mean(values <= cut) for cut in cuts])
     assert np.abs(shares - np.arange(1, 16) / 16).max() <= 1 / 48 + 1e-3
     assert all(len(repr(abs(cut)).replace(".", "").lstrip("0")) <= 2 for cut in cuts)

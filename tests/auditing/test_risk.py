@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 
-from trustsets import InputError, ModelOutputs, StandardConformal
+from trustsets import ModelOutputs, StandardConformal
 from trustsets.auditing import ExcessRisk, excess_risk
 from trustsets.auditing import risk as risk_module
 from trustsets.auditing.covariates import Covariate
+from trustsets.errors import InputError
 
 
 def slow_halves(predicted, covered, target):
@@ -21,7 +22,7 @@ def slow_halves(predicted, covered, target):
 def test_numbers_follow_the_definition_and_hang_together(make_samples, draw):
     outputs, trust = make_samples(600)
     covered = draw(trust > 1.5, inside=0.75, elsewhere=0.95)
-    found = excess_risk(covered, outputs, trust, alpha=0.1, n_permutations=0)
+    found = excess_risk(covered, outputs.with_trust(trust), alpha=0.1, n_permutations=0)
     under, over = slow_halves(found.predicted, covered, 0.9)
     assert found.under.value == pytest.approx(under) and found.over.value == pytest.approx(over)
     assert found.total.value == pytest.approx(under + over)
@@ -29,7 +30,7 @@ def test_numbers_follow_the_definition_and_hang_together(make_samples, draw):
     short = found.flagged.value * (0.9 - found.flagged_coverage.value)
     assert found.under.value == pytest.approx(100.0 * short)
     assert np.isnan(found.p_value) and np.isnan(found.under.floor)
-    assert "noise" not in found.summary and "p =" not in found.summary
+    assert "noise" not in found.summary() and "p =" not in found.summary()
 
 
 def test_a_prediction_does_not_depend_on_the_outcomes_of_its_fold():
@@ -48,13 +49,17 @@ def test_a_prediction_does_not_depend_on_the_outcomes_of_its_fold():
 def test_planted_misses_are_found_and_permuted_ones_are_not(make_samples, draw):
     outputs, trust = make_samples(1500)
     region = trust <= 1.4
-    found = excess_risk(draw(region, 0.8, 0.975), outputs, trust, alpha=0.1, n_permutations=4)
+    found = excess_risk(
+        draw(region, 0.8, 0.975), outputs.with_trust(trust), alpha=0.1, n_permutations=4
+    )
     truth = 100.0 * region.mean() * 0.1
     assert 0.6 * truth < found.under.value < 1.3 * truth
     assert found.under.lower < truth
     assert found.p_value == 1 / 5 and abs(found.under.floor) < 1.5
-    assert "p = 0.2" in found.summary
-    even = excess_risk(draw(region, 0.9, 0.9), outputs, trust, alpha=0.1, n_permutations=4)
+    assert "p = 0.2" in found.summary()
+    even = excess_risk(
+        draw(region, 0.9, 0.9), outputs.with_trust(trust), alpha=0.1, n_permutations=4
+    )
     assert even.under.value < 1.5 and even.p_value > 1 / 5
 
 
@@ -62,10 +67,10 @@ def test_monotone_changes_of_a_column_change_nothing(make_samples, draw):
     outputs, trust = make_samples(400)
     covered = draw(trust <= 1.4)
     plain, changed = (
-        excess_risk(covered, outputs, values, alpha=0.1, n_permutations=0)
+        excess_risk(covered, outputs.with_trust(values), alpha=0.1, n_permutations=0)
         for values in (trust, np.where(trust > 2.5, np.inf, trust) * 1e-300)
     )
-    rest = excess_risk(covered, outputs, trust**3, alpha=0.1, n_permutations=0)
+    rest = excess_risk(covered, outputs.with_trust(trust**3), alpha=0.1, n_permutations=0)
     assert (rest.predicted == plain.predicted).all()
     assert np.isfinite(changed.predicted).all()
 
@@ -73,22 +78,22 @@ def test_monotone_changes_of_a_column_change_nothing(make_samples, draw):
 def test_sets_add_their_size_and_json_keeps_the_numbers(make_samples):
     outputs, trust = make_samples(200)
     sets = StandardConformal().calibrate(outputs).predict_set(outputs, alpha=0.1)
-    found = excess_risk(sets, outputs, trust, n_permutations=1)
+    found = excess_risk(sets, outputs.with_trust(trust), n_permutations=1)
     assert "set size" in found.inputs and "true class" not in found.inputs
     assert found.inputs[-1] == "principal components of the features"
     again = ExcessRisk.from_json(found.to_json())
-    assert again.to_dict() == found.to_dict() and again.summary == found.summary
+    assert again.to_dict() == found.to_dict() and again.summary() == found.summary()
     assert found.to_frame().loc["excess_risk.under", "value"] == found.under.value
 
 
 @pytest.mark.parametrize("fill", [True, False])
 def test_all_covered_or_all_missed_needs_no_classifier(fill, make_samples):
     outputs, trust = make_samples(60)
-    found = excess_risk(np.full(60, fill), outputs, trust, alpha=0.1, n_permutations=2)
+    found = excess_risk(np.full(60, fill), outputs.with_trust(trust), alpha=0.1, n_permutations=2)
     assert found.over.value == pytest.approx(10.0 if fill else 0.0)
     assert found.under.value == pytest.approx(0.0 if fill else 90.0)
     assert found.p_value == 1.0 and found.total.above_floor == pytest.approx(0.0)
-    assert ("of their sets" in found.summary) is not fill
+    assert ("of their sets" in found.summary()) is not fill
 
 
 def test_more_categories_than_a_histogram_holds_are_allowed():

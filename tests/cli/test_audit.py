@@ -17,7 +17,7 @@ def test_audit_is_the_library(run, folder):
     assert done.code == 0
     found = json.loads(done.out)
     outputs = open_outputs("calibration.npz").read()
-    truth = trustsets.audit(trustsets.StandardConformal(random_state=0), outputs)
+    truth = trustsets.audit(trustsets.StandardConformal(random_state=0).calibrate(outputs))
     given = found["evaluation"]
     assert given["more"].pop("excess_risk.under")["value"] is not None
     assert given | {"more": {}} == json.loads(truth.to_json())

@@ -30,11 +30,6 @@ def test_predict_explains_the_most_likely_class_where_each_has_a_threshold(run, 
     assert done.code == 0 and f"Sample 0:\nClass {first} is " in done.out
 
 
-def test_explanations_and_clusters_exclude_each_other(run, folder):
-    done = run("predict", "standard.trustsets", "new.npz", "--explain", "1", "-o", "s", "--ray")
-    assert done.code == 2 and "leave out --ray" in done.err and not (folder / "s").exists()
-
-
 def test_verify_tells_valid_from_not_valid_from_no_certificate(run, folder):
     predictor = trustsets.load("standard.trustsets")
     samples = open_outputs("new.npz").read(0, 1)

@@ -9,7 +9,7 @@ from command_line import spawn
 
 from trustsets import __version__
 
-COMMANDS = ["demo", "extract", "plan", "calibrate", "predict", "evaluate", "report", "monitor"]
+COMMANDS = ["demo", "plan", "calibrate", "predict", "evaluate", "report", "monitor"]
 COMMANDS += ["audit", "explore", "verify", "warmup"]
 
 

@@ -83,7 +83,7 @@ def test_the_first_page_compares_the_default_with_standard(chromium, explorer, d
     assert address(chromium)["b.method"] == ["standard"]
     calibration, test = data.outputs.split(0.5, seed=0)
     sets = trustsets.StandardConformal().calibrate(calibration).predict_set(test, 0.1)
-    result = trustsets.evaluate(sets, test, data.trust, metrics=["conf_trust"])
+    result = trustsets.evaluate(sets, test.with_trust(data.trust), metrics=["conf_trust"])
     assert f"mean set size {result.sizes.mean:.2f}" in chromium.text("#status").split(";")[1]
     cells = chromium.texts('.heatmap[data-place="1"][data-table="conf_trust"] td[data-bin]')
     shown = divisions({"standard": result})[0].heatmaps[0].rows

@@ -43,7 +43,9 @@ def test_numbers_equal_those_of_evaluate(data, session, setting, monkeypatch):
     state = state_of(setting)
     calibration, test = data.outputs.split(0.5, seed=3)
     predictor = setting.build(data.trust).calibrate(calibration)
-    wanted = evaluate(predictor.predict_set(test, 0.12), test, data.trust, metrics=TABLES)
+    wanted = evaluate(
+        predictor.predict_set(test, 0.12), test.with_trust(data.trust), metrics=TABLES
+    )
     found = session.evaluation(state, 0)
     assert found.to_dict() | {"correlation": None} == wanted.to_dict() | {"correlation": None}
     shown = answers.answer(session, state)
@@ -149,7 +151,7 @@ def test_copied_code_gives_the_sets_of_the_page(data, session, setting, tmp_path
 def test_saved_predictor_gives_the_sets_of_the_page(session, tmp_path):
     state = state_of(SETTINGS[1])
     (tmp_path / "m.trustsets").write_bytes(exports.saved_predictor(session, state, 0))
-    test = session.split(3).test.outputs
+    test = session.split(3).test
     sets = trustsets.load(tmp_path / "m.trustsets").predict_set(test, 0.12)
     assert np.array_equal(sets.sizes, session.outcome(state, 0).sizes)
 
@@ -160,7 +162,7 @@ def test_listed_samples_are_the_worst_of_their_cell(session):
     table = found.tables["conf_trust"]
     cell = int(np.argmax(table.count))
     listed = samples.list_cell(session, state, 0, "conf_trust", cell, lambda: None)
-    test = session.split(3).test.outputs
+    test = session.split(3).test
     likely = test.probabilities[np.arange(len(test)), test.codes]
     order = worst_first(found, likely)
     wanted = [int(row) for row in order if table.cells[row] == cell][:20]
@@ -174,7 +176,7 @@ def test_a_sample_has_its_set_reasons_and_neighbours(data, session, setting):
     state, gallery = state_of(setting), Gallery(Train(*data.train))
     row = 17
     found = samples.describe(session, gallery, state, 0, row)
-    sample = session.split(3).test.outputs.take([row])
+    sample = session.split(3).test.take([row])
     sets = session.sets(state, 0, np.array([row]))
     assert set(found["set"]) == {str(name) for name in sets[0]}
     assert "because" in found["why"] or setting.method == "clustered"

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from trustsets import Bins, Confidence, Groups, InputError, ModelOutputs, MondrianConformal
-from trustsets.metrics import FrequencyBins, RankBins, label_ranks
-from trustsets.metrics.binning import bin_by_class, bin_by_size, bin_samples
-from trustsets.metrics.label_bins import equal_cuts, quantile_cuts, rank_edges_apart
+from trustsets import Bins, Confidence, Groups, ModelOutputs, MondrianConformal
+from trustsets.errors import InputError
+from trustsets.metrics import FrequencyBins, RankBins, bin_samples, label_ranks, rank_edges_apart
+from trustsets.metrics.binning import bin_by_class, bin_by_size, equal_cuts, quantile_cuts
 from trustsets.statistics import Statistic
 
 

@@ -4,18 +4,15 @@ import numpy as np
 
 from trustsets import compare, evaluate, write_report
 from trustsets.auditing import excess_risk
-from trustsets.metrics import Balls, Slab
-from trustsets.metrics.binning import bin_samples
-from trustsets.metrics.catalogue import METRICS, NUMBERS, Metric, number_of
-from trustsets.metrics.render import title
+from trustsets.metrics import METRICS, NUMBERS, Metric, number_of, title
 
-FAST = {"balls": Balls(n_radii=3, n_trials=5), "slab": Slab(n_directions=20), "n_bootstrap": 20}
+FAST = {"n_bootstrap": 20}
 
 
 def test_every_number_has_a_row(make_case, trust):
     sets, outputs = make_case()
     truth = np.full((600, 6), 1 / 6)
-    found = evaluate(sets, outputs, trust, label_probabilities=truth, **FAST).metrics
+    found = evaluate(sets, outputs.with_trust(trust), label_probabilities=truth, **FAST).metrics
     found |= excess_risk(sets, outputs, n_permutations=0).metrics
     rows = {name: number_of(name) for name in found}
     assert set(map(id, rows.values())) == set(map(id, NUMBERS.values()))
@@ -27,10 +24,8 @@ def test_a_row_is_enough_for_a_metric_by_bins(make_case, monkeypatch, tmp_path):
     """The new table is measured, compared, shown, and named by its title everywhere."""
     from trustsets import Groups
 
-    def measure(case):
-        return {"toy": bin_samples(Groups("sex"), case.outputs)}
-
-    monkeypatch.setitem(METRICS, "toy", Metric("Toy x Toy", measure, needs=("groups",)))
+    row = Metric("Toy x Toy", Groups("sex"), needs="groups")
+    monkeypatch.setitem(METRICS, "toy", row)
     sets, outputs = make_case()
     result = evaluate(sets, outputs, metrics=["toy", "groups"])
     assert list(result.tables) == ["group:sex", "group:site", "toy"]
@@ -46,7 +41,9 @@ def test_rows_say_what_a_case_lacks(make_case):
     """Metrics that need something are left out without it, and all others are there."""
     sets, outputs = make_case()
     result = evaluate(sets, outputs, **FAST)
-    absent = {name for name, row in METRICS.items() if {"trust", "truth"} & set(row.needs)}
+    absent = {
+        name for name, row in METRICS.items() if row.needs in ("trust", "label_probabilities")
+    }
     assert absent == {"conf_trust", "trust_rank", "conditional"}
     fields = {row.field for name, row in METRICS.items() if name not in absent}
     assert all(getattr(result, field) is not None for field in fields)

@@ -5,17 +5,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from trustsets import Bins, Confidence, Groups, InputError, ModelOutputs, evaluate
-from trustsets.metrics import Balls, Evaluation, RankBins, Slab
-from trustsets.metrics.binning import bin_samples
+from trustsets import Bins, Confidence, Groups, ModelOutputs, evaluate
+from trustsets.errors import InputError
+from trustsets.metrics import Evaluation, RankBins, bin_samples
 from trustsets.metrics.inference import expected_worst
 
-FAST = {"balls": Balls(n_radii=3, n_trials=5), "slab": Slab(n_directions=20), "n_bootstrap": 50}
+FAST = {"n_bootstrap": 20}
 
 
 def test_every_metric_that_the_data_allow(make_case, trust):
     sets, outputs = make_case()
-    result = evaluate(sets, outputs, trust, **FAST)
+    result = evaluate(sets, outputs.with_trust(trust), **FAST)
     assert list(result.tables) == [
         "conf_trust",
         "conf_rank",
@@ -25,19 +25,17 @@ def test_every_metric_that_the_data_allow(make_case, trust):
         "group:site",
         "size_strata",
     ]
-    assert result.balls is not None
-    assert result.slab is not None
     assert result.correlation is not None
     assert result.conditional is None
     bare = ModelOutputs(logits=outputs.logits, labels=outputs.labels)
     result = evaluate(sets, bare, **FAST)
     assert list(result.tables) == ["conf_rank", "conf_frequency", "class", "size_strata"]
-    assert result.balls is result.slab is result.correlation is None
+    assert result.correlation is None
 
 
 def test_tables_against_one_sample_at_a_time(make_case, trust):
     sets, outputs = make_case()
-    result = evaluate(sets, outputs, trust, **FAST)
+    result = evaluate(sets, outputs.with_trust(trust), **FAST)
     hits = [bool(sets.mask[i, code]) for i, code in enumerate(outputs.codes)]
     sizes = sets.mask.sum(axis=1)
     assert result.coverage.value == pytest.approx(np.mean(hits))
@@ -67,7 +65,7 @@ def test_tables_against_one_sample_at_a_time(make_case, trust):
 
 def test_halves_add_up_and_floors_are_halves(make_case, trust):
     sets, outputs = make_case(rate=np.random.default_rng(1).uniform(0.7, 1.0, size=600))
-    for table in evaluate(sets, outputs, trust, **FAST).tables.values():
+    for table in evaluate(sets, outputs.with_trust(trust), **FAST).tables.values():
         assert table.shortfall.value + table.excess.value == pytest.approx(table.gap.value)
         assert table.shortfall.floor + table.excess.floor == pytest.approx(table.gap.floor)
         assert table.gap.above_floor == pytest.approx(table.gap.value - table.gap.floor)
@@ -117,8 +115,8 @@ def test_order_of_samples_does_not_matter(make_case, trust):
     order = np.random.default_rng(2).permutation(len(outputs))
     chosen = ["conf_trust", "conf_rank", "conf_frequency", "class", "groups", "size_strata"]
     options = {"metrics": chosen}
-    straight = evaluate(sets, outputs, trust, **options)
-    mixed = evaluate(sets[order], outputs.take(order), trust, **options)
+    straight = evaluate(sets, outputs.with_trust(trust), **options)
+    mixed = evaluate(sets[order], outputs.take(order).with_trust(trust), **options)
     assert mixed.to_json() == straight.to_json()
 
 
@@ -142,7 +140,7 @@ def test_mean_gap_of_a_perfect_method_equals_the_floor_in_every_table(make_case,
     for seed in range(200):
         sets, outputs = make_case(n=300, seed=seed)
         options = {"metrics": ["conf_trust", "class", "groups"], "n_bootstrap": 1}
-        tables = evaluate(sets, outputs, trust, **options).tables
+        tables = evaluate(sets, outputs.with_trust(trust), **options).tables
         above.append([item.above_floor for t in tables.values() for item in t.metrics.values()])
     above = np.array(above)
     assert (np.abs(above.mean(axis=0)) < 4 * above.std(axis=0) / np.sqrt(200)).all()
@@ -164,15 +162,16 @@ def test_known_probabilities_give_true_conditional_coverage(make_case):
 
 def test_bins_can_be_replaced_and_added(make_case, trust):
     sets, outputs = make_case()
+    outputs = outputs.with_trust(trust)
     bins = {
         "conf_trust": Bins(nested=False),
         "conf_rank": RankBins(edges=(0, 1, 2, 6)),
         "sex x site": Groups("sex", "site"),
     }
-    tables = evaluate(sets, outputs, trust, metrics=["conf_trust", "conf_rank"], bins=bins).tables
+    tables = evaluate(sets, outputs, metrics=["conf_trust", "conf_rank"], bins=bins).tables
     assert tables["conf_rank"].shape == (10, 3)
     assert tables["sex x site"].count.size == 6
-    nested = evaluate(sets, outputs, trust, metrics=["conf_trust"]).tables["conf_trust"]
+    nested = evaluate(sets, outputs, metrics=["conf_trust"]).tables["conf_trust"]
     assert nested.count.tolist() != tables["conf_trust"].count.tolist()
     alone = evaluate(sets, outputs, bins={"conf_trust": Bins((Confidence(),), (3,), ("uniform",))})
     assert alone.tables["conf_trust"].shape == (3,)
@@ -181,7 +180,7 @@ def test_bins_can_be_replaced_and_added(make_case, trust):
 def test_json_round_trip_keeps_everything(make_case, trust):
     sets, outputs = make_case(n=200)
     truth = np.full((200, 6), 1 / 6)
-    result = evaluate(sets, outputs, trust, label_probabilities=truth, **FAST)
+    result = evaluate(sets, outputs.with_trust(trust), label_probabilities=truth, **FAST)
     text = result.to_json()
     again = Evaluation.from_json(text)
     assert again.to_json() == text
@@ -216,17 +215,6 @@ def test_text_tables(make_case):
     assert frame["count"].sum() == 600
 
 
-def test_balls_can_be_shared_between_methods(make_case):
-    sets, outputs = make_case()
-    plan = Balls(n_radii=3, n_trials=5)
-    near = plan.around(outputs.features)
-    shared = evaluate(sets, outputs, metrics=["balls"], balls=near)
-    own = evaluate(sets, outputs, metrics=["balls"], balls=plan)
-    np.testing.assert_array_equal(shared.balls.gap, own.balls.gap)
-    with pytest.raises(InputError, match="drawn around 600 samples, but outputs has 10"):
-        evaluate(sets[:10], outputs.take(slice(0, 10)), metrics=["balls"], balls=near)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -256,9 +244,8 @@ def test_bad_arguments_are_named(make_case, options, message):
 def test_metrics_that_lack_data_say_what_to_pass(make_case, trust):
     sets, outputs = make_case(n=60)
     bare = ModelOutputs(logits=outputs.logits, labels=outputs.labels)
-    for name, remedy in [("balls", "features="), ("slab", "features="), ("groups", "groups=")]:
-        with pytest.raises(InputError, match=f"{name}.*pass {remedy}"):
-            evaluate(sets, bare, metrics=[name])
+    with pytest.raises(InputError, match=r"groups.*pass groups="):
+        evaluate(sets, bare, metrics=["groups"])
     with pytest.raises(InputError, match="evaluate needs labels"):
         evaluate(sets, ModelOutputs(logits=outputs.logits))
     with pytest.raises(InputError, match="60 sets for 50 samples"):
@@ -266,8 +253,6 @@ def test_metrics_that_lack_data_say_what_to_pass(make_case, trust):
     other = ModelOutputs(logits=outputs.logits[:, :5], labels=np.minimum(outputs.codes, 4))
     with pytest.raises(InputError, match="other classes"):
         evaluate(sets, other)
-    with pytest.raises(InputError, match="at least 4 samples; there are 3"):
-        evaluate(sets[:3], outputs.take(slice(0, 3)), metrics=["slab"])
 
 
 def test_bins_without_any_sample_are_an_error(make_case):

@@ -5,20 +5,25 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from trustsets import InputError, PredictionSets
-from trustsets.metrics.inference import (
+from trustsets import PredictionSets
+from trustsets.errors import InputError
+from trustsets.metrics import (
     binomial_interval,
-    bootstrap_gaps,
+    conditional_coverage,
+    correlate,
     expected_gap,
+    holm,
+    summarise_sizes,
+)
+from trustsets.metrics.inference import (
+    bootstrap_gaps,
     expected_worst,
     gap_halves,
-    holm,
     macro_coverage,
     mean_absolute_deviation,
     share_below,
     under_coverage,
 )
-from trustsets.metrics.summaries import conditional_coverage, correlate, summarise_sizes
 
 
 def slow_gaps(count, covered, alpha, divisor=None):

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from trustsets import InputError, evaluate
+from trustsets.errors import InputError
 from trustsets.metrics import Slab
-from trustsets.metrics.inference import binomial_interval
 from trustsets.metrics.slab import lowest_mean_run
 
 
@@ -91,13 +90,3 @@ def test_the_worst_slab_holds_its_mass_and_not_more_than_it_must(mass):
     assert found.searched == pytest.approx(slow_lowest(row, shortest))
     along = features[searched] @ found.direction
     assert np.sum((along >= found.lower) & (along <= found.upper)) >= shortest
-
-
-def test_the_slab_has_the_interval_of_the_level_asked_for(make_case):
-    sets, outputs = make_case(n=400)
-    for level in (0.5, 0.95):
-        result = evaluate(sets, outputs, metrics=["slab"], slab=Slab(n_directions=10), level=level)
-        ends = binomial_interval(result.slab.covered, result.slab.count, level)
-        found = [result.slab.coverage.lower, result.slab.coverage.upper]
-        np.testing.assert_array_equal(found, ends)
-        assert 0 < result.slab.covered < result.slab.count

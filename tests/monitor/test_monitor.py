@@ -9,16 +9,14 @@ from worlds import FirstFeature, calibrated, draw
 from trustsets import (
     ConditionalConformal,
     Confidence,
-    InputError,
     ModelOutputs,
     Monitor,
     Polynomial,
     StandardConformal,
-    StorageError,
     evaluate,
 )
 from trustsets._common import storage
-from trustsets.errors import TrustSetsError
+from trustsets.errors import InputError, StorageError, TrustSetsError
 
 
 @pytest.fixture
@@ -211,8 +209,8 @@ def test_the_calibration_part_of_a_reference_is_found(rng):
     everything = draw(rng, 500)
     predictor = StandardConformal(temperature="tuning").calibrate(everything)
     monitor = Monitor(predictor, reference=everything)
-    assert len(monitor._state.parts[0].earlier) == predictor.state_.n == 400
-    scores = np.sort(predictor.state_.learned.scores)
+    assert len(monitor._state.parts[0].earlier) == predictor.n_calibration_ == 400
+    scores = np.sort(predictor.state_.scores)
     np.testing.assert_allclose(monitor._state.parts[0].earlier.values[-1], scores[-1], rtol=1e-3)
 
 

@@ -9,13 +9,13 @@ from trustsets import (
     ConditionalConformal,
     Confidence,
     Groups,
-    InputError,
     Intercept,
     ModelOutputs,
     MondrianConformal,
     TrustScore,
     evaluate,
 )
+from trustsets.errors import InputError
 
 LETTERS = np.array(list("abcde"))
 
@@ -126,8 +126,8 @@ def test_known_trust_stands_in_for_a_trust_score(make_outputs, own_tuning):
         with pytest.raises(InputError, match="trust must be an array"):
             second.predict_set(test, trust=wrong)
     chosen = {"metrics": ["conf_trust", "trust_rank"], "n_bootstrap": 5}
-    found = evaluate(sets, test, own, **chosen).metrics
-    assert found == evaluate(sets, test, trust, **chosen).metrics
+    found = evaluate(sets, test.with_trust(own), **chosen).metrics
+    assert found == evaluate(sets, test.with_trust(trust), **chosen).metrics
 
 
 def test_known_trust_is_evaluated_without_features(make_outputs):
@@ -135,7 +135,9 @@ def test_known_trust_is_evaluated_without_features(make_outputs):
     bare = make_outputs(200, features=None)
     sets = ConditionalConformal(basis=Intercept()).calibrate(make_outputs(300, seed=2))
     own = np.random.default_rng(0).random(200)
-    with_features, without = (evaluate(sets.predict_set(part), part, own) for part in (test, bare))
+    with_features, without = (
+        evaluate(sets.predict_set(part), part.with_trust(own)) for part in (test, bare)
+    )
     assert with_features.tables["conf_trust"].gap == without.tables["conf_trust"].gap
 
 

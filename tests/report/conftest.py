@@ -29,7 +29,7 @@ def case():
         "standard": StandardConformal().calibrate(calibration).predict_set(test),
         "planted": sets_that_cover(hits, test),
     }
-    results = {name: evaluate(own, test, trust, **FAST) for name, own in sets.items()}
+    results = {name: evaluate(own, test.with_trust(trust), **FAST) for name, own in sets.items()}
     return SimpleNamespace(outputs=test, trust=trust, sets=sets, results=results)
 
 

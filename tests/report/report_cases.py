@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from trustsets import PredictionSets, write_report
-from trustsets.metrics import Balls, Slab
 
 # Names that would break a page which does not escape, or a spreadsheet.
 CLASSES = ["cat", "</script><script>alert(1)</script>", '"a" & b', "=1+1", "dog", "<b>ox</b>"]
-FAST = {"balls": Balls(n_radii=3, n_trials=5), "slab": Slab(n_directions=20), "n_bootstrap": 50}
+FAST = {"n_bootstrap": 50}
 
 
 GRID = '.heatmap[data-table="{table}"][data-method="{method}"]'

@@ -13,7 +13,6 @@ from trustsets import (
     Bins,
     ConditionalConformal,
     Groups,
-    InputError,
     ModelOutputs,
     MondrianConformal,
     Polynomial,
@@ -21,6 +20,7 @@ from trustsets import (
     StandardConformal,
     evaluate,
 )
+from trustsets.errors import InputError
 from trustsets.predictors import (
     ClusteredConformal,
     InterpolatedConformal,
@@ -65,7 +65,7 @@ def made():
     sets["still"] = sets["standard"]
     trust = FirstFeature()
     results = {
-        name: evaluate(own, test, trust, metrics=["conf_trust", "class"], n_bootstrap=10)
+        name: evaluate(own, test.with_trust(trust), metrics=["conf_trust", "class"], n_bootstrap=10)
         for name, own in sets.items()
     }
     options = {"outputs": test, "sets": sets, "trust": trust, "samples_per_cell": 3}

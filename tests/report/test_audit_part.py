@@ -1,14 +1,16 @@
 """What an audit adds to the page."""
 
 import re
+from dataclasses import replace
 from html import unescape
 
 import numpy as np
 import pytest
 from report_cases import FAST
 
-from trustsets import InputError, ModelOutputs, StandardConformal, write_report
-from trustsets.auditing import find_regions, leave_out
+from trustsets import ModelOutputs, StandardConformal, write_report
+from trustsets.auditing import audit, excess_risk, find_regions
+from trustsets.errors import InputError
 
 NAMES = np.array(["naevus", "melanoma", "<b>other</b>"])
 
@@ -29,23 +31,27 @@ def left():
         groups={"site": site, "half": np.where(site == "arm", "upper", "lower")},
         rows=np.arange(n) + 50_000,
     )
-    return leave_out(StandardConformal(), outputs)
+    return StandardConformal().calibrate(outputs)
 
 
 @pytest.fixture(scope="module")
 def regions(left):
-    return left.regions(by=("groups",), max_conditions=1)
+    sets = left.leave_one_out(0.1)
+    return find_regions(sets, left.calibration_, by=("groups",), max_conditions=1)
 
 
 @pytest.fixture(scope="module")
 def evaluation(left):
-    return left.evaluate(left.risk(n_permutations=0), metrics=("class", "groups"), **FAST)
+    risk = excess_risk(left.leave_one_out(0.1), left.calibration_, n_permutations=0)
+    return replace(audit(left, metrics=("class", "groups"), **FAST), more=risk.metrics)
 
 
 @pytest.fixture(scope="module")
 def page(left, regions, evaluation, tmp_path_factory):
     path = tmp_path_factory.mktemp("audit") / "audit.html"
-    return write_report(path, evaluation, outputs=left.outputs, sets=left.sets, regions=regions)
+    return write_report(
+        path, evaluation, outputs=left.calibration_, sets=left.leave_one_out(0.1), regions=regions
+    )
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +82,14 @@ def test_samples_of_a_region_are_its_surest_misses(text, left, regions):
     card = unescape(text[text.index('<article class="region">') : text.index("</article>")])
     listed = re.findall(r'<tr><th scope="row">(\d+)</th><td>(.*?)</td><td>(.*?)</td>', card)
     rows = regions.found[0].examples
-    part = left.outputs.take(rows)
+    part = left.calibration_.take(rows)
     truth = zip(part.rows.tolist(), part.labels, part.predicted, strict=True)
     assert listed == [(str(row), label, best) for row, label, best in truth]
-    assert not left.sets[rows].covers(part.labels).any()
+    assert not left.leave_one_out(0.1)[rows].covers(part.labels).any()
     shown = re.findall(r'<td class="set">(.*?)</td>', card)
-    assert [set(own.split(", ")) for own in shown] == [set(own) for own in left.sets[rows].labels()]
+    assert [set(own.split(", ")) for own in shown] == [
+        set(own) for own in left.leave_one_out(0.1)[rows].labels()
+    ]
 
 
 def test_names_from_files_are_escaped(text):
@@ -105,7 +113,7 @@ def test_a_page_about_test_samples_has_none_of_it(case, tmp_path):
 
 def test_several_methods_each_have_their_regions_and_none_is_said(case, tmp_path):
     found = {
-        name: find_regions(own, case.outputs, case.trust, by=("trust", "groups"))
+        name: find_regions(own, case.outputs.with_trust(case.trust), by=("trust", "groups"))
         for name, own in case.sets.items()
     }
     assert len(found["planted"]) and not len(found["standard"])

@@ -30,7 +30,9 @@ def made(case, tmp_path_factory):
         "clustered": ClusteredConformal(n_clusters=2, random_state=0),
     }
     sets = {name: own.calibrate(calibration).predict_set(test) for name, own in predictors.items()}
-    results = {name: evaluate(own, test, case.trust, **FAST) for name, own in sets.items()}
+    results = {
+        name: evaluate(own, test.with_trust(case.trust), **FAST) for name, own in sets.items()
+    }
     page = write_report(
         tmp_path_factory.mktemp("why") / "report.html",
         results,

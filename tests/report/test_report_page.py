@@ -13,16 +13,16 @@ from trustsets import (
     Bins,
     Confidence,
     Groups,
-    InputError,
     ModelOutputs,
     PredictionSets,
     Trust,
     evaluate,
     write_report,
 )
+from trustsets.errors import InputError
 from trustsets.metrics import Evaluation, RankBins
 from trustsets.metrics.colours import shade
-from trustsets.report.charts import ball_chart, gap_chart, size_chart, ticks
+from trustsets.report.charts import gap_chart, size_chart, ticks
 from trustsets.report.content import bin_lists, divisions, glance
 from trustsets.report.verdict import _in_order, verdict
 
@@ -70,7 +70,6 @@ def test_sections_come_in_the_order_of_reading(page):
         "bins-1",
         "bins-2",
         "bins-3",
-        "balls",
         "other",
         "guarantee",
         "reading",
@@ -150,7 +149,7 @@ def test_page_of_25000_points_and_1000_classes_is_small(tmp_path):
         )
     chosen = ["conf_trust", "conf_rank", "class", "groups", "size_strata"]
     results = {
-        name: evaluate(own, outputs, FirstFeature(), metrics=chosen, n_bootstrap=10)
+        name: evaluate(own, outputs.with_trust(FirstFeature()), metrics=chosen, n_bootstrap=10)
         for name, own in sets.items()
     }
     path = write_report(
@@ -178,7 +177,9 @@ def test_verdict_tells_the_planted_failure_from_a_sound_method(case):
 def test_verdict_of_perfect_methods(case):
     rng = np.random.default_rng(3)
     hits = rng.random(len(case.outputs)) < 0.9
-    result = evaluate(sets_that_cover(hits, case.outputs), case.outputs, case.trust, **FAST)
+    result = evaluate(
+        sets_that_cover(hits, case.outputs), case.outputs.with_trust(case.trust), **FAST
+    )
     said = verdict({"a": result, "b": result, "c": result})
     share = f"{100 * result.coverage.value:.1f}%"
     assert said.startswith(
@@ -200,7 +201,7 @@ def test_verdict_speaks_of_all_tables(case):
     hits = rng.random(len(case.outputs)) < np.where(low, 0.75, 0.99)
     bins = {"conf_trust": Bins(counts=(2, 2), spacing=("quantile", "quantile"))}
     sets = sets_that_cover(hits, case.outputs)
-    result = evaluate(sets, case.outputs, case.trust, bins=bins, **FAST)
+    result = evaluate(sets, case.outputs.with_trust(case.trust), bins=bins, **FAST)
     assert not (result.tables["conf_trust"].holm <= 0.05).any()
     table = result.tables["class"]
     assert (table.holm <= 0.05).sum() == 2
@@ -324,7 +325,9 @@ def test_bins_over_three_axes_and_crossings_are_listed(case):
         "three": Bins((Confidence(), Trust(), Confidence()), (2, 2, 2), ("uniform",) * 3),
         "site again": Groups("site"),
     }
-    result = evaluate(case.sets["planted"], case.outputs, case.trust, bins=bins, metrics=[])
+    result = evaluate(
+        case.sets["planted"], case.outputs.with_trust(case.trust), bins=bins, metrics=[]
+    )
     assert [item.title for item in bin_lists({"m": result})] == ["three", "site again"]
     assert divisions({"m": result}) == []
     text = render_report(result, outputs=case.outputs, sets=case.sets["planted"])
@@ -359,16 +362,6 @@ def test_charts_place_numbers_where_they_belong(case):
         assert [place * end / 100.0 for place in places] == pytest.approx(numbers, abs=1e-3)
     bars = [bar for _, row in size_chart(case.results) for bar in row]
     assert max(width for _, width, _ in bars) == 100.0
-    balls = ball_chart(case.results)
-    tops = {text: y for y, text in balls.y_axis}
-    zero, unit = tops["0"], max(float(text) for text in tops)
-    for line in balls.lines:
-        curve = case.results[line.method].balls
-        heights = [(zero - y) / (zero - tops[f"{unit:g}"]) * unit for _, y, *_ in line.points]
-        assert heights == pytest.approx(curve.gap.tolist(), abs=0.05)
-        assert [x for x, *_ in line.points] == sorted(x for x, *_ in line.points)
-    without = {name: replace(item, balls=None) for name, item in case.results.items()}
-    assert ball_chart(without) is None
 
 
 @pytest.mark.parametrize("bottom, top", [(0.0, 0.0), (0.0, 1e-7), (3.0, 3.0), (0.2, 97.0), (7, 8)])

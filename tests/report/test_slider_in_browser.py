@@ -50,7 +50,7 @@ def made(tmp_path_factory):
     trust = FirstFeature()
     chosen = ["conf_trust", "conf_rank", "class"]
     results = {
-        name: evaluate(own, test, trust, metrics=chosen, n_bootstrap=10)
+        name: evaluate(own, test.with_trust(trust), metrics=chosen, n_bootstrap=10)
         for name, own in sets.items()
     }
     page = write_report(

@@ -40,7 +40,7 @@ def test_regions_are_reported_by_mistake_at_most_as_often_as_the_level_says(way)
         covered = rng.random(600) < coverage
         if way == "leave-one-out":  # of STANDARD: a fixed number of misses
             covered = rng.permutation(600) >= 60
-        alarms += len(find_regions(covered, outputs, trust, alpha=0.1, level=0.8)) > 0
+        alarms += len(find_regions(covered, outputs.with_trust(trust), alpha=0.1, level=0.8)) > 0
     assert stats.binom.sf(alarms - 1, REPEATS, 0.2) > 1e-3
 
 
@@ -51,7 +51,11 @@ def test_lower_ends_of_excess_risk_are_below_the_true_shortfall():
         outputs, trust = simulated(rng, 500)
         rate = np.where(trust <= 1.5, 0.82, 0.96)
         found = excess_risk(
-            rng.random(500) < rate, outputs, trust, alpha=0.1, level=0.8, n_permutations=0
+            rng.random(500) < rate,
+            outputs.with_trust(trust),
+            alpha=0.1,
+            level=0.8,
+            n_permutations=0,
         )
         above += found.under.lower > 100.0 * np.maximum(0.9 - rate, 0.0).mean()
     assert stats.binom.sf(above - 1, 25, 0.1) > 1e-3
@@ -85,9 +89,9 @@ def test_intervals_of_an_audit_hold_the_coverage_given_this_calibration(method):
         rng = np.random.default_rng([9, seed])
         outputs, trust, _ = with_truth(rng, n)
         new, new_trust, truth = with_truth(rng, 2000)
-        predictor = AUDITED[method]().calibrate(outputs, trust=trust)
-        result = audit(predictor, outputs, metrics=("class", "groups"), n_bootstrap=1)
-        sets = predictor.predict_set(new, trust=new_trust)
+        predictor = AUDITED[method]().calibrate(outputs.with_trust(trust))
+        result = audit(predictor, metrics=("class", "groups"), n_bootstrap=1)
+        sets = predictor.predict_set(new.with_trust(new_trust))
         own = conditional_coverage(sets, truth)
         places = np.unique(new.groups["trust"], return_inverse=True)[1]
         by_group = np.bincount(places, own) / np.bincount(places)

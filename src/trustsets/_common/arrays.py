@@ -75,7 +75,7 @@ def column(value: Any, name: str, n: int) -> Array:
         raise InputError(f"{name} must have shape ({n},), one per sample; got {array.shape}.")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise InputError(f"{name} must not hold NaN or infinity.")
-    if array.dtype.kind == "O" and any(_is_missing(item) for item in array):
+    if array.dtype.kind == "O" and any(is_missing(item) for item in array):
         raise InputError(f"{name} must not hold missing values; fill or drop them first.")
     return read_only(array)
 
@@ -92,7 +92,7 @@ def group_column(value: Any, name: str, n: int) -> Array:
     items = array.tolist()
     if array.dtype.kind in "mM":
         items = [None if text == "NaT" else text for text in array.astype(str).tolist()]
-    missing = np.array([_is_missing(item) for item in items], dtype=bool)
+    missing = np.array([is_missing(item) for item in items], dtype=bool)
     known = [item for item, gone in zip(items, missing, strict=True) if not gone]
     if not missing.any() and not any(isinstance(item, float) for item in known):
         return column(array, name, n)
@@ -107,7 +107,8 @@ def _group_text(item: Any) -> str:
     return str(int(item)) if isinstance(item, float) and item.is_integer() else str(item)
 
 
-def _is_missing(item: Any) -> bool:
+def is_missing(item: Any) -> bool:
+    """Whether a value is None, NaN, or pandas' NA or NaT."""
     if type(item).__name__ in {"NAType", "NaTType"}:  # pandas' own, without importing pandas
         return True
     return item is None or (isinstance(item, float) and np.isnan(item))

@@ -1,29 +1,25 @@
 """Audits: coverage without a test set, and where it fails without naming the bins beforehand.
 
-`audit` evaluates exact leave-one-out sets of the calibration samples.
-`find_regions` looks for under-covered regions that a person can read and tests each on samples
-that took no part in the search. `excess_risk` measures how well a classifier can predict which
-sets miss the true class. Both take sets of test samples, or exact leave-one-out sets of the
-calibration samples.
+`audit` evaluates exact leave-one-out sets of the calibration samples. `find_regions` looks for
+under-covered regions that a person can read and tests each on samples that took no part in the
+search. `excess_risk` measures how well a classifier can predict which sets miss the true class.
+Both take sets of test samples, or exact leave-one-out sets of the calibration samples.
 
 The folder is not called ``audit``: importing a module binds its name in the package, so
 ``trustsets.audit`` would be the module instead of the function wherever the module is imported
 first.
 """
 
-from trustsets.auditing.left_out import LeftOut, audit, leave_out
-from trustsets.auditing.regions import Region, Regions, find_regions
+from trustsets.auditing.leave_one_out import audit
+from trustsets.auditing.regions import Condition, Region, Regions, find_regions
 from trustsets.auditing.risk import ExcessRisk, excess_risk
-from trustsets.auditing.search import Condition
 
 __all__ = [
     "Condition",
     "ExcessRisk",
-    "LeftOut",
     "Region",
     "Regions",
     "audit",
     "excess_risk",
     "find_regions",
-    "leave_out",
 ]

@@ -1,8 +1,13 @@
-"""Under-covered regions that a person can read: searched on one half, tested on the other."""
+"""Under-covered regions that a person can read: searched on one half, tested on the other.
+
+A region is a conjunction of a few conditions. The search is a beam search and sees the searched
+half of the samples only: where numbers may be divided, which categories are frequent, and which
+region looks worst.
+"""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
@@ -11,18 +16,27 @@ from scipy import stats
 
 from trustsets._common.arrays import Codes, Floats
 from trustsets._common.frames import Flavour, frame_of_rows
+from trustsets._common.plain import LOCAL, PlainData
 from trustsets._common.validation import check_least, check_open
-from trustsets.auditing.covariates import Audited, covariates, names_of, restrict
-from trustsets.auditing.search import Condition, Rule, describe, inside, search_regions
+from trustsets.auditing.covariates import Covariate, covariates, names_of, restrict
 from trustsets.errors import InputError
-from trustsets.metrics.bins import LOCAL
-from trustsets.metrics.inference import Estimate, Ints, holm, share_estimate, under_coverage
-from trustsets.metrics.plain import PlainData
+from trustsets.metrics import Estimate, holm, outcomes_of, share_estimate, under_coverage
 from trustsets.outputs import ModelOutputs
 from trustsets.sets import PredictionSets
-from trustsets.statistics import SupportsTrust
 
-__all__ = ["Region", "Regions", "find_regions"]
+__all__ = [
+    "Condition",
+    "Region",
+    "Regions",
+    "describe",
+    "evidence",
+    "find_regions",
+    "inside",
+    "search_regions",
+]
+
+Bools = NDArray[np.bool_]
+Rule = tuple["Condition", ...]
 
 DEFAULT_KINDS = ("confidence", "trust", "groups", "predicted", "classes", "components")
 # Regions searched for in each half, and missed samples that are named for each.
@@ -32,6 +46,79 @@ _EXAMPLES = 8
 _OVERLAP = 0.5
 # Fewest searched samples of a region.
 _FEWEST = 20
+# Numbers may be divided at these shares of the searched samples; a division may move by a third
+# of the distance to the next to have fewer digits.
+_SHARES = np.arange(1, 16) / 16
+_LEEWAY = 1 / 48
+# Regions that are extended by one more condition, the best of each length.
+_BEAM = 12
+
+
+@final
+@dataclass(frozen=True)
+class Condition:
+    """One condition on one column: ``above < x <= at_most``, or ``x`` is the category.
+
+    Attributes
+    ----------
+    name : str
+        The column, such as ``"confidence"``.
+    above, at_most : float
+        Ends of the interval; NaN where it has none.
+    category : str or None
+        The value of a column of categories.
+
+    Examples
+    --------
+    >>> str(Condition("confidence", above=0.9)), str(Condition("sex", category="male"))
+    ('confidence is above 0.9', 'sex is male')
+    """
+
+    name: str
+    above: float = math.nan
+    at_most: float = math.nan
+    category: str | None = None
+
+    def __str__(self) -> str:
+        if self.category is not None:
+            return f"{self.name} is {self.category}"
+        ends = {"above": self.above, "at most": self.at_most}
+        # All digits, so that the words are the condition itself.
+        parts = [
+            f"{words} {repr(end).removesuffix('.0')}"
+            for words, end in ends.items()
+            if not math.isnan(end)
+        ]
+        return f"{self.name} is {' and '.join(parts)}"
+
+    def holds(self, column: Covariate) -> Bools:
+        """Whether each value of its column satisfies the condition."""
+        if self.category is not None:
+            if self.category not in column.levels:
+                return np.zeros(column.values.size, dtype=bool)
+            same: Bools = column.values == column.levels.index(self.category)
+            return same
+        # Comparisons with NaN are false, so an end that is not there excludes no value.
+        outside = (column.values <= self.above) | (column.values > self.at_most)
+        return ~outside
+
+
+def inside(rule: Rule, columns: Sequence[Covariate]) -> Bools:
+    """Samples that satisfy every condition, shape (n,)."""
+    by_name = {column.name: column for column in columns}
+    members: Bools = np.all([item.holds(by_name[item.name]) for item in rule], axis=0)
+    return members
+
+
+def describe(rule: Rule) -> str:
+    """The conditions in words.
+
+    Examples
+    --------
+    >>> describe((Condition("trust", at_most=1.2), Condition("confidence", 0.5, 0.9)))
+    'trust is at most 1.2, and confidence is above 0.5 and at most 0.9'
+    """
+    return ", and ".join(str(item) for item in rule)
 
 
 @final
@@ -72,8 +159,8 @@ class Region(PlainData):
     searched: float
     p_value: float
     adjusted: float
-    examples: Ints
-    members: Ints | None = field(default=None, repr=False, metadata=LOCAL)
+    examples: Codes
+    members: Codes | None = field(default=None, repr=False, metadata=LOCAL)
 
     @property
     def name(self) -> str:
@@ -83,11 +170,12 @@ class Region(PlainData):
     @property
     def sentence(self) -> str:
         """The region in plain words."""
-        own = self.coverage
+        share = self.coverage
         return (
-            f"Where {self.name} ({self.share:.1%} of samples), {own.value:.1%} of the sets contain "
-            f"the true class (interval {own.lower:.1%} to {own.upper:.1%}, {self.count:,} samples "
-            f"tested), against {own.floor:.1%} asked for and {self.elsewhere:.1%} elsewhere."
+            f"Where {self.name} ({self.share:.1%} of samples), {share.value:.1%} of the sets "
+            f"contain the true class (interval {share.lower:.1%} to {share.upper:.1%}, "
+            f"{self.count:,} samples tested), against a target of {share.floor:.4g} and "
+            f"{self.elsewhere:.1%} elsewhere."
         )
 
 
@@ -99,8 +187,7 @@ class Regions(PlainData):
     Attributes
     ----------
     alpha, level : float
-        Miscoverage that was asked for. A region is reported by mistake with probability
-        1 - level at most.
+        Miscoverage that was asked for. Any false positive has probability 1 - level at most.
     n : int
         Samples.
     coverage : Estimate
@@ -128,13 +215,12 @@ class Regions(PlainData):
     def __len__(self) -> int:
         return len(self.found)
 
-    @property
     def summary(self) -> str:
         """What was found, in plain words."""
         total = self.coverage
         lines = [
             f"Of all {self.n:,} sets, {total.value:.1%} contain the true class (interval "
-            f"{total.lower:.1%} to {total.upper:.1%}); {total.floor:.1%} was asked for."
+            f"{total.lower:.1%} to {total.upper:.1%}); the target is {total.floor:.4g}."
         ]
         if not self.found:
             lines.append(
@@ -145,23 +231,28 @@ class Regions(PlainData):
 
     def to_frame(self, flavour: Flavour | None = None) -> Any:
         """One row per region."""
-        names = ("share", "count", "covered", "elsewhere", "p_value", "adjusted")
         rows = [
-            {"region": item.name}
-            | {name: getattr(item, name) for name in names}
-            | {"coverage": item.coverage.value}
-            | {"lower": item.coverage.lower, "upper": item.coverage.upper}
+            {
+                "region": item.name,
+                "share": item.share,
+                "count": item.count,
+                "covered": item.covered,
+                "coverage": item.coverage.value,
+                "lower": item.coverage.lower,
+                "upper": item.coverage.upper,
+                "elsewhere": item.elsewhere,
+                "p_value": item.p_value,
+                "adjusted": item.adjusted,
+            }
             for item in self.found
         ]
-        order = ["region", "share", "count", "covered", "coverage", "lower", "upper"]
-        order += ["elsewhere", "p_value", "adjusted"]
-        return frame_of_rows(rows, flavour, columns=order)
+        names = "region share count covered coverage lower upper elsewhere p_value adjusted"
+        return frame_of_rows(rows, flavour, columns=names.split())
 
 
 def find_regions(
     sets: PredictionSets | Any,
     outputs: ModelOutputs,
-    trust: SupportsTrust | Floats | None = None,
     *,
     alpha: float | None = None,
     by: Sequence[str] | None = None,
@@ -180,9 +271,7 @@ def find_regions(
         Sets of n samples at one alpha, or whether each set contains the true class. Test
         samples, or calibration samples with their leave-one-out sets.
     outputs : ModelOutputs
-        The same samples; with features for principal components, groups for groups.
-    trust : TrustScore or array of shape (n,), optional
-        Fitted trust score, or known values.
+        The same samples; with trust, with features for principal components, groups for groups.
     alpha : float, optional
         Miscoverage that was asked for, where `sets` is an array.
     by : sequence of str, optional
@@ -199,7 +288,7 @@ def find_regions(
     n_components : int
         Principal components of the features that conditions may be about.
     level : float
-        One minus the probability of any false alarm; also the level of the intervals.
+        One minus the probability of any false positive; also the level of the intervals.
     seed : int
         Random state of the division into halves.
 
@@ -215,22 +304,19 @@ def find_regions(
     region R is reported if two null hypotheses are rejected.
 
     * *Given this calibration, R is covered*: :math:`P(Y \in C(X) \mid R) \ge 1 - \alpha -`
-      tolerance, with the thresholds as they are. For test samples that are independent given the
-      calibration, the covered ones among the tested samples of R are binomial, so the binomial
-      test is exact.
+      tolerance, by the exact binomial test.
     * *R is no worse than the rest*: Fisher's exact test against the tested samples outside R.
       A calibration of n samples moves the coverage of everything together by about
       ``sqrt(alpha * (1 - alpha) / n)``; that alone is no region. This test stays exact for any
-      common coverage. It is also exact for leave-one-out sets if misses do not depend on the
-      samples: all arrangements of the misses are then equally likely.
+      common coverage, and for leave-one-out sets if misses do not depend on the samples.
 
     The p-value is the larger of the two. It is valid given the searched half, and Holm's
     correction at half of ``1 - level`` for each direction makes the probability of any false
-    alarm at most ``1 - level``, whatever the dependence between the two directions.
+    positive at most ``1 - level``, whatever the dependence between the two directions.
 
-    A method that conditions on many functions fits the noise of its calibration samples, and its
-    coverage given this calibration really differs between regions. Regions found for that
-    reason are no false alarms; `tolerance` leaves small ones out.
+    A method that conditions on many functions fits the sampling variability of its calibration
+    samples, and its coverage given this calibration really differs between regions. Regions found
+    for that reason are no false positives; `tolerance` leaves small ones out.
 
     Examples
     --------
@@ -243,107 +329,286 @@ def find_regions(
     >>> [region.name for region in regions.found]
     ['site is west']
     """
-    case = Audited(sets, outputs, trust, alpha)
-    _check(len(case), max_conditions, min_share, tolerance, case.target, level)
+    covered, sizes, alpha = outcomes_of(sets, outputs, alpha)
+    n, target = covered.size, 1.0 - alpha
+    if n < 2 * _FEWEST:
+        raise InputError(f"find_regions needs at least {2 * _FEWEST} samples; got {n}.")
+    check_least(1, max_conditions=max_conditions)
+    check_open(min_share=min_share, level=level)
+    if not 0.0 <= tolerance < target:
+        raise InputError(f"tolerance must be 0 or more and less than {target:g}; got {tolerance}.")
     first, second = outputs.split_indices(0.5, seed)
     names: dict[str, None] = {}
     trials: list[_Trial] = []
     for searched, tested in ((first, second), (second, first)):
-        columns = covariates(case, by, DEFAULT_KINDS, n_components, searched)
+        columns = covariates(outputs, sizes, by, DEFAULT_KINDS, n_components, searched)
         names |= dict.fromkeys(names_of(columns))
         rules = search_regions(
             restrict(columns, searched),
-            case.covered[searched],
-            case.target - tolerance,
+            covered[searched],
+            target - tolerance,
             max_conditions=max_conditions,
             fewest=max(_FEWEST, math.ceil(min_share * searched.size)),
             max_regions=_MAX_REGIONS,
         )
-        own = [_Trial(rule, inside(rule, columns), searched, tested) for rule in rules]
-        p_values = np.array([trial.p_value(case, tolerance) for trial in own])
-        for trial, p, adjusted in zip(own, p_values, holm(p_values), strict=True):
-            trial.found = float(p), min(2.0 * float(adjusted), 1.0)
-        trials += own
+        members = [inside(rule, columns) for rule in rules]
+        p_values = np.array([_p_value(m, covered, tested, alpha + tolerance) for m in members])
+        # Each direction has half of the allowed probability.
+        adjusted = np.minimum(2.0 * holm(p_values), 1.0)
+        trials += [
+            _Trial(*trial, searched, tested)
+            for trial in zip(rules, members, p_values.tolist(), adjusted.tolist(), strict=True)
+        ]
+    # Intervals of all tested regions hold together (Bonferroni).
+    together = 1.0 - (1.0 - level) / max(len(trials), 1)
+    reported = _without_repeats([trial for trial in trials if trial.adjusted <= 1.0 - level])
     return Regions(
-        alpha=case.alpha,
+        alpha=alpha,
         level=level,
-        n=len(case),
-        coverage=share_estimate(int(case.covered.sum()), len(case), level, case.target),
-        found=_to_report(case, trials, level),
+        n=n,
+        coverage=share_estimate(int(covered.sum()), n, level, target),
+        found=tuple(_region(trial, outputs, covered, together, target) for trial in reported),
         n_tested=len(trials),
         columns=tuple(names),
     )
 
 
 @final
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class _Trial:
-    """A region that was found on one half, to be tested on the other."""
+    """A region that was found on one half and tested on the other."""
 
     rule: Rule
-    members: NDArray[np.bool_]
+    members: Bools
+    p_value: float
+    adjusted: float
     searched: Codes
     tested: Codes
-    found: tuple[float, float] = (1.0, 1.0)
-
-    def counts(self, case: Audited, half: Codes) -> tuple[int, int]:
-        """Samples of a half that lie in the region, and those covered."""
-        own = self.members[half]
-        return int(own.sum()), int(case.covered[half][own].sum())
-
-    def p_value(self, case: Audited, tolerance: float) -> float:
-        """The larger of the p-values of the binomial test and of Fisher's."""
-        count, hits = self.counts(case, self.tested)
-        total, misses = self.tested.size, int((~case.covered[self.tested]).sum())
-        below_target = float(under_coverage(hits, count, case.alpha + tolerance))
-        below_rest = float(stats.hypergeom.sf(count - hits - 1, total, misses, count))
-        return max(below_target, below_rest)
-
-    def region(self, case: Audited, level: float) -> Region:
-        """The region with its numbers; `level` is that of its interval."""
-        count, hits = self.counts(case, self.tested)
-        n, all_hits = self.tested.size, int(case.covered[self.tested].sum())
-        n_searched, searched_hits = self.counts(case, self.searched)
-        missed = np.flatnonzero(self.members & ~case.covered)
-        surest = np.argsort(-case.outputs.confidence[missed], kind="stable")[:_EXAMPLES]
-        return Region(
-            conditions=self.rule,
-            share=float(self.members.mean()),
-            count=count,
-            covered=hits,
-            coverage=share_estimate(hits, count, level, case.target),
-            elsewhere=(all_hits - hits) / (n - count),
-            searched=searched_hits / n_searched,
-            p_value=self.found[0],
-            adjusted=self.found[1],
-            examples=missed[surest],
-            members=np.flatnonzero(self.members),
-        )
 
 
-def _to_report(case: Audited, trials: list[_Trial], level: float) -> tuple[Region, ...]:
-    """Significant regions, the smallest p-value first, without those that nearly repeat one."""
+def _p_value(members: Bools, covered: Bools, tested: Codes, alpha: float) -> float:
+    """The larger of the p-values of the binomial test and of Fisher's."""
+    region, hits = members[tested], covered[tested]
+    count, covered_count = int(region.sum()), int(hits[region].sum())
+    below_target = float(under_coverage(covered_count, count, alpha))
+    misses = int((~hits).sum())
+    below_rest = float(stats.hypergeom.sf(count - covered_count - 1, tested.size, misses, count))
+    return max(below_target, below_rest)
+
+
+def _without_repeats(trials: list[_Trial]) -> list[_Trial]:
+    """Those of most evidence first, without those that nearly repeat an earlier one."""
     chosen: list[_Trial] = []
-    for trial in sorted(trials, key=lambda own: own.found[1]):
-        repeats = any(_overlap(trial.members, own.members) > _OVERLAP for own in chosen)
-        if trial.found[1] <= 1.0 - level and not repeats:
+    for trial in sorted(trials, key=lambda item: item.adjusted):
+        shared = [(trial.members & item.members).sum() for item in chosen]
+        either = [(trial.members | item.members).sum() for item in chosen]
+        if all(a <= _OVERLAP * b for a, b in zip(shared, either, strict=True)):
             chosen.append(trial)
-    together = 1.0 - (1.0 - level) / max(len(trials), 1)
-    return tuple(trial.region(case, together) for trial in chosen)
+    return chosen
 
 
-def _overlap(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> float:
-    """Shared samples over the samples of either."""
-    return float((first & second).sum() / max(int((first | second).sum()), 1))
+def _region(
+    trial: _Trial, outputs: ModelOutputs, covered: Bools, level: float, target: float
+) -> Region:
+    """A tested region with its numbers; `level` is that of its interval."""
+    tested, searched = trial.members[trial.tested], trial.members[trial.searched]
+    hits = covered[trial.tested]
+    count, covered_count = int(tested.sum()), int(hits[tested].sum())
+    missed = np.flatnonzero(trial.members & ~covered)
+    surest = np.argsort(-outputs.confidence[missed], kind="stable")[:_EXAMPLES]
+    return Region(
+        conditions=trial.rule,
+        share=float(trial.members.mean()),
+        count=count,
+        covered=covered_count,
+        coverage=share_estimate(covered_count, count, level, target),
+        elsewhere=(int(hits.sum()) - covered_count) / (hits.size - count),
+        searched=int(covered[trial.searched][searched].sum()) / int(searched.sum()),
+        p_value=trial.p_value,
+        adjusted=trial.adjusted,
+        examples=missed[surest],
+        members=np.flatnonzero(trial.members),
+    )
 
 
-def _check(
-    n: int, max_conditions: int, min_share: float, tolerance: float, target: float, level: float
-) -> None:
-    if n < 2 * _FEWEST:
-        raise InputError(f"find_regions needs at least {2 * _FEWEST} samples; got {n}.")
-    check_least(1, max_conditions=max_conditions)
-    check_open(min_share=min_share)
-    if not 0.0 <= tolerance < target:
-        raise InputError(f"tolerance must be 0 or more and less than {target:g}; got {tolerance}.")
-    check_open(level=level)
+def evidence(count: Floats, covered: Floats, target: float) -> Floats:
+    """Evidence of coverage below the target: Chernoff's bound on minus the log p-value.
+
+    With c the observed coverage of n samples, ``n KL(c || target)`` where c is below the target,
+    and 0 elsewhere.
+
+    Examples
+    --------
+    >>> evidence(np.array([100.0, 100.0]), np.array([80.0, 95.0]), 0.9).round(3).tolist()
+    [4.44, 0.0]
+    """
+    share = covered / np.maximum(count, 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        hits = np.where(share > 0.0, share * np.log(share / target), 0.0)
+        misses = np.where(share < 1.0, (1.0 - share) * np.log((1.0 - share) / (1.0 - target)), 0.0)
+    return np.where(share < target, count * (hits + misses), 0.0)
+
+
+def search_regions(
+    columns: Sequence[Covariate],
+    covered: Bools,
+    target: float,
+    *,
+    max_conditions: int,
+    fewest: int,
+    max_regions: int,
+) -> list[Rule]:
+    """Regions that look worst, the worst first, each among the samples of no earlier one.
+
+    The worst region has the most evidence after a correction for the number of regions of so
+    many conditions. The first is always returned, others only while the evidence exceeds the
+    correction.
+
+    Parameters
+    ----------
+    columns : sequence of Covariate
+        Columns of the searched samples.
+    covered : bool array of shape (n,)
+        Whether each set contains the true class.
+    target : float
+        Coverage that was asked for.
+    max_conditions, fewest, max_regions : int
+        Most conditions, fewest samples of a region, and most regions.
+    """
+    candidates = _Candidates(columns, fewest)
+    left = np.ones(covered.size, dtype=bool)
+    rules: list[Rule] = []
+    for _ in range(max_regions):
+        # A calibration that came out low lowers all regions alike, which is no region.
+        reference = min(target, float(covered[left].mean())) if left.any() else 0.0
+        if not 0.0 < reference:
+            break
+        best = candidates.worst(left, covered, reference, max_conditions, fewest)
+        if best is None or (rules and best[1] <= 0.0):
+            break
+        rules.append(_merged(candidates.conditions[number] for number in best[0]))
+        if best[1] <= 0.0:
+            break
+        left &= ~inside(rules[-1], columns)
+    return rules
+
+
+class _Candidates:
+    """Every single condition, and the searched samples that satisfy it."""
+
+    def __init__(self, columns: Sequence[Covariate], fewest: int) -> None:
+        self.conditions: list[Condition] = []
+        self.kinds: list[str] = []
+        masks = []
+        for column in columns:
+            for condition in _conditions(column, fewest):
+                self.conditions.append(condition)
+                self.kinds.append(column.kind)
+                masks.append(condition.holds(column))
+        self.masks = np.array(masks, dtype=np.float32).reshape(len(masks), -1)
+
+    def worst(
+        self, left: Bools, covered: Bools, target: float, max_conditions: int, fewest: int
+    ) -> tuple[tuple[int, ...], float] | None:
+        """Numbers of the conditions of the worst region, and its evidence after correction."""
+        if not self.conditions:
+            return None
+        correction = math.log(len(self.conditions))
+        best: tuple[tuple[int, ...], float] | None = None
+        beam: list[tuple[int, ...]] = [()]
+        for length in range(1, max_conditions + 1):
+            grown = self._grow(beam, left, covered, target, fewest)
+            if not grown:
+                break
+            beam = [rule for rule, _ in grown]
+            if best is None or grown[0][1] - length * correction > best[1]:
+                best = (beam[0], grown[0][1] - length * correction)
+        return best
+
+    def _grow(
+        self,
+        beam: list[tuple[int, ...]],
+        left: Bools,
+        covered: Bools,
+        target: float,
+        fewest: int,
+    ) -> list[tuple[tuple[int, ...], float]]:
+        """The best regions with one condition more, with their evidence, the best first."""
+        masks = np.array([self.masks[list(rule)].min(axis=0, initial=1.0) for rule in beam]) * left
+        # Sums of zeros and ones below 2**24 are exact in single precision.
+        count = (masks @ self.masks.T).astype(np.float64)
+        hits = ((masks * covered) @ self.masks.T).astype(np.float64)
+        gain = evidence(count, hits, target)
+        # A condition that excludes no sample only makes the region longer.
+        whole = masks.sum(axis=1, dtype=np.float64)[:, None]
+        gain[(count < fewest) | ((count == whole) & (len(beam[0]) > 0))] = -1.0
+        grown: dict[tuple[int, ...], float] = {}
+        for flat in np.argsort(-gain, axis=None, kind="stable"):
+            row, number = divmod(int(flat), len(self.conditions))
+            if gain[row, number] <= 0.0 or len(grown) == _BEAM:
+                break
+            rule = tuple(sorted({*beam[row], number}))
+            if self._may_combine(rule):
+                grown.setdefault(rule, float(gain[row, number]))
+        return list(grown.items())
+
+    def _may_combine(self, rule: tuple[int, ...]) -> bool:
+        """Whether the conditions may stand together.
+
+        The true class stands with groups only: together with the confidence or the predicted
+        class it says that the prediction is wrong, and every method misses more of those.
+        """
+        kinds = {self.kinds[number] for number in rule}
+        return "classes" not in kinds or kinds <= {"classes", "groups"}
+
+
+def _conditions(column: Covariate, fewest: int) -> Iterator[Condition]:
+    """All conditions on one column that hold for `fewest` samples or more."""
+    if column.levels:
+        counts = np.bincount(column.values.astype(np.int64), minlength=len(column.levels))
+        for code in np.flatnonzero(counts >= fewest).tolist():
+            yield Condition(column.name, category=column.levels[code])
+        return
+    for cut in _cuts(column.values):
+        yield Condition(column.name, at_most=cut)
+        yield Condition(column.name, above=cut)
+
+
+def _cuts(values: Floats) -> list[float]:
+    """Numbers with few digits that divide the values at about the shares `_SHARES`."""
+    ordered = np.sort(values)
+    cuts = set()
+    for share in _SHARES:
+        ends = np.array([share - _LEEWAY, share, share + _LEEWAY]) * (ordered.size - 1)
+        low, middle, high = ordered[np.rint(ends).astype(np.int64)].tolist()
+        if math.isfinite(middle):
+            cuts.add(_shortest(low, middle, high))
+    return sorted(cut for cut in cuts if ordered[0] <= cut < ordered[-1])
+
+
+def _shortest(low: float, middle: float, high: float) -> float:
+    """The middle, rounded to as few digits as keep it between low and high.
+
+    Examples
+    --------
+    >>> _shortest(0.91, 0.9237, 0.94), _shortest(5.0, 5.0, 5.0), _shortest(-1.5, -0.02, 0.3)
+    (0.92, 5.0, -0.02)
+    """
+    rounded = (float(f"{middle:.{digits}g}") for digits in range(1, 17))
+    return next((number for number in rounded if low <= number <= high), middle)
+
+
+def _merged(conditions: Iterator[Condition]) -> Rule:
+    """Join two ends on the same column into one condition."""
+    joined: dict[str, Condition] = {}
+    for item in conditions:
+        earlier = joined.get(item.name)
+        if earlier is None:
+            joined[item.name] = item
+            continue
+        joined[item.name] = replace(
+            earlier,
+            above=float(np.fmax(earlier.above, item.above)),
+            at_most=float(np.fmin(earlier.at_most, item.at_most)),
+        )
+    return tuple(joined.values())

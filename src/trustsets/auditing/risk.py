@@ -10,16 +10,20 @@ from numpy.typing import NDArray
 
 from trustsets._common.arrays import Floats
 from trustsets._common.frames import Flavour, frame_of_rows
+from trustsets._common.plain import LOCAL, PlainData
 from trustsets._common.progress import progress_bar
 from trustsets._common.validation import check_least, check_open
-from trustsets.auditing.covariates import Audited, Covariate, covariates, names_of
+from trustsets.auditing.covariates import Covariate, covariates, names_of
 from trustsets.errors import InputError
-from trustsets.metrics.bins import LOCAL
-from trustsets.metrics.inference import PERCENT, Estimate, mean_estimate, share_estimate
-from trustsets.metrics.plain import PlainData
+from trustsets.metrics import (
+    Estimate,
+    level_text,
+    mean_estimate,
+    outcomes_of,
+    share_estimate,
+)
 from trustsets.outputs import ModelOutputs
 from trustsets.sets import PredictionSets
-from trustsets.statistics import SupportsTrust
 
 __all__ = ["BOOSTING", "ExcessRisk", "classifier_inputs", "excess_risk"]
 
@@ -81,10 +85,9 @@ class ExcessRisk(PlainData):
         names = ("total", "under", "over", "flagged", "flagged_coverage")
         return {f"excess_risk.{name}": getattr(self, name) for name in names}
 
-    @property
     def summary(self) -> str:
         """The result in plain words."""
-        own, flagged = self.under, self.flagged_coverage
+        under, flagged = self.under, self.flagged_coverage
         text = (
             f"From {', '.join(self.inputs)}, a classifier predicts which sets miss the true class. "
             f"It expects less than {1.0 - self.alpha:.4g} coverage for {self.flagged.value:.1%} of "
@@ -93,12 +96,13 @@ class ExcessRisk(PlainData):
         if self.flagged.value > 0.0:
             text += f", and {flagged.value:.1%} of their sets contain the true class"
         text += (
-            f". Averaged over all samples, coverage falls short by at least {own.value:.2f} points "
-            f"({self.level:.0%} interval {own.lower:.2f} to {own.upper:.2f})."
+            f". Averaged over all samples, the estimated shortfall of coverage is "
+            f"{under.value:.2f} points ({level_text(self.level)} interval {under.lower:.2f} to "
+            f"{under.upper:.2f}); a better classifier may find more."
         )
         if self.n_permutations:
             text += (
-                f" Misses that do not depend on the samples would give {own.floor:.2f} "
+                f" Misses that do not depend on the samples would give {under.floor:.2f} "
                 f"(p = {self.p_value:.3g})."
             )
         return text
@@ -115,7 +119,6 @@ class ExcessRisk(PlainData):
 def excess_risk(
     sets: PredictionSets | Any,
     outputs: ModelOutputs,
-    trust: SupportsTrust | Floats | None = None,
     *,
     alpha: float | None = None,
     by: Sequence[str] | None = None,
@@ -131,9 +134,7 @@ def excess_risk(
     sets : PredictionSets, or bool array of shape (n,)
         Sets of n samples at one alpha, or whether each set contains the true class.
     outputs : ModelOutputs
-        The same samples; with features for principal components, groups for groups.
-    trust : TrustScore or array of shape (n,), optional
-        Fitted trust score, or known values.
+        The same samples; with trust, with features for principal components, groups for groups.
     alpha : float, optional
         Miscoverage that was asked for, where `sets` is an array.
     by : sequence of str, optional
@@ -165,8 +166,8 @@ def excess_risk(
     and ``over`` likewise with the signs turned around; ``total`` is their sum. The expectation of
     ``under`` is at most the mean of :math:`100 \max(0, t - P(Y \in C(x) \mid x))`, the true
     shortfall, and equals it for the right h. The intervals are normal intervals of these means
-    and belong to the classifier as fitted, so their lower ends are cautious bounds of the true
-    shortfall.
+    and belong to the classifier as fitted: the lower end is a cautious bound of the true shortfall,
+    the estimate itself is none.
 
     Permuted outcomes have the same coverage on average, so a marginal coverage other than 1 -
     alpha is part of the noise floor, not of what is above it.
@@ -181,28 +182,35 @@ def excess_risk(
     >>> 2.0 < risk.under.value < 6.0
     True
     """
-    case = Audited(sets, outputs, trust, alpha)
-    if len(case) < _FEWEST:
-        raise InputError(f"excess_risk needs at least {_FEWEST} samples; got {len(case)}.")
+    covered, sizes, alpha = outcomes_of(sets, outputs, alpha)
+    n, target = covered.size, 1.0 - alpha
+    if n < _FEWEST:
+        raise InputError(f"excess_risk needs at least {_FEWEST} samples; got {n}.")
     check_least(0, n_permutations=n_permutations)
     check_open(level=level)
-    columns = covariates(case, by, DEFAULT_KINDS, n_components, np.arange(len(case)))
-    folds = np.random.default_rng(seed).permutation(len(case)) % _FOLDS
-    predicted = _cross_fitted(columns, case.covered, folds)
-    under, over = _halves(predicted, case.covered, case.target)
-    floors, p_value = _permuted(columns, case, folds, n_permutations, seed, under.mean())
-    below = predicted < case.target
+    columns = covariates(outputs, sizes, by, DEFAULT_KINDS, n_components, np.arange(n))
+    folds = np.random.default_rng(seed).permutation(n) % _FOLDS
+    predicted = _cross_fitted(columns, covered, folds)
+    under, over = _halves(predicted, covered, target)
+    floors, p_value = (math.nan, math.nan), math.nan
+    if n_permutations:
+        means = _permuted(columns, covered, folds, target, n_permutations, seed)
+        floors = tuple(means.mean(axis=0).tolist())
+        # Given the marginal coverage, each half and the total are increasing functions of one
+        # another, so one p-value serves all three. Equal values count as reached, whatever the
+        # rounding of their sums.
+        reached = int(np.count_nonzero(means[:, 0] >= under.mean() - 1e-9))
+        p_value = (1 + reached) / (1 + n_permutations)
+    below = predicted < target
     return ExcessRisk(
-        alpha=case.alpha,
+        alpha=alpha,
         level=level,
-        n=len(case),
+        n=n,
         total=mean_estimate(under + over, level, sum(floors)),
         under=mean_estimate(under, level, floors[0]),
         over=mean_estimate(over, level, floors[1]),
         flagged=share_estimate(int(below.sum()), below.size, level),
-        flagged_coverage=share_estimate(
-            int(case.covered[below].sum()), int(below.sum()), level, case.target
-        ),
+        flagged_coverage=share_estimate(int(covered[below].sum()), int(below.sum()), level, target),
         p_value=p_value,
         n_permutations=n_permutations,
         inputs=names_of(columns),
@@ -212,7 +220,7 @@ def excess_risk(
 
 def _halves(predicted: Floats, covered: NDArray[np.bool_], target: float) -> tuple[Floats, Floats]:
     """What each sample adds to the two halves of the excess risk, in percentage points."""
-    lacking = PERCENT * (target - covered)
+    lacking = 100.0 * (target - covered)
     under = np.where(predicted < target, lacking, 0.0)
     over = np.where(predicted > target, -lacking, 0.0)
     return under, over
@@ -227,15 +235,15 @@ def _cross_fitted(
     table, categories = classifier_inputs(columns)
     predicted = np.empty(covered.size)
     for fold in range(_FOLDS):
-        own, others = folds == fold, folds != fold
+        held_out, others = folds == fold, folds != fold
         if covered[others].all() or not covered[others].any():
-            predicted[own] = covered[others].mean()
+            predicted[held_out] = covered[others].mean()
             continue
         model = HistGradientBoostingClassifier(
             **BOOSTING, early_stopping=False, categorical_features=categories, random_state=0
         )
         model.fit(table[others], covered[others])
-        predicted[own] = model.predict_proba(table[own])[:, 1]
+        predicted[held_out] = model.predict_proba(table[held_out])[:, 1]
     return predicted
 
 
@@ -246,39 +254,30 @@ def classifier_inputs(columns: Sequence[Covariate]) -> tuple[Floats, list[int]]:
     values stay usable. Of very many categories, the rarest become one.
     """
     table = np.empty((columns[0].values.size, len(columns)))
-    for place, item in enumerate(columns):
+    for number, item in enumerate(columns):
         codes = np.unique(item.values, return_inverse=True)[1]
         if item.levels:
             by_count = np.argsort(-np.bincount(codes), kind="stable")
             codes = np.minimum(np.argsort(by_count)[codes], _MOST_CATEGORIES - 1)
-        table[:, place] = codes
-    return table, [place for place, item in enumerate(columns) if item.levels]
+        table[:, number] = codes
+    return table, [number for number, item in enumerate(columns) if item.levels]
 
 
 def _permuted(
     columns: Sequence[Covariate],
-    case: Audited,
+    covered: NDArray[np.bool_],
     folds: NDArray[np.int64],
+    target: float,
     n_permutations: int,
     seed: int,
-    observed: float,
-) -> tuple[tuple[float, float], float]:
-    """Mean halves of the excess risk of permuted outcomes, and the p-value of the observed one.
-
-    Each half and the total are the same increasing function of one another given the marginal
-    coverage, so one p-value serves all three.
-    """
-    if n_permutations == 0:
-        return (math.nan, math.nan), math.nan
+) -> Floats:
+    """Mean halves of the excess risk of permuted outcomes, shape (n_permutations, 2)."""
     rng = np.random.default_rng([seed, 1])
     means = np.empty((n_permutations, 2))
     with progress_bar("Permuted outcomes", n_permutations) as advance:
         for turn in range(n_permutations):
-            shuffled = rng.permutation(case.covered)
+            shuffled = rng.permutation(covered)
             predicted = _cross_fitted(columns, shuffled, folds)
-            means[turn] = [half.mean() for half in _halves(predicted, shuffled, case.target)]
+            means[turn] = [half.mean() for half in _halves(predicted, shuffled, target)]
             advance(1)
-    # Equal values count as reached, whatever the rounding of their sums.
-    reached = int(np.count_nonzero(means[:, 0] >= observed - 1e-9))
-    under, over = means.mean(axis=0).tolist()
-    return (under, over), (1 + reached) / (1 + n_permutations)
+    return means

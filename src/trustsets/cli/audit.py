@@ -81,6 +81,6 @@ def audit(
         found = {"evaluation": evaluation.to_dict(), "regions": regions.to_dict()}
         console.print_json(record | found)
         return
-    for line in regions.summary.split("\n"):
+    for line in regions.summary().split("\n"):
         console.print_text(line)
     console.say(f"No test set was used. The audit is in {output}; open it in a browser.")

@@ -1,4 +1,4 @@
-"""``trustsets demo``: the methods compared on data that every machine has."""
+"""``trustsets demo``: split conformal and conditional sets on data that ship with the package."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -10,98 +10,85 @@ from trustsets.cli import console
 from trustsets.cli.options import Seed, option, resolved
 
 if TYPE_CHECKING:
-    from trustsets.demo import TaskResult
+    from trustsets.demo import Comparison
 
-__all__ = ["demo"]
+__all__ = ["TaskName", "demo"]
 
-
-TaskName = StrEnum("TaskName", ["digits", "library", "simulated"])
+TaskName = StrEnum("TaskName", ["real", "digits"])
 
 
 def demo(
     context: typer.Context,
     task: Annotated[
-        list[TaskName] | None,
+        TaskName,
         option(
             "TASK",
-            "digits, library (functions of Python's standard library) or simulated; may be "
-            "given again. Default: all three.",
+            "real (outputs of a deep network, which ship with the package) or digits (a small "
+            "network, trained now).",
         ),
-    ] = None,
-    output: Annotated[
-        Path, option("FOLDER", "Where to write the reports.", "--output", "-o")
-    ] = Path("trustsets-demo"),
-    details: Annotated[
-        bool, option(None, "Print the data and a table of each task too.", "--details")
-    ] = False,
+    ] = TaskName.real,
+    output: Annotated[Path, option("FOLDER", "Where to write the report.", "--output", "-o")] = (
+        Path("trustsets-demo")
+    ),
     seed: Seed = 0,
 ) -> None:
-    """See what the methods do, offline, in a minute or two.
+    """See what the sets do, offline, in about 20 seconds.
 
-    Trains a small network on each task, calibrates STANDARD, NAIVE and
-    CONDITIONAL prediction sets, compares them where the network is sure and
-    wrong, and writes a report to open in a browser.
+    Compares split conformal sets with conditional sets of the same mean size,
+    by confidence and trust, shows sets of some samples, and writes a report to
+    open in a browser.
 
     Example:
 
-      trustsets demo --task library
+      trustsets demo --task digits
     """
-    names = list(dict.fromkeys(task or TaskName))
-    console.say("About a minute of work; the first run compiles for another half minute.")
+    console.say("About 20 seconds of work; the first run compiles for some more.")
     record = resolved(context)
     output.mkdir(parents=True, exist_ok=True)
-    results = []
-    for place, name in enumerate(names, start=1):
-        result = _run(str(name), f"{place}/{len(names)} {name}", output, seed)
-        if not console.settings.json:
-            _show(result, details, first=place == 1)
-        results.append(result)
+    with console.progress("loading", None):
+        from trustsets.demo import compare_methods, load
+
+        data = load(str(task), seed)
+    result = compare_methods(
+        data, output / f"{task}.html", step=lambda text: console.progress(text, None)
+    )
     if console.settings.json:
         from trustsets.metrics.plain import to_plain
 
-        console.print_json(record | {"tasks": to_plain(results)})
+        console.print_json(record | {"result": to_plain(result)})
         return
-    _close(results)
+    _show(result)
 
 
-def _run(name: str, prefix: str, folder: Path, seed: int) -> "TaskResult":
-    """One task from data to report, with a bar for each step."""
-    with console.progress(f"{prefix}: loading", None):
-        from trustsets.demo import TASKS, compare_methods
-    with console.progress(f"{prefix}: training the network", None):
-        task = TASKS[name](seed)
-    return compare_methods(
-        task,
-        folder / f"{name}.html",
-        seed=seed,
-        step=lambda text: console.progress(f"{prefix}: {text}", None),
-    )
-
-
-def _show(result: "TaskResult", details: bool, first: bool) -> None:
-    from trustsets.demo import story
-
-    if first:
-        console.print_text("")
-        say = story.introduction if details else story.opening
-        console.print_text(say(result.alpha))
-        console.print_text("")
-    if not details:
-        head, more = story.headline(result)
-        console.print_text(head, style="bold")
-        console.print_text(more)
-        return
+def _show(result: "Comparison") -> None:
+    names = list(result.methods)
     console.print_text(result.title, style="bold")
-    console.print_text(story.setting(result))
-    console.print_table(("", *result.methods), story.rows(result))
-    console.print_text(story.finding(result), style="cyan")
+    console.print_text(result.setting)
     console.print_text("")
-
-
-def _close(results: "list[TaskResult]") -> None:
-    from trustsets.demo import story
-
+    console.print_table(
+        ("", "alpha", "coverage (95%)", "classes per set"),
+        [
+            (name, f"{own.alpha:.3f}", str(own), f"{own.size:.2f}")
+            for name, own in result.methods.items()
+        ],
+    )
+    console.print_text("Coverage by confidence and trust", style="bold")
+    console.print_text(
+        "Trust is the distance to the nearest training sample of another class, divided by that to "
+        "the nearest one of the predicted class."
+    )
+    console.print_table(
+        ("confidence", "trust", "n", "right", *names),
+        [
+            (*cell.words, str(cell.n), f"{cell.accuracy:.0%}", *map(str, cell.methods.values()))
+            for cell in result.cells
+        ],
+    )
+    console.print_text(result.finding, style="cyan")
     console.print_text("")
-    console.print_text(story.take_away(results), style="cyan")
-    console.print_text("Reports, to open in a browser (--details prints tables here):")
-    console.print_lines([f"  {Path(result.report).resolve()}" for result in results])
+    console.print_text("Some sets, at the same mean size", style="bold")
+    for lines in result.examples:
+        console.print_text(lines[0])
+        console.print_lines(lines[1:])
+    console.print_text("")
+    console.print_lines(["Report, to open in a browser:", f"  {Path(result.report).resolve()}"])

@@ -35,9 +35,7 @@ def explore(
     ] = None,
     classes: Classes = None,
     group: Groups = None,
-    task: Annotated[
-        TaskName, option("TASK", "Without OUTPUTS: digits, library or simulated.")
-    ] = TaskName.digits,
+    task: Annotated[TaskName, option("TASK", "Without OUTPUTS: real or digits.")] = TaskName.digits,
     port: Annotated[int, option("N", "Where to listen; 0 takes a free port.", min=0)] = 0,
     browser: Annotated[
         bool, option(None, "Open the page in the browser.", "--browser/--no-browser")

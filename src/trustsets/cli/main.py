@@ -13,9 +13,8 @@ from trustsets.cli.calibrate import calibrate
 from trustsets.cli.demo import demo
 from trustsets.cli.evaluate import evaluate
 from trustsets.cli.explore import explore
-from trustsets.cli.extract import extract
 from trustsets.cli.monitor import monitor
-from trustsets.cli.options import Command, expanded
+from trustsets.cli.options import expanded
 from trustsets.cli.paper import paper
 from trustsets.cli.plan import plan
 from trustsets.cli.predict import predict
@@ -61,10 +60,8 @@ def root(
     console.reset()
 
 
-for command in (
-    demo, extract, plan, calibrate, predict, evaluate, explore, audit, report, monitor,
-):  # fmt: skip
-    app.command(cls=Command)(expanded(command))
+for command in (demo, plan, calibrate, predict, evaluate, explore, audit, report, monitor):
+    app.command()(expanded(command))
 for plain in (verify, warmup):
     app.command()(expanded(plain, config=False))
 app.add_typer(paper)

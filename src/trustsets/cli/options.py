@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperCommand
 
 from trustsets.cli import console
 
@@ -21,7 +20,6 @@ __all__ = [
     "NOT_STORED",
     "Alpha",
     "Classes",
-    "Command",
     "ComparisonOptions",
     "Groups",
     "LabelColumn",
@@ -38,21 +36,7 @@ DATA = "Data"
 """Panel of the options that name files and arrays."""
 _PANEL = "Common options"
 # They say how a command talks or where it runs, not what it computes.
-NOT_STORED = {"config", "json", "quiet", "debug", "ray"}
-_RAY, _LOCAL = "--ray", "local"
-
-
-class Command(TyperCommand):
-    """A command whose option --ray may stand without its value."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put in the value that is left out."""
-        given: list[str] = []
-        for place, word in enumerate(args):
-            given.append(word)
-            if word == _RAY and (place + 1 == len(args) or args[place + 1].startswith("-")):
-                given.append(_LOCAL)
-        return super().parse_args(ctx, given)
+NOT_STORED = {"config", "json", "quiet", "debug"}
 
 
 def argument(metavar: str, text: str) -> Any:
@@ -211,7 +195,7 @@ class ComparisonOptions:
         option(
             "NAME",
             "Measure only this (conf_trust, conf_rank, conf_frequency, class, groups, "
-            "size_strata, trust_rank, balls, slab); may be given again. Default: all.",
+            "size_strata, trust_rank); may be given again. Default: all.",
         ),
     ] = None
     below: Annotated[

@@ -2,15 +2,12 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from trustsets.cli import console
 from trustsets.cli.options import Alpha, TableOptions, argument, option, resolved
-
-if TYPE_CHECKING:
-    from trustsets.files.prediction import PredictionSummary
 
 __all__ = ["predict"]
 
@@ -45,10 +42,6 @@ PValues = Annotated[
         "--p-values",
     ),
 ]
-Ray = Annotated[
-    str | None,
-    option("[ADDRESS]", "Run on the Ray cluster at this address, or on one started here."),
-]
 Explain = Annotated[
     int | None, option("N", "Print why the sets of the first N samples are what they are.", min=1)
 ]
@@ -64,7 +57,6 @@ def predict(
     p_values: PValues = None,
     id: Ids = None,
     memory: Memory = "1GB",
-    ray: Ray = None,
     explain: Explain = None,
     *,
     table: TableOptions,
@@ -75,18 +67,13 @@ def predict(
     command again: it continues where it stopped, and gives the same file.
     Until it is whole, nothing appears under the name of the result.
 
-    With --ray, OUTPUTS may be a folder of Parquet files, and the result is one
-    too: all machines must see both, and --memory is that of one worker.
-
     Example:
 
       trustsets predict model.trustsets new.npz --alpha 0.1 -o sets.csv
     """
-    from trustsets.errors import InputError
     from trustsets.files.memory import parse_memory
+    from trustsets.files.prediction import predict_file
 
-    if explain and ray is not None:
-        raise InputError("--explain reads one file here; leave out --ray.")
     record = resolved(context)
     options: dict[str, Any] = {
         "alpha": alpha,
@@ -101,7 +88,7 @@ def predict(
     if max_size is not None or p_values is not None:
         options |= {"max_size": max_size, "p_values": p_values}
     with console.resumable():
-        summary = _predict(ray, model, outputs, output, options)
+        summary = predict_file(model, outputs, output, **options)
     how = {"alpha": alpha, "columns": columns}
     explanations = _explain(model, outputs, explain, **how) if explain else {}
     earlier = f"Continued an earlier run, which had done {summary.continued:,} samples."
@@ -123,24 +110,3 @@ def _explain(model: Path, outputs: Path, count: int, **how: Any) -> dict[str, An
     for number, own in enumerate(found):
         console.print_lines([f"Sample {number}:", *own.summary.splitlines(), ""])
     return {}
-
-
-def _predict(
-    ray: str | None, model: Path, outputs: Path, output: Path, options: dict[str, Any]
-) -> "PredictionSummary":
-    if ray is None:
-        from trustsets.files.prediction import predict_file
-
-        return predict_file(model, outputs, output, **options)
-    from trustsets.errors import InputError
-    from trustsets.extras.ray import connected, predict_files
-    from trustsets.predictors import load
-
-    if "max_size" in options or "columns" in options:
-        raise InputError(
-            "--max-size, --p-values and columns of tables work without --ray only; leave one of "
-            "them out."
-        )
-    predictor = load(model)
-    with connected(ray):
-        return predict_files(predictor, outputs, output, **options)

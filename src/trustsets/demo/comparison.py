@@ -1,217 +1,281 @@
-"""STANDARD, NAIVE and CONDITIONAL on one task, measured where the classifier is overconfident.
+"""Split conformal sets, and conditional sets of the same mean size, on one of the demo's tasks."""
 
-A sample is called contradicted if the classifier is at least 50% confident of its prediction,
-but the most similar training sample is of another class (Trust below 1). Its label is not
-needed to tell.
-"""
-
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Floats
-from trustsets.basis import Bins
-from trustsets.demo.results import MethodResult, TaskResult
-from trustsets.demo.task import DemoTask, is_right
-from trustsets.metrics import Balls, Evaluation, FrequencyBins, conditional_coverage, evaluate
-from trustsets.metrics.inference import share_estimate
+from trustsets.demo.tasks import DemoTask
+from trustsets.metrics import evaluate
 from trustsets.outputs import ModelOutputs
-from trustsets.predictors import ConditionalConformal, MondrianConformal, StandardConformal
+from trustsets.predictors import ConditionalConformal, StandardConformal
 from trustsets.report import write_report
-from trustsets.report.text import percent
 from trustsets.sets import PredictionSets
-from trustsets.trust import TrustScore
 
-__all__ = ["ALPHA", "LOW_COVERAGE", "compare_methods", "contradicted"]
+__all__ = ["ALPHA", "Cell", "Comparison", "Method", "compare_methods"]
 
 ALPHA = 0.1
-# From this confidence on, the prediction is more likely than all other classes together.
-SURE = 0.5
-# A set with a true coverage below this is clearly too small.
-LOW_COVERAGE = 0.8
-_GROUP = "Contradicted samples"
-_GRID = Bins(counts=(4, 4), spacing=("quantile", "quantile"))
-# Alphas tried in search of STANDARD sets as large as the CONDITIONAL ones.
-_ALPHAS = tuple(float(alpha) for alpha in np.arange(1, 41) / 400)
+SPLIT, MATCHED, CONDITIONAL = "split conformal", "same size", "conditional"
+# Cells of confidence x trust. Trust below 1 says that the nearest training sample is of another
+# class than the predicted one; above 1.25 it is of this class by some margin.
+_CONFIDENCE = (0.0, 0.8, 0.99, 1.0)
+_TRUST = (0.0, 1.25, np.inf)
+_FEWEST = 30
+_BISECTIONS = 20
+_MOST_CLASSES = 6
 
-Bools = NDArray[np.bool_]
 Step = Callable[[str], AbstractContextManager[Any]]
 
 
-def compare_methods(
-    task: DemoTask, report: Path, *, seed: int = 0, step: Step = nullcontext
-) -> TaskResult:
-    """Calibrate the three methods on half of the pool, measure on the other half, write a report.
+@final
+@dataclass(frozen=True)
+class Method:
+    """Coverage of some sets with its exact 95% interval, and their mean size."""
+
+    alpha: float
+    coverage: float
+    lower: float
+    upper: float
+    size: float
+
+    @classmethod
+    def of(cls, sets: PredictionSets, test: ModelOutputs, chosen: NDArray[np.bool_]) -> "Method":
+        """Measure the sets of the chosen samples."""
+        from scipy.stats import binomtest
+
+        covered = sets.covers(test.labels)[chosen]
+        interval = binomtest(int(covered.sum()), covered.size).proportion_ci()
+        return cls(
+            alpha=float(np.asarray(sets.alpha)),
+            coverage=float(covered.mean()),
+            lower=float(interval.low),
+            upper=float(interval.high),
+            size=float(sets.sizes[chosen].mean()),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.coverage:.1%} ({100 * self.lower:.0f}–{100 * self.upper:.0f})"
+
+
+@final
+@dataclass(frozen=True)
+class Cell:
+    """Test samples of a range of confidence and a range of trust.
+
+    `p_value` is that of McNemar's exact test that split conformal sets of the same mean size and
+    conditional sets cover these samples equally often.
+    """
+
+    confidence: tuple[float, float]
+    trust: tuple[float, float]
+    n: int
+    accuracy: float
+    methods: dict[str, Method]
+    p_value: float
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """The ranges of confidence and of trust."""
+        low, high = self.confidence
+        sure = f"{100 * low:.0f}–{high:.0%}" if low else f"< {high:.0%}"
+        low, high = self.trust
+        return sure, f"≥ {low:g}" if high == np.inf else f"< {high:g}"
+
+
+@final
+@dataclass(frozen=True)
+class Comparison:
+    """What the comparison measured, as plain numbers and words.
+
+    `methods` has split conformal sets at alpha = 0.1, split conformal sets at the alpha that gives
+    the mean size of the conditional ones, and conditional sets at alpha = 0.1.
+    """
+
+    task: str
+    title: str
+    description: str
+    n_calibration: int
+    n_test: int
+    accuracy: float
+    confidence: float
+    methods: dict[str, Method]
+    cells: list[Cell]
+    examples: list[list[str]]
+    report: str
+
+    @property
+    def setting(self) -> str:
+        """The data and the question."""
+        spread = 2.0 * np.sqrt(
+            ALPHA * (1.0 - ALPHA) * (1.0 / self.n_calibration + 1.0 / self.n_test)
+        )
+        return (
+            f"{self.description} Its mean confidence is {self.confidence:.0%}, its accuracy "
+            f"{self.accuracy:.0%}. {self.n_calibration:,} images calibrate, {self.n_test:,} test. "
+            f"A prediction set should contain the true class with probability {1.0 - ALPHA:.0%}; "
+            f"the coverage of one such split varies by about {100 * spread:.1f} points."
+        )
+
+    @property
+    def finding(self) -> str:
+        """What the cells show: the lowest coverage of each method, and where conditional loses."""
+        if not self.cells:
+            return "There are too few samples to compare cells of confidence and trust."
+        lowest = {
+            name: min(cell.methods[name].coverage for cell in self.cells) for name in self.methods
+        }
+        worst = min(self.cells, key=lambda cell: cell.methods[SPLIT].coverage)
+        losses = [
+            f"confidence {cell.words[0]}, trust {cell.words[1]} (p = {cell.p_value:.2g})"
+            for cell in self.cells
+            if cell.methods[CONDITIONAL].coverage < cell.methods[MATCHED].coverage
+        ]
+        text = (
+            f"Split conformal sets do worst at confidence {worst.words[0]} and trust "
+            f"{worst.words[1]}: they cover {worst.methods[SPLIT].coverage:.0%}. At the same mean "
+            f"size, split conformal sets cover {worst.methods[MATCHED].coverage:.0%} there and "
+            f"conditional sets {worst.methods[CONDITIONAL].coverage:.0%} (exact paired test: "
+            f"p = {worst.p_value:.2g}). The lowest coverage of any cell is "
+            f"{lowest[SPLIT]:.0%}, {lowest[MATCHED]:.0%} and {lowest[CONDITIONAL]:.0%}."
+        )
+        if losses:
+            text += f" At the same size, conditional sets cover less at {'; '.join(losses)}."
+        return text
+
+
+def compare_methods(task: DemoTask, report: Path, *, step: Step = nullcontext) -> Comparison:
+    """Calibrate both methods, compare them at equal mean size, and write a report.
 
     Parameters
     ----------
+    task : DemoTask
+        What `load` returns.
     report : path
         HTML file to write.
-    seed : int
-        Splits the pool.
     step : callable
         Called with a few words before each longer piece of work; returns a context manager
         that is entered during the work, such as a progress bar.
     """
-    case = _Case(task, seed)
-    predictors: dict[str, Any] = {
-        "STANDARD": StandardConformal(),
-        "NAIVE": MondrianConformal(by=_GRID, trust=case.trust),
-        "CONDITIONAL": ConditionalConformal(trust=case.trust),
-    }
-    sets = {}
-    for name, predictor in predictors.items():
-        with step(f"calibrating {name}"):
-            sets[name] = predictor.calibrate(case.calibration).predict_set(case.test, alpha=ALPHA)
-    with step("measuring"):
-        evaluations = _evaluate(case, sets)
-        grown = _grown_sets(predictors["STANDARD"], case.test, sets["CONDITIONAL"])
+    test, labels = task.test, task.test.labels
+    with step("calibrating"):
+        standard = StandardConformal().calibrate(task.calibration)
+        conditional = ConditionalConformal(trust=task.trust).calibrate(task.calibration)
+    with step("predicting sets"):
+        ordinary = standard.predict_set(test, alpha=ALPHA)
+        own = conditional.predict_set(test, alpha=ALPHA)
+        sets = {SPLIT: ordinary, MATCHED: _matched(standard, test, own), CONDITIONAL: own}
     with step("writing the report"):
+        shown = {name: sets[name] for name in (SPLIT, CONDITIONAL)}
+        evaluations = {name: evaluate(item, test) for name, item in shown.items()}
         write_report(
             report,
             evaluations,
-            outputs=case.test,
-            sets=sets,
-            trust=case.trust_of_test,
-            title=f"{task.title}: where coverage fails",
-            guarantee={name: item.summary() for name, item in predictors.items()},
-            details=_details(task, case, seed),
+            outputs=test,
+            sets=shown,
+            title=task.title,
+            guarantee={SPLIT: standard.summary(), CONDITIONAL: conditional.summary()},
+            details={"Data": task.description, "Calibration samples": len(task.calibration)},
         )
-    return _summarise(case, evaluations, sets, grown, str(report))
-
-
-def contradicted(outputs: ModelOutputs, trust: Floats) -> Bools:
-    """Samples with a confident prediction that the most similar training sample contradicts."""
-    return np.asarray((outputs.confidence >= SURE) & (trust < 1.0))
-
-
-@final
-class _Case:
-    """A task split in two, with what all methods share; contradicted samples are a group."""
-
-    def __init__(self, task: DemoTask, seed: int) -> None:
-        self.task = task
-        codes = task.train.require_labels("the trust score")
-        self.trust = TrustScore().fit(np.asarray(task.train.features), task.train.classes[codes])
-        self.calibration, test = task.pool.split(0.5, seed=seed)
-        self.trust_of_test = self.trust.score(np.asarray(test.features), test.predicted)
-        self.chosen = contradicted(test, self.trust_of_test)
-        self.test = ModelOutputs(
-            logits=test.logits,
-            features=test.features,
-            labels=test.labels,
-            classes=test.classes,
-            rows=test.rows,
-            groups={_GROUP: np.where(self.chosen, "contradicted", "all others")},
-        )
-        known = task.label_probabilities
-        self.truth = None if known is None else known[test.rows]
-
-    def share(self, values: NDArray[Any]) -> float:
-        """Mean over the contradicted samples; NaN if there are none."""
-        return float(values[self.chosen].mean()) if self.chosen.any() else float("nan")
-
-
-def _evaluate(case: _Case, sets: Mapping[str, PredictionSets]) -> dict[str, Evaluation]:
-    """Every metric of each method; the balls are drawn once for all."""
-    balls = Balls().around(np.asarray(case.test.features))
-    codes = case.calibration.require_labels("class frequency")
-    frequency = FrequencyBins(np.bincount(codes, minlength=case.test.n_classes))
-    return {
-        name: evaluate(
-            item,
-            case.test,
-            case.trust,
-            bins={"conf_trust": _GRID, "conf_frequency": frequency},
-            balls=balls,
-            label_probabilities=case.truth,
-        )
-        for name, item in sets.items()
-    }
-
-
-def _grown_sets(
-    standard: StandardConformal, test: ModelOutputs, target: PredictionSets
-) -> PredictionSets:
-    """STANDARD sets at the largest alpha that makes them as large as the target's on average."""
-    found = standard.predict_set(test, alpha=_ALPHAS)
-    large = np.flatnonzero(found.sizes.mean(axis=0) >= target.sizes.mean())
-    return found.at(_ALPHAS[large[-1] if large.size else 0])
-
-
-def _details(task: DemoTask, case: _Case, seed: int) -> dict[str, str]:
-    return {
-        "Data": task.about,
-        "Classifier": (
-            f"one hidden layer; accuracy {percent(task.accuracy)}, mean confidence "
-            f"{percent(task.confidence)}, calibration error {percent(task.calibration_error)}"
-        ),
-        "Trust": "distances in the hidden layer",
-        _GROUP: "confidence of 50% or more, but the most similar training sample is of another "
-        "class",
-        "Calibration samples": f"{len(case.calibration):,}",
-        "Seed": str(seed),
-    }
-
-
-def _summarise(
-    case: _Case,
-    evaluations: Mapping[str, Evaluation],
-    sets: Mapping[str, PredictionSets],
-    grown: PredictionSets,
-    report: str,
-) -> TaskResult:
-    task, test = case.task, case.test
-    covers = {name: item.covers(test.labels)[case.chosen] for name, item in sets.items()}
-    return TaskResult(
+    return Comparison(
         task=task.name,
         title=task.title,
-        about=task.about,
-        alpha=ALPHA,
-        n_classes=test.n_classes,
-        n_calibration=len(case.calibration),
+        description=task.description,
+        n_calibration=len(task.calibration),
         n_test=len(test),
-        n_contradicted=int(case.chosen.sum()),
-        accuracy=task.accuracy,
-        confidence=task.confidence,
-        calibration_error=task.calibration_error,
-        contradicted_accuracy=case.share(is_right(test)),
-        contradicted_confidence=case.share(test.confidence),
-        methods={name: _method(case, evaluations[name], sets[name]) for name in evaluations},
-        grown_coverage=case.share(grown.covers(test.labels)),
-        grown_size=float(grown.sizes.mean()),
-        p_value=_paired_test(covers["STANDARD"], covers["CONDITIONAL"]),
-        report=report,
+        accuracy=float((test.predicted == labels).mean()),
+        confidence=float(test.confidence.mean()),
+        methods={
+            name: Method.of(item, test, np.ones(len(test), bool)) for name, item in sets.items()
+        },
+        cells=_cells(sets, test),
+        examples=_examples(sets, test),
+        report=str(report),
     )
 
 
-def _method(case: _Case, found: Evaluation, sets: PredictionSets) -> MethodResult:
-    gap = found.metrics["conf_trust.gap"]
-    covered = sets.covers(case.test.labels)[case.chosen]
-    there = share_estimate(int(covered.sum()), covered.size, found.level)
-    true = None if case.truth is None else conditional_coverage(sets, case.truth)
-    return MethodResult(
-        coverage=found.coverage.value,
-        size=found.sizes.mean,
-        contradicted_coverage=there.value,
-        contradicted_lower=there.lower,
-        contradicted_upper=there.upper,
-        contradicted_size=case.share(sets.sizes),
-        gap=gap.value,
-        noise_floor=gap.floor,
-        low_coverage=None if true is None else float((true < LOW_COVERAGE).mean()),
-    )
+def _matched(
+    standard: StandardConformal, test: ModelOutputs, target: PredictionSets
+) -> PredictionSets:
+    """Split conformal sets at the alpha that gives the target's mean size; labels are not used."""
+    low, high = 0.0, 1.0
+    for _ in range(_BISECTIONS):
+        alpha = (low + high) / 2.0
+        sets = standard.predict_set(test, alpha=alpha)
+        if sets.sizes.mean() > target.sizes.mean():
+            low = alpha
+        else:
+            high = alpha
+    # The last alpha may be on either side; of the two, the larger sets are the fairer opponent.
+    return standard.predict_set(test, alpha=low) if low > 0.0 else sets
 
 
-def _paired_test(first: Bools, second: Bools) -> float:
-    """McNemar's exact test that each method covers as many samples that the other misses."""
-    from scipy import stats
+def _cells(sets: dict[str, PredictionSets], test: ModelOutputs) -> list[Cell]:
+    """Cells of confidence x trust that have enough test samples."""
+    right, trust = test.predicted == test.labels, test.require_trust("the demo")
+    cells = []
+    for sure in pairwise(_CONFIDENCE):
+        for trusted in pairwise(_TRUST):
+            inside = (test.confidence > sure[0]) & (test.confidence <= sure[1])
+            inside &= (trust >= trusted[0]) & (trust < trusted[1])
+            if inside.sum() >= _FEWEST:
+                methods = {name: Method.of(item, test, inside) for name, item in sets.items()}
+                cells.append(
+                    Cell(
+                        confidence=sure,
+                        trust=trusted,
+                        n=int(inside.sum()),
+                        accuracy=float(right[inside].mean()),
+                        methods=methods,
+                        p_value=_paired_test(sets, test, inside),
+                    )
+                )
+    return cells
 
+
+def _paired_test(
+    sets: dict[str, PredictionSets], test: ModelOutputs, chosen: NDArray[np.bool_]
+) -> float:
+    from scipy.stats import binomtest
+
+    first, second = (sets[name].covers(test.labels)[chosen] for name in (MATCHED, CONDITIONAL))
     only_first, only_second = int((first & ~second).sum()), int((~first & second).sum())
     if only_first + only_second == 0:
         return 1.0
-    return float(stats.binomtest(only_first, only_first + only_second).pvalue)
+    return float(binomtest(only_first, only_first + only_second).pvalue)
+
+
+def _examples(sets: dict[str, PredictionSets], test: ModelOutputs) -> list[list[str]]:
+    """A sample that conditional sets alone cover, one that they alone miss, and one of both.
+
+    Of each kind it is the first sample whose sets differ and have few classes.
+    """
+    other, own = sets[MATCHED], sets[CONDITIONAL]
+    first, second = other.covers(test.labels), own.covers(test.labels)
+    short = np.maximum(other.sizes, own.sizes) <= _MOST_CLASSES
+    differ = short & (other.mask != own.mask).any(axis=1)
+    trust, labels = test.require_trust("the demo"), np.asarray(test.labels)
+    examples = []
+    for title, kind in {
+        "Only the conditional set covers": ~first & second,
+        "Only the split conformal set covers": first & ~second,
+        "Both cover": first & second,
+    }.items():
+        for row in np.flatnonzero(kind & differ)[:1]:
+            said = f"{test.predicted[row]} ({test.confidence[row]:.0%}), trust {trust[row]:.2f}"
+            examples.append(
+                [
+                    f"{title}: sample {test.rows[row]} is {labels[row]}, the network says {said}.",
+                    f"  same size:   {_listed(other, row)}",
+                    f"  conditional: {_listed(own, row)}",
+                ]
+            )
+    return examples
+
+
+def _listed(sets: PredictionSets, row: int) -> str:
+    return ", ".join(map(str, sets[int(row)]))

@@ -57,7 +57,7 @@ def as_python(session: Session, state: State, place: int, names: dict[str, str])
         "print(predictor.summary(sets))",
     ]
     if setting.max_size is None:
-        lines.append(f"print(evaluate(sets, test{', trust' if trained else ''}))")
+        lines.append(f"print(evaluate(sets, test{'.with_trust(trust)' if trained else ''}))")
     return "\n".join(lines) + "\n"
 
 

@@ -196,8 +196,7 @@ def regions(session: Session, state: State, place: int, check: Check) -> dict[st
     """Under-covered regions of a method, as the audit finds them."""
     outcome, split = session.outcome(state, place, check), session.split(state.seed)
     check()
-    trust = split.test.trust if split.test.trust is not None else None
-    found = find_regions(outcome.covered, split.test, trust, alpha=state.alpha)
+    found = find_regions(outcome.covered, split.test, alpha=state.alpha)
     return {
         "searched": ", ".join(found.columns),
         "found": [

@@ -20,12 +20,8 @@ from numpy.typing import NDArray
 from trustsets._common.arrays import Array, Floats
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.explorer.state import Knobs, Setting, State
-from trustsets.metrics.binning import Binned
-from trustsets.metrics.bins import tabulate
-from trustsets.metrics.catalogue import METRICS, Case
-from trustsets.metrics.inference import Ints, share_estimate
-from trustsets.metrics.result import Evaluation
-from trustsets.metrics.summaries import summarise_sizes
+from trustsets.metrics import Binned, Evaluation, evaluate
+from trustsets.metrics.inference import Ints
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor
 from trustsets.predictors.conditional_fit import ConditionalLearned
@@ -87,21 +83,22 @@ class Split:
     def binned(self) -> dict[str, Binned]:
         """Bins that do not depend on the sets."""
         n = len(self.test)
-        blank = self.case(np.zeros(n, bool), np.zeros(n, np.int64), 0.5)
-        chosen = (METRICS[name] for name in _TABLES if not METRICS[name].missing(blank))
-        return {name: own for row in chosen for name, own in row.measure(blank).items()}
-
-    def case(
-        self, covered: NDArray[np.bool_], sizes: Ints, alpha: float, *, rough: bool = False
-    ) -> Case:
-        """What metrics are computed from; `rough` gives intervals from fewer resamples."""
-        found = Case(
-            covered=covered,
-            sizes=sizes,
-            outputs=self.test,
-            alpha=alpha,
+        blank = evaluate(
+            np.zeros(n, bool),
+            self.test,
+            sizes=np.zeros(n, np.int64),
+            alpha=0.5,
+            metrics=self.tables,
+            n_bootstrap=1,
         )
-        return replace(found, n_bootstrap=_ROUGH_BOOTSTRAP) if rough else found
+        return dict(blank.tables)
+
+    @property
+    def tables(self) -> list[str]:
+        """Metrics that the samples allow."""
+        lacking = {"conf_trust"} if self.test.trust is None else set()
+        lacking |= set() if self.test.groups else {"groups"}
+        return [name for name in _TABLES if name not in lacking]
 
 
 @final
@@ -275,21 +272,13 @@ class Session:
         They are those of the sets of the state, or of another `outcome`.
         """
         found, split = outcome or self.outcome(state, place, check), self.split(state.seed)
-        case = split.case(found.covered, found.sizes, state.alpha, rough=found.is_rough)
-        tables = {}
-        for name, binned in split.binned.items():
-            check()
-            tables[name] = tabulate(name, binned, case)
-        n = found.covered.size
-        return Evaluation(
+        check()
+        return evaluate(
+            found.covered,
+            split.test,
+            sizes=found.sizes,
             alpha=state.alpha,
-            level=case.level,
-            n=n,
-            n_classes=self.outputs.n_classes,
-            coverage=share_estimate(int(found.covered.sum()), n, case.level, 1.0 - state.alpha),
-            sizes=summarise_sizes(found.sizes, self.outputs.n_classes),
-            tables=tables,
-            covered=found.covered,
-            set_sizes=found.sizes,
-            rows=case.outputs.rows,
+            metrics=split.tables,
+            bins=split.binned,
+            n_bootstrap=_ROUGH_BOOTSTRAP if found.is_rough else 1000,
         )

@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from trustsets._common.atomic import StrPath
-from trustsets.demo import TASKS
+from trustsets.demo import load
 from trustsets.errors import InputError
 from trustsets.explorer.launch import Explorer, explore
 from trustsets.files.calibration import fit_trust, load_labelled
 from trustsets.files.source import open_columns, open_outputs, read_classes, read_training
+from trustsets.outputs import ModelOutputs
 
 __all__ = ["explore_files", "explore_task"]
 
@@ -50,13 +51,17 @@ def explore_files(
 
 def explore_task(name: str, *, seed: int = 0, port: int = 0, browser: bool = True) -> Explorer:
     """Explore the data of one of the demo's tasks."""
-    task = TASKS[name](seed)
-    own: dict[str, Any] = {}
-    if task.texts is not None:
-        own = {"train_texts": task.texts[0], "texts": task.texts[1]}
-    if task.images is not None:
-        own = {"train_images": task.images[0], "images": task.images[1]}
-    return explore(task.pool, train=task.train, port=port, browser=browser, **own)
+    task = load(name, seed)
+    outputs = ModelOutputs.concat([task.calibration, task.test])
+    images = None if task.images is None else task.images[outputs.rows]
+    return explore(
+        outputs,
+        train=task.train,
+        images=images,
+        train_images=task.train_images,
+        port=port,
+        browser=browser,
+    )
 
 
 def _texts(path: StrPath, name: str) -> list[str]:

@@ -1,17 +1,18 @@
 """`audit_file`: labelled outputs to an audit that needs no test set."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from trustsets._common.atomic import StrPath
-from trustsets.auditing import LeftOut, Regions, leave_out
+from trustsets.auditing import Regions, audit, excess_risk, find_regions
 from trustsets.files.calibration import Recipe, fit_trust, load_labelled, load_tuning
 from trustsets.files.naming import PLAIN, TableColumns
 from trustsets.files.options import OPTIONS_FACT
 from trustsets.files.paths import Snapshot, check_output
 from trustsets.files.source import open_outputs, read_classes
 from trustsets.metrics import Evaluation
+from trustsets.predictors import Predictor
 from trustsets.report import write_report
 
 __all__ = ["AuditFiles", "audit_file"]
@@ -57,8 +58,8 @@ class AuditFiles:
         """Files that are read."""
         return [self.outputs, self.train, self.tuning, self.classes]
 
-    def leave_out(self) -> LeftOut:
-        """Calibrate, and leave out each sample once."""
+    def calibrated(self) -> Predictor:
+        """The predictor, calibrated on the samples."""
         names = None if self.classes is None else read_classes(self.classes)
         groups, columns = self.recipe.groups, self.columns
         source = open_outputs(self.outputs, groups=groups, classes=names, columns=columns)
@@ -70,7 +71,7 @@ class AuditFiles:
         if self.tuning is not None:
             tuning = load_tuning(self.tuning, groups, names, samples, columns)
         predictor = self.recipe.build(trust)
-        return leave_out(predictor, samples, self.alpha, tuning=tuning, trust=trust)
+        return predictor.calibrate(samples.with_trust(trust), tuning=tuning)
 
 
 def audit_file(
@@ -95,21 +96,24 @@ def audit_file(
     """
     check_output(result, (".html",), given.files)
     before = Snapshot(*given.files)
-    left = given.leave_out()
-    options = {"level": given.level, "seed": given.recipe.seed}
-    regions = left.regions(by=given.by, **options)
-    evaluation = left.evaluate(left.risk(n_permutations=given.permutations, **options), **options)
+    predictor = given.calibrated()
+    sets, samples = predictor.leave_one_out(given.alpha), predictor.calibration_
+    options: dict[str, Any] = {"level": given.level, "seed": given.recipe.seed}
+    regions = find_regions(sets, samples, by=given.by, **options)
+    risk = excess_risk(sets, samples, n_permutations=given.permutations, **options)
+    evaluation = audit(predictor, given.alpha, sets=sets, **options)
+    evaluation = replace(evaluation, more=risk.metrics)
     before.check()
-    n_tuning = left.predictor.state_.n_tuning
+    n_tuning = predictor.state_.n_tuning
     write_report(
         result,
         {given.recipe.method: evaluation},
-        outputs=left.outputs,
-        sets=left.sets,
-        trust=left.trust,
+        outputs=samples,
+        sets=sets,
+        trust=samples.trust,
         regions={given.recipe.method: regions},
         title=title,
-        guarantee=left.predictor.summary(left.sets),
+        guarantee=predictor.summary(sets),
         details={
             "Outputs": str(given.outputs),
             **({"Tuning samples": f"{n_tuning:,}, not audited"} if n_tuning else {}),

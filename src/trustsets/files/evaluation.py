@@ -29,7 +29,7 @@ from trustsets.files.set_files import (
     read_predictions,
 )
 from trustsets.files.source import open_outputs, read_classes, read_training
-from trustsets.metrics import Balls, Estimate, Evaluation, FrequencyBins, Neighbourhoods, evaluate
+from trustsets.metrics import Estimate, Evaluation, FrequencyBins, evaluate
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor, load
 from trustsets.report import write_report
@@ -281,19 +281,14 @@ class _Test:
         return np.asarray(scores[0].score(features, self.outputs.predicted))
 
     @cached_property
-    def _bins(self) -> dict[str, Partition]:
-        """Class frequencies in the calibration samples of the first model, if there is one."""
-        facts = (one.state_.class_facts for one in self.predictors.values())
-        counts = next((known.counts for known in facts if known is not None), None)
-        return {} if counts is None else {"conf_frequency": FrequencyBins(counts)}
+    def _with_trust(self) -> ModelOutputs:
+        return self.outputs.with_trust(self.trust)
 
     @cached_property
-    def _balls(self) -> Balls | Neighbourhoods:
-        features, metrics = self.outputs.features, self._comparison.metrics
-        unused = metrics is not None and "balls" not in metrics
-        if features is None or len(features) < 2 or unused:
-            return Balls()
-        return Balls().around(features)
+    def _bins(self) -> dict[str, Partition]:
+        """Class frequencies in the calibration samples of the first model, if there is one."""
+        counts = [one.class_counts_ for one in self.predictors.values()]
+        return {"conf_frequency": FrequencyBins(counts[0])} if counts else {}
 
     def _make_sets(self, name: str) -> PredictionSets:
         file = self._methods[name]
@@ -313,15 +308,13 @@ class _Test:
     def find_regions(self, name: str) -> Regions:
         """Regions where a method covers too little."""
         given = self._comparison
-        return find_regions(
-            self.sets(name), self.outputs, self.trust, level=given.level, seed=given.seed
-        )
+        return find_regions(self.sets(name), self._with_trust, level=given.level, seed=given.seed)
 
     def risk(self, name: str) -> dict[str, Estimate]:
         """Numbers of the excess risk of a method."""
         given = self._comparison
         return excess_risk(
-            self.sets(name), self.outputs, self.trust, level=given.level, seed=given.seed
+            self.sets(name), self._with_trust, level=given.level, seed=given.seed
         ).metrics
 
     def evaluate_all(
@@ -346,10 +339,8 @@ class _Test:
         try:
             return evaluate(
                 self.sets(name),
-                self.outputs,
-                self.trust,
+                self._with_trust,
                 bins=self._bins,
-                balls=self._balls,
                 **self._comparison.measured,
             )
         except InputError as error:

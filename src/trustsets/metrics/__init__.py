@@ -1,15 +1,52 @@
 """Metrics of prediction sets, each with an interval and a noise floor.
 
 `evaluate` measures one method and `compare` puts several side by side. `METRICS` lists every
-metric and `NUMBERS` says how their numbers are shown.
+metric and `NUMBERS` says how their numbers are shown. `check_guarantee` tests whether a guarantee
+agrees with the test samples.
 """
 
+from trustsets._common.plain import PlainData, from_plain, to_plain
 from trustsets.metrics.balls import BallCurve, Balls, Neighbourhoods
-from trustsets.metrics.binning import Binned, bin_samples
-from trustsets.metrics.bins import BinTable
-from trustsets.metrics.catalogue import METRICS, NUMBERS, number_of, split_name, table_title
-from trustsets.metrics.comparison import Comparison, Entry, compare
-from trustsets.metrics.evaluation import evaluate
+from trustsets.metrics.binning import (
+    WHOLE_AXES,
+    Binned,
+    BinTable,
+    FrequencyBins,
+    RankBins,
+    bin_samples,
+    label_ranks,
+    rank_edges_apart,
+)
+from trustsets.metrics.catalogue import (
+    METRICS,
+    NUMBERS,
+    PAPER_BINS,
+    Metric,
+    bold,
+    escape_latex,
+    latex_table,
+    markdown_table,
+    number_of,
+    split_name,
+    table_title,
+    title,
+)
+from trustsets.metrics.comparison import (
+    Comparison,
+    Entry,
+    compare,
+    preferred,
+    under_covered_bins,
+)
+from trustsets.metrics.evaluation import (
+    Correlation,
+    Evaluation,
+    conditional_coverage,
+    correlate,
+    evaluate,
+    outcomes_of,
+    summarise_sizes,
+)
 from trustsets.metrics.inference import (
     Estimate,
     GuaranteeCheck,
@@ -17,24 +54,19 @@ from trustsets.metrics.inference import (
     check_guarantee,
     expected_gap,
     holm,
+    level_text,
+    mean_estimate,
     samples_needed,
     share_estimate,
+    under_coverage,
 )
-from trustsets.metrics.label_bins import FrequencyBins, RankBins, label_ranks, rank_edges_apart
-from trustsets.metrics.plain import PlainData, from_plain, to_plain
-from trustsets.metrics.render import bold, escape_latex, latex_table, markdown_table, title
-from trustsets.metrics.result import Evaluation
 from trustsets.metrics.slab import Slab, SlabCoverage
-from trustsets.metrics.summaries import (
-    Correlation,
-    conditional_coverage,
-    correlate,
-    summarise_sizes,
-)
 
 __all__ = [
     "METRICS",
     "NUMBERS",
+    "PAPER_BINS",
+    "WHOLE_AXES",
     "BallCurve",
     "Balls",
     "BinTable",
@@ -46,6 +78,7 @@ __all__ = [
     "Evaluation",
     "FrequencyBins",
     "GuaranteeCheck",
+    "Metric",
     "Neighbourhoods",
     "PlainData",
     "RankBins",
@@ -65,8 +98,12 @@ __all__ = [
     "holm",
     "label_ranks",
     "latex_table",
+    "level_text",
     "markdown_table",
+    "mean_estimate",
     "number_of",
+    "outcomes_of",
+    "preferred",
     "rank_edges_apart",
     "samples_needed",
     "share_estimate",
@@ -75,4 +112,6 @@ __all__ = [
     "table_title",
     "title",
     "to_plain",
+    "under_coverage",
+    "under_covered_bins",
 ]

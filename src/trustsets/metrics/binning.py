@@ -1,31 +1,70 @@
-"""Bins of test samples, with names for people.
+"""Bins of test samples, and the table of coverage in each bin.
 
-Conf x Trust and groups are the `Bins` and `Groups` that predictors use, fitted on the test samples.
+Conf x Trust and groups are the `Bins` and `Groups` that predictors use, fitted on the test
+samples. `RankBins` and `FrequencyBins` need the label, so they are for evaluation only.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import final
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, final, get_args
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
 
 from trustsets._common.arrays import Array, Floats
-from trustsets.basis import FittedBins, FittedGroups, Partition
+from trustsets._common.blocks import for_each_block
+from trustsets._common.draws import Stream, row_uniforms
+from trustsets._common.frames import Flavour, make_frame
+from trustsets._common.plain import LOCAL
+from trustsets._common.ranks import ranks_of
+from trustsets.basis import Bins, FittedBins, FittedGroups, Partition
 from trustsets.errors import InputError
-from trustsets.metrics.inference import Ints
-from trustsets.metrics.label_bins import LabelStatistic
+from trustsets.metrics.inference import (
+    PERCENT,
+    Estimate,
+    Ints,
+    binomial_interval,
+    bootstrap_gaps,
+    expected_gap,
+    expected_worst,
+    gap_halves,
+    holm,
+    macro_coverage,
+    share_below,
+    share_estimate,
+    under_coverage,
+)
 from trustsets.outputs import ModelOutputs
+from trustsets.statistics import Confidence, Statistic
 
-__all__ = ["Binned", "bin_by_class", "bin_by_size", "bin_samples"]
+__all__ = [
+    "WHOLE_AXES",
+    "BinTable",
+    "Binned",
+    "FrequencyBins",
+    "RankBins",
+    "bin_by_class",
+    "bin_by_size",
+    "bin_samples",
+    "label_ranks",
+    "rank_edges_apart",
+    "tabulate",
+]
+
+RankTies = Literal["split", "quantiles"]
 
 # Strata of set size: the largest size of each but the last (Angelopoulos et al. 2021).
 SIZE_STRATA = (1, 3, 10, 100)
 # Axes whose values are whole numbers.
 WHOLE_AXES = frozenset({"Rank", "Size"})
+# Ranges of class frequency grow by this factor at least.
+_LEAST_GROWTH = 2.0
+# As in the paper's balls, which hold at least 10 samples.
+_FEW = 10
 
 
-@final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Binned:
     """Samples divided into the B bins that hold any.
 
@@ -35,23 +74,175 @@ class Binned:
         What the bins are made of, such as ``("Conf", "Trust")``.
     shape : tuple of int
         Number of bins along each axis, empty ones included.
-    cells : int array of shape (n,)
-        Bin of each sample, 0..B-1; -1 for none.
     labels : tuple of str of length B
         Name of each bin.
     index : int array of shape (B, len(axes))
-        Place of each bin along the axes.
+        Position of each bin along the axes.
     edges : array of shape (B, len(axes), 2)
         Lower and upper end along each axis: for Rank, class frequency and Size the smallest
         and largest value, NaN where an axis has no order.
+    cells : int array of shape (n,), or None
+        Bin of each sample, 0..B-1; -1 for none. Not kept in JSON.
     """
 
     axes: tuple[str, ...]
     shape: tuple[int, ...]
-    cells: Ints
     labels: tuple[str, ...]
     index: Ints
     edges: Floats
+    cells: Ints | None = field(default=None, repr=False, metadata=LOCAL)
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BinTable(Binned):
+    """Coverage in each of B bins, and what it adds up to.
+
+    Attributes
+    ----------
+    name : str
+        Name of the table, such as ``"conf_trust"``.
+    axes, shape, labels, index, edges, cells
+        As in `Binned`; only bins that hold samples are listed.
+    count, covered : int arrays of shape (B,)
+        Samples, and samples whose set contains their label.
+    coverage, lower, upper : arrays of shape (B,)
+        Share covered with its exact binomial interval.
+    mean_size : array of shape (B,)
+        Mean size of the sets.
+    p_value, holm, benjamini_hochberg : arrays of shape (B,)
+        Exact one-sided test that the coverage is below 1 - alpha: unadjusted, and adjusted for
+        the number of bins (family-wise error rate; false discovery rate).
+    divisor : int, optional
+        What CovGap divides by; None means the number of bins that hold samples.
+    gap, shortfall, excess : Estimate
+        CovGap in percent, and its two halves.
+    worst : Estimate
+        Lowest coverage of any bin. As it is the lowest of B, its exact interval has the
+        level ``1 - (1 - level) / B`` (Bonferroni), and its noise floor is the expected lowest
+        coverage of a perfect method.
+    macro : Estimate
+        Mean of the coverages of the bins; see `macro_coverage`.
+    below : dict of str to Estimate
+        Share of bins covered less than each share that was asked for; see `share_below`.
+    flavour : str, optional
+        Package that the outputs came in as a frame; not kept in JSON.
+    """
+
+    name: str
+    count: Ints
+    covered: Ints
+    coverage: Floats
+    lower: Floats
+    upper: Floats
+    mean_size: Floats
+    p_value: Floats
+    holm: Floats
+    benjamini_hochberg: Floats
+    divisor: int | None
+    gap: Estimate
+    shortfall: Estimate
+    excess: Estimate
+    worst: Estimate
+    macro: Estimate
+    below: dict[str, Estimate]
+    flavour: Flavour | None = field(default=None, repr=False, metadata=LOCAL)
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether the bins lie on a grid of two axes."""
+        return len(self.axes) == 2
+
+    @property
+    def has_names(self) -> bool:
+        """Whether bins have names, as classes and groups do, and no ends along an axis."""
+        return bool(np.isnan(self.edges).all())
+
+    @property
+    def metrics(self) -> dict[str, Estimate]:
+        """The numbers by the ends of their names in ``Evaluation.metrics``."""
+        numbers = {name: getattr(self, name) for name in ("gap", "shortfall", "excess", "worst")}
+        if self.has_names:
+            numbers |= {"macro": self.macro}
+            numbers |= {f"below_{least}": item for least, item in self.below.items()}
+        return numbers
+
+    @property
+    def few(self) -> NDArray[np.bool_]:
+        """Bins of so few samples that their coverage alone says little: fewer than 10."""
+        return self.count < _FEW
+
+    def under_covered(self, significance: float) -> NDArray[np.bool_]:
+        """Bins whose coverage is significantly below 1 - alpha after Holm's correction."""
+        return self.holm <= significance
+
+    def to_frame(self, flavour: Flavour | None = None) -> Any:
+        """One row per bin; a frame of the package that the outputs came in, or of `flavour`."""
+        names = "count covered coverage lower upper mean_size p_value holm benjamini_hochberg"
+        columns = {"bin": list(self.labels)} | {n: getattr(self, n) for n in names.split()}
+        return make_frame(columns, flavour or self.flavour)
+
+
+def tabulate(
+    name: str,
+    binned: Binned,
+    covered: NDArray[np.bool_],
+    sizes: Ints,
+    alpha: float,
+    *,
+    divisor: int | None = None,
+    below: Sequence[float] = (),
+    level: float = 0.95,
+    n_bootstrap: int = 1000,
+    seed: int = 0,
+    flavour: Flavour | None = None,
+) -> BinTable:
+    """Count covered samples by bin, with intervals, tests and noise floors."""
+    if binned.cells is None or binned.cells.size != covered.size:
+        raise InputError(
+            f"the bins of {name!r} belong to other samples; make them anew for these "
+            f"{covered.size:,} samples."
+        )
+    inside, n_bins = binned.cells >= 0, len(binned.labels)
+    cells = binned.cells[inside]
+    count = np.bincount(cells, minlength=n_bins)
+    hits = np.bincount(cells[covered[inside]], minlength=n_bins)
+    lower, upper = binomial_interval(hits, count, level)
+    p_value = under_coverage(hits, count, alpha)
+    shortfall, excess = (float(half) for half in gap_halves(count, hits, alpha, divisor))
+    ends = bootstrap_gaps(
+        [(count, hits)], alpha, divisor=divisor, level=level, n_bootstrap=n_bootstrap, seed=seed
+    )
+    floor = expected_gap(count, alpha, divisor)
+    lowest = int(np.argmin(hits / count))
+    # The lowest of B coverages: corrected for the choice among them.
+    corrected = 1.0 - (1.0 - level) / n_bins
+    return BinTable(
+        name=name,
+        axes=binned.axes,
+        shape=binned.shape,
+        labels=binned.labels,
+        index=binned.index,
+        edges=binned.edges,
+        cells=binned.cells,
+        count=count,
+        covered=hits,
+        coverage=hits / count,
+        lower=lower,
+        upper=upper,
+        mean_size=np.bincount(cells, weights=sizes[inside], minlength=n_bins) / count,
+        p_value=p_value,
+        holm=holm(p_value),
+        benjamini_hochberg=stats.false_discovery_control(p_value),
+        divisor=divisor,
+        gap=Estimate(shortfall + excess, *ends[0], floor),
+        shortfall=Estimate(shortfall, *ends[1], floor / 2.0),
+        excess=Estimate(excess, *ends[2], floor / 2.0),
+        worst=share_estimate(hits[lowest], count[lowest], corrected, expected_worst(count, alpha)),
+        macro=macro_coverage(count, hits, alpha, level),
+        below={f"{least:g}": share_below(count, hits, least, alpha, level) for least in below},
+        flavour=flavour,
+    )
 
 
 def bin_samples(partition: Partition, outputs: ModelOutputs, name: str = "bins") -> Binned:
@@ -86,8 +277,7 @@ def bin_samples(partition: Partition, outputs: ModelOutputs, name: str = "bins")
 
 def bin_by_class(outputs: ModelOutputs) -> Binned:
     """One bin per class that occurs, in the order of the columns."""
-    found = outputs.require_labels("the class bins")
-    codes, cells = np.unique(found, return_inverse=True)
+    codes, cells = np.unique(outputs.require_labels("the class bins"), return_inverse=True)
     names = [str(name) for name in outputs.classes[codes].tolist()]
     return _flat("Class", outputs.n_classes, cells, names, codes)
 
@@ -110,8 +300,14 @@ def bin_by_size(sizes: Ints, n_classes: int) -> Binned:
 
 def _flat(axis: str, n_cells: int, cells: Array, labels: Sequence[str], codes: Ints) -> Binned:
     """Bins along one axis without ends."""
-    edges = np.full((len(labels), 1, 2), np.nan)
-    return Binned((axis,), (n_cells,), cells.astype(np.int64), tuple(labels), codes[:, None], edges)
+    return Binned(
+        axes=(axis,),
+        shape=(n_cells,),
+        labels=tuple(labels),
+        index=codes[:, None],
+        edges=np.full((len(labels), 1, 2), np.nan),
+        cells=cells.astype(np.int64),
+    )
 
 
 def _grid(fitted: FittedBins, outputs: ModelOutputs, codes: Ints, cells: Ints) -> Binned:
@@ -122,21 +318,28 @@ def _grid(fitted: FittedBins, outputs: ModelOutputs, codes: Ints, cells: Ints) -
     parents = np.zeros(codes.size, dtype=np.int64)
     for axis, (item, cuts) in enumerate(zip(fitted.of, fitted.cuts, strict=True)):
         values = item.values(outputs)
-        own = cuts[parents] if cuts.shape[0] > 1 else np.repeat(cuts, codes.size, axis=0)
-        ends = np.pad(own, ((0, 0), (1, 1)), constant_values=((0, 0), (-np.inf, np.inf)))
+        inner = cuts[parents] if cuts.shape[0] > 1 else np.repeat(cuts, codes.size, axis=0)
+        ends = np.pad(inner, ((0, 0), (1, 1)), constant_values=((0, 0), (-np.inf, np.inf)))
         at = index[:, axis, None] + np.arange(2)
         edges[:, axis] = np.take_along_axis(ends, at, axis=1).clip(values.min(), values.max())
         if isinstance(item.statistic, LabelStatistic):
-            # Ranks whose ties are parted lie between whole numbers.
+            # Ranks whose ties are broken lie between whole numbers.
             whole = item.statistic.name in WHOLE_AXES
             edges[:, axis] = _extremes(np.floor(values) if whole else values, cells, codes.size)
         parents = parents * shape[axis] + index[:, axis]
     names = tuple(item.statistic.name for item in fitted.of)
     labels = tuple(
-        ", ".join(_span(name, low, high) for name, (low, high) in zip(names, own, strict=True))
-        for own in edges.tolist()
+        ", ".join(_span(name, low, high) for name, (low, high) in zip(names, ends, strict=True))
+        for ends in edges.tolist()
     )
-    return Binned(names, shape, cells, labels, index.astype(np.int64), edges)
+    return Binned(
+        axes=names,
+        shape=shape,
+        labels=labels,
+        index=index.astype(np.int64),
+        edges=edges,
+        cells=cells,
+    )
 
 
 def _extremes(values: Floats, cells: Ints, n_bins: int) -> Floats:
@@ -152,3 +355,300 @@ def _span(name: str, low: float, high: float) -> str:
     if name in WHOLE_AXES:
         return f"{name} {low:.0f}" if low == high else f"{name} {low:.0f}-{high:.0f}"
     return f"{name} {low:.3g}" if low == high else f"{name} {low:.3g} to {high:.3g}"
+
+
+def label_ranks(outputs: ModelOutputs) -> Ints:
+    """``Rank(x, y)``: 1-based position of the label in decreasing softmax order, shape (n,).
+
+    Among equal outputs the lower column comes first, as in the scores.
+
+    Examples
+    --------
+    >>> label_ranks(ModelOutputs(probabilities=[[0.2, 0.5, 0.3]] * 3, labels=[0, 1, 2])).tolist()
+    [3, 1, 2]
+    """
+    codes = outputs.require_labels("Rank")
+    ranks = np.empty(len(outputs), dtype=np.int64)
+
+    def fill(block: slice) -> None:
+        ranks[block] = 1 + ranks_of(outputs.block_probabilities(block), codes[block])
+
+    for_each_block(fill, len(outputs), outputs.n_classes)
+    return ranks
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LabelStatistic(Statistic):
+    """A number that depends on the labels of particular samples.
+
+    It keeps the values it was made with, so that no predictor can compute those of new
+    samples from their labels.
+    """
+
+    title: str = field(kw_only=True)
+    numbers: Floats = field(kw_only=True, repr=False)
+
+    def measure(self, outputs: ModelOutputs) -> Floats:
+        """Return the values, for the samples they belong to."""
+        if len(outputs) != self.numbers.size:
+            raise InputError(
+                f"{self.name} needs the true labels, so its bins hold only for the samples they "
+                "were fitted on; use Trust to bin new samples."
+            )
+        return self.numbers
+
+    @property
+    def name(self) -> str:
+        """Short name."""
+        return self.title
+
+
+@final
+@dataclass(frozen=True)
+class RankBins(Partition):
+    """Cells of Conf x Rank: equal widths of Conf, equal shares of Rank.
+
+    Parameters
+    ----------
+    counts : tuple of two int
+        Number of bins of Conf and of Rank.
+    nested : bool
+        Divide each Conf bin by its own ranks (the paper's text), or all by the same edges
+        (the authors' code).
+    ties : {"split", "quantiles"}
+        What to do with samples of equal rank; three quarters may have rank 1.
+        ``"split"`` (the paper's text) makes bins of equal size, with equal ranks in different
+        bins where necessary; the choice is random, but fixed by the identity of the sample.
+        ``"quantiles"`` (the authors' code) takes the quantiles of the ranks as edges: a
+        bin includes its upper edge, equal ranks share a bin, and bins between equal edges
+        stay empty.
+    edges : sequence of float, optional
+        Edges of Rank given by hand, as the authors did for ImageNet: ``(0, 1, 2, 4, 1000)``
+        makes the bins {1}, {2}, {3, 4}, {5..1000}; each includes its upper edge. The second
+        count, `nested` and `ties` are then not used.
+
+    Examples
+    --------
+    >>> probabilities = np.tile([0.5, 0.3, 0.15, 0.05], (8, 1))
+    >>> labels = [0, 0, 0, 0, 1, 1, 2, 3]
+    >>> outputs = ModelOutputs(probabilities=probabilities, labels=labels)
+    >>> np.bincount(RankBins(counts=(1, 4)).fit(outputs).cells(outputs)).tolist()
+    [2, 2, 2, 2]
+    >>> RankBins(counts=(1, 2), edges=(0, 2, 4)).fit(outputs).cells(outputs).tolist()
+    [0, 0, 0, 0, 0, 0, 1, 1]
+    """
+
+    counts: tuple[int, int] = (10, 4)
+    nested: bool = True
+    ties: RankTies = "split"
+    edges: Sequence[float] | None = None
+
+    # Edges of Conf always come from the samples.
+    learns = True
+
+    def __post_init__(self) -> None:
+        _check_counts(self.counts)
+        if self.ties not in get_args(RankTies):
+            raise InputError(f'ties must be "split" or "quantiles"; got {self.ties!r}.')
+        if self.edges is not None:
+            object.__setattr__(self, "edges", _check_rank_edges(self.edges))
+
+    def fit(self, outputs: ModelOutputs) -> FittedBins:
+        """Place the edges on labelled samples."""
+        ranks = label_ranks(outputs)
+        if self.edges is None and self.ties == "split":
+            return self._split(ranks, outputs)
+        outer = _conf_bins(self.counts[0]).fit(outputs)
+        if self.edges is not None:
+            cuts = _cuts_by_hand(self.edges, ranks)[None]
+        elif self.nested:
+            cells = outer.cells(outputs)
+            parts = [ranks[cells == cell] for cell in range(outer.n_cells)]
+            cuts = np.stack([quantile_cuts(part, self.counts[1]) for part in parts])
+        else:
+            cuts = quantile_cuts(ranks, self.counts[1])[None]
+        return _divided(outer, _ranked(ranks), cuts, outputs)
+
+    def _split(self, ranks: Ints, outputs: ModelOutputs) -> FittedBins:
+        """Quantile bins of ranks that are spread over [rank, rank + 1), which breaks all ties."""
+        spread = ranks + row_uniforms(0, Stream.RANK_TIES, outputs.rows)
+        return Bins(
+            Confidence(),
+            _ranked(spread),
+            counts=self.counts,
+            spacing=("uniform", "quantile"),
+            nested=self.nested,
+        ).fit(outputs)
+
+
+@final
+@dataclass(frozen=True)
+class FrequencyBins(Partition):
+    """Cells of Conf x class frequency: equal widths of Conf, ranges of growing frequency.
+
+    The frequency of a sample is the share of its label's class, in percent. Ranges of
+    frequency grow by the same factor, which is 2 or more. Classes that are about equally
+    frequent are therefore in one range.
+
+    Parameters
+    ----------
+    class_counts : sequence of int, optional
+        Calibration samples of each class, in the order of the columns, such as
+        ``np.bincount(calibration.codes, minlength=K)``. Default: the test labels are counted.
+    source : str
+        What was counted, for the name of the axis.
+    counts : tuple of two int
+        Number of bins of Conf, and the largest number of ranges of frequency.
+
+    Examples
+    --------
+    >>> outputs = ModelOutputs(logits=np.eye(3)[[0, 0, 0, 1, 2]], labels=[0, 0, 0, 1, 2])
+    >>> bins = FrequencyBins(class_counts=(80, 15, 5), counts=(1, 3))
+    >>> bins.fit(outputs).cells(outputs).tolist()
+    [2, 2, 2, 1, 0]
+    """
+
+    class_counts: Sequence[int] | Ints | None = None
+    source: str = "calibration"
+    counts: tuple[int, int] = (5, 4)
+
+    # Edges always come from the samples.
+    learns = True
+
+    def __post_init__(self) -> None:
+        _check_counts(self.counts)
+        if self.class_counts is not None:
+            counts = np.asarray(self.class_counts)
+            whole = counts.ndim == 1 and counts.dtype.kind in "iu"
+            if not whole or not counts.any() or counts.min() < 0:
+                raise InputError(
+                    "class_counts must be whole numbers, one for each class, 0 or more and not all "
+                    f"0; got {self.class_counts!r}."
+                )
+            object.__setattr__(self, "class_counts", tuple(counts.tolist()))
+
+    def fit(self, outputs: ModelOutputs) -> FittedBins:
+        """Place the edges on labelled samples."""
+        codes = outputs.require_labels("class frequency")
+        counts, source = self.class_counts, self.source
+        if counts is None:
+            counts, source = np.bincount(codes, minlength=outputs.n_classes), "test"
+        if len(counts) != outputs.n_classes:
+            raise InputError(
+                f"class_counts must have one number for each of the {outputs.n_classes} classes; "
+                f"got {len(counts)}."
+            )
+        frequency = (PERCENT * np.array(counts) / np.sum(counts))[codes]
+        statistic = LabelStatistic(title=f"Class frequency in {source} (%)", numbers=frequency)
+        cuts = _growing_cuts(frequency, self.counts[1])[None]
+        return _divided(_conf_bins(self.counts[0]).fit(outputs), statistic, cuts, outputs)
+
+
+def _check_counts(counts: tuple[int, int]) -> None:
+    if len(counts) != 2 or any(count < 1 for count in counts):
+        raise InputError(f"counts must be two numbers, 1 or more; got {counts}.")
+
+
+def _check_rank_edges(edges: Sequence[float]) -> tuple[float, ...]:
+    checked = tuple(float(edge) for edge in edges)
+    if len(checked) < 2 or not np.isfinite(checked).all() or np.any(np.diff(checked) <= 0.0):
+        raise InputError(f"edges must be two or more finite, increasing numbers; got {edges!r}.")
+    if checked[0] >= 1.0:
+        raise InputError(f"edges must start below the first rank, 1; got {edges!r}.")
+    return checked
+
+
+def _conf_bins(count: int) -> Bins:
+    """Bins of equal widths of Conf."""
+    return Bins(Confidence(), counts=count, spacing="uniform")
+
+
+def _ranked(ranks: Ints | Floats) -> LabelStatistic:
+    return LabelStatistic(title="Rank", numbers=ranks.astype(np.float64))
+
+
+def _divided(
+    outer: FittedBins, statistic: LabelStatistic, cuts: Floats, outputs: ModelOutputs
+) -> FittedBins:
+    """Bins of Conf, each divided by a row of cuts of its own, or all by the only row."""
+    of = (*outer.of, statistic.fit(outputs))
+    return FittedBins(of, (*outer.cuts, cuts))
+
+
+def _cuts_by_hand(edges: Sequence[float], ranks: Ints) -> Floats:
+    if ranks.max() > edges[-1]:
+        raise InputError(
+            f"edges must reach the largest rank, {ranks.max()}; got {edges[-1]:g} as the last."
+        )
+    return _above(np.array(edges[1:-1]))
+
+
+def _above(edges: Floats) -> Floats:
+    """Cuts just above edges, so that an integer rank equal to an edge is below the cut."""
+    cuts: Floats = np.floor(edges) + 0.5
+    return cuts
+
+
+def quantile_cuts(ranks: Ints, count: int) -> Floats:
+    """Inner edges of `count` bins at the plain quantiles of the ranks (the authors' code).
+
+    Shape (count - 1,), non-decreasing; a bin holds its upper edge. +inf without ranks.
+
+    Examples
+    --------
+    >>> quantile_cuts(np.array([1, 1, 1, 2, 5]), 4).tolist()  # quartiles 1, 1 and 2
+    [1.5, 1.5, 2.5]
+    """
+    if not ranks.size:
+        return np.full(count - 1, np.inf)
+    return _above(np.quantile(ranks, np.arange(1, count) / count))
+
+
+def rank_edges_apart(ranks: Ints, count: int = 4) -> tuple[float, ...]:
+    """Edges for heatmaps: a bin for rank 1, and bins of nearly equal size for other ranks.
+
+    Examples
+    --------
+    >>> rank_edges_apart(np.array([1, 1, 1, 1, 2, 2, 3, 4, 9]))
+    (0.0, 1.0, 2.0, 3.0, 9.0)
+    """
+    errors = ranks[ranks > 1]
+    cuts = equal_cuts(errors, count - 1) if errors.size else np.empty(0)
+    inner = np.floor(cuts[np.isfinite(cuts)]).tolist()
+    return (0.0, 1.0, *inner, float(max(ranks.max(), 2)))
+
+
+def equal_cuts(ranks: Ints, count: int) -> Floats:
+    """Inner edges of `count` bins of nearly equal size that never separate equal ranks.
+
+    Shape (count - 1,), non-decreasing; +inf for bins that stay empty.
+    """
+    cuts = np.full(count - 1, np.inf)
+    distinct, repeats = np.unique(ranks, return_counts=True)
+    upto = np.cumsum(repeats)
+    first, done = 0, 0
+    for i in range(count - 1):
+        if first >= distinct.size - 1:
+            break
+        share = (ranks.size - done) / (count - i)
+        last = first + int(np.argmin(np.abs(upto[first:-1] - done - share)))
+        cuts[i] = distinct[last] + 0.5
+        first, done = last + 1, int(upto[last])
+    return cuts
+
+
+def _growing_cuts(values: Floats, most: int) -> Floats:
+    """Inner edges of at most `most` ranges whose ends grow by one factor; zeros are in the first.
+
+    Examples
+    --------
+    >>> _growing_cuts(np.array([1.0, 3.0, 100.0]), 2), _growing_cuts(np.array([0.9, 1.1]), 4)
+    (array([10.]), array([], dtype=float64))
+    """
+    positive = values[values > 0.0]
+    if not positive.size:
+        return np.empty(0)
+    low, high = positive.min(), positive.max()
+    count = int(np.clip(np.log(high / low) / np.log(_LEAST_GROWTH), 1, most))
+    return np.asarray(low * (high / low) ** (np.arange(1, count) / count))

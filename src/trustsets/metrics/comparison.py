@@ -6,17 +6,26 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from trustsets._common.frames import Flavour, frame_of_rows
+from trustsets._common.plain import PlainData
 from trustsets.errors import InputError
-from trustsets.metrics import render
-from trustsets.metrics.catalogue import number_of, split_name
-from trustsets.metrics.inference import bootstrap_gaps
-from trustsets.metrics.plain import PlainData
-from trustsets.metrics.result import Evaluation
+from trustsets.metrics.catalogue import (
+    METRICS,
+    bold,
+    escape_latex,
+    latex_table,
+    markdown_table,
+    number_of,
+    split_name,
+    title,
+)
+from trustsets.metrics.evaluation import Evaluation
+from trustsets.metrics.inference import bootstrap_gaps, holm
 
-__all__ = ["Comparison", "Entry", "compare"]
+__all__ = ["Comparison", "Entry", "compare", "preferred", "under_covered_bins"]
 
 Key = tuple[str, ...]
 
@@ -36,6 +45,8 @@ _MAIN = {
 }
 _NAMES = {0: [], 1: ["dataset"], 2: ["dataset", "score"]}
 _PERFECT = "perfect (noise floor)"
+# From this share of full sets on, sets say too little to be preferred.
+_MOSTLY_FULL = 0.5
 
 
 @final
@@ -95,26 +106,26 @@ class Comparison(PlainData):
         """One row per method and metric, with interval and noise floor."""
         rows = [
             dict(zip(self._names, key, strict=True)) | {"metric": column} | vars(entry)
-            for key, own in zip(self.keys, self.entries, strict=True)
-            for column, entry in zip(self.columns, own, strict=True)
+            for key, entries in zip(self.keys, self.entries, strict=True)
+            for column, entry in zip(self.columns, entries, strict=True)
         ]
         return frame_of_rows(rows, flavour)
 
     def to_markdown(self, floor: bool = True) -> str:
         """Pipe table of mean (standard error); `floor` adds a row for a perfect method."""
-        header = [*(name.capitalize() for name in self._names), *map(render.title, self.columns)]
+        header = [*(name.capitalize() for name in self._names), *map(title, self.columns)]
         rows = [row for block in self._blocks(floor, latex=False) for row in block]
-        return render.markdown_table(header, rows, n_names=len(self._names))
+        return markdown_table(header, rows, n_names=len(self._names))
 
     def to_latex(self, floor: bool = True) -> str:
         """Booktabs table in the paper's form."""
-        names = [render.bold(name.capitalize(), latex=True) for name in self._names]
-        header = names + [render.escape_latex(render.title(column)) for column in self.columns]
+        names = [bold(name.capitalize(), latex=True) for name in self._names]
+        header = names + [escape_latex(title(column)) for column in self.columns]
         marginal = sum(column in _MARGINAL for column in self.columns)
         parts = (("Marginal", marginal), ("Conditional", len(self.columns) - marginal))
         spans = [(text, width) for text, width in parts if width]
         in_order = all(column in _MARGINAL for column in self.columns[:marginal])
-        return render.latex_table(
+        return latex_table(
             header,
             self._blocks(floor, latex=True),
             n_names=len(names),
@@ -140,7 +151,7 @@ class Comparison(PlainData):
         return blocks
 
     def _cells(self, row: int, latex: bool) -> list[str]:
-        names = [render.escape_latex(part) if latex else part for part in self.keys[row]]
+        names = [escape_latex(part) if latex else part for part in self.keys[row]]
         return names + [_cell(entry, latex) for entry in self.entries[row]]
 
     def _floor_cells(self, rows: Sequence[int], latex: bool) -> list[str]:
@@ -197,13 +208,19 @@ def compare(
     >>> table.columns
     ('coverage', 'size', 'class.gap', 'class.shortfall', 'class.macro', 'class.below_0.5')
     """
-    runs = {_key(name): _as_list(name, own) for name, own in results.items()}
+    if not isinstance(results, Mapping):
+        raise InputError(
+            "results must be a mapping of names to evaluations, such as "
+            f'{{"standard": evaluate(sets, outputs)}}; got {type(results).__name__}.'
+        )
+    runs = {_key(name): _as_list(name, items) for name, items in results.items()}
     _check_runs(runs)
-    everything = [item for own in runs.values() for item in own]
+    everything = [item for items in runs.values() for item in items]
     shared = set.intersection(*(set(item.metrics) for item in everything))
     chosen = _columns(columns, everything[0], shared)
     numbers = [
-        [_summarise(own, column, n_bootstrap, seed) for column in chosen] for own in runs.values()
+        [_summarise(items, column, n_bootstrap, seed) for column in chosen]
+        for items in runs.values()
     ]
     keys = tuple(runs)
     return Comparison(
@@ -217,12 +234,12 @@ def compare(
 
 def _summarise(runs: Sequence[Evaluation], column: str, n_bootstrap: int, seed: int) -> Entry:
     """Mean over seeds; which is best is not known yet."""
-    found = [run.metrics[column] for run in runs]
-    values = np.array([item.value for item in found])
-    floor = float(np.mean([item.floor for item in found]))
+    estimates = [run.metrics[column] for run in runs]
+    values = np.array([item.value for item in estimates])
+    floor = float(np.mean([item.floor for item in estimates]))
     mean, n = float(values.mean()), len(runs)
     if n == 1:
-        return Entry(mean, math.nan, found[0].lower, found[0].upper, floor, False, 1)
+        return Entry(mean, math.nan, estimates[0].lower, estimates[0].upper, floor, False, 1)
     error = float(values.std(ddof=1) / np.sqrt(n))
     half = float(stats.t.ppf(0.5 + runs[0].level / 2.0, n - 1)) * error
     lower, upper = mean - half, mean + half
@@ -288,14 +305,15 @@ def _key(name: Any) -> Key:
     return tuple(str(part) for part in name) if isinstance(name, tuple) else (str(name),)
 
 
-def _as_list(name: Any, own: Any) -> list[Evaluation]:
-    found = [own] if isinstance(own, Evaluation) else list(own)
-    if not found or not all(isinstance(item, Evaluation) for item in found):
+def _as_list(name: Any, value: Any) -> list[Evaluation]:
+    items = list(value) if isinstance(value, list | tuple) else [value]
+    if not items or not all(isinstance(item, Evaluation) for item in items):
+        kind = type(items[0]).__name__ if items else "an empty list"
         raise InputError(
-            f"results[{name!r}] must be an Evaluation or a non-empty list of them; "
-            "make them with evaluate."
+            f"results[{name!r}] must be an Evaluation or a non-empty list of them; got {kind}. "
+            "Wrap it: evaluate(sets, ModelOutputs(logits=..., labels=...))."
         )
-    return found
+    return items
 
 
 def _check_runs(runs: Mapping[Key, Sequence[Evaluation]]) -> None:
@@ -303,7 +321,7 @@ def _check_runs(runs: Mapping[Key, Sequence[Evaluation]]) -> None:
         raise InputError("results must name at least one method.")
     if len({len(key) for key in runs}) > 1:
         raise InputError(f"names in results must have equally many parts; got {list(runs)}.")
-    settings = {(item.alpha, item.level) for own in runs.values() for item in own}
+    settings = {(item.alpha, item.level) for items in runs.values() for item in items}
     if len(settings) > 1:
         raise InputError(
             f"results must share alpha and level to be compared; got {sorted(settings)}."
@@ -312,5 +330,49 @@ def _check_runs(runs: Mapping[Key, Sequence[Evaluation]]) -> None:
 
 def _cell(entry: Entry, latex: bool) -> str:
     text = f"{entry.mean:.2f}"
-    text = render.bold(text, latex=latex) if entry.best else text
+    text = bold(text, latex=latex) if entry.best else text
     return text if math.isnan(entry.standard_error) else f"{text} ({entry.standard_error:.2f})"
+
+
+def under_covered_bins(evaluation: Evaluation) -> dict[str, NDArray[np.bool_]]:
+    """Bins in which this predictor covers significantly less than 1 - alpha, by table.
+
+    Only tables in each of whose bins a predictor can reach its target are looked at. Holm's
+    correction is over the bins of all of them: a predictor with coverage 1 - alpha everywhere,
+    given its calibration, has any such bin with probability ``1 - level`` at most.
+    """
+    tables = {
+        name: table
+        for name, table in evaluation.tables.items()
+        if name not in METRICS or METRICS[name].is_goal
+    }
+    if not tables:
+        return {}
+    adjusted = holm(np.concatenate([table.p_value for table in tables.values()]))
+    ends = np.cumsum([table.count.size for table in tables.values()])[:-1]
+    low = [part <= 1.0 - evaluation.level for part in np.split(adjusted, ends)]
+    return dict(zip(tables, low, strict=True))
+
+
+def preferred(evaluations: Mapping[str, Evaluation]) -> str:
+    """The method to prefer, by the tables of its evaluation.
+
+    It is the one with the fewest under-covered bins (`under_covered_bins`), over the tables that
+    all evaluations have; of several such, the one with the smallest sets. A method whose marginal
+    coverage is below 1 - alpha by its interval, or most of whose sets are full, comes last.
+
+    Examples
+    --------
+    >>> preferred({"a": first, "b": second})  # doctest: +SKIP
+    'b'
+    """
+    low = {name: under_covered_bins(item) for name, item in evaluations.items()}
+    shared = set.intersection(*(set(tables) for tables in low.values()))
+
+    def order(name: str) -> tuple[bool, int, float]:
+        item = evaluations[name]
+        mostly_full = item.sizes.full > _MOSTLY_FULL * item.n
+        fails = item.coverage.upper < 1.0 - item.alpha or mostly_full
+        return fails, sum(int(low[name][table].sum()) for table in shared), item.sizes.mean
+
+    return min(evaluations, key=order)

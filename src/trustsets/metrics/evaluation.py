@@ -1,39 +1,416 @@
-"""`evaluate`: one call, every metric that the data allow."""
+"""`evaluate`: every metric that the data allow, with intervals and noise floors."""
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard, final
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
 
-from trustsets._common.arrays import Floats, to_numpy
+from trustsets._common.arrays import Floats, column, floating_matrix, to_numpy
+from trustsets._common.blocks import for_each_block
+from trustsets._common.frames import Flavour, frame_of_rows
+from trustsets._common.plain import LOCAL, PlainData
+from trustsets._common.validation import check_least, check_open
 from trustsets.basis import Partition
 from trustsets.errors import InputError
-from trustsets.metrics.balls import Balls, Neighbourhoods
-from trustsets.metrics.binning import Binned
-from trustsets.metrics.bins import tabulate
-from trustsets.metrics.catalogue import METRICS, Case, Metric
-from trustsets.metrics.inference import share_estimate
-from trustsets.metrics.result import Evaluation
-from trustsets.metrics.slab import Slab
-from trustsets.metrics.summaries import conditional_coverage, summarise_sizes
-from trustsets.outputs import ModelOutputs
+from trustsets.metrics.balls import BallCurve
+from trustsets.metrics.binning import (
+    Binned,
+    BinTable,
+    FrequencyBins,
+    bin_samples,
+    label_ranks,
+    tabulate,
+)
+from trustsets.metrics.catalogue import METRICS, escape_latex, latex_table, markdown_table, title
+from trustsets.metrics.inference import (
+    PERCENT,
+    Estimate,
+    Ints,
+    level_text,
+    mean_estimate,
+    share_estimate,
+)
+from trustsets.outputs import ModelOutputs, require_outputs
 from trustsets.sets import PredictionSets
-from trustsets.statistics import SupportsTrust
 
-__all__ = ["evaluate", "evaluate_case"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from trustsets.predictors import Predictor
+
+__all__ = [
+    "Correlation",
+    "Evaluation",
+    "SizeSummary",
+    "conditional_coverage",
+    "correlate",
+    "evaluate",
+    "outcomes_of",
+    "summarise_sizes",
+]
+
+# A sum of probabilities that differs from 1 - alpha by less is equal to it.
+_ROUNDING = 1e-9
+# Coverage of a class that is lower than the target by this much is worth another method.
+_FAR_BELOW = 0.1
+_REMEDY = (
+    'ConditionalConformal(per_class=True), or MondrianConformal(by="class"), on the command line '
+    "--method class, guarantees each class."
+)
+_REMEDIES = {
+    "trust": "trust; pass trust= to ModelOutputs, or evaluate a predictor with a trust score",
+    "groups": "group columns; pass groups= to ModelOutputs",
+    "label_probabilities": "label probabilities; pass label_probabilities=",
+}
+
+
+@final
+@dataclass(frozen=True)
+class SizeSummary:
+    """Distribution of the sizes of n prediction sets.
+
+    Attributes
+    ----------
+    mean, standard_error, median : float
+        Mean size, its standard error ``sd / sqrt(n)``, and the median.
+    empty, full : int
+        Number of empty sets, and of full sets.
+    values, counts : int arrays of shape (S,)
+        The histogram: the sizes that occur, increasing, and how often.
+    """
+
+    mean: float
+    standard_error: float
+    median: float
+    empty: int
+    full: int
+    values: Ints
+    counts: Ints
+
+    def metrics(self, level: float) -> dict[str, Estimate]:
+        """The numbers by their names in ``Evaluation.metrics``, with intervals."""
+        half = float(stats.norm.ppf(0.5 + level / 2.0)) * self.standard_error
+        n = int(self.counts.sum())
+        return {
+            "size": Estimate(self.mean, self.mean - half, self.mean + half),
+            "size_median": Estimate(self.median),
+            "empty": share_estimate(self.empty, n, level),
+            "full": share_estimate(self.full, n, level),
+        }
+
+
+def summarise_sizes(sizes: Ints, n_classes: int) -> SizeSummary:
+    """Mean, spread and histogram of set sizes.
+
+    Examples
+    --------
+    >>> summary = summarise_sizes(np.array([0, 1, 1, 3]), n_classes=3)
+    >>> summary.mean, summary.median, summary.empty, summary.full
+    (1.25, 1.0, 1, 1)
+    """
+    values, counts = np.unique(sizes, return_counts=True)
+    spread = float(sizes.std(ddof=1)) if sizes.size > 1 else math.nan
+    return SizeSummary(
+        mean=float(sizes.mean()),
+        standard_error=spread / float(np.sqrt(sizes.size)),
+        median=float(np.median(sizes)),
+        empty=int(np.count_nonzero(sizes == 0)),
+        full=int(np.count_nonzero(sizes == n_classes)),
+        values=values.astype(np.int64),
+        counts=counts.astype(np.int64),
+    )
+
+
+@final
+@dataclass(frozen=True)
+class Correlation:
+    """Pearson and Spearman correlation with two-sided p-values; NaN where undefined."""
+
+    pearson: float
+    pearson_p: float
+    spearman: float
+    spearman_p: float
+
+    @property
+    def metrics(self) -> dict[str, Estimate]:
+        """The numbers by their names in ``Evaluation.metrics``."""
+        return {"pearson": Estimate(self.pearson), "spearman": Estimate(self.spearman)}
+
+
+def correlate(trust: Floats, rank: Ints) -> Correlation:
+    """Correlation of Trust and Rank, both of shape (n,), as in the paper's appendix C.3.
+
+    A constant input has no correlation. With infinite Trust, Spearman's correlation is
+    defined, as it needs only the order, and Pearson's is not.
+
+    Examples
+    --------
+    >>> result = correlate(np.array([3.0, 2.0, 1.0, 0.5]), np.array([1, 1, 2, 9]))
+    >>> round(result.pearson, 3), round(result.spearman, 3)
+    (-0.749, -0.949)
+    """
+    undefined = (math.nan, math.nan)
+    if trust.size < 3 or np.ptp(rank) == 0 or (trust == trust[0]).all():
+        return Correlation(*undefined, *undefined)
+    spearman, pearson = stats.spearmanr(trust, rank), undefined
+    if np.isfinite(trust).all():
+        result = stats.pearsonr(trust, rank)
+        pearson = (float(result.statistic), float(result.pvalue))
+    return Correlation(*pearson, float(spearman.statistic), float(spearman.pvalue))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ConditionalSummary:
+    """Distribution over samples of the true conditional coverage.
+
+    Attributes
+    ----------
+    mean : Estimate
+        Mean true coverage: marginal coverage without the sampling variability of the labels.
+    gap, shortfall, excess : Estimate
+        ``100 mean |c(x) - (1 - alpha)|`` and its halves; the floor is 0, as no label is drawn.
+    below : Estimate
+        Share of samples whose true coverage is under 1 - alpha.
+    """
+
+    mean: Estimate
+    gap: Estimate
+    shortfall: Estimate
+    excess: Estimate
+    below: Estimate
+
+    @classmethod
+    def of(cls, coverage: Floats, alpha: float, level: float) -> Self:
+        """Summarise the true coverage of each sample, shape (n,)."""
+        away = coverage - (1.0 - alpha)
+        away = np.where(np.abs(away) < _ROUNDING, 0.0, away)
+        return cls(
+            mean=mean_estimate(coverage, level, floor=1.0 - alpha),
+            gap=mean_estimate(PERCENT * np.abs(away), level, floor=0.0),
+            shortfall=mean_estimate(PERCENT * np.maximum(-away, 0.0), level, floor=0.0),
+            excess=mean_estimate(PERCENT * np.maximum(away, 0.0), level, floor=0.0),
+            below=share_estimate(int(np.count_nonzero(away < 0.0)), away.size, level),
+        )
+
+    @property
+    def metrics(self) -> dict[str, Estimate]:
+        """The numbers by their names in ``Evaluation.metrics``."""
+        return {f"conditional.{name}": item for name, item in vars(self).items()}
+
+
+def conditional_coverage(sets: PredictionSets, label_probabilities: Any) -> Floats:
+    """True coverage of each set where P(y | x) is known: its probability mass, shape (m,).
+
+    Parameters
+    ----------
+    sets : PredictionSets
+        Sets of m samples at one alpha.
+    label_probabilities : array of shape (m, K)
+        True label probabilities, from a simulation or from many human labels per sample.
+
+    Examples
+    --------
+    >>> sets = PredictionSets(
+    ...     mask=np.array([[True, False], [True, True]]), thresholds=np.zeros(2),
+    ...     status=np.zeros(2, dtype=np.int8), alpha=0.1, classes=np.arange(2),
+    ... )
+    >>> conditional_coverage(sets, [[0.7, 0.3], [0.5, 0.5]]).tolist()
+    [0.7, 1.0]
+    """
+    truth = floating_matrix(label_probabilities, "label_probabilities")
+    if truth.shape != sets.mask.shape:
+        raise InputError(
+            f"label_probabilities must have shape {sets.mask.shape}, one row per set and one "
+            f"column per class; got {truth.shape}."
+        )
+    mass = np.empty(len(sets))
+
+    def fill(block: slice) -> None:
+        mass[block] = np.where(sets.mask[block], truth[block], 0.0).sum(axis=1)
+
+    for_each_block(fill, *truth.shape)
+    return mass
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation(PlainData):
+    """Every metric of one method on the test samples, with intervals and noise floors.
+
+    Attributes
+    ----------
+    alpha, level : float
+        Miscoverage that was asked for, and confidence level of the intervals.
+    n, n_classes : int
+        Test samples and classes.
+    coverage : Estimate
+        Marginal coverage of this predictor with its exact interval over test samples.
+    sizes : SizeSummary
+        Sizes of the sets, with their histogram.
+    tables : dict of str to BinTable
+        Coverage by bins: ``conf_trust``, ``conf_rank``, ``conf_frequency``, ``class``,
+        ``group:NAME``, ``size_strata``, and those asked for.
+    correlation : Correlation, optional
+        Of Trust and Rank.
+    conditional : ConditionalSummary, optional
+        True conditional coverage, where label probabilities were given.
+    n_calibration : int, optional
+        Calibration samples, where a predictor was evaluated.
+    left_out : bool
+        Whether these are calibration samples, each left out once (`trustsets.audit`), and no
+        test samples.
+    more : dict of str to Estimate
+        Numbers of other measurements, by name, such as ``excess_risk.under``.
+    covered, set_sizes, rows : arrays of shape (n,), or None
+        Whether each set contains its label, its size, and the identity of the sample; not
+        kept in JSON. The bin of each sample is ``tables[name].cells``.
+    flavour : str, optional
+        Package that the outputs came in as a frame; not kept in JSON.
+    """
+
+    alpha: float
+    level: float
+    n: int
+    n_classes: int
+    coverage: Estimate
+    sizes: SizeSummary
+    tables: dict[str, BinTable]
+    correlation: Correlation | None = None
+    conditional: ConditionalSummary | None = None
+    n_calibration: int | None = None
+    left_out: bool = False
+    more: dict[str, Estimate] = field(default_factory=dict)
+    balls: BallCurve | None = None
+    covered: NDArray[np.bool_] | None = field(default=None, metadata=LOCAL)
+    set_sizes: Ints | None = field(default=None, metadata=LOCAL)
+    rows: Ints | None = field(default=None, metadata=LOCAL)
+    flavour: Flavour | None = field(default=None, metadata=LOCAL)
+
+    def __repr__(self) -> str:
+        gaps = ", ".join(f"{name} {table.gap.value:.2f}" for name, table in self.tables.items())
+        return (
+            f"Evaluation(n={self.n}, alpha={self.alpha:g}, coverage={self.coverage.value:.3f}, "
+            f"size={self.sizes.mean:.2f}, CovGap: {gaps})"
+        )
+
+    @property
+    def metrics(self) -> dict[str, Estimate]:
+        """Every number by name: ``coverage``, ``size``, ``conf_trust.gap``, ``class.worst``."""
+        numbers = {"coverage": self.coverage} | self.sizes.metrics(self.level)
+        for name, table in self.tables.items():
+            numbers |= {f"{name}.{part}": item for part, item in table.metrics.items()}
+        for summary in (self.conditional, self.correlation):
+            numbers |= {} if summary is None else summary.metrics
+        return numbers | self.more
+
+    @property
+    def advice(self) -> str:
+        """What to do where coverage of classes is far below 1 - alpha; empty if none is."""
+        return f"{self.poor_classes}; {_REMEDY}" if self.poor_classes else ""
+
+    @property
+    def poor_classes(self) -> str:
+        """Sentence on the classes whose coverage is far below 1 - alpha; empty if none is.
+
+        Far below means by 10 percentage points or more, and significantly (after Holm's
+        correction, at one minus the level of the intervals).
+        """
+        table = self.tables.get("class")
+        if table is None:
+            return ""
+        target = 1.0 - self.alpha
+        far = table.under_covered(1.0 - self.level) & (table.coverage <= target - _FAR_BELOW)
+        if not far.any():
+            return ""
+        low = int(np.argmin(np.where(far, table.coverage, np.inf)))
+        return (
+            f"Coverage is far below {target:.4g} for {np.count_nonzero(far):,} of "
+            f"{table.count.size:,} classes (lowest: {table.labels[low]}, "
+            f"{table.coverage[low]:.3f} of {table.count[low]:,} samples)"
+        )
+
+    def plot(self, table: str | None = None, ax: "Axes | None" = None) -> "Axes":
+        """Draw one of the tables with matplotlib; `trustsets.plots` has more figures.
+
+        Parameters
+        ----------
+        table : str, optional
+            Name of a table of bins: a heatmap where it has two axes, coverage with intervals
+            where it has one. ``"sizes"`` for the distribution of set sizes. Default: the first
+            table.
+        ax : Axes, optional
+            Where to draw; a new figure by default.
+
+        Examples
+        --------
+        >>> ax = evaluation.plot("conf_trust")  # doctest: +SKIP
+        """
+        from trustsets import plots
+
+        if table == "sizes" or (table is None and not self.tables):
+            return plots.size_histogram(self, ax)
+        name = next(iter(self.tables)) if table is None else table
+        if name not in self.tables:
+            raise InputError(
+                f"table must be one of {', '.join(self.tables)} or sizes; got {name!r}."
+            )
+        if self.tables[name].is_grid:
+            return plots.coverage_heatmap(self, name, ax)
+        return plots.coverage_by_group(self, name, ax)
+
+    def to_frame(self, flavour: Flavour | None = None) -> Any:
+        """One row per metric: value, interval, noise floor, and what is above the floor.
+
+        It is a frame of the package that the outputs came in, or of `flavour`.
+        """
+        rows = [
+            {"metric": name, **vars(item), "above_floor": item.above_floor}
+            for name, item in self.metrics.items()
+        ]
+        return frame_of_rows(rows, flavour or self.flavour, index="metric")
+
+    def to_markdown(self) -> str:
+        """Pipe table of the metrics, and the advice if there is any."""
+        table = markdown_table(self._header("%"), self._lines())
+        return f"{table}\n\n{self.advice}" if self.advice else table
+
+    def to_latex(self) -> str:
+        """Booktabs table of the metrics."""
+        safe = [[escape_latex(text) for text in line] for line in self._lines()]
+        return latex_table(self._header(r"\%"), [safe])
+
+    def _header(self, percent: str) -> list[str]:
+        interval = f"{level_text(self.level)[:-1]}{percent} interval"
+        return ["Metric", "Value", interval, "Noise floor", "Above floor"]
+
+    def _lines(self) -> list[list[str]]:
+        return [
+            [
+                title(name),
+                _number(item.value),
+                "" if math.isnan(item.lower) else f"{_number(item.lower)} to {_number(item.upper)}",
+                _number(item.floor),
+                _number(item.above_floor),
+            ]
+            for name, item in self.metrics.items()
+        ]
 
 
 def evaluate(
-    sets: PredictionSets,
+    sets: "PredictionSets | Predictor | Any",
     outputs: ModelOutputs,
-    trust: SupportsTrust | Floats | None = None,
     *,
+    alpha: float | None = None,
+    sizes: Any = None,
     metrics: Sequence[str] | None = None,
-    bins: Mapping[str, Partition] | None = None,
+    bins: Mapping[str, Partition | Binned] | None = None,
     class_divisor: Literal["all", "present"] = "all",
     below: float | Sequence[float] = 0.5,
-    balls: Balls | Neighbourhoods = Balls(),
-    slab: Slab = Slab(),
     label_probabilities: Any = None,
     level: float = 0.95,
     n_bootstrap: int = 1000,
@@ -43,33 +420,30 @@ def evaluate(
 
     Parameters
     ----------
-    sets : PredictionSets
-        Sets of n samples at one alpha.
+    sets : PredictionSets, predictor, or bool array of shape (n,)
+        Sets of n samples at one alpha; or a calibrated predictor, which makes them; or whether
+        each set contains the true class.
     outputs : ModelOutputs
-        The same samples with their labels; features for balls and slab, groups for
-        coverage by group.
-    trust : TrustScore or array of shape (n,), optional
-        Fitted trust score, or known values, for Conf x Trust and the correlation of Trust and
-        Rank.
+        The same samples with their labels; trust for Conf x Trust, groups for coverage by group.
+    alpha : float, optional
+        Miscoverage: 0.1 by default for a predictor, and needed with an array.
+    sizes : int array of shape (n,), optional
+        Sizes of the sets, where `sets` is an array.
     metrics : sequence of str, optional
         Names among ``conf_trust``, ``conf_rank``, ``conf_frequency``, ``class``, ``groups``,
-        ``size_strata``, ``trust_rank``, ``balls``, ``slab``, ``conditional``. Default: all
-        that the data allow. Marginal coverage and sizes are always measured.
+        ``size_strata``, ``trust_rank``, ``conditional``. Default: all that the data allow.
+        Marginal coverage and sizes are always measured.
     bins : mapping of str to Partition, optional
-        Other bins, or more of them: ``{"conf_trust": Bins(nested=False)}`` for the global
+        Other bins, or more of them: ``{"conf_trust": Bins(..., nested=False)}`` for the global
         quantiles of the authors' code, ``{"conf_rank": RankBins(edges=(0, 1, 2, 4, 1000))}``
-        for edges by hand, ``{"sex x site": Groups("sex", "site")}`` for a crossing,
-        ``{"conf_frequency": FrequencyBins(class_counts)}`` for class frequencies in the
-        calibration samples instead of the test samples.
+        for edges by hand, ``{"sex x site": Groups("sex", "site")}`` for a crossing. A table of
+        an earlier evaluation of the same samples gives its bins again, which saves time.
     class_divisor : {"all", "present"}
         Divide the class CovGap by K, as the paper does, or by the classes that occur. All
         other means over classes are over those that occur.
     below : float or sequence of float
         Report the share of bins, such as classes, that are covered less than this:
         ``metrics["class.below_0.5"]``.
-    balls, slab
-        How to draw balls and to search slabs. ``Balls().around(features)``, made once,
-        serves several methods on the same samples.
     label_probabilities : array of shape (n, K), optional
         True P(y | x), where known, for the true conditional coverage.
     level : float
@@ -80,7 +454,7 @@ def evaluate(
     Returns
     -------
     Evaluation
-        With ``to_frame``, ``to_markdown``, ``to_latex``, ``to_json``.
+        With ``plot``, ``to_frame``, ``to_markdown``, ``to_latex``, ``to_json``.
 
     Examples
     --------
@@ -91,96 +465,114 @@ def evaluate(
     >>> site = np.where(np.arange(4000) % 4 == 0, "north", "south")
     >>> outputs = ModelOutputs(logits=logits, labels=labels, groups={"site": site})
     >>> calibration, test = outputs.split(0.5)
-    >>> sets = StandardConformal().calibrate(calibration).predict_set(test, alpha=0.1)
-    >>> result = evaluate(sets, test)
+    >>> result = evaluate(StandardConformal().calibrate(calibration), test, alpha=0.1)
     >>> list(result.tables)
     ['conf_rank', 'conf_frequency', 'class', 'group:site', 'size_strata']
     >>> gap = result.metrics["group:site.gap"]
     >>> gap.lower <= gap.value <= gap.upper
     True
     """
-    _check_sets(sets, outputs)
-    truth = None
-    if label_probabilities is not None and (metrics is None or "conditional" in metrics):
-        truth = conditional_coverage(sets, label_probabilities)
-    assert isinstance(sets.alpha, float)  # checked: one alpha
-    case = Case(
-        covered=sets.covers(outputs.labels),
-        sizes=sets.sizes,
-        outputs=outputs.with_trust(trust),
-        alpha=sets.alpha,
-        true_coverage=truth,
-        bins=bins,
-        class_divisor=class_divisor,
-        below=tuple(to_numpy(below, "below").ravel().tolist()),
-        balls=balls,
-        slab=slab,
-        level=level,
-        n_bootstrap=n_bootstrap,
-        seed=seed,
-    )
-    return evaluate_case(case, metrics)
-
-
-def evaluate_case(case: Case, metrics: Sequence[str] | None = None) -> Evaluation:
-    """Do the work of `evaluate` where only the hits and sizes of the sets are known."""
-    bins = case.bins or {}
-    _check_names(bins)
-    binned: dict[str, Binned] = {}
-    others: dict[str, Any] = {}
-    for row in _chosen(metrics, case):
-        found = row.measure(case)
-        if row.field == "tables":
-            binned |= found
-        else:
-            others[row.field] = found
-    binned |= {name: case.bin_by(name, own) for name, own in bins.items() if name not in METRICS}
-    n_covered, n = int(case.covered.sum()), case.covered.size
-    return Evaluation(
-        alpha=case.alpha,
-        level=case.level,
-        n=n,
-        n_classes=case.outputs.n_classes,
-        coverage=share_estimate(n_covered, n, case.level, floor=1.0 - case.alpha),
-        sizes=summarise_sizes(case.sizes, case.outputs.n_classes),
-        tables={name: tabulate(name, own, case) for name, own in binned.items()},
-        **others,
-        covered=case.covered,
-        set_sizes=case.sizes,
-        rows=case.outputs.rows,
-        flavour=case.outputs.flavour,
-    )
-
-
-def _chosen(metrics: Sequence[str] | None, case: Case) -> list[Metric]:
-    """Metrics to compute: those named, which must be possible, or all possible ones."""
-    if isinstance(metrics, str):
-        raise InputError(f"metrics must be a sequence of names; write metrics=({metrics!r},).")
-    for name in metrics or ():
-        if name not in METRICS:
-            raise InputError(f"metrics holds {name!r}, which is none of {', '.join(METRICS)}.")
-    chosen = []
-    for name, row in METRICS.items():
-        # Bins that the user gave name what they need themselves.
-        missing = "" if name in (case.bins or {}) else row.missing(case)
-        if metrics is not None and name in metrics and missing:
-            raise InputError(f"metrics asks for {name!r}, which needs {missing}.")
-        if not missing and (metrics is None or name in metrics):
-            chosen.append(row)
-    return chosen
-
-
-def _check_sets(sets: PredictionSets, outputs: ModelOutputs) -> None:
+    outputs = require_outputs(outputs, "outputs")
     outputs.require_labels("evaluate")
-    if sets.has_own_alphas:
+    check_open(level=level)
+    check_least(1, n_bootstrap=n_bootstrap)
+    bins, thresholds = dict(bins or {}), _check_below(below)
+    if class_divisor not in {"all", "present"}:
+        raise InputError(f'class_divisor must be "all" or "present"; got {class_divisor!r}.')
+    n_calibration = None
+    if _is_predictor(sets):
+        n_calibration = sets.n_calibration_
+        bins.setdefault("conf_frequency", FrequencyBins(sets.class_counts_))
+        outputs = outputs.with_trust(sets.trust)
+        sets, alpha = sets.predict_set(outputs, alpha=0.1 if alpha is None else alpha), None
+    covered, set_sizes, alpha = outcomes_of(sets, outputs, alpha)
+    if set_sizes is None:
+        if sizes is None:
+            raise InputError("sizes must be given where sets says only which samples are covered.")
+        set_sizes = column(sizes, "sizes", len(outputs)).astype(np.int64)
+    names = _chosen(metrics, bins, outputs, label_probabilities)
+    tables: dict[str, BinTable] = {}
+    for name, binned in _divide(names, bins, outputs, set_sizes).items():
+        all_classes = name == "class" and class_divisor == "all"
+        tables[name] = tabulate(
+            name,
+            binned,
+            covered,
+            set_sizes,
+            alpha,
+            divisor=outputs.n_classes if all_classes else None,
+            below=thresholds,
+            level=level,
+            n_bootstrap=n_bootstrap,
+            seed=seed,
+            flavour=outputs.flavour,
+        )
+    correlation = conditional = None
+    if "trust_rank" in names:
+        correlation = correlate(outputs.require_trust("trust_rank"), label_ranks(outputs))
+    if "conditional" in names:
+        if not isinstance(sets, PredictionSets):
+            raise InputError("label_probabilities needs sets, not only which samples are covered.")
+        mass = conditional_coverage(sets, label_probabilities)
+        conditional = ConditionalSummary.of(mass, alpha, level)
+    return Evaluation(
+        alpha=alpha,
+        level=level,
+        n=len(outputs),
+        n_classes=outputs.n_classes,
+        coverage=share_estimate(int(covered.sum()), covered.size, level, floor=1.0 - alpha),
+        sizes=summarise_sizes(set_sizes, outputs.n_classes),
+        tables=tables,
+        correlation=correlation,
+        conditional=conditional,
+        n_calibration=n_calibration,
+        covered=covered,
+        set_sizes=set_sizes,
+        rows=outputs.rows,
+        flavour=outputs.flavour,
+    )
+
+
+def outcomes_of(
+    sets: PredictionSets | Any, outputs: ModelOutputs, alpha: float | None
+) -> tuple[NDArray[np.bool_], Ints | None, float]:
+    """Whether each set contains the true class, the sizes of the sets if known, and alpha.
+
+    Parameters
+    ----------
+    sets : PredictionSets, or bool array of shape (n,)
+        Sets at one alpha, or whether each contains the true class.
+    outputs : ModelOutputs
+        The same samples.
+    alpha : float, optional
+        Needed with an array, and known to `PredictionSets`.
+    """
+    require_outputs(outputs, "outputs")
+    if not isinstance(sets, PredictionSets):
+        if alpha is None or not 0.0 < alpha < 1.0:
+            raise InputError(
+                "alpha must be given with a coverage vector, strictly between 0 and 1; "
+                f"got {alpha}."
+            )
+        hits = column(sets, "sets", len(outputs))
+        if hits.dtype.kind not in "biuf" or not np.isin(hits, (0, 1)).all():
+            raise InputError(
+                "sets must be PredictionSets or a calibrated predictor, or say of each sample "
+                "whether its set contains the true class: True or False, 1 or 0."
+            )
+        return hits.astype(bool), None, float(alpha)
+    if alpha is not None:
+        raise InputError("alpha belongs to a coverage vector; PredictionSets know their own.")
+    if isinstance(sets.alpha, np.ndarray):
         raise InputError(
             "sets must be at one alpha, and each of these has its own; compare "
             "sets.covers(labels) with 1 - sets.alpha."
         )
-    if not sets.is_single:
+    if not isinstance(sets.alpha, float):
         raise InputError(
             f"sets must be at one alpha, not {sets.alpha}; choose one with sets.at(alpha)."
         )
+    outputs.require_labels("coverage")
     if len(sets) != len(outputs):
         raise InputError(
             f"sets and outputs must be of the same samples; got {len(sets)} sets for "
@@ -191,9 +583,78 @@ def _check_sets(sets: PredictionSets, outputs: ModelOutputs) -> None:
             "sets and outputs must name the same classes in the same order; they name other "
             "classes, or order them otherwise. Pass the same classes= to both."
         )
+    return sets.covers(outputs.labels), sets.sizes, sets.alpha
 
 
-def _check_names(bins: Mapping[str, Partition]) -> None:
-    for name in bins:
-        if name in METRICS and not METRICS[name].replaceable:
+def _is_predictor(value: Any) -> "TypeGuard[Predictor]":
+    """Whether this is a predictor; its room is not imported for that."""
+    return callable(getattr(value, "predict_set", None)) and hasattr(value, "calibrate")
+
+
+def _chosen(
+    metrics: Sequence[str] | None,
+    bins: Mapping[str, Any],
+    outputs: ModelOutputs,
+    label_probabilities: Any,
+) -> list[str]:
+    """Metrics to compute: those named, which must be possible, or all possible ones."""
+    if isinstance(metrics, str):
+        raise InputError(f"metrics must be a sequence of names; write metrics=({metrics!r},).")
+    for name in metrics or ():
+        if name not in METRICS:
+            raise InputError(f"metrics holds {name!r}, which is none of {', '.join(METRICS)}.")
+    there = {
+        "": True,
+        "trust": outputs.trust is not None,
+        "groups": bool(outputs.groups),
+        "label_probabilities": label_probabilities is not None,
+    }
+    chosen = []
+    for name, metric in METRICS.items():
+        # Bins that the user gave name what they need themselves.
+        possible = name in bins or there[metric.needs]
+        if metrics is not None and name in metrics and not possible:
+            raise InputError(f"metrics asks for {name!r}, which needs {_REMEDIES[metric.needs]}.")
+        if possible and (metrics is None or name in metrics):
+            chosen.append(name)
+    return chosen
+
+
+def _divide(
+    names: Sequence[str],
+    bins: Mapping[str, Partition | Binned],
+    outputs: ModelOutputs,
+    sizes: Ints,
+) -> dict[str, Binned]:
+    """Bins of the samples by the names of their tables."""
+    divided: dict[str, Binned] = {}
+    for name in names:
+        metric = METRICS[name]
+        if metric.divide is not None:
+            divided |= metric.divide(outputs, sizes)
+        elif metric.partition is not None:
+            divided[name] = _binned(name, bins.get(name, metric.partition), outputs)
+    for name, partition in bins.items():
+        replaceable = name not in METRICS or METRICS[name].partition is not None
+        if not replaceable and not isinstance(partition, Binned):
             raise InputError(f"bins names {name!r}, which is a metric already; choose another.")
+        if name not in METRICS:
+            divided[name] = _binned(name, partition, outputs)
+    return divided
+
+
+def _binned(name: str, partition: Partition | Binned, outputs: ModelOutputs) -> Binned:
+    if isinstance(partition, Binned):
+        return partition
+    return bin_samples(partition, outputs, f"bins[{name!r}]")
+
+
+def _check_below(below: float | Sequence[float]) -> tuple[float, ...]:
+    shares = tuple(to_numpy(below, "below").ravel().tolist())
+    if not all(isinstance(least, int | float) and 0.0 < least <= 1.0 for least in shares):
+        raise InputError(f"below must be shares above 0 and up to 1; got {shares}.")
+    return shares
+
+
+def _number(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.3f}"

@@ -32,8 +32,7 @@ from trustsets.monitor.state import (
 from trustsets.outputs import ModelOutputs
 from trustsets.planning import CoverageLaw
 from trustsets.predictors import Predictor
-from trustsets.predictors.set_predictor import as_calibrated
-from trustsets.predictors.tuning import resolve_seed
+from trustsets.predictors.calibration import resolve_seed
 
 __all__ = ["Monitor", "PartRow", "TestRow", "Verdict"]
 
@@ -117,7 +116,7 @@ class Monitor:
         most_pending: int = 10_000,
         random_state: Any = 0,
     ) -> None:
-        calibration = predictor._state()
+        n = predictor.n_calibration_
         if reason := predictor.batch_dependence:
             raise InputError(f"predictor cannot be monitored: {reason}.")
         setting = Setting(
@@ -126,12 +125,12 @@ class Monitor:
             level=level,
             most_pending=most_pending,
             seed=resolve_seed(random_state),
-            predictor=storage.digest(calibration),
+            predictor=storage.digest(predictor.state_),
         )
         setting.check_state()
         # Half of the rate of this test is for the calibration, half for the betting.
         tail = false_alarm * WEIGHTS["coverage"] / 2.0
-        lowest, _ = CoverageLaw(setting.alpha).interval(calibration.n, 1.0 - 2.0 * tail)
+        lowest, _ = CoverageLaw(setting.alpha).interval(n, 1.0 - 2.0 * tail)
         self._predictor = predictor
         self._state = MonitorState(
             setting=setting,
@@ -139,9 +138,7 @@ class Monitor:
             pending=Samples.none(predictor.classes_.size),
         )
         if reference is not None:
-            reference = self._with_trust(reference)
-            used = _calibration_part(predictor, reference)
-            self._begin(reference.take(used), is_reference=True)
+            self._begin(_calibration_part(predictor, self._prepared(reference)), is_reference=True)
 
     def observe(
         self,
@@ -170,9 +167,7 @@ class Monitor:
         if batch in self._state.batches:
             return self
         names = _check_ids(ids, len(outputs))
-        calibration = self._predictor._state()
-        outputs = as_calibrated(calibration, outputs, uses_labels=outputs.codes is not None)
-        outputs = self._with_trust(outputs)
+        outputs = self._prepared(outputs)
         order = self._order(len(outputs), in_order)
         outputs, names = outputs.take(order), names[order]
         with self._next_batch(batch):
@@ -230,7 +225,7 @@ class Monitor:
         state = storage.read(path)
         if not isinstance(state, MonitorState):
             raise StorageError(f"{path}: it holds a {type(state).__name__}, not a monitor.")
-        if state.setting.predictor != storage.digest(predictor._state()):
+        if state.setting.predictor != storage.digest(predictor.state_):
             raise StorageError(
                 f"{path}: it belongs to a predictor with another calibration. Begin a new monitor."
             )
@@ -290,10 +285,9 @@ class Monitor:
         seed = [self._state.setting.seed, len(self._state.batches)]
         return np.random.default_rng(seed).permutation(n)
 
-    def _with_trust(self, outputs: ModelOutputs) -> ModelOutputs:
-        """Samples with their trust, where it is known or can be computed."""
-        if outputs.features is not None:
-            outputs = outputs.with_trust(self._predictor.trust)
+    def _prepared(self, outputs: ModelOutputs) -> ModelOutputs:
+        """Samples with the class names of the calibration, and with trust where it is known."""
+        outputs = self._predictor._prepare(outputs, with_labels=outputs.codes is not None)
         if outputs.trust is None:
             return outputs
         return outputs.with_trust(np.minimum(outputs.trust, _LARGEST_TRUST))
@@ -311,7 +305,7 @@ class Monitor:
         assert state.regions is not None
         samples = Samples(
             ids=ids[fresh],
-            scores=self._scores(outputs),
+            scores=self._predictor.scores(outputs),
             mask=np.array(self._predictor.predict_set(outputs, setting.alpha).mask),
             regions=state.regions.cells(outputs),
             groups={name: np.array(texts_of(own)) for name, own in outputs.groups.items()},
@@ -334,10 +328,6 @@ class Monitor:
             pending = self._state.pending
             self._state.label(pending.take(waiting), codes)
             self._state.pending = pending.take(np.setdiff1d(np.arange(len(pending)), waiting))
-
-    def _scores(self, outputs: ModelOutputs) -> Floats:
-        """Nonconformity scores of all classes, which do not depend on calibration samples."""
-        return self._predictor._state().scoring(self._predictor.score).matrix(outputs)
 
     def _statistics(self, outputs: ModelOutputs) -> dict[str, Floats]:
         """Statistics that do not depend on the calibration samples."""
@@ -368,11 +358,12 @@ class Monitor:
                 # Directions fit the samples they were learned from too well.
                 drift.earlier.add(values[~learned] if name.startswith("feature ") else values)
         if not is_reference or outputs.codes is None:
-            state.parts[0].earlier.add(_stored_scores(self._predictor))
+            state.parts[0].earlier.add(self._predictor.state_.scores)
             return
         codes, scores = outputs.codes, np.empty(len(outputs))
         for rows in _blocks(outputs):
-            scores[rows] = self._scores(outputs.take(rows))[np.arange(rows.size), codes[rows]]
+            matrix = self._predictor.scores(outputs.take(rows))
+            scores[rows] = matrix[np.arange(rows.size), codes[rows]]
         regions = state.regions.cells(outputs)
         groups = {name: own.astype(str) for name, own in outputs.groups.items()}
         for part in state.parts:
@@ -386,20 +377,11 @@ def _blocks(outputs: ModelOutputs) -> list[Codes]:
     return [np.arange(start, min(start + step, len(outputs))) for start in starts]
 
 
-def _calibration_part(predictor: Predictor, reference: ModelOutputs) -> Codes:
-    """Positions of the calibration samples among all that `calibrate` was given."""
-    state = predictor._state()
-    if state.n_tuning == 0 or len(reference) != state.n + state.n_tuning:
-        return np.arange(len(reference))
-    return reference.split_indices(state.n_tuning / len(reference), seed=state.seed)[1]
-
-
-def _stored_scores(predictor: Predictor) -> Floats:
-    """Scores of the calibration labels, where the predictor keeps them as they were."""
-    learned = predictor._state().learned
-    if getattr(learned, "tie_spread", 0.0):
-        return np.empty(0)
-    return np.asarray(getattr(learned, "scores", np.empty(0)))
+def _calibration_part(predictor: Predictor, reference: ModelOutputs) -> ModelOutputs:
+    """The calibration samples among all that `calibrate` was given, tuning samples included."""
+    used = np.isin(reference.rows, predictor.calibration_rows_)
+    whole = len(reference) == predictor.n_calibration_ + predictor.n_tuning_
+    return reference.take(used) if whole and used.any() else reference
 
 
 def _check_ids(ids: Sequence[Any] | Array | None, n: int) -> Array:

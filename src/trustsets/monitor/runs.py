@@ -1,32 +1,23 @@
-"""Steps of a monitor for programs that run again and again: on files, and on Arrow tables."""
+"""One step of a monitor on files, for a command that is run again and again."""
 
-import hashlib
 import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
-
-import numpy as np
+from typing import Any, final
 
 from trustsets._common.resuming import locked
-from trustsets._common.validation import encode_labels
 from trustsets.errors import InputError
 from trustsets.files.memory import check_fits
 from trustsets.files.naming import PLAIN, TableColumns, find_roles
-from trustsets.files.parquet import scalar_values
 from trustsets.files.paths import Snapshot, check_output, content_digest
 from trustsets.files.prediction import open_for_prediction
 from trustsets.files.source import OutputsFile, label_in, named_labels, open_columns, open_outputs
-from trustsets.files.tables import table_outputs
 from trustsets.monitor.monitor import Monitor, Verdict
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor, load
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-__all__ = ["Step", "watch_file", "watch_table"]
+__all__ = ["Step", "watch_file"]
 
 StrPath = str | os.PathLike[str]
 _DEFAULT_ALPHA, _DEFAULT_RATE = 0.1, 0.05
@@ -97,70 +88,6 @@ def watch_file(step: Step) -> tuple[Verdict, bool]:
         if len(monitor.batches) > taken or not Path(step.state).exists():
             monitor.save(step.state)
     return monitor.verdict(), len(monitor.batches) > taken
-
-
-def watch_table(
-    predictor: Predictor,
-    table: "pa.Table",
-    state: StrPath,
-    *,
-    alpha: float = _DEFAULT_ALPHA,
-    false_alarm: float = _DEFAULT_RATE,
-    reference: ModelOutputs | None = None,
-) -> "pa.Table":
-    """Take an Arrow table as a batch into the state of a monitor; return it unchanged.
-
-    It is a step for any engine that maps Arrow tables, one at a time. A table counts once, also
-    where the engine repeats a step that was interrupted.
-
-    Parameters
-    ----------
-    predictor : Predictor
-        Calibrated.
-    table : pyarrow.Table
-        Columns as in `trustsets.files.predict_table` and, where they are known, ``labels``. With
-        a column ``id``, labels may come later.
-    state : path
-        File of the state, which is made if it does not exist.
-    alpha, false_alarm, reference
-        As in `Monitor`, for a new state.
-    """
-    name = _table_digest(table)
-    with _lock(Path(state)):
-        if Path(state).exists():
-            monitor = Monitor.load(state, predictor)
-        else:
-            monitor = Monitor(predictor, alpha, reference=reference, false_alarm=false_alarm)
-        if table.num_rows and name not in monitor.batches:
-            ids = table.column("id").to_pylist() if "id" in table.column_names else None
-            monitor.observe(_labelled(predictor, table), ids=ids, batch=name)
-            monitor.save(state)
-    return table
-
-
-def _labelled(predictor: Predictor, table: "pa.Table") -> ModelOutputs:
-    """Outputs in a table, with labels where it has them."""
-    roles = find_roles(table.column_names, predictor.needed_groups)
-    outputs = table_outputs(predictor, table, roles)
-    if roles.labels is None:
-        return outputs
-    labels = scalar_values(table.column(roles.labels), f"column {roles.labels!r}")
-    classes = predictor.classes_
-    if classes.dtype.kind not in "iub" and labels.dtype.kind in "iub":
-        # Positions, where the names are no numbers; others than these are not among the classes.
-        inside = (labels >= 0) & (labels < classes.size)
-        labels = np.where(inside, classes[np.where(inside, labels, 0)], labels.astype(str))
-    return outputs._replaced(codes=encode_labels(labels, classes))
-
-
-def _table_digest(table: "pa.Table") -> str:
-    """SHA-256 of names, types and values of a table, however it is cut into chunks."""
-    import pyarrow as pa
-
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema.remove_metadata()) as writer:
-        writer.write_table(table.replace_schema_metadata().combine_chunks())
-    return hashlib.sha256(sink.getvalue()).hexdigest()
 
 
 def _lock(state: Path) -> AbstractContextManager[None]:

@@ -18,8 +18,7 @@ from trustsets._common.arrays import Floats
 from trustsets._common.resuming import digest
 from trustsets.errors import TrustSetsWarning
 from trustsets.metrics.balls import BallCurve, Balls
-from trustsets.metrics.catalogue import Case
-from trustsets.metrics.evaluation import evaluate_case
+from trustsets.metrics.evaluation import evaluate
 from trustsets.metrics.inference import Ints
 from trustsets.metrics.label_bins import RankBins, label_ranks, rank_edges_apart
 from trustsets.metrics.plain import from_plain, to_plain
@@ -298,15 +297,16 @@ class Experiment:
         }
 
         def make() -> dict[str, Any]:
-            case = Case(
-                covered=covered,
+            result = evaluate(
+                covered,
+                split.outputs[1],
                 sizes=sizes,
-                outputs=split.outputs[1],
                 alpha=self.options.alpha,
+                metrics=metrics,
                 bins=bins,
                 n_bootstrap=_BOOTSTRAP,
             )
-            return {"json": evaluate_case(case, metrics).to_json()}
+            return {"json": result.to_json()}
 
         return Evaluation.from_json(self.cache.get("metrics", inputs, make, version=2)["json"])
 

@@ -1,0 +1,228 @@
+"""What the demo ships, measures and says."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import beta
+
+import trustsets.demo
+from trustsets import ConditionalConformal, StandardConformal, TrustScore
+from trustsets.demo import TASKS, Comparison, compare_methods, load
+from trustsets.errors import InputError
+
+BENCH = Path(__file__).parents[3] / "shared" / "bench"
+DATA = Path(trustsets.demo.__file__).parent / "data"
+SPLIT, MATCHED, CONDITIONAL = "split conformal", "same size", "conditional"
+
+
+@pytest.fixture(scope="module", params=sorted(TASKS))
+def task(request):
+    return load(request.param)
+
+
+@pytest.fixture(scope="module")
+def result(task, tmp_path_factory) -> Comparison:
+    return compare_methods(task, tmp_path_factory.mktemp("demo") / "page.html")
+
+
+class TestTasks:
+    def test_halves_are_disjoint_and_complete(self, task):
+        rows = np.sort(np.concatenate([task.calibration.rows, task.test.rows]))
+        np.testing.assert_array_equal(rows, np.arange(rows.size))
+        assert abs(len(task.calibration) - len(task.test)) <= 1
+        for part in (task.calibration, task.test):
+            assert part.features is not None and part.labels is not None
+            assert (part.require_trust("the test") > 0).all()
+
+    def test_a_seed_gives_the_same_task_and_another_seed_another(self, task):
+        again, other = load(task.name), load(task.name, seed=1)
+        np.testing.assert_array_equal(again.test.logits, task.test.logits)
+        assert not np.array_equal(other.test.logits, task.test.logits)
+
+    def test_the_shipped_file_is_small_and_has_a_note_of_where_it_is_from(self):
+        assert (DATA / "cifar100.npz").stat().st_size < 4e6
+        note = (DATA / "README.md").read_text(encoding="utf-8")
+        assert "Wide-ResNet 28-4" in note and "studies/demo_data.py" in note
+
+    def test_the_real_network_is_overconfident_and_its_classes_have_names(self):
+        test = load("real").test
+        accuracy = (test.predicted == test.labels).mean()
+        assert 0.74 < accuracy < 0.78 and test.confidence.mean() > accuracy + 0.05
+        assert {"apple", "sweet pepper", "worm"} <= set(test.classes.tolist())
+        # Labels and logits belong together in each class, and trust tells right from wrong.
+        right = test.predicted == test.labels
+        assert min(right[test.codes == code].mean() for code in range(100)) > 0.3
+        assert np.median(test.trust[right]) > np.median(test.trust[~right]) + 0.3
+
+    @pytest.mark.skipif(not BENCH.is_dir(), reason="the benchmark outputs are not here")
+    def test_the_shipped_values_are_those_of_the_full_features(self):
+        train, pool = (np.load(BENCH / f"cifar100_{part}.npz") for part in ("train", "pool"))
+        shipped = np.load(DATA / "cifar100.npz")
+        kept = pool["source"] == 1
+        np.testing.assert_array_equal(shipped["logits"], pool["logits"][kept])
+        np.testing.assert_array_equal(shipped["labels"], pool["labels"][kept])
+        some = np.arange(0, 10_000, 97)
+        features = pool["features"][kept][some].astype(np.float32)
+        score = TrustScore().fit(train["features"].astype(np.float32), train["labels"])
+        expected = score.score(features, pool["logits"][kept][some].argmax(axis=1))
+        np.testing.assert_allclose(shipped["trust"][some], expected, rtol=1e-5)
+        # Distances of components are those of normalised features, up to what was left out.
+        whole = features / np.linalg.norm(features, axis=1, keepdims=True)
+        part = shipped["features"][some].astype(np.float64)
+        short, full = (np.linalg.norm(own[:, None] - own[None], axis=2) for own in (part, whole))
+        assert (short <= full + 1e-2).all() and np.corrcoef(short.ravel(), full.ravel())[0, 1] > 0.9
+
+    def test_trust_images_and_training_samples_of_the_digits_belong_together(self):
+        task = load("digits")
+        fitted = TrustScore().fit(task.train.features, task.train.labels)
+        expected = fitted.score(task.test.features, task.test.predicted)
+        np.testing.assert_allclose(task.test.trust, expected)
+        assert len(task.train_images) == len(task.train)
+        # The mean image of a digit is nearer to its own images than to those of other digits.
+        means = [task.train_images[task.train.codes == own].mean(axis=0) for own in range(10)]
+        distances = ((task.images[task.test.rows][:, None] - np.array(means)) ** 2).sum((2, 3))
+        assert (distances.argmin(axis=1) == task.test.codes).mean() > 0.7
+
+    def test_another_name_is_refused(self):
+        with pytest.raises(InputError, match="name must be one of real, digits; got 'faces'"):
+            load("faces")
+
+
+class TestComparison:
+    def test_numbers_are_those_of_the_predictors(self, task, result):
+        standard = StandardConformal().calibrate(task.calibration)
+        conditional = ConditionalConformal(trust=task.trust).calibrate(task.calibration)
+        sets = {
+            SPLIT: standard.predict_set(task.test, alpha=0.1),
+            MATCHED: standard.predict_set(task.test, alpha=result.methods[MATCHED].alpha),
+            CONDITIONAL: conditional.predict_set(task.test, alpha=0.1),
+        }
+        for name, own in sets.items():
+            assert result.methods[name].coverage == own.covers(task.test.labels).mean()
+            assert result.methods[name].size == own.sizes.mean()
+
+    def test_split_conformal_sets_of_the_same_size_are_no_smaller_and_hardly_larger(self, result):
+        matched, own = result.methods[MATCHED], result.methods[CONDITIONAL]
+        assert own.size <= matched.size < own.size * 1.02
+
+    def test_cells_are_disjoint_and_large_and_their_intervals_exact(self, task, result):
+        for cell in result.cells:
+            inside = (task.test.confidence > cell.confidence[0]) & (
+                task.test.confidence <= cell.confidence[1]
+            )
+            inside &= (task.test.trust >= cell.trust[0]) & (task.test.trust < cell.trust[1])
+            assert cell.n == inside.sum() >= 30
+            assert cell.accuracy == (task.test.predicted == task.test.labels)[inside].mean()
+            for own in cell.methods.values():
+                hits = round(own.coverage * cell.n)
+                assert own.lower == pytest.approx(beta.ppf(0.025, hits, cell.n - hits + 1))
+        assert sum(cell.n for cell in result.cells) > 0.95 * len(task.test)
+
+    def test_three_samples_are_told_truthfully(self, task, result):
+        assert len(result.examples) == 3
+        row_of = {int(row): place for place, row in enumerate(task.test.rows)}
+        for (title, *lines), kind in zip(result.examples, [(0, 1), (1, 0), (1, 1)], strict=True):
+            row, label = re.search(r"sample (\d+) is ([\w ]+), the network says", title).groups()
+            place = row_of[int(row)]
+            assert label == str(task.test.labels[place])
+            assert f"says {task.test.predicted[place]} " in title
+            listed = [line.partition(":")[2].strip().split(", ") for line in lines]
+            assert tuple(int(label in own) for own in listed) == kind
+
+    def test_the_page_is_written(self, result):
+        page = Path(result.report).read_text(encoding="utf-8")
+        assert page.startswith("<!doctype html>") and result.title in page
+
+    def test_the_finding_follows_the_numbers(self, result):
+        """Whatever was measured: the worst cell is named, and every cell where it does worse."""
+        cells = [
+            replace(
+                cell,
+                methods={
+                    SPLIT: replace(cell.methods[SPLIT], coverage=0.5 + number / 100),
+                    MATCHED: replace(cell.methods[MATCHED], coverage=0.8),
+                    CONDITIONAL: replace(cell.methods[CONDITIONAL], coverage=0.8 + sign / 10),
+                },
+            )
+            for (number, cell), sign in zip(
+                enumerate(result.cells), [1, -1, 0, 1, -1], strict=False
+            )
+        ]
+        text = replace(result, cells=cells).finding
+        sure, trust = cells[0].words
+        assert f"do worst at confidence {sure} and trust {trust}: they cover 50%" in text
+        assert "any cell is 50%, 80% and 70%" in text
+        named = [
+            "; ".join(cell.words)
+            for cell in cells
+            if f"{cell.words[0]}, trust {cell.words[1]} (" in text
+        ]
+        worse = [
+            "; ".join(cell.words)
+            for cell in cells
+            if cell.methods[CONDITIONAL].coverage < cell.methods[MATCHED].coverage
+        ]
+        assert named == worse
+        assert "too few samples" in replace(result, cells=[]).finding
+
+
+def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "trustsets.cli", "demo", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"COLUMNS": "80"},
+    )
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reports") / "new"
+    return folder, demo("--output", str(folder))
+
+
+class TestCommand:
+    def test_it_prints_the_comparison_and_where_the_report_is(self, shown):
+        folder, done = shown
+        assert done.returncode == 0, done.stderr
+        assert (folder / "real.html").is_file() and str(folder / "real.html") in done.stdout
+        assert "defaults of this package were chosen on" in " ".join(done.stdout.split())
+        for name in (SPLIT, MATCHED, CONDITIONAL):
+            assert name in done.stdout
+
+    def test_it_fits_80_columns_and_is_plain_when_piped(self, shown):
+        lines = [line for line in shown[1].stdout.splitlines() if not line.startswith("  /")]
+        assert max(map(len, lines)) <= 80 and "\x1b" not in shown[1].stdout
+
+    def test_json_has_the_numbers_of_the_text(self, shown):
+        done = demo("--output", str(shown[0]), "--json")
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert found["command"] == "demo" and found["options"]["seed"] == 0
+        for own in found["result"]["methods"].values():
+            assert f"{own['size']:.2f}" in shown[1].stdout
+            assert f"{100 * own['coverage']:.1f}%" in shown[1].stdout
+
+    @pytest.mark.parametrize(
+        ("arguments", "told"),
+        [
+            (["--task", "faces"], "faces"),
+            (["--seed", "-1"], "seed"),
+            (["--output", "FILE/x"], "FILE"),
+        ],
+    )
+    def test_bad_input_ends_with_code_2_and_one_line(self, arguments, told, tmp_path):
+        (tmp_path / "FILE").write_text("")
+        arguments = [text.replace("FILE", str(tmp_path / "FILE")) for text in arguments]
+        done = demo(*arguments, "--quiet")
+        assert done.returncode == 2
+        assert told.replace("FILE", str(tmp_path / "FILE")) in done.stderr
+        assert "Traceback" not in done.stderr and done.stdout == ""

@@ -1,0 +1,78 @@
+"""Sets of a Ray dataset are bitwise identical to those of one process."""
+
+import numpy as np
+import pytest
+
+from trustsets import APS, ConditionalConformal, ModelOutputs, StandardConformal, TrustScore
+from trustsets.errors import InputError
+from trustsets.files import predict_table
+from trustsets.ray import predict_dataset
+
+pa = pytest.importorskip("pyarrow")
+ray = pytest.importorskip("ray")
+pytest.importorskip("ray.data")
+# Ray sets fields of its own that it deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
+
+CLASSES, WIDTH = 4, 6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def local_ray():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.delenv("OMP_NUM_THREADS", raising=False)  # Ray sets it for each task
+        ray.init(
+            num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error",
+            object_store_memory=100_000_000,
+        )  # fmt: skip
+        yield
+        ray.shutdown()
+
+
+def outputs(n, seed):
+    rng = np.random.default_rng(seed)
+    return ModelOutputs(
+        logits=rng.normal(size=(n, CLASSES)),
+        features=rng.normal(size=(n, WIDTH)).astype(np.float32),
+        labels=rng.integers(0, CLASSES, n),
+    )
+
+
+@pytest.fixture(scope="module")
+def table():
+    new = outputs(500, seed=2)
+    columns = {"id": [f"s{i}" for i in range(500)], "row": np.arange(500)}
+    return pa.table(columns | {"logits": list(new.logits), "features": list(new.features)})
+
+
+@pytest.fixture(scope="module")
+def predictors():
+    """One draws at random twice for each row and looks at all training samples."""
+    train = outputs(600, seed=0)
+    trust = TrustScore().fit(train.features, train.labels)
+    random = ConditionalConformal(score=APS(own_mass="random"), trust=trust, randomized=True)
+    methods = {"standard": StandardConformal(), "random, trust": random}
+    return {name: own.calibrate(outputs(800, seed=1)) for name, own in methods.items()}
+
+
+@pytest.mark.parametrize("name", ["standard", "random, trust"])
+@pytest.mark.parametrize("batch_rows", [33, 4096])
+def test_sets_are_those_of_one_process(name, batch_rows, predictors, table):
+    predictor = predictors[name]
+    parts = [table.slice(0, 200), table.slice(200, 1), table.slice(201)]
+    asked = {"alpha": 0.2, "ids": ["id"]} | ({} if name == "standard" else {"max_size": 3})
+    found = predict_dataset(ray.data.from_arrow(parts), predictor, batch_rows=batch_rows, **asked)
+    found = pa.concat_tables(found.iter_batches(batch_format="pyarrow", batch_size=None))
+    expected = predict_table(predictor, table, **asked)
+    assert found.sort_by("row").select(expected.column_names).equals(expected.combine_chunks())
+
+
+def test_options_of_ray_pass_through_and_mistakes_are_told_before_it_starts(predictors, table):
+    dataset = ray.data.from_arrow(table)
+    found = predict_dataset(dataset, predictors["standard"], num_cpus=2, concurrency=1)
+    assert found.count() == len(table)
+    with pytest.raises(InputError, match="alpha"):
+        predict_dataset(dataset, predictors["standard"], alpha=1.5)
+    with pytest.raises(ValueError, match="calibrate"):
+        predict_dataset(dataset, StandardConformal())

@@ -1,0 +1,481 @@
+"""`TrustSetClassifier` with what scikit-learn users have: pipelines, tables, groups, metadata."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn import config_context
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import make_column_selector, make_column_transformer
+from sklearn.decomposition import PCA
+from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import (
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+    StackingClassifier,
+    VotingClassifier,
+)
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.model_selection import (
+    FixedThresholdClassifier,
+    GridSearchCV,
+    RandomizedSearchCV,
+    TunedThresholdClassifierCV,
+)
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.svm import SVC
+
+from trustsets import (
+    ConditionalConformal,
+    Groups,
+    Intercept,
+    ModelOutputs,
+    MondrianConformal,
+    StandardConformal,
+    TrustScore,
+    TrustSetClassifier,
+)
+from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
+from trustsets.sklearn import SetScorer
+
+SITES = np.array(["north", "south", "west"])
+
+
+def drawn(n, seed=0):
+    """Points around five centres, named after trees."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(5, size=n)
+    X = rng.normal(size=(n, 4)) + 1.5 * np.random.default_rng(7).normal(size=(5, 4))[codes]
+    return X, np.array(["ash", "birch", "cedar", "oak", "yew"])[codes]
+
+
+def as_frame(X, seed=1):
+    """The points as a table with missing numbers, a column of texts and one of categories."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(X, columns=list("abcd")).mask(rng.random(X.shape) < 0.1)
+    frame["site"] = pd.Categorical(rng.choice(SITES, len(X))).set_categories(SITES)
+    frame["note"] = rng.choice(["dry", "wet"], len(X))
+    return frame.mask(rng.random(frame.shape) < [0, 0, 0, 0, 0.05, 0])
+
+
+@pytest.fixture(scope="module")
+def table():
+    X, y = drawn(900)
+    return as_frame(X), y
+
+
+def pipeline(last=None):
+    numbers = make_pipeline(SimpleImputer(), StandardScaler())
+    encode = make_column_transformer(
+        (numbers, make_column_selector(dtype_include="number")),
+        (OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["site", "note"]),
+    )
+    return make_pipeline(encode, last or LogisticRegression(max_iter=300))
+
+
+GRID = {"logisticregression__C": [0.1, 1.0]}
+WRAPPED = {
+    "GridSearchCV": lambda: GridSearchCV(pipeline(), GRID, cv=2),
+    "RandomizedSearchCV": lambda: RandomizedSearchCV(pipeline(), GRID, n_iter=1, cv=2),
+    "CalibratedClassifierCV": lambda: CalibratedClassifierCV(pipeline(), cv=2),
+    "TunedThresholdClassifierCV": lambda: TunedThresholdClassifierCV(pipeline(), cv=2),
+    "FixedThresholdClassifier": lambda: FixedThresholdClassifier(
+        pipeline(), threshold=0.4, pos_label="oak"
+    ),
+    "VotingClassifier": lambda: VotingClassifier([("a", pipeline())], voting="soft"),
+    "StackingClassifier": lambda: StackingClassifier([("a", pipeline())], cv=2),
+    "CalibratedClassifierCV and GridSearchCV": lambda: CalibratedClassifierCV(
+        GridSearchCV(pipeline(), GRID, cv=2), cv=2
+    ),
+}
+
+
+INSIDE = {
+    "GridSearchCV": lambda own: own.best_estimator_,
+    "RandomizedSearchCV": lambda own: own.best_estimator_,
+    "CalibratedClassifierCV": lambda own: own.calibrated_classifiers_[0].estimator,
+    "VotingClassifier": lambda own: own.estimators_[0],
+    "StackingClassifier": lambda own: own.estimators_[0],
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_the_encoder_inside_wrappers_is_found(name, table):
+    frame, y = table
+    y = np.where(y == "oak", "oak", "other")
+    model = TrustSetClassifier(WRAPPED[name](), "mondrian").fit(frame[:400], y[:400])
+    own = f"the output of ColumnTransformer in the pipeline inside {name}"
+    assert model.feature_source_ == own
+    inner = model.estimator_
+    for step in name.split(" and "):
+        inner = INSIDE.get(step, lambda own: own.estimator_)(inner)
+    encoded = inner[:-1].transform(frame[400:450])
+    scaler = model.encoder_.steps[-1][1][-1]
+    by_hand = (encoded - scaler.mean_) / scaler.scale_
+    np.testing.assert_allclose(model.outputs(frame[400:450]).features, by_hand, atol=1e-12)
+    assert model.predict_set(frame[400:]).covers(y[400:]).mean() > 0.8
+
+
+def test_transformers_at_several_depths_are_applied_in_order():
+    X, y = drawn(300)
+    inner = CalibratedClassifierCV(make_pipeline(StandardScaler(), GaussianNB()), cv=2)
+    model = TrustSetClassifier(make_pipeline(PCA(2), inner), "mondrian").fit(X, y)
+    source = "the output of PCA, StandardScaler in the pipeline inside CalibratedClassifierCV"
+    assert model.feature_source_ == source
+    first, last = model.estimator_
+    second = last.calibrated_classifiers_[0].estimator[0]
+    scaler = model.encoder_.steps[-1][1][-1]
+    by_hand = scaler.transform(second.transform(first.transform(X[:9])))
+    np.testing.assert_array_equal(model.outputs(X[:9]).features, by_hand)
+
+
+def test_every_route_to_the_same_model_gives_the_same_sets(table):
+    frame, y = table
+    model = pipeline().fit(frame[:400], y[:400])
+    routes = [
+        model,
+        FrozenEstimator(model),
+        VotingClassifier([("a", model)], voting="soft"),
+        make_pipeline(model),
+    ]
+    routes[2].estimators_, routes[2].le_ = [model], None
+    routes[2].classes_ = model.classes_
+    found = []
+    for each in routes:
+        wrapped = TrustSetClassifier(each, prefit=True).fit(frame[:400], y[:400])
+        found.append(wrapped.calibrate(frame[400:700], y[400:700]).predict_set(frame[700:]))
+    encode = StandardScaler().fit(model[:-1].transform(frame[:400]))
+
+    def outputs(part, labels=None):
+        features = encode.transform(model[:-1].transform(part))
+        p = model.predict_proba(part)
+        return ModelOutputs(probabilities=p, features=features, labels=labels, classes=names)
+
+    names = model.classes_
+    trust = TrustScore(normalize=False).fit(outputs(frame[:400]).features, y[:400])
+    by_hand = ConditionalConformal(trust=trust).calibrate(outputs(frame[400:700], y[400:700]))
+    found.append(by_hand.predict_set(outputs(frame[700:])))
+    for sets in found[1:]:
+        np.testing.assert_array_equal(sets.mask, found[0].mask)
+        np.testing.assert_array_equal(sets.thresholds, found[0].thresholds)
+
+
+def features_of(train, new):
+    """Features of the trust score that is fitted to `train`, of new samples."""
+    constant = DummyClassifier().fit([[0.0]] * 2, ["ash", "oak"])
+    model = TrustSetClassifier(constant, prefit=True, features="input")
+    model.fit(train, np.resize(["ash", "oak"], len(train)))
+    return model.outputs(new).features
+
+
+def test_missing_numbers_are_medians_with_indicators():
+    rng = np.random.default_rng(0)
+    train = rng.normal(size=(50, 3))
+    train[::5, 1] = np.nan
+    new = np.array([[0.5, np.nan, 1.0], [np.nan, 2.0, 1.0]])
+    medians = np.nanmedian(train, axis=0)
+    filled = np.where(np.isnan(train), medians, train)
+    expected = (np.where(np.isnan(new), medians, new) - filled.mean(axis=0)) / filled.std(axis=0)
+    found = features_of(train, new)
+    np.testing.assert_allclose(found[:, :3], expected, atol=1e-12)
+    # Training lacked numbers of the second column only.
+    np.testing.assert_array_equal(found[:, 3:], [[1.0], [0.0]])
+    empty = features_of(np.full((4, 1), np.nan), [[np.nan], [3.0]])
+    assert np.isfinite(empty).all() and empty[0, 1] == 1.0 and empty[1, 1] == 0.0
+    with pytest.raises(ValueError, match="infinity"):
+        features_of(train, [[np.inf, 1.0, 1.0]])
+
+
+def test_mixed_columns_are_numbers_and_indicators():
+    frame = pd.DataFrame(
+        {
+            "age": pd.array([1, None, 3, 2], dtype="Int64"),
+            "code": pd.Categorical([7, 8, 7, 7]),
+            "text": ["x", None, "y", "x"],
+        }
+    )
+    found = features_of(frame, frame)
+    assert found.shape == (4, 1 + 1 + 2 + 3)  # a number, its indicator, values
+    np.testing.assert_array_equal(found[:, 1:4], [[0, 1, 0], [1, 0, 1], [0, 1, 0], [0, 1, 0]])
+    np.testing.assert_array_equal(found[:, 4:].sum(axis=1), np.ones(4))
+    new = frame.assign(text=["z"] * 4)  # never seen
+    np.testing.assert_array_equal(features_of(frame, new)[:, 4:], np.zeros((4, 3)))
+    # One sample is as in a batch.
+    for row in range(4):
+        np.testing.assert_array_equal(
+            features_of(frame, frame[row : row + 1]), found[row : row + 1]
+        )
+    objects = frame[["age", "text"]].to_numpy(object)
+    expected = features_of(frame[["age", "text"]], frame[["age", "text"]])
+    np.testing.assert_array_equal(features_of(objects, objects), expected)
+    np.testing.assert_array_equal(features_of(objects, objects[1:2]), expected[1:2])
+    with pytest.raises(InputError, match="numeric features"):
+        features_of(frame, frame.assign(age=["a", "b", "c", "d"]))
+    with pytest.raises(ValueError, match="now missing:\n- code"):
+        features_of(frame, frame[["age", "text"]])
+    with pytest.raises(ValueError, match="must be in the same order"):
+        features_of(frame, frame[["text", "age", "code"]])
+
+
+def test_columns_of_the_input_go_by_name_behind_a_pipeline(table):
+    """A pipeline may take its columns by name, in any order; so does the trust score then."""
+    frame, y = table
+    model = TrustSetClassifier(pipeline(), "mondrian", features="input").fit(frame, y)
+    shuffled = frame[["note", "d", "site", "b", "a", "c"]]
+    np.testing.assert_array_equal(model.outputs(shuffled).features, model.outputs(frame).features)
+    numbers = make_pipeline(
+        make_column_transformer((SimpleImputer(), list("abcd"))), LogisticRegression()
+    )
+    model = TrustSetClassifier(numbers, "mondrian", features="input").fit(frame[list("abcd")], y)
+    found = model.outputs(frame[list("dbca")]).features
+    np.testing.assert_array_equal(found, model.outputs(frame[list("abcd")]).features)
+
+
+def test_missing_numbers_texts_and_polars_are_no_obstacle(table):
+    frame, y = table
+    frame = frame.astype({"note": "category"})
+    tree = HistGradientBoostingClassifier(max_iter=5)
+    numbers, kinds = frame[list("abcd")], frame
+    for each in (numbers, kinds, numbers.to_numpy(), pl.from_pandas(numbers)):
+        model = TrustSetClassifier(tree).fit(each[:600], y[:600])
+        assert model.feature_source_ == "the columns of X"
+        assert model.predict_set(each[600:]).covers(y[600:]).mean() > 0.8
+        assert model.predictor_.uses_features
+
+
+class Words(ClassifierMixin, BaseEstimator):
+    """A classifier of objects that nobody else can read."""
+
+    def fit(self, X, y):
+        self.classes_ = np.unique(y)
+        return self
+
+    def predict_proba(self, X):
+        lengths = np.array([[len(word) == len(name) for name in self.classes_] for word in X])
+        return (lengths + 0.1) / (lengths + 0.1).sum(axis=1, keepdims=True)
+
+    def predict(self, X):
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+
+@pytest.mark.parametrize("method", ["standard", "class", "groups", "clustered"])
+def test_methods_without_trust_never_look_at_features(method):
+    rng = np.random.default_rng(0)
+    y = rng.choice(["ash", "oaks", "birch"], 300)
+    X = [name[::-1] if rng.random() < 0.8 else "?" for name in y]
+    groups = {"groups": SITES[rng.integers(3, size=300)]} if method == "groups" else {}
+    model = TrustSetClassifier(Words(), method).fit(X, y, **groups)
+    assert model.reference_ is None and model.feature_source_.startswith("nothing")
+    assert model.predict_set(X, **groups).covers(y).mean() > 0.85
+    prefit = TrustSetClassifier(Words().fit(X, y), method, prefit=True)
+    prefit.calibrate(X, y, **groups)
+    state = prefit.predictor_.state_
+    assert state.n + state.n_tuning == 300  # nothing is set aside for a trust score
+    with pytest.raises(InputError, match="needs numeric features or columns of values"):
+        TrustSetClassifier(Words()).fit(X, y)
+
+
+def test_wide_sparse_features_are_reduced():
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=300)
+    words = [[f"own{k}-{i}" for i in range(300)] + [f"any{i}" for i in range(900)] for k in y]
+    X = [" ".join(rng.choice(own, 25)) for own in words]
+    model = TrustSetClassifier(make_pipeline(TfidfVectorizer(), LogisticRegression()), "mondrian")
+    model.fit(X[:200], y[:200])
+    assert model.reference_.n_features_in_ == 64
+    assert model.predict_set(X[200:]).covers(y[200:]).mean() > 0.75
+
+
+def test_groups_by_any_route_are_the_same(table):
+    frame, y = table
+    text = frame["site"].astype(object).where(frame["site"].notna(), "(missing)").to_numpy(str)
+    X = frame[list("abcd")].fillna(0.0).to_numpy()
+    codes = frame["site"].cat.codes.to_numpy().astype(float)
+    codes[codes < 0] = np.nan
+    with_codes = np.column_stack([X, codes])
+    routes = [
+        (TrustSetClassifier(pipeline(), "groups", groups="site"), frame, None),
+        (TrustSetClassifier(pipeline(), "groups", groups=[4]), frame, None),
+        (TrustSetClassifier(pipeline(), "groups"), frame, {"site": text}),
+        (TrustSetClassifier(pipeline(), "groups"), frame, frame[["site"]]),
+        (TrustSetClassifier(pipeline(), "groups"), frame, pl.DataFrame({"site": text})),
+        (TrustSetClassifier(pipeline(), "groups"), frame, frame["site"]),
+        (TrustSetClassifier(pipeline(), MondrianConformal(by=Groups())), frame, text),
+    ]
+
+    def part(groups, rows):
+        if groups is None:
+            return {}
+        own = isinstance(groups, dict)
+        return {"groups": {n: v[rows] for n, v in groups.items()} if own else groups[rows]}
+
+    first, new = slice(0, 700), slice(700, 900)
+    found = []
+    for model, data, groups in routes:
+        model.fit(data[first], y[first], **part(groups, first))
+        found.append(model.predict_set(data[new], **part(groups, new)).mask)
+    for mask in found[1:]:
+        np.testing.assert_array_equal(mask, found[0])
+    assert [model.reference_ for model, _, _ in routes] == [None] * len(routes)
+    outputs = routes[0][0].outputs(frame[new])
+    assert sorted(set(outputs.groups["site"])) == ["(missing)", "north", "south", "west"]
+    np.testing.assert_array_equal(outputs.groups["site"], text[new])
+    by_number = TrustSetClassifier(HistGradientBoostingClassifier(max_iter=3), "groups", groups=4)
+    by_number.fit(with_codes[first], y[first])
+    assert set(by_number.outputs(with_codes[new]).groups["4"]) == {"0", "1", "2", "(missing)"}
+
+
+def test_conditional_sets_use_the_groups_and_max_size(table):
+    frame, y = table
+    model = TrustSetClassifier(pipeline(), groups="site").fit(frame[:700], y[:700])
+    assert model.predictor_.needed_groups == ("site",)
+    assert "Groups" in repr(model.predictor_.choice_.basis)
+    with pytest.warns(TrustSetsWarning, match="not conditioned on the groups by site"):
+        TrustSetClassifier(pipeline(), groups=["note", "site"]).fit(frame[:400], y[:400])
+    sets = model.predict_set(frame[700:], max_size=2)
+    assert sets.sizes.max() == 2 and sets.alpha.shape == (200,)
+    by_hand = model.predictor_.predict_set(model.outputs(frame[700:]), max_size=2)
+    np.testing.assert_array_equal(sets.mask, by_hand.mask)
+
+
+class Recorder(LogisticRegression):
+    """Keeps what fit was given."""
+
+    def fit(self, X, y, sample_weight=None):
+        self.rows_, self.weights_ = np.array(X), sample_weight
+        return super().fit(X, y, sample_weight=sample_weight)
+
+
+def test_weights_reach_the_classifier_row_by_row():
+    X, y = drawn(300)
+    weight = np.exp(X[:, 0])
+    search = GridSearchCV(make_pipeline(Recorder()), {"recorder__C": [0.1, 1.0]}, cv=2)
+    for model in (Recorder(), make_pipeline(Recorder()), search):
+        fitted = TrustSetClassifier(model, "standard").fit(X, y, sample_weight=weight).estimator_
+        fitted = getattr(fitted, "best_estimator_", fitted)
+        last = fitted if isinstance(fitted, Recorder) else fitted[-1]
+        np.testing.assert_array_equal(last.weights_, np.exp(last.rows_[:, 0]))
+        assert len(last.weights_) == 210
+    with pytest.raises(InputError, match="that of KNeighborsClassifier does not"):
+        TrustSetClassifier(KNeighborsClassifier()).fit(X, y, sample_weight=weight)
+    TrustSetClassifier(KNeighborsClassifier(), "standard").fit(X, y, sample_weight=None)
+    prefit = TrustSetClassifier(Recorder().fit(X, y), prefit=True)
+    with pytest.raises(InputError, match="prefit=True trains nothing; leave out sample_weight"):
+        prefit.fit(X, y, sample_weight=weight)
+
+
+@config_context(enable_metadata_routing=True)
+def test_metadata_are_routed():
+    X, y = drawn(400)
+    weight, groups = np.exp(X[:, 0]), SITES[(X[:, 1] > 0).astype(int)]
+    inner = Recorder().set_fit_request(sample_weight=True)
+    steps = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), inner)
+    model = TrustSetClassifier(steps).fit(X, y, sample_weight=weight, groups=groups)
+    assert len(model.estimator_[-1].weights_) == 280
+    assert model.predictor_.needed_groups == ("group",)
+    asking = TrustSetClassifier(inner, "groups").set_fit_request(groups=True)
+    search = GridSearchCV(asking, {"estimator__C": [0.1, 1.0]}, scoring=SetScorer("size"), cv=2)
+    best = search.fit(X, y, sample_weight=weight, groups=groups).best_estimator_
+    assert np.isfinite(search.best_score_)
+    np.testing.assert_array_equal(best.estimator_.weights_, np.exp(best.estimator_.rows_[:, 0]))
+    with pytest.raises(ValueError, match="not explicitly set as requested"):
+        TrustSetClassifier(LogisticRegression()).fit(X, y, sample_weight=weight)
+
+
+def test_sets_come_as_frames_where_asked(table):
+    frame, y = table
+    model = TrustSetClassifier(pipeline(), "standard").fit(frame[:700], y[:700])
+    sets = model.predict_set(frame[700:])
+    found = model.set_output(transform="pandas").predict_set(frame[700:])
+    pd.testing.assert_frame_equal(found, sets.to_frame().set_axis(frame[700:].index))
+    found = clone(model.set_output(transform="polars")).fit(frame[:700], y[:700])
+    found = found.set_output(transform=None).predict_set(frame[700:])
+    assert isinstance(found, pl.DataFrame) and found["size"].to_list() == sets.sizes.tolist()
+    assert found["set"].to_list() == [own.tolist() for own in sets]
+    again = model.set_output(transform="default").predict_set(frame[700:])
+    np.testing.assert_array_equal(again.mask, sets.mask)
+    with pytest.raises(InputError, match='"pandas" or "polars"; got \'arrow\''):
+        model.set_output(transform="arrow")
+    inside = make_pipeline(pipeline()[0].set_output(transform="pandas"), LogisticRegression())
+    TrustSetClassifier(inside, "mondrian").fit(frame[:700], y[:700]).predict_set(frame[700:])
+
+
+def test_every_method_has_a_name(table):
+    X, y = drawn(900)
+    names = "conditional bins mondrian standard class clustered".split()
+    for name in names:
+        model = TrustSetClassifier(GaussianNB(), name).fit(X[:600], y[:600])
+        assert model.predict_set(X[600:]).covers(y[600:]).mean() > 0.82
+    with pytest.warns(UserWarning, match="calibration samples"):
+        paper = TrustSetClassifier(GaussianNB(), "paper").fit(X[:600], y[:600])
+    assert (
+        paper.predictor_.get_params() == ConditionalConformal.paper(paper.reference_).get_params()
+    )
+    plain = TrustSetClassifier(GaussianNB(), features=None).fit(X[:600], y[:600])
+    assert plain.predictor_.trust is None
+    bins = TrustSetClassifier(GaussianNB(), "mondrian", features=None).fit(X[:600], y[:600])
+    assert [item.name for item in bins.predictor_.by.of] == ["Conf"]
+    own = TrustSetClassifier(GaussianNB(), ConditionalConformal(basis=Intercept()), features=None)
+    assert own.fit(X, y).predictor_.trust is None
+    wanted = TrustSetClassifier(GaussianNB(), StandardConformal(), features="input").fit(X, y)
+    assert wanted.outputs(X).features.shape == (900, 4)
+
+
+def test_mistakes_are_named(table):
+    frame, y = table
+    X = frame[list("abcd")].fillna(0.0)
+    bayes = TrustSetClassifier(GaussianNB())
+    for model, call, message in [
+        (bayes, {"groups": y[:5]}, r"must have shape \(900,\), one per sample; got \(5,\)"),
+        (TrustSetClassifier(GaussianNB(), groups="city"), {}, "'city', but X has the columns"),
+        (TrustSetClassifier(GaussianNB(), groups=7), {}, "names column 7, but X has 4 columns"),
+        (TrustSetClassifier(GaussianNB(), groups=[y]), {}, "names or numbers of columns of X"),
+        (TrustSetClassifier(GaussianNB(), groups="a"), {"groups": y}, "columns of X already"),
+        (TrustSetClassifier(GaussianNB(), "groups"), {}, 'method="groups" needs groups'),
+        (TrustSetClassifier(LinearRegression()), {}, "a regressor has none"),
+        (TrustSetClassifier(VotingClassifier([("a", GaussianNB())])), {}, 'set voting="soft"'),
+        (TrustSetClassifier(SVC(decision_function_shape="ovo")), {}, 'shape="ovr"'),
+        # As many weights as samples that are trained on: no classifier would notice.
+        (bayes, {"sample_weight": np.ones(630)}, r"each of the 900 samples; got shape \(630,\)"),
+        (
+            TrustSetClassifier(GaussianNB(), features=X),
+            {},
+            "function of X, or None; got 'DataFrame'",
+        ),
+    ]:
+        with pytest.raises(InputError, match=message):
+            model.fit(X, y, **call)
+    with pytest.raises(InputError, match="is no table with named columns"):
+        TrustSetClassifier(GaussianNB(), groups="a").fit(X.to_numpy(), y)
+    with pytest.raises(NotCalibratedError, match="this GaussianNB is not fitted; call its fit"):
+        TrustSetClassifier(GaussianNB(), prefit=True).calibrate(X, y)
+    started = TrustSetClassifier(GaussianNB().fit(X, y), prefit=True).fit(X, y)
+    with pytest.raises(NotCalibratedError, match="no calibration yet; call calibrate with samples"):
+        started.predict_set(X)
+    grouped = TrustSetClassifier(GaussianNB(), "groups").fit(X, y, groups={"site": frame["note"]})
+    with pytest.raises(InputError, match=r"groups= lacks \['site'\], on which coverage was"):
+        grouped.predict_set(X)
+    later = TrustSetClassifier(GaussianNB(), "standard").fit(X, y).set_params(method="mondrian")
+    with pytest.raises(NotCalibratedError, match="changed to one with a trust score; call fit"):
+        later.calibrate(X, y)
+    forest = RandomForestClassifier(3, random_state=0).fit(X.to_numpy(), y)
+    leaves = TrustSetClassifier(forest, features="leaves", prefit=True)
+    leaves.calibrate(X.to_numpy(), y)
+    with pytest.raises(ValueError, match="X has 3 features, but RandomForestClassifier"):
+        leaves.predict_set(X.to_numpy()[:, :3])
+
+
+def test_rows_in_lists_have_group_columns():
+    X, y = drawn(300)
+    X[:, 0] = X[:, 0] > 0.0
+    wanted = TrustSetClassifier(GaussianNB(), "groups", groups=0).fit(X, y)
+    lists = TrustSetClassifier(GaussianNB(), "groups", groups=0).fit(X.tolist(), y.tolist())
+    found = lists.predict_set(X.tolist()).mask
+    assert np.array_equal(found, wanted.predict_set(X).mask)
