@@ -67,11 +67,10 @@ def plan(
     given: dict[str, Any] = {name: context.params[name] for name in names}
     given |= {"n": samples, "groups": _shares(share or ())}
     if outputs is not None:
-        from trustsets.files.calibration import load_labelled
-        from trustsets.files.source import open_outputs
+        from trustsets.files import open_outputs
 
         source = open_outputs(outputs, groups=group or (), columns=table.columns(label_column))
-        given["outputs"] = load_labelled(source, "a plan")
+        given["outputs"] = source.read_labelled("a plan")
     found = make(alpha, within, probability, **given)
     if console.settings.json:
         console.print_json(record | found.to_dict())
