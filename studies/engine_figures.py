@@ -17,10 +17,17 @@ from numpy.typing import NDArray
 
 from trustsets.engine import QuantileModel, fit_quantiles
 from trustsets.engine.kernels import WIDTH
-from trustsets.engine.landmarks import MOST_MEMBERS, nearest_landmarks
-from trustsets.engine.path import CAP_BASE, CAP_FACTOR, LANDMARK_CAP_FACTOR, _follow_paths
-from trustsets.engine.path_state import READ_FOR, allocate
-from trustsets.engine.result import blank_thresholds
+from trustsets.engine.path import (
+    CAP_BASE,
+    CAP_FACTOR,
+    LANDMARK_CAP_FACTOR,
+    MOST_MEMBERS,
+    READ_FOR,
+    _follow_paths,
+    allocate,
+    blank_results,
+    nearest_landmarks,
+)
 from trustsets.plots import METHOD_COLOURS, THEMES, mixed, style
 
 Array = NDArray[np.float64]
@@ -145,17 +152,16 @@ def count_work(model: QuantileModel, tests: Array, from_base: bool) -> tuple[Arr
     landmarks = model._base_landmark if from_base else model._landmarks
     scan, rows = model._scan_order.scan, model._problem.whitening.apply(tests)
     weights, starts = np.full(len(rows), 1.0 - ALPHA), np.zeros(len(rows), np.int64)
-    arrays = landmarks.blocks, landmarks.half_square, np.empty(WIDTH)
-    nearest_landmarks(rows, weights, *arrays, starts)
-    out, points = blank_thresholds(len(rows)), np.zeros(len(rows))
+    nearest_landmarks(rows, weights, landmarks, starts)
+    results, points = blank_results(len(rows)), np.zeros(len(rows))
     longest = LANDMARK_CAP_FACTOR * model.rank + CAP_BASE
     cap = longest if from_base else CAP_FACTOR * model.rank + CAP_BASE
     for i in range(len(rows)):
         state = allocate(scan, MOST_MEMBERS * model.rank + longest)
-        order, result = np.array([i]), (out.values, out.status, out.pivots)
-        _follow_paths(rows, weights, starts, order, scan, landmarks, False, cap, *result, state)
+        order = np.array([i])
+        _follow_paths(rows, weights, starts, order, scan, landmarks, 0, cap, *results, state)
         points[i] = WIDTH * np.count_nonzero(state.visits[READ_FOR])
-    return out.pivots.astype(np.float64), points
+    return results.pivots.astype(np.float64), points
 
 
 def measure(n: int) -> Counts:
