@@ -40,12 +40,10 @@ __all__ = ["ball_curves", "degree_curves", "draw_figures", "trust_against_rank"]
 
 _SCORE = "APS"
 _COLOURS = 256
-_DPI = 200
 # Sizes in inches; the space below heatmaps is for their scale of colours.
-_HALF_WIDTH, _PANEL_HEIGHT, _HEATMAP_HEIGHT, _SCALE_HEIGHT = 3.5, 2.6, 1.55, 0.45
+_PANEL_HEIGHT, _HEATMAP_HEIGHT, _SCALE_HEIGHT = 2.6, 1.55, 0.45
 _COLUMNS = 2
-_MARKERS = "os^Dv"
-_QUIET, _FLOOR = "0.45", "noise floor"
+_FLOOR = "noise floor"
 # Curves over whole numbers are shifted by this much.
 _DODGE = 0.2
 _SHOWN_SAMPLES = 4000
@@ -84,7 +82,7 @@ def draw_figures(runs: Sequence[Run], folder: Path) -> dict[str, str]:
     }
     folder.mkdir(parents=True, exist_ok=True)
     captions = {}
-    with mpl.rc_context({"backend": "agg"}), plots.house_style():
+    with mpl.rc_context({"backend": "agg"}), plots.style():
         for name, make in makers.items():
             figure = make()
             if figure is not None:
@@ -116,7 +114,7 @@ def _save(figure: "Figure", path: Path) -> None:
     from PIL import Image
 
     drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=_DPI)
+    figure.savefig(drawn, format="png", dpi=plots.DPI["print"])
     plt.close(figure)
     with atomic_path(path) as temporary, Image.open(drawn) as image:
         few = image.convert("RGB").quantize(
@@ -167,7 +165,7 @@ def _grid(
     from matplotlib import pyplot as plt
 
     n_rows = -(-len(panels) // n_columns)
-    size = (_HALF_WIDTH * n_columns, height * n_rows + below)
+    size = (plots.HALF_WIDTH * n_columns, height * n_rows + below)
     figure, axes = plt.subplots(
         n_rows, n_columns, figsize=size, squeeze=False, layout="constrained"
     )
@@ -222,11 +220,12 @@ def ball_curves(
     """
     for i, (name, seeds) in enumerate(curves.items()):
         radii, gap, error, floor = _mean_curve(seeds, errors)
-        ax.errorbar(radii, gap, error, label=name, **_style(i))
+        ax.errorbar(radii, gap, error, label=name, **plots.method_style(i))
         if i == 0:  # the noise floor is the same for all methods
-            ax.plot(radii, floor, ls=":", color=_QUIET, label=_FLOOR)
+            ax.plot(radii, floor, ls=":", color=plots.theme_colour("quiet"), label=_FLOOR)
     ax.set(xlabel="Radius of the ball", ylabel="CovGap (%)")
     ax.set_ylim(bottom=0)
+    plots.tidy(ax)
 
 
 def _mean_curve(
@@ -244,16 +243,10 @@ def _mean_curve(
         for name in ("gap", "standard_error", "floor")
     )
     if len(curves) > 1 and errors == "seeds":
-        error = gaps.std(axis=0, ddof=1) / np.sqrt(len(curves))
+        error = plots.mean_and_error(gaps)[1]
     else:  # trials of different seeds are drawn independently
         error = np.sqrt(np.square(trial_errors).sum(axis=0)) / len(curves)
     return radii, gaps.mean(axis=0), error, floors.mean(axis=0)
-
-
-def _style(i: int) -> dict[str, Any]:
-    """Colour and marker of the i-th method; the marker alone tells methods apart too."""
-    marker = _MARKERS[i % len(_MARKERS)]
-    return {"color": f"C{i}", "marker": marker, "ms": 3.5, "lw": 1.2, "capsize": 2}
 
 
 def _degrees(runs: Sequence[Run]) -> "Figure | None":
@@ -278,7 +271,7 @@ def degree_curves(results: Mapping[str, Mapping[int, Sequence[Evaluation]]]) -> 
     from matplotlib.ticker import MaxNLocator
 
     figure, (top, bottom) = plt.subplots(
-        2, 1, figsize=(_HALF_WIDTH, 4.4), sharex=True, layout="constrained"
+        2, 1, figsize=(plots.HALF_WIDTH, 4.4), sharex=True, layout="constrained"
     )
     for i, (name, curve) in enumerate(results.items()):
         degrees = np.array(sorted(curve), dtype=np.float64)
@@ -287,25 +280,26 @@ def degree_curves(results: Mapping[str, Mapping[int, Sequence[Evaluation]]]) -> 
         # Curves are shifted a little, so that equal ones do not hide each other.
         at = degrees + _DODGE * (i - (len(results) - 1) / 2.0)
         gap = _mean_and_error([[item.value for item in seeds] for seeds in gaps])
-        top.errorbar(at, *gap, label=name, **_style(i))
+        top.errorbar(at, *gap, label=name, **plots.method_style(i))
         floors = [np.mean([item.floor for item in seeds]) for seeds in gaps]
-        top.plot(degrees, floors, ls=":", lw=1, color=f"C{i}")
-        bottom.errorbar(at, *_mean_and_error(sizes), label=name, **_style(i))
-    top.plot([], [], ls=":", lw=1, color=_QUIET, label=_FLOOR)
+        top.plot(degrees, floors, ls=":", lw=1, color=plots.method_colour(i))
+        bottom.errorbar(at, *_mean_and_error(sizes), label=name, **plots.method_style(i))
+    top.plot([], [], ls=":", lw=1, color=plots.theme_colour("quiet"), label=_FLOOR)
     top.set_ylabel("Conf x Trust CovGap (%)")
     top.set_ylim(bottom=0)
     bottom.set(xlabel="Degree", ylabel="Mean set size")
     bottom.xaxis.set_major_locator(MaxNLocator(integer=True))
+    plots.tidy(top)
+    plots.tidy(bottom)
     plots.legend_below(top, figure)
     return figure
 
 
-def _mean_and_error(values: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:
-    """Mean over seeds and its standard error, which is 0 for one seed."""
-    numbers = np.asarray(values, dtype=np.float64)
-    n = numbers.shape[1]
-    error = numbers.std(axis=1, ddof=1) / np.sqrt(n) if n > 1 else np.zeros(len(numbers))
-    return numbers.mean(axis=1), error
+def _mean_and_error(values: Sequence[Sequence[float]]) -> Floats:
+    """Means over seeds and their standard errors, which are 0 for one seed, shape (2, degrees)."""
+    pairs = [plots.mean_and_error(np.asarray(seeds, dtype=np.float64)) for seeds in values]
+    columns: Floats = np.array(pairs).T
+    return np.nan_to_num(columns)
 
 
 def _by_degree(run: Run, score: str) -> dict[int, list[Evaluation]]:
@@ -333,10 +327,19 @@ def trust_against_rank(outputs: ModelOutputs, ax: "Axes") -> None:
     shown = rng.permutation(ranks.size)[:_SHOWN_SAMPLES]
     # Ranks are integers: a little noise keeps the samples from hiding each other.
     spread = ranks[shown] * np.exp(rng.uniform(-0.12, 0.12, size=shown.size))
-    ax.scatter(spread, trust[shown], s=3, color=_QUIET, alpha=0.2, lw=0, rasterized=True)
+    ax.scatter(
+        spread,
+        trust[shown],
+        s=3,
+        color=plots.theme_colour("quiet"),
+        alpha=0.2,
+        lw=0,
+        rasterized=True,
+    )
     middle, (lower, median, upper) = trust_quartiles(trust, ranks)
-    ax.fill_between(middle, lower, upper, color="C0", alpha=0.25, lw=0)
-    ax.plot(middle, median, "o-", color="C0", ms=4, label="median and quartiles")
+    first = plots.method_colour(0)
+    ax.fill_between(middle, lower, upper, color=first, alpha=0.25, lw=0)
+    ax.plot(middle, median, "o-", color=first, ms=4, label="median and quartiles")
     ax.set(xscale="log", yscale="log")
     positive = trust[np.isfinite(trust) & (trust > 0.0)]  # a Trust of 0 cannot be shown
     if positive.size:
@@ -348,6 +351,7 @@ def trust_against_rank(outputs: ModelOutputs, ax: "Axes") -> None:
         axis.set_minor_formatter(NullFormatter())
     ax.set(xlabel="Rank of the true class (log scale)", ylabel="Trust (log scale)")
     ax.legend()
+    plots.tidy(ax)
 
 
 def trust_quartiles(trust: Floats, ranks: Ints) -> tuple[Floats, Floats]:
@@ -364,6 +368,6 @@ def trust_quartiles(trust: Floats, ranks: Ints) -> tuple[Floats, Floats]:
     edges = np.unique(np.round(2.0 ** (steps / _STEPS_PER_DOUBLING)))
     ranges = np.searchsorted(edges, ranks, side="right")
     inside = [ranges == number for number in np.unique(ranges)]
-    middle = np.array([np.exp(np.log(ranks[rows]).mean()) for rows in inside])
+    middle: Floats = np.array([np.exp(np.log(ranks[rows]).mean()) for rows in inside])
     quartiles = np.array([np.quantile(trust[rows], [0.25, 0.5, 0.75]) for rows in inside])
     return middle, quartiles.T

@@ -6,7 +6,6 @@ agrees with the test samples.
 """
 
 from trustsets._common.plain import PlainData, from_plain, to_plain
-from trustsets.metrics.balls import BallCurve, Balls, Neighbourhoods
 from trustsets.metrics.binning import (
     WHOLE_AXES,
     Binned,
@@ -63,8 +62,6 @@ __all__ = [
     "NUMBERS",
     "PAPER_BINS",
     "WHOLE_AXES",
-    "BallCurve",
-    "Balls",
     "BinTable",
     "Binned",
     "Comparison",
@@ -75,7 +72,6 @@ __all__ = [
     "FrequencyBins",
     "GuaranteeCheck",
     "Metric",
-    "Neighbourhoods",
     "PlainData",
     "RankBins",
     "bin_samples",
