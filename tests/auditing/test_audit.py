@@ -146,7 +146,7 @@ def test_the_gap_of_groups_that_the_method_adjusts_for_says_nothing():
     """Left-out coverage of its own groups is fixed, as the page and the guarantees say."""
     outputs = simulated(400)
     score, by = APS(own_mass="include"), Groups("site")
-    own = MondrianConformal(by, score=score, allow_empty=True)
+    own = MondrianConformal(by=by, score=score, allow_empty=True)
     table = audit(own.calibrate(outputs), **FEW).tables["group:site"]
     assert table.covered.tolist() == [math.ceil(round(0.9 * n, 9)) for n in table.count]
     assert table.gap.value < 0.25 * table.gap.floor

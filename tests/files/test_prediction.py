@@ -40,7 +40,10 @@ def model(tmp_path_factory):
         classes=CLASSES,
     )
     predictor = ConditionalConformal(
-        APS(own_mass="random"), Polynomial(2) + Groups("site"), trust, randomized=True
+        score=APS(own_mass="random"),
+        basis=Polynomial(2) + Groups("site"),
+        trust=trust,
+        randomized=True,
     )
     predictor.calibrate(outputs).save(folder / "model.trustsets")
     return folder / "model.trustsets"

@@ -44,7 +44,7 @@ TRAIN = simulated(seed=3)
 TRUST = TrustScore().fit(TRAIN["features"], CLASSES[TRAIN["labels"]])
 PREDICTORS = {
     "standard": StandardConformal(temperature="tuning"),
-    "random score": StandardConformal(APS(own_mass="random"), random_state=3),
+    "random score": StandardConformal(score=APS(own_mass="random"), random_state=3),
     "groups": MondrianConformal(by=Groups("site"), score=RAPS()),
     "class": MondrianConformal(by="class", score=Softmax()),
     "bins": MondrianConformal(by=Bins(counts=(2, 2)), trust=TRUST),

@@ -198,7 +198,7 @@ def compare(
     >>> outputs = ModelOutputs(logits=logits, labels=labels)
     >>> def run(score, seed):
     ...     calibration, test = outputs.split(0.5, seed=seed)
-    ...     sets = StandardConformal(score).calibrate(calibration).predict_set(test)
+    ...     sets = StandardConformal(score=score).calibrate(calibration).predict_set(test)
     ...     return evaluate(sets, test, metrics=["class"])
     >>> from trustsets import APS
     >>> table = compare({
