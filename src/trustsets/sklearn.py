@@ -45,7 +45,7 @@ from trustsets.basis import Bins
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import ConditionalConformal, MondrianConformal, Predictor
-from trustsets.predictors.class_facts import class_names
+from trustsets.predictors.calibration import class_names
 from trustsets.recipes import make_predictor, make_score, method_name, uses_trust
 from trustsets.scores import Score
 from trustsets.trust import TrustScore
@@ -220,21 +220,18 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return self._calibrate(outputs)
 
     def predict_set(
-        self, X: Any, alpha: Any = 0.1, *, groups: Any = None, max_size: int | None = None
+        self,
+        X: Any,
+        alpha: Any = 0.1,
+        *,
+        groups: Any = None,
+        sample_alphas: Any = None,
+        max_size: int | None = None,
     ) -> Any:
         """Sets that miss the true class with probability at most `alpha`.
 
-        Parameters
-        ----------
-        X : new samples
-        alpha, max_size
-            As in `Predictor.predict_set`.
-        groups : as in `fit`
-
-        Returns
-        -------
-        sets : PredictionSets
-            Or a frame, after `set_output`.
+        Groups are as in `fit`, the other parameters as in `Predictor.predict_set`. Returns
+        `PredictionSets`, or a frame after `set_output`.
         """
         if self.prefit and not hasattr(self, "predictor_"):
             raise NotCalibratedError(
@@ -243,16 +240,14 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             )
         check_is_fitted(self)
         outputs = self.outputs(X, groups=groups)
-        sets = self.predictor_.predict_set(outputs, alpha=alpha, max_size=max_size)
+        sets = self.predictor_.predict_set(
+            outputs, alpha, sample_alphas=sample_alphas, max_size=max_size
+        )
         flavour = getattr(self, "_sklearn_output_config", {}).get("transform", "default")
-        if flavour == "pandas":
-            frame = sets.to_frame()
-            return frame.set_axis(X.index) if hasattr(X, "iloc") else frame
-        if flavour == "polars":
-            import polars as pl
-
-            return pl.from_arrow(sets.to_arrow())
-        return sets
+        if flavour == "default":
+            return sets
+        frame = sets.to_frame(flavour)
+        return frame.set_axis(X.index) if flavour == "pandas" and hasattr(X, "iloc") else frame
 
     def predict(self, X: Any) -> Array:
         """Most likely class of each sample, as the classifier says."""
@@ -571,14 +566,16 @@ def _check_data(X: Any, y: Any) -> tuple[Any, Array]:
             "and calibration need labels."
         )
     X, y = indexable(X, y)
-    y = column_or_1d(y, warn=True)
-    missing = np.flatnonzero([is_missing(label) for label in y.tolist()])
-    if missing.size:
+    # NumPy would make texts of a list of names with NaN.
+    labels = y if isinstance(y, list | tuple) else np.asarray(y).tolist()
+    missing = [row for row, label in enumerate(labels) if is_missing(label)]
+    if missing:
         raise InputError(
-            f"y must hold a class for each sample; row {missing[0]} holds {y[missing[0]]!r} "
-            f"({missing.size:,} of {y.size:,} labels are missing). Leave these samples out, or "
-            "give them a class."
+            f"y must hold a class for each sample; row {missing[0]} holds {labels[missing[0]]!r} "
+            f"({len(missing):,} of {len(labels):,} labels are missing). Leave these samples out, "
+            "or give them a class."
         )
+    y = column_or_1d(y, warn=True)
     assert_all_finite(y, input_name="y")
     check_classification_targets(y)
     return X, y

@@ -45,7 +45,7 @@ def test_randomised_coverage_is_exact_at_the_alpha_of_each_sample():
             score=Softmax(), basis=BASIS, randomized=True, allow_empty=True, random_state=repeat
         ).calibrate(calibration, alphas=alpha_of(calibration))
         for found, own in ((gaps, predictor), (wrong, without_alphas(predictor, calibration))):
-            sets = own.predict_set(test, alpha_of(test))
+            sets = own.predict_set(test, sample_alphas=alpha_of(test))
             gap = (sets.mask * true).sum(axis=1) - (1.0 - sets.alpha)
             found.append(weights(test) @ gap / weights(test).sum(axis=1))
     mean, error = summary(gaps)
