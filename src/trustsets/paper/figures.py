@@ -54,6 +54,8 @@ _DODGE = 0.2
 _SHOWN_SAMPLES = 4000
 # Ranges of Rank: so many until the rank has doubled.
 _STEPS_PER_DOUBLING = 2
+# A legend is one row if its names have no more letters than this, and two columns otherwise.
+_ROW_OF_NAMES = 30
 
 _CAPTIONS = {
     "figure1": "Coverage of STANDARD by confidence and rank, and by confidence and trust",
@@ -192,7 +194,7 @@ def _balls(runs: Sequence[Run], methods: Sequence[str]) -> "Figure | None":
     if not panels:
         return None
     figure, axes = _grid(panels, min(_COLUMNS, len(panels)), _PANEL_HEIGHT)
-    plots.legend_below(axes.flat[0], figure)
+    legend_below(axes.flat[0], figure)
     return figure
 
 
@@ -232,6 +234,20 @@ def _trust_rank(runs: Sequence[Run]) -> "Figure | None":
 
 
 # ---- Curves --------------------------------------------------------------------------------
+
+
+@plots.styled
+def legend_below(ax: "Axes", figure: "Figure | None" = None) -> None:
+    """Name the methods, then the noise floor, below all axes of a figure, or on the axes."""
+    # By default a legend lists lines, such as the noise floor, before error bars.
+    handles, labels = ax.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda i: labels[i] == "noise floor")
+    entries = [handles[i] for i in order], [labels[i] for i in order]
+    if figure is None:
+        ax.legend(*entries)
+    else:
+        columns = len(order) if sum(map(len, labels)) <= _ROW_OF_NAMES else 2
+        figure.legend(*entries, loc="outside lower center", ncols=columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,7 +315,7 @@ def degree_curves(
     for ax in (top, bottom):
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         plots.tidy(ax)
-    plots.legend_below(top, figure)
+    legend_below(top, figure)
     return figure
 
 
@@ -377,7 +393,7 @@ def ball_curves(
     ax.set(xlabel="Radius of the ball", ylabel="CovGap (%)")
     ax.set_ylim(bottom=0)
     if legend:
-        plots.legend_below(ax, ax.get_figure(root=True) if is_new else None)
+        legend_below(ax, ax.get_figure(root=True) if is_new else None)
     return plots.tidy(ax)
 
 
