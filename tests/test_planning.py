@@ -28,6 +28,8 @@ ASKED = [
     (0.01, 0.01, 0.9),
     (0.3, 0.1, 0.99),
     (0.97, 0.02, 0.6),
+    (0.999, 0.0005, 0.95),
+    (0.6, 0.03, 0.9),
     (0.12345678901234567, 0.08, 0.9),
 ]
 
@@ -74,7 +76,7 @@ def test_needed_is_the_size_from_which_on_all_sizes_suffice(
     assert needed == np.flatnonzero(slow < probability)[-1] + 1
 
 
-@pytest.mark.parametrize("alpha", [0.1, 0.0987654321])
+@pytest.mark.parametrize("alpha", [0.1, 0.0987654321, 0.7, 0.987])
 @pytest.mark.parametrize("functions", [1, 20])
 def test_needed_beyond_the_scanned_sizes_is_the_last_failure_too(alpha, functions):
     law = CoverageLaw(alpha, functions)
