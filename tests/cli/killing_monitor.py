@@ -12,9 +12,18 @@ import sys
 import time
 from pathlib import Path
 
-from killing import run_here
+from trustsets.cli import main
 
 FILES = ("state.trustsets", "history.parquet", "metrics.prom", "page.html")
+
+
+def run_here(arguments: list[str]) -> int:
+    """Run the command in this process; return its exit code."""
+    try:
+        main(arguments)
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 1
 
 
 def arguments(prefix: str, batch: str, number: int) -> list[str]:

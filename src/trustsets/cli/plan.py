@@ -70,11 +70,10 @@ def plan(
     given: dict[str, Any] = {name: context.params[name] for name in names}
     given |= {"n": samples, "groups": _shares(share or ())}
     if outputs is not None:
-        from trustsets.files.calibration import load_labelled
-        from trustsets.files.source import open_outputs
+        from trustsets.files import open_outputs
 
         source = open_outputs(outputs, groups=group or (), columns=table.columns(label_column))
-        given["outputs"] = load_labelled(source, "a plan")
+        given["outputs"] = source.read_labelled("a plan")
     found = make(alpha, within, probability, **given)
     if output is not None:
         _draw(found, output)
@@ -111,7 +110,7 @@ def _shares(items: Any) -> dict[str, float] | None:
 
 def _draw(found: "Plan", path: Path) -> None:
     from trustsets._common.atomic import atomic_path
-    from trustsets.files.paths import check_output
+    from trustsets.files import check_output
 
     kind = check_output(path, (".png", ".svg", ".pdf")).suffix[1:].lower()
     figure: Any = found.plot().get_figure(root=True)

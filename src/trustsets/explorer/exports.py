@@ -1,6 +1,7 @@
 """What leaves the page: code, a command, the predictor, a report."""
 
 import inspect
+import json
 import re
 import shlex
 import tempfile
@@ -22,12 +23,10 @@ __all__ = ["as_command", "as_python", "saved_predictor", "saved_report"]
 _FLAGS = {
     "method": "--method",
     "score": "--score",
-    "scale": "--scale",
-    "temperature": "--temperature",
-    "degree": "--degree",
-    "penalty": "--penalty",
+    "basis": "--basis",
+    "statistics": "--statistic",
+    "groups": "--group",
 }
-_REPEATED = {"basis": "--basis", "statistics": "--statistic", "groups": "--group"}
 
 
 def as_python(session: Session, state: State, place: int, names: dict[str, str]) -> str:
@@ -96,16 +95,14 @@ def as_command(state: State, place: int, names: dict[str, str]) -> str:
 
 
 def _options(setting: Setting) -> list[str]:
-    recipe, words = setting.recipe, list[str]()
-    for name, flag in _FLAGS.items():
-        value = getattr(recipe, name)
-        text = f"{value:g}" if isinstance(value, float) else str(value)
-        words += [] if value is None else [flag, text]
-    for name, flag in _REPEATED.items():
-        for value in getattr(recipe, name):
-            words += [flag, value]
-    if recipe.per_class is not None:
-        words.append("--per-class" if recipe.per_class else "--no-per-class")
+    words = list[str]()
+    for name, value in setting.recipe.items():
+        if value is None or value == ():
+            continue
+        if name in _FLAGS:
+            words += [_FLAGS[name], ",".join([value] if isinstance(value, str) else value)]
+        else:
+            words += ["--set", f"{name}={json.dumps(value)}".replace('"', "")]
     return words
 
 

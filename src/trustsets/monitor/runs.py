@@ -3,23 +3,25 @@
 import hashlib
 import os
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-import numpy as np
-
 from trustsets._common.atomic import atomic_path
 from trustsets._common.resuming import locked
-from trustsets._common.validation import encode_labels
 from trustsets.errors import InputError
-from trustsets.files.memory import check_fits
-from trustsets.files.naming import PLAIN, TableColumns, find_roles
-from trustsets.files.parquet import scalar_values
-from trustsets.files.paths import Snapshot, check_output, content_digest
-from trustsets.files.prediction import open_for_prediction
-from trustsets.files.source import OutputsFile, label_in, named_labels, open_columns, open_outputs
-from trustsets.files.tables import table_outputs
+from trustsets.files import (
+    OutputsFile,
+    Snapshot,
+    TableColumns,
+    check_output,
+    content_digest,
+    open_for_prediction,
+    open_outputs,
+    open_table,
+    read_late_labels,
+    remembered_columns,
+)
 from trustsets.monitor.history import append_history, prometheus_text
 from trustsets.monitor.page import write_page
 from trustsets.monitor.verdict import Verdict
@@ -79,7 +81,7 @@ class Step:
     time: str = ""
     groups: tuple[str, ...] = ()
     in_order: bool = False
-    columns: TableColumns = PLAIN
+    columns: TableColumns = field(default_factory=TableColumns)
 
 
 def watch_file(step: Step) -> tuple[Verdict, bool]:
@@ -155,17 +157,8 @@ def watch_table(
 
 def _labelled(predictor: Predictor, table: "pa.Table") -> ModelOutputs:
     """Outputs in a table, with labels where it has them."""
-    roles = find_roles(table.column_names, predictor.needed_groups)
-    outputs = table_outputs(predictor, table, roles)
-    if roles.labels is None:
-        return outputs
-    labels = scalar_values(table.column(roles.labels), f"column {roles.labels!r}")
-    classes = predictor.classes_
-    if classes.dtype.kind not in "iub" and labels.dtype.kind in "iub":
-        # Positions, where the names are no numbers; others than these are not among the classes.
-        inside = (labels >= 0) & (labels < classes.size)
-        labels = np.where(inside, classes[np.where(inside, labels, 0)], labels.astype(str))
-    return outputs._replaced(codes=encode_labels(labels, classes))
+    groups, classes = predictor.needed_groups, predictor.classes_
+    return open_table(table, groups=groups, classes=classes).read()
 
 
 def _table_digest(table: "pa.Table") -> str:
@@ -199,8 +192,7 @@ def _open(step: Step, predictor: Predictor) -> Monitor:
         reference = None
         if step.reference is not None:
             groups = _groups(step, predictor)
-            source = open_outputs(step.reference, groups=groups, columns=step.columns)
-            reference = _read(_named(source, predictor))
+            reference = _source(step, predictor, step.reference, groups).read_all()
         alpha = _DEFAULT_ALPHA if step.alpha is None else step.alpha
         rate = _DEFAULT_RATE if step.false_alarm is None else step.false_alarm
         return Monitor(predictor, alpha, reference=reference, false_alarm=rate)
@@ -219,13 +211,14 @@ def _groups(step: Step, predictor: Predictor) -> list[str]:
     return list(dict.fromkeys([*step.groups, *predictor.needed_groups]))
 
 
-def _named(source: OutputsFile, predictor: Predictor) -> OutputsFile:
-    return source if source.roles.classes is not None else source.with_classes(predictor.classes_)
-
-
-def _read(source: OutputsFile) -> ModelOutputs:
-    check_fits(source.path, len(source) * (2 * source.row_bytes + 18 * source.n_classes))
-    return source.read()
+def _source(step: Step, predictor: Predictor, path: StrPath, groups: list[str]) -> OutputsFile:
+    return open_outputs(
+        path,
+        groups=groups,
+        classes=predictor.classes_,
+        columns=step.columns,
+        remembered=remembered_columns(step.model),
+    )
 
 
 def _take_outputs(step: Step, predictor: Predictor, monitor: Monitor) -> None:
@@ -234,13 +227,18 @@ def _take_outputs(step: Step, predictor: Predictor, monitor: Monitor) -> None:
     name = step.batch or content_digest(step.outputs)
     if name in monitor.batches:
         return
-    open_for_prediction(predictor, step.outputs, name=str(step.model), columns=step.columns)
-    groups = _groups(step, predictor)
-    source = open_outputs(step.outputs, groups=groups, columns=step.columns)
-    outputs = _read(_named(source, predictor))
+    open_for_prediction(
+        predictor,
+        step.outputs,
+        name=str(step.model),
+        columns=step.columns,
+        remembered=remembered_columns(step.model),
+    )
+    source = _source(step, predictor, step.outputs, _groups(step, predictor))
+    outputs = source.read_all()
     ids = None
-    if "id" in source.roles.ids:
-        ids = open_columns(Path(step.outputs))["id"].read_texts(0, len(source)).tolist()
+    if "id" in source.ids:
+        ids = source.ids["id"].read_names(0, len(source)).tolist()
     monitor.observe(outputs, ids=ids, batch=name, time=step.time, in_order=step.in_order)
 
 
@@ -248,17 +246,7 @@ def _take_labels(step: Step, predictor: Predictor, monitor: Monitor) -> None:
     if step.labels is None:
         return
     path = Path(step.labels)
-    columns = open_columns(path)
-    roles = find_roles(columns, label=label_in(path, columns, step.columns))
-    if roles.labels is None or "id" not in columns:
-        raise InputError(
-            f"{path}: it needs arrays 'id' and 'labels'; there are {', '.join(sorted(columns))}."
-        )
-    shape = columns["id"].shape
-    if shape != columns[roles.labels].shape or len(shape) != 1:
-        raise InputError(f"{path}: arrays 'id' and 'labels' must have one value for each sample.")
-    ids, labels = (columns[name].read(0, shape[0]) for name in ("id", roles.labels))
-    codes = named_labels(columns[roles.labels], labels, predictor.classes_)
+    ids, codes = read_late_labels(path, predictor.classes_, step.columns)
     name = step.batch or content_digest(path)
     monitor.label(ids, codes, batch=name, time=step.time, in_order=step.in_order)
 
