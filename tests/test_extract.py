@@ -287,6 +287,7 @@ MISTAKES = {
     "features of a function": (
         lambda: lambda x: x, batches, {"features": "body"}, "a function without features=",
     ),
+    "no result": (lambda: lambda x: (None, x), batches, {}, "must return logits or"),
     "three results": (lambda: lambda x: (x, x, x), batches, {}, "got 3 items"),
     "widths": (
         lambda: lambda x: x[:, : len(x)],
@@ -361,10 +362,12 @@ class TestFolders:
         for name, tensor in state.items():
             changed = state | {name: tensor.flatten().sub(1).reshape(tensor.shape)}
             model.load_state_dict(changed)
-            with pytest.raises(InputError, match="belongs to another run: its weights differ"):
+            with pytest.raises(
+                InputError, match="another run: its model, weights or features= differ"
+            ):
                 extract_outputs(model, batches(), folder=tmp_path)
         model.load_state_dict(state)
-        with pytest.raises(InputError, match="its features differ"):
+        with pytest.raises(InputError, match="its model, weights or features= differ"):
             extract_outputs(model, batches(), folder=tmp_path, features="0")
         assert len(extract_outputs(model, batches(), folder=tmp_path)) == len(X)
 

@@ -51,10 +51,6 @@ def predict_dataset(
     -------
     ray.data.Dataset
         As `predict_table`; write it with ``write_parquet``, or map it further.
-
-    Notes
-    -----
-    For example ``predict_dataset(ray.data.read_parquet("new"), predictor).write_parquet("sets")``.
     """
     ray = needed("ray", "predict_dataset", "ray")
     check_alphas(alpha)
