@@ -16,7 +16,6 @@ from rich.table import Table
 
 from trustsets import (
     APS,
-    ClassClusters,
     Classes,
     ConditionalConformal,
     Confidence,
@@ -25,6 +24,7 @@ from trustsets import (
     Softmax,
     Trust,
 )
+from trustsets.basis import ClassClusters
 from trustsets.engine import QuantileModel, warm_up
 from trustsets.scores import Score
 

@@ -28,11 +28,11 @@ from trustsets import (
     PredictionSets,
     StandardConformal,
     TrustScore,
-    TrustSetsWarning,
 )
 from trustsets.auditing import excess_risk
 from trustsets.auditing.covariates import covariates
 from trustsets.auditing.risk import BOOSTING, DEFAULT_KINDS, classifier_inputs
+from trustsets.errors import TrustSetsWarning
 
 ALPHA = 0.1
 GROUP_COLUMNS = ("sex", "age_band", "site")

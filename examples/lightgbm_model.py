@@ -8,7 +8,8 @@ import lightgbm as lgb
 import numpy as np
 import pandas as pd
 
-from trustsets import SetScorer, TrustSetClassifier
+from trustsets import TrustSetClassifier
+from trustsets.sklearn import SetScorer
 
 rng = np.random.default_rng(0)
 

@@ -9,7 +9,8 @@ import warnings
 
 import numpy as np
 
-from trustsets import ModelOutputs, StandardConformal, TrustSetsWarning
+from trustsets import ModelOutputs, StandardConformal
+from trustsets.errors import TrustSetsWarning
 
 rng = np.random.default_rng(3)
 

@@ -21,8 +21,8 @@ from trustsets import (
     Polynomial,
     StandardConformal,
     TrustScore,
-    TrustSetsWarning,
 )
+from trustsets.errors import TrustSetsWarning
 
 CLASSES = 5
 CALIBRATION = 500

@@ -27,8 +27,8 @@ from trustsets import (
     Polynomial,
     PredictionSets,
     StandardConformal,
-    TrustSetsWarning,
 )
+from trustsets.errors import TrustSetsWarning
 from trustsets.predictors import Predictor
 
 OLD = np.array([0.4, 0.3, 0.15, 0.1, 0.05])

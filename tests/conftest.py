@@ -56,6 +56,7 @@ SLOW = (
     "test_ray.py",
     "test_sklearn.py",
     "test_sklearn_boosting.py",
+    "test_sklearn_laws.py",
     "test_sklearn_tools.py",
     "test_plots.py::test_matplotlib_is_imported",
 )

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from trustsets import InputError
+from trustsets.errors import InputError
 from trustsets.extract import extract_outputs
 from trustsets.files import open_outputs
 

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 from first_tries import blocks
 
-from trustsets import InputError, ModelOutputs, StandardConformal, evaluate
+from trustsets import ModelOutputs, StandardConformal, evaluate
+from trustsets.errors import InputError
 
 TYPES = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.Table}
 MAKERS = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.table}

@@ -2,15 +2,10 @@
 
 import numpy as np
 import pytest
+from trustsets_paper import oracle_sets
 
-from trustsets import (
-    ConditionalConformal,
-    InputError,
-    ModelOutputs,
-    Monitor,
-    TrustScore,
-    oracle_sets,
-)
+from trustsets import ConditionalConformal, ModelOutputs, Monitor, TrustScore
+from trustsets.errors import InputError
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int64, object])
@@ -58,7 +53,7 @@ def named_case(names):
 
 
 @pytest.mark.parametrize("names", NAMES, ids=str)
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_new_samples_need_no_class_names(names):
     predictor, new, _ = named_case(names)
     named, plain = ModelOutputs(**new, classes=names), ModelOutputs(**new)
@@ -74,7 +69,7 @@ def test_new_samples_need_no_class_names(names):
     assert predictor.predict_set(plain, 0.1).classes.tolist() == names.tolist()
 
 
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_labels_that_may_be_names_or_positions_are_refused():
     predictor, new, codes = named_case(np.arange(1, 6))
     few = np.flatnonzero(codes < 4)[:5]

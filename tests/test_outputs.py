@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from trustsets import InputError, ModelOutputs
+from trustsets import ModelOutputs
+from trustsets.errors import InputError
 from trustsets.outputs import require_outputs
 
 logits_arrays = hnp.arrays(

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from trustsets import InputError, plan
+from trustsets import plan
 from trustsets._common.quantiles import conformal_rank
+from trustsets.errors import InputError
 from trustsets.metrics import check_guarantee
 from trustsets.planning import (
     MOST_SAMPLES,

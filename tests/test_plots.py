@@ -8,16 +8,9 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from trustsets import (
-    Bins,
-    InputError,
-    ModelOutputs,
-    PredictionSets,
-    StandardConformal,
-    evaluate,
-    plots,
-)
+from trustsets import Bins, ModelOutputs, PredictionSets, StandardConformal, evaluate, plots
 from trustsets._common.house_style import THEMES
+from trustsets.errors import InputError
 from trustsets.metrics import Balls, FrequencyBins, RankBins, label_ranks
 from trustsets.metrics.figure_data import (
     ball_data,

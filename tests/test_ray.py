@@ -3,14 +3,8 @@
 import numpy as np
 import pytest
 
-from trustsets import (
-    APS,
-    ConditionalConformal,
-    InputError,
-    ModelOutputs,
-    StandardConformal,
-    TrustScore,
-)
+from trustsets import APS, ConditionalConformal, ModelOutputs, StandardConformal, TrustScore
+from trustsets.errors import InputError
 from trustsets.files import predict_table
 from trustsets.ray import predict_dataset
 

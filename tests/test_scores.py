@@ -6,18 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from trustsets import (
-    APS,
-    RAPS,
-    SAPS,
-    InputError,
-    MarginScore,
-    ModelOutputs,
-    Softmax,
-    StandardConformal,
-    TopK,
-)
+from trustsets import APS, RAPS, SAPS, ModelOutputs, Softmax, StandardConformal
 from trustsets._common import blocks
+from trustsets.errors import InputError
+from trustsets.scores import MarginScore, TopK
 
 SCORES = [
     Softmax(),

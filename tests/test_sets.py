@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from trustsets import InputError, PredictionSets, StandardConformal, Status
+from trustsets import PredictionSets, StandardConformal, Status
+from trustsets.errors import InputError
 
 
 @pytest.fixture

@@ -14,16 +14,14 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from trustsets import (
     APS,
     ConditionalConformal,
-    InputError,
     Intercept,
     MondrianConformal,
-    NotCalibratedError,
-    SetScorer,
     StandardConformal,
     TrustScore,
     TrustSetClassifier,
-    TrustSetsWarning,
 )
+from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
+from trustsets.sklearn import SetScorer
 
 METHODS = ["conditional", "standard", "mondrian"]
 
@@ -33,7 +31,7 @@ def _scaler(model):
 
 
 @parametrize_with_checks([TrustSetClassifier(LogisticRegression(), method) for method in METHODS])
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_scikit_learn_accepts_it(estimator, check):
     check(estimator)

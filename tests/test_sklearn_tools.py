@@ -35,17 +35,15 @@ from sklearn.svm import SVC
 from trustsets import (
     ConditionalConformal,
     Groups,
-    InputError,
     Intercept,
     ModelOutputs,
     MondrianConformal,
-    NotCalibratedError,
-    SetScorer,
     StandardConformal,
     TrustScore,
     TrustSetClassifier,
-    TrustSetsWarning,
 )
+from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
+from trustsets.sklearn import SetScorer
 
 SITES = np.array(["north", "south", "west"])
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trustsets import ConditionalConformal, Confidence, InputError, ModelOutputs, Polynomial
+from trustsets import ConditionalConformal, Confidence, ModelOutputs, Polynomial
 from trustsets import verify as module
 from trustsets.engine import fit_quantiles
+from trustsets.errors import InputError
 from trustsets.verify import failing_conditions, read_certificate
 
 FILE = Path(str(module.__file__))

@@ -179,6 +179,46 @@ class ModelOutputs:
             found["classes"] = classes
         return cls(**found)._replaced(flavour=flavour_of(frame))
 
+    def replace(self, **changes: Any) -> Self:
+        """Return the same samples with other features, trust, labels, groups, classes or rows.
+
+        Parameters
+        ----------
+        **changes
+            Parameters of the constructor by name, but `logits` and `probabilities`; None removes
+            what is there. Labels stay at their columns where only `classes` change.
+
+        Examples
+        --------
+        >>> outputs = ModelOutputs(logits=[[2.0, 0.0]], labels=[0])
+        >>> outputs.replace(classes=["cat", "dog"]).labels.tolist()
+        ['cat']
+        """
+        known = {"features", "trust", "labels", "groups", "classes", "rows"}
+        if unknown := changes.keys() - known:
+            raise InputError(
+                f"replace takes {', '.join(sorted(known))}; got {', '.join(sorted(unknown))}."
+            )
+        n, names = len(self), self.classes
+        checked: dict[str, Any] = {}
+        if "classes" in changes:
+            names = checked["classes"] = check_classes(changes["classes"], None, self.n_classes)
+        if "labels" in changes:
+            labels = changes["labels"]
+            if labels is not None:
+                labels = read_only(encode_labels(column(labels, "labels", n), names))
+            checked["codes"] = labels
+        for name, check in (("features", check_features), ("trust", check_trust)):
+            if name in changes:
+                value = changes[name]
+                checked[name] = None if value is None else check(value, n)
+        if "groups" in changes:
+            checked["_groups"] = check_groups(changes["groups"], n)
+        if "rows" in changes:
+            checked["rows"] = check_rows(changes["rows"], n)
+            checked["_rows_given"] = changes["rows"] is not None
+        return self._replaced(**checked)
+
     def _replaced(self, **changes: Any) -> Self:
         """The same with other fields, which were checked before."""
         new = type(self).__new__(type(self))
@@ -205,6 +245,11 @@ class ModelOutputs:
     def groups(self) -> dict[str, Array]:
         """Group columns by name."""
         return dict(self._groups)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the identities of the samples were given."""
+        return self._rows_given
 
     @cached_property
     def draw_keys(self) -> Codes:

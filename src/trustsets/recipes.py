@@ -129,8 +129,7 @@ def make_bins(statistics: Sequence[str] = ("confidence", "trust"), n: int | None
     if n is not None:
         side = min(side, max(1, int(np.sqrt(n / _SAMPLES_PER_CELL))))
     counts = (side**2,) if len(statistics) == 1 else (side,) * len(statistics)
-    spacing: Any = ("quantile",) * len(counts)
-    return Bins(of=_statistics(statistics, "raw"), counts=counts, spacing=spacing)
+    return Bins(*_statistics(statistics, "raw"), counts=counts, spacing="quantile")
 
 
 def make_basis(

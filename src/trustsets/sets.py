@@ -12,12 +12,14 @@ from trustsets._common.frames import Flavour, make_frame
 from trustsets._common.optional import needed
 from trustsets._common.validation import encode_labels
 from trustsets.errors import InputError
-from trustsets.status import Status
+from trustsets.status import Status, Thresholds
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["PredictionSets"]
+
+_FINITE = tuple(status for status in Status if not status.is_infinite)
 
 
 @final
@@ -37,6 +39,11 @@ class PredictionSets:
         Allowed share of sets that miss the true class; an array where every sample has its own.
     classes : array of shape (K,)
         Names of the classes.
+    scores : array of shape (m, K), optional
+        Nonconformity scores: the classes of a set are listed by them, the most likely one first.
+        Without scores they are listed in the order of the columns.
+    predicted : int array of shape (m,), optional
+        Column of the most likely class, which comes first among equal scores.
     flavour : str, optional
         Package that the outputs came in as a frame, and `to_frame` gives one of.
 
@@ -62,13 +69,67 @@ class PredictionSets:
     status: NDArray[np.int8]
     alpha: float | tuple[float, ...] | NDArray[np.float64]
     classes: Array
+    scores: NDArray[np.float64] | None = None
+    predicted: NDArray[np.int64] | None = None
     flavour: Flavour | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.alpha, np.ndarray):
-            object.__setattr__(self, "alpha", read_only(self.alpha))
-        for name in ("mask", "thresholds", "status"):
-            object.__setattr__(self, name, read_only(getattr(self, name)))
+        for name in ("mask", "thresholds", "status", "scores", "predicted", "alpha"):
+            if isinstance(getattr(self, name), np.ndarray):
+                object.__setattr__(self, name, read_only(getattr(self, name)))
+
+    @classmethod
+    def from_scores(
+        cls,
+        scores: NDArray[np.float64],
+        thresholds: Thresholds,
+        alpha: float | tuple[float, ...],
+        *,
+        classes: Array | None = None,
+        predicted: NDArray[np.int64] | None = None,
+        allow_empty: bool = False,
+        flavour: Flavour | None = None,
+    ) -> Self:
+        """Sets of the classes whose nonconformity score is at most the threshold.
+
+        Parameters
+        ----------
+        scores : array of shape (m, K)
+            Nonconformity scores of all classes.
+        thresholds : Thresholds
+            Values of shape (m,) for one alpha, (m, A) for A alphas, or (m, K, A) where each class
+            has thresholds of its own.
+        alpha : float or tuple of A floats
+        classes : array of shape (K,), optional
+            Names; default ``0..K-1``.
+        predicted : int array of shape (m,), optional
+            Column of the most likely class; default that of the lowest score.
+        allow_empty : bool
+            False keeps the most likely class in a set that would be empty.
+        flavour : str, optional
+            See `PredictionSets`.
+        """
+        values, status = thresholds.values, thresholds.status
+        if predicted is None:
+            predicted = scores.argmin(axis=1)
+        if values.ndim == 1:
+            values, status = values[:, None], status[:, None]
+        mask = np.empty((*scores.shape, values.shape[-1]), dtype=bool)
+        for number in range(values.shape[-1]):
+            limits = values[..., number]
+            mask[..., number] = scores <= (limits[:, None] if limits.ndim == 1 else limits)
+        if not allow_empty:
+            # If the set of any alpha is empty, all alphas get the class: sets stay nested even
+            # where the set of a smaller alpha holds other classes.
+            empty = np.flatnonzero(~np.all(mask.any(axis=1), axis=1))
+            mask[empty, predicted[empty]] = True
+        # A full set always says why it is full.
+        bounded = mask.all(axis=1) & np.isin(status, _FINITE)
+        status = np.where(bounded, np.int8(Status.ABOVE_ALL_SCORES), status)
+        if isinstance(alpha, float):
+            mask, values, status = mask[..., 0], values[..., 0], status[..., 0]
+        names = np.arange(scores.shape[1]) if classes is None else classes
+        return cls(mask, values, status, alpha, names, scores, predicted, flavour)
 
     def __len__(self) -> int:
         return int(self.mask.shape[0])
@@ -92,12 +153,18 @@ class PredictionSets:
     @overload
     def __getitem__(self, index: slice | Array | list[Any]) -> Self: ...
     def __getitem__(self, index: Any) -> Any:
-        """Return the classes of one sample (a list of them for several alphas), or a part."""
+        """Return the classes of one sample (a list of them for several alphas), or a part.
+
+        Classes are listed by their nonconformity scores: the most likely one first.
+        """
         if isinstance(index, int | np.integer):
-            own = self.mask[index]
+            ranked = np.arange(self.classes.size)
+            if self.scores is not None and self.predicted is not None:
+                ranked = np.lexsort((ranked != self.predicted[index], self.scores[index]))
+            members = self.mask[index][ranked]
             if self.is_single:
-                return self.classes[own]
-            return [self.classes[column] for column in own.T]
+                return self.classes[ranked[members]]
+            return [self.classes[ranked[column]] for column in members.T]
         alpha = self.alpha[index] if isinstance(self.alpha, np.ndarray) else self.alpha
         return replace(
             self,
@@ -105,6 +172,8 @@ class PredictionSets:
             thresholds=self.thresholds[index],
             status=self.status[index],
             alpha=alpha,
+            scores=None if self.scores is None else self.scores[index],
+            predicted=None if self.predicted is None else self.predicted[index],
         )
 
     @property
@@ -147,7 +216,7 @@ class PredictionSets:
         return result
 
     def labels(self) -> list[Any]:
-        """Classes of each set, in the order of the columns."""
+        """Classes of each set, the most likely one first."""
         return list(self)
 
     def describe(self) -> list[str]:

@@ -571,14 +571,16 @@ def _check_data(X: Any, y: Any) -> tuple[Any, Array]:
             "and calibration need labels."
         )
     X, y = indexable(X, y)
-    y = column_or_1d(y, warn=True)
-    missing = np.flatnonzero([is_missing(label) for label in y.tolist()])
-    if missing.size:
+    # NumPy would make texts of a list of names with NaN.
+    labels = y if isinstance(y, list | tuple) else np.asarray(y).tolist()
+    missing = [row for row, label in enumerate(labels) if is_missing(label)]
+    if missing:
         raise InputError(
-            f"y must hold a class for each sample; row {missing[0]} holds {y[missing[0]]!r} "
-            f"({missing.size:,} of {y.size:,} labels are missing). Leave these samples out, or "
-            "give them a class."
+            f"y must hold a class for each sample; row {missing[0]} holds {labels[missing[0]]!r} "
+            f"({len(missing):,} of {len(labels):,} labels are missing). Leave these samples out, "
+            "or give them a class."
         )
+    y = column_or_1d(y, warn=True)
     assert_all_finite(y, input_name="y")
     check_classification_targets(y)
     return X, y

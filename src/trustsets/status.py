@@ -1,8 +1,13 @@
-"""Why a threshold is what it is: one vocabulary from the engine to the report."""
+"""Thresholds, and why each is what it is: one vocabulary from the engine to the report."""
 
+from dataclasses import dataclass
 from enum import IntEnum
+from typing import Self
 
-__all__ = ["Status"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Status", "Thresholds"]
 
 
 class Status(IntEnum):
@@ -24,7 +29,7 @@ class Status(IntEnum):
     LIMITED = 7
     ROUNDED_UP = 8
     UNCERTIFIED = 9
-    NO_PROMISE = 10
+    NO_GUARANTEE = 10
 
     @property
     def sentence(self) -> str:
@@ -68,8 +73,41 @@ _SENTENCES = {
         "rounding errors prevented a proof for every finite threshold, so the threshold is "
         "infinite: coverage is kept"
     ),
-    Status.NO_PROMISE: (
-        "sets of at most max_size classes cannot keep any useful alpha for samples like this one, "
-        "so the set holds the most likely classes and promises nothing (alpha is 1)"
+    Status.NO_GUARANTEE: (
+        "sets of at most max_size classes cannot reach any useful alpha for samples like this one, "
+        "so the set contains the most likely classes and nothing is guaranteed (alpha is 1)"
     ),
 }
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Thresholds of m samples, each with a status.
+
+    Attributes
+    ----------
+    values : float array
+        Of shape (m,), or (m, A) for A alphas, or (m, K, A) where each class has thresholds of its
+        own; infinite where no finite threshold is valid.
+    status : int8 array of shape (m,) or (m, A)
+        A `Status` per sample.
+    """
+
+    values: NDArray[np.float64]
+    status: NDArray[np.int8]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @classmethod
+    def nested(cls, parts: "list[Thresholds]", alphas: tuple[float, ...]) -> Self:
+        """Thresholds at each alpha side by side, never smaller for a smaller alpha.
+
+        Quantile fits at different alphas may cross where data is sparse. The larger threshold is
+        taken, which can only add coverage.
+        """
+        values = np.stack([part.values for part in parts], axis=-1)
+        status = np.stack([part.status for part in parts], axis=-1)
+        order = np.argsort(alphas)[::-1]
+        values[..., order] = np.maximum.accumulate(values[..., order], axis=-1)
+        return cls(values, status)

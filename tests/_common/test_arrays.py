@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from trustsets import InputError
 from trustsets._common import arrays
 from trustsets._common.arrays import (
     check_finite,
@@ -14,6 +13,7 @@ from trustsets._common.arrays import (
     texts_of,
     to_numpy,
 )
+from trustsets.errors import InputError
 
 NUMBERS = [[1.0, 2.0], [3.0, 4.5]]
 

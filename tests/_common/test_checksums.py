@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import trustsets
-from trustsets import StandardConformal, StorageError
+from trustsets import StandardConformal
 from trustsets._common import storage
+from trustsets.errors import StorageError
 
 
 @pytest.fixture

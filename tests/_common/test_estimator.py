@@ -6,8 +6,9 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
-from trustsets import APS, ConditionalConformal, InputError, TrustScore
+from trustsets import APS, ConditionalConformal, TrustScore
 from trustsets._common.estimator import Estimator
+from trustsets.errors import InputError
 
 
 def pair(base):

@@ -4,13 +4,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from trustsets import InputError
 from trustsets._common.quantiles import (
     check_alpha,
     check_alphas,
     conformal_quantile,
     conformal_rank,
 )
+from trustsets.errors import InputError
 
 
 def test_rank_is_exact_for_every_two_digit_alpha():

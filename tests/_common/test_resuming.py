@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from trustsets import InputError
 from trustsets._common import storage
 from trustsets._common.resuming import (
     InUseError,
@@ -14,6 +13,7 @@ from trustsets._common.resuming import (
     read_kept,
     require_same,
 )
+from trustsets.errors import InputError
 
 
 def hidden(folder):

@@ -20,12 +20,11 @@ from trustsets import (
     Custom,
     Groups,
     MondrianConformal,
-    NotCalibratedError,
     StandardConformal,
-    StorageError,
     TemperatureScaling,
 )
 from trustsets._common import storage
+from trustsets.errors import NotCalibratedError, StorageError
 
 
 @pytest.mark.parametrize("name", PREDICTORS)

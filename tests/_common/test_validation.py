@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from trustsets import InputError
 from trustsets._common import validation
 from trustsets._common.validation import (
     check_classes,
@@ -15,6 +14,7 @@ from trustsets._common.validation import (
     check_rows,
     encode_labels,
 )
+from trustsets.errors import InputError
 
 
 @pytest.mark.parametrize(

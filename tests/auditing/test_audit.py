@@ -13,10 +13,8 @@ from trustsets import (
     APS,
     ConditionalConformal,
     Groups,
-    InputError,
     ModelOutputs,
     MondrianConformal,
-    NotCalibratedError,
     Polynomial,
     StandardConformal,
     audit,
@@ -24,6 +22,7 @@ from trustsets import (
     load,
 )
 from trustsets.auditing import excess_risk
+from trustsets.errors import InputError, NotCalibratedError
 from trustsets.metrics import Evaluation, binomial_interval
 from trustsets.predictors import Predictor
 from trustsets.statistics import Confidence

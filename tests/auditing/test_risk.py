@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 
-from trustsets import InputError, ModelOutputs, StandardConformal
+from trustsets import ModelOutputs, StandardConformal
 from trustsets.auditing import ExcessRisk, excess_risk
 from trustsets.auditing import risk as risk_module
 from trustsets.auditing.covariates import Covariate
+from trustsets.errors import InputError
 
 
 def slow_halves(predicted, covered, target):

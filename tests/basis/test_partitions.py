@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from trustsets import Bins, Confidence, Groups, InputError, ModelOutputs
+from trustsets import Bins, Confidence, Groups, ModelOutputs
+from trustsets.errors import InputError
 from trustsets.statistics import Statistic
 
 

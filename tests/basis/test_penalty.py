@@ -3,17 +3,10 @@
 import numpy as np
 import pytest
 from scipy.optimize import linprog
-
-from trustsets import (
-    ConditionalConformal,
-    Confidence,
-    Groups,
-    InputError,
-    Intercept,
-    Polynomial,
-    load,
-)
 from trustsets.predictors.conditional_fit import ConditionalLearned
+
+from trustsets import ConditionalConformal, Confidence, Groups, Intercept, Polynomial, load
+from trustsets.errors import InputError
 
 ALPHA = 0.1
 

@@ -561,7 +561,7 @@ def test_calibrate_adapts_to_another_population(options, chosen, run, folder):
     np.savez("other.npz", **part, labels=np.full(harder.sum(), -1))
     words = ["calibrate", "calibration.npz", "-o", "m.trustsets", "--adapt", "other.npz"]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", trustsets.TrustSetsWarning)
+        warnings.simplefilter("ignore", trustsets.errors.TrustSetsWarning)
         done = run(*words, *options.split())
         assert done.code == 0, done.err
         trust, calibration = None, open_outputs("calibration.npz").read()

@@ -13,8 +13,9 @@ import pytest
 from scipy.stats import beta
 
 import trustsets.demo
-from trustsets import ConditionalConformal, InputError, StandardConformal, TrustScore
+from trustsets import ConditionalConformal, StandardConformal, TrustScore
 from trustsets.demo import TASKS, Comparison, compare_methods, load
+from trustsets.errors import InputError
 
 BENCH = Path(__file__).parents[3] / "shared" / "bench"
 DATA = Path(trustsets.demo.__file__).parent / "data"

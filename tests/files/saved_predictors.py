@@ -1,12 +1,12 @@
 """Predictors of every kind, for the tests of what is saved."""
 
 import numpy as np
+from trustsets_paper import Atypicality, PluginConformal
 
 from trustsets import (
     APS,
     RAPS,
     SAPS,
-    Atypicality,
     Bins,
     ClassBias,
     ClusteredConformal,
@@ -16,7 +16,6 @@ from trustsets import (
     Groups,
     Intercept,
     MondrianConformal,
-    PluginConformal,
     Polynomial,
     PrincipalComponents,
     Softmax,

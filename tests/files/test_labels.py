@@ -5,7 +5,7 @@ import pytest
 from outputs_files import CLASSES, simulated, write_npz
 
 import trustsets
-from trustsets import InputError, TrustSetsWarning
+from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.files import open_outputs, read_training
 from trustsets.files.calibration import Recipe, calibrate_file
 from trustsets.files.evaluation import Comparison, evaluate_files

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from trustsets import InputError
+from trustsets.errors import InputError
 from trustsets.files.parts import PartStore
 
 KEY = {"alpha": 0.1}

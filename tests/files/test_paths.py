@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from trustsets import InputError
 from trustsets._common import storage
+from trustsets.errors import InputError
 from trustsets.files.parts import PartStore
 from trustsets.files.paths import Snapshot, check_output, content_digest, plain_file
 

@@ -13,12 +13,12 @@ from trustsets import (
     APS,
     ConditionalConformal,
     Groups,
-    InputError,
     ModelOutputs,
     Polynomial,
     StandardConformal,
     TrustScore,
 )
+from trustsets.errors import InputError
 from trustsets.files import open_outputs, predict_file
 from trustsets.files.prediction import BlockPredictor
 from trustsets.files.set_files import read_predictions

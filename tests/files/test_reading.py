@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from outputs_files import CLASSES, WRITERS, simulated, write_npz, write_tensors
 
-from trustsets import InputError, ModelOutputs
+from trustsets import ModelOutputs
+from trustsets.errors import InputError
 from trustsets.files import open_outputs, read_training, write_outputs
 from trustsets.files.source import read_classes
 

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from trustsets import APS, RAPS, SAPS, InputError, MarginScore, TopK, TrustScore
+from trustsets import APS, RAPS, SAPS, TrustScore
+from trustsets.errors import InputError
 from trustsets.files.calibration import METHODS, Recipe
+from trustsets.scores import MarginScore, TopK
 
 TRUST = TrustScore().fit(np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2)
 

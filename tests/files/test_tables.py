@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from outputs_files import CLASSES, simulated
+from trustsets_paper import PluginConformal
 
 from trustsets import (
     APS,
@@ -16,16 +17,15 @@ from trustsets import (
     Confidence,
     Entropy,
     Groups,
-    InputError,
     ModelOutputs,
     MondrianConformal,
-    PluginConformal,
     Polynomial,
     PrincipalComponents,
     Softmax,
     StandardConformal,
     TrustScore,
 )
+from trustsets.errors import InputError
 from trustsets.files import open_outputs, predict_table
 
 

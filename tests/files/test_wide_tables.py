@@ -9,13 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trustsets import (
-    Groups,
-    InputError,
-    ModelOutputs,
-    MondrianConformal,
-    TrustScore,
-)
+from trustsets import Groups, ModelOutputs, MondrianConformal, TrustScore
+from trustsets.errors import InputError
 from trustsets.files import TableColumns, csv_tables, open_outputs, predict_file, read_training
 from trustsets.files.calibration import Recipe, calibrate_file
 

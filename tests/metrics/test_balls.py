@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 from scipy.spatial.distance import cdist
 
-from trustsets import InputError
+from trustsets.errors import InputError
 from trustsets.metrics import Balls
 
 

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from trustsets import Bins, Confidence, Groups, InputError, ModelOutputs, MondrianConformal
+from trustsets import Bins, Confidence, Groups, ModelOutputs, MondrianConformal
+from trustsets.errors import InputError
 from trustsets.metrics import FrequencyBins, RankBins, bin_samples, label_ranks, rank_edges_apart
 from trustsets.metrics.binning import bin_by_class, bin_by_size, equal_cuts, quantile_cuts
 from trustsets.statistics import Statistic

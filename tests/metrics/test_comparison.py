@@ -4,7 +4,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trustsets import InputError, compare, evaluate
+from trustsets import compare, evaluate
+from trustsets.errors import InputError
 from trustsets.metrics import Comparison
 from trustsets.metrics.inference import bootstrap_gaps
 

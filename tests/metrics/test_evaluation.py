@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from trustsets import Bins, Confidence, Groups, InputError, ModelOutputs, evaluate
+from trustsets import Bins, Confidence, Groups, ModelOutputs, evaluate
+from trustsets.errors import InputError
 from trustsets.metrics import Evaluation, RankBins, bin_samples
 from trustsets.metrics.inference import expected_worst
 

@@ -100,7 +100,7 @@ PREDICTORS = {
 
 
 @pytest.mark.statistical
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # small groups have full sets
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # small groups have full sets
 @pytest.mark.parametrize("n", [200, 1000])
 @pytest.mark.parametrize("name", PREDICTORS)
 def test_valid_predictors_are_seldom_called_violated(name, n):

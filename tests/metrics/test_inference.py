@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from trustsets import InputError, PredictionSets
+from trustsets import PredictionSets
+from trustsets.errors import InputError
 from trustsets.metrics import (
     binomial_interval,
     conditional_coverage,

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from trustsets import InputError
+from trustsets.errors import InputError
 from trustsets.metrics import Slab
 from trustsets.metrics.slab import lowest_mean_run
 

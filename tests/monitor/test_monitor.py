@@ -8,15 +8,14 @@ from worlds import FirstFeature, calibrated, draw
 from trustsets import (
     ConditionalConformal,
     Confidence,
-    InputError,
     ModelOutputs,
     Monitor,
     Polynomial,
     StandardConformal,
-    StorageError,
     evaluate,
 )
 from trustsets._common import storage
+from trustsets.errors import InputError, StorageError
 from trustsets.monitor.runs import watch_table
 from trustsets.monitor.samples import fitting_half
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from small_runs import CLASSES, QUICK, small_outputs, small_source, small_train
+from trustsets.predictors.related import atypicality_groups
+from trustsets_paper import Atypicality, PluginConformal
 
 from trustsets import (
     APS,
-    Atypicality,
     ClusteredConformal,
     ConditionalConformal,
     Groups,
     MondrianConformal,
-    PluginConformal,
     Polynomial,
     PrincipalComponents,
     Softmax,
@@ -41,7 +41,6 @@ from trustsets.paper.options import Options, parse_numbers
 from trustsets.paper.sources import Source
 from trustsets.paper.stages import StageCache
 from trustsets.paper.words import setting
-from trustsets.predictors.related import atypicality_groups
 
 SCORES = {"softmax": Softmax(), "APS": APS()}
 WORDS = {"temperature": "tuning", "tuning_fraction": 0.0, "allow_empty": True}
@@ -97,7 +96,7 @@ def direct(method, score, trust, default_trust):
     return ConditionalConformal.paper(trust, score=score, basis=basis)
 
 
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 @pytest.mark.parametrize("fixed", [False, True])
 def test_every_cell_is_what_the_predictors_give(fixed, source, plain):
     """The shared scores, statistics and bins change nothing: all metrics are equal."""
@@ -379,7 +378,7 @@ def test_groupwise_is_the_higher_quantile_of_each_group(source):
     assert own.sizes.mean < package.sizes.mean
 
 
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_related_methods_run_on_the_same_splits(source):
     """Each is what its public predictor gives at the temperature of the split."""
     found = run(source, seeds=(1,), scores=("APS",), related=True)[0]

@@ -5,6 +5,7 @@ from math import ceil
 import numpy as np
 import pytest
 from sklearn.base import clone
+from trustsets_paper import PluginConformal
 
 from trustsets import (
     APS,
@@ -14,18 +15,16 @@ from trustsets import (
     ConditionalConformal,
     Confidence,
     Groups,
-    InputError,
     ModelOutputs,
     MondrianConformal,
-    PluginConformal,
     Polynomial,
     Softmax,
     StandardConformal,
     Status,
-    TrustSetsWarning,
     load,
 )
 from trustsets._common.quantiles import conformal_quantile
+from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.predictors import InterpolatedConformal, RankCalibratedConformal
 
 # --- RC3P

@@ -2,26 +2,25 @@
 
 import numpy as np
 import pytest
+from trustsets_paper import PluginConformal
 
 from trustsets import (
     APS,
-    ClassClusters,
     Classes,
-    ClassFrequencies,
     ConditionalConformal,
     Confidence,
     Custom,
     Groups,
-    InputError,
     Intercept,
     ModelOutputs,
     MondrianConformal,
-    PluginConformal,
     Polynomial,
     Softmax,
     load,
 )
+from trustsets.basis import ClassClusters, ClassFrequencies
 from trustsets.engine import QuantileModel, fit_quantiles, solve_linear_program
+from trustsets.errors import InputError
 from trustsets.predictors import candidates
 from trustsets.status import Status
 
@@ -73,7 +72,7 @@ def test_sets_are_those_of_a_linear_program_for_each_candidate(basis, seed):
                 assert sets.mask[i, code] == (own[i, code] <= threshold)
 
 
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # small classes
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # small classes
 def test_indicators_alone_are_class_conditional_mondrian():
     for seed in range(5):
         calibration, test = some(seed, 150), some(50 + seed, 400)
@@ -163,7 +162,7 @@ def test_a_penalty_costs_a_class_no_more_coverage_than_it_says(penalty):
     assert covered.sum() / counts.sum() > 0.8 - 0.01
 
 
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # a class is not seen
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # a class is not seen
 def test_a_class_without_calibration_samples_is_in_every_set():
     everything = some(0, 600)
     calibration = everything.take(np.flatnonzero(everything.codes != 2))
@@ -251,7 +250,7 @@ def test_only_indicators_without_a_penalty_are_said_to_cover_each_class(basis, c
 
 @pytest.mark.statistical
 @pytest.mark.parametrize("penalty", [0.0, 6.0])
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # small classes
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # small classes
 def test_coverage_holds_over_products_of_class_and_confidence(penalty):
     """With products in the basis, coverage holds over class times a linear function of Conf.
 
@@ -284,7 +283,7 @@ def rank_of_label(outputs, codes):
     return np.log1p(np.sum(outputs.logits > own[:, None], axis=1))[:, None]
 
 
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # small classes
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # small classes
 def test_own_functions_of_sample_and_label(tmp_path):
     basis = Intercept() + Custom(rank_of_label, of_label=True)
     calibration, test = some(0, 200), some(1, 30)

@@ -2,18 +2,17 @@
 
 import numpy as np
 import pytest
+from trustsets.predictors.class_facts import ClassFacts
 
 from trustsets import (
     ClusteredConformal,
     ConditionalConformal,
-    InputError,
     ModelOutputs,
     MondrianConformal,
     StandardConformal,
-    TrustSetsWarning,
     evaluate,
 )
-from trustsets.predictors.class_facts import ClassFacts
+from trustsets.errors import InputError, TrustSetsWarning
 
 NAMES = np.array(["eel", "ant", "dog", "cat", "bee"])  # not in the order of the alphabet
 

@@ -11,16 +11,13 @@ from trustsets import (
     RAPS,
     SAPS,
     Bins,
-    ClassFrequency,
     ConditionalConformal,
     Confidence,
     Custom,
     Entropy,
     Groups,
-    InputError,
     Intercept,
     Margin,
-    MarginScore,
     ModelOutputs,
     MondrianConformal,
     Polynomial,
@@ -28,12 +25,12 @@ from trustsets import (
     Softmax,
     StandardConformal,
     Status,
-    StorageError,
-    TopK,
     Trust,
     TrustScore,
-    TrustSetsWarning,
 )
+from trustsets.errors import InputError, StorageError, TrustSetsWarning
+from trustsets.scores import MarginScore, TopK
+from trustsets.statistics import ClassFrequency
 
 SCORES = [APS(), RAPS(), Softmax(), APS(scale="tail"), APS(own_mass="random")]
 SCORES += [SAPS(), TopK(), MarginScore()]

@@ -5,6 +5,13 @@ import warnings
 import numpy as np
 import pytest
 from scipy.optimize import linprog
+from trustsets.predictors.covariate_weights import (
+    CovariateWeights,
+    WeightModel,
+    _cross_fit,
+    _normalised,
+    estimate_weights,
+)
 
 from trustsets import (
     Classes,
@@ -13,24 +20,16 @@ from trustsets import (
     Custom,
     Entropy,
     Groups,
-    InputError,
     Intercept,
     ModelOutputs,
     MondrianConformal,
     Polynomial,
     Softmax,
     StandardConformal,
-    TrustSetsWarning,
     load,
 )
+from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.predictors import RankCalibratedConformal
-from trustsets.predictors.covariate_weights import (
-    CovariateWeights,
-    WeightModel,
-    _cross_fit,
-    _normalised,
-    estimate_weights,
-)
 from trustsets.status import Status
 
 RANKS = Polynomial(2, (Confidence("rank"),))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from trustsets.predictors.explain import unchanged_range
 
 from trustsets import (
     APS,
@@ -14,7 +15,6 @@ from trustsets import (
     ConditionalConformal,
     Confidence,
     Groups,
-    InputError,
     Intercept,
     ModelOutputs,
     MondrianConformal,
@@ -25,8 +25,8 @@ from trustsets import (
     TrustScore,
     load,
 )
+from trustsets.errors import InputError
 from trustsets.predictors import InterpolatedConformal
-from trustsets.predictors.explain import unchanged_range
 
 LINE = Intercept() + Polynomial(1, (Confidence(),))
 RANKS = Polynomial(3, (Confidence("rank"),), penalty=2.0)
@@ -80,7 +80,7 @@ def tried_scores(own, rng):
 
 @pytest.mark.parametrize("make", LABEL_FREE)
 @pytest.mark.parametrize(("seed", "digits"), [(0, 9), (1, 1)])
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # groups of few samples
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # groups of few samples
 def test_sets_change_where_the_ranges_end(make, seed, digits):
     rng = np.random.default_rng(seed)
     predictor = make().calibrate(some(seed, 40, digits), tuning=some(9, 120))
@@ -103,7 +103,7 @@ def test_sets_change_where_the_ranges_end(make, seed, digits):
 
 
 @pytest.mark.parametrize("make", [*LABEL_FREE, ConditionalConformal])
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_thresholds_are_weighted_sums_of_the_named_scores(make):
     predictor = make().calibrate(some(0, 300), tuning=some(9, 200))
     for place in range(3):
@@ -118,7 +118,7 @@ def test_thresholds_are_weighted_sums_of_the_named_scores(make):
 
 
 @pytest.mark.parametrize("make", BY_LABEL)
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_a_class_with_a_threshold_of_its_own(make):
     rng = np.random.default_rng(3)
     predictor = make().calibrate(some(0, 25, n_classes=3), tuning=some(9, 100, n_classes=3))
@@ -184,7 +184,7 @@ def test_infinite_thresholds_say_that_no_score_matters():
     assert not predictor.certificate(some(1, 1)).failing_conditions()
 
 
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_a_group_that_calibration_lacks():
     predictor = MondrianConformal(by=Groups("site")).calibrate(some(0, 90))
     strange = ModelOutputs(logits=np.eye(30)[:1], groups={"site": [7]})

@@ -4,10 +4,10 @@ import warnings
 
 import numpy as np
 import pytest
+from trustsets_paper import Atypicality, PluginConformal
 
 from trustsets import (
     APS,
-    Atypicality,
     Bins,
     ClusteredConformal,
     ConditionalConformal,
@@ -16,7 +16,6 @@ from trustsets import (
     Intercept,
     ModelOutputs,
     MondrianConformal,
-    PluginConformal,
     Polynomial,
     Softmax,
     StandardConformal,

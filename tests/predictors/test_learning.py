@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from trustsets_paper import PluginConformal
 
 from trustsets import (
     Bins,
@@ -11,12 +12,11 @@ from trustsets import (
     Groups,
     Intercept,
     MondrianConformal,
-    PluginConformal,
     Polynomial,
     PrincipalComponents,
-    TrustSetsWarning,
 )
 from trustsets._common import storage
+from trustsets.errors import TrustSetsWarning
 
 RANKS = (Confidence(transform="rank"),)
 # Each has one part that learns, beside parts that do not.

@@ -5,6 +5,8 @@ import pickle
 
 import numpy as np
 import pytest
+from trustsets.predictors.base import Predictor
+from trustsets.predictors.making_sets import sets_of
 
 from trustsets import (
     APS,
@@ -16,15 +18,13 @@ from trustsets import (
     Intercept,
     ModelOutputs,
     MondrianConformal,
-    NotCalibratedError,
     Polynomial,
     Softmax,
     StandardConformal,
     load,
 )
+from trustsets.errors import NotCalibratedError
 from trustsets.predictors import InterpolatedConformal, RankCalibratedConformal
-from trustsets.predictors.base import Predictor
-from trustsets.predictors.making_sets import sets_of
 
 LINE = Intercept() + Polynomial(1, (Confidence(),))
 RANKS = Polynomial(3, (Confidence("rank"),), penalty=2.0)
@@ -57,7 +57,7 @@ def some(seed: int, n: int, digits: int) -> ModelOutputs:
 
 @pytest.mark.parametrize("make", PREDICTORS)
 @pytest.mark.parametrize(("seed", "digits"), [(0, 9), (1, 1), (2, 0)])
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # groups of few samples
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # groups of few samples
 def test_leaving_out_equals_calibrating_on_the_others(make, seed, digits):
     predictor = make().calibrate(some(seed, 50, digits))
     alphas = (0.1, 0.3)

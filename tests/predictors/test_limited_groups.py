@@ -11,7 +11,6 @@ from trustsets import (
     ConditionalConformal,
     Confidence,
     Groups,
-    InputError,
     Intercept,
     ModelOutputs,
     Polynomial,
@@ -20,6 +19,7 @@ from trustsets import (
     load,
 )
 from trustsets.engine import Thresholds
+from trustsets.errors import InputError
 from trustsets.files import predict_file
 from trustsets.files.set_files import read_predictions
 

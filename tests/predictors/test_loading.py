@@ -4,13 +4,12 @@ import subprocess
 import sys
 
 import numpy as np
+from trustsets_paper import Atypicality, PluginConformal
 
 from trustsets import (
     APS,
     RAPS,
-    Atypicality,
     Bins,
-    ClassFrequency,
     ClusteredConformal,
     ConditionalConformal,
     Confidence,
@@ -19,7 +18,6 @@ from trustsets import (
     Intercept,
     Margin,
     MondrianConformal,
-    PluginConformal,
     Polynomial,
     PrincipalComponents,
     Softmax,
@@ -28,6 +26,7 @@ from trustsets import (
 )
 from trustsets._common import storage
 from trustsets.predictors import atypicality_groups
+from trustsets.statistics import ClassFrequency
 
 TRAINING = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 5
 TRUST = TrustScore().fit(*TRAINING)

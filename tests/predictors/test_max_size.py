@@ -10,7 +10,6 @@ from trustsets import (
     ConditionalConformal,
     Confidence,
     Groups,
-    InputError,
     Intercept,
     ModelOutputs,
     Polynomial,
@@ -19,6 +18,7 @@ from trustsets import (
     Status,
 )
 from trustsets.engine.linear_program import solve_linear_program
+from trustsets.errors import InputError
 from trustsets.predictors import max_size
 from trustsets.predictors.max_size import MissedShare
 
@@ -50,7 +50,7 @@ def some(family, seed, n, k, noise=1.0):
 
 @pytest.mark.parametrize("k", [2, 7])
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_no_set_is_too_large(family, k):
     calibration, test = some(family, 0, 160, k), some(family, 1, 40, k)
     for predictor in (
@@ -114,7 +114,7 @@ def test_a_promise_that_cannot_be_kept_is_withdrawn():
     assert "promises nothing" in sets.describe()[1]
 
 
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_an_intercept_makes_one_promise():
     tuning = some("normal", 1, 400, 5)
     predictor = ConditionalConformal(basis=Intercept()).calibrate(

@@ -9,13 +9,13 @@ from trustsets import (
     ConditionalConformal,
     Confidence,
     Groups,
-    InputError,
     Intercept,
     ModelOutputs,
     MondrianConformal,
     TrustScore,
     evaluate,
 )
+from trustsets.errors import InputError
 
 LETTERS = np.array(list("abcde"))
 

@@ -10,7 +10,6 @@ from trustsets import (
     ConditionalConformal,
     Confidence,
     Groups,
-    InputError,
     Intercept,
     ModelOutputs,
     MondrianConformal,
@@ -20,6 +19,7 @@ from trustsets import (
     evaluate,
 )
 from trustsets.engine.linear_program import solve_linear_program
+from trustsets.errors import InputError
 
 LINE = Intercept() + Polynomial(1, (Confidence(),))
 
@@ -39,7 +39,7 @@ def by_confidence(outputs: ModelOutputs) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("basis", [LINE, LINE + Groups("site")], ids=["line", "groups"])
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_thresholds_are_those_of_the_linear_program(basis, seed):
     calibration, test = some(seed, 60), some(100 + seed, 12)
     score = Softmax() if seed % 2 else APS()  # without and with ties
@@ -60,7 +60,7 @@ def test_thresholds_are_those_of_the_linear_program(basis, seed):
     np.testing.assert_array_equal(sets.alpha, alphas)
 
 
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_functions_of_the_label_are_those_of_the_linear_program():
     calibration, test = some(0, 80), some(1, 4)
     predictor = ConditionalConformal(Softmax(), LINE + Classes(penalty=2.0), class_bias=None)
@@ -103,7 +103,7 @@ ALL = [
 
 
 @pytest.mark.parametrize("predictor", ALL, ids=repr)
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_without_calibration_alphas_every_sample_has_the_set_of_its_alpha(predictor):
     predictor.calibrate(some(0, 300))
     test = some(1, 40)
@@ -123,7 +123,7 @@ def test_without_calibration_alphas_every_sample_has_the_set_of_its_alpha(predic
 
 
 @pytest.mark.parametrize("predictor", [ALL[3], ALL[4], ALL[5], ALL[6]], ids=repr)
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_equal_alphas_give_the_sets_of_one(predictor):
     predictor.calibrate(some(0, 300), alphas=np.full(300, 0.2))
     test = some(1, 60)

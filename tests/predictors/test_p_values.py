@@ -10,17 +10,16 @@ from trustsets import (
     ConditionalConformal,
     Confidence,
     Groups,
-    InputError,
     Intercept,
-    MarginScore,
     ModelOutputs,
     MondrianConformal,
     Polynomial,
     Softmax,
     StandardConformal,
-    TopK,
 )
 from trustsets.engine import default_alphas
+from trustsets.errors import InputError
+from trustsets.scores import MarginScore, TopK
 
 GRID = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
 LINE = Intercept() + Polynomial(1, (Confidence(),))
@@ -54,7 +53,7 @@ PREDICTORS = [
 
 
 @pytest.mark.parametrize("predictor", PREDICTORS, ids=repr)
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # groups of few samples
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # groups of few samples
 def test_sets_from_p_values_are_the_sets(predictor):
     predictor.calibrate(some(0, 300))
     test = some(1, 60)
@@ -91,7 +90,7 @@ def test_the_default_grid_is_used_and_confidence_is_read_off_it():
     assert np.all(p[np.arange(80), found.labels] == ordered[:, -1])
 
 
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # classes not seen
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # classes not seen
 def test_credibility_is_low_where_no_class_suits():
     # The most likely class is kept in every set, but that must not make it credible.
     calm = ModelOutputs(logits=[[9.0, 0.0, 0.0]] * 99, labels=[0] * 99)
@@ -109,7 +108,7 @@ def test_a_grid_that_is_none_is_refused(wrong):
 
 
 @pytest.mark.statistical
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # groups of few samples
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # groups of few samples
 def test_p_values_are_valid_over_the_function_class():
     basis = LINE + Groups("site")
     grid = np.array(GRID)

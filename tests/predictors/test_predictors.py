@@ -1,35 +1,32 @@
 import numpy as np
 import pytest
 from sklearn.base import clone
+from trustsets_paper import Atypicality, PluginConformal
 
 from trustsets import (
     APS,
     RAPS,
     SAPS,
-    Atypicality,
     Bins,
     ClusteredConformal,
     ConditionalConformal,
     Confidence,
     Groups,
-    InputError,
-    MarginScore,
     ModelOutputs,
     MondrianConformal,
-    NotCalibratedError,
-    PluginConformal,
     Polynomial,
     Softmax,
     StandardConformal,
     Status,
     TemperatureScaling,
-    TrustSetsWarning,
 )
+from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.predictors import (
     InterpolatedConformal,
     RankCalibratedConformal,
     atypicality_groups,
 )
+from trustsets.scores import MarginScore
 
 CONFIDENCE_BINS = Bins(of=(Confidence(),), edges=((0.4, 0.6),))
 CONFIDENCE_CURVE = Polynomial(degree=2, of=(Confidence(),))

@@ -8,30 +8,27 @@ import numpy as np
 import pytest
 from scipy import stats
 from sklearn.cluster import KMeans
+from trustsets_paper import Atypicality, PluginConformal, oracle_sets
 
 import trustsets
 from trustsets import (
     APS,
-    Atypicality,
     Bins,
     ClusteredConformal,
     ConditionalConformal,
     Confidence,
     Groups,
-    InputError,
     Intercept,
     ModelOutputs,
     MondrianConformal,
-    PluginConformal,
     Polynomial,
     Softmax,
     StandardConformal,
     Status,
-    TrustSetsWarning,
-    oracle_sets,
 )
 from trustsets._common.quantiles import conformal_quantile
 from trustsets.engine import fit_quantiles
+from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.predictors import atypicality_groups
 from trustsets.predictors.clustered import (
     _k_means,

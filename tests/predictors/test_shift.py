@@ -5,6 +5,8 @@ import warnings
 import numpy as np
 import pytest
 from scipy.optimize import linprog
+from trustsets.predictors.shares import ClassShares, estimate_shares
+from trustsets.predictors.weighted import weighted_quantiles
 
 from trustsets import (
     APS,
@@ -12,20 +14,16 @@ from trustsets import (
     ConditionalConformal,
     Confidence,
     Groups,
-    InputError,
     ModelOutputs,
     MondrianConformal,
-    NotCalibratedError,
     Polynomial,
     Softmax,
     StandardConformal,
-    TrustSetsWarning,
     load,
 )
 from trustsets._common.quantiles import conformal_quantile
+from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.predictors import RankCalibratedConformal
-from trustsets.predictors.shares import ClassShares, estimate_shares
-from trustsets.predictors.weighted import weighted_quantiles
 
 OLD, NEW = np.array([0.55, 0.3, 0.15]), np.array([0.1, 0.3, 0.6])
 RANKS = Polynomial(2, (Confidence("rank"),))

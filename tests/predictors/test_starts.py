@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import trustsets
-from trustsets import ConditionalConformal, Confidence, Polynomial, StorageError
+from trustsets import ConditionalConformal, Confidence, Polynomial
 from trustsets._common import storage
 from trustsets.engine import fit as fit_module
+from trustsets.errors import StorageError
 from trustsets.predictors import conditional_fit
 
 ALPHAS = [0.1, 0.2]

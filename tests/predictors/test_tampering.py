@@ -14,9 +14,9 @@ import pytest
 from saved_predictors import PREDICTORS
 
 import trustsets
-from trustsets import ModelOutputs, StorageError
+from trustsets import ModelOutputs
 from trustsets._common import storage
-from trustsets.errors import TrustSetsWarning
+from trustsets.errors import StorageError, TrustSetsWarning
 
 ARRAYS = {
     "cut": lambda own: own[:-1],

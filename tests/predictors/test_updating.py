@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import pytest
+from trustsets.predictors.updating import equal_ranges
 
 from trustsets import (
     APS,
@@ -12,11 +13,9 @@ from trustsets import (
     ConditionalConformal,
     Confidence,
     Groups,
-    InputError,
     Intercept,
     ModelOutputs,
     MondrianConformal,
-    NotCalibratedError,
     Polynomial,
     PrincipalComponents,
     Softmax,
@@ -25,8 +24,8 @@ from trustsets import (
 )
 from trustsets.engine import fit_quantiles
 from trustsets.engine.refit import MOST_DRIFT, EarlierFit
+from trustsets.errors import InputError, NotCalibratedError
 from trustsets.predictors import InterpolatedConformal, RankCalibratedConformal
-from trustsets.predictors.updating import equal_ranges
 
 LINE = Intercept() + Polynomial(1, (Confidence(),))
 RANKS = Polynomial(3, (Confidence("rank"),), penalty=2.0)
@@ -47,7 +46,7 @@ FAST = {
     "ranked": lambda: RankCalibratedConformal(),
 }
 # Few samples, so that groups are small, are empty for a while, and come back.
-ignored = pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+ignored = pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 
 
 def pool(seed: int, n: int, digits: int = 9) -> ModelOutputs:

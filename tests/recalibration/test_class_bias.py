@@ -3,8 +3,9 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from trustsets import ClassBias, InputError, ModelOutputs, NotCalibratedError
+from trustsets import ClassBias, ModelOutputs
 from trustsets._common.storage import read, write
+from trustsets.errors import InputError, NotCalibratedError
 from trustsets.recalibration.class_bias import _Likelihood, _minimise, _without_harm
 
 

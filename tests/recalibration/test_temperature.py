@@ -1,10 +1,13 @@
+import warnings
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 
-from trustsets import InputError, ModelOutputs, NotCalibratedError, TemperatureScaling
-from trustsets import TrustSetsWarning as Warned
+from trustsets import ModelOutputs, TemperatureScaling
+from trustsets.errors import InputError, NotCalibratedError
+from trustsets.errors import TrustSetsWarning as Warned
 
 
 def negative_log_likelihood(outputs, temperature):
@@ -69,6 +72,25 @@ def test_worse_than_chance_stops_at_the_largest_temperature():
     outputs = ModelOutputs(logits=[[1.0, 0.0], [0.0, 1.0]], labels=[1, 0])
     with pytest.warns(Warned, match="no better than chance"):
         assert TemperatureScaling().fit(outputs).temperature_ == 100.0
+
+
+@pytest.mark.parametrize("zeros", [1, 30, 200])
+def test_labels_of_probability_zero_are_named_instead_of_chance(zeros):
+    """As of a forest: right for most samples, and sure of another class for some."""
+    rng = np.random.default_rng(zeros)
+    labels = rng.integers(4, size=600)
+    probabilities = np.where(np.arange(4) == labels[:, None], 0.97, 0.01)
+    probabilities[:zeros] = np.roll(np.eye(4), 1, axis=1)[labels[:zeros]]
+    outputs = ModelOutputs(probabilities=probabilities, labels=labels)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fitted = TemperatureScaling().fit(outputs).temperature_
+    assert [str(each.message) for each in caught] == (fitted == 100.0) * [
+        f"the temperature stops at 100: {zeros} of 600 labels have a probability of zero, which no "
+        "temperature corrects; smooth the probabilities (a forest: more trees, or larger leaves) "
+        "or do without a temperature."
+    ]
+    assert zeros == 1 or fitted == 100.0
 
 
 def test_bad_use_is_named(make_outputs):

@@ -13,7 +13,6 @@ from trustsets import (
     Bins,
     ConditionalConformal,
     Groups,
-    InputError,
     ModelOutputs,
     MondrianConformal,
     Polynomial,
@@ -21,6 +20,7 @@ from trustsets import (
     StandardConformal,
     evaluate,
 )
+from trustsets.errors import InputError
 from trustsets.predictors import (
     ClusteredConformal,
     InterpolatedConformal,

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from report_cases import FAST
 
-from trustsets import InputError, ModelOutputs, StandardConformal, write_report
+from trustsets import ModelOutputs, StandardConformal, write_report
 from trustsets.auditing import audit, excess_risk, find_regions
+from trustsets.errors import InputError
 
 NAMES = np.array(["naevus", "melanoma", "<b>other</b>"])
 

@@ -13,13 +13,13 @@ from trustsets import (
     Bins,
     Confidence,
     Groups,
-    InputError,
     ModelOutputs,
     PredictionSets,
     Trust,
     evaluate,
     write_report,
 )
+from trustsets.errors import InputError
 from trustsets.metrics import Evaluation, RankBins
 from trustsets.metrics.colours import shade
 from trustsets.report.charts import gap_chart, size_chart, ticks

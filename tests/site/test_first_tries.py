@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trustsets import InputError
+from trustsets.errors import InputError
 from trustsets.extract import extract_outputs
 
 torch = pytest.importorskip("torch")

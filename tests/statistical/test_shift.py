@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from trustsets.predictors.covariate_weights import CovariateWeights, WeightModel
+from trustsets.predictors.shares import ClassShares
 
 from trustsets import (
     ConditionalConformal,
@@ -13,8 +15,6 @@ from trustsets import (
     Polynomial,
     StandardConformal,
 )
-from trustsets.predictors.covariate_weights import CovariateWeights, WeightModel
-from trustsets.predictors.shares import ClassShares
 
 OLD, NEW = np.array([0.55, 0.3, 0.15]), np.array([0.1, 0.3, 0.6])
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
+from trustsets_paper import PluginConformal
 
 from trustsets import (
     APS,
@@ -16,13 +17,12 @@ from trustsets import (
     Custom,
     Intercept,
     ModelOutputs,
-    PluginConformal,
     Polynomial,
     Softmax,
     StandardConformal,
     TrustSetClassifier,
-    TrustSetsWarning,
 )
+from trustsets.errors import TrustSetsWarning
 
 pytestmark = pytest.mark.statistical
 
@@ -61,7 +61,7 @@ def rare_and_hard(rng, n, n_classes=200):
     return ModelOutputs(logits=logits, labels=y, classes=np.arange(n_classes))
 
 
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")  # some classes are not seen
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # some classes are not seen
 def test_an_own_threshold_covers_the_null_cluster_and_all_samples():
     found = {"standard": [], "own": []}
     for seed in range(12):

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
+from trustsets_paper import Atypicality
 
-from trustsets import Atypicality, ModelOutputs
+from trustsets import ModelOutputs
 
 
 def training(seed=0, n=300, d=4):

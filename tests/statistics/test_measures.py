@@ -3,17 +3,9 @@
 import numpy as np
 import pytest
 
-from trustsets import (
-    ClassFrequency,
-    Confidence,
-    Entropy,
-    InputError,
-    Margin,
-    ModelOutputs,
-    StorageError,
-    Trust,
-)
-from trustsets.statistics import FittedStatistic
+from trustsets import Confidence, Entropy, Margin, ModelOutputs, Trust
+from trustsets.errors import InputError, StorageError
+from trustsets.statistics import ClassFrequency, FittedStatistic
 
 
 class PlantedTrust:

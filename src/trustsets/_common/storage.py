@@ -14,7 +14,10 @@ import dataclasses
 import hashlib
 import json
 import logging
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -48,7 +51,6 @@ def storable(cls: _Storable) -> _Storable:
     After loading, state (or ``state["parameters"]``) is compared with the annotations of the
     class, and a method ``check_state()``, if there is one, is called on the object. It raises a
     `StorageError` that names the field whose shape, order or numbers are wrong; see `require`.
-    A class attribute ``renamed_fields`` maps the field names of older files to those of today.
     """
     _REGISTRY[cls.__name__] = cls
     return cls
@@ -100,6 +102,45 @@ def require_increasing(values: Any, field: str, strictly: bool = False) -> None:
     """Numbers along the last axis in increasing order."""
     steps = np.diff(values, axis=-1)
     require((steps > 0).all() if strictly else (steps >= 0).all(), field, "must be increasing")
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """``module:name`` of a function, by which a saved object refers to it.
+
+    It must be defined with def at the top of a module: its name must lead back to it.
+    """
+    spec = f"{function.__module__}:{getattr(function, '__qualname__', '')}"
+    if function.__module__ == "__main__" or _imported(spec) is not function:
+        raise StorageError(
+            f"{spec} cannot be saved: a saved function is found again by its name, so it must be "
+            "defined with def at the top of a module other than the script that is run."
+        )
+    return spec
+
+
+def named_function(spec: str) -> Callable[..., Any]:
+    """The function of `function_name`, which this process must have imported already."""
+    function = _imported(spec)
+    if function is None:
+        raise StorageError(
+            f"it uses the function {spec}, which is not there. Import {spec.partition(':')[0]} "
+            "before you load the file; loading never imports or runs anything itself."
+        )
+    return function
+
+
+def _imported(spec: str) -> Callable[..., Any] | None:
+    """A function of a module that is imported already; None for anything else.
+
+    It must be defined with def by that module, and not belong to Python's standard library: a name
+    in a file must not reach functions that were never meant for it.
+    """
+    module, _, name = spec.partition(":")
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        return None
+    function = vars(sys.modules[module]).get(name) if module in sys.modules else None
+    is_plain = isinstance(function, FunctionType) and function.__module__ == module
+    return function if is_plain else None
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -288,8 +329,6 @@ def _build(name: str, state: dict[str, Any]) -> Any:
     cls: Any = _REGISTRY.get(name)
     if cls is None:
         raise StorageError(f"it holds an unknown kind of object, {name!r}.")
-    renamed = getattr(cls, "renamed_fields", {})
-    state = {renamed.get(field, field): value for field, value in state.items()}
     _check_types(name, cls, state)
     value = cls.from_state(state) if hasattr(cls, "from_state") else cls(**state)
     if hasattr(value, "check_state"):

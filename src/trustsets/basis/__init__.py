@@ -11,7 +11,7 @@ from trustsets.basis.base import (
 )
 from trustsets.basis.functions import Custom, Intercept, Polynomial, PrincipalComponents
 from trustsets.basis.labels import ClassClusters, Classes, ClassFrequencies, Product
-from trustsets.basis.partitions import Bins, FittedBins, FittedGroups, Groups
+from trustsets.basis.partitions import Bins, CustomGroups, FittedBins, FittedGroups, Groups
 
 __all__ = [
     "Basis",
@@ -21,6 +21,7 @@ __all__ = [
     "ClassFrequencies",
     "Classes",
     "Custom",
+    "CustomGroups",
     "FittedBasis",
     "FittedBins",
     "FittedGroups",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trustsets._common.arrays import Codes, Floats
 from trustsets._common.storage import require, storable
@@ -22,7 +23,6 @@ __all__ = [
     "FittedSum",
     "Partition",
     "Sum",
-    "is_one_hot",
 ]
 
 
@@ -71,9 +71,9 @@ class FittedBasis(ABC):
         """Whether `design` may read the features of samples."""
         return True
 
-    def could_give(self, phi: Floats) -> bool:
-        """Whether `design` could have returned `phi`, for the check of a loaded model."""
-        return self.width is None or phi.shape[1] == self.width
+    def unseen_groups(self, outputs: ModelOutputs) -> NDArray[np.bool_]:
+        """Samples of groups that the function class was not fitted on, shape (n,)."""
+        return np.zeros(len(outputs), dtype=bool)
 
     def penalty_rows(self, outputs: ModelOutputs | None) -> Floats:
         """Return rows w of shape (q, p); a fit adds the penalty ``sum_j |w_j' beta|`` to its loss.
@@ -129,10 +129,6 @@ class Basis(ABC):
         """
         return self.fit(tuning if self.learns else calibration)
 
-    def could_become(self, fitted: FittedBasis) -> bool:
-        """Whether `fit` could have returned `fitted`, for the check of a loaded model."""
-        return True
-
     def __add__(self, other: "Basis") -> "Sum":
         if not isinstance(other, Basis):
             return NotImplemented
@@ -175,14 +171,6 @@ class Sum(Basis):
         """Whether any part learns."""
         return any(part.learns for part in self.parts)
 
-    def could_become(self, fitted: FittedBasis) -> bool:
-        """Whether every part could."""
-        return (
-            isinstance(fitted, FittedSum)
-            and len(fitted.parts) == len(self.parts)
-            and all(p.could_become(f) for p, f in zip(self.parts, fitted.parts, strict=True))
-        )
-
     def fit(self, outputs: ModelOutputs) -> "FittedSum":
         """Fit every part."""
         return FittedSum(tuple(part.fit(outputs) for part in self.parts))
@@ -221,16 +209,6 @@ class FittedSum(FittedBasis):
         """Whether any part does."""
         return any(part.uses_features for part in self.parts)
 
-    def could_give(self, phi: Floats) -> bool:
-        """Whether every part could have given its columns."""
-        known = sum(part.width or 0 for part in self.parts)
-        # The columns of one part that does not know its width are those that are left.
-        widths = [phi.shape[1] - known if part.width is None else part.width for part in self.parts]
-        if min(widths) < 0 or sum(widths) != phi.shape[1]:
-            return [part.width for part in self.parts].count(None) > 1
-        pieces = np.split(phi, np.cumsum(widths)[:-1], axis=1)
-        return all(p.could_give(own) for p, own in zip(self.parts, pieces, strict=True))
-
     @property
     def uses_label(self) -> bool:
         """Whether any part does."""
@@ -252,6 +230,10 @@ class FittedSum(FittedBasis):
     def class_cells(self, n_classes: int) -> Codes:
         """Classes share a cell where they do in every part."""
         return joint_cells([part.class_cells(n_classes) for part in self.parts])
+
+    def unseen_groups(self, outputs: ModelOutputs) -> NDArray[np.bool_]:
+        """Samples that are of such a group in any part."""
+        return np.asarray(np.any([part.unseen_groups(outputs) for part in self.parts], axis=0))
 
     def penalty_rows(self, outputs: ModelOutputs | None) -> Floats:
         """Return the rows of all parts, each in the columns of its part."""
@@ -277,8 +259,3 @@ def _block_diagonal(blocks: list[Floats]) -> Floats:
     from scipy.linalg import block_diag
 
     return np.asarray(block_diag(*blocks))
-
-
-def is_one_hot(phi: Floats) -> bool:
-    """Whether each row has a single 1 among zeros."""
-    return bool(np.isin(phi, (0.0, 1.0)).all() and (phi.sum(axis=1) == 1.0).all())

@@ -1,12 +1,10 @@
 """Function classes that are not indicators: constants, polynomials, components, your own."""
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import comb
-from types import FunctionType
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import numpy as np
 from numpy.polynomial import chebyshev
@@ -14,10 +12,16 @@ from numpy.typing import NDArray
 
 from trustsets._common.arrays import Codes, Floats, floating_matrix
 from trustsets._common.blocks import for_each_block
-from trustsets._common.storage import require, require_numbers, storable
+from trustsets._common.storage import (
+    function_name,
+    named_function,
+    require,
+    require_numbers,
+    storable,
+)
 from trustsets._common.validation import check_not_negative
 from trustsets.basis.base import Basis, FittedBasis
-from trustsets.errors import InputError, StorageError
+from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Confidence, FittedStatistic, Statistic, Trust
 
@@ -45,17 +49,9 @@ class Intercept(Basis, FittedBasis):
     width = 1
     description = "constant function"
 
-    def could_become(self, fitted: FittedBasis) -> bool:
-        """Whether it is itself."""
-        return isinstance(fitted, Intercept)
-
     def fit(self, outputs: ModelOutputs) -> "Intercept":
         """Return itself."""
         return self
-
-    def could_give(self, phi: Floats) -> bool:
-        """Whether these are ones."""
-        return phi.shape[1] == 1 and bool((phi == 1.0).all())
 
     def design(self, outputs: ModelOutputs) -> Floats:
         """Return a column of ones."""
@@ -110,14 +106,6 @@ class Polynomial(Basis):
         """Whether a transform learns; shifting and scaling do not change the span."""
         return any(item.learns for item in self.of)
 
-    def could_become(self, fitted: FittedBasis) -> bool:
-        """Whether degree, penalty and statistics are the same."""
-        return (
-            isinstance(fitted, FittedPolynomial)
-            and (fitted.degree, fitted.penalty) == (self.degree, self.penalty)
-            and [item.statistic for item in fitted.of] == list(self.of)
-        )
-
     def fit(self, outputs: ModelOutputs) -> "FittedPolynomial":
         """Fit the transforms, and find the range of each statistic."""
         fitted = tuple(item.fit(outputs) for item in self.of)
@@ -133,8 +121,6 @@ class Polynomial(Basis):
 @dataclass(frozen=True)
 class FittedPolynomial(FittedBasis):
     """Products of Chebyshev polynomials on the range between `low` and `high`."""
-
-    renamed_fields: ClassVar[dict[str, str]] = {"price": "penalty"}
 
     degree: int
     of: tuple[FittedStatistic, ...]
@@ -155,17 +141,6 @@ class FittedPolynomial(FittedBasis):
     def width(self) -> int:
         """Monomials up to the degree."""
         return comb(self.degree + len(self.of), self.degree)
-
-    def could_give(self, phi: Floats) -> bool:
-        """Whether all columns follow from those of degree 1."""
-        if phi.shape[1] != self.width:
-            return False
-        degrees = self._degrees()
-        if self.degree == 0:
-            return bool((phi == 1.0).all())
-        units = np.eye(len(self.of), dtype=int).tolist()
-        values = [phi[:, degrees.index(tuple(unit))] for unit in units]
-        return np.allclose(self._columns(values), phi)
 
     def design(self, outputs: ModelOutputs) -> Floats:
         """Return one column for each combination of degrees."""
@@ -225,10 +200,6 @@ class PrincipalComponents(Basis):
 
     learns = True
 
-    def could_become(self, fitted: FittedBasis) -> bool:
-        """Whether there are as many directions."""
-        return isinstance(fitted, FittedComponents) and len(fitted.directions) == self.n_components
-
     def fit(self, outputs: ModelOutputs) -> "FittedComponents":
         """Find the directions of largest variance."""
         from sklearn.decomposition import PCA
@@ -264,10 +235,6 @@ class FittedComponents(FittedBasis):
     def width(self) -> int:
         """The components, and a constant."""
         return 1 + len(self.directions)
-
-    def could_give(self, phi: Floats) -> bool:
-        """Whether a constant and so many components are there."""
-        return phi.shape[1] == self.width and bool((phi[:, 0] == 1.0).all())
 
     def design(self, outputs: ModelOutputs) -> Floats:
         """Return a column of ones and the components."""
@@ -334,28 +301,13 @@ class Custom(Basis, FittedBasis):
 
     def to_state(self) -> dict[str, Any]:
         """The name of the function, which must lead back to it."""
-        spec = f"{self.function.__module__}:{getattr(self.function, '__qualname__', '')}"
-        if self.function.__module__ == "__main__" or _imported(spec) is not self.function:
-            raise StorageError(
-                f"Custom cannot be saved with {spec}: a saved function is found again by its name, "
-                "so it must be defined with def at the top of a module other than the script that "
-                "is run."
-            )
-        return {"spec": spec, "name": self.name, "of_label": self.of_label}
+        spec = function_name(self.function)
+        return {"function": spec, "name": self.name, "of_label": self.of_label}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "Custom":
         """Rebuild from `to_state`, with a function that this process has imported already."""
-        spec = str(state["spec"])
-        function = _imported(spec)
-        if function is None:
-            module = spec.partition(":")[0]
-            raise StorageError(
-                f"it uses the function {spec}, which is not there. Import {module} before you load "
-                "the file; loading never imports or runs anything itself."
-            )
-        # Files of before there were functions of the label do not say.
-        return cls(function, str(state["name"]), bool(state.get("of_label", False)))
+        return cls(named_function(state["function"]), str(state["name"]), bool(state["of_label"]))
 
     @property
     def uses_label(self) -> bool:
@@ -370,10 +322,6 @@ class Custom(Basis, FittedBasis):
     def class_cells(self, n_classes: int) -> Codes:
         """Every class may have its own function."""
         return np.arange(n_classes) if self.of_label else super().class_cells(n_classes)
-
-    def could_become(self, fitted: FittedBasis) -> bool:
-        """Whether it is itself."""
-        return fitted == self
 
     def fit(self, outputs: ModelOutputs) -> "Custom":
         """Return itself."""
@@ -404,17 +352,3 @@ class Custom(Basis, FittedBasis):
     def description(self) -> str:
         """The functions in words."""
         return self.name
-
-
-def _imported(spec: str) -> Callable[..., Any] | None:
-    """A function of a module that is imported already; None for anything else.
-
-    It must be defined with def by that module, and not belong to Python's standard library: a name
-    in a file must not reach functions that were never meant for it.
-    """
-    module, _, name = spec.partition(":")
-    if module.partition(".")[0] in sys.stdlib_module_names:
-        return None
-    found = vars(sys.modules[module]).get(name) if module in sys.modules else None
-    own = isinstance(found, FunctionType) and found.__module__ == module
-    return found if own else None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trustsets._common.arrays import Codes, Floats, read_only
 from trustsets._common.blocks import for_each_block
@@ -61,12 +62,6 @@ class Classes(Basis):
 
     learns = False
 
-    def could_become(self, fitted: FittedBasis) -> bool:
-        """Whether there is an indicator for each class, at the same penalty."""
-        if not isinstance(fitted, FittedClassFunctions) or fitted.penalty != self.penalty:
-            return False
-        return np.array_equal(fitted.table, np.eye(len(fitted.table)))
-
     def fit(self, outputs: ModelOutputs) -> "FittedClassFunctions":
         """Take the classes of the outputs."""
         table = np.eye(outputs.n_classes)
@@ -109,14 +104,6 @@ class ClassClusters(Basis):
             raise InputError(f"n_clusters must be 1 or more; got {self.n_clusters}.")
 
     learns = True
-
-    def could_become(self, fitted: FittedBasis) -> bool:
-        """Whether there are as many clusters, at the same penalty."""
-        if not isinstance(fitted, FittedClassFunctions) or fitted.penalty != self.penalty:
-            return False
-        n_classes, width = fitted.table.shape
-        one_hot = np.isin(fitted.table, (0.0, 1.0)).all() and (fitted.table.sum(axis=1) == 1.0)
-        return width == min(self.n_clusters, n_classes) and bool(np.all(one_hot))
 
     def fit(self, outputs: ModelOutputs) -> "FittedClassFunctions":
         """Order classes by hardness, and cut the order into clusters."""
@@ -175,12 +162,6 @@ class ClassFrequencies(Basis):
 
     learns = False
 
-    def could_become(self, fitted: FittedBasis) -> bool:
-        """Whether the functions are those of the counts."""
-        if not isinstance(fitted, FittedClassFunctions) or fitted.penalty != self.penalty:
-            return False
-        return np.array_equal(fitted.table, self._table())
-
     def fit(self, outputs: ModelOutputs) -> "FittedClassFunctions":
         """Take the counts."""
         if len(self.counts) != outputs.n_classes:
@@ -230,11 +211,6 @@ class FittedClassFunctions(FittedBasis):
     def uses_features(self) -> bool:
         """The class alone decides."""
         return False
-
-    def could_give(self, phi: Floats) -> bool:
-        """Whether each row is one of the table."""
-        known = {row.tobytes() for row in self.table}
-        return phi.shape[1] == self.width and {row.tobytes() for row in phi} <= known
 
     def design(self, outputs: ModelOutputs) -> Floats:
         """Return the functions at the samples' own labels."""
@@ -287,12 +263,6 @@ class Product(Basis):
     def learns(self) -> bool:
         """Whether either factor learns."""
         return self.left.learns or self.right.learns
-
-    def could_become(self, fitted: FittedBasis) -> bool:
-        """Whether both factors could."""
-        if not isinstance(fitted, FittedProduct):
-            return False
-        return self.left.could_become(fitted.left) and self.right.could_become(fitted.right)
 
     def fit(self, outputs: ModelOutputs) -> "FittedProduct":
         """Fit both factors."""
@@ -352,6 +322,10 @@ class FittedProduct(FittedBasis):
         """Classes share a cell where they do in both factors."""
         cells = [self.left.class_cells(n_classes), self.right.class_cells(n_classes)]
         return joint_cells(cells)
+
+    def unseen_groups(self, outputs: ModelOutputs) -> NDArray[np.bool_]:
+        """Samples that are of such a group in either factor."""
+        return self.left.unseen_groups(outputs) | self.right.unseen_groups(outputs)
 
     def penalty_rows(self, outputs: ModelOutputs | None) -> Floats:
         """Return the rows of each factor, once for each function of the other."""

@@ -1,18 +1,26 @@
 """Function classes of indicators: of groups, and of bins of statistics; both are partitions too."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, final
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Literal, final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trustsets._common.arrays import Codes, Floats, texts_of
-from trustsets._common.storage import require, require_increasing, require_numbers, storable
-from trustsets.basis.base import FittedBasis, FittedPartition, Partition, is_one_hot
+from trustsets._common.arrays import Codes, Floats, group_column, texts_of
+from trustsets._common.storage import (
+    function_name,
+    named_function,
+    require,
+    require_numbers,
+    storable,
+)
+from trustsets.basis.base import FittedPartition, Partition
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Confidence, FittedStatistic, Statistic, Trust
 
-__all__ = ["Bins", "FittedBins", "FittedGroups", "Groups"]
+__all__ = ["Bins", "CustomGroups", "FittedBins", "FittedGroups", "Groups"]
 
 Spacing = Literal["uniform", "quantile"]
 
@@ -50,8 +58,6 @@ class Groups(Partition):
     array([0, 1, 0])
     """
 
-    renamed_fields: ClassVar[dict[str, str]] = {"restraint": "penalty"}
-
     columns: tuple[str, ...]
     penalty: float
 
@@ -77,14 +83,6 @@ class Groups(Partition):
         """Rebuild from `to_state`."""
         return cls(*state["columns"], penalty=state.get("penalty", 0.0))
 
-    def could_become(self, fitted: FittedBasis) -> bool:
-        """Whether columns and penalty are the same."""
-        return (
-            isinstance(fitted, FittedGroups)
-            and fitted.penalty == self.penalty
-            and tuple(self.columns) in ((), tuple(fitted.columns))
-        )
-
     def fit(self, outputs: ModelOutputs) -> "FittedGroups":
         """Note which combinations of values occur."""
         columns = self.columns or tuple(outputs.groups)
@@ -100,8 +98,6 @@ class Groups(Partition):
 @dataclass(frozen=True)
 class FittedGroups(FittedPartition):
     """Values of each column, and combinations of them, that were seen; in sorted order."""
-
-    renamed_fields: ClassVar[dict[str, str]] = {"price": "penalty", "levels": "values"}
 
     columns: tuple[str, ...]
     values: tuple[tuple[str, ...], ...]
@@ -139,14 +135,6 @@ class FittedGroups(FittedPartition):
         """Groups alone decide."""
         return False
 
-    def could_give(self, phi: Floats) -> bool:
-        """Whether each column of groups has one known value in each row."""
-        if phi.shape[1] != self.width:
-            return False
-        ends = np.cumsum([len(own) + 1 for own in self.values])[:-1]
-        parts = np.split(phi, ends, axis=1)
-        return all(is_one_hot(part[:, :-1]) and not part[:, -1].any() for part in parts)
-
     def cells(self, outputs: ModelOutputs) -> Codes:
         """Cell of each sample; -1 for a combination that was not seen."""
         place = {combination: code for code, combination in enumerate(self.combinations)}
@@ -170,6 +158,14 @@ class FittedGroups(FittedPartition):
             place = {value: code for code, value in enumerate(own)}
             parts.append(_one_hot([place.get(text, len(own)) for text in texts], len(own) + 1))
         return np.hstack(parts)
+
+    def unseen_groups(self, outputs: ModelOutputs) -> NDArray[np.bool_]:
+        """Samples with a value of some column that was never seen."""
+        columns = zip(*_group_table(outputs, self.columns), strict=True)
+        unseen = np.zeros(len(outputs), dtype=bool)
+        for texts, values in zip(columns, self.values, strict=True):
+            unseen |= ~np.isin(np.array(texts, dtype=object), np.array(values, dtype=object))
+        return unseen
 
     def bounding_rows(self, outputs: ModelOutputs | None) -> Floats:
         """Return one row for each coefficient, those of values never seen included."""
@@ -201,33 +197,103 @@ def _group_table(outputs: ModelOutputs, columns: tuple[str, ...]) -> list[tuple[
 @final
 @storable
 @dataclass(frozen=True)
+class CustomGroups(Partition):
+    """Groups that a function of `ModelOutputs` returns, one value per sample.
+
+    The group of a sample must depend on that sample alone. A predictor that uses it is saved with
+    the name of the function, as `Custom` describes.
+
+    Examples
+    --------
+    >>> groups = CustomGroups(lambda outputs: outputs.confidence > 0.7)
+    >>> outputs = ModelOutputs(probabilities=[[0.6, 0.4], [0.9, 0.1]])
+    >>> groups.fit(outputs).cells(outputs)
+    array([0, 1])
+    """
+
+    learns = False
+
+    function: Callable[[ModelOutputs], Any]
+
+    def to_state(self) -> dict[str, Any]:
+        """The name of the function."""
+        return {"function": function_name(self.function)}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "CustomGroups":
+        """Rebuild from `to_state`, with a function that this process has imported already."""
+        return cls(named_function(state["function"]))
+
+    def fit(self, outputs: ModelOutputs) -> "FittedCustomGroups":
+        """Note which groups occur."""
+        return FittedCustomGroups(self, tuple(sorted(set(self.texts(outputs)))))
+
+    def texts(self, outputs: ModelOutputs) -> list[str]:
+        """Group of each sample as a text."""
+        return texts_of(group_column(self.function(outputs), "what function returns", len(outputs)))
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class FittedCustomGroups(FittedPartition):
+    """The groups that were seen, in sorted order."""
+
+    groups: CustomGroups
+    values: tuple[str, ...]
+
+    @property
+    def width(self) -> int:
+        """The groups, and one function for those never seen."""
+        return len(self.values) + 1
+
+    @property
+    def n_cells(self) -> int:
+        """Number of groups seen."""
+        return len(self.values)
+
+    def cells(self, outputs: ModelOutputs) -> Codes:
+        """Group of each sample; -1 for one that was not seen."""
+        codes = {text: code for code, text in enumerate(self.values)}
+        return np.array([codes.get(text, -1) for text in self.groups.texts(outputs)], np.int64)
+
+    def design(self, outputs: ModelOutputs) -> Floats:
+        """Return an indicator of each group, and of groups never seen."""
+        return _one_hot(self.cells(outputs), self.width)
+
+    def unseen_groups(self, outputs: ModelOutputs) -> NDArray[np.bool_]:
+        """Samples of groups never seen."""
+        return self.cells(outputs) < 0
+
+    @property
+    def description(self) -> str:
+        """The functions in words."""
+        return "combination of indicators of your own groups"
+
+
+@final
+@storable
+@dataclass(frozen=True, init=False)
 class Bins(Partition):
-    """Indicators of bins of statistics, by default of Conf and of Trust (Corollary 1).
+    """Cells of a grid of statistics, by default of Conf and Trust (Corollary 1).
 
-    As a function class, the indicators of each statistic's own bins guarantee coverage in
-    every bin of Conf and in every bin of Trust. Coverage given *both* (the joint statement of
-    the corollary) needs the products of the indicators, one for each cell of the grid:
-    ``product=True``. With d indicators and n calibration samples, coverage in a bin or cell B
-    is at least 1 - alpha and, if scores are continuous, at most
-    1 - alpha + d / ((n + 1) P(B)).
-
-    As a partition (in `MondrianConformal`, the paper's NAIVE), the cells are those of the
-    grid that the bins form.
+    As a function class it has an indicator of each cell, which guarantees coverage in every cell.
+    ``Bins(Confidence()) + Bins(Trust())`` has an indicator of each bin of either statistic:
+    coverage in every bin of Conf and in every bin of Trust. With d indicators and n
+    calibration samples, coverage in a cell B is at least 1 - alpha and, if scores are continuous,
+    at most 1 - alpha + d / ((n + 1) P(B)).
 
     Parameters
     ----------
-    of : tuple of Statistic
-        The statistics to bin, the outermost first.
-    counts : tuple of int
+    *of : Statistic
+        The statistics to bin, the outermost first; none means `Confidence()` and `Trust()`.
+    counts : int or tuple of int
         Number of bins of each statistic.
-    spacing : tuple of {"uniform", "quantile"}
+    spacing : {"uniform", "quantile"} or tuple of these
         Equal widths between the smallest and the largest value, or equal shares.
-    product : bool
-        As a function class: False takes the indicators of each statistic's own bins, True
-        those of the cells of the grid.
     nested : bool
-        In the grid, divide each bin of the first statistic by its own quantiles of the
-        second (the paper's text), or use the same edges everywhere (the authors' code).
+        Divide each bin of the first statistic by its own quantiles of the second (the paper's
+        text), or use the same edges everywhere (the authors' code).
     edges : tuple of sequences, optional
         Inner edges, one increasing sequence per statistic. Nothing is learned then, and
         `counts`, `spacing` and `nested` have no effect.
@@ -240,68 +306,73 @@ class Bins(Partition):
     Examples
     --------
     >>> from trustsets.outputs import ModelOutputs
-    >>> seen = ModelOutputs(probabilities=[[0.6, 0.4], [0.9, 0.1], [1.0, 0.0]])
-    >>> Bins(of=(Confidence(),), counts=(2,), spacing=("uniform",)).fit(seen).cells(seen)
+    >>> outputs = ModelOutputs(probabilities=[[0.6, 0.4], [0.9, 0.1], [1.0, 0.0]])
+    >>> Bins(Confidence(), counts=2, spacing="uniform").fit(outputs).cells(outputs)
     array([0, 1, 1])
     """
 
-    of: tuple[Statistic, ...] = (Confidence(), Trust())
-    counts: tuple[int, ...] = (10, 4)
-    spacing: tuple[Spacing, ...] = ("uniform", "quantile")
-    product: bool = False
-    nested: bool = True
-    edges: tuple[tuple[float, ...], ...] | None = None
+    of: tuple[Statistic, ...]
+    counts: tuple[int, ...]
+    spacing: tuple[Spacing, ...]
+    nested: bool
+    edges: tuple[tuple[float, ...], ...] | None
 
-    def __post_init__(self) -> None:
-        if not self.of or not all(isinstance(item, Statistic) for item in self.of):
-            raise InputError(f"of must be a non-empty tuple of statistics; got {self.of!r}.")
-        if self.edges is not None:
-            object.__setattr__(self, "edges", _check_edges(self.edges, len(self.of)))
-            return
-        if not len(self.of) == len(self.counts) == len(self.spacing):
+    def __init__(
+        self,
+        *of: Statistic,
+        counts: int | tuple[int, ...] = 6,
+        spacing: Spacing | tuple[Spacing, ...] = "quantile",
+        nested: bool = True,
+        edges: Any = None,
+    ) -> None:
+        of = of or (Confidence(), Trust())
+        if not all(isinstance(item, Statistic) for item in of):
+            raise InputError(f"Bins takes statistics such as Confidence(); got {of!r}.")
+        numbers = (counts,) * len(of) if isinstance(counts, int | np.integer) else tuple(counts)
+        spacings = (spacing,) * len(of) if isinstance(spacing, str) else tuple(spacing)
+        if edges is not None:
+            edges = _check_edges(edges, len(of))
+        elif not len(of) == len(numbers) == len(spacings):
             raise InputError(
-                "of, counts and spacing must have equal lengths; got "
-                f"{len(self.of)}, {len(self.counts)} and {len(self.spacing)}."
+                "counts and spacing must be single values, or have one for each statistic; got "
+                f"{len(numbers)} and {len(spacings)} for {len(of)}."
             )
-        if any(count < 1 for count in self.counts):
-            raise InputError(f"counts must be 1 or more; got {self.counts}.")
-        if set(self.spacing) - {"uniform", "quantile"}:
-            raise InputError(f'spacing takes "uniform" or "quantile"; got {self.spacing}.')
+        if any(count < 1 for count in numbers):
+            raise InputError(f"counts must be 1 or more; got {counts}.")
+        if set(spacings) - {"uniform", "quantile"}:
+            raise InputError(f'spacing takes "uniform" or "quantile"; got {spacing!r}.')
+        vars(self).update(of=of, counts=numbers, spacing=spacings, nested=bool(nested), edges=edges)
+
+    def to_state(self) -> dict[str, Any]:
+        """What `from_state` needs."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "Bins":
+        """Rebuild from `to_state`."""
+        return cls(*state.pop("of"), **state)
 
     @property
     def learns(self) -> bool:
         """Edges are learned unless given by hand."""
         return self.edges is None or any(item.learns for item in self.of)
 
-    def could_become(self, fitted: FittedBasis) -> bool:
-        """Whether there are as many bins of the same statistics."""
-        counts = self.counts if self.edges is None else [len(own) + 1 for own in self.edges]
-        return (
-            isinstance(fitted, FittedBins)
-            and fitted.product == self.product
-            and [item.statistic for item in fitted.of] == list(self.of)
-            and [own.shape[1] + 1 for own in fitted.edges] == list(counts)
-            and (self.nested or all(len(own) == 1 for own in fitted.cuts))
-        )
-
     def fit(self, outputs: ModelOutputs) -> "FittedBins":
         """Place the edges."""
         of = tuple(item.fit(outputs) for item in self.of)
         if self.edges is not None:
-            by_hand = tuple(np.array([cuts]) for cuts in self.edges)
-            return FittedBins(of, by_hand, by_hand, self.product)
+            return FittedBins(of, tuple(np.array([cuts]) for cuts in self.edges))
         cells = np.zeros(len(outputs), dtype=np.int64)
-        n_cells, edges, cuts = 1, [], []
+        n_cells, cuts = 1, []
         for item, count, spacing in zip(of, self.counts, self.spacing, strict=True):
             values = item.values(outputs)
-            edges.append(_edges(values, count, spacing)[None, :])
             if self.nested and spacing == "quantile":
                 cuts.append(_nested_edges(values, cells, n_cells, count))
             else:
-                cuts.append(edges[-1])
+                cuts.append(_edges(values, count, spacing)[None, :])
             cells = _descend(cells, values, cuts[-1])
             n_cells *= count
-        return FittedBins(of, tuple(edges), tuple(cuts), self.product)
+        return FittedBins(of, tuple(cuts))
 
 
 @final
@@ -310,41 +381,27 @@ class Bins(Partition):
 class FittedBins(FittedPartition):
     """Inner edges of each statistic.
 
-    `edges` divide all samples and have shape (1, count - 1). `cuts` divide the cells of the grid:
-    one row, or a row for each cell that the statistics before it form.
+    `cuts` divide the cells of the grid: one row, or a row for each cell that the statistics before
+    it form.
     """
 
     of: tuple[FittedStatistic, ...]
-    edges: tuple[Floats, ...]
     cuts: tuple[Floats, ...]
-    product: bool
 
     def check_state(self) -> None:
-        """Refuse edges that no fit gives."""
-        same = len(self.of) == len(self.edges) == len(self.cuts) > 0
-        require(same, "FittedBins.edges", "must be those of each statistic")
+        """Refuse edges of other shapes, for `storage`."""
+        require(len(self.of) == len(self.cuts) > 0, "FittedBins.cuts", "must be those of each")
         n_cells = 1
-        for edges, cuts in zip(self.edges, self.cuts, strict=True):
-            require(edges.ndim == cuts.ndim == 2, "FittedBins.cuts", "must have two dimensions")
-            count = edges.shape[1]
-            require_numbers(edges, "FittedBins.edges", 1, count)
+        for cuts in self.cuts:
+            require(cuts.ndim == 2, "FittedBins.cuts", "must have two dimensions")
+            count = cuts.shape[1]
             require_numbers(cuts, "FittedBins.cuts", 1 if len(cuts) == 1 else n_cells, count)
-            require_increasing(edges, "FittedBins.edges")
-            require_increasing(cuts, "FittedBins.cuts")
             n_cells *= count + 1
 
     @property
     def width(self) -> int:
-        """Bins of each statistic, or cells."""
-        bins = sum(edges.shape[1] + 1 for edges in self.edges)
-        return self.n_cells if self.product else bins
-
-    def could_give(self, phi: Floats) -> bool:
-        """Whether each statistic has one bin in each row."""
-        if phi.shape[1] != self.width:
-            return False
-        counts = [self.n_cells] if self.product else [1 + each.shape[1] for each in self.edges]
-        return all(map(is_one_hot, np.split(phi, np.cumsum(counts)[:-1], axis=1)))
+        """Number of cells."""
+        return self.n_cells
 
     def cells(self, outputs: ModelOutputs) -> Codes:
         """Cell of the grid that each sample is in."""
@@ -355,28 +412,18 @@ class FittedBins(FittedPartition):
 
     @property
     def n_cells(self) -> int:
-        """Number of grid cells."""
+        """Number of cells."""
         return int(np.prod([cuts.shape[1] + 1 for cuts in self.cuts]))
 
     def design(self, outputs: ModelOutputs) -> Floats:
-        """Return the indicators of all bins, or of all cells."""
-        if self.product:
-            return _one_hot(self.cells(outputs), self.n_cells)
-        start = np.zeros(len(outputs), dtype=np.int64)
-        return np.hstack(
-            [
-                _one_hot(_descend(start, item.values(outputs), edges), edges.shape[1] + 1)
-                for item, edges in zip(self.of, self.edges, strict=True)
-            ]
-        )
+        """Return the indicators of all cells."""
+        return _one_hot(self.cells(outputs), self.n_cells)
 
     @property
     def description(self) -> str:
         """The functions in words."""
-        names = (" x " if self.product else " and of ").join(
-            item.statistic.name for item in self.of
-        )
-        return f"combination of indicators of bins of {names}"
+        names = " x ".join(item.statistic.name for item in self.of)
+        return f"combination of indicators of cells of {names}"
 
 
 def _descend(cells: Codes, values: Floats, cuts: Floats) -> Codes:

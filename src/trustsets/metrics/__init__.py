@@ -20,6 +20,7 @@ from trustsets.metrics.binning import (
 from trustsets.metrics.catalogue import (
     METRICS,
     NUMBERS,
+    PAPER_BINS,
     Metric,
     bold,
     escape_latex,
@@ -64,6 +65,7 @@ from trustsets.metrics.slab import Slab, SlabCoverage
 __all__ = [
     "METRICS",
     "NUMBERS",
+    "PAPER_BINS",
     "WHOLE_AXES",
     "BallCurve",
     "Balls",

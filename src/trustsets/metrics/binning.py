@@ -473,9 +473,13 @@ class RankBins(Partition):
     def _split(self, ranks: Ints, outputs: ModelOutputs) -> FittedBins:
         """Quantile bins of ranks that are spread over [rank, rank + 1), which breaks all ties."""
         spread = ranks + row_uniforms(0, Stream.RANK_TIES, outputs.rows)
-        of = (Confidence(), _ranked(spread))
-        bins = Bins(of, self.counts, ("uniform", "quantile"), product=True, nested=self.nested)
-        return bins.fit(outputs)
+        return Bins(
+            Confidence(),
+            _ranked(spread),
+            counts=self.counts,
+            spacing=("uniform", "quantile"),
+            nested=self.nested,
+        ).fit(outputs)
 
 
 @final
@@ -557,7 +561,7 @@ def _check_rank_edges(edges: Sequence[float]) -> tuple[float, ...]:
 
 def _conf_bins(count: int) -> Bins:
     """Bins of equal widths of Conf."""
-    return Bins((Confidence(),), (count,), ("uniform",))
+    return Bins(Confidence(), counts=count, spacing="uniform")
 
 
 def _ranked(ranks: Ints | Floats) -> LabelStatistic:
@@ -569,7 +573,7 @@ def _divided(
 ) -> FittedBins:
     """Bins of Conf, each divided by a row of cuts of its own, or all by the only row."""
     of = (*outer.of, statistic.fit(outputs))
-    return FittedBins(of, (*outer.edges, cuts[:1]), (*outer.cuts, cuts), product=True)
+    return FittedBins(of, (*outer.cuts, cuts))
 
 
 def _cuts_by_hand(edges: Sequence[float], ranks: Ints) -> Floats:

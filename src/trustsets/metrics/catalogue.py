@@ -16,10 +16,12 @@ from trustsets.metrics.binning import (
 )
 from trustsets.metrics.inference import Ints
 from trustsets.outputs import ModelOutputs
+from trustsets.statistics import Confidence, Trust
 
 __all__ = [
     "METRICS",
     "NUMBERS",
+    "PAPER_BINS",
     "Metric",
     "Number",
     "bold",
@@ -31,6 +33,9 @@ __all__ = [
     "table_title",
     "title",
 ]
+
+PAPER_BINS = Bins(Confidence(), Trust(), counts=(10, 4), spacing=("uniform", "quantile"))
+"""The paper's grid: ten bins of Conf of equal width, each divided at its quartiles of Trust."""
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -81,7 +86,7 @@ class Metric:
 
 
 METRICS = {
-    "conf_trust": Metric("Conf x Trust", Bins(), needs="trust"),
+    "conf_trust": Metric("Conf x Trust", PAPER_BINS, needs="trust"),
     "conf_rank": Metric("Conf x Rank", RankBins(), is_goal=False),
     "conf_frequency": Metric(
         "Conf x Class frequency",

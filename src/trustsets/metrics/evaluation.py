@@ -434,7 +434,7 @@ def evaluate(
         ``size_strata``, ``trust_rank``, ``conditional``. Default: all that the data allow.
         Marginal coverage and sizes are always measured.
     bins : mapping of str to Partition, optional
-        Other bins, or more of them: ``{"conf_trust": Bins(nested=False)}`` for the global
+        Other bins, or more of them: ``{"conf_trust": Bins(..., nested=False)}`` for the global
         quantiles of the authors' code, ``{"conf_rank": RankBins(edges=(0, 1, 2, 4, 1000))}``
         for edges by hand, ``{"sex x site": Groups("sex", "site")}`` for a crossing. A table of
         an earlier evaluation of the same samples gives its bins again, which saves time.

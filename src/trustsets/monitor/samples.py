@@ -192,9 +192,9 @@ def calibration_part(predictor: Predictor, reference: ModelOutputs) -> Codes:
 def fit_regions(outputs: ModelOutputs) -> FittedBins:
     """Equal shares of Conf, and of Trust within each; of Conf alone where Trust is unknown."""
     if outputs.trust is not None:
-        bins = Bins((Confidence(), Trust()), _REGIONS, ("quantile", "quantile"), product=True)
+        bins = Bins(Confidence(), Trust(), counts=_REGIONS, spacing="quantile")
     else:
-        bins = Bins((Confidence(),), (_REGIONS_OF_CONF,), ("quantile",))
+        bins = Bins(Confidence(), counts=_REGIONS_OF_CONF, spacing="quantile")
     return bins.fit(outputs)
 
 

@@ -1,26 +1,29 @@
 """From calibration samples to prediction sets."""
 
-from trustsets.predictors.base import Predictor, load
-from trustsets.predictors.by_class import InterpolatedConformal, RankCalibratedConformal
+from trustsets.predictors.calibration import Calibration
 from trustsets.predictors.clustered import ClusteredConformal
 from trustsets.predictors.conditional import ConditionalConformal
 from trustsets.predictors.mondrian import MondrianConformal
-from trustsets.predictors.oracle import oracle_sets
-from trustsets.predictors.related import PluginConformal, atypicality_groups
-from trustsets.predictors.shift import AdaptedConformal
+from trustsets.predictors.predictor import PointPredictions, Predictor, load
+from trustsets.predictors.quantiles import (
+    QuantileFit,
+    class_thresholds,
+    leave_one_out_quantiles,
+    quantile_thresholds,
+)
 from trustsets.predictors.standard import StandardConformal
 
 __all__ = [
-    "AdaptedConformal",
+    "Calibration",
     "ClusteredConformal",
     "ConditionalConformal",
-    "InterpolatedConformal",
     "MondrianConformal",
-    "PluginConformal",
+    "PointPredictions",
     "Predictor",
-    "RankCalibratedConformal",
+    "QuantileFit",
     "StandardConformal",
-    "atypicality_groups",
+    "class_thresholds",
+    "leave_one_out_quantiles",
     "load",
-    "oracle_sets",
+    "quantile_thresholds",
 ]

@@ -25,10 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._common.arrays import Codes, Floats
+from trustsets.basis import FittedBasis
 from trustsets.engine import QuantileModel
-from trustsets.status import Status
+from trustsets.outputs import ModelOutputs
+from trustsets.predictors.problem import CalibrationProblem
+from trustsets.status import Status, Thresholds
 
-__all__ = ["CandidateRows", "LabelParts", "candidate_thresholds", "spread_rows"]
+__all__ = ["CandidateRows", "LabelParts", "candidate_rows", "candidate_thresholds"]
 
 Bools = NDArray[np.bool_]
 
@@ -133,9 +136,37 @@ class CandidateRows:
         return int(self.cells.max()) + 1
 
 
+def candidate_rows(
+    problem: CalibrationProblem, basis: FittedBasis, outputs: ModelOutputs
+) -> CandidateRows:
+    """Rows of new samples with every candidate label."""
+    cells = basis.class_cells(outputs.n_classes)
+    codes = np.unique(cells, return_index=True)[1]
+
+    def labelled(cell: int) -> Floats:
+        return basis.design_for(outputs, np.full(len(outputs), codes[cell]))
+
+    if not basis.is_additive:
+        return CandidateRows(labelled, cells, problem.scale)
+    # Functions of the label alone: any sample shows them.
+    labels = basis.design_for(outputs.take(np.zeros(len(codes), np.int64)), codes)
+    varying = (labels != labels[0]).any(axis=0)
+    rows = labelled(0)
+    fitted = np.vstack([problem.phi, problem.penalty, -problem.penalty])
+    parts = LabelParts(
+        labels=np.where(varying, labels, 0.0),
+        varying=varying,
+        centres=problem.phi[_spread_rows(problem.phi[:, ~varying])],
+        column_sums=np.stack(
+            [np.maximum(fitted, 0.0).sum(axis=0), np.maximum(-fitted, 0.0).sum(axis=0)]
+        ),
+    )
+    return CandidateRows(lambda cell: parts.relabel(rows, cell), cells, problem.scale, parts)
+
+
 def candidate_thresholds(
     model: QuantileModel, candidates: CandidateRows, scores: Floats
-) -> tuple[Floats, NDArray[np.int8]]:
+) -> Thresholds:
     """Numbers that divide the scores of all candidates as their thresholds do, with statuses.
 
     Parameters
@@ -147,11 +178,9 @@ def candidate_thresholds(
 
     Returns
     -------
-    thresholds : (m, C) array
-        The exact threshold where a class of the cell has a score between the lower bound and it;
-        elsewhere the lower bound, which gives the same set.
-    status : (m, C) array
-        Of the thresholds that were computed and kept; `EXACT` elsewhere.
+    Thresholds
+        Of shape (m, C). The exact threshold where a class of the cell has a score between the lower
+        bound and it; elsewhere the lower bound, which gives the same set, and status `EXACT`.
     """
     low = _fitted(model, candidates)
     low -= _rounding(low, candidates.scale)
@@ -175,7 +204,7 @@ def candidate_thresholds(
     kept = left & (_between(scores, low, values, candidates.cells) | unseen)
     values, status = np.where(kept, values, low), np.where(kept, status, np.int8(Status.EXACT))
     values[:, infinite], status[:, infinite] = np.inf, Status.HIGH_LEVERAGE
-    return values, status
+    return Thresholds(values, status)
 
 
 @final
@@ -283,7 +312,7 @@ def _nearest(rows: Floats, centres: Floats) -> Codes:
     return out
 
 
-def spread_rows(rows: Floats) -> Codes:
+def _spread_rows(rows: Floats) -> Codes:
     """Numbers of a few rows that are spread over all of them: means of clusters, nearly."""
     if rows.shape[1] == 0:
         return np.zeros(1, np.int64)

@@ -2,24 +2,23 @@
 
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
-from functools import cached_property
 from math import ceil
-from typing import Any, Literal, final
+from typing import Any, Literal, Self, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trustsets._common.arrays import Codes, Floats
+from trustsets._common.draws import Stream
 from trustsets._common.quantiles import check_alpha
 from trustsets._common.storage import require, require_numbers, storable
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
-from trustsets.predictors.base import Predictor
-from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
-from trustsets.predictors.thresholds import SampleThresholds, quantile_table, side_by_side
-from trustsets.predictors.tuning import Method
+from trustsets.predictors.calibration import Calibration
+from trustsets.predictors.predictor import Predictor
+from trustsets.predictors.quantiles import class_thresholds, quantile_thresholds
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
+from trustsets.status import Thresholds
 
 __all__ = ["ClusteredConformal"]
 
@@ -41,92 +40,27 @@ STARTS = 10
 
 @final
 @storable
-@dataclass(frozen=True)
-class ClusteredLearned(Learned):
-    """Scores and classes of both parts, and the clusterings made so far (one for each alpha)."""
+@dataclass(frozen=True, eq=False)
+class TuningScores:
+    """Nonconformity scores and labels of the tuning samples."""
 
     scores: Floats
     codes: Codes
-    tuning_scores: Floats
-    tuning_codes: Codes
-    totals: Codes
-    n_clusters: int | Literal["auto"]
-    seed: int
-    null_cluster: Literal["standard", "own"] = "standard"
 
-    @cached_property
-    def _clusters(self) -> dict[float, Codes]:
-        # Not a field: clusters are not stored, but made again when first needed.
-        return {}
+    def check_belongs(self, state: Calibration) -> None:
+        """Refuse labels that are no columns, for `storage`."""
+        require_numbers(self.scores, "TuningScores.scores", None)
+        require_numbers(self.codes, "TuningScores.codes", len(self.scores))
+        inside = 0 <= self.codes.min() and self.codes.max() < len(state.classes)
+        require(inside, "TuningScores.codes", "must be columns of classes")
 
-    def check_state(self) -> None:
-        """Refuse scores and classes that no calibration gives."""
-        for name in ("", "tuning_"):
-            scores, codes = getattr(self, f"{name}scores"), getattr(self, f"{name}codes")
-            require_numbers(scores, f"ClusteredLearned.{name}scores", None)
-            require_numbers(codes, f"ClusteredLearned.{name}codes", scores.size)
-            known = codes.min() >= 0 and codes.max() < self.totals.size
-            require(known, f"ClusteredLearned.{name}codes", "must be positions of classes")
-        require_numbers(self.totals, "ClusteredLearned.totals", None)
-        counts = np.bincount(self.codes, minlength=self.totals.size)
-        others = np.bincount(self.tuning_codes, minlength=self.totals.size)
-        # The calibration samples alone, where they were used for tuning too.
-        sums = any(np.array_equal(self.totals, each) for each in (counts, counts + others))
-        require(sums, "ClusteredLearned.totals", "must count the samples of each class")
-        count = self.n_clusters == "auto" or _is_count(self.n_clusters)
-        require(count, "ClusteredLearned.n_clusters", "must be 1 or more")
-        require(0 <= self.seed < 1 << 63, "ClusteredLearned.seed", "must not be negative")
+    def take(self, index: Codes) -> Self:
+        """The same: what was tuned stays as it is."""
+        return self
 
-    def check_belongs(self, n: int, n_classes: int) -> None:
-        """Refuse what cannot come from so many samples and classes."""
-        require(self.scores.size == n, "ClusteredLearned.scores", f"must be those of {n} samples")
-        counted = self.totals.size == n_classes
-        require(counted, "ClusteredLearned.totals", f"must count {n_classes} classes")
-
-    def prepare(self, alpha: float) -> None:
-        """Cluster the classes for this alpha, once."""
-        if alpha not in self._clusters:
-            self._clusters[alpha] = self._cluster(alpha)
-
-    def clusters(self, alpha: float) -> Codes:
-        """Cluster of each class, shape (K,); `NULL` for the rare ones."""
-        self.prepare(alpha)
-        return self._clusters[alpha]
-
-    @property
-    def conditions_on(self) -> None:
-        """Nothing: thresholds depend on the candidate class alone."""
-
-    def thresholds(self, alpha: float) -> tuple[Floats, NDArray[np.int8]]:
-        """Threshold and status of every class, both of shape (K,)."""
-        clusters = self.clusters(alpha)
-        names, place = np.unique(clusters, return_inverse=True)
-        own = [np.sort(self.scores[clusters[self.codes] == name]) for name in names]
-        if names[0] == NULL and self.null_cluster == "standard":
-            own[0] = np.sort(self.scores)
-        found = quantile_table(own, (alpha,))
-        return found.values[place, 0], found.status[place, 0]
-
-    def _cluster(self, alpha: float) -> Codes:
-        clusters = np.full(self.totals.size, NULL, dtype=np.int64)
-        counts = np.bincount(self.tuning_codes, minlength=clusters.size)
-        common = np.flatnonzero(counts >= fewest_points(alpha))
-        wanted, fewest = self.n_clusters, 1
-        if wanted == "auto":
-            # As the authors do: where the data allow one cluster only, nothing is clustered.
-            wanted, fewest = published_clusters(self.totals, alpha), 2
-        if common.size and wanted >= fewest:
-            points = self._embedding(common, alpha)
-            clusters[common] = _k_means(points, np.sqrt(counts[common]), wanted, self.seed)
-        return clusters
-
-    def _embedding(self, classes: Codes, alpha: float) -> Floats:
-        """Quantiles of the tuning scores of each class, one row a class."""
-        order = np.argsort(self.tuning_codes, kind="stable")
-        start = np.searchsorted(self.tuning_codes[order], np.arange(self.totals.size + 1))
-        scores = self.tuning_scores[order]
-        shares = np.unique([*EMBEDDING_QUANTILES, 1.0 - alpha])
-        return np.array([np.quantile(scores[start[y] : start[y + 1]], shares) for y in classes])
+    def extended(self, outputs: ModelOutputs, state: Calibration) -> Self:
+        """The same: what was tuned stays as it is."""
+        return self
 
 
 @final
@@ -137,7 +71,7 @@ class ClusteredConformal(Predictor):
 
     Classes are described by the 0.5, 0.6, 0.7, 0.8, 0.9 and 1 - alpha quantiles of their
     tuning scores, and clustered by k-means with weights :math:`\sqrt{n_y}`. Each cluster gets
-    the finite-sample quantile of the calibration scores of its classes, and the set holds y if
+    the finite-sample quantile of the calibration scores of its classes, and the set contains y if
     s(x, y) is at most the threshold of y's cluster. Coverage is at least 1 - alpha *given that
     the true class is in a cluster*. Given the class it is close to that, as far as the classes
     of a cluster have similar scores.
@@ -198,9 +132,9 @@ class ClusteredConformal(Predictor):
     PredictionSets(2000 samples, 4 classes, alpha=0.1, mean size 1.29)
     """
 
+    _: KW_ONLY
     score: Score = APS()
     n_clusters: int | Literal["auto"] = "auto"
-    _: KW_ONLY
     null_cluster: Literal["standard", "own"] = "standard"
     temperature: float | TemperatureScaling | str | None = None
     class_bias: ClassBias | str | None = None
@@ -210,10 +144,14 @@ class ClusteredConformal(Predictor):
 
     def clusters(self, alpha: float = 0.1) -> Codes:
         """Cluster of each class at an alpha, shape (K,); -1 is the null cluster."""
-        learned: ClusteredLearned = self._state().learned
-        return learned.clusters(check_alpha(alpha)).copy()
+        return self._clusters(check_alpha(alpha)).copy()
 
-    def _method(self) -> Method:
+    def prepare(self, alpha: float) -> Self:
+        """Cluster the classes for this alpha now."""
+        self._clusters(float(alpha))
+        return self
+
+    def _check_parameters(self) -> None:
         if self.n_clusters != "auto" and not _is_count(self.n_clusters):
             raise InputError(
                 'n_clusters must be a whole number of at least 1, or "auto"; '
@@ -223,62 +161,78 @@ class ClusteredConformal(Predictor):
             raise InputError(
                 f'null_cluster must be "standard" or "own"; got {self.null_cluster!r}.'
             )
-        return Method(
-            ("the clusters of classes",),
-            self.class_bias,
-            auto_fraction=lambda outputs: published_fraction(
-                np.bincount(outputs.require_labels("calibrate"), minlength=outputs.n_classes),
-                REFERENCE_ALPHA,
-            ),
-        )
 
-    def _learn(self, task: Task) -> ClusteredLearned:
-        calibration, tuning = task.calibration, task.tuning
-        if not np.array_equal(tuning.classes, calibration.classes):
-            raise InputError(
-                "tuning samples name other classes, or the same in another order, than the "
-                "calibration samples; pass tuning= of the same classifier."
-            )
-        codes = calibration.require_labels("calibrate")
-        tuning_codes = tuning.require_labels("clustering of classes")
-        both = codes if tuning is calibration else np.concatenate([codes, tuning_codes])
-        return ClusteredLearned(
-            scores=task.scores,
-            codes=codes,
-            tuning_scores=task.tuning_scores(),
-            tuning_codes=tuning_codes,
-            totals=np.bincount(both, minlength=calibration.n_classes),
-            n_clusters=self.n_clusters if self.n_clusters == "auto" else int(self.n_clusters),
-            seed=task.seed,
-            null_cluster=self.null_cluster,
-        )
+    def _tuned(self) -> tuple[str, ...]:
+        return ("the clusters of classes",)
 
-    def _could_learn(self, learned: Learned) -> bool:
-        return isinstance(learned, ClusteredLearned) and learned.n_clusters == self.n_clusters
+    def _default_fraction(self, outputs: ModelOutputs) -> float:
+        codes = outputs.require_labels("calibrate")
+        return published_fraction(np.bincount(codes, minlength=outputs.n_classes), REFERENCE_ALPHA)
+
+    def _fit(
+        self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs
+    ) -> TuningScores:
+        codes = tuning.require_labels("clustering of classes")
+        return TuningScores(self._label_scores(tuning, state, Stream.TUNING_SCORE), codes)
 
     def _thresholds(
-        self,
-        learned: ClusteredLearned,
-        outputs: ModelOutputs,
-        alphas: tuple[float, ...],
-        scoring: Scoring,
-    ) -> SampleThresholds:
-        found = side_by_side([learned.thresholds(alpha) for alpha in alphas], alphas)
-        return found.of_classes(len(outputs))
+        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
+    ) -> Thresholds:
+        table = Thresholds.nested([self._cluster_thresholds(alpha) for alpha in alphas], alphas)
+        return class_thresholds(table, len(outputs))
 
-    def _guarantee(self, state: Calibrated) -> str:
+    def _cluster_thresholds(self, alpha: float) -> Thresholds:
+        """Threshold and status of every class, both of shape (K,)."""
+        state, clusters = self._state(), self._clusters(alpha)
+        names, inverse = np.unique(clusters, return_inverse=True)
+        scores = [np.sort(state.scores[clusters[state.codes] == name]) for name in names]
+        if names[0] == NULL and self.null_cluster == "standard":
+            scores[0] = np.sort(state.scores)
+        table = quantile_thresholds(scores, (alpha,))
+        return Thresholds(table.values[inverse, 0], table.status[inverse, 0])
+
+    def _clusters(self, alpha: float) -> Codes:
+        """Cluster of each class, shape (K,); `NULL` for the rare ones."""
+        return self._cached(f"clusters {alpha!r}", lambda: self._cluster(alpha))
+
+    def _cluster(self, alpha: float) -> Codes:
+        state = self._state()
+        fitted: TuningScores = state.fitted
+        clusters = np.full(len(state.classes), NULL, dtype=np.int64)
+        counts = np.bincount(fitted.codes, minlength=clusters.size)
+        common = np.flatnonzero(counts >= fewest_points(alpha))
+        wanted, fewest = self.n_clusters, 1
+        if wanted == "auto":
+            # As the authors do: where the data allow one cluster only, nothing is clustered.
+            totals = state.counts + (counts if state.n_tuning else 0)
+            wanted, fewest = published_clusters(totals, alpha), 2
+        if common.size and wanted >= fewest:
+            points = _embedding(fitted, common, alpha)
+            clusters[common] = _k_means(points, np.sqrt(counts[common]), wanted, state.seed)
+        return clusters
+
+    def _guarantee(self) -> str:
         text = (
-            "the sets hold the true class with probability at least 1 - alpha within every "
+            "the sets contain the true class with probability at least 1 - alpha within every "
             "cluster of classes"
         )
         if self.null_cluster == "own":
-            return f"{text}, the null cluster of rare classes included, and hence on average."
+            return f"{text}, the null cluster of rare classes included, and hence marginally."
         return (
             f"{text} except the null cluster. The null cluster holds the rare classes and uses "
             "the threshold of all samples, which guarantees nothing for them. Where there are "
-            "rare classes, nothing is guaranteed on average either; "
+            "rare classes, nothing is guaranteed marginally either; "
             'null_cluster="own" guarantees both.'
         )
+
+
+def _embedding(fitted: TuningScores, classes: Codes, alpha: float) -> Floats:
+    """Quantiles of the tuning scores of each class, one row a class."""
+    order = np.argsort(fitted.codes, kind="stable")
+    start = np.searchsorted(fitted.codes[order], np.arange(fitted.codes.max() + 2))
+    scores = fitted.scores[order]
+    shares = np.unique([*EMBEDDING_QUANTILES, 1.0 - alpha])
+    return np.array([np.quantile(scores[start[y] : start[y + 1]], shares) for y in classes])
 
 
 def fewest_points(alpha: float) -> int:

@@ -4,59 +4,132 @@ The method of Gibbs, Cherian and Candès (2023) with the function classes of Kau
 and Alaa (2025); the thresholds themselves come from `trustsets.engine`.
 """
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Self, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trustsets._common.arrays import Floats
+from trustsets._common.arrays import Codes, Floats, read_only
+from trustsets._common.blocks import row_numbers
 from trustsets._common.draws import Stream, row_uniforms
-from trustsets._common.storage import storable
-from trustsets.basis import Basis, BasisChoice, Classes, Polynomial, Sum
+from trustsets._common.ranks import ranks_of
+from trustsets._common.storage import require, require_numbers, storable
+from trustsets.basis import Basis, BasisChoice, Classes, FittedBasis, Polynomial, Sum, choose_basis
 from trustsets.errors import InputError
-from trustsets.outputs import ModelOutputs
-from trustsets.predictors.base import Predictor
-from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
-from trustsets.predictors.conditional_fit import TIE_SPREAD, ConditionalLearned
-from trustsets.predictors.leave_one_out import relearn
-from trustsets.predictors.making_sets import each_alpha, rounded_down
-from trustsets.predictors.max_size import OwnAlphas, reaches
-from trustsets.predictors.thresholds import SampleThresholds, SizedThresholds, side_by_side
-from trustsets.predictors.tuning import Method
+from trustsets.outputs import ModelOutputs, SupportsTrust
+from trustsets.predictors.calibration import Calibration
+from trustsets.predictors.candidates import CandidateRows, candidate_rows, candidate_thresholds
+from trustsets.predictors.max_size import SizeLimits
+from trustsets.predictors.predictor import Predictor, read_alphas, rounded_down
+from trustsets.predictors.problem import CalibrationProblem, limited
+from trustsets.predictors.quantiles import QuantileFit
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
-from trustsets.statistics import SupportsTrust
-from trustsets.status import Status
+from trustsets.status import Status, Thresholds
 
-__all__ = ["ConditionalConformal", "tuned_by", "weight_draws"]
+__all__ = ["ConditionalConformal", "FittedFunctions"]
 
-# Tuning samples that ``tuning_fraction="auto"`` takes: enough to place ranks and to compare
+# Tuning samples that ``tuning_fraction="auto"`` takes: enough to estimate ranks and to compare
 # function classes, and some of each class for its bias; the rest is worth more in calibration.
 _TUNING_SAMPLES = 200
 _TUNING_PER_CLASS = 20
 _LARGEST_TUNING_SHARE = 0.2
-# How strongly rare classes are raised: of the values measured, the smallest that halved the
+# How strongly rare classes are up-weighted: of the values measured, the smallest that halved the
 # under-coverage by class on skin lesions; with 1, sets were 11% larger.
 _PREVALENCE = 0.75
 # The random weight of the new sample must lie strictly inside (-alpha, 1 - alpha).
 _SMALLEST_DRAW = 2.0**-40
+# Randomised thresholds are exact for scores without ties. Adding a uniform draw times this number
+# to the score of every sample leaves none; it changes no score by more than rounding to 5 digits.
+_TIE_SPREAD = 1e-5
+# Thresholds after a division by the weight of a class, or of a sample, err upwards by so much.
+_RAISED = 1.0 + 2.0**-50
+_RAISED_MORE = 1.0 + 2.0**-40
+
+
+@final
+@storable
+@dataclass(frozen=True, eq=False)
+class FittedFunctions:
+    """The fitted function class, and its values at the calibration samples.
+
+    Attributes
+    ----------
+    basis : FittedBasis
+    phi : array of shape (n, p)
+        Basis functions of the calibration samples, in their order.
+    penalty : array of shape (q, p)
+        Rows w of the penalties ``|w' beta|``.
+    group_penalty : array of shape (r, p), optional
+        Penalties that count only in the fits which limit the thresholds of groups.
+    choice : BasisChoice, optional
+        What ``basis="auto"`` compared and chose.
+    size_limits : SizeLimits, optional
+        What sets of limited size are learned from.
+    starts : tuple
+        Alpha, multiple of the group penalty and basic points of fits that were made before the
+        predictor was saved.
+    """
+
+    basis: FittedBasis
+    phi: Floats
+    penalty: Floats
+    group_penalty: Floats | None
+    choice: BasisChoice | None
+    size_limits: SizeLimits | None
+    starts: tuple[tuple[float, float, Codes], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "phi", read_only(self.phi))
+
+    def check_belongs(self, state: Calibration) -> None:
+        """Refuse arrays of other shapes, for `storage`."""
+        require_numbers(self.phi, "FittedFunctions.phi", len(state), None)
+        width = self.phi.shape[1]
+        for name in ("penalty", "group_penalty"):
+            rows = getattr(self, name)
+            if rows is not None:
+                require(rows.ndim == 2, f"FittedFunctions.{name}", "must have two dimensions")
+                require_numbers(rows, f"FittedFunctions.{name}", len(rows), width)
+        if self.size_limits is not None:
+            self.size_limits.check_belongs(len(state), width)
+        for _, _, basic in self.starts:
+            # Whether the points are optimal is found out, and proven, by the fit.
+            fits = basic.ndim == 1 and basic.dtype.kind == "i" and basic.size <= width
+            require(fits, "FittedFunctions.starts", "must be basic points")
+
+    def take(self, index: Codes) -> Self:
+        """The same with some of the samples."""
+        limits = None if self.size_limits is None else self.size_limits.take(index)
+        _check_enough(len(index), self.phi.shape[1])
+        return replace(self, phi=self.phi[index], size_limits=limits, starts=())
+
+    def extended(self, outputs: ModelOutputs, state: Calibration) -> Self:
+        """The same with more samples."""
+        unseen = self.basis.unseen_groups(outputs)
+        if unseen.any():
+            raise InputError(
+                f"sample {int(np.argmax(unseen))} is of a group that calibration lacks; call "
+                "calibrate with all samples."
+            )
+        limits = self.size_limits
+        if limits is not None:
+            limits = limits.extended(_label_ranks(outputs, state))
+        phi = np.vstack([self.phi, self.basis.design(outputs)])
+        return replace(self, phi=phi, size_limits=limits, starts=())
 
 
 @final
 @storable
 @dataclass(eq=False, repr=False)
 class ConditionalConformal(Predictor):
-    """Sets whose coverage holds over every function of a class, not only on average.
+    """Sets whose coverage holds over every function of a class, not only marginally.
 
     With basis phi, calibration scores s_i and pinball loss l, the threshold of a new x is
     ``S*(x) = sup {s : s <= g_s(x)}``, where g_s minimises ``sum_i l(s_i - g(x_i)) +
     l(s - g(x))`` over g = phi' beta. Then E[f(X) (covered - (1 - alpha))] >= 0 for every
     non-negative f = phi' beta: with indicators in the basis, coverage within each group;
     with polynomials of confidence and trust, coverage that does not drift with them.
-
-    Of all settings measured, the defaults gave the most even coverage with the smallest sets;
-    ``docs/defaults.md`` says what each of them does.
 
     Parameters
     ----------
@@ -66,7 +139,7 @@ class ConditionalConformal(Predictor):
     basis : Basis or "auto"
         Function class. ``"auto"`` (default): polynomials in the ranks of Conf and, with a
         trust score, Trust, whose curvature is penalised; degree and penalty are chosen by
-        held-out loss within the tuning part. Indicators of all groups that the outputs
+        held-out loss within the tuning samples. Indicators of all groups that the outputs
         carry are added, and thresholds are limited as `Groups` describes, so that groups with
         few or no calibration samples have finite ones. `choice_` and `summary` say what was
         chosen and why.
@@ -74,13 +147,14 @@ class ConditionalConformal(Predictor):
         Fitted trust score; needed where the basis depends on Trust.
     temperature, allow_empty, random_state
         As in `StandardConformal`. Rank transforms, bin edges and principal components are
-        learned from the tuning part.
+        learned from the tuning samples.
     class_bias : "auto", "tuning", ClassBias or None
         Constants added to the logits of the classes before scores are computed, for
-        classifiers trained on other shares of the classes than they meet. ``"tuning"``, or a
+        classifiers trained on other class prevalences than they meet. ``"tuning"``, or a
         `ClassBias` that is not fitted, such as ``ClassBias(prevalence=1.0)``, learns them from
-        the tuning part, where they may turn out to be zero; ``"auto"`` (default) does so with
-        ``basis="auto"`` and adds nothing to a basis of your own.
+        the tuning samples, where they may turn out to be zero. ``"auto"`` (default) does so with
+        prevalence 0.75 and ``basis="auto"``, which up-weights rare classes: their coverage is much
+        nearer to that of the others, without a guarantee. It adds nothing to a basis of your own.
         Conf and Trust stay those of the outputs as given.
     randomized : bool
         Draw the weight of the new sample at random (Theorem 2 of the paper), and break ties
@@ -89,18 +163,15 @@ class ConditionalConformal(Predictor):
         or without. Without `allow_empty` it is at least that: the most likely class is kept,
         and a classifier that is right for 98% of samples covers at least 98%. Thresholds of
         groups are not limited then.
-    per_class : bool or "auto"
+    per_class : bool
         True adds `Classes()` to the basis: coverage is then at least 1 - alpha given each class
         too, every class has thresholds of its own, and a class with too few calibration samples
         for that is in every set. ``Classes(penalty=...)`` in a basis of your own asks for less,
-        at smaller sets. ``"auto"`` (default) raises rare classes by class biases of prevalence
-        0.75 where `class_bias` is ``"auto"``, too: their coverage is then much nearer to that of
-        the others, without a promise. False treats all classes alike. With functions of the
-        label, the thresholds of the sets have shape (m, K). Where no score lies between the fitted
-        value and the exact threshold, a number just below the fitted value stands for it: the set
-        is the same.
+        at smaller sets. With functions of the label, the thresholds of the sets have shape (m, K).
+        Where no score lies between the fitted value and the exact threshold, a number just below
+        the fitted value stands for it: the set is the same.
     tuning_fraction : float or "auto"
-        As in `StandardConformal`; ``"auto"`` (default) takes 200 samples, or 20 a class if
+        As in `StandardConformal`; ``"auto"`` (default) takes 200 samples, or 20 per class if
         that is more, but never more than a fifth.
 
     Examples
@@ -115,33 +186,31 @@ class ConditionalConformal(Predictor):
     PredictionSets(1000 samples, 5 classes, alpha=0.1, mean size 3.37)
     """
 
+    _: KW_ONLY
     score: Score = APS(scale="tail")
     basis: Basis | str = "auto"
     trust: SupportsTrust | None = None
-    _: KW_ONLY
     temperature: float | TemperatureScaling | str | None = None
     class_bias: ClassBias | str | None = "auto"
     randomized: bool = False
     allow_empty: bool = False
     tuning_fraction: float | str = "auto"
     random_state: Any = 0
-    per_class: bool | str = "auto"
+    per_class: bool = False
 
     @classmethod
-    def paper(cls, trust: SupportsTrust | None = None, **changes: Any) -> Self:
+    def paper(cls, **changes: Any) -> Self:
         """Return the paper's own setting.
 
-        APS without the own mass, raw powers up to degree 5 of Conf (of the unscaled
+        APS without the label's own probability, raw powers up to degree 5 of Conf (of the unscaled
         softmax) and Trust, a temperature fitted on the calibration samples themselves (so
         `calibrate` warns), and sets that may be empty. The authors' numbers also need
         their trust score, ``TrustScore(neighbour=2, squared=True)``.
 
         Parameters
         ----------
-        trust : TrustScore
-            Fitted trust score.
         **changes
-            Any parameters of the constructor that should differ.
+            Any parameters of the constructor that should differ, `trust` among them.
         """
         setting: dict[str, Any] = {
             "score": APS(),
@@ -151,186 +220,171 @@ class ConditionalConformal(Predictor):
             "tuning_fraction": 0.0,
             "allow_empty": True,
         }
-        return cls(trust=trust, **(setting | changes))
+        return cls(**(setting | changes))
 
     @property
     def choice_(self) -> BasisChoice | None:
         """What ``basis="auto"`` compared and chose; None for a given basis."""
-        choice: BasisChoice | None = self._state().learned.choice
+        choice: BasisChoice | None = self._state().fitted.choice
         return choice
 
     @property
-    def _tie_spread(self) -> float:
-        return TIE_SPREAD if self.randomized else 0.0
+    def conditions_on(self) -> FittedBasis:
+        """The function class."""
+        basis: FittedBasis = self._state().fitted.basis
+        return basis
 
-    def _method(self) -> Method:
-        if self.per_class not in (True, False, "auto"):
-            raise InputError(f'per_class must be True, False or "auto"; got {self.per_class!r}.')
-        bias = self.class_bias
-        if isinstance(bias, str) and bias == "auto":
-            prevalence = 0.0 if self.per_class is False else _PREVALENCE
-            bias = ClassBias(prevalence=prevalence) if isinstance(self.basis, str) else None
-        if self.per_class is True and self.randomized:
+    @property
+    def is_class_conditional(self) -> bool:
+        """Whether an indicator of each class is in the function class, without a penalty."""
+        parts = self.basis.parts if isinstance(self.basis, Sum) else (self.basis,)
+        return self.per_class or Classes() in parts
+
+    @property
+    def smallest_alpha(self) -> float:
+        """With fewer samples than this leaves, thresholds are mostly infinite, and slow."""
+        n, width = self._state().fitted.phi.shape
+        return float(width / n)
+
+    def prepare(self, alpha: float) -> Self:
+        """Make the fits that `predict_set` needs at this alpha now."""
+        self._problem.prepare(float(alpha))
+        return self
+
+    def prepare_along(self, alphas: tuple[float, ...]) -> Self:
+        """Make the fits of many alphas now, for a fraction of the time of single ones."""
+        self._problem.prepare_along(alphas)
+        return self
+
+    def _check_parameters(self) -> None:
+        if self.basis != "auto" and not isinstance(self.basis, Basis):
+            raise InputError(
+                f'basis must be "auto" or a function class such as Polynomial(); got '
+                f"{self.basis!r}."
+            )
+        if not isinstance(self.per_class, bool):
+            raise InputError(f"per_class must be True or False; got {self.per_class!r}.")
+        if self.per_class and self.randomized:
             raise InputError("per_class=True needs randomized=False.")
-        return Method(
-            tuned_by(self.basis),
-            bias,
-            _auto_fraction,
-            covers_each_class=self._covers_each_class,
-            own_alphas=self._own_thresholds,
-            sized=self._sized_thresholds,
+
+    def _tuned(self) -> tuple[str, ...]:
+        learns = isinstance(self.basis, str) or self.basis.learns
+        return ("the function class",) if learns else ()
+
+    def _default_fraction(self, outputs: ModelOutputs) -> float:
+        wanted = max(_TUNING_SAMPLES, _TUNING_PER_CLASS * outputs.n_classes)
+        return min(_LARGEST_TUNING_SHARE, wanted / len(outputs))
+
+    def _default_class_bias(self) -> ClassBias | str | None:
+        if isinstance(self.class_bias, str) and self.class_bias == "auto":
+            return ClassBias(prevalence=_PREVALENCE) if isinstance(self.basis, str) else None
+        return self.class_bias
+
+    def _checked_calibration_alphas(self, alphas: Any, n: int) -> Floats:
+        return read_alphas(alphas, "alphas", n)
+
+    def _fit(
+        self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs
+    ) -> FittedFunctions:
+        choice, basis = None, self.basis
+        tuning_scores = None
+        if isinstance(basis, str):
+            tuning_scores = self._label_scores(tuning, state, Stream.TUNING_SCORE)
+            choice = choose_basis(tuning, tuning_scores)
+            basis = choice.basis
+        fitted = (basis + Classes() if self.per_class else basis).fit_parts(calibration, tuning)
+        phi = fitted.design(calibration)
+        _check_enough(*phi.shape)
+        group_penalty = fitted.bounding_rows(calibration)
+        limits = None
+        if tuning is not calibration and not fitted.uses_label:
+            if tuning_scores is None:
+                tuning_scores = self._label_scores(tuning, state, Stream.TUNING_SCORE)
+            # Tuning samples of groups that no calibration sample has tell nothing.
+            seen = ~fitted.unseen_groups(tuning)
+            if seen.any():
+                limits = SizeLimits.fit(
+                    _label_ranks(calibration, state),
+                    _label_ranks(tuning, state)[seen],
+                    fitted.design(tuning)[seen],
+                    tuning_scores,
+                )
+        return FittedFunctions(
+            basis=fitted,
+            phi=phi,
+            penalty=fitted.penalty_rows(calibration),
+            group_penalty=group_penalty if len(group_penalty) else None,
+            choice=choice,
+            size_limits=limits,
         )
 
     @property
-    def _covers_each_class(self) -> bool:
-        parts = self.basis.parts if isinstance(self.basis, Sum) else (self.basis,)
-        return self.per_class is True or Classes() in parts
+    def _problem(self) -> CalibrationProblem:
+        """The calibration problem with all fits made so far."""
+        return self._cached("problem", self._make_problem)
 
-    @property
-    def _classes(self) -> Classes | None:
-        """The functions of the label that `per_class` adds."""
-        return Classes() if self.per_class is True else None
+    def _make_problem(self) -> CalibrationProblem:
+        state = self._state()
+        fitted: FittedFunctions = state.fitted
+        ties: list[Any] = [] if fitted.size_limits is None else [fitted.size_limits.label_ranks]
+        ties += [] if state.alphas is None else [state.alphas]
+        return CalibrationProblem(
+            fitted.phi,
+            self._untied(state),
+            fitted.penalty,
+            fitted.group_penalty,
+            ties=tuple(ties),
+            uses_label=fitted.basis.uses_label,
+            starts=fitted.starts,
+        )
 
-    def _learn(self, task: Task) -> ConditionalLearned:
-        own = self.basis, task, self._tie_spread, self._classes
-        return ConditionalLearned.of(*own, with_ranks=True)
+    def _untied(self, state: Calibration) -> Floats:
+        """Scores of the calibration samples, with ties broken by small draws where asked for."""
+        if not self.randomized:
+            return state.scores
+        draws = row_uniforms(state.seed, Stream.CALIBRATION_TIES, state.rows)
+        return state.scores + _TIE_SPREAD * draws
 
-    def _could_learn(self, learned: Learned) -> bool:
-        if not isinstance(learned, ConditionalLearned):
-            return False
-        return learned.could_come_from(self.basis, self._tie_spread, self._classes)
+    def _fitted_to_store(self) -> FittedFunctions:
+        fitted: FittedFunctions = self._state().fitted
+        return replace(fitted, starts=self._problem.all_starts())
 
     def _thresholds(
-        self,
-        learned: ConditionalLearned,
-        outputs: ModelOutputs,
-        alphas: tuple[float, ...],
-        scoring: Scoring,
-    ) -> SampleThresholds:
-        if learned.basis.uses_label:
-            return self._candidate_thresholds(learned, outputs, alphas, scoring)
-        phi = learned.basis.design(outputs)
-        if not self.randomized:
-            return side_by_side(learned.thresholds(phi, alphas), alphas)
-        draws, ties = self._draws(learned, outputs, scoring)
-        # Thresholds are not limited: limited ones would cover more than exactly 1 - alpha.
-        fits = (own[0] for own in learned.fits_along(alphas))
-        found = [fit.thresholds(phi, weight=draws - fit.alpha) for fit in fits]
-        return side_by_side([(own.values - ties, own.status) for own in found], alphas)
-
-    def _thresholds_without(
-        self, learned: ConditionalLearned, task: Task, alphas: tuple[float, ...]
-    ) -> SampleThresholds:
-        if learned.basis.uses_label:
-            return self._relearned(learned, task, alphas)
-        order = np.lexsort((*learned.basis.design(task.calibration).T, learned.used_scores(task)))
-        outputs, seed = task.calibration, task.seed
-        draws = weight_draws(outputs, seed)[order] if self.randomized else None
-        found = side_by_side(learned.thresholds_without(alphas, draws), alphas)
-        values, status = np.empty_like(found.values), np.empty_like(found.status)
-        values[order], status[order] = found.values, found.status
-        if self.randomized:
-            ties = row_uniforms(seed, Stream.PREDICTION_TIES, outputs.draw_keys)
-            values -= learned.tie_spread * ties[:, None]
-        return SampleThresholds(values, status)
-
-    def _relearned(
-        self, learned: ConditionalLearned, task: Task, alphas: tuple[float, ...]
-    ) -> SampleThresholds:
-        """Thresholds without each sample by a fit for each; the chosen basis stays."""
-        scoring, classes = self._state().scoring(self.score), self._classes
-        basis = self.basis if learned.choice is None else learned.choice.basis
-
-        def thresholds(rest: Task, sample: ModelOutputs) -> SampleThresholds:
-            own = ConditionalLearned.of(basis, rest, self._tie_spread, classes)
-            return self._thresholds(own, sample, alphas, scoring)
-
-        return relearn(task, thresholds)
-
-    def _draws(
-        self, learned: ConditionalLearned, outputs: ModelOutputs, scoring: Scoring
-    ) -> tuple[Floats, Floats]:
-        """Draws for the weights, and what is subtracted from the thresholds to break ties."""
-        draws, keys = weight_draws(outputs, scoring.seed), outputs.draw_keys
-        # s + draw <= threshold, as in calibration, with the draw on the other side.
-        return draws, learned.tie_spread * row_uniforms(scoring.seed, Stream.PREDICTION_TIES, keys)
-
-    def _own_thresholds(
-        self, learned: ConditionalLearned, outputs: ModelOutputs, alphas: Floats, scoring: Scoring
-    ) -> SampleThresholds:
-        """Thresholds where every sample has an alpha of its own."""
-        if learned.alphas is None:
-            rounded = rounded_down(alphas)
-            learned.prepare_along(tuple(np.unique(rounded).tolist()))
-            return each_alpha(
-                lambda part, alpha: self._thresholds(learned, part, (alpha,), scoring),
-                outputs,
-                rounded,
-            )
-        problem = OwnAlphas("alphas", learned.scores, learned.alphas, alphas)
-        if learned.basis.uses_label:
+        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
+    ) -> Thresholds:
+        basis, problem = self.conditions_on, self._problem
+        if basis.uses_label:
             self._refuse_random_labels()
-            found = learned.own_candidate_thresholds(problem, learned.candidates(outputs))
-            return _one_column(*found)
-        return self._solve(learned, problem, outputs, scoring)
-
-    def _sized_thresholds(
-        self,
-        learned: ConditionalLearned,
-        outputs: ModelOutputs,
-        alpha: float,
-        size: int,
-        scoring: Scoring,
-    ) -> SizedThresholds:
-        """Thresholds of sets of at most `size` classes, and what these promise."""
-        if learned.basis.uses_label:
-            raise InputError(
-                "max_size needs basis functions of the sample alone; leave out those of the label "
-                "(per_class=False, no Classes() in the basis)."
-            )
-        if learned.ranks is None:
-            raise InputError(
-                "max_size needs tuning samples of their own, to learn what sets of so few classes "
-                "can promise, and this predictor has none (or was saved by an earlier version); "
-                "calibrate again with tuning=."
-            )
-        phi = learned.basis.design(outputs)
-        problem = learned.ranks.problem((learned.phi, learned.scores), phi, alpha, size)
-        found = self._solve(learned, problem, outputs, scoring)
-        lost = reaches(found.values[:, 0], learned.ranks.beyond)
-        status = np.where(lost[:, None], np.int8(Status.NO_PROMISE), found.status)
-        return SizedThresholds(
-            SampleThresholds(found.values, status), np.where(lost, 1.0, problem.alphas)
-        )
-
-    def _solve(
-        self,
-        learned: ConditionalLearned,
-        problem: OwnAlphas,
-        outputs: ModelOutputs,
-        scoring: Scoring,
-    ) -> SampleThresholds:
-        """Thresholds of a problem with alphas of its own, without functions of the label."""
-        phi = learned.basis.design(outputs)
+            candidates = candidate_rows(problem, basis, outputs)
+            parts = [
+                self._one_candidate_threshold(models, candidates, scores)
+                for models in problem.fits_along(alphas)
+            ]
+            return Thresholds.nested(parts, alphas)
+        phi = basis.design(outputs)
         if not self.randomized:
-            return _one_column(*learned.own_thresholds(problem, phi))
-        draws, ties = self._draws(learned, outputs, scoring)
-        values, status = learned.own_thresholds(problem, phi, draws - problem.alphas)
-        return _one_column(values - ties, status)
+            return Thresholds.nested(problem.thresholds(phi, alphas), alphas)
+        draws, ties = self._draws(outputs)
+        parts = problem.random_thresholds(phi, alphas, draws)
+        return Thresholds.nested([Thresholds(p.values - ties, p.status) for p in parts], alphas)
 
-    def _candidate_thresholds(
-        self,
-        learned: ConditionalLearned,
-        outputs: ModelOutputs,
-        alphas: tuple[float, ...],
-        scoring: Scoring,
-    ) -> SampleThresholds:
-        """Thresholds of every class, where the basis functions depend on the label."""
-        self._refuse_random_labels()
-        candidates = learned.candidates(outputs)
-        scores = scoring.matrix(outputs)
-        found = learned.candidate_thresholds(candidates, scores, alphas)
-        return side_by_side(found, alphas)
+    def _one_candidate_threshold(
+        self, models: list[Any], candidates: CandidateRows, scores: Floats
+    ) -> Thresholds:
+        """Thresholds of all classes at one alpha, shape (m, K), and the worst status."""
+        cells = limited([candidate_thresholds(model, candidates, scores) for model in models])
+        return Thresholds(cells.values[:, candidates.cells], cells.status.max(axis=1))
+
+    def _draws(self, outputs: ModelOutputs) -> tuple[Floats, Floats]:
+        """Draws u in (0, 1), and what is subtracted from the thresholds to break ties.
+
+        The random weight of a new sample is u - alpha. Its scores are compared as calibration
+        scores are: s + draw <= threshold, with the draw on the other side.
+        """
+        seed, keys = self._state().seed, outputs.draw_keys
+        draws = row_uniforms(seed, Stream.PREDICTION_LEVEL, keys)
+        draws = np.clip(draws, _SMALLEST_DRAW, 1.0 - _SMALLEST_DRAW)
+        return draws, _TIE_SPREAD * row_uniforms(seed, Stream.PREDICTION_TIES, keys)
 
     def _refuse_random_labels(self) -> None:
         if self.randomized:
@@ -339,46 +393,189 @@ class ConditionalConformal(Predictor):
                 "label, or set randomized=False."
             )
 
-    def _guarantee(self, state: Calibrated) -> str:
-        learned: Any = state.learned
-        exact = "equals" if learned.tie_spread and self.allow_empty else "is at least"
-        text = (
-            f"for every non-negative {learned.basis.description}, the coverage of the sets "
-            f"weighted by it {exact} 1 - alpha ({learned.phi.shape[1]} basis functions)."
+    def _leave_one_out_thresholds(
+        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
+    ) -> Thresholds:
+        if self.conditions_on.uses_label:
+            return super()._leave_one_out_thresholds(outputs, scores, alphas)
+        draws, ties = self._draws(outputs) if self.randomized else (None, np.zeros(len(outputs)))
+        parts = self._problem.leave_one_out(alphas, draws)
+        thresholds = Thresholds.nested(parts, alphas)
+        return Thresholds(thresholds.values - ties[:, None], thresholds.status)
+
+    def _sample_alpha_thresholds(
+        self, outputs: ModelOutputs, scores: Floats, alphas: Floats
+    ) -> Thresholds:
+        state, problem = self._state(), self._problem
+        if state.alphas is None:
+            problem.prepare_along(tuple(np.unique(rounded_down(alphas)).tolist()))
+            return super()._sample_alpha_thresholds(outputs, scores, alphas)
+        fits = problem.sample_alpha_fits("alphas", self._untied(state), state.alphas)
+        if not self.conditions_on.uses_label:
+            return self._solve(fits, outputs, alphas)
+        self._refuse_random_labels()
+        candidates = candidate_rows(problem, self.conditions_on, outputs)
+        cells = [
+            problem.sample_alpha_thresholds(fits, candidates.rows(cell), alphas)
+            for cell in range(candidates.n_cells)
+        ]
+        values = np.stack([part.values for part in cells], axis=1)[:, candidates.cells]
+        status = np.stack([part.status for part in cells], axis=1).max(axis=1)
+        return Thresholds(values[..., None], status[:, None])
+
+    def _solve(
+        self, fits: list[tuple[float, Any]], outputs: ModelOutputs, alphas: Floats
+    ) -> Thresholds:
+        """Thresholds where every sample has an alpha, without functions of the label."""
+        draws, ties = self._draws(outputs) if self.randomized else (None, np.zeros(len(outputs)))
+        phi = self.conditions_on.design(outputs)
+        thresholds = self._problem.sample_alpha_thresholds(fits, phi, alphas, draws)
+        return Thresholds((thresholds.values - ties)[:, None], thresholds.status[:, None])
+
+    def _sized_thresholds(
+        self, outputs: ModelOutputs, alpha: float, size: int
+    ) -> tuple[Thresholds, Floats]:
+        state = self._state()
+        fitted: FittedFunctions = state.fitted
+        if fitted.basis.uses_label:
+            raise InputError(
+                "max_size needs basis functions of the sample alone; leave out those of the label "
+                "(per_class=False, no Classes() in the basis)."
+            )
+        limits = fitted.size_limits
+        if limits is None:
+            raise InputError(
+                "max_size needs tuning samples of its own, to learn what sets of so few classes "
+                "can guarantee, and this predictor has none; calibrate again with tuning=."
+            )
+        alphas = limits.alphas(fitted.basis.design(outputs), alpha, size)
+        fits = self._problem.sample_alpha_fits(
+            ("max_size", alpha, size),
+            limits.truncated_scores(self._untied(state), size),
+            limits.alphas(fitted.phi, alpha, size),
         )
-        if learned.penalty.size:
-            largest = np.abs(learned.penalty).max() / (len(learned.phi) + 1)
+        thresholds = self._solve(fits, outputs, alphas)
+        lost = limits.reaches(thresholds.values[:, 0])
+        status = np.where(lost[:, None], np.int8(Status.NO_GUARANTEE), thresholds.status)
+        return Thresholds(thresholds.values, status), np.where(lost, 1.0, alphas)
+
+    def check_weights(self) -> None:
+        """Random weights of the new sample and weights of samples do not go together."""
+        if self.randomized:
+            super().check_weights()
+
+    def weighted_thresholds(
+        self,
+        outputs: ModelOutputs,
+        scores: Floats,
+        alphas: tuple[float, ...],
+        weights: Floats,
+        new_weights: Floats,
+    ) -> Thresholds:
+        r"""Thresholds of the weighted problem.
+
+        Let g minimise :math:`\sum_i w_i\,\ell(s_i - g(x_i)) + w\,\ell(s - g(x))` over the function
+        class. In the direction of :math:`f\ge 0` in the class, this loss has the slope
+        :math:`\sum_k w_k f(x_k)(1\{s_k \le g(x_k)\} - (1-\alpha))` over all n + 1 samples, which is
+        not negative because g is optimal. It is also the mean of
+        :math:`f(X)(1\{covered\} - (1-\alpha))` given the samples without their order, times the sum
+        of the weights. The loss is positively homogeneous, so the problem is that of rows
+        :math:`w_i\phi_i` and scores :math:`w_i s_i` with the new row :math:`w\phi`, whose threshold
+        is :math:`w` times the one wanted. Penalties have no weights.
+        """
+        basis = self.conditions_on
+        problem = self._cached("weighted", lambda: self._problem.weighted(weights))
+        by_class = new_weights.shape[0] == 1 and new_weights.shape[1] > 1
+        factor = _RAISED if by_class else _RAISED_MORE
+        if not (by_class or basis.uses_label):
+            parts = problem.thresholds(basis.design(outputs) * new_weights, alphas)
+            return Thresholds.nested(
+                [_divided(part, new_weights[:, 0], factor) for part in parts], alphas
+            )
+        candidates = _weighted_candidates(problem, basis, outputs, new_weights)
+        parts = [
+            self._one_candidate_threshold(models, candidates, scores * new_weights)
+            for models in problem.fits_along(alphas)
+        ]
+        return Thresholds.nested([_divided(part, new_weights, factor) for part in parts], alphas)
+
+    def quantile_fits(
+        self, outputs: ModelOutputs, alpha: float, code: int | None
+    ) -> tuple[list[QuantileFit], Codes]:
+        """The plain fit and, where thresholds are limited, the lower and the upper one."""
+        basis, problem = self.conditions_on, self._problem
+        if basis.uses_label:
+            row = basis.design_for(outputs, np.array([code]))[0]
+        else:
+            row = basis.design(outputs)[0]
+        limits, share = problem.limits, 1.0
+        if self.randomized:
+            limits, share = limits[:1], float(self._draws(outputs)[0][0])
+        fits = []
+        for factor, multiple in limits:
+            phi, scores = problem.points(multiple)
+            fit = QuantileFit(phi, scores, factor * alpha, row, share - factor * alpha)
+            vars(fit)["model"] = problem.fit(factor * alpha, multiple)  # it is made already
+            fits.append(fit)
+        return fits, problem.order
+
+    def _guarantee(self) -> str:
+        fitted: FittedFunctions = self._state().fitted
+        exact = "equals" if self.randomized and self.allow_empty else "is at least"
+        text = (
+            f"for every non-negative {fitted.basis.description}, the coverage of the sets "
+            f"weighted by it {exact} 1 - alpha ({fitted.phi.shape[1]} basis functions)."
+        )
+        if fitted.penalty.size:
+            largest = np.abs(fitted.penalty).max() / (len(fitted.phi) + 1)
             text += (
                 " Coverage weighted by a penalised function can differ from 1 - alpha by at most "
                 f"{largest:.3g} times the sum of the absolute values of its penalised coefficients."
             )
-        if learned.group_penalty is not None and not self.randomized:
+        if fitted.group_penalty is not None and not self.randomized:
             text += (
                 " The coverage of a group with m expected calibration samples can be lower than "
-                f"1 - alpha by at most {np.abs(learned.group_penalty).max():.3g} / m."
+                f"1 - alpha by at most {np.abs(fitted.group_penalty).max():.3g} / m."
             )
-        return text if learned.choice is None else f"{text}\n{learned.choice.sentence}"
+        return text if fitted.choice is None else f"{text}\n{fitted.choice.sentence}"
 
 
-def tuned_by(basis: Basis | str) -> tuple[str, ...]:
-    """What is learned from tuning samples for a basis, in words; refuse what is no basis."""
-    if basis != "auto" and not isinstance(basis, Basis):
+def _check_enough(n: int, width: int) -> None:
+    if n < width:
         raise InputError(
-            f'basis must be "auto" or a function class such as Polynomial(); got {basis!r}.'
+            f"{n} calibration samples cannot determine {width} basis functions; use a smaller "
+            "basis or more samples."
         )
-    return ("the function class",) if isinstance(basis, str) or basis.learns else ()
 
 
-def _one_column(values: Floats, status: NDArray[np.int8]) -> SampleThresholds:
-    return SampleThresholds(values[..., None], status[:, None])
+def _weighted_candidates(
+    problem: CalibrationProblem, basis: FittedBasis, outputs: ModelOutputs, new_weights: Floats
+) -> CandidateRows:
+    """Weighted rows of new samples; classes of equal functions and weights share a cell."""
+    by_class = np.broadcast_to(new_weights, (len(new_weights), outputs.n_classes))
+    keys = np.stack([basis.class_cells(outputs.n_classes), by_class[0]], axis=1)
+    _, codes, cells = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    shared = None if basis.uses_label else basis.design(outputs)
+
+    def rows(cell: int) -> Floats:
+        code = codes[cell]
+        phi = basis.design_for(outputs, np.full(len(outputs), code)) if shared is None else shared
+        return np.asarray(by_class[:, [code]] * phi)
+
+    return CandidateRows(rows, cells.reshape(-1), problem.scale)
 
 
-def weight_draws(outputs: ModelOutputs, seed: int) -> Floats:
-    """Draws u in (0, 1), shape (m,); the random weight of a new sample is u - alpha."""
-    draws = row_uniforms(seed, Stream.PREDICTION_LEVEL, outputs.draw_keys)
-    return np.clip(draws, _SMALLEST_DRAW, 1.0 - _SMALLEST_DRAW)
+def _divided(part: Thresholds, weights: Floats, factor: float) -> Thresholds:
+    """Thresholds after a division: a score that was equal to one must not exceed it."""
+    values = part.values / weights
+    return Thresholds(np.where(values > 0.0, values * factor, values / factor), part.status)
 
 
-def _auto_fraction(outputs: ModelOutputs) -> float:
-    wanted = max(_TUNING_SAMPLES, _TUNING_PER_CLASS * outputs.n_classes)
-    return min(_LARGEST_TUNING_SHARE, wanted / len(outputs))
+def _label_ranks(outputs: ModelOutputs, state: Calibration) -> Codes:
+    """0-based ranks of the labels by probability, shape (n,): their order by score."""
+    recalibrated, codes = state.recalibrated(outputs), outputs.require_labels("calibrate")
+
+    def ranks(rows: slice) -> Codes:
+        return ranks_of(recalibrated.block_probabilities(rows, state.temperature), codes[rows])
+
+    return row_numbers(ranks, len(outputs), outputs.n_classes, np.int64)

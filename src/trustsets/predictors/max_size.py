@@ -1,16 +1,15 @@
-r"""Sets of at most k classes, each with an alpha that k classes can keep.
+r"""Sets of at most k classes, each with an alpha that k classes can reach.
 
 With M a number that does not depend on the calibration samples, the truncated score is
 :math:`s'(x, y) = s(x, y)` if y is among the k most likely classes of x, and M (or slightly more, so
 that there are no ties) otherwise. It is a score like any other, and its sets have at most k classes
-wherever the threshold is below M. Such a threshold exists where alpha is larger than the chance
-that the label is not among these classes. So the alpha of a sample is the larger of the alpha asked
-for and an estimate of that chance, learned from tuning samples: a function of the inputs, as
-thresholds with an alpha for each sample need it (Cherian, Gibbs and Candès 2024). Where alpha was
-raised, the set holds all k classes: a larger set keeps the promise, too.
+wherever the threshold is below M. Such a threshold exists where alpha is larger than the
+probability that the label is not among these classes. So the alpha of a sample is the larger of the
+alpha asked for and an estimate of that probability, learned from tuning samples: a function of the
+inputs, as thresholds with an alpha for each sample need it (Cherian, Gibbs and Candès 2024). Where
+alpha was raised, the set contains all k classes, which can only add coverage.
 """
 
-from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Self, final
 
@@ -19,18 +18,15 @@ from numpy.typing import NDArray
 
 from trustsets._common.arrays import Codes, Floats
 from trustsets._common.storage import require, require_numbers, storable
-from trustsets.basis import FittedBasis
-from trustsets.predictors.calibrated import Task
 
-__all__ = ["LabelRanks", "MissedShare", "OwnAlphas", "reaches"]
+__all__ = ["MissProbability", "SizeLimits"]
 
-Calibration = tuple[Floats, Floats]
-
-# No sample is promised less than 1 - this: thresholds need an alpha below 1.
+# The guaranteed coverage is never less than 1 - this: thresholds need an alpha below 1.
 _MAX_ALPHA = 0.99
 ERRORS = 1.0
 """Standard errors by which the estimate is raised. With fewer, some calibrations of few samples
-left most samples without a promise; with more, all promises are weaker (`studies/max_size.py`)."""
+left most samples without a guarantee; with more, all guarantees are weaker
+(`studies/max_size.py`)."""
 _RIDGES = (0.1, 1.0, 10.0, 100.0, 1000.0, 10000.0)
 # How far scores beyond M spread out.
 _SPREAD = 1e-5
@@ -41,15 +37,15 @@ _CLOSE = 1e-9
 
 @final
 @storable
-@dataclass(frozen=True)
-class LabelRanks:
+@dataclass(frozen=True, eq=False)
+class SizeLimits:
     """What the alphas of sets of limited size are learned from.
 
     Attributes
     ----------
-    of_calibration : int array of shape (n,)
-        0-based ranks of the calibration labels by probability, in the order of the scores.
-    of_tuning : int array of shape (t,)
+    label_ranks : int array of shape (n,)
+        0-based ranks of the calibration labels by probability, in the order of the samples.
+    tuning_ranks : int array of shape (t,)
         Ranks of the tuning labels.
     tuning_phi : array of shape (t, p)
         Basis functions of the tuning samples.
@@ -58,107 +54,55 @@ class LabelRanks:
         much larger number would make fits slower and thresholds near such samples steeper.
     """
 
-    of_calibration: Codes
-    of_tuning: Codes
+    label_ranks: Codes
+    tuning_ranks: Codes
     tuning_phi: Floats
     beyond: float
 
     @classmethod
-    def of_task(cls, basis: FittedBasis, task: Task) -> Self | None:
-        """Keep the ranks if there are own tuning samples to learn from."""
-        if task.ranks is None or not task.has_own_tuning or basis.uses_label:
-            return None
-        phi, tuning = basis.design(task.tuning), task.ranks(task.tuning)
-        if not basis.could_give(phi):
-            # Some tuning samples are of groups that no calibration sample has.
-            known = np.array([basis.could_give(row[None]) for row in phi])
-            phi, tuning = phi[known], tuning[known]
-        if not len(tuning):
-            return None
-        # Sorted, so that what is learned cannot depend on the order in which the samples came.
-        order = np.lexsort((*phi.T, tuning))
-        beyond = 2.0 * float(np.abs(task.tuning_scores()).max(initial=0.0)) or 1.0
-        return cls(task.ranks(task.calibration), tuning[order], phi[order], beyond)
+    def fit(
+        cls, label_ranks: Codes, tuning_ranks: Codes, tuning_phi: Floats, tuning_scores: Floats
+    ) -> Self:
+        """Keep what is learned from; tuning samples are sorted, so their order does not count."""
+        order = np.lexsort((*tuning_phi.T, tuning_ranks))
+        beyond = 2.0 * float(np.abs(tuning_scores).max(initial=0.0)) or 1.0
+        return cls(label_ranks, tuning_ranks[order], tuning_phi[order], beyond)
 
-    def sorted_by(self, order: Codes) -> Self:
-        """The calibration samples in another order."""
-        return replace(self, of_calibration=self.of_calibration[order])
+    def check_belongs(self, n: int, width: int) -> None:
+        """Refuse arrays of other samples or functions, for `storage`."""
+        require_numbers(self.label_ranks, "SizeLimits.label_ranks", n)
+        require_numbers(self.tuning_phi, "SizeLimits.tuning_phi", None, width)
+        require_numbers(self.tuning_ranks, "SizeLimits.tuning_ranks", len(self.tuning_phi))
+        positive = np.isfinite(self.beyond) and self.beyond > 0.0
+        require(positive, "SizeLimits.beyond", "must be positive")
 
-    def check_state(self) -> None:
-        """Refuse numbers that no calibration gives."""
-        require_numbers(self.tuning_phi, "LabelRanks.tuning_phi", None, None)
-        is_double = self.tuning_phi.dtype == np.float64
-        require(is_double, "LabelRanks.tuning_phi", "must be of type float64")
-        require_numbers(self.of_calibration, "LabelRanks.of_calibration", None)
-        require_numbers(self.of_tuning, "LabelRanks.of_tuning", len(self.tuning_phi))
-        sane = np.isfinite(self.beyond) and self.beyond > 0.0
-        require(sane, "LabelRanks.beyond", "must be positive")
+    def take(self, index: Codes) -> Self:
+        """The same with some of the calibration samples."""
+        return replace(self, label_ranks=self.label_ranks[index])
 
-    def check_belongs(self, n: int, n_classes: int) -> None:
-        """Refuse what cannot come from so many samples and classes."""
-        require_numbers(self.of_calibration, "LabelRanks.of_calibration", n)
-        for name in ("of_calibration", "of_tuning"):
-            ranks = getattr(self, name)
-            known = 0 <= ranks.min() and ranks.max() < n_classes
-            require(known, f"LabelRanks.{name}", f"must lie between 0 and {n_classes - 1}")
+    def extended(self, label_ranks: Codes) -> Self:
+        """The same with more calibration samples."""
+        return replace(self, label_ranks=np.concatenate([self.label_ranks, label_ranks]))
 
-    def problem(
-        self, calibration: Calibration, phi: Floats, alpha: float, size: int
-    ) -> "OwnAlphas":
-        """Truncated scores, and the alphas that sets of at most `size` classes can keep.
-
-        Parameters
-        ----------
-        calibration : pair of arrays of shape (n, p) and (n,)
-            Basis functions and scores of the calibration samples.
-        phi : array of shape (m, p)
-            Basis functions of the new samples.
-        alpha : float
-            The smallest alpha.
-        size : int
-            Number of classes.
-        """
-        share = MissedShare.fit(self.tuning_phi, self.of_tuning >= size)
-        rows, scores = calibration
+    def truncated_scores(self, scores: Floats, size: int) -> Floats:
+        """Scores of the calibration labels, M for those beyond the `size` most likely classes."""
         # Without ties where the scores have none, as randomised thresholds need it.
         beyond = self.beyond + _SPREAD * scores / (1.0 + np.abs(scores))
-        return OwnAlphas(
-            key=("max_size", alpha, size),
-            scores=np.where(self.of_calibration < size, scores, beyond),
-            calibration=_raised(share, rows, alpha),
-            alphas=_raised(share, phi, alpha),
-        )
+        return np.where(self.label_ranks < size, scores, beyond)
+
+    def alphas(self, phi: Floats, alpha: float, size: int) -> Floats:
+        """The larger of alpha and the estimated probability that the label is left out."""
+        missed = MissProbability.fit(self.tuning_phi, self.tuning_ranks >= size)
+        return np.maximum(alpha, np.minimum(missed(phi), _MAX_ALPHA))
+
+    def reaches(self, thresholds: Floats) -> NDArray[np.bool_]:
+        """Where thresholds are M or more, up to rounding: all classes would be in these sets."""
+        return np.asarray(thresholds >= (1.0 - _CLOSE) * self.beyond)
 
 
 @final
 @dataclass(frozen=True)
-class OwnAlphas:
-    """A problem in which every sample has an alpha of its own.
-
-    Attributes
-    ----------
-    key : hashable
-        Names the problem: with the calibration samples it determines `scores` and `calibration`.
-    scores, calibration : arrays of shape (n,)
-        Scores and alphas of the calibration samples.
-    alphas : array of shape (m,)
-        Alphas of the new samples.
-    """
-
-    key: Hashable
-    scores: Floats
-    calibration: Floats
-    alphas: Floats
-
-
-def reaches(thresholds: Floats, beyond: float) -> NDArray[np.bool_]:
-    """Where thresholds are M or more, up to rounding: all classes would be in these sets."""
-    return np.asarray(thresholds >= (1.0 - _CLOSE) * beyond)
-
-
-@final
-@dataclass(frozen=True)
-class MissedShare:
+class MissProbability:
     r"""Upper estimate of a probability given x, by ridge logistic regression on :math:`\phi(x)`.
 
     The estimate is :math:`\sigma(z'b + c \sqrt{z'H^{-1}z})` with z the standardised basis functions
@@ -168,7 +112,7 @@ class MissedShare:
     Examples
     --------
     >>> missed = np.arange(100) % 4 == 0
-    >>> share = MissedShare.fit(np.ones((100, 1)), missed)
+    >>> share = MissProbability.fit(np.ones((100, 1)), missed)
     >>> share(np.ones((2, 1))).round(3)
     array([0.298, 0.298])
     """
@@ -252,8 +196,3 @@ def _newton(
         found = found - length * step
     prior = 0.5 * (rows.shape[1] - 1) * np.log(ridge)
     return found, hessian, float(prior - loss(found) - 0.5 * np.linalg.slogdet(hessian)[1])
-
-
-def _raised(share: MissedShare, phi: Floats, alpha: float) -> Floats:
-    """The larger of alpha and the share of labels that are missed, as far as alphas go."""
-    return np.maximum(alpha, np.minimum(share(phi), _MAX_ALPHA))

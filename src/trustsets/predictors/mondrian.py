@@ -1,131 +1,64 @@
-"""NAIVE and GROUPWISE: a threshold of its own for every cell of a partition."""
+"""MONDRIAN: a threshold of its own for every group, cell of statistics, or class."""
 
 import warnings
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, Self, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trustsets._common.arrays import Codes, Floats
 from trustsets._common.quantiles import conformal_rank
-from trustsets._common.storage import require, require_increasing, require_numbers, storable
-from trustsets.basis import Bins, FittedGroups, FittedPartition, Groups, Partition
+from trustsets._common.storage import require, require_numbers, storable
+from trustsets.basis import Bins, CustomGroups, FittedGroups, FittedPartition, Groups, Partition
 from trustsets.errors import InputError, TrustSetsWarning
-from trustsets.outputs import ModelOutputs
-from trustsets.predictors.base import Predictor
-from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
-from trustsets.predictors.leave_one_out import quantiles_without
-from trustsets.predictors.thresholds import SampleThresholds, quantile_table
-from trustsets.predictors.tuning import Method
-from trustsets.predictors.updating import places_of
+from trustsets.outputs import ModelOutputs, SupportsTrust
+from trustsets.predictors.calibration import Calibration
+from trustsets.predictors.predictor import Predictor
+from trustsets.predictors.quantiles import (
+    QuantileFit,
+    class_thresholds,
+    leave_one_out_quantiles,
+    quantile_thresholds,
+    weighted_cell_thresholds,
+    weighted_quantiles,
+)
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
-from trustsets.statistics import SupportsTrust
-from trustsets.status import Status
+from trustsets.statistics import Confidence, Trust
+from trustsets.status import Status, Thresholds
 
-__all__ = ["MondrianConformal"]
-
-_TOGETHER = (
-    "the paper's own NAIVE computes its bins from the samples to predict, so its sets depend on "
-    "what is predicted together; calibrate the method without paper rules"
-)
+__all__ = ["FittedCells", "MondrianConformal"]
 
 
 @final
 @storable
-@dataclass(frozen=True)
-class MondrianLearned(Learned):
-    """Scores by cell: those of cell c are ``scores[start[c]:start[c + 1]]``, increasing."""
+@dataclass(frozen=True, eq=False)
+class FittedCells:
+    """The fitted partition, and the cell of each calibration sample, shape (n,)."""
 
-    partition: FittedPartition | None
-    scores: Floats
-    start: NDArray[np.int64]
+    partition: FittedPartition
+    cells: Codes
 
-    def check_state(self) -> None:
-        """Refuse cells and scores that no calibration gives."""
-        start = self.start
-        require_numbers(start, "MondrianLearned.start", None)
-        require_increasing(start, "MondrianLearned.start")
-        whole = start[0] == 0 and start[-1] == self.scores.size and start.size > 1
-        require(whole, "MondrianLearned.start", "must divide the scores")
-        require_numbers(self.scores, "MondrianLearned.scores", None)
-        for own in self.by_cell():
-            require_increasing(own, "MondrianLearned.scores")
+    def check_belongs(self, state: Calibration) -> None:
+        """Refuse cells that the partition or the samples do not have, for `storage`."""
+        require_numbers(self.cells, "FittedCells.cells", len(state))
+        inside = -1 <= self.cells.min() and self.cells.max() < self.partition.n_cells
+        require(inside, "FittedCells.cells", f"must be below {self.partition.n_cells}")
 
-    def check_belongs(self, n: int, n_classes: int) -> None:
-        """Refuse what cannot come from so many samples and classes."""
-        cells = n_classes if self.partition is None else self.partition.n_cells
-        require(self.start.size == cells + 1, "MondrianLearned.start", f"must have {cells} cells")
-        require(self.scores.size == n, "MondrianLearned.scores", f"must be those of {n} samples")
+    def take(self, index: Codes) -> Self:
+        """The same with some of the samples."""
+        return replace(self, cells=self.cells[index])
 
-    @classmethod
-    def of(
-        cls, partition: FittedPartition | None, cells: Codes, n_cells: int, scores: Floats
-    ) -> Self:
-        """Sort the scores by cell."""
-        start = np.concatenate([[0], np.cumsum(np.bincount(cells, minlength=n_cells))])
-        return cls(partition, scores[np.lexsort((scores, cells))], start.astype(np.int64))
-
-    @classmethod
-    def of_classes(cls, task: Task) -> Self:
-        """Sort the calibration scores by the class of the label."""
-        outputs = task.calibration
-        return cls.of(None, outputs.require_labels("calibrate"), outputs.n_classes, task.scores)
-
-    def split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
-        """Numbers of each cell, from those of all samples in the same order."""
-        return np.split(values, self.start[1:-1])
-
-    def by_cell(self) -> list[Floats]:
-        """Scores of each cell."""
-        return self.split(self.scores)
-
-    @property
-    def conditions_on(self) -> FittedPartition | None:
-        """The partition; None for one by class, which is not known of new samples."""
-        return self.partition
-
-    def prepare(self, alpha: float) -> None:
-        """Nothing: quantiles are read off the scores."""
-
-    def with_samples(self, added: Task) -> Self | None:
-        """Insert the scores of more samples; None where one is in no known cell."""
-        cells = self.cells_of(added)
+    def extended(self, outputs: ModelOutputs, state: Calibration) -> Self:
+        """The same with more samples."""
+        cells = self.partition.cells(outputs)
         if (cells < 0).any():
-            return None
-        joined = np.concatenate([self._own_cells, cells])
-        return self.of(
-            self.partition, joined, self.start.size - 1, np.concatenate([self.scores, added.scores])
-        )
-
-    def without_samples(self, gone: Task) -> Self:
-        """Take out the scores of some samples."""
-        own = self._own_cells
-        places = places_of([own, self.scores], [self.cells_of(gone), gone.scores])
-        left, n_cells = np.delete(own, places), self.start.size - 1
-        return self.of(self.partition, left, n_cells, np.delete(self.scores, places))
-
-    @property
-    def _own_cells(self) -> Codes:
-        """Cell of each score."""
-        return np.repeat(np.arange(self.start.size - 1), np.diff(self.start))
-
-    def cells_of(self, task: Task) -> Codes:
-        """Cells of the samples of a task."""
-        if self.partition is None:
-            return task.calibration.require_labels("calibrate")
-        return self.partition.cells(task.calibration)
-
-    def paper_quantiles(self, alphas: tuple[float, ...]) -> SampleThresholds:
-        """The authors' rule: plain quantiles, and empty sets in cells without samples."""
-        seen = np.diff(self.start) > 0
-        values = np.full((seen.size, len(alphas)), -np.inf)
-        for cell, own in enumerate(self.by_cell()):
-            if seen[cell]:
-                values[cell] = np.quantile(own, 1.0 - np.array(alphas), method="higher")
-        status = np.where(seen[:, None], Status.EXACT, Status.UNSEEN_GROUP)
-        return SampleThresholds(values, np.broadcast_to(status, values.shape).astype(np.int8))
+            raise InputError(
+                f"sample {int(np.argmax(cells < 0))} is of a group that calibration lacks; call "
+                "calibrate with all samples."
+            )
+        return replace(self, cells=np.concatenate([self.cells, cells]))
 
 
 @final
@@ -134,20 +67,20 @@ class MondrianLearned(Learned):
 class MondrianConformal(Predictor):
     """Conformal prediction within each cell of a partition (Mondrian conformal prediction).
 
-    Each cell gets the finite-sample quantile of its own calibration scores, so the sets
-    hold the true class with probability 1 - alpha *within every cell*. Cells without
-    calibration samples, or with too few for alpha, get full sets, and the status says so.
+    Each cell gets the finite-sample quantile of its own calibration scores, so the sets contain the
+    true class with probability 1 - alpha *within every cell*: coverage is group-conditional. Cells
+    without calibration samples, or with too few for alpha, get full sets, and the status says so.
 
     Parameters
     ----------
-    by : Groups, Bins or "class"
-        ``Groups()`` uses the group columns, as the paper's GROUPWISE does, ``Bins()`` a grid
-        of statistics, as its NAIVE does (both with the finite-sample quantile, which the
-        authors leave out: see `MondrianConformal.paper`). ``"class"`` gives
-        each class its own threshold: the set holds y if s(x, y) is at most the threshold of
-        y, which guarantees coverage given the true class.
+    by : Groups, Bins, function or "class"
+        ``Groups()`` uses the group columns, as the paper's GROUPWISE does, ``Bins()`` a grid of
+        statistics, as its NAIVE does (both with the finite-sample quantile, which the authors leave
+        out: see `MondrianConformal.paper`). A function of `ModelOutputs` returns the group of each
+        sample. ``"class"`` gives each class its own threshold: the set contains y if s(x, y) is at
+        most the threshold of y, which makes coverage class-conditional.
     score, temperature, class_bias, allow_empty, tuning_fraction, random_state
-        As in `StandardConformal`. The edges of `Bins` are learned from the tuning part.
+        As in `StandardConformal`. The edges of `Bins` are learned from the tuning samples.
     trust : TrustScore, optional
         Fitted trust score, needed where the cells depend on Trust.
     paper_rules : bool
@@ -170,112 +103,90 @@ class MondrianConformal(Predictor):
     2
     """
 
-    by: Partition | Literal["class"] = Groups()
     _: KW_ONLY
+    by: Partition | Callable[[ModelOutputs], Any] | Literal["class"] = Groups()
     score: Score = APS()
     trust: SupportsTrust | None = None
     temperature: float | TemperatureScaling | str | None = None
     class_bias: ClassBias | str | None = None
     allow_empty: bool = False
-    tuning_fraction: float = 0.2
+    tuning_fraction: float | str = 0.2
     random_state: Any = 0
     paper_rules: bool = False
 
     @classmethod
-    def paper(cls, trust: SupportsTrust | None = None, **changes: Any) -> Self:
+    def paper(cls, **changes: Any) -> Self:
         """Return the paper's NAIVE as the authors run it (see `paper_rules`).
 
-        Ten confidence bins of equal width times four quantile bins of Trust, APS without
-        the own mass, a temperature fitted on the calibration samples, empty sets allowed.
-        ``MondrianConformal.paper(by=Groups("skin_type"))`` is their GROUPWISE: the same
+        Ten confidence bins of equal width times four quantile bins of Trust, APS without the
+        label's own probability, a temperature fitted on the calibration samples, empty sets
+        allowed. ``MondrianConformal.paper(by=Groups("skin_type"))`` is their GROUPWISE: the same
         rule with groups in the place of bins.
+
+        Parameters
+        ----------
+        **changes
+            Any parameters of the constructor that should differ, `trust` among them.
 
         Examples
         --------
         >>> from trustsets import ModelOutputs
         >>> p = [0.9, 0.8, 0.7, 0.6, 0.5]
         >>> outputs = ModelOutputs(probabilities=np.stack([p, np.subtract(1, p)], axis=1),
-        ...                        labels=[1] * 5, groups={"site": ["north"] * 5})
-        >>> own = {"by": Groups("site"), "temperature": 1.0}
-        >>> groupwise = MondrianConformal.paper(**own).calibrate(outputs)
-        >>> groupwise.predict_set(outputs, alpha=0.4).thresholds[0]  # of .5 .6 .7 .8 .9
+        ...                        labels=[1] * 5, classes=[0, 1], groups={"site": ["north"] * 5})
+        >>> groupwise = MondrianConformal.paper(by=Groups("site"), temperature=1.0)
+        >>> groupwise.calibrate(outputs).predict_set(outputs, alpha=0.4).thresholds[0]
         np.float64(0.8)
         """
         setting: dict[str, Any] = {
-            "by": Bins(nested=False),
+            "by": Bins(
+                Confidence(), Trust(), counts=(10, 4), spacing=("uniform", "quantile"), nested=False
+            ),
             "temperature": "tuning",
             "tuning_fraction": 0.0,
             "allow_empty": True,
             "paper_rules": True,
         }
-        return cls(trust=trust, **(setting | changes))
+        return cls(**(setting | changes))
 
-    def _method(self) -> Method:
-        if not isinstance(self.by, Partition):
-            if self.by != "class":
-                raise InputError(f'by must be Groups(...), Bins(...) or "class"; got {self.by!r}.')
-            return Method((), self.class_bias, covers_each_class=not self.paper_rules)
-        if not self.by.learns:
-            return Method((), self.class_bias)
-        together = _TOGETHER if self.paper_rules else None
-        return Method(("the bin edges",), self.class_bias, batch_dependence=together)
+    def _check_parameters(self) -> None:
+        if not isinstance(self.by, Partition) and self.by != "class" and not callable(self.by):
+            raise InputError(
+                f'by must be Groups(...), Bins(...), a function of ModelOutputs or "class"; got '
+                f"{self.by!r}."
+            )
 
-    def _learn(self, task: Task) -> MondrianLearned:
-        if not isinstance(self.by, Partition):
-            return MondrianLearned.of_classes(task)
-        partition: Any = task.fit(self.by)
-        cells = partition.cells(task.calibration)
-        return MondrianLearned.of(partition, cells, partition.n_cells, task.scores)
+    @property
+    def _partition(self) -> Partition | None:
+        """The partition of samples; None for one by class, which is not known of new samples."""
+        if isinstance(self.by, Partition):
+            return self.by
+        return CustomGroups(self.by) if callable(self.by) else None
 
-    def _could_learn(self, learned: Learned) -> bool:
-        if not isinstance(learned, MondrianLearned):
-            return False
-        if learned.partition is None:
-            return self.by == "class"
-        return isinstance(self.by, Partition) and self.by.could_become(learned.partition)
+    def _tuned(self) -> tuple[str, ...]:
+        partition = self._partition
+        return ("the bin edges",) if partition is not None and partition.learns else ()
 
-    def _thresholds(
-        self,
-        learned: MondrianLearned,
-        outputs: ModelOutputs,
-        alphas: tuple[float, ...],
-        scoring: Scoring,
-    ) -> SampleThresholds:
-        if self.paper_rules:
-            found = learned.paper_quantiles(alphas)
-        else:
-            found = quantile_table(learned.by_cell(), alphas)
-            _warn_small_cells(learned, alphas)
-        partition = learned.partition
-        if partition is None or not isinstance(self.by, Partition):
-            return found.of_classes(len(outputs))
-        if self.paper_rules and self.by.learns:
-            partition = self.by.fit(outputs)
-        cells = partition.cells(outputs)
-        unseen = (cells < 0)[:, None]
-        return SampleThresholds(
-            np.where(unseen, -np.inf if self.paper_rules else np.inf, found.values[cells]),
-            np.where(unseen, np.int8(Status.UNSEEN_GROUP), found.status[cells]),
+    @property
+    def is_class_conditional(self) -> bool:
+        """Whether thresholds are by class."""
+        return self._partition is None and not self.paper_rules
+
+    @property
+    def conditions_on(self) -> FittedPartition | None:
+        """The partition; None for one by class."""
+        fitted: FittedCells | None = self._state().fitted
+        return None if fitted is None else fitted.partition
+
+    @property
+    def batch_dependence(self) -> str | None:
+        """Why sets depend on their batch: the authors' bins are those of the new samples."""
+        if not (self.paper_rules and self._tuned()):
+            return None
+        return (
+            "the paper's own NAIVE computes its bins from the samples to predict, so its sets "
+            "depend on what is predicted together; calibrate the method without paper rules"
         )
-
-    def _thresholds_without(
-        self, learned: MondrianLearned, task: Task, alphas: tuple[float, ...]
-    ) -> SampleThresholds:
-        if self.paper_rules:
-            return super()._thresholds_without(learned, task, alphas)
-        if learned.partition is not None:
-            cells = learned.partition.cells(task.calibration)
-            return SampleThresholds(*quantiles_without(task.scores, cells, alphas))
-        # A sample has left the cell of its own class alone.
-        codes = task.calibration.require_labels("leave_one_out")
-        table = quantile_table(learned.by_cell(), alphas)
-        values, status = quantiles_without(task.scores, codes, alphas)
-        found = table.of_classes(len(codes))
-        own, samples = np.array(found.values), np.arange(len(codes))
-        own[samples, codes] = values
-        statuses = np.broadcast_to(table.status, (len(codes), *table.status.shape)).copy()
-        statuses[samples, codes] = status
-        return SampleThresholds(own, statuses.max(axis=1))
 
     @property
     def cell_counts_(self) -> dict[str, int]:
@@ -283,33 +194,161 @@ class MondrianConformal(Predictor):
 
         Groups of several columns are joined by a comma, cells of a grid are numbered.
         """
-        state, learned = self._state(), self._state().learned
-        names = [str(name) for name in state.classes.tolist()]
-        if isinstance(learned.partition, FittedGroups):
-            names = [", ".join(group) for group in learned.partition.combinations]
-        elif learned.partition is not None:
-            names = [str(cell) for cell in range(learned.partition.n_cells)]
-        return dict(zip(names, np.diff(learned.start).tolist(), strict=True))
+        partition, sizes = self.conditions_on, [len(scores) for scores in self._cell_scores()]
+        names = [str(name) for name in self.classes_.tolist()]
+        if isinstance(partition, FittedGroups):
+            names = [", ".join(group) for group in partition.combinations]
+        elif partition is not None:
+            names = [str(cell) for cell in range(partition.n_cells)]
+        return dict(zip(names, sizes, strict=True))
 
-    def _guarantee(self, state: Calibrated) -> str:
+    def _fit(
+        self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs
+    ) -> FittedCells | None:
+        partition = self._partition
+        if partition is None:
+            return None
+        fitted: Any = partition.fit_parts(calibration, tuning)
+        return FittedCells(fitted, fitted.cells(calibration))
+
+    def _cells(self) -> tuple[Codes, int]:
+        """Cell of each calibration sample, and the number of cells."""
+        state = self._state()
+        if state.fitted is None:
+            return state.codes, len(state.classes)
+        return state.fitted.cells, state.fitted.partition.n_cells
+
+    def _sorted_by_cell(self) -> tuple[Codes, Codes]:
+        """Order of the calibration samples by cell and score, and where each cell begins."""
+        cells, n_cells = self._cells()
+        start = np.concatenate([[0], np.cumsum(np.bincount(cells, minlength=n_cells))])
+        return np.lexsort((self._state().scores, cells)), start.astype(np.int64)
+
+    def _cell_scores(self) -> list[Floats]:
+        """Scores of each cell, increasing."""
+        order, start = self._sorted_by_cell()
+        return np.split(self._state().scores[order], start[1:-1])
+
+    def _thresholds(
+        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
+    ) -> Thresholds:
+        cell_scores = self._cell_scores()
         if self.paper_rules:
-            return "none, because the authors' own rule leaves out the finite-sample correction."
-        cells = "class" if self.by == "class" else "cell of the partition"
-        return (
-            "the sets hold the true class with probability at least 1 - alpha within every "
-            f"{cells}."
+            table = _plain_quantiles(cell_scores, alphas)
+        else:
+            table = quantile_thresholds(cell_scores, alphas)
+            self._warn_about_small_cells(cell_scores, min(alphas))
+        partition = self.conditions_on
+        if partition is None or self._partition is None:
+            return class_thresholds(table, len(outputs))
+        if self.paper_rules and self._partition.learns:
+            partition = self._partition.fit(outputs)
+        cells = partition.cells(outputs)
+        unseen = (cells < 0)[:, None]
+        return Thresholds(
+            np.where(unseen, -np.inf if self.paper_rules else np.inf, table.values[cells]),
+            np.where(unseen, np.int8(Status.UNSEEN_GROUP), table.status[cells]),
         )
 
+    def _leave_one_out_thresholds(
+        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
+    ) -> Thresholds:
+        if self.paper_rules:
+            return super()._leave_one_out_thresholds(outputs, scores, alphas)
+        cells, state = self._cells()[0], self._state()
+        without = leave_one_out_quantiles(state.scores, cells, alphas)
+        if state.fitted is not None:
+            return without
+        # A sample has left the cell of its own class alone.
+        table, samples = quantile_thresholds(self._cell_scores(), alphas), np.arange(len(state))
+        values = np.repeat(table.values[None], len(state), axis=0)
+        status = np.repeat(table.status[None], len(state), axis=0)
+        values[samples, state.codes] = without.values
+        status[samples, state.codes] = without.status
+        return Thresholds(values, status.max(axis=1))
 
-def _warn_small_cells(learned: MondrianLearned, alphas: tuple[float, ...]) -> None:
-    sizes = np.diff(learned.start)
-    alpha = min(alphas)
-    small = sum(1 for size in sizes[sizes > 0].tolist() if conformal_rank(size, alpha) > size)
-    if small:
+    def check_weights(self) -> None:
+        """The authors' rule has no weights."""
+        if self.paper_rules:
+            super().check_weights()
+
+    def weighted_thresholds(
+        self,
+        outputs: ModelOutputs,
+        scores: Floats,
+        alphas: tuple[float, ...],
+        weights: Floats,
+        new_weights: Floats,
+    ) -> Thresholds:
+        """Weighted quantiles within cells."""
+        state, (cells, n_cells) = self._state(), self._cells()
+        partition = self.conditions_on
+        if partition is not None:
+            new_cells = partition.cells(outputs)
+            return weighted_cell_thresholds(
+                state.scores, cells, weights, new_cells, new_weights, alphas
+            )
+        # A candidate is compared with the samples of its own class.
+        m = max(len(new_weights), 1)
+        by_class = np.broadcast_to(new_weights, (m, n_cells))
+        values = np.empty((m, n_cells, len(alphas)))
+        for code in range(n_cells):
+            members = np.flatnonzero(cells == code)
+            order = members[np.argsort(state.scores[members], kind="stable")]
+            values[:, code] = weighted_quantiles(
+                state.scores[order], weights[order], by_class[:, code], alphas
+            )
+        values = np.broadcast_to(values, (len(outputs), n_cells, len(alphas)))
+        reason = Status.TOO_FEW_POINTS if len(new_weights) == 1 else Status.HIGH_LEVERAGE
+        status = np.where(np.isinf(values).any(axis=1), reason, Status.EXACT)
+        return Thresholds(values, status.astype(np.int8))
+
+    def quantile_fits(
+        self, outputs: ModelOutputs, alpha: float, code: int | None
+    ) -> tuple[list[QuantileFit], Codes]:
+        """The fit of the constant function over the samples of one cell."""
+        if self.paper_rules:
+            return super().quantile_fits(outputs, alpha, code)
+        partition = self.conditions_on
+        cell = code if partition is None else int(partition.cells(outputs)[0])
+        assert cell is not None  # `explain` asks for a label where there is no partition
+        order, start = self._sorted_by_cell()
+        members = order[:0] if cell < 0 else order[start[cell] : start[cell + 1]]
+        return [QuantileFit.of_constant(self._state().scores[members], alpha)], members
+
+    def _warn_about_small_cells(self, cell_scores: list[Floats], alpha: float) -> None:
+        sizes = [len(scores) for scores in cell_scores if len(scores)]
+        small = sum(conformal_rank(size, alpha) > size for size in sizes)
+        if not small:
+            return
+        what, effect = "groups", "their sets are full"
+        if self.is_class_conditional:
+            what, effect = "classes", "these classes are in every set"
         warnings.warn(
-            f"{small} of {np.count_nonzero(sizes)} groups have too few calibration samples for "
-            f"alpha={alpha:g} (the smallest has {sizes[sizes > 0].min()}); their sets are "
-            "full. Use fewer groups, more data or a larger alpha.",
+            f"{small} of {len(sizes)} {what} have too few calibration samples for alpha={alpha:g} "
+            f"(the smallest has {min(sizes)}); {effect}. Use fewer {what}, more data or a larger "
+            "alpha.",
             TrustSetsWarning,
             stacklevel=4,
         )
+
+    def _guarantee(self) -> str:
+        if self.paper_rules:
+            return "none, because the authors' own rule leaves out the finite-sample correction."
+        by_class = self._partition is None
+        what = "class (class-conditional)" if by_class else "cell (group-conditional)"
+        return (
+            "the sets contain the true class with probability at least 1 - alpha within every "
+            f"{what}."
+        )
+
+
+def _plain_quantiles(cell_scores: list[Floats], alphas: tuple[float, ...]) -> Thresholds:
+    """The authors' rule: plain quantiles, and empty sets in cells without samples."""
+    values = np.full((len(cell_scores), len(alphas)), -np.inf)
+    status = np.full(values.shape, np.int8(Status.UNSEEN_GROUP))
+    for cell, scores in enumerate(cell_scores):
+        if scores.size:
+            values[cell] = np.quantile(scores, 1.0 - np.array(alphas), method="higher")
+            status[cell] = np.int8(Status.EXACT)
+    return Thresholds(values, status)

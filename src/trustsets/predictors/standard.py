@@ -1,81 +1,50 @@
 """STANDARD: split conformal prediction, one threshold for all samples."""
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Self, final
+from typing import Any, final
 
 import numpy as np
 
-from trustsets._common.arrays import Floats
-from trustsets._common.storage import require, require_increasing, require_numbers, storable
+from trustsets._common.arrays import Codes, Floats
+from trustsets._common.storage import storable
 from trustsets.outputs import ModelOutputs
-from trustsets.predictors.base import Predictor
-from trustsets.predictors.calibrated import Calibrated, Learned, Scoring, Task
-from trustsets.predictors.leave_one_out import quantiles_without
-from trustsets.predictors.thresholds import SampleThresholds, quantile_table
-from trustsets.predictors.tuning import Method
-from trustsets.predictors.updating import places_of
+from trustsets.predictors.calibration import Calibration
+from trustsets.predictors.predictor import Predictor
+from trustsets.predictors.quantiles import (
+    QuantileFit,
+    leave_one_out_quantiles,
+    quantile_thresholds,
+    weighted_cell_thresholds,
+)
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
+from trustsets.status import Thresholds
 
 __all__ = ["StandardConformal"]
 
 
 @final
 @storable
-@dataclass(frozen=True)
-class StandardLearned(Learned):
-    """Calibration scores in increasing order."""
-
-    scores: Floats
-
-    def check_state(self) -> None:
-        """Refuse scores that no calibration gives."""
-        require_numbers(self.scores, "StandardLearned.scores", None)
-        require_increasing(self.scores, "StandardLearned.scores")
-
-    def check_belongs(self, n: int, n_classes: int) -> None:
-        """Refuse what cannot come from so many samples and classes."""
-        require(self.scores.size == n, "StandardLearned.scores", f"must be those of {n} samples")
-
-    @property
-    def conditions_on(self) -> None:
-        """Nothing."""
-
-    def prepare(self, alpha: float) -> None:
-        """Nothing: a quantile is read off the scores."""
-
-    def with_samples(self, added: Task) -> Self:
-        """Insert the scores of more samples."""
-        new = np.sort(added.scores)
-        return type(self)(np.insert(self.scores, np.searchsorted(self.scores, new), new))
-
-    def without_samples(self, gone: Task) -> Self:
-        """Take out the scores of some samples."""
-        return type(self)(np.delete(self.scores, places_of([self.scores], [gone.scores])))
-
-
-@final
-@storable
 @dataclass(eq=False, repr=False)
 class StandardConformal(Predictor):
-    """Split conformal prediction: the sets hold the true class with probability 1 - alpha.
+    """Split conformal prediction: the sets contain the true class with probability 1 - alpha.
 
     The threshold is the k-th smallest calibration score, k the smallest integer that is at
     least (n + 1)(1 - alpha), computed exactly; past n it is infinite and the set is full.
-    The guarantee is on average over samples: it says nothing about any kind of sample.
+    Coverage is marginal: nothing is guaranteed for any kind of sample.
 
     Parameters
     ----------
     score : Score
-        `APS()` (default), `RAPS()` or `Softmax()`.
+        `APS()` (default), `RAPS()`, `SAPS()`, `Softmax()` or another nonconformity score.
     temperature : None, float, TemperatureScaling or "tuning"
         None uses the outputs as they are; a number or a fitted `TemperatureScaling`
-        divides the logits; ``"tuning"`` fits it on the tuning part.
+        divides the logits; ``"tuning"`` fits it on the tuning samples.
     class_bias : None, ClassBias or "tuning"
         None (default) adds nothing to the logits. A `ClassBias` adds its constants; one that is
-        not fitted is fitted on the tuning part, and ``"tuning"`` is ``ClassBias()``. With
-        ``ClassBias(prevalence=1.0)``, sets hold rare classes more often, while coverage is
-        still guaranteed on average alone (prevalence-adjusted scores).
+        not fitted is fitted on the tuning samples, and ``"tuning"`` is ``ClassBias()``. With
+        ``ClassBias(prevalence=1.0)``, sets contain rare classes more often, while coverage is
+        still guaranteed marginally alone (prevalence-adjusted scores).
     allow_empty : bool
         False (default) keeps the most likely class in every set; True is the textbook
         rule, under which a set can be empty.
@@ -101,38 +70,54 @@ class StandardConformal(Predictor):
     0.908
     """
 
-    score: Score = APS()
     _: KW_ONLY
+    score: Score = APS()
     temperature: float | TemperatureScaling | str | None = None
     class_bias: ClassBias | str | None = None
     allow_empty: bool = False
-    tuning_fraction: float = 0.2
+    tuning_fraction: float | str = 0.2
     random_state: Any = 0
 
-    def _method(self) -> Method:
-        return Method(class_bias=self.class_bias)
-
-    def _learn(self, task: Task) -> StandardLearned:
-        return StandardLearned(np.sort(task.scores))
-
-    def _could_learn(self, learned: Learned) -> bool:
-        return isinstance(learned, StandardLearned)
+    def _fit(self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs) -> None:
+        """Nothing: a quantile is read off the scores."""
 
     def _thresholds(
+        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
+    ) -> Thresholds:
+        table = quantile_thresholds([np.sort(self._state().scores)], alphas)
+        one_cell = np.zeros(len(outputs), dtype=np.int64)
+        return Thresholds(table.values[one_cell], table.status[one_cell])
+
+    def _leave_one_out_thresholds(
+        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
+    ) -> Thresholds:
+        one_cell = np.zeros(len(outputs), dtype=np.int64)
+        return leave_one_out_quantiles(self._state().scores, one_cell, alphas)
+
+    def check_weights(self) -> None:
+        """Weighted quantiles are always there."""
+
+    def weighted_thresholds(
         self,
-        learned: StandardLearned,
         outputs: ModelOutputs,
+        scores: Floats,
         alphas: tuple[float, ...],
-        scoring: Scoring,
-    ) -> SampleThresholds:
-        only = np.zeros(len(outputs), dtype=np.int64)
-        return quantile_table([learned.scores], alphas).of_cells(only)
+        weights: Floats,
+        new_weights: Floats,
+    ) -> Thresholds:
+        """Weighted quantiles of all samples, or of all candidate classes."""
+        cells = np.zeros(len(weights), dtype=np.int64)
+        new_cells = np.zeros(len(outputs), dtype=np.int64)
+        return weighted_cell_thresholds(
+            self._state().scores, cells, weights, new_cells, new_weights, alphas
+        )
 
-    def _thresholds_without(
-        self, learned: StandardLearned, task: Task, alphas: tuple[float, ...]
-    ) -> SampleThresholds:
-        only = np.zeros(len(task.scores), dtype=np.int64)
-        return SampleThresholds(*quantiles_without(task.scores, only, alphas))
+    def quantile_fits(
+        self, outputs: ModelOutputs, alpha: float, code: int | None
+    ) -> tuple[list[QuantileFit], Codes]:
+        """The fit of the constant function, whose threshold is the quantile."""
+        order = np.argsort(self._state().scores, kind="stable")
+        return [QuantileFit.of_constant(self._state().scores[order], alpha)], order
 
-    def _guarantee(self, state: Calibrated) -> str:
-        return "the sets hold the true class with probability at least 1 - alpha."
+    def _guarantee(self) -> str:
+        return "the sets contain the true class with probability at least 1 - alpha (marginally)."

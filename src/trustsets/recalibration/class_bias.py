@@ -132,7 +132,7 @@ class ClassBias(Estimator):
         strength, gain = _choose_strength(outputs, codes)
         bias = np.zeros(outputs.n_classes)
         if np.isfinite(strength):
-            found = _minimise(_Likelihood(outputs.logits, codes), strength)
+            found = ClassLikelihood(outputs.logits, codes).minimise(strength)
             bias = _without_harm(found[1:] / found[0], codes)
         counts = np.bincount(codes, minlength=bias.size) + 1.0
         # Counts instead of shares: with equal counts the shift is exactly 0.
@@ -194,8 +194,8 @@ def _choose_strength(outputs: ModelOutputs, codes: Codes) -> tuple[float, float]
     if not held_out:
         return np.inf, 0.0
     parts = [(np.setdiff1d(np.arange(codes.size), rows), rows) for rows in held_out]
-    train = [_Likelihood(logits[rows], codes[rows]) for rows, _ in parts]
-    test = [_Likelihood(logits[rows], codes[rows]) for _, rows in parts]
+    train = [ClassLikelihood(logits[rows], codes[rows]) for rows, _ in parts]
+    test = [ClassLikelihood(logits[rows], codes[rows]) for _, rows in parts]
     # In the first row every sample has the same weight, in the second every class.
     counts = np.bincount(codes, minlength=outputs.n_classes)
     weights = np.stack([np.ones(codes.size), codes.size / counts[codes] / np.sum(counts > 0)])
@@ -206,11 +206,11 @@ def _choose_strength(outputs: ModelOutputs, codes: Codes) -> tuple[float, float]
         total: Floats = weights @ np.concatenate(found)
         return total
 
-    starts = [_minimise(part, np.inf) for part in train]
+    starts = [part.minimise(np.inf) for part in train]
     none = best = losses(starts)
     chosen = np.inf
     for strength in STRENGTHS:
-        starts = [_minimise(p, strength, start) for p, start in zip(train, starts, strict=True)]
+        starts = [p.minimise(strength, start) for p, start in zip(train, starts, strict=True)]
         loss = losses(starts)
         if loss[0] >= best[0] or loss[1] >= none[1]:
             break
@@ -233,7 +233,7 @@ def _without_harm(bias: Floats, codes: Codes) -> Floats:
     return np.where(rare, np.maximum(bias, bias[codes].mean()), bias)
 
 
-class _Likelihood:
+class ClassLikelihood:
     """Negative log-likelihood of (a, b) and its gradient, summed in blocks of rows."""
 
     def __init__(self, logits: NDArray[Any], codes: Codes) -> None:
@@ -254,6 +254,33 @@ class _Likelihood:
         gradient = np.sum([part[1] for part in ordered], axis=0)
         gradient[1:] -= self.own
         return float(value), gradient
+
+    def minimise(self, strength: float, start: Floats | None = None) -> Floats:
+        """(a, b) of largest penalised likelihood; b = 0 where the penalty is infinite."""
+        from scipy.optimize import minimize
+
+        width = self.logits.shape[1]
+        first = np.concatenate([[1.0], np.zeros(width)]) if start is None else start
+        free = width + 1 if np.isfinite(strength) else 1
+
+        def objective(part: Floats) -> tuple[float, Floats]:
+            theta = np.concatenate([part, first[free:]])
+            value, gradient = self(theta)
+            if free == 1:
+                return value, gradient[:1]
+            gradient[1:] += strength * theta[1:]
+            return value + 0.5 * strength * float(theta[1:] @ theta[1:]), gradient
+
+        bounds = [_INVERSE_TEMPERATURES] + [(None, None)] * (free - 1)
+        result = minimize(
+            objective,
+            first[:free],
+            jac=True,
+            method="L-BFGS-B",
+            bounds=bounds,
+            options={"maxiter": _MAX_STEPS},
+        )
+        return np.concatenate([result.x, first[free:]])
 
     def losses(self, theta: Floats) -> Floats:
         """Negative log-likelihood of each sample."""
@@ -282,31 +309,3 @@ class _Likelihood:
         slope = float((weights * z).sum() - z[rows, codes].sum())
         value = float(np.log(total).sum() - own.sum())
         return value, np.concatenate([[slope], weights.sum(axis=0)])
-
-
-def _minimise(likelihood: _Likelihood, strength: float, start: Floats | None = None) -> Floats:
-    """(a, b) of largest penalised likelihood; b = 0 where the penalty is infinite."""
-    from scipy.optimize import minimize
-
-    width = likelihood.logits.shape[1]
-    first = np.concatenate([[1.0], np.zeros(width)]) if start is None else start
-    free = width + 1 if np.isfinite(strength) else 1
-
-    def objective(part: Floats) -> tuple[float, Floats]:
-        theta = np.concatenate([part, first[free:]])
-        value, gradient = likelihood(theta)
-        if free == 1:
-            return value, gradient[:1]
-        gradient[1:] += strength * theta[1:]
-        return value + 0.5 * strength * float(theta[1:] @ theta[1:]), gradient
-
-    bounds = [_INVERSE_TEMPERATURES] + [(None, None)] * (free - 1)
-    found = minimize(
-        objective,
-        first[:free],
-        jac=True,
-        method="L-BFGS-B",
-        bounds=bounds,
-        options={"maxiter": _MAX_STEPS},
-    )
-    return np.concatenate([found.x, first[free:]])

@@ -17,6 +17,8 @@ __all__ = ["TemperatureScaling"]
 # The likelihood may have no maximum at a positive, finite temperature. Beyond this the
 # softmax is practically uniform; the order of its classes is still that of the logits.
 LARGEST_TEMPERATURE = 100.0
+# The logit of a probability of zero, as `ModelOutputs.logits` has it.
+ZERO_PROBABILITY = float(np.log(np.finfo(np.float64).tiny))
 # Below this every softmax output is 0 or 1 in double precision for common logits.
 SMALLEST_TEMPERATURE = 1e-3
 _MAX_STEPS = 100
@@ -65,9 +67,16 @@ class TemperatureScaling(Estimator):
         else:
             self.temperature_ = 1.0 / _root(likelihood)
         if self.temperature_ >= LARGEST_TEMPERATURE:
+            # A forest gives probabilities of zero without being a bad classifier.
+            reason = "the classifier does no better than chance on these labels"
+            if likelihood.impossible:
+                reason = (
+                    f"{likelihood.impossible:,} of {len(outputs):,} labels have a probability of "
+                    "zero, which no temperature corrects; smooth the probabilities (a forest: "
+                    "more trees, or larger leaves) or do without a temperature"
+                )
             warnings.warn(
-                "the classifier does no better than chance on these labels; the temperature "
-                f"stops at {LARGEST_TEMPERATURE:g}.",
+                f"the temperature stops at {LARGEST_TEMPERATURE:g}: {reason}.",
                 TrustSetsWarning,
                 stacklevel=2,
             )
@@ -109,6 +118,7 @@ class _Likelihood:
         self.outputs, self.codes = outputs, codes
         logits = outputs.logits
         own = np.take_along_axis(logits, codes[:, None], axis=1)[:, 0].astype(np.float64)
+        self.impossible = int((own == ZERO_PROBABILITY).sum())
         self.own = own - logits.max(axis=1)
         self.logits = logits
         self.separated = bool((self.own == 0.0).all())

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from trees import draw_image, in_folders, write_lists, write_tree
 
-from trustsets import InputError
+from trustsets.errors import InputError
 from trustsets.paper.images.datasets import DATASETS, load_dataset
 from trustsets.paper.images.listing import Listing
 

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import nn
 from trees import SIDE, make_body, save_checkpoint, write_tree
 
-from trustsets import InputError, StorageError
+from trustsets.errors import InputError, StorageError
 from trustsets.extras.shards import read_shards
 from trustsets.paper.images.datasets import DATASETS
 from trustsets.paper.images.extraction import ExtractionOptions

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 from torch import nn
 from trees import make_body
 
-from trustsets import InputError
+from trustsets.errors import InputError
 from trustsets.extras import vision as torchvision_seam
 from trustsets.paper.images import vision
 from trustsets.paper.images.models import ARCHITECTURES, Network, load_weights, read_weights

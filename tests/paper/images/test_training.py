@@ -13,8 +13,9 @@ import torch
 from safetensors import safe_open
 from trees import make_body, write_tree
 
-from trustsets import InputError, TrustSetsError
+from trustsets import TrustSetsError
 from trustsets._common import storage
+from trustsets.errors import InputError
 from trustsets.paper.images import training
 from trustsets.paper.images.listing import Listing
 from trustsets.paper.images.recipes import RECIPES

@@ -25,7 +25,7 @@ from trustsets._common.storage import require, require_numbers, storable
 from trustsets.basis import Basis, Custom, FittedBasis, FittedSum, Polynomial, PrincipalComponents
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
-from trustsets.predictors.comparing import effective_size, equal_means, same_distribution
+from trustsets.shift.comparing import effective_size, equal_means, same_distribution
 from trustsets.statistics import Confidence, FittedStatistic, Statistic, Trust
 
 __all__ = ["CovariateWeights", "WeightModel", "estimate_weights"]
@@ -79,10 +79,8 @@ class WeightModel:
         require_numbers(self.centre, "WeightModel.centre", None)
         require_numbers(self.scale, "WeightModel.scale", width)
         require((self.scale > 0.0).all(), "WeightModel.scale", "must be positive")
-        each = 2 if self.squares else 1
-        require_numbers(self.coefficients, "WeightModel.coefficients", 1 + each * width)
-        fits = self.basis.width in (None, width)
-        require(fits, "WeightModel.centre", "must have a number for each basis function")
+        n_columns = 2 * width if self.squares else width
+        require_numbers(self.coefficients, "WeightModel.coefficients", 1 + n_columns)
 
     def columns(self, design: Floats) -> Floats:
         """What the logarithm of the weight is linear in, shape (n, D), from basis functions."""
@@ -132,17 +130,6 @@ class CovariateWeights:
     n_outside: int
     balance_p: float
     features_p: float
-
-    def check_state(self) -> None:
-        """Refuse numbers that no weights give, for `storage`."""
-        require_numbers(self.weights, "CovariateWeights.weights", None)
-        fair = (self.weights >= 0.0).all() and abs(self.weights.mean() - 1.0) < 1e-3
-        require(fair, "CovariateWeights.weights", "must not be negative, and have mean 1")
-        known = 0 <= self.n_clipped <= self.weights.size and 0 <= self.n_outside <= self.n_new
-        require(known, "CovariateWeights.n_clipped", "and the others must be counts of samples")
-        for name in ("balance_p", "features_p"):
-            inside = 0.0 <= getattr(self, name) <= 1.0
-            require(inside, f"CovariateWeights.{name}", "must lie between 0 and 1")
 
     @property
     def effective_size(self) -> float:
@@ -285,18 +272,18 @@ def _chosen_statistics(both: ModelOutputs, own: FittedBasis | None) -> tuple[Sta
 def _joined(calibration: ModelOutputs, new: ModelOutputs, with_trust: bool) -> ModelOutputs:
     """Samples of both kinds end to end, with what both have, and without labels."""
     parts = [calibration, new]
-    has_features = all(each.features is not None for each in parts)
-    has_trust = with_trust and all(each.trust is not None for each in parts)
+    has_features = all(part.features is not None for part in parts)
+    has_trust = with_trust and all(part.trust is not None for part in parts)
     names = [name for name in parts[0].groups if name in parts[1].groups]
     plain = [
-        each._replaced(
-            codes=None,
+        part.replace(
+            labels=None,
             classes=parts[0].classes,
-            features=each.features if has_features else None,
-            trust=each.trust if has_trust else None,
-            _groups={name: each._groups[name] for name in names},
+            features=part.features if has_features else None,
+            trust=part.trust if has_trust else None,
+            groups={name: part.groups[name] for name in names},
         )
-        for each in parts
+        for part in parts
     ]
     try:
         return ModelOutputs.concat(plain)

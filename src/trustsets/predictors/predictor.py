@@ -1,0 +1,1064 @@
+"""`Predictor`: calibrate on labelled samples, then predict sets at any alpha.
+
+Who fits what, and when:
+
+1. The user fits the trust score, on training samples, before a predictor is made.
+2. `calibrate` sets tuning samples aside, if there is anything to learn besides thresholds, and fits
+   the class biases and then the temperature on them.
+3. `calibrate` computes the nonconformity scores of the calibration labels, and `_fit` fits what the
+   method needs: cells, bins or basis functions. Only then does the new state replace the old one,
+   so an error leaves the predictor as it was.
+4. `predict_set` computes the scores of all classes, asks `_thresholds`, and compares.
+
+A predictor is a subclass with three methods: `_fit`, `_thresholds` and `_guarantee`. What else it
+may change is a method of `Predictor` that says so.
+"""
+
+import logging
+import os
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from decimal import ROUND_DOWN, Context
+from typing import TYPE_CHECKING, Any, Self, TypeVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets._common import storage
+from trustsets._common.arrays import Array, Codes, Floats, column
+from trustsets._common.draws import Stream, row_uniforms
+from trustsets._common.estimator import Estimator
+from trustsets._common.progress import progress_bar
+from trustsets._common.quantiles import check_alpha, check_alphas
+from trustsets.basis import FittedBasis
+from trustsets.errors import InputError, StorageError, TrustSetsWarning
+from trustsets.outputs import ModelOutputs, SupportsTrust, require_outputs
+from trustsets.predictors.calibration import (
+    Calibration,
+    classifier_doubts,
+    resolve_class_bias,
+    resolve_seed,
+    resolve_temperature,
+    tuning_split,
+)
+from trustsets.recalibration import ClassBias, TemperatureScaling
+from trustsets.scores import Score
+from trustsets.sets import PredictionSets
+from trustsets.status import Thresholds
+
+if TYPE_CHECKING:
+    from trustsets.explain import Explanation, ThresholdCertificate
+    from trustsets.predictors.quantiles import QuantileFit
+    from trustsets.shift import AdaptedConformal
+
+__all__ = ["PointPredictions", "Predictor", "load"]
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+# Each distinct alpha needs a fit, so alphas that no calibration sample shares are rounded down.
+_ROUNDING = Context(prec=3, rounding=ROUND_DOWN)
+# A larger alpha is probably a coverage.
+_LARGEST_USUAL_ALPHA = 0.5
+
+
+@final
+@dataclass(frozen=True)
+class PointPredictions:
+    """The most plausible class of each sample, and how sure that is.
+
+    Attributes
+    ----------
+    labels : array of shape (m,)
+        The class with the largest p-value; of several, the one with the lowest score.
+    confidence : array of shape (m,)
+        One minus the second largest p-value: the largest 1 - alpha whose set has no other class.
+    credibility : array of shape (m,)
+        The largest p-value. If it is small, no class suits the sample.
+    codes, p_values : arrays of shape (m, K)
+        Positions of all classes in the order of their p-values, and these, largest first.
+    """
+
+    labels: Array
+    confidence: Floats
+    credibility: Floats
+    codes: Codes
+    p_values: Floats
+
+
+class Predictor(Estimator, ABC):
+    """A conformal predictor; see `StandardConformal` for the common parameters.
+
+    `trust` is None and `randomized` is False for methods that have no such parameter.
+    """
+
+    score: Score
+    temperature: float | TemperatureScaling | str | None
+    class_bias: ClassBias | str | None
+    allow_empty: bool
+    tuning_fraction: float | str
+    random_state: Any
+    trust: SupportsTrust | None = None
+    randomized: bool = False
+    state_: Calibration
+    _samples: ModelOutputs | None = None
+    _cache: dict[str, Any] | None = None
+    _population = "exchangeable new samples"
+
+    # What a predictor writes.
+
+    @abstractmethod
+    def _fit(self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs) -> Any:
+        """Fit what thresholds depend on besides the scores in `state`; storable, or None.
+
+        Its per-sample arrays are in the order of the calibration samples, and it has two methods:
+        ``take(index)`` for some of the samples, and ``extended(outputs, state)`` for more.
+        """
+
+    @abstractmethod
+    def _thresholds(
+        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
+    ) -> Thresholds:
+        """Thresholds of new samples with values of shape (m, A) or (m, K, A).
+
+        `scores` are the nonconformity scores of all classes, shape (m, K).
+        """
+
+    @abstractmethod
+    def _guarantee(self) -> str:
+        """What is guaranteed, as a sentence about "the sets"."""
+
+    # What it may change.
+
+    def _check_parameters(self) -> None:
+        """Refuse wrong parameters, without data."""
+
+    def _tuned(self) -> tuple[str, ...]:
+        """What the method itself learns from tuning samples, in words."""
+        return ()
+
+    def _default_fraction(self, outputs: ModelOutputs) -> float:
+        """Share of the samples that ``tuning_fraction="auto"`` sets aside."""
+        raise InputError(f"tuning_fraction must lie in [0, 1); got {self.tuning_fraction}.")
+
+    def _default_class_bias(self) -> ClassBias | str | None:
+        """The class biases in use; ``"tuning"`` or an unfitted `ClassBias` learns them."""
+        return self.class_bias
+
+    @property
+    def is_class_conditional(self) -> bool:
+        """Whether coverage is guaranteed given the class, even one without calibration samples."""
+        return False
+
+    @property
+    def conditions_on(self) -> FittedBasis | None:
+        """What thresholds of a sample depend on; None where all samples have the same."""
+        return None
+
+    @property
+    def batch_dependence(self) -> str | None:
+        """Why the set of a sample depends on the others of its batch; None if it does not."""
+        return None
+
+    @property
+    def smallest_alpha(self) -> float:
+        """The smallest alpha that is worth asking for, where none is given."""
+        return 0.0
+
+    def prepare(self, alpha: float) -> Self:
+        """Make the fits that `predict_set` needs at this alpha now."""
+        return self
+
+    def _sample_alpha_thresholds(
+        self, outputs: ModelOutputs, scores: Floats, alphas: Floats
+    ) -> Thresholds:
+        """Thresholds of samples with an alpha each, values of shape (m, 1) or (m, K, 1)."""
+        rounded = rounded_down(alphas)
+        parts, order = [], []
+        for alpha in np.unique(rounded).tolist():
+            index = np.flatnonzero(rounded == alpha)
+            parts.append(self._thresholds(outputs.take(index), scores[index], (alpha,)))
+            order.append(index)
+        back = np.argsort(np.concatenate(order))
+        return Thresholds(
+            np.concatenate([part.values for part in parts])[back],
+            np.concatenate([part.status for part in parts])[back],
+        )
+
+    def _sized_thresholds(
+        self, outputs: ModelOutputs, alpha: float, size: int
+    ) -> tuple[Thresholds, Floats]:
+        """Thresholds of sets of at most `size` classes, and the alpha of each sample."""
+        raise InputError(
+            f"max_size is for ConditionalConformal; {type(self).__name__} cannot give each sample "
+            "an alpha of its own. ConditionalConformal(basis=Intercept()) gives all samples the "
+            "same alpha."
+        )
+
+    def _leave_one_out_thresholds(
+        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
+    ) -> Thresholds:
+        """Thresholds of the calibration samples, each by the predictor without it."""
+        state, parts = self._state(), []
+        with progress_bar("leaving samples out", len(state)) as advance:
+            for i in range(len(state)):
+                rest, one = np.delete(np.arange(len(state)), i), np.array([i])
+                fitted = None if state.fitted is None else state.fitted.take(rest)
+                other = self._with_state(state.take(rest, fitted))
+                parts.append(other._thresholds(outputs.take(one), scores[one], alphas))
+                advance(1)
+        return Thresholds(
+            np.concatenate([part.values for part in parts]),
+            np.concatenate([part.status for part in parts]),
+        )
+
+    def check_weights(self) -> None:
+        """Refuse `adapt` where the method has no weighted thresholds."""
+        raise InputError(
+            "adapt needs StandardConformal, MondrianConformal without paper_rules, or "
+            f"ConditionalConformal with randomized=False; got {type(self).__name__}."
+        )
+
+    def weighted_thresholds(
+        self,
+        outputs: ModelOutputs,
+        scores: Floats,
+        alphas: tuple[float, ...],
+        weights: Floats,
+        new_weights: Floats,
+    ) -> Thresholds:
+        r"""Thresholds where calibration samples and new samples have weights, for `adapt`.
+
+        Let the new sample have a distribution with density ratio w to that of calibration. The new
+        sample and the calibration samples are then weighted exchangeable: given all n + 1 of them
+        without their order, sample k is the new one with probability proportional to its weight
+        (Tibshirani, Barber, Candes and Ramdas 2019). The weight may depend on the label (Podkopaev
+        and Ramdas 2021): then a candidate y of the new sample comes with the weight w(y).
+
+        Parameters
+        ----------
+        outputs, scores, alphas
+            As in `_thresholds`.
+        weights : array of shape (n,)
+            Of the calibration samples.
+        new_weights : array of shape (m, 1) or (1, K)
+            Of the new samples, or of every candidate class.
+        """
+        raise NotImplementedError
+
+    def quantile_fits(
+        self, outputs: ModelOutputs, alpha: float, code: int | None
+    ) -> "tuple[list[QuantileFit], Codes]":
+        """The quantile fits that decide the threshold of one sample, for `explain`.
+
+        Also which calibration sample each of their points is. `code` is the candidate class, where
+        each class has a threshold of its own.
+        """
+        raise InputError(
+            f"{type(self).__name__} has no explanation of its thresholds; use "
+            "ConditionalConformal, StandardConformal, or MondrianConformal without paper rules."
+        )
+
+    def _fitted_to_store(self) -> Any:
+        """What the method fitted, with anything that makes a loaded predictor faster."""
+        return self._state().fitted
+
+    # What all predictors share.
+
+    @property
+    def classes_(self) -> Array:
+        """Names of the classes, in the order of the columns."""
+        return self._state().classes
+
+    @property
+    def temperature_(self) -> float:
+        """Temperature that divides the logits before scores are computed."""
+        return self._state().temperature
+
+    @property
+    def n_calibration_(self) -> int:
+        """Number of calibration samples behind the thresholds, tuning samples not counted."""
+        return len(self._state())
+
+    @property
+    def n_tuning_(self) -> int:
+        """Number of samples that were set aside for tuning."""
+        return self._state().n_tuning
+
+    @property
+    def class_counts_(self) -> Codes:
+        """Number of calibration samples of each class, shape (K,)."""
+        return self._state().counts
+
+    @property
+    def calibration_rows_(self) -> Codes:
+        """Rows of the calibration samples, among those given to `calibrate` and `update`."""
+        return self._state().rows
+
+    @property
+    def calibration_(self) -> ModelOutputs:
+        """The calibration samples, which are kept in memory only."""
+        self._state()
+        if self._samples is None:
+            from trustsets.errors import NotCalibratedError
+
+            raise NotCalibratedError(
+                "files and copies do not hold the calibration samples; call calibrate with them."
+            )
+        return self._samples
+
+    @property
+    def has_calibration(self) -> bool:
+        """Whether the calibration samples are in memory."""
+        return self._samples is not None
+
+    @property
+    def needed_groups(self) -> tuple[str, ...]:
+        """Names of the group columns that thresholds of new samples depend on."""
+        basis = self.conditions_on
+        return () if basis is None else basis.needed_groups
+
+    @property
+    def uses_features(self) -> bool:
+        """Whether thresholds of new samples may depend on their features."""
+        basis = self.conditions_on
+        return basis is not None and basis.uses_features
+
+    @property
+    def has_class_thresholds(self) -> bool:
+        """Whether each class has a threshold of its own."""
+        basis = self.conditions_on
+        return self.is_class_conditional or (basis is not None and basis.uses_label)
+
+    @property
+    def draws_at_random(self) -> bool:
+        """Whether sets depend on random draws, which are keyed on the rows of the samples."""
+        return self.randomized or self.score.randomized
+
+    def calibrate(
+        self, outputs: ModelOutputs, *, tuning: ModelOutputs | None = None, alphas: Any = None
+    ) -> Self:
+        """Learn thresholds from labelled samples that the classifier was not trained on.
+
+        Parameters
+        ----------
+        outputs : ModelOutputs
+            Calibration samples with labels.
+        tuning : ModelOutputs, optional
+            Other labelled samples, for what is learned besides the thresholds (temperature, bin
+            edges). Without them a random `tuning_fraction` of the calibration samples is set aside,
+            if there is anything to learn.
+        alphas : array of shape (n,), optional
+            Alpha of each of the samples `outputs`, for `predict_set` with `sample_alphas`. One
+            function of the inputs, which was not learned from these samples, must give the alphas
+            of all samples. Only for `ConditionalConformal`.
+        """
+        self._check_score()
+        self._check_parameters()
+        seed = resolve_seed(self.random_state)
+        require_outputs(outputs, "outputs").require_labels("calibrate")
+        if alphas is not None:
+            alphas = self._checked_calibration_alphas(alphas, len(outputs))
+        calibration, tuning, index = self._tuning_parts(outputs, tuning, seed)
+        is_reused = tuning is calibration
+        bias = resolve_class_bias(self._default_class_bias(), tuning)
+        state = Calibration(
+            classes=outputs.classes,
+            n_features=_width(outputs),
+            rows=calibration.rows,
+            codes=calibration.require_labels("calibrate"),
+            scores=np.zeros(0),
+            is_correct=calibration.predicted_codes == calibration.codes,
+            alphas=None if alphas is None else alphas[index],
+            temperature=resolve_temperature(
+                self.temperature, tuning if bias is None else bias.transform(tuning)
+            ),
+            class_bias=bias,
+            seed=seed,
+            n_tuning=0 if is_reused else len(tuning),
+            reused=self._all_tuned() if is_reused else (),
+            **classifier_doubts(calibration),
+        )
+        _log.info(
+            "%s: calibrating on %d samples of %d classes, tuning on %d others",
+            type(self).__name__, len(calibration), outputs.n_classes, state.n_tuning,
+        )  # fmt: skip
+        scores = self._label_scores(calibration, state, Stream.CALIBRATION_SCORE)
+        state = replace(state, scores=scores)
+        state = replace(state, fitted=self._fit(state, calibration, tuning))
+        state.warn_about_classes(class_conditional=self.is_class_conditional)
+        self._set_state(state, calibration)
+        return self
+
+    def predict_set(
+        self,
+        outputs: ModelOutputs,
+        alpha: Any = 0.1,
+        *,
+        sample_alphas: Any = None,
+        max_size: int | None = None,
+    ) -> PredictionSets:
+        """Return prediction sets with coverage at least 1 - alpha.
+
+        Parameters
+        ----------
+        outputs : ModelOutputs
+            New samples; labels are not used.
+        alpha : float or sequence of float
+            Miscoverage. A list or tuple gives sets for each alpha, nested in each other.
+        sample_alphas : array of shape (m,), optional
+            One alpha for each sample, a function of its inputs, instead of `alpha`. If
+            `ConditionalConformal` was calibrated with `alphas` of the same function, each sample is
+            covered at its alpha over the function class: weighted by any f >= 0 of the class,
+            coverage is at least the weighted mean of 1 - alpha. Otherwise each sample gets the set
+            that it would get if all had its alpha, rounded down to three digits. Coverage is then
+            guaranteed for the samples with one alpha only if the indicator of these samples is in
+            the function class (or they are groups or cells of the method), or if the alphas do not
+            depend on the inputs.
+        max_size : int, optional
+            Largest size of a set. The alpha of each sample is raised where so few classes cannot
+            reach it; `PredictionSets.alpha` says to what, and it is 1, with a status, where they
+            can guarantee nothing. Only for `ConditionalConformal` with tuning samples of its own.
+        """
+        outputs = self._prepare(outputs)
+        scores = self._scores(outputs)
+        if max_size is not None:
+            return self._sized_sets(outputs, scores, alpha, max_size, sample_alphas)
+        if sample_alphas is not None:
+            levels = read_alphas(sample_alphas, "sample_alphas", len(outputs))
+            thresholds = self._sample_alpha_thresholds(outputs, scores, levels)
+            return replace(self._sets(outputs, scores, thresholds, 1.0), alpha=levels)
+        alphas, is_single = _read_alpha(alpha)
+        thresholds = self._thresholds(outputs, scores, alphas)
+        return self._sets(outputs, scores, thresholds, alphas[0] if is_single else alphas)
+
+    def scores(self, outputs: ModelOutputs) -> Floats:
+        """Nonconformity scores of all classes of new samples, shape (m, K)."""
+        return self._scores(self._prepare(outputs))
+
+    def predict_p(self, outputs: ModelOutputs, alphas: Any = None) -> Floats:
+        r"""P-values of all classes, shape (m, K): the alpha at which each class leaves the set.
+
+        For alphas :math:`a_1 < \dots < a_A` and nested sets, :math:`p(x, y)` is the smallest alpha
+        of the grid at which y is not in the set of x, and 1 if y is in all of them. Then the sets
+        ``predict_p(outputs, alphas) > alpha`` are those of ``predict_set(outputs, alphas)``, and
+        :math:`P(p \le a) \le a` for the true class and every a, over the function class, the groups
+        or the classes in the same sense as coverage. (A single ``predict_set(outputs, alpha)`` can
+        be smaller where thresholds at neighbouring alphas cross.) Unless `allow_empty` is set, the
+        most likely class is in every set, so its p-value is 1 where a set would be empty.
+
+        Parameters
+        ----------
+        outputs : ModelOutputs
+            New samples; labels are not used.
+        alphas : sequence of float, optional
+            The grid. P-values are among these numbers and 1. Default: 100 numbers from 0.001 to
+            0.98, finer near 0, without those that are too small for the calibration samples.
+
+        Examples
+        --------
+        >>> from trustsets import APS, ModelOutputs, StandardConformal
+        >>> logits = np.log([[0.7, 0.2, 0.1]] * 19)
+        >>> outputs = ModelOutputs(logits=logits, labels=[0] * 14 + [1] * 4 + [2])
+        >>> predictor = StandardConformal(score=APS(), allow_empty=True).calibrate(outputs)
+        >>> predictor.predict_p(outputs.take([0]), [0.05, 0.1, 0.2, 0.3, 0.5])
+        array([[1. , 0.3, 0.1]])
+        """
+        grid = self._grid(alphas)
+        counts = self._count_alphas(outputs, grid)[0]
+        if not self.allow_empty:
+            # As in `predict_set`: if the smallest set is empty, all sets get the class.
+            empty = np.flatnonzero(~(counts == len(grid)).any(axis=1))
+            top = self._state().recalibrated(outputs).predicted_codes
+            counts[empty, top[empty]] = len(grid)
+        return np.append(grid, 1.0)[counts]
+
+    def predict_confidence(self, outputs: ModelOutputs, alphas: Any = None) -> PointPredictions:
+        """The most plausible class of each sample with its confidence and credibility.
+
+        Parameters are those of `predict_p`. Classes that are in a set only because it would be
+        empty do not count, so that a low credibility shows a sample that no class suits.
+        """
+        grid = self._grid(alphas)
+        counts, scores = self._count_alphas(outputs, grid)
+        p_values = np.append(grid, 1.0)[counts]
+        codes = np.lexsort((scores, -p_values), axis=1)
+        ordered = np.take_along_axis(p_values, codes, axis=1)
+        second = ordered[:, 1] if ordered.shape[1] > 1 else np.zeros(len(ordered))
+        labels = self.classes_[codes[:, 0]]
+        return PointPredictions(labels, 1.0 - second, ordered[:, 0], codes, ordered)
+
+    def leave_one_out(self, alpha: Any = 0.1) -> PredictionSets:
+        """Sets of the calibration samples, each as if it had been left out of calibration.
+
+        They are exact: each is the set that the predictor calibrated on all other samples would
+        give, so they show coverage and sizes without a test set. What was learned from tuning
+        samples (temperature, class biases, bin edges, the choice of a basis) stays fixed, and
+        tuning samples have no sets here. The order is that of `calibration_rows_`.
+
+        In closed form for `StandardConformal` and `MondrianConformal`, and by one path for each
+        sample for `ConditionalConformal`. Where basis functions depend on the label, and for the
+        other predictors, thresholds are computed anew for each sample, with a progress bar.
+
+        Parameters
+        ----------
+        alpha : float or sequence of float
+            As in `predict_set`.
+
+        Examples
+        --------
+        >>> from trustsets import ModelOutputs, StandardConformal
+        >>> rng = np.random.default_rng(0)
+        >>> logits = rng.normal(size=(500, 5))
+        >>> labels = (logits + rng.gumbel(size=(500, 5))).argmax(axis=1)
+        >>> outputs = ModelOutputs(logits=logits, labels=labels)
+        >>> sets = StandardConformal().calibrate(outputs).leave_one_out(alpha=0.1)
+        >>> float(sets.covers(labels).mean())
+        0.9
+        """
+        alphas, is_single = check_alphas(alpha)
+        scores = self._scores(self.calibration_)
+        thresholds = self._leave_one_out_thresholds(self.calibration_, scores, alphas)
+        single = alphas[0] if is_single else alphas
+        return self._sets(self.calibration_, scores, thresholds, single)
+
+    def update(self, more: ModelOutputs) -> Self:
+        """Add labelled samples to those that thresholds are computed from.
+
+        Sets are then those of a new calibration on all the samples. Temperature, class biases, bin
+        edges, the chosen basis, its ranks and ranges, and everything else that was tuned stay as
+        they are until `calibrate` is called again. A loaded predictor can be updated, too.
+
+        Parameters
+        ----------
+        more : ModelOutputs
+            Samples with labels. Those without `rows` are numbered after the ones there are.
+
+        Examples
+        --------
+        A window of the last 100 samples:
+
+        >>> from trustsets import ModelOutputs, StandardConformal
+        >>> rng = np.random.default_rng(0)
+        >>> logits = rng.normal(size=(120, 5))
+        >>> labels = (logits + rng.gumbel(size=(120, 5))).argmax(axis=1)
+        >>> outputs = ModelOutputs(logits=logits, labels=labels)
+        >>> predictor = StandardConformal().calibrate(outputs.take(slice(0, 100)))
+        >>> newer = outputs.take(slice(100, 120))
+        >>> predictor.update(newer).forget(slice(0, 20)).calibration_rows_[[0, -1]]
+        array([ 20, 119])
+        """
+        state = self._state()
+        if state.alphas is not None:
+            raise InputError(
+                "samples cannot be added where calibration samples have alphas; calibrate again."
+            )
+        require_outputs(more, "more").require_labels("update")
+        more = self._prepare(more, with_labels=True)
+        more = more.replace(rows=self._new_rows(more))
+        samples = self._samples
+        if samples is not None:
+            try:
+                samples = ModelOutputs.concat([samples, more])
+            except InputError as error:
+                raise InputError(f"new samples must be like those of calibrate: {error}") from error
+        scores = self._label_scores(more, state, Stream.CALIBRATION_SCORE)
+        fitted = None if state.fitted is None else state.fitted.extended(more, state)
+        self._set_state(state.extended(more, scores, fitted), samples)
+        return self
+
+    def forget(self, rows: Any) -> Self:
+        """Remove samples from those that thresholds are computed from.
+
+        As with `update`, sets are then those of a new calibration on the rest, and what was tuned
+        stays as it is.
+
+        Parameters
+        ----------
+        rows : array of int or bool, or slice
+            Positions of the samples in the order of `calibration_rows_`, in which those of `update`
+            come last.
+        """
+        state = self._state()
+        gone = _positions(rows, len(state))
+        if not gone.size:
+            return self
+        if gone.size == len(state):
+            raise InputError("rows are all calibration samples; at least one must stay.")
+        rest = np.delete(np.arange(len(state)), gone)
+        fitted = None if state.fitted is None else state.fitted.take(rest)
+        samples = None if self._samples is None else self._samples.take(rest)
+        self._set_state(state.take(rest, fitted), samples)
+        return self
+
+    def adapt(
+        self, unlabelled: ModelOutputs, *, shift: str = "label", of: Any = "statistics"
+    ) -> "AdaptedConformal":
+        """Return a predictor for another population than that of the calibration samples.
+
+        With ``shift="label"``, class prevalences are estimated from the outputs of unlabelled
+        samples, and each calibration sample gets the ratio of new to old prevalence of its class as
+        weight. That is right if the outputs given the class have stayed the same; `adapt` warns
+        where the outputs speak against it. `prevalence_` of the new predictor has the estimates
+        with intervals. Where coverage is class-conditional, as with
+        ``MondrianConformal(by="class")`` or ``per_class=True``, it holds for all prevalences,
+        without weights and estimates. Adapted sets are often smaller.
+
+        With ``shift="covariate"``, each calibration sample gets the odds that a classifier gives to
+        its being a new one as weight, from a model that did not see it. That is right if labels and
+        outputs of samples that agree in `of` have stayed the same. No unlabelled sample can show
+        whether the labels have; `adapt` warns where weights do not make calibration samples look
+        like the new ones, where it clipped them, and where new samples are unlike all calibration
+        samples. `weights_` of the new predictor has the weights and their effective sample size.
+
+        This predictor does not change.
+
+        Parameters
+        ----------
+        unlabelled : ModelOutputs
+            New samples, hundreds or more; labels are not used.
+        shift : {"label", "covariate"}
+            What has changed: the class prevalences, or the distribution of the inputs.
+        of : {"statistics", "features"}, Basis or callable
+            What tells the populations apart, for ``shift="covariate"``. ``"statistics"`` are Conf,
+            Trust where there is a trust score, and those that the predictor depends on.
+            ``"features"`` are the first 64 principal components and their squares. A function
+            class, such as ``Groups("site")``, has the logarithm of the weight among its functions.
+            A function of `ModelOutputs` returns columns of shape (n, d); squares are added.
+
+        Examples
+        --------
+        >>> from trustsets import ModelOutputs, StandardConformal
+        >>> rng = np.random.default_rng(0)
+        >>> def draw(prevalence, n):
+        ...     labels = rng.choice(3, p=prevalence, size=n)
+        ...     logits = rng.normal(size=(n, 3)) + 2.0 * np.eye(3)[labels]
+        ...     return ModelOutputs(logits=2.0 * logits, labels=labels)
+        >>> predictor = StandardConformal().calibrate(draw([0.6, 0.3, 0.1], 2000))
+        >>> predictor.adapt(draw([0.1, 0.3, 0.6], 2000)).prevalence_.estimate.round(1)
+        array([0.1, 0.3, 0.6])
+        """
+        from trustsets.shift import adapt
+
+        if shift not in ("label", "covariate"):
+            raise InputError(f'shift must be "label" or "covariate"; got {shift!r}.')
+        return adapt(self, self._prepare(require_outputs(unlabelled, "unlabelled")), shift, of)
+
+    def explain(
+        self, sample: ModelOutputs, alpha: float = 0.1, *, label: Any = None
+    ) -> "Explanation":
+        """Which calibration samples determine the threshold of a sample, how firmly, and words.
+
+        The threshold is a weighted sum of the scores of a few calibration samples. For each of them
+        the explanation says how far its score could move, because its label is wrong, say, before
+        the set changes. That range is exact: vertices are followed beyond the first change.
+
+        For `ConditionalConformal`, `StandardConformal` and `MondrianConformal`.
+
+        Parameters
+        ----------
+        sample : ModelOutputs
+            One sample, such as ``test[0]``.
+        alpha : float
+            As in `predict_set`.
+        label : class name, optional
+            Explain why this class is in the set, or is not. Needed where each class has a threshold
+            of its own.
+
+        Examples
+        --------
+        >>> from trustsets import ModelOutputs, StandardConformal
+        >>> logits = np.log([[0.7, 0.2, 0.1]] * 19)
+        >>> outputs = ModelOutputs(logits=logits, labels=[0] * 14 + [1] * 4 + [2])
+        >>> explanation = StandardConformal().calibrate(outputs).explain(outputs[0], alpha=0.1)
+        >>> explanation.classes, explanation.samples[0].row, explanation.samples[0].weight
+        ((0, 1), 14, 1.0)
+        """
+        from trustsets.explain import explain
+
+        return explain(self, *self._one_sample(sample, alpha, label))
+
+    def certificate(
+        self, sample: ModelOutputs, alpha: float = 0.1, *, label: Any = None
+    ) -> "ThresholdCertificate":
+        """Numbers from which the threshold of a sample can be checked without this package.
+
+        Parameters are those of `explain`. ``certificate(...).save("certificate.json")`` writes
+        what ``trustsets verify certificate.json`` checks.
+        """
+        from trustsets.explain import certify
+
+        return certify(self, *self._one_sample(sample, alpha, label))
+
+    def summary(self, sets: PredictionSets | None = None) -> str:
+        """Say in words what is guaranteed, and what became of the sets of a prediction."""
+        state = self._state()
+        others = f" ({state.n_tuning:,} others were used for tuning)." if state.n_tuning else "."
+        lines = [
+            f"{type(self).__name__}, calibrated on {len(state):,} samples{others}",
+            f"Guarantee: {self._guarantee()}",
+            f"Coverage is marginal over calibration samples and {self._population}.",
+        ]
+        if state.reused:
+            lines.append(
+                f"The guarantee holds only approximately, because {' and '.join(state.reused)} "
+                "came from the calibration samples."
+            )
+        lines += state.class_sentences(class_conditional=self.is_class_conditional)
+        if sets is not None:
+            lines += sets.describe()
+        return "\n".join(lines)
+
+    def copy(self) -> Self:
+        """A predictor with the same parameters, state and samples; fits are not shared."""
+        other = copy(self)
+        other._cache = None
+        return other
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the predictor to a file that `trustsets.load` reads; no pickle, atomic."""
+        state = replace(self._state(), fitted=self._fitted_to_store())
+        storage.write(path, self._with_state(state))
+
+    def to_state(self) -> dict[str, Any]:
+        """Parameters and calibrated state, for `storage`."""
+        return {"parameters": self.get_params(deep=False), "state": self._state()}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Rebuild from `to_state`."""
+        if not isinstance(state["state"], Calibration):
+            raise StorageError("the calibrated state is missing.")
+        new = cls(**state["parameters"])
+        new.state_ = state["state"]
+        return new
+
+    def check_state(self) -> None:
+        """Refuse parameters and a state that do not belong together, for `storage`."""
+        self._check_score()
+        self._check_parameters()
+
+    def __sklearn_clone__(self) -> Self:
+        # Parameters are shared: scores and bases are frozen, and a fitted trust score or
+        # temperature is data to a predictor, which an unfitted copy could not stand in for.
+        return type(self)(**self.get_params(deep=False))
+
+    def __getstate__(self) -> Any:
+        # Copies in other processes answer for new samples: they need neither the calibration
+        # samples nor the fits, which they make again, to the same bits, when first needed.
+        return {**vars(self), "_samples": None, "_cache": None}
+
+    # Below this line: helpers of the methods above, in the order of their use.
+
+    def _state(self) -> Calibration:
+        if not hasattr(self, "state_"):
+            from trustsets.errors import NotCalibratedError
+
+            raise NotCalibratedError(
+                f"this {type(self).__name__} is not calibrated; call calibrate first."
+            )
+        return self.state_
+
+    def _set_state(self, state: Calibration, samples: ModelOutputs | None) -> None:
+        self.state_, self._samples, self._cache = state, samples, None
+
+    def _with_state(self, state: Calibration) -> Self:
+        """A copy of the predictor with another state, and without samples and fits."""
+        other = copy(self)
+        other._set_state(state, None)
+        return other
+
+    def _cached(self, key: str, make: Callable[[], _T]) -> _T:
+        """Something that follows from the state, made once; not part of copies and files."""
+        if self._cache is None:
+            self._cache = {}
+        if key not in self._cache:
+            self._cache[key] = make()
+        result: _T = self._cache[key]
+        return result
+
+    def _check_score(self) -> None:
+        if not isinstance(self.score, Score):
+            raise InputError(
+                f"score must be a score such as APS() (an instance); got {self.score!r}."
+            )
+
+    def _checked_calibration_alphas(self, alphas: Any, n: int) -> Floats:
+        raise InputError(
+            "alphas of calibration samples are for ConditionalConformal; leave them out."
+        )
+
+    def _all_tuned(self) -> tuple[str, ...]:
+        """Everything that is learned from tuning samples, in words."""
+        bias = self._default_class_bias()
+        unfitted = isinstance(bias, ClassBias) and not bias.is_fitted
+        words = {
+            "the temperature": isinstance(self.temperature, str),
+            "the class biases": unfitted or (isinstance(bias, str) and bias == "tuning"),
+        }
+        return (*(name for name, is_learned in words.items() if is_learned), *self._tuned())
+
+    def _tuning_parts(
+        self, outputs: ModelOutputs, tuning: ModelOutputs | None, seed: int
+    ) -> tuple[ModelOutputs, ModelOutputs, Codes]:
+        """Calibration samples and tuning samples, with trust, and positions of the former.
+
+        Both are the same samples where none are set aside.
+        """
+        outputs = outputs.with_trust(self.trust)
+        if tuning is not None:
+            require_outputs(tuning, "tuning")
+            if not np.array_equal(tuning.classes, outputs.classes):
+                raise InputError(
+                    "tuning samples name other classes, or the same in another order, than the "
+                    "calibration samples; pass tuning= of the same classifier."
+                )
+            return outputs, tuning.with_trust(self.trust), np.arange(len(outputs))
+        fraction = self.tuning_fraction
+        if fraction == "auto":
+            fraction = self._default_fraction(outputs)
+        if isinstance(fraction, str) or not 0.0 <= fraction < 1.0:
+            raise InputError(f"tuning_fraction must lie in [0, 1); got {self.tuning_fraction}.")
+        first, second = tuning_split(outputs, fraction, seed, self._all_tuned())
+        if first is second:
+            return outputs, outputs, first
+        return outputs.take(first), outputs.take(second), first
+
+    def _label_scores(self, outputs: ModelOutputs, state: Calibration, stream: Stream) -> Floats:
+        """Scores of the labels, shape (n,); random draws are keyed on the rows."""
+        draws = row_uniforms(state.seed, stream, outputs.rows) if self.score.randomized else None
+        recalibrated = state.recalibrated(outputs)
+        return self.score.of_labels(recalibrated, temperature=state.temperature, draws=draws)
+
+    def _prepare(self, outputs: ModelOutputs, *, with_labels: bool = False) -> ModelOutputs:
+        """New samples with the class names of the calibration, and with trust.
+
+        Raises if the samples cannot be of the same classifier, as far as shapes and names tell.
+        """
+        state = self._state()
+        require_outputs(outputs, "outputs")
+        if outputs.n_classes != state.classes.size:
+            raise InputError(
+                f"outputs have {outputs.n_classes} classes, but calibration had "
+                f"{state.classes.size}."
+            )
+        width = _width(outputs)
+        if None not in (width, state.n_features) and width != state.n_features:
+            raise InputError(
+                f"outputs have features of dimension {width}, but calibration had "
+                f"{state.n_features}."
+            )
+        if not np.array_equal(outputs.classes, state.classes):
+            if not np.array_equal(outputs.classes, np.arange(outputs.n_classes)):
+                raise InputError(
+                    "outputs name other classes, or the same in another order, than calibration "
+                    "did."
+                )
+            if with_labels and state.classes.dtype.kind in "iu":
+                raise InputError(
+                    "labels may be names of classes or positions of columns, as the names are "
+                    "integers and outputs have none; pass "
+                    "ModelOutputs(..., classes=predictor.classes_)."
+                )
+            # The trust score knows classes by name.
+            outputs = outputs.replace(classes=state.classes)
+        return outputs.with_trust(self.trust)
+
+    def _scores(self, outputs: ModelOutputs) -> Floats:
+        """Scores of all classes of prepared samples, shape (m, K)."""
+        state, draws = self._state(), None
+        if self.score.randomized:
+            draws = row_uniforms(state.seed, Stream.PREDICTION_SCORE, outputs.draw_keys)
+        recalibrated = state.recalibrated(outputs)
+        return self.score.matrix(recalibrated, temperature=state.temperature, draws=draws)
+
+    def _sets(
+        self, outputs: ModelOutputs, scores: Floats, thresholds: Thresholds, alpha: Any
+    ) -> PredictionSets:
+        return PredictionSets.from_scores(
+            scores,
+            thresholds,
+            alpha,
+            classes=self.classes_,
+            predicted=self._state().recalibrated(outputs).predicted_codes,
+            allow_empty=self.allow_empty,
+            flavour=outputs.flavour,
+        )
+
+    def _sized_sets(
+        self, outputs: ModelOutputs, scores: Floats, alpha: Any, max_size: Any, sample_alphas: Any
+    ) -> PredictionSets:
+        """Sets of at most `max_size` classes."""
+        size = _read_size(max_size)
+        if isinstance(alpha, Sequence) or np.ndim(alpha) != 0 or sample_alphas is not None:
+            raise InputError("max_size takes one alpha for all samples, the smallest of any set.")
+        alpha = _read_alpha(alpha)[0][0]
+        if size >= self.classes_.size:
+            sets = self._sets(outputs, scores, self._thresholds(outputs, scores, (alpha,)), alpha)
+            return replace(sets, alpha=np.full(len(sets), alpha))
+        thresholds, alphas = self._sized_thresholds(outputs, alpha, size)
+        sets = self._sets(outputs, scores, thresholds, alpha)
+        # Where so few classes cannot reach alpha, the set holds all of them.
+        mask = self._most_likely(outputs, size) & (sets.mask | (alphas > alpha)[:, None])
+        return replace(sets, mask=mask, status=thresholds.status[:, 0], alpha=alphas)
+
+    def _most_likely(self, outputs: ModelOutputs, size: int) -> NDArray[np.bool_]:
+        """Mark the `size` most likely classes, shape (m, K); of equals the first columns."""
+        state = self._state()
+        block = slice(0, len(outputs))
+        p = state.recalibrated(outputs).block_probabilities(block, state.temperature)
+        mask = np.zeros(p.shape, dtype=bool)
+        top = np.argsort(-p, axis=1, kind="stable")[:, :size]
+        np.put_along_axis(mask, top, True, axis=1)
+        return mask
+
+    def _grid(self, alphas: Any) -> tuple[float, ...]:
+        """The alphas in increasing order, or those of the default grid that are large enough."""
+        if alphas is None:
+            from trustsets.engine import default_alphas
+
+            grid = default_alphas()
+            alphas = grid[grid >= min(self.smallest_alpha, grid[-1])]
+        return tuple(sorted(set(check_alphas(alphas)[0])))
+
+    def _count_alphas(
+        self, outputs: ModelOutputs, grid: tuple[float, ...]
+    ) -> tuple[NDArray[np.int64], Floats]:
+        """At how many alphas each class is within the threshold, and all scores; both (m, K)."""
+        outputs = self._prepare(outputs)
+        scores = self._scores(outputs)
+        thresholds = self._thresholds(outputs, scores, grid).values
+        counts = np.zeros(scores.shape, np.int64)
+        for number in range(len(grid)):
+            limits = thresholds[..., number]
+            counts += scores <= (limits[:, None] if limits.ndim == 1 else limits)
+        return counts, scores
+
+    def _new_rows(self, more: ModelOutputs) -> Codes:
+        """Rows of samples that come later: random draws are keyed on rows, so none is used twice.
+
+        Rows that the user gave are kept where no calibration sample has one of them.
+        """
+        state = self._state()
+        distinct = np.unique(more.rows).size == len(more)
+        if more.has_rows and distinct and not np.isin(more.rows, state.rows).any():
+            return more.rows
+        first = max(int(state.rows.max()) + 1, len(state) + state.n_tuning)
+        return first + np.arange(len(more))
+
+    def _one_sample(
+        self, sample: ModelOutputs, alpha: Any, label: Any
+    ) -> tuple[ModelOutputs, float, int | None]:
+        """Check the arguments of `explain` and `certificate`; the label becomes a column."""
+        sample = self._prepare(require_outputs(sample, "sample"))
+        if len(sample) != 1:
+            raise InputError(f"sample must be one sample, such as test[0]; got {len(sample)}.")
+        code = None
+        if label is not None:
+            codes = np.flatnonzero(self.classes_ == label)
+            if len(codes) != 1:
+                raise InputError(f"label must be one of the classes; got {label!r}.")
+            code = int(codes[0])
+        elif self.has_class_thresholds:
+            raise InputError(
+                "label must name a class, because each class has a threshold of its own; pass "
+                "label=."
+            )
+        return sample, check_alpha(alpha), code
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read a predictor that was written by its `save`.
+
+    A file that is truncated, altered, foreign or of a newer format gives a `StorageError`; nothing
+    in a file is ever executed.
+    """
+    # Files may hold a trust score or an adapted predictor; storage knows their classes once the
+    # modules are imported.
+    import trustsets.shift
+    import trustsets.trust  # noqa: F401
+
+    value = storage.read(path)
+    if not isinstance(value, Predictor):
+        raise StorageError(f"{path}: it holds a {type(value).__name__}, not a predictor.")
+    _log.info("%s: loaded a %s", path, type(value).__name__)
+    return value
+
+
+def _read_alpha(alpha: Any) -> tuple[tuple[float, ...], bool]:
+    if isinstance(alpha, np.ndarray) and alpha.ndim:
+        raise InputError(
+            "alpha must be a number, or a list of numbers for nested sets; one alpha for each "
+            "sample goes to sample_alphas=."
+        )
+    alphas, is_single = check_alphas(alpha)
+    if is_single and alphas[0] > _LARGEST_USUAL_ALPHA:
+        warnings.warn(
+            f"alpha is the miscoverage: alpha={alphas[0]:g} asks for a coverage of "
+            f"{1.0 - alphas[0]:.4g}. Was alpha={1.0 - alphas[0]:.4g} meant?",
+            TrustSetsWarning,
+            stacklevel=3,
+        )
+    return alphas, is_single
+
+
+def read_alphas(alphas: Any, name: str, n: int) -> Floats:
+    """One number strictly between 0 and 1 for each of n samples."""
+    values = column(alphas, name, n)
+    if values.dtype.kind != "f":
+        raise InputError(f"{name} must hold numbers between 0 and 1; got type {values.dtype}.")
+    if values.dtype != np.float64:
+        # A float32 0.1 prints as 0.1: that decimal is meant, not the nearest float32.
+        values = values.astype(str).astype(np.float64)
+    wrong = ~((values > 0.0) & (values < 1.0))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InputError(
+            f"{name} must lie strictly between 0 and 1; sample {row} has {values[row]}."
+        )
+    return values
+
+
+def rounded_down(alphas: Floats) -> Floats:
+    """Alphas with three digits, so that there are not too many of them.
+
+    Examples
+    --------
+    >>> rounded_down(np.array([0.29, 0.12345, 0.019999, 0.21999999999999997]))
+    array([0.29  , 0.123 , 0.0199, 0.22  ])
+    """
+    distinct, inverse = np.unique(alphas, return_inverse=True)
+    # In decimals, because 0.29 is less than 29 hundredths in binary. The first rounding, to 12
+    # digits, makes 0.22 of 0.21999999999999997, which sums and grids often give.
+    cut = [float(_ROUNDING.create_decimal(f"{alpha:.12g}")) for alpha in distinct.tolist()]
+    return np.array(cut)[inverse]
+
+
+def _read_size(max_size: Any) -> int:
+    whole = isinstance(max_size, int | np.integer) and not isinstance(max_size, bool)
+    if not whole or max_size < 1:
+        raise InputError(f"max_size must be a whole number, 1 or more; got {max_size!r}.")
+    return int(max_size)
+
+
+def _positions(rows: Any, n: int) -> Codes:
+    """Sample numbers from integers, booleans or a slice."""
+    index = np.arange(n)[rows] if isinstance(rows, slice) else np.atleast_1d(np.asarray(rows))
+    if index.dtype == bool and index.shape == (n,):
+        index = np.flatnonzero(index)
+    if index.size == 0:
+        return np.zeros(0, np.int64)
+    whole = index.ndim == 1 and index.dtype.kind in "iu"
+    if not whole or ((index < -n) | (index >= n)).any() or np.unique(index % n).size < index.size:
+        raise InputError(
+            f"rows must be different positions of calibration samples, from 0 to {n - 1} in the "
+            f"order of calibration_rows_, or booleans for all {n}; got {rows!r}."
+        )
+    return np.asarray(index % n, np.int64)
+
+
+def _width(outputs: ModelOutputs) -> int | None:
+    return None if outputs.features is None else int(outputs.features.shape[1])
