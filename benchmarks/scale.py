@@ -56,7 +56,7 @@ def prepare(folder: Path, rows: int, classes: int, points: int) -> None:
     import pyarrow.parquet as pq
 
     from trustsets import ConditionalConformal, Confidence, ModelOutputs, Polynomial, TrustScore
-    from trustsets.files.source import list_array
+    from trustsets.files.arrays import list_array
     from trustsets.statistics import Trust
 
     rng = np.random.default_rng(0)
@@ -129,7 +129,7 @@ def timed(work: Callable[[], Any]) -> dict[str, float]:
 
 def run_alone(folder: Path) -> dict[str, float]:
     """Predict the file in this process."""
-    from trustsets.files.prediction import predict_file
+    from trustsets.files import predict_file
 
     model = folder / "model.trustsets"
     predict_file(model, folder / "warm.parquet", folder / "warm-sets.parquet")

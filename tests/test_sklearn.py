@@ -26,6 +26,11 @@ from trustsets.sklearn import SetScorer
 METHODS = ["conditional", "standard", "mondrian"]
 
 
+def calibrated(model):
+    """Samples that calibration used, for thresholds and for tuning."""
+    return model.predictor_.n_calibration_ + model.predictor_.n_tuning_
+
+
 def _scaler(model):
     return model.encoder_.steps[-1][1][-1]
 
@@ -69,9 +74,8 @@ def test_it_is_the_parts_put_together(digits):
         prefit.predict_set(X[1200:]).mask, by_hand.predict_set(prefit.outputs(X[1200:])).mask
     )
     assert prefit.estimator_ is model
-    trust = whole.predictor_.trust
-    assert isinstance(trust, TrustScore)
-    assert whole.predictor_.state_.n + whole.predictor_.state_.n_tuning == 360
+    assert isinstance(whole.predictor_.trust, TrustScore)
+    assert calibrated(whole) == 360
 
 
 def test_training_and_calibration_samples_are_apart(digits):
@@ -90,7 +94,7 @@ def test_training_and_calibration_samples_are_apart(digits):
     words = {"calibration_fraction": 0.25, "features": "input"}
     model = TrustSetClassifier(Recorder(), "standard", **words).fit(X, y)
     trained = dict(seen["training"])
-    assert len(seen["calibration"]) == model.predictor_.state_.n
+    assert len(seen["calibration"]) == model.predictor_.n_calibration_
     assert not set(trained) & set(seen["calibration"])
     # Together they are all samples, once each, and training had the labels of its own.
     everything = dict(zip(map(bytes, np.ascontiguousarray(X)), y, strict=True))
@@ -107,8 +111,7 @@ def test_prefit_calibrates_without_training_data(digits):
     model = GaussianNB().fit(X[:600], y[:600])
     wrapped = TrustSetClassifier(model, prefit=True).calibrate(X[600:1200], y[600:1200])
     assert wrapped.predict_set(X[1200:]).covers(y[1200:]).mean() > 0.8
-    state = wrapped.predictor_.state_
-    assert state.n + state.n_tuning == 420  # 30% are training points of the trust score
+    assert calibrated(wrapped) == 420  # 30% are training points of the trust score
 
 
 def test_calibrating_again_is_calibrating_once(digits):
@@ -116,13 +119,12 @@ def test_calibrating_again_is_calibrating_once(digits):
     model = GaussianNB().fit(X[:600], y[:600])
     wrapped = TrustSetClassifier(model, prefit=True).calibrate(X[600:1200], y[600:1200])
     once = wrapped.predict_set(X[1200:])
-    state = wrapped.calibrate(X[600:1200], y[600:1200]).predictor_.state_
-    assert state.n + state.n_tuning == 420
+    assert calibrated(wrapped.calibrate(X[600:1200], y[600:1200])) == 420
     np.testing.assert_array_equal(wrapped.predict_set(X[1200:]).mask, once.mask)
     np.testing.assert_array_equal(wrapped.predict_set(X[1200:]).thresholds, once.thresholds)
     # With training data of its own the trust score needs none of the calibration samples.
-    state = wrapped.fit(X[:600], y[:600]).calibrate(X[600:1200], y[600:1200]).predictor_.state_
-    assert state.n + state.n_tuning == 600
+    wrapped.fit(X[:600], y[:600]).calibrate(X[600:1200], y[600:1200])
+    assert calibrated(wrapped) == 600
 
 
 def test_a_class_that_training_lacks_is_named(digits):
@@ -138,7 +140,7 @@ def test_a_class_that_training_lacks_is_named(digits):
     model = TrustSetClassifier(GaussianNB(), "standard", random_state=seed)
     with pytest.warns(TrustSetsWarning, match="training had no sample of 'nine'"):
         model.fit(X[rows], y[rows])
-    assert "nine" not in model.classes_ and model.predictor_.state_.n == 179
+    assert "nine" not in model.classes_ and model.predictor_.n_calibration_ == 179
 
 
 def test_labels_that_the_classifier_does_not_know_are_refused(digits):

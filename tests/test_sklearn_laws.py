@@ -22,15 +22,15 @@ from trustsets import (
     RAPS,
     SAPS,
     ConditionalConformal,
-    InputError,
     ModelOutputs,
-    SetScorer,
     Softmax,
     StandardConformal,
     TrustSetClassifier,
 )
 from trustsets.auditing import excess_risk
+from trustsets.errors import InputError
 from trustsets.recipes import make_predictor
+from trustsets.sklearn import SetScorer
 
 WITH_TRUST = ["conditional", "mondrian", "paper"]
 
@@ -70,7 +70,7 @@ def reference_numbers(model, X):
     return np.flatnonzero(np.isin(features, stored))
 
 
-@pytest.mark.filterwarnings("ignore::trustsets.TrustSetsWarning")
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 @pytest.mark.parametrize("seed", [0, 1, 7])
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.6])
 @pytest.mark.parametrize("route", ["fit", "prefit", "prefit twice", "prefit with training data"])

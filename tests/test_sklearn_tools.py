@@ -276,8 +276,8 @@ def test_methods_without_trust_never_look_at_features(method):
     assert model.predict_set(X, **groups).covers(y).mean() > 0.85
     prefit = TrustSetClassifier(Words().fit(X, y), method, prefit=True)
     prefit.calibrate(X, y, **groups)
-    state = prefit.predictor_.state_
-    assert state.n + state.n_tuning == 300  # nothing is set aside for a trust score
+    used = prefit.predictor_
+    assert used.n_calibration_ + used.n_tuning_ == 300  # nothing is set aside for a trust score
     with pytest.raises(InputError, match="needs numeric features or columns of values"):
         TrustSetClassifier(Words()).fit(X, y)
 
@@ -398,7 +398,11 @@ def test_sets_come_as_frames_where_asked(table):
     found = clone(model.set_output(transform="polars")).fit(frame[:700], y[:700])
     found = found.set_output(transform=None).predict_set(frame[700:])
     assert isinstance(found, pl.DataFrame) and found["size"].to_list() == sets.sizes.tolist()
-    assert found["set"].to_list() == [own.tolist() for own in sets]
+    names = [own.tolist() for own in sets]  # the most likely class first
+    assert found["set"].to_list() == names == sets.to_arrow()["set"].to_pylist()
+    assert [each[0] for each in names if each] == model.predict(frame[700:])[
+        sets.sizes > 0
+    ].tolist()
     again = model.set_output(transform="default").predict_set(frame[700:])
     np.testing.assert_array_equal(again.mask, sets.mask)
     with pytest.raises(InputError, match='"pandas" or "polars"; got \'arrow\''):
@@ -416,7 +420,8 @@ def test_every_method_has_a_name(table):
     with pytest.warns(UserWarning, match="calibration samples"):
         paper = TrustSetClassifier(GaussianNB(), "paper").fit(X[:600], y[:600])
     assert (
-        paper.predictor_.get_params() == ConditionalConformal.paper(paper.reference_).get_params()
+        paper.predictor_.get_params()
+        == ConditionalConformal.paper(trust=paper.reference_).get_params()
     )
     plain = TrustSetClassifier(GaussianNB(), features=None).fit(X[:600], y[:600])
     assert plain.predictor_.trust is None

@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from trustsets.cli.main import app
+from trustsets.cli.app import app
 
 
 def command_line_page() -> str:

@@ -20,6 +20,7 @@ from trustsets.predictors import (
     Predictor,
     StandardConformal,
 )
+from trustsets.recalibration import ClassBias
 from trustsets.scores import APS, RAPS, SAPS, MarginScore, Score, Softmax, TopK
 from trustsets.statistics import Confidence, Entropy, Margin, Statistic, Trust
 
@@ -75,6 +76,7 @@ ALIASES = {"lac": "softmax", "bins": "mondrian"}
 """Other names of scores and methods."""
 
 _OF_BASIS = ("degree", "penalty", "transform", "components")
+_OF_SCORE = ("scale", "own_mass", "lam", "k_reg")
 _WITH_TRUST = ("conditional", "mondrian", "paper", "naive")
 # The grid of "mondrian" grows with the calibration data: this many samples for each cell.
 _SAMPLES_PER_CELL = 50
@@ -222,7 +224,8 @@ def make_predictor(
     seed : int
         The predictor's `random_state`.
     **parameters
-        Other parameters of the predictor and of `make_basis`; None leaves the default.
+        Other parameters of the predictor, of a named score or of `make_basis`, and `prevalence`,
+        that of `ClassBias`; None leaves the default.
 
     Examples
     --------
@@ -235,6 +238,9 @@ def make_predictor(
     kind = METHODS[name]
     chosen = {key: value for key, value in parameters.items() if value is not None}
     of_basis = {key: chosen.pop(key) for key in _OF_BASIS if key in chosen}
+    of_score = {key: chosen.pop(key) for key in _OF_SCORE if key in chosen}
+    if "prevalence" in chosen:
+        chosen["class_bias"] = ClassBias(prevalence=chosen.pop("prevalence"))
     _check_parameters(f"the method {method!r}", kind, chosen)
     if name not in ("conditional", "paper") and (of_basis or basis is not None):
         raise InputError(
@@ -246,8 +252,9 @@ def make_predictor(
             f"statistics belong to the methods conditional and mondrian; got {method!r}."
         )
     chosen["random_state"] = seed
-    if isinstance(score, str):
-        score = make_score(score, scale="tail" if name == "conditional" else None)
+    if isinstance(score, str) or (score is None and of_score):
+        scale = "tail" if name == "conditional" else None
+        score = make_score(score or "aps", **({"scale": scale} | of_score))
     if score is not None:
         chosen["score"] = score
     if trust is not None and name in _WITH_TRUST:

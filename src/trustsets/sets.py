@@ -258,6 +258,10 @@ class PredictionSets:
         pa = needed("pyarrow", "an Arrow table")
         self._require_single("to_arrow")
         rows, members = np.nonzero(self.mask)
+        if self.scores is not None and self.predicted is not None:
+            # The most likely class first, as in `__getitem__`.
+            unlikely = members != self.predicted[rows]
+            members = members[np.lexsort((unlikely, self.scores[rows, members], rows))]
         offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(self)))])
         names = pa.array(self.classes.tolist()).take(pa.array(members))
         return pa.table(

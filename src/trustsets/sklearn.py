@@ -45,7 +45,7 @@ from trustsets.basis import Bins
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import ConditionalConformal, MondrianConformal, Predictor
-from trustsets.predictors.class_facts import class_names
+from trustsets.predictors.calibration import class_names
 from trustsets.recipes import make_predictor, make_score, method_name, uses_trust
 from trustsets.scores import Score
 from trustsets.trust import TrustScore
@@ -220,21 +220,18 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return self._calibrate(outputs)
 
     def predict_set(
-        self, X: Any, alpha: Any = 0.1, *, groups: Any = None, max_size: int | None = None
+        self,
+        X: Any,
+        alpha: Any = 0.1,
+        *,
+        groups: Any = None,
+        sample_alphas: Any = None,
+        max_size: int | None = None,
     ) -> Any:
         """Sets that miss the true class with probability at most `alpha`.
 
-        Parameters
-        ----------
-        X : new samples
-        alpha, max_size
-            As in `Predictor.predict_set`.
-        groups : as in `fit`
-
-        Returns
-        -------
-        sets : PredictionSets
-            Or a frame, after `set_output`.
+        Groups are as in `fit`, the other parameters as in `Predictor.predict_set`. Returns
+        `PredictionSets`, or a frame after `set_output`.
         """
         if self.prefit and not hasattr(self, "predictor_"):
             raise NotCalibratedError(
@@ -243,16 +240,14 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             )
         check_is_fitted(self)
         outputs = self.outputs(X, groups=groups)
-        sets = self.predictor_.predict_set(outputs, alpha=alpha, max_size=max_size)
+        sets = self.predictor_.predict_set(
+            outputs, alpha, sample_alphas=sample_alphas, max_size=max_size
+        )
         flavour = getattr(self, "_sklearn_output_config", {}).get("transform", "default")
-        if flavour == "pandas":
-            frame = sets.to_frame()
-            return frame.set_axis(X.index) if hasattr(X, "iloc") else frame
-        if flavour == "polars":
-            import polars as pl
-
-            return pl.from_arrow(sets.to_arrow())
-        return sets
+        if flavour == "default":
+            return sets
+        frame = sets.to_frame(flavour)
+        return frame.set_axis(X.index) if flavour == "pandas" and hasattr(X, "iloc") else frame
 
     def predict(self, X: Any) -> Array:
         """Most likely class of each sample, as the classifier says."""

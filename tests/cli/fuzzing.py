@@ -6,7 +6,6 @@ one line, ends it with the case that led there.
 """
 
 import contextlib
-import hashlib
 import io
 import json
 import os
@@ -131,26 +130,10 @@ def damage_model(rng, path):
     path.write_bytes(save(arrays, {storage.FORMAT: json.dumps(header)}))
 
 
-def damage_bound(rng, path):
-    """Damage predictions, and bind the options beside them to what they are now."""
-    (damage_text if path.suffix == ".jsonl" and rng.random() < 0.5 else damage_plain)(rng, path)
-    beside = path.with_name(path.name + ".options.json")
-    record = json.loads(beside.read_text())
-    record["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    text = json.dumps(record)
-    text = damaged_text(rng, text) if rng.random() < 0.2 else text
-    beside.write_bytes(text.encode("utf-8", "surrogateescape"))
-
-
 def damage_folder(rng, path):
     """Damage one file of a folder, as the kind it is."""
     file = path / str(rng.choice(sorted(item.name for item in path.iterdir())))
-    if file.suffix in (".json", ".txt"):
-        damage_text(rng, file)
-    elif file.suffix == ".safetensors" and rng.random() < 0.6:
-        damage_tensors(rng, file)
-    else:
-        damage_plain(rng, file)
+    damage_plain(rng, file)
 
 
 PREDICT = "predict standard.trustsets {} -o out.csv"
@@ -164,18 +147,16 @@ CASES = {
     "parquet": (PREDICT, ".parquet", [damage_plain]),
     "parquet of fixed lists": (PREDICT, ".parquet", [damage_plain]),
     "safetensors": (PREDICT, ".safetensors", [damage_plain, damage_tensors]),
-    "shards": (PREDICT, "", [damage_folder]),
+    "csv": (PREDICT, ".csv", [damage_text, damage_plain]),
+    "wide parquet": (PREDICT, ".parquet", [damage_plain]),
     "train": ("calibrate few.npz --method bins --train {} -o out.trustsets", ".npz",
               [damage_plain, damage_archive]),
     "standard": ("predict {} few.npz -o out.parquet", ".trustsets", [damage_plain, damage_model]),
     "conditional": ("predict {} few.npz -o out.jsonl", ".trustsets", [damage_model]),
     "clustered": ("predict {} few.npz -o out.jsonl", ".trustsets", [damage_model]),
     "sets.parquet": (EVALUATE, ".parquet", [damage_plain]),
-    "sets.csv": (EVALUATE, ".csv", [damage_bound, damage_plain]),
-    "sets.jsonl": (EVALUATE, ".jsonl", [damage_bound]),
-    "config.toml": ("predict --config {} -o out.csv", ".toml", [damage_text]),
-    "config.json": ("predict --config {} -o out.csv", ".json", [damage_text]),
-    "config.html": ("report --config {} -o out.html", ".html", [damage_text]),
+    "sets.csv": (EVALUATE, ".csv", [damage_text, damage_plain]),
+    "sets.jsonl": (EVALUATE, ".jsonl", [damage_text, damage_plain]),
     "classes.txt": (CALIBRATE, ".txt", [damage_text, damage_plain]),
     "classes.npz": (CALIBRATE, ".npz", [damage_archive]),
 }  # fmt: skip
@@ -191,20 +172,19 @@ def originals(folder):
         suffix = CASES[name][1]
         if name in WRITERS:
             WRITERS[name](path, simulated(40))
+        elif name in ("csv", "wide parquet"):
+            import pandas as pd
+
+            frame = pd.DataFrame(
+                simulated(40)["logits"], columns=["ant", "bee", "cat", "dog", "eel"]
+            )
+            frame.to_csv(f"{path}.csv") if name == "csv" else frame.to_parquet(f"{path}.parquet")
         elif name == "train":
             WRITERS["npz"](path, simulated(60, seed=3))
         elif name in ("standard", "conditional", "clustered"):
             path.with_suffix(suffix).write_bytes(Path(f"{name}.trustsets").read_bytes())
         elif name.startswith("sets"):
             run(["predict", "standard.trustsets", "few.npz", "-o", f"{path}{suffix}"])
-    options = {"model": "standard.trustsets", "outputs": "few.npz", "alpha": 0.1, "id": ["id"]}
-    record = json.dumps({"command": "predict", "options": options | {"memory": "1GB"}})
-    found["config.json"].with_suffix(".json").write_text(record)
-    found["config.toml"].with_suffix(".toml").write_text(
-        'alpha = 0.1\n[predict]\nmodel = "standard.trustsets"\noutputs = "few.npz"\nid = ["id"]\n'
-    )
-    run(["report", "few.npz", "standard.trustsets", "--metric", "class", "-o",
-         f"{found['config.html']}.html"])  # fmt: skip
     found["classes.txt"].with_suffix(".txt").write_text("ant\nbee\ncat\ndog\neel\n")
     np.savez(f"{found['classes.npz']}.npz", classes=np.array(["ant", "bee", "cat", "dog", "eel"]))
     return found
@@ -260,7 +240,7 @@ def main_loop(seed, count, folder):
     for name in CASES:  # imports and compilers first
         command, suffix, _ = CASES[name]
         code, said = run([word.format(f"{good[name]}{suffix}") for word in command.split()])
-        assert code == (2 if "nothing:here" in command else 0), said
+        assert code == 0, said
     most = status("VmSize") + LIMIT
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     names, codes, wrong = list(CASES), Counter(), []
@@ -269,9 +249,8 @@ def main_loop(seed, count, folder):
         rng = np.random.default_rng([seed, number])
         code, said = one_case(rng, name, good[name])
         lines = [line for line in said.splitlines() if not line.startswith("Warning: ")]
-        usage = "Usage: " in said  # a bad value in a configuration
         one_line = len(lines) == 1 and lines[0].startswith("Error: ")
-        if code not in (0, 2) or (code == 2 and not (one_line or usage)):
+        if code not in (0, 2) or (code == 2 and not one_line):
             wrong.append(f"seed {seed}, number {number}, {name}: code {code}\n{said}")
         codes[f"{name}: {code}"] += 1
     if wrong:

@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 import trustsets
-from trustsets.files.source import open_outputs
+from trustsets.files import open_outputs
 
 
 def test_predict_explains_the_first_samples(run, folder):
@@ -15,7 +15,7 @@ def test_predict_explains_the_first_samples(run, folder):
     predictor = trustsets.load("conditional.trustsets")
     samples = open_outputs("new.npz", groups=predictor.needed_groups).read(0, 2)
     for place in range(2):
-        summary = predictor.explain(samples[place]).summary
+        summary = predictor.explain(samples[place]).summary()
         assert f"Sample {place}:\n{summary}\n" in done.out
     answer = json.loads(run(*words, "--json").out)
     assert [own["summary"] in done.out for own in answer["explanations"]] == [True, True]

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fuzzing import CASES
-from outputs_files import CLASSES, WRITERS, simulated, write_npz, write_parquet, write_tensors
+from outputs_files import CLASSES, simulated, write_npz, write_parquet, write_tensors
 
 from trustsets import (
     ClusteredConformal,
@@ -135,17 +135,6 @@ def claimed_bytes(folder):
     return path
 
 
-def many_shards(count):
-    def make(folder):
-        path = WRITERS["shards"](folder / "bad", simulated(60))
-        manifest = json.loads((path / "manifest.json").read_text())
-        text = json.dumps(manifest | {"shards": "COUNT"}).replace('"COUNT"', count)
-        (path / "manifest.json").write_text(text)
-        return path
-
-    return make
-
-
 def odd_shape(shape, descr="<f4"):
     return lambda folder: zipped(folder / "bad.npz", {"logits": header(shape, descr)})
 
@@ -229,7 +218,7 @@ BAD = {
         npz(logits=np.ones((60, 3)), classes=None),
         ["'logits'", "3 classes", "calibrated with 5"],
     ),
-    "other names": (npz(classes=np.array(list("vwxyz"))), ["'classes'", "names other classes"]),
+    "other names": (npz(classes=np.array(list("vwxyz"))), ["names other classes"]),
     "no logits": (npz(logits=None), ["no array 'logits' or 'probabilities'", "features"]),
     "no probabilities": (
         npz(logits=None, probabilities=np.ones((60, 5))),
@@ -244,10 +233,6 @@ BAD = {
     "bzip2 bomb": (other_bomb(zipfile.ZIP_BZIP2), ["'logits'", "NumPy never writes"]),
     "lzma bomb": (other_bomb(zipfile.ZIP_LZMA), ["'logits'", "NumPy never writes"]),
     "claimed bytes": (claimed_bytes, ["claims more bytes than the file has"]),
-    "1e11 shards": (many_shards("100000000000"), ["there is no such file"]),
-    "infinitely many shards": (many_shards("Infinity"), ["manifest.json: damaged"]),
-    "shards in words": (many_shards('"many"'), ["manifest.json: damaged"]),
-    "deep manifest": (many_shards("[" * 100_000), ["manifest.json: damaged", "too deeply"]),
     "negative shape": (odd_shape((-1, -5)), ["'logits'", "which no array has"]),
     "texts of no width": (odd_shape((10**12,), "<U0"), ["'logits'", "which no array has"]),
     "no columns": (npz(logits=np.ones((60, 0))), ["'logits'", "not empty"]),
@@ -255,7 +240,7 @@ BAD = {
     "claimed giant npy": (giant_npy, ["'logits'", "claims shape (1000000000000, 5)"]),
     "claimed giant tensor": (giant_tensor, ["not a readable safetensors file"]),
     "ragged lists": (ragged_parquet, ["'logits'", "lists of different lengths"]),
-    "evenly ragged lists": (evenly_ragged_parquet, ["'logits'", "lists of 4 to 6 numbers"]),
+    "evenly ragged lists": (evenly_ragged_parquet, ["'logits'", "row 58 has 4 numbers"]),
     "missing numbers": (parquet_with_holes, ["'logits'", "missing values"]),
     "empty folder": (lambda f: (f / "bad").mkdir() or f / "bad", ["holds no .npy files"]),
     "unknown kind": (lambda f: npz()(f).rename(f / "bad.pkl"), ["'.pkl' are not read", ".npz"]),
@@ -318,7 +303,7 @@ def test_arrays_beyond_memory_are_refused_before_they_are_read(run, folder):
             file.write(first)
             file.truncate(len(first) + 8 * int(np.prod(shape)))
     done = run("calibrate", "huge", "-o", "m.trustsets", "--method", "standard")
-    check(done, ["huge", "TiB of memory", "are free"])
+    check(done, ["huge", "GiB of memory", "are free"])
 
 
 @pytest.fixture(scope="module")

@@ -70,12 +70,12 @@ def test_the_whole_way_without_optional_packages(kind, tmp_path):
         tmp_path,
         f"calibrate calibration.{kind} --train train.{kind} {label} -q -o m.trustsets",
         f"predict m.trustsets new.{kind} {table} -q -o sets.csv",
-        f"predict m.trustsets new.{kind} {table} --p-values 2 -q -o sets.jsonl",
-        f"report test.{kind} m.trustsets {label} --no-slider -q -o report.html",
+        f"predict m.trustsets new.{kind} {table} --p-values -q -o sets.jsonl",
+        f"report test.{kind} m.trustsets {label} -q -o report.html",
     )
     assert done.returncode == 0, done.stderr
     header, *rest = (tmp_path / "sets.csv").read_text().splitlines()
-    assert header == "row,id,set,size,threshold,status" and len(rest) == 300
+    assert header == "row,id,set,size,threshold,status,alpha" and len(rest) == 300
     assert (tmp_path / "report.html").stat().st_size > 10_000
 
 
@@ -87,7 +87,7 @@ def test_what_needs_another_package_says_how_to_install_it(tmp_path):
     for line in (
         "predict m.trustsets new.npz -o sets.parquet",
         "predict m.trustsets new.parquet -o sets.csv",
-        "monitor m.trustsets new.npz --state w.trustsets --history h.parquet",
+        "monitor m.trustsets new.npz --state w.trustsets",
     ):
         done = run_without(tmp_path, line)
         assert done.returncode == 2, done.stderr

@@ -13,8 +13,7 @@ import pytest
 from outputs_files import simulated
 
 from trustsets.cli import console
-from trustsets.files import open_outputs
-from trustsets.files.set_files import read_predictions
+from trustsets.files import open_outputs, read_sets
 
 ESCAPE = "\x1b[2J\x1b]0;title\x07"
 BYTES = b"a\xff".decode("utf-8", "surrogateescape")
@@ -73,16 +72,16 @@ def test_cells_of_a_table_are_no_formulas(run, folder):
     with open("s.csv", newline="") as file:
         rows = list(csv.reader(file))
     texts = [cell for row in rows for cell in row]
-    assert not any(text.startswith(("=", "+", "@", "\t", "\r")) for text in texts)
+    assert not any(text.startswith(("=", "@", "\t", "\r")) for text in texts)
     assert [row[1] for row in rows[1:]] == [
         "'=1+1",
-        "'+1",
-        "'-1",
+        "+1",
+        "-1",
         "'@SUM(A1)",
         "'\t=1",
         *starts[5:],
     ]
-    found = read_predictions(folder / "s.csv", np.array(["ant", "bee", "cat", "dog", "eel"]))
+    found = read_sets(folder / "s.csv", np.array(["ant", "bee", "cat", "dog", "eel"]))
     assert len(found) == 7
 
 
@@ -139,7 +138,7 @@ def test_a_reader_that_goes_away_is_one_line(folder):
         "import os, sys\nfrom trustsets.cli import console, main\n"
         "r, w = os.pipe(); os.close(r); os.dup2(w, 1)\n"
         "import trustsets.cli.evaluate as module\n"
-        "module.print_evaluations = lambda found: console.print_lines(['x' * 99] * 9999)\n"
+        "module._print = lambda found: console.print_lines(['x' * 99] * 9999)\n"
         "main(['evaluate', 'test.npz', 'standard.trustsets', '--metric', 'class'])"
     )
     done = subprocess.run(
@@ -174,37 +173,42 @@ def test_names_that_are_no_text(run, folder):
             assert done.err.count("\n") == 1 and "no text in UTF-8" in done.err
 
 
-def test_deep_json_and_toml_are_one_line(run, folder):
+def test_deep_and_odd_json_is_one_line(run, folder):
     deep = "[" * 100_000
-    record = json.dumps({"command": "predict", "options": {"id": "DEEP"}}).replace('"DEEP"', deep)
-    (folder / "a.json").write_text(record)
-    (folder / "a.toml").write_text(f"id = {deep}")
-    (folder / "a.html").write_text(f'<script type="application/json" id="data">{deep}</script>')
     table = pa.table({"logits": list(np.load("new.npz")["logits"])})
     pq.write_table(table.replace_schema_metadata({"classes": deep}), "deep.parquet")
+    done = run("predict", "standard.trustsets", "deep.parquet", "-o", "s.csv")
+    assert done.code == 2 and done.err.count("\n") == 1 and done.err.startswith("Error: ")
     assert run("predict", "standard.trustsets", "test.npz", "-q", "-o", "s.jsonl").code == 0
     lines = (folder / "s.jsonl").read_text().splitlines()
-    for arguments in (
-        ["predict", "--config", "a.json"],
-        ["predict", "--config", "a.toml"],
-        ["predict", "--config", "a.html"],
-        ["predict", "standard.trustsets", "deep.parquet", "-o", "s.csv"],
-    ):
-        done = run(*arguments)
-        assert done.code == 2 and done.err.count("\n") == 1 and done.err.startswith("Error: ")
-    for line in ('{"set": ' + deep, '{"set": "x", "threshold": "high", "status": "exact"}',
-                 '{"set": ["ant"], "threshold": [1], "status": "exact"}', "7", "null",
-                 '{"set": [["ant"]], "threshold": 1.0, "status": ["exact"]}'):  # fmt: skip
-        bound(folder / "s.jsonl", "\n".join([line, *lines[1:]]) + "\n")
+    good = json.loads(lines[0])
+    odd = [{"set": "x"}, {"threshold": "high"}, {"threshold": [1]}, {"status": ["exact"]}]
+    odd += [{"set": [["ant"]]}, {"status": "fine"}, {"alpha": "0.1x"}, {"alpha": 0.2}]
+    odd += [{"alpha": None}, {"alpha": True}, {"alpha": 1.5}, {"alpha": [0.1]}]
+    texts = [json.dumps(good | change) for change in odd]
+    for line in ('{"set": ' + deep, "7", "null", '{"set": NaN}', *texts):
+        (folder / "s.jsonl").write_text("\n".join([line, *lines[1:]]) + "\n")
         done = run("evaluate", "test.npz", "s.jsonl", "--metric", "class")
-        assert done.code == 2 and done.err.count("\n") == 1 and done.err.startswith("Error: ")
+        assert done.code == 2 and done.err.count("\n") == 1, (line[:60], done.err)
+        assert done.err.startswith("Error: ")
 
 
-def bound(path, text):
-    """Write a result by hand, and bind the options beside it to it."""
-    import hashlib
-
-    path.write_text(text)
-    beside = path.with_name(path.name + ".options.json")
-    record = json.loads(beside.read_text())
-    beside.write_text(json.dumps(record | {"sha256": hashlib.sha256(text.encode()).hexdigest()}))
+@pytest.mark.parametrize("columns", [40, 60, 100])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "calibrate calibration.npz --train train.npz -o m.trustsets",
+        "predict conditional.trustsets new.npz -o s.csv",
+        "evaluate test.npz standard.trustsets conditional.trustsets",
+        "plan test.npz",
+        "plan --share north=0.2",
+    ],
+)
+def test_lines_are_as_long_as_asked_for(columns, command, run, folder, monkeypatch):
+    """84 to 131 characters came at COLUMNS=40."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    done = run(*command.split())
+    assert done.code == 0, done.err
+    longest = max((done.out + done.err).splitlines(), key=len)
+    assert len(longest) <= columns, longest
+    assert len((done.out + done.err).split()) > 10

@@ -13,7 +13,7 @@ from trustsets.explorer import session as sessions
 from trustsets.explorer.gallery import Gallery, Train
 from trustsets.explorer.session import Kept, Session, Superseded
 from trustsets.explorer.state import Setting, State
-from trustsets.report.samples import worst_first
+from trustsets.report import worst_first
 
 TABLES = ["conf_trust", "conf_rank", "conf_frequency", "class", "groups"]
 SETTINGS = [
@@ -24,10 +24,9 @@ SETTINGS = [
     Setting(basis="bins", score="softmax", temperature=2.0),
     Setting(basis="intercept", score="raps", scale="raw"),
     Setting(method="standard"),
-    Setting(method="bins", statistics=("margin",)),
+    Setting(method="mondrian", statistics=("margin",)),
     Setting(method="groups", groups=("site",), scale="raw"),
     Setting(method="class"),
-    Setting(method="plugin"),
     Setting(method="clustered", scale="raw"),
 ]
 
@@ -171,7 +170,7 @@ def test_listed_samples_are_the_worst_of_their_cell(session):
     assert listed["count"] == table.count[cell] and listed["title"] == table.labels[cell]
 
 
-@pytest.mark.parametrize("setting", [SETTINGS[1], SETTINGS[3], SETTINGS[6], SETTINGS[11]])
+@pytest.mark.parametrize("setting", [SETTINGS[1], SETTINGS[3], SETTINGS[6], SETTINGS[10]])
 def test_a_sample_has_its_set_reasons_and_neighbours(data, session, setting):
     state, gallery = state_of(setting), Gallery(Train(*data.train))
     row = 17

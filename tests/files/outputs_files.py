@@ -7,8 +7,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import save_file
 
-from trustsets.extras.shards import BatchStore, OutputBatches
-
 CLASSES = np.array(["ant", "bee", "cat", "dog", "eel"])
 
 
@@ -82,19 +80,6 @@ def write_tensors(path, arrays):
     return path.with_suffix(".safetensors")
 
 
-def write_shards(path, arrays):
-    """As extraction writes them, with a shard for every second batch."""
-    store = BatchStore(path, {"model": "none"}, shard_rows=80)
-    for start in range(0, len(arrays["logits"]), 40):
-        part = slice(start, start + 40)
-        logits = arrays["logits"][part]
-        sizes = np.array([len(logits)])
-        store.add(OutputBatches(logits, arrays["features"][part], arrays["labels"][part], sizes))
-    store.finish()
-    (path / "classes.txt").write_text("\n".join(arrays["classes"]) + "\n")
-    return path
-
-
 WRITERS = {
     "npz": write_npz,
     "compressed npz": write_compressed,
@@ -103,5 +88,4 @@ WRITERS = {
     "parquet": write_parquet,
     "parquet of fixed lists": write_fixed_parquet,
     "safetensors": write_tensors,
-    "shards": write_shards,
 }

@@ -1,223 +1,319 @@
-"""`predict_file`: one result whatever the memory, the kind of file and the interruptions."""
+"""Sets in files and tables are those of `predict_set`, whatever the format and the batches."""
 
+import csv
 import json
 import os
+import stat
+import threading
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from outputs_files import CLASSES, WRITERS, simulated
+from outputs_files import CLASSES, WRITERS, arrow_table, simulated
 
 from trustsets import (
     APS,
+    RAPS,
+    ClusteredConformal,
     ConditionalConformal,
+    Confidence,
+    Entropy,
     Groups,
     ModelOutputs,
+    MondrianConformal,
     Polynomial,
+    PrincipalComponents,
+    Softmax,
     StandardConformal,
     TrustScore,
+    load,
 )
 from trustsets.errors import InputError
-from trustsets.files import open_outputs, predict_file
-from trustsets.files.prediction import BlockPredictor
-from trustsets.files.set_files import read_predictions
+from trustsets.files import (
+    OutputsFile,
+    Snapshot,
+    check_output,
+    content_digest,
+    open_outputs,
+    predict_file,
+    predict_table,
+    read_sets,
+)
+from trustsets.recipes import make_bins
 
-ROW = 4 * (4 * 9 + 8 + 20 + 20) + 64 * 5  # bytes that a sample is taken to need, about
 
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """A predictor with all that depends on a sample: trust, groups, random draws."""
-    folder = tmp_path_factory.mktemp("model")
-    train, calibration = simulated(seed=1), simulated(900, seed=2)
-    trust = TrustScore().fit(train["features"], CLASSES[train["labels"]])
-    outputs = ModelOutputs(
-        logits=calibration["logits"],
-        features=calibration["features"],
-        labels=CLASSES[calibration["labels"]],
-        groups={"site": calibration["group_site"]},
+def outputs_of(arrays, **more):
+    return ModelOutputs(
+        logits=arrays["logits"],
+        features=arrays["features"],
+        labels=CLASSES[arrays["labels"]],
+        groups={"site": arrays["group_site"]},
         classes=CLASSES,
+        rows=np.arange(len(arrays["logits"])),  # as in the table
+        **more,
     )
-    predictor = ConditionalConformal(
-        APS(own_mass="random"), Polynomial(2) + Groups("site"), trust, randomized=True
-    )
-    predictor.calibrate(outputs).save(folder / "model.trustsets")
-    return folder / "model.trustsets"
+
+
+TRAIN = simulated(seed=3)
+TRUST = TrustScore().fit(TRAIN["features"], CLASSES[TRAIN["labels"]])
+PREDICTORS = {
+    "standard": StandardConformal(temperature="tuning"),
+    "random score": StandardConformal(score=APS(own_mass="random"), random_state=3),
+    "groups": MondrianConformal(by=Groups("site"), score=RAPS()),
+    "class": MondrianConformal(by="class", score=Softmax()),
+    "bins": MondrianConformal(by=make_bins(n=200), trust=TRUST),
+    "conditional": ConditionalConformal(basis=Polynomial(2), trust=TRUST),
+    "randomised, with groups": ConditionalConformal(
+        basis=Polynomial(2, of=(Confidence(transform="rank"), Entropy())) + Groups(),
+        randomized=True,
+    ),
+    "components": ConditionalConformal(basis=PrincipalComponents(2)),
+    "clusters": ClusteredConformal(n_clusters=2, tuning_fraction=0.4),
+}
+NEW = simulated(seed=2, n=157)
+TABLE = arrow_table(NEW, fixed=True).append_column("row", pa.array(np.arange(157)))
+COLUMNS = ["set", "size", "threshold", "status", "alpha"]
+
+
+@pytest.fixture(params=PREDICTORS, scope="module")
+def predictor(request):
+    return PREDICTORS[request.param].calibrate(outputs_of(simulated(1500)))
 
 
 @pytest.fixture(scope="module")
-def plain_model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("plain")
-    arrays = simulated(900, seed=2)
-    outputs = ModelOutputs(
-        logits=arrays["logits"], labels=CLASSES[arrays["labels"]], classes=CLASSES
-    )
-    StandardConformal().calibrate(outputs).save(folder / "model.trustsets")
-    return folder / "model.trustsets"
+def standard():
+    return StandardConformal().calibrate(outputs_of(simulated(1500)))
 
 
 @pytest.fixture
-def new(tmp_path):
-    path = tmp_path / "new.npz"
-    np.savez(path, **simulated(500, seed=5))
-    return path
+def model(standard, tmp_path):
+    standard.save(tmp_path / "m.trustsets")
+    return tmp_path / "m.trustsets"
 
 
-@pytest.mark.parametrize("rows", [7, 300, 10_000])
-def test_memory_does_not_change_the_sets(rows, model, new, tmp_path):
-    predict_file(model, new, tmp_path / "whole.parquet")
-    predict_file(model, new, tmp_path / "blocks.parquet", memory=int(1.3 * ROW * rows))
-    whole, blocks = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("whole", "blocks"))
-    assert whole.equals(blocks)
-    groups = pq.ParquetFile(tmp_path / "blocks.parquet").metadata.num_row_groups
-    assert (groups == 1) == (rows == 10_000)
+def likeliest_first(sets, outputs):
+    """The classes of each set by decreasing probability."""
+    order = np.argsort(-outputs.probabilities, axis=1, kind="stable")
+    return [
+        [str(CLASSES[code]) for code in own if inside[code]]
+        for own, inside in zip(order, sets.mask, strict=True)
+    ]
 
 
-@pytest.mark.parametrize("kind", WRITERS)
-def test_the_kind_of_file_does_not_change_the_sets(kind, plain_model, tmp_path):
-    arrays = simulated(500, seed=5)
-    path = WRITERS[kind](tmp_path / "outputs", arrays)
-    predict_file(plain_model, path, tmp_path / "sets.parquet", memory=100 * ROW)
-    found = pq.read_table(tmp_path / "sets.parquet")
-    from trustsets import load
-
-    sets = load(plain_model).predict_set(ModelOutputs(logits=arrays["logits"]))
-    assert found.column("set").to_pylist() == [own.tolist() for own in sets]
-    assert found.column("row").to_pylist() == list(range(500))
-
-
-@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
-def test_every_form_reads_back(suffix, model, new, tmp_path):
-    record = {"command": "predict", "options": {"alpha": 0.3}}
-    path = tmp_path / f"sets{suffix}"
-    summary = predict_file(model, new, path, alpha=0.3, memory=100 * ROW, record=record)
-    from trustsets import load
-
-    predictor = load(model)
-    truth = predictor.predict_set(open_outputs(new).read(), alpha=0.3)
-    found = read_predictions(path, CLASSES)
-    np.testing.assert_array_equal(found.mask, truth.mask)
-    np.testing.assert_array_equal(found.thresholds, truth.thresholds)
-    np.testing.assert_array_equal(found.status, truth.status)
-    assert found.alpha == 0.3
-    assert summary.n == 500 and summary.mean_size == pytest.approx(truth.sizes.mean())
-    assert summary.sizes[5] == np.count_nonzero(truth.sizes == 5)
-    assert sum(summary.status.values()) == 500
+def test_a_table_has_the_sets_of_predict_set(predictor):
+    outputs = outputs_of(NEW)
+    sets = predictor.predict_set(outputs, alpha=0.2)
+    found = predict_table(predictor, TABLE, 0.2)
+    assert found.column_names == ["row", "id", *COLUMNS]
+    assert found.column("set").to_pylist() == likeliest_first(sets, outputs)
+    frame = sets.to_frame("pandas")
+    for name in ("size", "threshold", "status"):
+        assert found.column(name).to_pylist() == frame[name].tolist()
+    assert found.column("id").to_pylist() == NEW["id"].tolist()
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
+def test_batches_and_order_change_nothing(predictor):
+    whole = predict_table(predictor, TABLE, 0.2)
+    order = np.random.default_rng(0).permutation(157)
+    shuffled = TABLE.take(pa.array(order))
+    batches = [
+        predict_table(predictor, shuffled.slice(start, stop - start), 0.2)
+        for start, stop in pairwise([0, 0, 1, 3, 40, 157, 157])
+    ]
+    assert len({str(batch.schema) for batch in batches}) == 1
+    assert pa.concat_tables(batches).equals(whole.take(pa.array(order)))
+
+
+@pytest.mark.parametrize("more", [{}, {"probabilities": True, "p_values": True}])
+def test_frames_and_empty_partitions_are_tables(standard, more):
+    """A frame of pandas ended in a traceback, and an engine's empty partition was refused."""
+    wide = pd.DataFrame(outputs_of(NEW).probabilities, columns=[f"prob_{c}" for c in CLASSES])
+    wide = wide.assign(id=NEW["id"]).set_index(np.arange(157) + 1000)
+    table = pa.Table.from_pandas(wide, preserve_index=False)
+    expected = predict_table(standard, table, **more)
+    found = predict_table(standard, wide, **more)
+    assert isinstance(found, pd.DataFrame) and found.index.tolist() == wide.index.tolist()
+    assert pa.Table.from_pandas(found, expected.schema, preserve_index=False).equals(expected)
+    found = predict_table(standard, pl.from_pandas(wide), **more)
+    assert isinstance(found, pl.DataFrame) and found["size"].to_list() == (
+        expected.column("size").to_pylist()
+    )
+    for empty in (table.slice(0, 0), wide.iloc[:0], pl.from_pandas(wide).head(0)):
+        none = predict_table(standard, empty, **more)
+        assert type(none) is type(empty) and len(none) == 0
+    assert predict_table(standard, table.slice(0, 0), **more).schema == expected.schema
+    for wrong in ({"prob_ant": [1.0]}, np.eye(5), None):
+        with pytest.raises(InputError, match="table must be a pyarrow Table or a frame"):
+            predict_table(standard, wrong)
+    twice = pd.concat([wide, wide[["prob_ant"]]], axis=1)
+    with pytest.raises(InputError, match="two columns are called 'prob_ant'"):
+        predict_table(standard, twice)
+
+
 @pytest.mark.parametrize(
-    "names", [["a,b", 'c"d', "e\nf", "ü", "[]"], [10, 20, 30, 40, 50], [0.5, 1.5, 2.5, 3.5, 4.5]]
+    ("change", "message"),
+    [
+        (lambda t: t.drop_columns("logits"), "no array 'logits' or 'probabilities'"),
+        (lambda t: t.drop_columns("group_site"), "no group column 'site'"),
+        (lambda t: t.rename_columns(["size" if n == "id" else n for n in t.column_names]), "size"),
+        (
+            lambda t: t.set_column(0, "logits", pa.array([[1.0, 2.0]] * len(t))),
+            "has 2 classes, and .* was calibrated with 5",
+        ),
+        (
+            lambda t: t.set_column(0, "logits", pa.array([[1.0] * 5] * (len(t) - 1) + [[1.0]])),
+            "row 156 has 1 numbers, and the first row 5",
+        ),
+        (
+            lambda t: t.set_column(0, "logits", pa.array([None] + [[1.0] * 5] * (len(t) - 1))),
+            "missing values, in row 0",
+        ),
+    ],
 )
-def test_class_names_of_any_kind_come_back(suffix, names, new, tmp_path):
-    arrays = simulated(500, seed=5)
-    names = np.array(names)
+def test_errors_of_tables_name_the_column(change, message):
+    predictor = PREDICTORS["groups"].calibrate(outputs_of(simulated()))
+    changed = change(TABLE)
+    with pytest.raises(InputError, match=message):
+        predict_table(predictor, changed, ids=["size"] if "size" in changed.column_names else [])
+
+
+def test_random_draws_need_row_numbers_and_batches_that_matter_are_refused():
+    random = PREDICTORS["random score"].calibrate(outputs_of(simulated()))
+    with pytest.raises(InputError, match="table needs a column 'row'"):
+        predict_table(random, TABLE.drop_columns("row"))
+    steady = StandardConformal().calibrate(outputs_of(simulated()))
+    assert "row" not in predict_table(steady, TABLE.drop_columns("row")).column_names
+    with pytest.warns(UserWarning, match="learned from the calibration samples"):
+        naive = MondrianConformal.paper(trust=TRUST).calibrate(outputs_of(simulated()))
+    with pytest.raises(InputError, match="depend on what is predicted together"):
+        predict_table(naive, TABLE)
+
+
+def read_back(path):
+    """Rows of a file of sets, as dictionaries of plain values."""
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        for name in {"set", "probabilities", "p_values"} & row.keys():
+            row[name] = row[name].split("|") if row["size"] != "0" else []
+        for name in {"probabilities", "p_values"} & row.keys():
+            row[name] = list(map(float, row[name]))
+        row["row"], row["size"] = int(row["row"]), int(row["size"])
+        row |= {n: float(row[n]) for n in row.keys() - {"row", "id", "set", "size", "status"}
+                if not isinstance(row[n], list)}  # fmt: skip
+    return rows
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("kind", WRITERS)
+def test_files_have_the_sets_of_predict_set(suffix, kind, standard, model, tmp_path):
+    new = WRITERS[kind](tmp_path / "new", NEW)
+    path = tmp_path / f"sets{suffix}"
+    summary = predict_file(model, new, path, alpha=0.2, probabilities=True, p_values=True)
+    outputs = outputs_of(NEW)
+    sets, points = standard.predict_set(outputs, 0.2), standard.predict_confidence(outputs)
+    rows = read_back(path)
+    assert [row["set"] for row in rows] == likeliest_first(sets, outputs)
+    assert [row["row"] for row in rows] == list(range(157))
+    assert [row["size"] for row in rows] == sets.sizes.tolist()
+    assert [row["threshold"] for row in rows] == sets.thresholds.tolist()
+    assert {row["alpha"] for row in rows} == {0.2}
+    np.testing.assert_allclose([row["confidence"] for row in rows], points.confidence, atol=1e-6)
+    p = np.empty(points.codes.shape)
+    np.put_along_axis(p, points.codes, points.p_values, axis=1)
+    chance = outputs.probabilities
+    for number, row in enumerate(rows):
+        codes = [CLASSES.tolist().index(name) for name in row["set"]]
+        np.testing.assert_allclose(row["probabilities"], chance[number, codes], atol=1e-6)
+        assert row["probabilities"] == sorted(row["probabilities"], reverse=True)
+        np.testing.assert_allclose(row["p_values"], p[number, codes])
+    assert (summary.n, summary.mean_size) == (157, sets.sizes.mean())
+    assert sum(summary.status.values()) == 157
+    found = read_sets(path, CLASSES)
+    np.testing.assert_array_equal(found.mask, sets.mask)
+    np.testing.assert_array_equal(found.thresholds, sets.thresholds)
+    np.testing.assert_array_equal(found.status, sets.status)
+    assert found.alpha == 0.2
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_blocks_change_nothing(suffix, predictor, tmp_path, monkeypatch):
+    np.savez(tmp_path / "new.npz", **NEW)
+    predictor.save(tmp_path / "m.trustsets")
+    blocks, paths = OutputsFile.blocks, [tmp_path / f"{name}{suffix}" for name in "ab"]
+    for path, rows in zip(paths, (1 << 16, 40), strict=True):
+        monkeypatch.setattr(OutputsFile, "blocks", lambda own, most, n=rows: blocks(own, n))
+        predict_file(tmp_path / "m.trustsets", tmp_path / "new.npz", path)
+    assert read_back(paths[0]) == read_back(paths[1])
+    assert len(read_back(paths[0])) == 157
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_odd_class_names_come_back(suffix, tmp_path):
+    names = np.array(["=1+1", "-2", "a,b", 'say "c"', "'@x"])
+    arrays = simulated(900)
     outputs = ModelOutputs(logits=arrays["logits"], labels=names[arrays["labels"]], classes=names)
     predictor = StandardConformal().calibrate(outputs)
     predictor.save(tmp_path / "m.trustsets")
-    np.savez(new, logits=arrays["logits"])
-    predict_file(tmp_path / "m.trustsets", new, tmp_path / f"sets{suffix}")
-    found = read_predictions(tmp_path / f"sets{suffix}", names)
-    np.testing.assert_array_equal(found.mask, predictor.predict_set(outputs).mask)
+    np.savez(tmp_path / "new.npz", logits=NEW["logits"])
+    for alpha in (0.1, 0.45):
+        path = tmp_path / f"s{suffix}"
+        predict_file(tmp_path / "m.trustsets", tmp_path / "new.npz", path, alpha=alpha)
+        found = read_sets(path, names)
+        expected = predictor.predict_set(ModelOutputs(logits=NEW["logits"], classes=names), alpha)
+        np.testing.assert_array_equal(found.mask, expected.mask)
+    odd = ModelOutputs(logits=outputs.logits, labels=arrays["labels"], classes=range(5))
+    StandardConformal().calibrate(odd).save(tmp_path / "m.trustsets")
+    predict_file(tmp_path / "m.trustsets", tmp_path / "new.npz", path)
+    assert len(read_sets(path, np.arange(5))) == 157
+    if suffix == ".csv":
+        bars = np.array(["a", "b", "c|d", "e", "f"])
+        piped = ModelOutputs(logits=outputs.logits, labels=bars[arrays["labels"]], classes=bars)
+        StandardConformal().calibrate(piped).save(tmp_path / "m.trustsets")
+        with pytest.raises(InputError, match=r"'c\|d' holds '\|'.*\.jsonl or \.parquet"):
+            predict_file(tmp_path / "m.trustsets", tmp_path / "new.npz", path)
 
 
-def first_row(block):
-    return int(block["row"][0])
+def test_many_classes_are_written_and_read(tmp_path):
+    """Cells of more than 131,072 characters were written, and then refused."""
+    rng, names = np.random.default_rng(0), np.array([f"{'class' * 40} {i}" for i in range(900)])
+    logits = rng.normal(size=(40, 900))
+    outputs = ModelOutputs(logits=logits, labels=names[rng.integers(900, size=40)], classes=names)
+    StandardConformal().calibrate(outputs).save(tmp_path / "m.trustsets")
+    np.savez(tmp_path / "new.npz", logits=logits)
+    predict_file(tmp_path / "m.trustsets", tmp_path / "new.npz", tmp_path / "s.csv", alpha=0.01)
+    assert read_sets(tmp_path / "s.csv", names).mask.all()
 
 
-def test_infinite_thresholds_are_valid_json(plain_model, new, tmp_path):
-    predict_file(plain_model, new, tmp_path / "sets.jsonl", alpha=1e-4)
-    lines = [json.loads(line) for line in (tmp_path / "sets.jsonl").read_text().splitlines()]
-    assert all(line["threshold"] is None and line["size"] == 5 for line in lines)
-    assert lines[0]["status"] == "too_few_points"
-    found = read_predictions(tmp_path / "sets.jsonl", CLASSES)
-    assert np.isinf(found.thresholds).all()
-
-
-@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
-@pytest.mark.parametrize("stop_at", [0, 1, 3])
-def test_an_interrupted_run_continues_to_the_same_bytes(
-    suffix, stop_at, model, new, tmp_path, monkeypatch
-):
-    whole, broken = tmp_path / f"a{suffix}", tmp_path / f"b{suffix}"
-    predict_file(model, new, whole, memory=130 * ROW)
-    broken.write_bytes(b"earlier")
-    done = []
-    predict = BlockPredictor.predict
-
-    def stop(own, block):
-        if len(done) == stop_at:
-            raise KeyboardInterrupt
-        done.append(first_row(block))
-        return predict(own, block)
-
-    monkeypatch.setattr(BlockPredictor, "predict", stop)
-    with pytest.raises(KeyboardInterrupt):
-        predict_file(model, new, broken, memory=130 * ROW)
-    assert broken.read_bytes() == b"earlier"
-    again = []
-    monkeypatch.setattr(
-        BlockPredictor, "predict", lambda own, b: again.append(first_row(b)) or predict(own, b)
+def test_infinite_thresholds_and_sizes_of_their_own(model, tmp_path):
+    np.savez(tmp_path / "new.npz", **NEW)
+    predict_file(model, tmp_path / "new.npz", tmp_path / "s.jsonl", alpha=1e-4)
+    rows = read_back(tmp_path / "s.jsonl")
+    assert all(row["threshold"] is None and row["size"] == 5 for row in rows)
+    assert np.isinf(read_sets(tmp_path / "s.jsonl", CLASSES).thresholds).all()
+    ConditionalConformal().calibrate(outputs_of(simulated(900))).save(model)
+    predict_file(model, tmp_path / "new.npz", tmp_path / "s.csv", max_size=2)
+    outputs = open_outputs(tmp_path / "new.npz").read()
+    expected = load(model).predict_set(outputs, max_size=2)
+    np.testing.assert_allclose(
+        [row["alpha"] for row in read_back(tmp_path / "s.csv")], expected.alpha
     )
-    summary = predict_file(model, new, broken, memory=130 * ROW)
-    assert broken.read_bytes() == whole.read_bytes()
-    assert not set(done) & set(again)
-    assert (summary.continued > 0) == (stop_at > 0)
-    assert not list(tmp_path.glob(".*"))
+    with pytest.raises(InputError, match="no one alpha"):
+        read_sets(tmp_path / "s.csv", CLASSES)
 
 
-def test_a_changed_input_starts_anew(model, new, tmp_path, monkeypatch):
-    predict = BlockPredictor.predict
-
-    def fail(own, block):
-        if first_row(block):
-            raise KeyboardInterrupt
-        return predict(own, block)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(BlockPredictor, "predict", fail)
-        with pytest.raises(KeyboardInterrupt):
-            predict_file(model, new, tmp_path / "sets.parquet", memory=130 * ROW)
-    # As large and as old as it was: only its content is another.
-    times = (new.stat().st_atime_ns, new.stat().st_mtime_ns)
-    size = new.stat().st_size
-    np.savez(new, **simulated(500, seed=6))
-    os.utime(new, ns=times)
-    assert new.stat().st_size == size
-    assert predict_file(model, new, tmp_path / "sets.parquet", memory=130 * ROW).continued == 0
-    predict_file(model, new, tmp_path / "anew.parquet", memory=130 * ROW)
-    again, anew = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("sets", "anew"))
-    assert again.equals(anew)
-
-
-def test_an_input_replaced_while_it_is_read_is_noticed(model, new, tmp_path, monkeypatch):
-    predict = BlockPredictor.predict
-
-    def swap(own, block):
-        if first_row(block):
-            np.savez(tmp_path / "other.npz", **simulated(500, seed=6))
-            (tmp_path / "other.npz").replace(new)
-        return predict(own, block)
-
-    monkeypatch.setattr(BlockPredictor, "predict", swap)
-    with pytest.raises(InputError, match=r"new\.npz: it was changed while it was read"):
-        predict_file(model, new, tmp_path / "sets.csv", memory=130 * ROW)
-    assert not (tmp_path / "sets.csv").exists()
-
-
-def test_errors_name_the_file_and_its_row(plain_model, tmp_path):
-    arrays = simulated(500)
-    arrays["logits"][321, 2] = np.nan
-    np.savez(tmp_path / "new.npz", **arrays)
-    with pytest.raises(
-        InputError, match=r"new\.npz: array 'logits' must be finite; row 321, column 2 holds nan"
-    ):
-        predict_file(plain_model, tmp_path / "new.npz", tmp_path / "s.csv", memory=100 * ROW)
-
-
-def test_models_and_outputs_must_fit_together(model, tmp_path):
-    arrays = simulated(50)
+def test_models_and_outputs_must_fit_together(tmp_path):
+    arrays, model = simulated(50), tmp_path / "m.trustsets"
+    basis = Polynomial(1) + Groups("site")
+    ConditionalConformal(basis=basis, trust=TRUST).calibrate(outputs_of(simulated(900))).save(model)
     cases = {
         "there is no array 'features', which": {"features": None},
         "names other classes": {"classes": CLASSES[::-1]},
@@ -226,69 +322,76 @@ def test_models_and_outputs_must_fit_together(model, tmp_path):
             "logits": arrays["logits"][:, :3],
             "classes": None,
         },
+        "'size' cannot be copied": {"size": np.arange(50)},
     }
     for message, change in cases.items():
         changed = {name: own for name, own in (arrays | change).items() if own is not None}
         np.savez(tmp_path / "new.npz", **changed)
+        ids = ["size"] if "size" in changed else []
         with pytest.raises(InputError, match=message):
-            predict_file(model, tmp_path / "new.npz", tmp_path / "sets.csv")
-    assert [item.name for item in tmp_path.iterdir()] == ["new.npz"]
+            predict_file(model, tmp_path / "new.npz", tmp_path / "sets.csv", ids=ids)
+    assert {item.name for item in tmp_path.iterdir()} == {"new.npz", "m.trustsets"}
 
 
-def test_too_little_memory_and_unknown_forms(plain_model, new, tmp_path):
-    with pytest.raises(InputError, match=r"memory=100 bytes is too little: one sample"):
-        predict_file(plain_model, new, tmp_path / "sets.csv", memory=100)
-    with pytest.raises(InputError, match=r"sets\.txt: the result is written as \.parquet"):
-        predict_file(plain_model, new, tmp_path / "sets.txt")
-    with pytest.raises(InputError, match="alpha"):
-        predict_file(plain_model, new, tmp_path / "sets.csv", alpha=1.5)
+def test_an_error_or_a_change_while_it_is_read_leaves_the_earlier_result(
+    model, tmp_path, monkeypatch
+):
+    new, path = tmp_path / "new.npz", tmp_path / "sets.csv"
+    np.savez(new, **NEW)
+    path.write_bytes(b"earlier")
+    read = OutputsFile.read
+
+    def stop(own, *rows, **named):
+        raise KeyboardInterrupt
+
+    def swap(own, *rows, **named):
+        np.savez(tmp_path / "other.npz", **simulated(157, seed=6))
+        (tmp_path / "other.npz").replace(new)
+        return read(own, *rows, **named)
+
+    for change, error in ((stop, KeyboardInterrupt), (swap, InputError)):
+        monkeypatch.setattr(OutputsFile, "read", change)
+        with pytest.raises(error):
+            predict_file(model, new, path)
+        assert path.read_bytes() == b"earlier"
+        assert {item.name for item in tmp_path.iterdir()} == {"new.npz", "m.trustsets", "sets.csv"}
 
 
-@pytest.fixture(scope="module")
-def sized_model(tmp_path_factory):
-    arrays = simulated(900, seed=2)
-    outputs = ModelOutputs(
-        logits=arrays["logits"], labels=CLASSES[arrays["labels"]], classes=CLASSES
-    )
-    path = tmp_path_factory.mktemp("sized") / "model.trustsets"
-    ConditionalConformal().calibrate(outputs).save(path)
-    return path
+def test_an_output_is_no_input_and_goes_where_it_is_meant_to(model, tmp_path):
+    np.savez(tmp_path / "new.npz", **NEW)
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"1")
+    (tmp_path / "link.csv").symlink_to("a.csv")
+    os.link(path, tmp_path / "twin.csv")
+    for name in ("a.csv", "link.csv", "twin.csv"):
+        with pytest.raises(InputError, match="which would be lost"):
+            check_output(tmp_path / name, (".csv",), [None, path])
+    predict_file(model, tmp_path / "new.npz", tmp_path / "link.csv")
+    assert (tmp_path / "link.csv").is_symlink() and len(read_back(path)) == 157
+    pipe, found = tmp_path / "pipe.csv", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()))
+    reader.start()
+    predict_file(model, tmp_path / "new.npz", pipe)
+    reader.join()
+    assert found == [path.read_bytes()] and stat.S_ISFIFO(pipe.stat().st_mode)
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
-def test_sizes_and_p_values_are_columns(suffix, sized_model, new, tmp_path):
-    from trustsets import load
-
-    path, asked = tmp_path / f"sets{suffix}", {"max_size": 2, "p_values": 3}
-    record = {"command": "predict", "options": {"alpha": 0.1} | asked}
-    predict_file(sized_model, new, path, **asked, memory=14 * 60 * ROW, record=record)
-    readers = {".parquet": pd.read_parquet, ".csv": pd.read_csv}
-    table = readers.get(suffix, lambda own: pd.read_json(own, lines=True))(path)
-    predictor, outputs = load(sized_model), open_outputs(new).read()
-    sets, points = predictor.predict_set(outputs, max_size=2), predictor.predict_confidence(outputs)
-    assert table["size"].tolist() == sets.sizes.tolist() and table["size"].max() == 2
-    np.testing.assert_allclose(table["alpha"], sets.alpha, rtol=1e-12)
-    p = np.sort(predictor.predict_p(outputs), axis=1)[:, ::-1]
-    for place in range(3):
-        np.testing.assert_allclose(table[f"p_{place + 1}"], points.p_values[:, place])
-        names = CLASSES[points.codes[:, place]].tolist()
-        assert table[f"class_{place + 1}"].tolist() == names
-    np.testing.assert_allclose(table["p_3"], p[:, 2])
-    np.testing.assert_allclose(table["confidence"], 1.0 - table["p_2"])
-    np.testing.assert_allclose(table["credibility"], table["p_1"])
-    with pytest.raises(InputError, match="alpha of its own"):
-        read_predictions(path, CLASSES)
-
-
-def test_sizes_and_p_values_that_cannot_be(sized_model, plain_model, new, tmp_path):
-    for wrong in (0, 6):
-        with pytest.raises(InputError, match="p_values must lie between 1 and 5"):
-            predict_file(sized_model, new, tmp_path / "s.csv", p_values=wrong)
-    with pytest.raises(InputError, match="max_size is for ConditionalConformal"):
-        predict_file(plain_model, new, tmp_path / "s.csv", max_size=2)
-    with pytest.raises(InputError, match="max_size must be a whole number"):
-        predict_file(sized_model, new, tmp_path / "s.csv", max_size=0)
-    np.savez(new, **simulated(500, seed=5), confidence=np.arange(500))
-    predict_file(sized_model, new, tmp_path / "s.csv", ids=["confidence"])
-    with pytest.raises(InputError, match="column 'confidence' cannot be copied"):
-        predict_file(sized_model, new, tmp_path / "s.csv", ids=["confidence"], p_values=1)
+def test_snapshots_and_digests_are_of_the_content(tmp_path):
+    file, folder = tmp_path / "a", tmp_path / "folder"
+    folder.mkdir()
+    for place in (file, folder / "b.npy"):
+        place.write_bytes(b"1")
+        both = [Snapshot(place), Snapshot(place.parent, None)]
+        digests = [content_digest(place), content_digest(place.parent)]
+        for own in both:
+            own.check()
+        (tmp_path / "other").write_bytes(b"22")
+        (tmp_path / "other").replace(place)
+        for own in both:
+            with pytest.raises(InputError, match="changed while it was read"):
+                own.check()
+        assert content_digest(place) != digests[0] and content_digest(place.parent) != digests[1]
+    place.unlink()
+    with pytest.raises(InputError):
+        both[0].check()

@@ -215,7 +215,7 @@ def test_edges_must_reach_the_largest_rank(make_outputs):
 
 
 def test_one_statistic_is_a_grid_of_one_axis(make_outputs):
-    partition = Bins(of=(Confidence(),), edges=((0.5, 0.8),))
+    partition = Bins(Confidence(), edges=((0.5, 0.8),))
     binned = bin_samples(partition, make_outputs(n=200))
     assert binned.index.shape[1] == 1
     assert [label.split()[0] for label in binned.labels] == ["Conf"] * len(binned.labels)
@@ -246,7 +246,7 @@ def test_three_axes_divide_each_other_in_turn():
     values = np.column_stack([x, y, 5.0 * y + rng.normal(size=1200)])
     seen = ModelOutputs(logits=np.zeros((1200, 2)), features=values)
     of = (Column(0), Column(1), Column(2))
-    binned = bin_samples(Bins(of, (4, 3, 2), ("quantile",) * 3), seen)
+    binned = bin_samples(Bins(*of, counts=(4, 3, 2), spacing="quantile"), seen)
     assert (binned.axes, binned.shape) == (("x0", "x1", "x2"), (4, 3, 2))
     assert binned.index.tolist() == [
         [i, j, k] for i in range(4) for j in range(3) for k in range(2)

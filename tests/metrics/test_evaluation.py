@@ -7,7 +7,7 @@ from scipy import stats
 
 from trustsets import Bins, Confidence, Groups, ModelOutputs, evaluate
 from trustsets.errors import InputError
-from trustsets.metrics import Evaluation, RankBins, bin_samples
+from trustsets.metrics import PAPER_BINS, Evaluation, RankBins, bin_samples
 from trustsets.metrics.inference import expected_worst
 
 FAST = {"n_bootstrap": 20}
@@ -40,7 +40,7 @@ def test_tables_against_one_sample_at_a_time(make_case, trust):
     sizes = sets.mask.sum(axis=1)
     assert result.coverage.value == pytest.approx(np.mean(hits))
     assert result.sizes.mean == pytest.approx(sizes.mean())
-    cells = bin_samples(Bins(), outputs.with_trust(trust)).cells
+    cells = bin_samples(PAPER_BINS, outputs.with_trust(trust)).cells
     own = {
         "conf_trust": cells.tolist(),
         "class": outputs.codes.tolist(),
@@ -173,7 +173,9 @@ def test_bins_can_be_replaced_and_added(make_case, trust):
     assert tables["sex x site"].count.size == 6
     nested = evaluate(sets, outputs, metrics=["conf_trust"]).tables["conf_trust"]
     assert nested.count.tolist() != tables["conf_trust"].count.tolist()
-    alone = evaluate(sets, outputs, bins={"conf_trust": Bins((Confidence(),), (3,), ("uniform",))})
+    alone = evaluate(
+        sets, outputs, bins={"conf_trust": Bins(Confidence(), counts=3, spacing="uniform")}
+    )
     assert alone.tables["conf_trust"].shape == (3,)
 
 

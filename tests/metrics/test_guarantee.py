@@ -16,7 +16,7 @@ from trustsets import (
     Polynomial,
     StandardConformal,
 )
-from trustsets.metrics import binomial_interval, check_guarantee, samples_needed
+from trustsets.metrics import binomial_interval, check_guarantee
 
 CALIBRATION, TEST = (200, 500, 1000, 5000, 10_000), (500, 2000, 10_000, 50_000)
 
@@ -100,7 +100,9 @@ PREDICTORS = {
 
 
 @pytest.mark.statistical
-@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # small groups have full sets
+@pytest.mark.filterwarnings(
+    "ignore::trustsets.errors.TrustSetsWarning"
+)  # small groups have full sets
 @pytest.mark.parametrize("n", [200, 1000])
 @pytest.mark.parametrize("name", PREDICTORS)
 def test_valid_predictors_are_seldom_called_violated(name, n):
@@ -117,15 +119,3 @@ def test_valid_predictors_are_seldom_called_violated(name, n):
         check = check_guarantee(covered, count, sizes, 0.1, n_functions=n_functions)
         violated += not check.is_plausible
     assert stats.binom.sf(violated - 1, repeats, 0.05) > 1e-3
-
-
-@pytest.mark.parametrize("n", [20, 57, 100, 999, 12_345, 2_000_000])
-@pytest.mark.parametrize("coverage", [0.7, 0.88, 0.9, 1.0])
-@pytest.mark.parametrize("alpha", [0.001, 0.1, 0.4])
-def test_advised_sample_sizes_exceed_those_there_are(n, coverage, alpha):
-    least = 1.0 - alpha - min(0.5 * alpha, 0.05)
-    needed = samples_needed(coverage, n, alpha, least, level=0.95)
-    assert n < needed and len(str(needed).rstrip("0")) <= 2
-    if needed < 900_000:
-        lower, upper = binomial_interval(np.floor(coverage * needed), needed)
-        assert lower >= least - 1e-3 or upper < 1.0 - alpha + 1e-3

@@ -2,7 +2,7 @@ import pytest
 import torch
 from trees import make_body, save_checkpoint, write_tree
 
-from trustsets.cli.main import main
+from trustsets.cli import main
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -20,8 +20,7 @@ from trustsets import (
 )
 from trustsets.engine import Thresholds
 from trustsets.errors import InputError
-from trustsets.files import predict_file
-from trustsets.files.set_files import read_predictions
+from trustsets.files import predict_file, read_sets
 
 ALPHA = 0.1
 SMOOTH = Polynomial(1, of=(Confidence(),))
@@ -142,7 +141,7 @@ def test_prediction_files_with_the_former_word_are_read(parts, tmp_path):
     former = pa.array(["restrained" if word == "limited" else word for word in words])
     place = table.column_names.index("status")
     pq.write_table(table.set_column(place, "status", former), sets)
-    found = read_predictions(sets, test.classes)
+    found = read_sets(sets, test.classes)
     np.testing.assert_array_equal(found.status, predictor.predict_set(test).status)
 
 

@@ -10,12 +10,12 @@ from trustsets import (
     ConditionalConformal,
     Groups,
     Intercept,
-    MarginScore,
     ModelOutputs,
     MondrianConformal,
     Softmax,
     StandardConformal,
 )
+from trustsets.scores import MarginScore
 
 # Scores that increase as a class gets less likely, so that the most likely class has the lowest.
 SCORES = [APS(), APS(scale="tail"), RAPS(), SAPS(), Softmax(), MarginScore()]

@@ -9,7 +9,7 @@ import typer
 from small_runs import write_extracted
 
 from trustsets import scores
-from trustsets.cli.main import app
+from trustsets.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 # Results are made by scripts, and have no code.

@@ -61,7 +61,9 @@ def rare_and_hard(rng, n, n_classes=200):
     return ModelOutputs(logits=logits, labels=y, classes=np.arange(n_classes))
 
 
-@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # some classes are not seen
+@pytest.mark.filterwarnings(
+    "ignore::trustsets.errors.TrustSetsWarning"
+)  # some classes are not seen
 def test_an_own_threshold_covers_the_null_cluster_and_all_samples():
     found = {"standard": [], "own": []}
     for seed in range(12):

@@ -1,5 +1,6 @@
 """Frames of pandas, polars and pyarrow, in and out; each is imported only when it is used."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -26,7 +27,7 @@ def flavour_of(value: Any) -> Flavour | None:
 def frame_names(frame: Any, what: str = "frame") -> list[Any]:
     """Names of the columns, none of them twice."""
     names = list(frame.column_names if flavour_of(frame) == "pyarrow" else frame.columns)
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise InputError(f"{what}: two columns are called {twice!r}; rename one of them.")
     return names

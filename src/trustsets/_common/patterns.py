@@ -1,5 +1,7 @@
 """Columns of a table by patterns of their names, such as ``prob_*``."""
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,6 +12,8 @@ from trustsets.errors import InputError
 __all__ = ["class_names", "listed", "match_columns"]
 
 _MOST_LISTED = 20
+# Integers that fit 64 bits, as Python writes them.
+_WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
 
 
 def match_columns(names: Sequence[str], patterns: Sequence[str], what: str) -> dict[str, str]:
@@ -24,6 +28,7 @@ def match_columns(names: Sequence[str], patterns: Sequence[str], what: str) -> d
     {'prob_cat': 'cat', 'prob_dog': 'dog'}
     """
     found: dict[str, str] = {}
+    known = set(names)
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise InputError(
@@ -34,7 +39,7 @@ def match_columns(names: Sequence[str], patterns: Sequence[str], what: str) -> d
         if "*" in after:
             raise InputError(f"{what} must have one * in a pattern; got {pattern!r}.")
         if not star:
-            own = {pattern: pattern} if pattern in names else {}
+            own = {pattern: pattern} if pattern in known else {}
         else:
             least = len(before) + len(after)
             own = {
@@ -60,11 +65,11 @@ def class_names(parts: Sequence[str]) -> Array:
     (array([0, 1]), array(['01', '1'], dtype='<U2'))
     """
     if len(set(parts)) < len(parts):
-        twice = next(part for part in parts if list(parts).count(part) > 1)
+        twice = next(part for part, count in Counter(parts).items() if count > 1)
         raise InputError(
             f"two columns are of the class {twice!r}; give patterns that match it once."
         )
-    whole = all(part.lstrip("-").isdecimal() and str(int(part)) == part for part in parts)
+    whole = all(map(_WHOLE.fullmatch, parts))
     return np.array([int(part) for part in parts] if whole else list(parts))
 
 

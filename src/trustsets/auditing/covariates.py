@@ -12,8 +12,6 @@ from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Confidence, Entropy, Margin, Statistic, Trust
 
-__all__ = ["Covariate", "covariates", "names_of", "restrict"]
-
 _STATISTICS: dict[str, Statistic] = {
     "confidence": Confidence(),
     "trust": Trust(),
@@ -47,18 +45,9 @@ def covariates(
     n_components: int,
     learn: Codes,
 ) -> list[Covariate]:
-    """Columns of the kinds asked for, or of those among `default` that the data allow.
+    """Columns of the kinds in `by`, or of those among `default` that the data allow.
 
-    Parameters
-    ----------
-    outputs, sizes
-        The samples, and the sizes of their sets where known.
-    by, default : sequence of str
-        Kinds of columns that were asked for, and those to take by default.
-    n_components : int
-        Principal components of the features.
-    learn : int array
-        Samples from which principal components are learned.
+    Principal components are learned from the samples `learn`.
     """
     if isinstance(by, str):
         raise InputError(f"by must be a sequence of names; write by=({by!r},).")
@@ -67,10 +56,9 @@ def covariates(
         "sizes": "" if sizes is not None else "PredictionSets",
         "groups": "" if outputs.groups else "group columns; pass groups= to ModelOutputs",
         "classes": "" if outputs.codes is not None else "labels; pass labels= to ModelOutputs",
-        "components": ""
-        if outputs.features is not None
-        else "features; pass features= to ModelOutputs",
     }
+    if outputs.features is None:
+        lacking["components"] = "features; pass features= to ModelOutputs"
     columns: list[Covariate] = []
     for kind in default if by is None else by:
         if kind not in _KINDS:

@@ -10,8 +10,6 @@ from trustsets.metrics import Evaluation, FrequencyBins, evaluate
 from trustsets.predictors import Predictor
 from trustsets.sets import PredictionSets
 
-__all__ = ["audit"]
-
 
 def audit(
     predictor: Predictor,

@@ -24,17 +24,6 @@ from trustsets.metrics import Estimate, holm, outcomes_of, share_estimate, under
 from trustsets.outputs import ModelOutputs
 from trustsets.sets import PredictionSets
 
-__all__ = [
-    "Condition",
-    "Region",
-    "Regions",
-    "describe",
-    "evidence",
-    "find_regions",
-    "inside",
-    "search_regions",
-]
-
 Bools = NDArray[np.bool_]
 Rule = tuple["Condition", ...]
 
@@ -59,14 +48,7 @@ _BEAM = 12
 class Condition:
     """One condition on one column: ``above < x <= at_most``, or ``x`` is the category.
 
-    Attributes
-    ----------
-    name : str
-        The column, such as ``"confidence"``.
-    above, at_most : float
-        Ends of the interval; NaN where it has none.
-    category : str or None
-        The value of a column of categories.
+    NaN stands for an end that the interval does not have.
 
     Examples
     --------
@@ -124,30 +106,24 @@ def describe(rule: Rule) -> str:
 @final
 @dataclass(frozen=True, eq=False)
 class Region(PlainData):
-    """One region whose coverage is below 1 - alpha.
+    """One region whose coverage is below 1 - alpha: all its conditions hold.
 
     Attributes
     ----------
-    conditions : tuple of Condition
-        All must hold.
     share : float
         Share of all samples that lie in the region.
-    count, covered : int
-        Samples of the region that were tested, and those whose set contains the true class.
-    coverage : Estimate
-        Their share. The intervals of all tested regions hold together at the level.
-    elsewhere : float
-        Coverage of the tested samples outside the region.
-    searched : float
-        Coverage of the samples that the region was found on: too low, as it was chosen for that.
+    count, covered, coverage : int, int, Estimate
+        Samples of the region that were tested, those whose set contains the true class, and their
+        share. The intervals of all tested regions hold together at the level.
+    elsewhere, searched : float
+        Coverage of the tested samples outside the region; and of the samples that the region was
+        found on, which is too low, as it was chosen for that.
     p_value, adjusted : float
         The larger of two exact p-values (below 1 - alpha; below the coverage elsewhere), and the
         same adjusted for all tested regions.
-    examples : int array
-        Positions of samples in the region whose set misses the true class, the most confident
-        first.
-    members : int array, or None
-        Positions of all samples in the region; not kept in JSON.
+    examples, members : int arrays
+        Positions of missed samples in the region, the most confident first; and of all its
+        samples, which are not kept in JSON.
     """
 
     conditions: tuple[Condition, ...]
@@ -184,20 +160,9 @@ class Region(PlainData):
 class Regions(PlainData):
     """Under-covered regions of one method, those of most evidence first.
 
-    Attributes
-    ----------
-    alpha, level : float
-        Miscoverage that was asked for. Any false positive has probability 1 - level at most.
-    n : int
-        Samples.
-    coverage : Estimate
-        Coverage of all samples, with its exact interval.
-    found : tuple of Region
-        The regions.
-    n_tested : int
-        Regions that were tested, in both halves together.
-    columns : tuple of str
-        Columns that conditions could be about.
+    Any false positive among `found` has probability 1 - level at most. `coverage` is that of all n
+    samples, `n_tested` the number of regions tested in both halves together, and `columns` are
+    what conditions could be about.
     """
 
     alpha: float
@@ -231,22 +196,12 @@ class Regions(PlainData):
 
     def to_frame(self, flavour: Flavour | None = None) -> Any:
         """One row per region."""
-        rows = [
-            {
-                "region": item.name,
-                "share": item.share,
-                "count": item.count,
-                "covered": item.covered,
-                "coverage": item.coverage.value,
-                "lower": item.coverage.lower,
-                "upper": item.coverage.upper,
-                "elsewhere": item.elsewhere,
-                "p_value": item.p_value,
-                "adjusted": item.adjusted,
-            }
-            for item in self.found
-        ]
         names = "region share count covered coverage lower upper elsewhere p_value adjusted"
+        rows = []
+        for item in self.found:
+            share = {"coverage": item.coverage.value, "region": item.name}
+            ends = {"lower": item.coverage.lower, "upper": item.coverage.upper}
+            rows.append({name: getattr(item, name, None) for name in names.split()} | share | ends)
         return frame_of_rows(rows, flavour, columns=names.split())
 
 
@@ -292,11 +247,6 @@ def find_regions(
     seed : int
         Random state of the division into halves.
 
-    Returns
-    -------
-    Regions
-        With ``found``, ``summary``, ``to_frame``, ``to_json``.
-
     Notes
     -----
     The samples are divided at random. Regions are searched on each half and tested on the other:
@@ -314,9 +264,8 @@ def find_regions(
     correction at half of ``1 - level`` for each direction makes the probability of any false
     positive at most ``1 - level``, whatever the dependence between the two directions.
 
-    A method that conditions on many functions fits the sampling variability of its calibration
-    samples, and its coverage given this calibration really differs between regions. Regions found
-    for that reason are no false positives; `tolerance` leaves small ones out.
+    The coverage of a method with many basis functions, given its calibration, really differs
+    between regions; `tolerance` leaves small differences out.
 
     Examples
     --------
@@ -462,18 +411,7 @@ def search_regions(
 
     The worst region has the most evidence after a correction for the number of regions of so
     many conditions. The first is always returned, others only while the evidence exceeds the
-    correction.
-
-    Parameters
-    ----------
-    columns : sequence of Covariate
-        Columns of the searched samples.
-    covered : bool array of shape (n,)
-        Whether each set contains the true class.
-    target : float
-        Coverage that was asked for.
-    max_conditions, fewest, max_regions : int
-        Most conditions, fewest samples of a region, and most regions.
+    correction. A region has `fewest` samples or more.
     """
     candidates = _Candidates(columns, fewest)
     left = np.ones(covered.size, dtype=bool)

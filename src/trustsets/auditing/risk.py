@@ -25,8 +25,6 @@ from trustsets.metrics import (
 from trustsets.outputs import ModelOutputs
 from trustsets.sets import PredictionSets
 
-__all__ = ["BOOSTING", "ExcessRisk", "classifier_inputs", "excess_risk"]
-
 DEFAULT_KINDS = ("confidence", "trust", "entropy", "margin", "sizes", "groups", "components")
 _FOLDS = 5
 _FEWEST = 50
@@ -44,26 +42,19 @@ class ExcessRisk(PlainData):
 
     Attributes
     ----------
-    alpha, level : float
-        Miscoverage that was asked for, and confidence level of the intervals.
-    n : int
-        Samples.
     total, under, over : Estimate
         L1 excess risk, and its halves by samples whose coverage is predicted to be below and
         above 1 - alpha. Noise floors are means over outcomes that were permuted.
-    flagged : Estimate
-        Share of the samples whose coverage is predicted to be below 1 - alpha.
-    flagged_coverage : Estimate
-        Their coverage. ``under`` is the share times what is missing to 1 - alpha.
+    flagged, flagged_coverage : Estimate
+        Share of the samples whose coverage is predicted to be below 1 - alpha, and their
+        coverage. ``under`` is the share times what is missing to 1 - alpha.
     p_value : float
-        Exact p-value of the hypothesis that misses do not depend on the inputs: how often
-        permuted outcomes give so much or more; NaN without permutations.
-    n_permutations : int
-        Permutations of the outcomes.
+        Exact p-value of the hypothesis that misses do not depend on the inputs, from
+        `n_permutations` permuted outcomes; NaN without permutations.
     inputs : tuple of str
         What the classifier saw.
     predicted : array of shape (n,), or None
-        Predicted coverage of each sample; not kept in JSON.
+        Predicted coverage of each of the n samples; not kept in JSON.
     """
 
     alpha: float
@@ -150,11 +141,6 @@ def excess_risk(
         Confidence level of the intervals.
     seed : int
         Random state of folds and permutations.
-
-    Returns
-    -------
-    ExcessRisk
-        With ``total``, ``under``, ``over``, ``summary``, ``to_frame``, ``to_json``.
 
     Notes
     -----
@@ -250,8 +236,8 @@ def _cross_fitted(
 def classifier_inputs(columns: Sequence[Covariate]) -> tuple[Floats, list[int]]:
     """Inputs of the classifier, shape (n, p), and which of them are categories.
 
-    Numbers are replaced by their ranks. Trees depend on the order alone, and infinite or huge
-    values stay usable. Of very many categories, the rarest become one.
+    Numbers are replaced by their ranks, so that infinite values stay usable. Of very many
+    categories, the rarest become one.
     """
     table = np.empty((columns[0].values.size, len(columns)))
     for number, item in enumerate(columns):

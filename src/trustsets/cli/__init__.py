@@ -1,5 +1,32 @@
-"""The command line ``trustsets``: one file a command, parsing only."""
+"""The command line ``trustsets``, and what other packages need to add commands to it."""
 
-from trustsets.cli.main import main
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    from trustsets.cli import console
+    from trustsets.cli.options import argument, expanded, option
+
+__all__ = ["argument", "console", "expanded", "main", "option"]
+
+# What a shell reports of a program that Ctrl-C has ended.
+_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; Ctrl-C ends it quietly, while it still imports what it needs, too."""
+    try:
+        from trustsets.cli.app import run
+
+        run(arguments)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("argument", "expanded", "option"):
+        from trustsets.cli import options
+
+        return getattr(options, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """``python -m trustsets.cli`` is the command ``trustsets``."""
 
-from trustsets.cli.main import main
+from trustsets.cli import main
 
 if __name__ == "__main__":
     main()

@@ -1,7 +1,10 @@
-"""``trustsets calibrate``: labelled outputs to a saved predictor."""
+"""``trustsets calibrate`` and ``trustsets audit``: labelled outputs to a predictor or a page."""
 
-from dataclasses import dataclass
-from enum import StrEnum
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,7 +12,7 @@ import typer
 
 from trustsets.cli import console
 from trustsets.cli.options import (
-    DATA,
+    Alpha,
     Classes,
     Groups,
     LabelColumn,
@@ -21,252 +24,216 @@ from trustsets.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from trustsets.files.calibration import Adaptation, Recipe
+    from trustsets.files import OutputsFile, TableColumns
+    from trustsets.outputs import ModelOutputs
+    from trustsets.predictors import Predictor
+    from trustsets.trust import TrustScore
 
-__all__ = ["calibrate"]
+__all__ = ["audit", "calibrate"]
 
-Method = Literal["conditional", "standard", "bins", "groups", "class", "plugin", "clustered"]
-ScoreName = Literal["aps", "raps", "saps", "topk", "softmax", "margin"]
-# Typer takes no lists of literals.
-BasisName = StrEnum("BasisName", ["polynomial", "bins", "groups", "components", "intercept"])
-StatisticName = StrEnum("StatisticName", ["confidence", "trust", "entropy", "margin"])
-_METHOD, _SCORE, _ADAPT = "Method", "Score", "Another population"
+_TRAIN = (
+    "Features and labels of the training data, for the trust score. Without it, coverage is "
+    "conditioned on confidence and groups."
+)
+_TUNING = "Other labelled outputs to tune on, instead of a part of OUTPUTS."
+_METHOD = (
+    "conditional, standard, mondrian (cells of confidence and trust), groups, class, clustered, "
+    "paper or naive (CONDITIONAL and NAIVE as the paper runs them)."
+)
+_SCORE = "aps (default), raps, saps, topk, softmax (or lac) or margin."
+_BASIS = (
+    "Function class of 'conditional': a list of polynomial, bins, groups, components and "
+    "intercept, which are added up. Default: chosen on the tuning samples."
+)
+_STATISTIC = "What polynomial and bins are functions of: of confidence, trust, entropy, margin."
+_SET = (
+    "Any parameter of the predictor, its score or basis, as in Python: degree=3, lam=0.1, "
+    "temperature=tuning, per_class=true, allow_empty=true. May be given again."
+)
 
 
 @dataclass(frozen=True)
-class RecipeOptions:
-    """Options that say which predictor is made."""
+class MethodOptions:
+    """Options that say which predictor is made, in the words of `trustsets.recipes`."""
 
+    train: Annotated[Path | None, option("FILE", _TRAIN)] = None
+    tuning: Annotated[Path | None, option("FILE", _TUNING)] = None
+    classes: Classes = None
     group: Groups = None
-    tuning_fraction: Annotated[
-        float | None,
-        option("SHARE", "Share of OUTPUTS to tune on, if there is anything to tune.", panel=DATA),
-    ] = None
-    method: Annotated[
-        Method,
-        option(
-            "METHOD",
-            "How thresholds are set: conditional, standard, bins, groups, class, plugin or "
-            "clustered.",
-            panel=_METHOD,
-        ),
-    ] = "conditional"
-    basis: Annotated[
-        list[BasisName] | None,
-        option(
-            "BASIS",
-            "Function class of 'conditional' and 'plugin': polynomial, bins, groups, "
-            "components or intercept. Several are added up. Default: 'conditional' chooses on "
-            "the tuning samples.",
-            panel=_METHOD,
-        ),
-    ] = None
-    degree: Annotated[
-        int | None,
-        option(
-            "N",
-            "Degree of the polynomial. Default: 5 if --basis, --statistic or --transform is given.",
-            min=0,
-            panel=_METHOD,
-        ),
-    ] = None
-    penalty: Annotated[
-        float | None,
-        option(
-            "NUMBER",
-            "What coefficients of degree 2 or more cost in the polynomial's fit. Default: 0.",
-            min=0.0,
-            panel=_METHOD,
-        ),
-    ] = None
-    components: Annotated[
-        int, option("N", "Number of principal components.", min=1, panel=_METHOD)
-    ] = 20
-    statistic: Annotated[
-        list[StatisticName] | None,
-        option(
-            "NAME",
-            "What polynomial and bins are functions of: confidence, trust, entropy or "
-            "margin; may be given again. Default: confidence and trust.",
-            panel=_METHOD,
-        ),
-    ] = None
-    transform: Annotated[
-        Literal["rank", "log", "raw"] | None,
-        option(
-            "NAME",
-            "How the polynomial transforms a statistic: rank (default), log or raw.",
-            panel=_METHOD,
-        ),
-    ] = None
-    per_class: Annotated[
-        bool | None,
-        option(
-            None,
-            "Whether 'conditional' covers each class, rare ones too, jointly with its function "
-            "class; sets are larger. Default: auto.",
-            "--per-class/--no-per-class",
-            panel=_METHOD,
-        ),
-    ] = None
-    randomized: Annotated[
-        bool,
-        option(
-            None,
-            "Random thresholds for 'conditional'; with --allow-empty, coverage is exact.",
-            "--randomized",
-            panel=_METHOD,
-        ),
-    ] = False
-    paper: Annotated[
-        bool,
-        option(
-            None,
-            "The paper's own setting of 'conditional' or 'bins' (called NAIVE there).",
-            "--paper",
-            panel=_METHOD,
-        ),
-    ] = False
-    score: Annotated[
-        ScoreName | None,
-        option("SCORE", "aps (default), raps, saps, topk, softmax or margin.", panel=_SCORE),
-    ] = None
-    scale: Annotated[
-        Literal["raw", "tail"] | None,
-        option(
-            "SCALE",
-            "raw or tail. Default: tail for 'conditional' and 'plugin', else raw.",
-            panel=_SCORE,
-        ),
-    ] = None
-    own_mass: Annotated[
-        Literal["exclude", "include", "random"] | None,
-        option(
-            "HOW",
-            "Mass of the label itself in aps, raps, saps and topk: exclude (default), include or "
-            "random.",
-            panel=_SCORE,
-        ),
-    ] = None
-    lam: Annotated[
-        float | None,
-        option(
-            "NUMBER",
-            "What a rank adds to raps (default 0.01) and saps (default 0.2).",
-            min=0.0,
-            panel=_SCORE,
-        ),
-    ] = None
-    temperature: Annotated[
-        str | None,
-        option(
-            "T",
-            "Divide the logits by this number; 'tuning' finds the best one on the tuning samples.",
-            panel=_SCORE,
-        ),
-    ] = None
-    prevalence: Annotated[
-        float | None,
-        option(
-            "POWER",
-            "Divide probabilities by this power of the class shares, which are counted on the "
-            "tuning samples: 0 learns class biases alone, 1 makes rare classes count as much as "
-            "others.",
-            min=0.0,
-            max=10.0,
-            panel=_SCORE,
-        ),
-    ] = None
-    allow_empty: Annotated[
-        bool, option(None, "Sets may lack the most likely class.", "--allow-empty", panel=_SCORE)
-    ] = False
+    label_column: LabelColumn = None
+    method: Annotated[str, option("METHOD", _METHOD)] = "conditional"
+    score: Annotated[str | None, option("SCORE", _SCORE)] = None
+    basis: Annotated[list[str] | None, option("NAMES", _BASIS)] = None
+    statistic: Annotated[list[str] | None, option("NAMES", _STATISTIC)] = None
+    set: Annotated[list[str] | None, option("NAME=VALUE", _SET)] = None
     seed: Seed = 0
 
-    def recipe(self) -> "Recipe":
-        """What `trustsets.files.calibration` takes."""
-        from trustsets.files.calibration import Recipe
+    def samples(self, outputs: Path, columns: "TableColumns") -> "OutputsFile":
+        """The labelled outputs."""
+        from trustsets.files import open_outputs, read_classes
 
-        chosen = dict(vars(self))
-        chosen["groups"] = tuple(chosen.pop("group") or ())
-        chosen["statistics"] = tuple(map(str, chosen.pop("statistic") or ()))
-        chosen["basis"] = tuple(map(str, self.basis or ()))
-        chosen["temperature"] = _temperature(self.temperature)
-        return Recipe(**chosen)
+        names = None if self.classes is None else read_classes(self.classes)
+        return open_outputs(outputs, groups=self.group or (), classes=names, columns=columns)
 
+    def predictor(
+        self, source: "OutputsFile", samples: "ModelOutputs", *, always_trust: bool = False
+    ) -> "tuple[Predictor, ModelOutputs]":
+        """The predictor, not calibrated, and the samples with trust where it is known."""
+        from trustsets.files.reading import split_names
+        from trustsets.recipes import make_predictor, uses_trust
 
-@dataclass(frozen=True)
-class AdaptOptions:
-    """Options that say which other population the predictor is for."""
+        parameters = _parameters(self.set or ())
+        neighbour = parameters.pop("neighbour", 1)
+        basis = split_names(self.basis or ()) or None
+        statistics = split_names(self.statistic or ())
+        trust = None
+        if uses_trust(self.method, basis, statistics) or (always_trust and self.train is not None):
+            trust = self._trust(source, samples, neighbour, "trust" in statistics)
+        predictor = make_predictor(
+            self.method,
+            score=self.score,
+            trust=trust,
+            basis=basis[0] if basis == ["auto"] else basis,
+            statistics=statistics,
+            groups=split_names(self.group or (), samples.groups),
+            n=len(samples),
+            seed=self.seed,
+            **parameters,
+        )
+        return predictor, samples if trust is None else samples.with_trust(trust)
 
-    adapt: Annotated[
-        Path | None,
-        option("FILE", "Outputs of the samples to predict, without labels.", panel=_ADAPT),
-    ] = None
-    shift: Annotated[
-        Literal["label", "covariate"],
-        option(
-            "WHAT",
-            "What is different: the shares of the classes (label), or the inputs (covariate).",
-            panel=_ADAPT,
-        ),
-    ] = "label"
-    of: Annotated[
-        Literal["statistics", "features"],
-        option(
-            "WHAT",
-            "What tells other inputs apart: statistics (confidence, trust and those of the method) "
-            "or features.",
-            panel=_ADAPT,
-        ),
-    ] = "statistics"
+    def _trust(
+        self, source: "OutputsFile", samples: "ModelOutputs", neighbour: int, asked: bool
+    ) -> "TrustScore | None":
+        """The trust score of the training samples."""
+        import numpy as np
 
-    def adaptation(self) -> "Adaptation | None":
-        """What `trustsets.files.calibration` takes."""
-        from trustsets.errors import InputError
-        from trustsets.files.calibration import Adaptation
+        from trustsets.errors import InputError, TrustSetsWarning
+        from trustsets.files import read_training
+        from trustsets.trust import TrustScore
 
-        if self.adapt is not None:
-            return Adaptation(self.adapt, self.shift, self.of)
-        if (self.shift, self.of) != ("label", "statistics"):
+        if samples.trust is not None:
+            return None
+        if self.train is None:
+            if asked or self.method in ("paper", "naive"):
+                raise InputError(
+                    "the trust score needs training samples: give a file with their features and "
+                    "labels (--train FILE)."
+                )
+            console.say("There are no training samples (--train), so trust is not used.")
+            return None
+        if samples.features is None:
             raise InputError(
-                "--shift and --of say how the samples of --adapt differ, and there is no --adapt; "
-                "name their file with --adapt FILE."
+                f"{source.path}: there is no array 'features', which the trust score needs. Save "
+                "the embeddings with the logits, name their columns (--feature-columns), or leave "
+                "out --train."
             )
-        return None
+        features, labels = read_training(self.train, samples.classes, source.table)
+        if source.path.samefile(self.train):
+            warnings.warn(
+                f"{self.train} is both the calibration file and the training file. Coverage is "
+                "guaranteed only for a calibration on samples that the classifier was not trained "
+                "on, and that are not their own neighbours in the trust score. Give another file.",
+                TrustSetsWarning,
+                stacklevel=2,
+            )
+        if features.shape[1] != samples.features.shape[1]:
+            raise InputError(
+                f"{self.train}: array 'features' has {features.shape[1]} columns, and "
+                f"{source.path} has {samples.features.shape[1]}. Use the same layer of the same "
+                "model."
+            )
+        unknown = np.setdiff1d(labels, samples.classes)
+        if unknown.size:
+            raise InputError(
+                f"{self.train}: array 'labels' holds {unknown[0]!r}, which is no class of "
+                f"{source.path}. Use the same class names in both."
+            )
+        return TrustScore(neighbour=neighbour).fit(features, labels)
+
+    def tuning_samples(self, source: "OutputsFile") -> "ModelOutputs | None":
+        """The tuning samples, which must be of the same classes in the same order."""
+        if self.tuning is None:
+            return None
+        return _same_classes(self.tuning, source, self.group).read_labelled("tuning")
+
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """Refuse values of parameters that Python refuses: they come from the command line."""
+        from trustsets.errors import InputError
+
+        try:
+            yield
+        except InputError:
+            raise
+        except (TypeError, ValueError, OverflowError) as error:
+            if not self.set:
+                raise
+            raise InputError(f"--set {' '.join(self.set)}: {error}.") from error
+
+    def warn_of_groups(self, predictor: "Predictor") -> None:
+        """Say which groups that were named the predictor does not depend on."""
+        from trustsets.errors import TrustSetsWarning
+        from trustsets.files.reading import split_names
+
+        unused = [
+            name for name in split_names(self.group or ()) if name not in predictor.needed_groups
+        ]
+        if unused and self.method != "class":
+            warnings.warn(
+                f"coverage is not conditioned on {', '.join(unused)}: the method {self.method} "
+                "does without groups, or their values have too few tuning samples. Use the method "
+                "groups, merge values, or give more samples.",
+                TrustSetsWarning,
+                stacklevel=2,
+            )
 
 
-Output = Annotated[Path, option("MODEL", "Where to save it (.trustsets).", "--output", "-o")]
-Train = Annotated[
-    Path | None,
-    option("FILE", "Features and labels of the training data, for the trust score.", panel=DATA),
-]
-Tuning = Annotated[
-    Path | None,
-    option("FILE", "Other labelled outputs to tune on, instead of a part of OUTPUTS.", panel=DATA),
-]
-Neighbour = Annotated[
-    int,
-    option(
-        "N",
-        "The trust score measures the distance to the N-th nearest neighbour of a class.",
-        min=1,
-        panel=_METHOD,
-    ),
-]
+def _same_classes(path: Path, source: "OutputsFile", groups: Any) -> "OutputsFile":
+    """Outputs of the same classes in the same order, or without names."""
+    import numpy as np
+
+    from trustsets.errors import InputError
+    from trustsets.files import open_outputs
+
+    other = open_outputs(path, groups=groups or (), classes=source.classes, remembered=source.table)
+    names: Any = source.classes
+    if other.own_classes is not None and not np.array_equal(other.own_classes, names):
+        raise InputError(
+            f"{path}: its classes are not those of the calibration samples, or in another order. "
+            "Use outputs of the same classifier."
+        )
+    return other
+
+
+def _parameters(items: Any) -> dict[str, Any]:
+    """Parameters by name from ``NAME=VALUE``: numbers, true, false, null, or texts."""
+    from trustsets.errors import InputError
+
+    found: dict[str, Any] = {}
+    for item in items:
+        name, equals, text = item.partition("=")
+        if not equals or not name:
+            raise InputError(f"--set must be NAME=VALUE, such as degree=3; got {item!r}.")
+        try:
+            found[name.strip().replace("-", "_")] = json.loads(text)
+        except (ValueError, RecursionError):
+            found[name.strip().replace("-", "_")] = text
+    return found
 
 
 def calibrate(
     context: typer.Context,
     outputs: LabelledOutputs,
-    output: Output,
-    train: Train = None,
-    tuning: Tuning = None,
-    classes: Classes = None,
-    neighbour: Neighbour = 1,
-    label_column: LabelColumn = None,
+    output: Annotated[Path, option("MODEL", "Where to save it (.trustsets).", "--output", "-o")],
     *,
-    options: RecipeOptions,
-    population: AdaptOptions,
+    options: MethodOptions,
+    adapt: Annotated[
+        Path | None, option("FILE", "Unlabelled outputs of another population to predict.")
+    ] = None,
+    shift: Annotated[
+        Literal["label", "covariate"], option("WHAT", "How it differs: label or covariate shift.")
+    ] = "label",
     table: TableOptions,
 ) -> None:
     """Learn thresholds from labelled samples the classifier was not trained on.
@@ -274,41 +241,106 @@ def calibrate(
     OUTPUTS holds the arrays 'logits' (or 'probabilities'), 'labels', for the
     trust score 'features' (the layer before the last), and, if you like,
     'classes' (their names) and groups called 'group_NAME'. In a table, such as
-    a .csv file, each class has a column: 'prob_cat', 'prob_dog'. The allowed
-    miscoverage alpha is chosen later, when predicting.
+    a .csv file, each class has a column: 'prob_cat', or just 'cat'. The model
+    remembers the columns. The allowed miscoverage alpha is chosen later, when
+    predicting.
 
     Example:
 
       trustsets calibrate held_out.npz --train train.npz -o model.trustsets
     """
-    from trustsets.files.calibration import calibrate_file
+    from trustsets._common import storage
+    from trustsets.files import Snapshot, check_output
 
+    inputs = [outputs, options.train, options.tuning, options.classes, adapt]
+    check_output(output, (".trustsets",), inputs)
+    before = Snapshot(*inputs)
+    columns = table.columns(options.label_column)
+    with console.progress("Calibrating", None):
+        source = options.samples(outputs, columns)
+        with options.checked():
+            predictor, samples = options.predictor(source, source.read_labelled("calibration"))
+            predictor.calibrate(samples, tuning=options.tuning_samples(source))
+        options.warn_of_groups(predictor)
+        if adapt is not None:
+            other = _same_classes(adapt, source, predictor.needed_groups)
+            predictor = predictor.adapt(other.without_labels().read_all(), shift=shift)
+    before.check()
     record = resolved(context)
-    predictor = calibrate_file(
-        outputs,
-        output,
-        options.recipe(),
-        train=train,
-        tuning=tuning,
-        classes=classes,
-        neighbour=neighbour,
-        adaptation=population.adaptation(),
-        columns=table.columns(label_column),
-        record=record,
-    )
-    _show(predictor, record, output)
+    storage.write(output, predictor, record | {"columns": asdict(source.table)})
+    summary = predictor.summary()
+    result = {
+        "output": str(output),
+        "n": predictor.n_calibration_,
+        "n_tuning": predictor.n_tuning_,
+        "n_classes": predictor.classes_.size,
+        "temperature": predictor.temperature_,
+        "summary": summary,
+    }
+    console.conclude(record | result, *summary.split("\n"), f"Saved to {output}.")
 
 
-def _show(predictor: Any, record: dict[str, Any], output: Path) -> None:
-    """Say what was learned and where it is."""
-    state, summary = predictor.state_, predictor.summary()
-    result = record | {"output": str(output), "n": state.n, "n_tuning": state.n_tuning}
-    result |= {"n_classes": state.classes.size, "temperature": state.temperature}
-    console.conclude(result | {"summary": summary}, *summary.split("\n"), f"Saved to {output}.")
+def audit(
+    context: typer.Context,
+    outputs: LabelledOutputs,
+    output: Annotated[Path, option("FILE", "Where to write the page.", "--output", "-o")] = Path(
+        "audit.html"
+    ),
+    alpha: Alpha = 0.1,
+    level: Annotated[float, option("SHARE", "Confidence level of the intervals.")] = 0.95,
+    title: Annotated[str, option("TEXT", "Title of the page.")] = "Audit",
+    *,
+    options: MethodOptions,
+    table: TableOptions,
+) -> None:
+    """Measure coverage without a test set, and search for where it fails.
 
+    OUTPUTS holds labelled samples, as for 'trustsets calibrate'. Each sample is
+    left out once: its set comes from all the others. The page names regions
+    whose coverage is too low.
 
-def _temperature(text: str | None) -> float | str | None:
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return text
+    Example:
+
+      trustsets audit held_out.npz --train train.npz -o audit.html
+    """
+    from trustsets.auditing import audit as audit_predictor
+    from trustsets.auditing import find_regions
+    from trustsets.files import Snapshot, check_output
+    from trustsets.report import write_report
+
+    inputs = [outputs, options.train, options.tuning, options.classes]
+    check_output(output, (".html",), inputs)
+    before, record = Snapshot(*inputs), resolved(context)
+    with console.progress("Auditing", None):
+        source = options.samples(outputs, table.columns(options.label_column))
+        samples = source.read_labelled("an audit")
+        with options.checked():
+            predictor, samples = options.predictor(source, samples, always_trust=True)
+            predictor.calibrate(samples, tuning=options.tuning_samples(source))
+        options.warn_of_groups(predictor)
+        shared: dict[str, Any] = {"level": level, "seed": options.seed}
+        sets, left_out = predictor.leave_one_out(alpha), predictor.calibration_
+        regions = find_regions(sets, left_out, **shared)
+        evaluation = audit_predictor(predictor, alpha, sets=sets, risk=True, **shared)
+        before.check()
+        details = {"Outputs": str(outputs), "Options": json.dumps(record)}
+        if predictor.n_tuning_:
+            details["Tuning samples"] = f"{predictor.n_tuning_:,}, not audited"
+        write_report(
+            output,
+            {options.method: evaluation},
+            predictors=predictor,
+            outputs=left_out,
+            sets=sets,
+            regions=regions,
+            title=title,
+            details=details,
+        )
+    if console.settings.json:
+        console.print_json(
+            record | {"evaluation": evaluation.to_dict(), "regions": regions.to_dict()}
+        )
+        return
+    for line in regions.summary().split("\n"):
+        console.print_text(line)
+    console.say(f"No test set was used. The audit is in {output}; open it in a browser.")

@@ -8,7 +8,9 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import sys
+import textwrap
 import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
@@ -21,25 +23,10 @@ from trustsets._common.progress import Advance, progress_bar
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = [
-    "conclude",
-    "is_input_error",
-    "plain_warnings",
-    "print_error",
-    "print_json",
-    "print_lines",
-    "print_table",
-    "print_text",
-    "progress",
-    "reset",
-    "resumable",
-    "say",
-    "settings",
-    "visible",
-]
-
 # Longer lines are hard to read, however wide the terminal is.
 _WIDEST = 80
+# A table has lines of any length where nothing says how long a line may be.
+_ANY_WIDTH = 1000
 # Control characters, halves of code points (how Python holds bytes that are no text), and breaks.
 _HIDDEN_KINDS = {"Cc", "Cs", "Zl", "Zp"}
 # What turns the direction of the text around it.
@@ -72,21 +59,33 @@ def visible(text: str) -> str:
     >>> print(visible("red: \x1b[31m, two\nlines"))
     red: \x1b[31m, two\nlines
     """
-    return "".join(_written_out(char) if _is_hidden(char) else char for char in text)
+    return "".join(
+        char.encode("unicode_escape").decode("ascii")
+        if unicodedata.category(char) in _HIDDEN_KINDS or char in _TURNING
+        else char
+        for char in text
+    )
 
 
-def _is_hidden(char: str) -> bool:
-    return unicodedata.category(char) in _HIDDEN_KINDS or char in _TURNING
+def _width(stream: Any) -> int | None:
+    """Characters in a line: as COLUMNS says, those of a terminal, or None for any number."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return max(20, int(columns))
+    return shutil.get_terminal_size().columns if _is_terminal(stream) else None
 
 
-def _written_out(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")
+def _is_terminal(stream: Any) -> bool:
+    return stream is not None and bool(stream.isatty())
 
 
 def say(*lines: str) -> None:
     """Tell the person what happened, on stderr; nothing with --quiet."""
-    if not settings.quiet:
-        text = "\n".join(map(visible, lines))
+    if settings.quiet:
+        return
+    width = _width(sys.stderr)
+    for line in map(visible, lines):
+        text = line if width is None else textwrap.fill(line, width, break_on_hyphens=False)
         _rich(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -98,10 +97,55 @@ def conclude(result: dict[str, Any], *lines: str) -> None:
         say(*lines)
 
 
+def print_json(value: Any) -> None:
+    """Print a result for machines: one JSON object."""
+    _print(json.dumps(value, indent=2, allow_nan=False))
+
+
 def print_lines(lines: Sequence[str]) -> None:
-    """Print lines of a result."""
+    """Print lines of a result as they are."""
     for line in lines:
         _print(visible(line))
+
+
+def print_text(text: str, style: str = "") -> None:
+    """Print a paragraph of a result, broken into lines, in a rich style such as ``"bold"``."""
+    width = min(_width(sys.stdout) or _WIDEST, _WIDEST)
+    for line in textwrap.wrap(visible(text), width) or [""]:
+        _rich().print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    title: str | None = None,
+    n_names: int = 1,
+) -> None:
+    """Print a table; the first `n_names` columns are on the left, numbers on the right.
+
+    Cells may carry rich markup. The title is shown on a terminal only.
+    """
+    from rich import box
+    from rich.table import Table
+
+    plain = not _is_terminal(sys.stdout)
+    table = Table(
+        title=None if plain else title,
+        box=None if plain else box.SIMPLE_HEAD,
+        title_justify="left",
+        header_style="bold",
+        padding=(0, 2, 0, 0) if plain else (0, 1),
+    )
+    for place, name in enumerate(header):
+        table.add_column(name, justify="left" if place < n_names else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(visible, row))
+    console = _rich(width=_width(sys.stdout) or _ANY_WIDTH)
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        _print(line.rstrip())
 
 
 def _print(text: str) -> None:
@@ -133,83 +177,6 @@ def _drop_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _is_terminal(stream: Any) -> bool:
-    return stream is not None and bool(stream.isatty())
-
-
-def print_text(text: str, style: str = "") -> None:
-    """Print a paragraph of a result, broken into lines; an empty one for no text.
-
-    Parameters
-    ----------
-    text : str
-        As it is; no markup.
-    style : str
-        Rich style on a terminal, such as ``"bold"``.
-    """
-    import textwrap
-
-    console = _rich()
-    width = min(console.width, _WIDEST)
-    for line in textwrap.wrap(visible(text), width) or [""]:
-        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
-
-
-def print_json(value: Any) -> None:
-    """Print a result for machines: one JSON object."""
-    _print(json.dumps(value, indent=2, allow_nan=False))
-
-
-def print_table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    title: str | None = None,
-    n_names: int = 1,
-) -> None:
-    """Print a table; names are on the left, numbers on the right.
-
-    Parameters
-    ----------
-    header : sequence of str
-        Column heads.
-    rows : sequence of rows of str
-        Cells; on a terminal they may carry rich markup.
-    title : str, optional
-        Shown above, on a terminal only.
-    n_names : int
-        How many of the first columns hold names.
-    """
-    rows = [[visible(cell) for cell in row] for row in rows]
-    if not _is_terminal(sys.stdout):
-        print_lines(_aligned([header, *rows], n_names))
-        return
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", header_style="bold")
-    for place, name in enumerate(header):
-        table.add_column(name, justify="left" if place < n_names else "right")
-    for row in rows:
-        table.add_row(*row)
-    _rich().print(table)
-
-
-def _aligned(rows: Sequence[Sequence[str]], n_names: int) -> list[str]:
-    """Columns of plain text, two spaces apart."""
-    from rich.text import Text
-
-    plain = [[Text.from_markup(cell).plain for cell in row] for row in rows]
-    widths = [max(len(row[place]) for row in plain) for place in range(len(plain[0]))]
-    return [
-        "  ".join(
-            cell.ljust(width) if place < n_names else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in plain
-    ]
-
-
 def progress(title: str, total: int | None) -> AbstractContextManager[Advance]:
     """A bar on a terminal, unless --quiet; gives a function to call with the steps done."""
     return progress_bar(title, total, wanted=False if settings.quiet else None, transient=True)
@@ -225,7 +192,7 @@ def plain_warnings() -> Iterator[None]:
         def show(message: Any, category: type[Warning], *rest: Any, **named: Any) -> None:
             if category.__module__ == "trustsets.errors":
                 if not settings.quiet:
-                    _print_to_stderr("Warning", "yellow", _one_line(str(message)))
+                    _print_to_stderr("Warning", "yellow", str(message))
             elif settings.debug:
                 usual(message, category, *rest, **named)
 
@@ -242,54 +209,30 @@ def is_input_error(error: Exception) -> bool:
     return isinstance(error, TrustSetsError)
 
 
-@contextmanager
-def resumable() -> Iterator[None]:
-    """Say how to go on when the person stops the command."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say("Stopped. Give the same command again, and it continues from here.")
-        raise
-
-
 def print_error(error: Exception) -> None:
-    """Print an error as one line on stderr."""
+    """Print an error as one line on stderr: which file, what is wrong, what to do."""
     text = str(error)
     if isinstance(error, OSError):
-        text = _file_error(error)
+        path = error.filename
+        where = f"{os.fspath(path)}: " if isinstance(path, str | os.PathLike) else ""
+        text = f"{where}{error.strerror or error}."
+        if error.errno in _FULL_DISK:
+            text += " The disk is full; an earlier output is as it was. Free some space."
     elif isinstance(error, UnicodeEncodeError):
         text = f"{error.object!r} holds bytes that are no text in UTF-8. Rename it."
     elif isinstance(error, MemoryError):
         text = f"there is not enough memory ({text or 'none is left'}). Use fewer samples at once."
-    _print_to_stderr("Error", "bold red", _one_line(text))
-
-
-def _file_error(error: OSError) -> str:
-    """Which file, what is wrong, what to do."""
-    where = (
-        f"{os.fspath(error.filename)}: " if isinstance(error.filename, str | os.PathLike) else ""
-    )
-    text = f"{where}{error.strerror or error}."
-    if error.errno in _FULL_DISK:
-        text += (
-            " The disk is full; an earlier output is as it was. Free some space and run the "
-            "same command again."
-        )
-    return text
+    _print_to_stderr("Error", "bold red", text)
 
 
 def _print_to_stderr(word: str, style: str, text: str) -> None:
     from rich.text import Text
 
-    line = Text.assemble((f"{word}: ", style), text)
+    line = Text.assemble((f"{word}: ", style), visible(" ".join(text.split())))
     _rich(stderr=True).print(line, soft_wrap=True, highlight=False)
 
 
-def _one_line(text: str) -> str:
-    return visible(" ".join(text.split()))
-
-
-def _rich(stderr: bool = False) -> "Console":
+def _rich(stderr: bool = False, width: int | None = None) -> "Console":
     from rich.console import Console
 
-    return Console(stderr=stderr)
+    return Console(stderr=stderr, width=width)

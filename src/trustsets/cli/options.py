@@ -1,4 +1,4 @@
-"""Options that commands share, and where their values come from and go to."""
+"""Options that commands share."""
 
 import dataclasses
 import functools
@@ -12,15 +12,12 @@ import typer
 from trustsets.cli import console
 
 if TYPE_CHECKING:
-    from trustsets.files.evaluation import Comparison
-    from trustsets.files.naming import TableColumns
+    from trustsets.files import TableColumns
 
 __all__ = [
     "DATA",
-    "NOT_STORED",
     "Alpha",
     "Classes",
-    "ComparisonOptions",
     "Groups",
     "LabelColumn",
     "LabelledOutputs",
@@ -34,9 +31,8 @@ __all__ = [
 
 DATA = "Data"
 """Panel of the options that name files and arrays."""
-_PANEL = "Common options"
-# They say how a command talks or where it runs, not what it computes.
-NOT_STORED = {"config", "json", "quiet", "debug"}
+# They say how a command talks, not what it computes.
+NOT_STORED = {"json", "quiet", "debug"}
 
 
 def argument(metavar: str, text: str) -> Any:
@@ -61,46 +57,23 @@ def _setting(text: str, *names: str) -> Any:
         setattr(console.settings, names[0].removeprefix("--"), value)
         return value
 
-    return option(None, text, *names, is_eager=True, callback=keep, panel=_PANEL)
+    return option(None, text, *names, is_eager=True, callback=keep, panel="Common options")
 
 
-def _load(context: typer.Context, path: Path | None) -> Path | None:
-    """Take the options of a file as defaults; what is typed on the command line wins."""
-    if path is not None:
-        from trustsets.files.options import read_options
+_ALPHA = "Share of sets that may miss the true class, between 0 and 1."
+_FILES = "Labelled outputs: .npz, .parquet, .csv, .safetensors, a folder of .npy."
+_CLASSES = "Class names: a text file, or a file with an array 'classes'."
+_GROUPS = "Arrays or columns that hold groups, such as site,sex. Missing values are a group."
+_PROBABILITIES = (
+    "Columns of probabilities in a table, such as 'prob_*' or cat,dog; * stands for the class. "
+    "Default: those of MODEL, prob_*, or columns that are named like the classes."
+)
 
-        command = str(context.info_name)
-        known = {parameter.name for parameter in context.command.params if parameter.name}
-        context.default_map = read_options(path, command, known - NOT_STORED)
-    return path
-
-
-Alpha = Annotated[
-    float,
-    option("SHARE", "Share of sets that may miss the true class, between 0 and 1.", "--alpha"),
-]
-LabelledOutputs = Annotated[
-    Path,
-    argument("OUTPUTS", "Labelled outputs: .npz, .parquet, .csv, .safetensors, a folder of .npy."),
-]
-Classes = Annotated[
-    Path | None,
-    option("FILE", "Class names: a text file, or a file with an array 'classes'.", panel=DATA),
-]
-Groups = Annotated[
-    list[str] | None,
-    option(
-        "NAME",
-        "An array or column that holds groups; may be given again. Missing values are a group.",
-        "--group",
-        "--group-columns",
-        panel=DATA,
-    ),
-]
-LabelColumn = Annotated[
-    str | None,
-    option("NAME", "Column of a table with the true classes.", "--label-column", panel=DATA),
-]
+Alpha = Annotated[float, option("SHARE", _ALPHA, "--alpha")]
+LabelledOutputs = Annotated[Path, argument("OUTPUTS", _FILES)]
+Classes = Annotated[Path | None, option("FILE", _CLASSES)]
+Groups = Annotated[list[str] | None, option("NAMES", _GROUPS, "--group")]
+LabelColumn = Annotated[str | None, option("NAME", "Column of a table with the true classes.")]
 Seed = Annotated[int, option("N", "Seed of everything that is drawn at random.", "--seed", min=0)]
 
 
@@ -108,49 +81,20 @@ Seed = Annotated[int, option("N", "Seed of everything that is drawn at random.",
 class TableOptions:
     """Options that say which columns of a table hold what: one number a column."""
 
-    probability_columns: Annotated[
-        list[str] | None,
-        option(
-            "PATTERN",
-            "Columns of probabilities in a table (.csv, .parquet), such as 'prob_*'; * stands for "
-            "the name of the class. May be given again.",
-            panel=DATA,
-        ),
-    ] = None
-    logit_columns: Annotated[
-        list[str] | None, option("PATTERN", "The same for logits.", panel=DATA)
-    ] = None
-    feature_columns: Annotated[
-        list[str] | None, option("PATTERN", "The same for features, in any order.", panel=DATA)
-    ] = None
+    probability_columns: Annotated[list[str] | None, option("NAMES", _PROBABILITIES)] = None
+    logit_columns: Annotated[list[str] | None, option("NAMES", "The same for logits.")] = None
+    feature_columns: Annotated[list[str] | None, option("NAMES", "The same for features.")] = None
 
     def columns(self, label: str | None = None) -> "TableColumns":
         """What `trustsets.files` takes."""
-        from trustsets.files.naming import TableColumns
+        from trustsets.files import TableColumns
 
         return TableColumns(
-            tuple(self.probability_columns or ()),
-            tuple(self.logit_columns or ()),
-            tuple(self.feature_columns or ()),
-            label,
+            probabilities=tuple(self.probability_columns or ()),
+            logits=tuple(self.logit_columns or ()),
+            features=tuple(self.feature_columns or ()),
+            label=label,
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Config:
-    """Where a command may take its options from."""
-
-    config: Annotated[
-        Path | None,
-        option(
-            "FILE",
-            "Take options from a TOML file, or those that made an earlier output. An output "
-            "never says where to write or what code to run.",
-            is_eager=True,
-            callback=_load,
-            panel=_PANEL,
-        ),
-    ] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,130 +102,48 @@ class _Common:
     """How every command talks; the callbacks keep the values."""
 
     json: Annotated[bool, _setting("Print the result as JSON.", "--json")] = False
-    quiet: Annotated[bool, _setting("Print nothing but results and errors.", "--quiet", "-q")] = (
-        False
-    )
+    quiet: Annotated[bool, _setting("Print results and errors only.", "--quiet", "-q")] = False
     debug: Annotated[bool, _setting("Show the traceback of an error.", "--debug")] = False
 
 
-@dataclasses.dataclass(frozen=True)
-class ComparisonOptions:
-    """Options of the commands that evaluate methods: `evaluate` and `report`."""
-
-    outputs: LabelledOutputs
-    methods: Annotated[
-        list[str], argument("METHODS", "Models or predictions, as FILE or NAME=FILE.")
-    ]
-    alpha: Annotated[
-        float | None,
-        option(
-            "SHARE",
-            "Share of sets that may miss the true class. Default: that of the predictions, "
-            "or else 0.1.",
-        ),
-    ] = None
-    train: Annotated[
-        Path | None,
-        option(
-            "FILE",
-            "Features and labels of the training data, for the trust score. Default: the "
-            "trust score of the first model that has one.",
-        ),
-    ] = None
-    classes: Classes = None
-    group: Groups = None
-    metric: Annotated[
-        list[str] | None,
-        option(
-            "NAME",
-            "Measure only this (conf_trust, conf_rank, conf_frequency, class, groups, "
-            "size_strata, trust_rank); may be given again. Default: all.",
-        ),
-    ] = None
-    below: Annotated[
-        list[float] | None,
-        option(
-            "SHARE",
-            "Report the share of classes and groups covered less than this; may be given again. "
-            "Default: 0.5.",
-        ),
-    ] = None
-    level: Annotated[float, option("SHARE", "Confidence level of the intervals.")] = 0.95
-    seed: Seed = 0
-
-    def comparison(self, columns: "TableColumns") -> "Comparison":
-        """What `trustsets.files.evaluation` takes."""
-        from trustsets.files.evaluation import Comparison, name_methods
-
-        return Comparison(
-            self.outputs,
-            name_methods(self.methods),
-            self.alpha,
-            self.train,
-            self.classes,
-            tuple(self.group or ()),
-            tuple(self.metric) if self.metric else None,
-            tuple(self.below or (0.5,)),
-            self.level,
-            seed=self.seed,
-            columns=columns,
-        )
-
-
-def expanded(function: Callable[..., None], config: bool = True) -> Callable[..., None]:
+def expanded(function: Callable[..., None]) -> Callable[..., None]:
     """A command with one parameter for each option, from a function that takes groups of them.
 
     A parameter of `function` whose type is a dataclass becomes one option for each field. The
-    options that every command has are added.
-
-    Parameters
-    ----------
-    function : callable
-        Its parameters, and the fields of the dataclasses, are annotated as Typer wants it.
-    config : bool
-        Add ``--config``.
+    options that every command has are added. All are annotated as Typer wants it.
     """
     hints = get_type_hints(function, include_extras=True)
-    groups: dict[str, Any] = {
-        name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)
-    }
-    own = inspect.signature(function).parameters.values()
-    parameters = [
-        each
-        for parameter in own
-        for each in (
-            _fields(groups[parameter.name])
-            if parameter.name in groups
-            else [_keyword(parameter.name, hints[parameter.name], parameter.default)]
-        )
-    ]
-    common = [*(_fields(_Config) if config else []), *_fields(_Common)]
+    groups = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in groups:
+            parameters += _fields(groups[parameter.name])
+        else:
+            parameters.append(_keyword(parameter.name, hints[parameter.name], parameter.default))
+    common = _fields(_Common)
 
     @functools.wraps(function)
-    def run(**given: Any) -> None:
+    def run(**values: Any) -> None:
         for parameter in common:
-            given.pop(parameter.name)
+            values.pop(parameter.name)
         for name, group in groups.items():
-            given[name] = group(**{field.name: given.pop(field.name) for field in _fields(group)})
-        function(**given)
+            chosen = {field.name: values.pop(field.name) for field in _fields(group)}
+            values[name] = group(**chosen)  # type: ignore[operator]
+        function(**values)
 
     whole = inspect.Signature([*parameters, *common])
     run.__signature__ = whole  # type: ignore[attr-defined]
-    run.__annotations__ = {name: each.annotation for name, each in whole.parameters.items()}
+    run.__annotations__ = {name: own.annotation for name, own in whole.parameters.items()}
     return run
 
 
 def _fields(group: Any) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    empty = inspect.Parameter.empty
-    return [
-        _keyword(
-            field.name,
-            hints[field.name],
-            empty if field.default is dataclasses.MISSING else field.default,
-        )
+    hints, empty = get_type_hints(group, include_extras=True), inspect.Parameter.empty
+    defaults = {
+        field.name: empty if field.default is dataclasses.MISSING else field.default
         for field in dataclasses.fields(group)
-    ]
+    }
+    return [_keyword(name, hints[name], default) for name, default in defaults.items()]
 
 
 def _keyword(name: str, hint: Any, default: Any) -> inspect.Parameter:

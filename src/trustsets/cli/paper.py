@@ -14,4 +14,4 @@ paper = typer.Typer(
 )
 for command in (extract, train, run):
     paper.command()(expanded(command))
-paper.command()(expanded(overview, config=False))
+paper.command()(expanded(overview))

@@ -11,102 +11,82 @@ from trustsets.cli.options import Alpha, TableOptions, argument, option, resolve
 
 __all__ = ["predict"]
 
-Model = Annotated[Path, argument("MODEL", "Saved by 'trustsets calibrate'.")]
-Outputs = Annotated[
-    Path, argument("OUTPUTS", "New outputs: .npz, .parquet, .csv, .safetensors, a folder of .npy.")
-]
-Output = Annotated[
-    Path, option("FILE", "Where to write: .parquet, .csv or .jsonl.", "--output", "-o")
-]
-Ids = Annotated[
-    list[str] | None,
-    option("NAME", "An array to copy to the result; may be given again. 'id' is always copied."),
-]
-Memory = Annotated[
-    str, option("SIZE", "Memory for the samples at work, besides the program and the model.")
-]
-MaxSize = Annotated[
-    int | None,
-    option(
-        "K",
-        "Largest size of a set. Where K classes cannot keep alpha, the column 'alpha' says what "
-        "the set promises instead.",
-        "--max-size",
-    ),
-]
-PValues = Annotated[
-    int | None,
-    option(
-        "N",
-        "Write the N largest p-values with their classes, and confidence and credibility.",
-        "--p-values",
-    ),
-]
-Explain = Annotated[
-    int | None, option("N", "Print why the sets of the first N samples are what they are.", min=1)
-]
+
+_OUTPUTS = "New outputs: .npz, .parquet, .csv, .safetensors, a folder of .npy."
+_MAX_SIZE = (
+    "Largest size of a set. Where K classes cannot keep alpha, the column 'alpha' says what the "
+    "set guarantees instead."
+)
+_PROBABILITIES = "Write the probabilities of the classes of a set."
+_P_VALUES = "Write the p-values of the classes of a set, and confidence and credibility."
+_ID = "Arrays to copy to the result, such as name,date. 'id' is always copied."
+_EXPLAIN = "Print why the sets of the first N samples are what they are."
 
 
 def predict(
     context: typer.Context,
-    model: Model,
-    outputs: Outputs,
-    output: Output,
+    model: Annotated[Path, argument("MODEL", "Saved by 'trustsets calibrate'.")],
+    outputs: Annotated[Path, argument("OUTPUTS", _OUTPUTS)],
+    output: Annotated[Path, option("FILE", "Result: .parquet, .csv or .jsonl.", "--output", "-o")],
     alpha: Alpha = 0.1,
-    max_size: MaxSize = None,
-    p_values: PValues = None,
-    id: Ids = None,
-    memory: Memory = "1GB",
-    explain: Explain = None,
+    max_size: Annotated[int | None, option("K", _MAX_SIZE)] = None,
+    probabilities: Annotated[bool, option(None, _PROBABILITIES, "--probabilities")] = False,
+    p_values: Annotated[bool, option(None, _P_VALUES, "--p-values")] = False,
+    id: Annotated[list[str] | None, option("NAMES", _ID)] = None,
+    explain: Annotated[int | None, option("N", _EXPLAIN, min=1)] = None,
     *,
     table: TableOptions,
 ) -> None:
     """Write a set of possible classes for every new sample.
 
-    Works on files larger than memory. If it is interrupted, run the same
-    command again: it continues where it stopped, and gives the same file.
-    Until it is whole, nothing appears under the name of the result.
+    A set lists its classes likeliest first; in a .csv file they stand in one
+    cell, as in 'cat|dog'. Nothing appears under the name of the result until
+    it is whole.
 
     Example:
 
       trustsets predict model.trustsets new.npz --alpha 0.1 -o sets.csv
     """
-    from trustsets.files.memory import parse_memory
-    from trustsets.files.prediction import predict_file
+    from trustsets.files import predict_file
 
-    record = resolved(context)
-    options: dict[str, Any] = {
-        "alpha": alpha,
-        "memory": parse_memory(memory),
-        "ids": id or (),
-        "record": record,
-        "progress": partial(console.progress, "Prediction sets"),
-    }
-    columns = table.columns()
-    if columns != type(columns)():
-        options |= {"columns": columns}
-    if max_size is not None or p_values is not None:
-        options |= {"max_size": max_size, "p_values": p_values}
-    with console.resumable():
-        summary = predict_file(model, outputs, output, **options)
-    how = {"alpha": alpha, "columns": columns}
-    explanations = _explain(model, outputs, explain, **how) if explain else {}
-    earlier = f"Continued an earlier run, which had done {summary.continued:,} samples."
+    record, columns = resolved(context), table.columns()
+    summary = predict_file(
+        model,
+        outputs,
+        output,
+        alpha=alpha,
+        max_size=max_size,
+        probabilities=probabilities,
+        p_values=p_values,
+        ids=id or (),
+        columns=columns,
+        progress=partial(console.progress, "Prediction sets"),
+    )
+    explanations = _explain(model, outputs, explain, alpha, columns) if explain else {}
     console.conclude(
         record | {"output": str(output)} | summary.to_dict() | explanations,
-        *([earlier] if summary.continued else []),
         *summary.sentences(),
         f"Written to {output}.",
     )
 
 
-def _explain(model: Path, outputs: Path, count: int, **how: Any) -> dict[str, Any]:
-    """Print explanations, or return them for --json."""
-    from trustsets.files.explanations import explain_file
+def _explain(model: Path, outputs: Path, count: int, alpha: float, columns: Any) -> dict[str, Any]:
+    """Print why the first sets are what they are, or return it for --json."""
+    from trustsets.files import open_for_prediction, remembered_columns
+    from trustsets.predictors import load
 
-    found = explain_file(model, outputs, count, **how)
+    predictor = load(model)
+    source = open_for_prediction(
+        predictor, outputs, columns=columns, remembered=remembered_columns(model)
+    )
+    samples = source.read(0, count)
+    # Where each class has a threshold of its own, that of the most likely class is explained.
+    labels = samples.predicted if predictor.has_class_thresholds else [None] * len(samples)
+    found = [
+        predictor.explain(samples[row], alpha, label=label) for row, label in enumerate(labels)
+    ]
     if console.settings.json:
-        return {"explanations": [own.to_dict() for own in found]}
-    for number, own in enumerate(found):
-        console.print_lines([f"Sample {number}:", *own.summary.splitlines(), ""])
+        return {"explanations": [one.to_dict() for one in found]}
+    for number, one in enumerate(found):
+        console.print_lines([f"Sample {number}:", *one.summary().splitlines(), ""])
     return {}

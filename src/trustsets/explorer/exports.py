@@ -1,6 +1,7 @@
 """What leaves the page: code, a command, the predictor, a report."""
 
 import inspect
+import json
 import re
 import shlex
 import tempfile
@@ -22,12 +23,10 @@ __all__ = ["as_command", "as_python", "saved_predictor", "saved_report"]
 _FLAGS = {
     "method": "--method",
     "score": "--score",
-    "scale": "--scale",
-    "temperature": "--temperature",
-    "degree": "--degree",
-    "penalty": "--penalty",
+    "basis": "--basis",
+    "statistics": "--statistic",
+    "groups": "--group",
 }
-_REPEATED = {"basis": "--basis", "statistics": "--statistic", "groups": "--group"}
 
 
 def as_python(session: Session, state: State, place: int, names: dict[str, str]) -> str:
@@ -96,16 +95,14 @@ def as_command(state: State, place: int, names: dict[str, str]) -> str:
 
 
 def _options(setting: Setting) -> list[str]:
-    recipe, words = setting.recipe, list[str]()
-    for name, flag in _FLAGS.items():
-        value = getattr(recipe, name)
-        text = f"{value:g}" if isinstance(value, float) else str(value)
-        words += [] if value is None else [flag, text]
-    for name, flag in _REPEATED.items():
-        for value in getattr(recipe, name):
-            words += [flag, value]
-    if recipe.per_class is not None:
-        words.append("--per-class" if recipe.per_class else "--no-per-class")
+    words = list[str]()
+    for name, value in setting.recipe.items():
+        if value is None or value == ():
+            continue
+        if name in _FLAGS:
+            words += [_FLAGS[name], ",".join([value] if isinstance(value, str) else value)]
+        else:
+            words += ["--set", f"{name}={json.dumps(value)}".replace('"', "")]
     return words
 
 
@@ -119,7 +116,7 @@ def saved_predictor(session: Session, state: State, place: int) -> bytes:
 
 
 def saved_report(session: Session, state: State, names: dict[str, str], check: Check) -> bytes:
-    """The report of the methods on the test samples, without a slider."""
+    """The report of the methods on the test samples."""
     split = session.split(state.seed)
     evaluations = {
         name: session.evaluation(state, place, check) for place, name in enumerate(state.names)
@@ -129,19 +126,18 @@ def saved_report(session: Session, state: State, names: dict[str, str], check: C
         rows = np.arange(len(split.places))
         made = {name: session.sets(state, place, rows) for place, name in enumerate(state.names)}
         given = {"outputs": split.test, "sets": made}
-        given |= {"trust": split.test.trust} if split.test.trust is not None else {}
     check()
     details = {"Data": names.get("outputs", ""), "Split seed": state.seed}
     details |= {name: _one_line(own) for name, own in zip(state.names, state.settings, strict=True)}
-    guarantee = {
-        name: session.predictor(own, state.seed).summary()
+    predictors = {
+        name: session.predictor(own, state.seed)
         for name, own in zip(state.names, state.settings, strict=True)
     }
     with tempfile.TemporaryDirectory() as folder:
         page = write_report(
             Path(folder) / "report.html",
             evaluations,
-            guarantee=guarantee,
+            predictors=predictors,
             details={name: value for name, value in details.items() if value != ""},
             **given,
         )

@@ -7,9 +7,9 @@ from trustsets._common.atomic import StrPath
 from trustsets.demo import load
 from trustsets.errors import InputError
 from trustsets.explorer.launch import Explorer, explore
-from trustsets.files.calibration import fit_trust, load_labelled
-from trustsets.files.source import open_columns, open_outputs, read_classes, read_training
+from trustsets.files import open_columns, open_outputs, read_classes, read_training
 from trustsets.outputs import ModelOutputs
+from trustsets.trust import TrustScore
 
 __all__ = ["explore_files", "explore_task"]
 
@@ -33,11 +33,11 @@ def explore_files(
         raise InputError("samples have images or texts; give --images or --text, not both.")
     names = None if classes is None else read_classes(classes)
     source = open_outputs(outputs, groups=groups, classes=names)
-    held_out = load_labelled(source, "the explorer")
+    held_out = source.read_labelled("the explorer")
     given: dict[str, Any] = {"names": {"outputs": str(outputs)}}
     if train is not None:
-        given["trust"] = fit_trust(source, train, held_out, 1)
-        given["train"] = read_training(train, held_out.classes)
+        given["train"] = read_training(train, held_out.classes, source.table)
+        given["trust"] = TrustScore().fit(*given["train"])
         given["names"]["train"] = str(train)
     if text is not None:
         given["texts"] = _texts(outputs, text)
@@ -71,10 +71,9 @@ def _texts(path: StrPath, name: str) -> list[str]:
             f"{path}: there is no array {name!r} of texts; there are {', '.join(sorted(columns))}."
         )
     column = columns[name]
-    column.require_usable()
     if len(column.shape) != 1:
         raise InputError(f"{path}: array {name!r} must hold one text for each sample.")
-    found: list[str] = column.read_texts(0, column.shape[0]).astype(str).tolist()
+    found: list[str] = column.read_names(0, column.shape[0]).astype(str).tolist()
     return found
 
 

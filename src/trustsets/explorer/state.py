@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Self, final
 
 from trustsets.errors import InputError
-from trustsets.files.calibration import METHODS, SCORES, STATISTICS, Recipe
 from trustsets.predictors import Predictor
+from trustsets.recipes import SCORES, STATISTICS, make_predictor
 from trustsets.trust import TrustScore
 
 __all__ = ["Knobs", "Setting", "State"]
@@ -18,7 +18,7 @@ _TEMPERATURES = (0.05, 20.0)
 _ALPHAS = (0.001, 0.999)
 _BASES = ("auto", "polynomial", "bins", "intercept")
 _PER_CLASS = {"auto": None, "yes": True, "no": False}
-_REGRESSIONS = ("conditional", "plugin")
+_METHODS = ("conditional", "standard", "mondrian", "groups", "class", "clustered")
 
 
 @final
@@ -35,7 +35,7 @@ class Knobs:
     @classmethod
     def of(cls, groups: tuple[str, ...], n_classes: int, *, has_trust: bool) -> Self:
         """Leave out what needs a trust score or groups where there are none."""
-        methods = [name for name in METHODS if name != "groups" or groups]
+        methods = [name for name in _METHODS if name != "groups" or groups]
         known = [name for name in STATISTICS if name != "trust" or has_trust]
         return cls(tuple(methods), tuple(known), groups, n_classes)
 
@@ -43,7 +43,7 @@ class Knobs:
 @final
 @dataclass(frozen=True)
 class Setting:
-    """One method with all its knobs, in the names of `Recipe`.
+    """One method with all its knobs, in the names of `trustsets.recipes`.
 
     `basis` is ``"auto"`` or one function class, to which indicators of `groups` are added.
     `max_size` is None for sets of any size.
@@ -88,12 +88,12 @@ class Setting:
         A knob that a method does not have is shown as disabled on the page.
         """
         plain, off = Setting(), dict[str, Any]()
-        own_basis = self.method in _REGRESSIONS and self.basis != "auto"
+        own_basis = self.method == "conditional" and self.basis != "auto"
         if not own_basis:
-            off |= {"basis": plain.basis if self.method in _REGRESSIONS else "auto"}
+            off |= {"basis": plain.basis if self.method == "conditional" else "auto"}
         if not own_basis or self.basis != "polynomial":
             off |= {"degree": plain.degree, "penalty": plain.penalty}
-        if self.method != "bins" and (not own_basis or self.basis == "intercept"):
+        if self.method != "mondrian" and (not own_basis or self.basis == "intercept"):
             off |= {"statistics": plain.statistics}
         if self.method != "groups" and not own_basis:
             off |= {"groups": ()}
@@ -102,19 +102,19 @@ class Setting:
         return replace(self, **off)
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> dict[str, Any]:
         """The predictor by names and numbers, as ``trustsets calibrate`` takes it."""
         own, bases = self.used, tuple[str, ...]()
-        if own.method in _REGRESSIONS and own.basis != "auto":
+        if own.method == "conditional" and own.basis != "auto":
             bases = (own.basis, *(["groups"] if own.groups else []))
         polynomial = "polynomial" in bases
-        uses_statistics = own.method == "bins" or (bases and own.basis != "intercept")
-        return Recipe(
+        uses_statistics = own.method == "mondrian" or (bases and own.basis != "intercept")
+        return dict(
             method=own.method,
             score=own.score,
             scale=own.scale,
             temperature=own.temperature,
-            basis=bases,
+            basis=bases or None,
             degree=own.degree if polynomial else None,
             penalty=own.penalty if polynomial else None,
             statistics=own.statistics if uses_statistics else (),
@@ -124,7 +124,7 @@ class Setting:
 
     def build(self, trust: TrustScore | None) -> Predictor:
         """The predictor, not calibrated."""
-        return self.recipe.build(trust)
+        return make_predictor(**self.recipe, trust=trust)
 
 
 @final

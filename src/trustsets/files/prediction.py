@@ -1,61 +1,60 @@
-"""`predict_file`: prediction sets for a file of any size, in bounded memory."""
+"""`predict_file` and `predict_table`: a prediction set for every sample of a file or table."""
 
-import hashlib
-import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 
+from trustsets._common import storage
 from trustsets._common.arrays import Array
 from trustsets._common.atomic import StrPath
-from trustsets._common.optional import needed
-from trustsets._common.progress import Advance, Progress, no_progress
+from trustsets._common.frames import flavour_of
+from trustsets._common.progress import Progress, no_progress
 from trustsets._common.quantiles import check_alphas
 from trustsets.errors import InputError
-from trustsets.files.memory import rows_that_fit
-from trustsets.files.naming import PLAIN, ROW, TableColumns
-from trustsets.files.parts import PartStore
-from trustsets.files.paths import Snapshot, check_output, content_digest
-from trustsets.files.predicted import Predicted, added_columns, predict_block
-from trustsets.files.set_files import PREDICTION_SUFFIXES, text_of, write_tables
-from trustsets.files.source import OutputsFile, in_file, open_outputs
+from trustsets.files.reading import (
+    PLAIN,
+    ROW,
+    OutputsFile,
+    TableColumns,
+    arrow_table,
+    open_outputs,
+    open_table,
+)
+from trustsets.files.writing import SET_SUFFIXES, Snapshot, check_output, write_sets
+from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor, load
+from trustsets.sets import PredictionSets
 from trustsets.status import Status
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+__all__ = [
+    "PredictionSummary",
+    "open_for_prediction",
+    "predict_file",
+    "predict_table",
+    "remembered_columns",
+]
 
 _log = logging.getLogger(__name__)
 
-DEFAULT_MEMORY = 1 << 30
-# P-values may need a threshold of every class at each of 100 alphas: so many times a set.
-_P_VALUES = 14
+_WORDS = {int(status): status.name.lower() for status in Status}
+# Digits of probabilities that are written.
+_DIGITS = 6
+_RESULT = ("set", "size", "threshold", "status", "alpha")
 
 
 @final
 @dataclass
 class PredictionSummary:
-    """What the sets of a file are like: how many have each size, and each status by its word.
-
-    `continued` are the samples that an earlier, interrupted run had done.
-    """
+    """What the sets of a file are like: how many have each size, and each status by its word."""
 
     n: int
     n_classes: int
-    continued: int = 0
     sizes: Counter[int] = field(default_factory=Counter)
     status: Counter[str] = field(default_factory=Counter)
-
-    def add(self, found: Predicted) -> Predicted:
-        """Count the sets of a block, and return it."""
-        columns = found.sets.to_columns()
-        self.sizes.update(columns["size"].tolist())
-        self.status.update(columns["status"])
-        return found
 
     @property
     def mean_size(self) -> float:
@@ -71,7 +70,6 @@ class PredictionSummary:
             "empty": self.sizes[0],
             "full": self.sizes[self.n_classes],
             "status": dict(sorted(self.status.items())),
-            "continued": self.continued,
         }
 
     def sentences(self) -> list[str]:
@@ -95,17 +93,15 @@ def predict_file(
     *,
     alpha: float = 0.1,
     max_size: int | None = None,
-    p_values: int | None = None,
-    memory: int = DEFAULT_MEMORY,
+    probabilities: bool = False,
+    p_values: bool = False,
     ids: Sequence[str] = (),
     columns: TableColumns = PLAIN,
-    record: dict[str, Any] | None = None,
     progress: Progress = no_progress,
 ) -> PredictionSummary:
     """Predict a set for every sample of a file, block by block.
 
-    A run that was killed continues where it stopped and gives the same file. Under its name the
-    result is whole or absent.
+    Under its name the result is whole or absent.
 
     Parameters
     ----------
@@ -114,204 +110,268 @@ def predict_file(
     alpha : float
         Allowed miscoverage.
     max_size : int, optional
-        Largest size of a set; a column ``alpha`` then says what each set promises.
-    p_values : int, optional
-        How many of the largest p-values to write, with their classes (columns ``class_1``,
-        ``p_1``, ``class_2``, ...) and the ``confidence`` and ``credibility`` of the first class.
-    memory : int
-        Bytes that samples and sets at work may take, besides the program and the model.
+        Largest size of a set; the column ``alpha`` then says what each set guarantees.
+    probabilities, p_values : bool
+        Add a column with the probabilities, or the p-values, of the classes of each set; with
+        p-values, ``confidence`` and ``credibility`` of the most plausible class, too.
     ids : sequence of str
         Arrays to copy to the result; one called ``id`` always is.
     columns : TableColumns, optional
-        Which columns of a table hold what.
-    record : dict, optional
-        Options to store with the result.
+        Which columns of a table hold what; by default those that the model was calibrated with.
     progress : callable, optional
         Given the number of samples, returns a context that gives a function, which is then called
         with the number of samples of each finished block.
     """
-    target = check_output(result, PREDICTION_SUFFIXES, [model, outputs])
-    kind = target.suffix.lower()
-    if kind == ".parquet":
-        needed("pyarrow", f"{target}: a Parquet file")
+    check_output(result, SET_SUFFIXES, [model, outputs])
+    check_alphas(alpha)
     before = Snapshot(model, outputs)
     predictor: Predictor = load(model)
-    source = open_for_prediction(predictor, outputs, ids=ids, name=str(model), columns=columns)
-    check_alphas(alpha)
-    work = BlockPredictor(predictor, source, float(alpha), max_size=max_size, p_values=p_values)
-    work.check()
-    rows = rows_that_fit(source.row_bytes, work.n_numbers, memory)
-    asked = {"alpha": alpha, "max_size": max_size, "p_values": p_values}
-    record = record or {"command": "predict", "options": asked}
-    setting = {"model": content_digest(model), "kind": kind, "rows": rows} | asked
-    _log.info("%s: %d samples in blocks of %d", outputs, len(source), rows)
-    with PartStore(target, setting | {"record": record}) as store:
+    source = open_for_prediction(
+        predictor,
+        outputs,
+        name=str(model),
+        ids=ids,
+        columns=columns,
+        remembered=remembered_columns(model),
+    )
+    _check_copied(source, probabilities, p_values)
+    summary = PredictionSummary(len(source), source.n_classes)
+    _log.info("%s: predicting %d samples", outputs, len(source))
+
+    def blocks() -> Iterator[dict[str, Any]]:
+        # P-values need the thresholds of every class at each of some 100 alphas.
+        most_rows = 1 << 12 if p_values else 1 << 16
         with progress(len(source)) as advance:
-            summary = _predict_parts(work, rows, store, advance, kind)
-        _log.info("%s: %d samples were done before", target, summary.continued)
-        parts = (_counted(store.read(number), summary) for number in range(len(store)))
-        beside = None if kind == ".parquet" else record
-        store.finish(lambda file: _assemble(file, kind, parts, record), before.check, beside)
+            for start, stop in source.blocks(most_rows):
+                block = {ROW: list(range(start, stop))} | _copied(source, start, stop)
+                samples = source.read(start, stop, features=predictor.uses_features)
+                sets = predictor.predict_set(samples, float(alpha), max_size=max_size)
+                block |= _set_columns(predictor, samples, sets, probabilities, p_values)
+                summary.sizes.update(block["size"])
+                summary.status.update(block["status"])
+                yield block
+                advance(stop - start)
+
+    write_sets(result, blocks(), predictor.classes_, before)
     return summary
 
 
-def _predict_parts(
-    work: "BlockPredictor", rows: int, store: PartStore, advance: Advance, kind: str
-) -> PredictionSummary:
-    """Make the parts that are not there, or that were made from other samples."""
-    n = len(work.source)
-    summary = PredictionSummary(n, work.source.n_classes)
-    for number, start in enumerate(range(0, n, rows)):
-        block = work.read(start, min(start + rows, n))
-        size, source = len(block[ROW]), _digest(block)
-        if store.holds(number, source):
-            summary.continued += size
-        else:
-            store.write(number, _part(work.predict(block), kind, number == 0), source)
-        advance(size)
-    return summary
+def predict_table(
+    predictor: Predictor,
+    table: Any,
+    alpha: float = 0.1,
+    *,
+    max_size: int | None = None,
+    probabilities: bool = False,
+    p_values: bool = False,
+    ids: Sequence[str] = (),
+    columns: TableColumns = PLAIN,
+) -> Any:
+    """Prediction sets of a batch of samples: a table in, a table of the same kind out.
 
+    It is for engines that map batches: Ray, Spark's mapInArrow, Dask. A row of the result depends
+    on its own row of the input alone, whatever the batches; a batch may be empty.
 
-def _digest(block: dict[str, Array]) -> str:
-    """Digest of the names, types and values of all arrays."""
-    found = hashlib.sha256()
-    for name, own in block.items():
-        found.update(f"{name} {own.dtype} {own.shape} ".encode())
-        texts = own.dtype.kind == "O"
-        found.update(json.dumps(own.tolist()).encode() if texts else own.tobytes())
-    return found.hexdigest()
+    Parameters
+    ----------
+    predictor : Predictor
+        Calibrated.
+    table : pyarrow.Table, or frame of pandas or polars
+        Columns as in `open_outputs`. Where sets are drawn at random, a column ``row`` must have
+        the number of the sample in the whole data set. Labels are not looked at.
+    alpha, max_size, probabilities, p_values, ids, columns
+        As in `predict_file`.
 
-
-def _part(found: Predicted, kind: str, first: bool) -> bytes:
-    """A line that counts the sets, and then their content as the result will hold it."""
-    counted = PredictionSummary(len(found.sets), found.sets.classes.size)
-    counted.add(found)
-    line = json.dumps({"sizes": list(counted.sizes.items()), "status": counted.status}).encode()
-    if kind == ".parquet":
-        return line + b"\n" + bytes(_to_bytes(found.to_arrow()))
-    return line + b"\n" + text_of(kind, found.to_columns(), first).encode()
-
-
-def _counted(part: bytes, summary: PredictionSummary) -> memoryview:
-    """Content of a part, whose counts are added to a summary."""
-    end = part.index(b"\n")
-    counts = json.loads(part[:end])
-    summary.sizes.update(dict(counts["sizes"]))
-    summary.status.update(counts["status"])
-    return memoryview(part)[end + 1 :]
-
-
-def _assemble(
-    file: IO[bytes], kind: str, parts: Iterable[memoryview], record: dict[str, Any]
-) -> None:
-    """Write the parts end to end."""
-    if kind != ".parquet":
-        for part in parts:
-            file.write(part)
-        return
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from trustsets import ModelOutputs, StandardConformal
+    >>> codes = np.arange(99) % 2
+    >>> calibration = ModelOutputs(logits=np.eye(2)[codes], labels=np.array(["a", "b"])[codes])
+    >>> predictor = StandardConformal().calibrate(calibration)
+    >>> batch = pa.table({"id": ["x", "y"], "logits": [[3.0, 0.0], [0.0, 3.0]]})
+    >>> predict_table(predictor, batch, alpha=0.1).to_pylist()[1]
+    {'id': 'y', 'set': ['b'], 'size': 1, 'threshold': 0.0, 'status': 'exact', 'alpha': 0.1}
+    """
     import pyarrow as pa
 
-    tables = (pa.ipc.open_file(pa.py_buffer(part)).read_all() for part in parts)
-    write_tables(file, tables, record)
-
-
-@final
-@dataclass(frozen=True)
-class BlockPredictor:
-    """Predicts ranges of rows of an open file; errors name the file and the row.
-
-    `first_row` is the number of the file's first sample where there are files before it;
-    `max_size` and `p_values` are as in `predict_file`.
-    """
-
-    predictor: Predictor
-    source: OutputsFile
-    alpha: float
-    first_row: int = 0
-    max_size: int | None = None
-    p_values: int | None = None
-
-    def check(self) -> None:
-        """Refuse a number of p-values that cannot be, and columns to copy that it would hide."""
-        count = self.p_values
-        if count is not None and not 1 <= count <= self.source.n_classes:
+    rows = arrow_table(table)
+    if rows.num_rows:
+        source = open_table(
+            rows,
+            groups=predictor.needed_groups,
+            ids=ids,
+            classes=predictor.classes_,
+            columns=columns,
+        ).without_labels()
+        _check_fits_predictor(source, predictor, "the predictor")
+        _check_copied(source, probabilities, p_values)
+        if predictor.draws_at_random and source.row is None:
             raise InputError(
-                f"p_values must lie between 1 and {self.source.n_classes}, the number of classes; "
-                f"got {count}."
+                f"table needs a column {ROW!r} with the number of each sample: this predictor "
+                "draws at random, and the draws of a sample must not depend on its batch."
             )
-        for name in self.source.roles.ids:
-            if name in added_columns(self.max_size, count):
-                raise InputError(
-                    f"column {name!r} cannot be copied: the result has one of that name. Rename it."
-                )
+        samples = source.read(features=predictor.uses_features)
+        sets = predictor.predict_set(samples, float(alpha), max_size=max_size)
+        names = [*([ROW] if source.row is not None else []), *source.ids]
+    else:
+        # Engines pass empty partitions; their results must have the columns of the others.
+        samples, sets = None, _no_sets(predictor.classes_, alpha)
+        names = [name for name in dict.fromkeys([ROW, *ids, "id"]) if name in rows.column_names]
+    types = _arrow_types(predictor.classes_)
+    added = _set_columns(predictor, samples, sets, probabilities, p_values)
+    found = pa.table(
+        {name: rows.column(name) for name in names}
+        | {name: pa.array(values, types[name]) for name, values in added.items()}
+    )
+    if flavour_of(table) == "pandas":
+        return found.to_pandas().set_index(table.index)
+    if flavour_of(table) == "polars":
+        import polars
 
-    @property
-    def n_numbers(self) -> int:
-        """Classes of a sample, counted as often as their arrays take memory."""
-        return self.source.n_classes * (1 if self.p_values is None else _P_VALUES)
+        return polars.from_arrow(found)
+    return found
 
-    def read(self, start: int, stop: int) -> dict[str, Array]:
-        """Read the arrays of the rows `start` up to `stop` that their prediction depends on."""
-        features = self.predictor.uses_features
-        return self.source.block(start, stop, first_row=self.first_row, features=features)
 
-    def predict(self, block: dict[str, Array]) -> Predicted:
-        """Sets of a block."""
-        try:
-            return predict_block(
-                self.predictor,
-                block,
-                self.alpha,
-                ids=self.source.roles.ids,
-                max_size=self.max_size,
-                p_values=self.p_values,
+def _no_sets(classes: Array, alpha: float) -> PredictionSets:
+    nothing = np.zeros(0)
+    return PredictionSets(
+        mask=np.zeros((0, classes.size), dtype=bool),
+        thresholds=nothing,
+        status=nothing.astype(np.int8),
+        alpha=float(alpha),
+        classes=classes,
+    )
+
+
+def _arrow_types(classes: Array) -> dict[str, Any]:
+    """Types of the columns of a result, equal for every batch."""
+    import pyarrow as pa
+
+    number = pa.float64()
+    return {
+        "set": pa.list_(pa.array(classes.tolist()).type),
+        "size": pa.int32(),
+        "threshold": number,
+        "status": pa.string(),
+        "alpha": number,
+        "probabilities": pa.list_(number),
+        "p_values": pa.list_(number),
+        "confidence": number,
+        "credibility": number,
+    }
+
+
+def _set_columns(
+    predictor: Predictor,
+    samples: ModelOutputs | None,
+    sets: PredictionSets,
+    probabilities: bool,
+    p_values: bool,
+) -> dict[str, list[Any]]:
+    """Columns of a result; the classes of a set come likeliest first, and so do their numbers."""
+    chance = np.zeros(sets.mask.shape) if samples is None else samples.probabilities
+    order = np.argsort(-chance, axis=1, kind="stable")
+    inside = np.take_along_axis(sets.mask, order, axis=1)
+    members = [own[kept] for own, kept in zip(order, inside, strict=True)]
+    thresholds = sets.thresholds if sets.thresholds.ndim == 1 else sets.thresholds.max(axis=1)
+    found: dict[str, list[Any]] = {
+        "set": [sets.classes[codes].tolist() for codes in members],
+        "size": sets.sizes.tolist(),
+        "threshold": thresholds.tolist(),
+        "status": [_WORDS[code] for code in sets.status.tolist()],
+        "alpha": np.broadcast_to(np.asarray(sets.alpha, dtype=float), len(sets)).tolist(),
+    }
+    if probabilities:
+        chance = chance.round(_DIGITS)
+        found["probabilities"] = [chance[row, codes].tolist() for row, codes in enumerate(members)]
+    if p_values:
+        values, confidence, credibility = _p_values(predictor, samples, sets.classes.size)
+        found["p_values"] = [values[row, codes].tolist() for row, codes in enumerate(members)]
+        found |= {"confidence": confidence.tolist(), "credibility": credibility.tolist()}
+    return found
+
+
+def _p_values(
+    predictor: Predictor, samples: ModelOutputs | None, n_classes: int
+) -> tuple[Array, Array, Array]:
+    """P-values of all classes, and confidence and credibility of the most plausible one."""
+    if samples is None:
+        return np.zeros((0, n_classes)), np.zeros(0), np.zeros(0)
+    points = predictor.predict_confidence(samples)
+    values = np.empty(points.codes.shape)
+    np.put_along_axis(values, points.codes, points.p_values, axis=1)
+    return values, points.confidence.round(_DIGITS), points.credibility
+
+
+def _copied(source: OutputsFile, start: int, stop: int) -> dict[str, list[Any]]:
+    return {name: own.read_names(start, stop).tolist() for name, own in source.ids.items()}
+
+
+def _check_copied(source: OutputsFile, probabilities: bool, p_values: bool) -> None:
+    taken = {ROW, *_RESULT} | ({"probabilities"} if probabilities else set())
+    taken |= {"p_values", "confidence", "credibility"} if p_values else set()
+    for name in source.ids:
+        if name in taken:
+            raise InputError(
+                f"column {name!r} cannot be copied: the result has one of that name. Rename it."
             )
-        except InputError as error:
-            start = int(block[ROW][0]) - self.first_row
-            raise in_file(self.source.path, error, start) from error
+
+
+def remembered_columns(model: StrPath) -> TableColumns:
+    """The columns of the table that a model was calibrated with; none if there was no table."""
+    note = storage.read_note(model)
+    names: Any = note.get("columns") if isinstance(note, dict) else None
+    try:
+        lists = {
+            kind: tuple(map(str, names[kind])) for kind in ("probabilities", "logits", "features")
+        }
+        return TableColumns(**lists, label=names["label"])
+    except (KeyError, TypeError, AttributeError):
+        return PLAIN
 
 
 def open_for_prediction(
     predictor: Predictor,
     outputs: StrPath,
     *,
-    ids: Sequence[str] = (),
     name: str = "the predictor",
+    ids: Sequence[str] = (),
     columns: TableColumns = PLAIN,
+    remembered: TableColumns = PLAIN,
 ) -> OutputsFile:
-    """Open outputs, and see that they fit a predictor, which errors call `name`."""
+    """Open outputs without their labels, and see that they fit a predictor, called `name`."""
+    source = open_outputs(
+        outputs,
+        groups=predictor.needed_groups,
+        ids=ids,
+        classes=predictor.classes_,
+        columns=columns,
+        remembered=remembered,
+    )
+    _check_fits_predictor(source, predictor, name)
+    return source.without_labels()
+
+
+def _check_fits_predictor(source: OutputsFile, predictor: Predictor, name: str) -> None:
+    """Refuse outputs of other classes, and those that lack what a predictor needs."""
     if reason := predictor.batch_dependence:
         raise InputError(f"{name}: {reason}.")
-    source = open_outputs(outputs, groups=predictor.needed_groups, ids=ids, columns=columns)
-    check_n_classes(source, predictor, name)
-    names = None if source.roles.classes is None else source.classes
-    if names is not None and not np.array_equal(names, predictor.classes_):
-        raise InputError(
-            f"{outputs}: array {source.roles.classes!r} names other classes, or the same in "
-            f"another order, than {name} was calibrated with. Use outputs of the same classifier."
-        )
-    if predictor.trust is not None and source.roles.features is None:
-        raise InputError(
-            f"{outputs}: there is no array 'features', which {name} needs for its trust score. "
-            "Save the embeddings of the samples with their logits."
-        )
-    return source
-
-
-def check_n_classes(source: OutputsFile, predictor: Predictor, name: str) -> None:
-    """See that outputs have as many classes as a predictor, which errors call `name`."""
     if source.n_classes != predictor.classes_.size:
         raise InputError(
-            f"{source.path}: array {source.roles.values!r} has {source.n_classes} classes, and "
+            f"{source.path}: array {source.values.name!r} has {source.n_classes} classes, and "
             f"{name} was calibrated with {predictor.classes_.size}. Use outputs of the same "
             "classifier."
         )
-
-
-def _to_bytes(table: "pa.Table") -> memoryview:
-    import pyarrow as pa
-
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    return memoryview(sink.getvalue())
+    own = source.own_classes
+    if own is not None and not np.array_equal(own, predictor.classes_):
+        raise InputError(
+            f"{source.path}: it names other classes, or the same in another order, than {name} "
+            "was calibrated with. Use outputs of the same classifier."
+        )
+    if predictor.trust is not None and predictor.uses_features and source.trust is None:
+        if source.features is None:
+            raise InputError(
+                f"{source.path}: there is no array 'features', which {name} needs for its trust "
+                "score. Save the embeddings of the samples with their logits."
+            )

@@ -35,8 +35,6 @@ from trustsets.metrics.comparison import (
     Comparison,
     Entry,
     compare,
-    preferred,
-    under_covered_bins,
 )
 from trustsets.metrics.evaluation import (
     Correlation,
@@ -56,7 +54,6 @@ from trustsets.metrics.inference import (
     holm,
     level_text,
     mean_estimate,
-    samples_needed,
     share_estimate,
     under_coverage,
 )
@@ -103,9 +100,7 @@ __all__ = [
     "mean_estimate",
     "number_of",
     "outcomes_of",
-    "preferred",
     "rank_edges_apart",
-    "samples_needed",
     "share_estimate",
     "split_name",
     "summarise_sizes",
@@ -113,5 +108,4 @@ __all__ = [
     "title",
     "to_plain",
     "under_coverage",
-    "under_covered_bins",
 ]

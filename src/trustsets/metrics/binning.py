@@ -5,7 +5,7 @@ samples. `RankBins` and `FrequencyBins` need the label, so they are for evaluati
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, final, get_args
 
 import numpy as np
@@ -37,20 +37,6 @@ from trustsets.metrics.inference import (
 )
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Confidence, Statistic
-
-__all__ = [
-    "WHOLE_AXES",
-    "BinTable",
-    "Binned",
-    "FrequencyBins",
-    "RankBins",
-    "bin_by_class",
-    "bin_by_size",
-    "bin_samples",
-    "label_ranks",
-    "rank_edges_apart",
-    "tabulate",
-]
 
 RankTies = Literal["split", "quantiles"]
 
@@ -104,12 +90,10 @@ class BinTable(Binned):
         Name of the table, such as ``"conf_trust"``.
     axes, shape, labels, index, edges, cells
         As in `Binned`; only bins that hold samples are listed.
-    count, covered : int arrays of shape (B,)
-        Samples, and samples whose set contains their label.
+    count, covered, mean_size : arrays of shape (B,)
+        Samples, samples whose set contains their label, mean size of the sets.
     coverage, lower, upper : arrays of shape (B,)
         Share covered with its exact binomial interval.
-    mean_size : array of shape (B,)
-        Mean size of the sets.
     p_value, holm, benjamini_hochberg : arrays of shape (B,)
         Exact one-sided test that the coverage is below 1 - alpha: unadjusted, and adjusted for
         the number of bins (family-wise error rate; false discovery rate).
@@ -118,13 +102,10 @@ class BinTable(Binned):
     gap, shortfall, excess : Estimate
         CovGap in percent, and its two halves.
     worst : Estimate
-        Lowest coverage of any bin. As it is the lowest of B, its exact interval has the
-        level ``1 - (1 - level) / B`` (Bonferroni), and its noise floor is the expected lowest
-        coverage of a perfect method.
-    macro : Estimate
-        Mean of the coverages of the bins; see `macro_coverage`.
-    below : dict of str to Estimate
-        Share of bins covered less than each share that was asked for; see `share_below`.
+        Lowest coverage of any bin; its interval is corrected for the choice among B bins
+        (Bonferroni), and its noise floor is the expected lowest coverage of a perfect method.
+    macro, below : Estimate, dict of str to Estimate
+        Mean of the coverages of the bins, and the share of bins covered less than asked for.
     flavour : str, optional
         Package that the outputs came in as a frame; not kept in JSON.
     """
@@ -219,12 +200,7 @@ def tabulate(
     corrected = 1.0 - (1.0 - level) / n_bins
     return BinTable(
         name=name,
-        axes=binned.axes,
-        shape=binned.shape,
-        labels=binned.labels,
-        index=binned.index,
-        edges=binned.edges,
-        cells=binned.cells,
+        **{item.name: getattr(binned, item.name) for item in fields(Binned)},
         count=count,
         covered=hits,
         coverage=hits / count,
@@ -332,14 +308,8 @@ def _grid(fitted: FittedBins, outputs: ModelOutputs, codes: Ints, cells: Ints) -
         ", ".join(_span(name, low, high) for name, (low, high) in zip(names, ends, strict=True))
         for ends in edges.tolist()
     )
-    return Binned(
-        axes=names,
-        shape=shape,
-        labels=labels,
-        index=index.astype(np.int64),
-        edges=edges,
-        cells=cells,
-    )
+    index = index.astype(np.int64)
+    return Binned(axes=names, shape=shape, labels=labels, index=index, edges=edges, cells=cells)
 
 
 def _extremes(values: Floats, cells: Ints, n_bins: int) -> Floats:
@@ -417,16 +387,13 @@ class RankBins(Partition):
         Divide each Conf bin by its own ranks (the paper's text), or all by the same edges
         (the authors' code).
     ties : {"split", "quantiles"}
-        What to do with samples of equal rank; three quarters may have rank 1.
         ``"split"`` (the paper's text) makes bins of equal size, with equal ranks in different
         bins where necessary; the choice is random, but fixed by the identity of the sample.
-        ``"quantiles"`` (the authors' code) takes the quantiles of the ranks as edges: a
-        bin includes its upper edge, equal ranks share a bin, and bins between equal edges
-        stay empty.
+        ``"quantiles"`` (the authors' code) takes the quantiles of the ranks as edges: equal ranks
+        share a bin, and bins between equal edges stay empty.
     edges : sequence of float, optional
-        Edges of Rank given by hand, as the authors did for ImageNet: ``(0, 1, 2, 4, 1000)``
-        makes the bins {1}, {2}, {3, 4}, {5..1000}; each includes its upper edge. The second
-        count, `nested` and `ties` are then not used.
+        Edges of Rank by hand: ``(0, 1, 2, 4, 1000)`` makes the bins {1}, {2}, {3, 4}, {5..1000}.
+        The second count, `nested` and `ties` are then not used.
 
     Examples
     --------
@@ -488,14 +455,14 @@ class FrequencyBins(Partition):
     """Cells of Conf x class frequency: equal widths of Conf, ranges of growing frequency.
 
     The frequency of a sample is the share of its label's class, in percent. Ranges of
-    frequency grow by the same factor, which is 2 or more. Classes that are about equally
-    frequent are therefore in one range.
+    frequency grow by the same factor, which is 2 or more, so that classes that are about equally
+    frequent are in one range.
 
     Parameters
     ----------
     class_counts : sequence of int, optional
-        Calibration samples of each class, in the order of the columns, such as
-        ``np.bincount(calibration.codes, minlength=K)``. Default: the test labels are counted.
+        Samples of each class, such as ``predictor.class_counts_``. Default: the test labels are
+        counted.
     source : str
         What was counted, for the name of the axis.
     counts : tuple of two int

@@ -18,22 +18,6 @@ from trustsets.metrics.inference import Ints
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Confidence, Trust
 
-__all__ = [
-    "METRICS",
-    "NUMBERS",
-    "PAPER_BINS",
-    "Metric",
-    "Number",
-    "bold",
-    "escape_latex",
-    "latex_table",
-    "markdown_table",
-    "number_of",
-    "split_name",
-    "table_title",
-    "title",
-]
-
 PAPER_BINS = Bins(Confidence(), Trust(), counts=(10, 4), spacing=("uniform", "quantile"))
 """The paper's grid: ten bins of Conf of equal width, each divided at its quartiles of Trust."""
 
@@ -54,19 +38,15 @@ _LATEX = {
 @final
 @dataclass(frozen=True)
 class Metric:
-    """One metric.
+    """One metric: its title, and its bins.
 
     Attributes
     ----------
-    title : str
-        Name for people.
     partition : Partition, optional
         Its bins, which users may replace by others under the same name.
     divide : callable, optional
         Instead of a partition: a function of the outputs and the set sizes that returns bins by
-        the names of their tables. A metric with neither is no table of bins.
-    field : str
-        The field of `Evaluation` that has the result.
+        the names of their tables. A metric with neither is another `field` of `Evaluation`.
     needs : str
         What the outputs must have, ``"trust"`` or ``"groups"``; ``"label_probabilities"``.
     is_goal : bool
@@ -252,18 +232,9 @@ def latex_table(
     n_names: int = 1,
     spans: Sequence[tuple[str, int]] = (),
 ) -> str:
-    r"""Booktabs table; blocks of rows are separated by rules.
+    """Booktabs table of cells that are safe in LaTeX; blocks of rows are separated by rules.
 
-    Parameters
-    ----------
-    header : sequence of str
-        Column heads, already safe in LaTeX, like all cells.
-    blocks : sequence of blocks of rows
-        The cells.
-    n_names : int
-        Leading columns that hold names.
-    spans : sequence of (str, int)
-        Heads over several columns each, after the name columns.
+    The first `n_names` columns hold names; `spans` are heads over so many of the other columns.
     """
     lines = [rf"\begin{{tabular}}{{{'l' * n_names}{'r' * (len(header) - n_names)}}}", r"\toprule"]
     if spans:

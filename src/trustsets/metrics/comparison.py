@@ -6,14 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from trustsets._common.frames import Flavour, frame_of_rows
 from trustsets._common.plain import PlainData
 from trustsets.errors import InputError
 from trustsets.metrics.catalogue import (
-    METRICS,
     bold,
     escape_latex,
     latex_table,
@@ -23,9 +21,7 @@ from trustsets.metrics.catalogue import (
     title,
 )
 from trustsets.metrics.evaluation import Evaluation
-from trustsets.metrics.inference import bootstrap_gaps, holm
-
-__all__ = ["Comparison", "Entry", "compare", "preferred", "under_covered_bins"]
+from trustsets.metrics.inference import bootstrap_gaps
 
 Key = tuple[str, ...]
 
@@ -45,8 +41,6 @@ _MAIN = {
 }
 _NAMES = {0: [], 1: ["dataset"], 2: ["dataset", "score"]}
 _PERFECT = "perfect (noise floor)"
-# From this share of full sets on, sets say too little to be preferred.
-_MOSTLY_FULL = 0.5
 
 
 @final
@@ -54,19 +48,9 @@ _MOSTLY_FULL = 0.5
 class Entry:
     """One metric of one method over S seeds.
 
-    Attributes
-    ----------
-    mean, standard_error : float
-        Mean over seeds, and ``sd / sqrt(S)``; NaN for one seed.
-    lower, upper : float
-        Interval of the mean: a bootstrap over seeds and samples for gaps and their halves,
-        Student's t over seeds otherwise. With one seed, that of the evaluation.
-    floor : float
-        Mean noise floor.
-    best : bool
-        Whether it is the best of its block or within 0.1 (percentage points) of it.
-    n_seeds : int
-        Number of seeds S.
+    The interval of the mean is a bootstrap over seeds and samples for gaps and their halves, and
+    Student's t over seeds otherwise; with one seed, that of the evaluation. `best` says whether it
+    is the best of its block or within 0.1 percentage points of it.
     """
 
     mean: float
@@ -83,17 +67,9 @@ class Entry:
 class Comparison(PlainData):
     """A table of methods by metrics; `compare` makes it.
 
-    Attributes
-    ----------
-    alpha, level : float
-        Shared by all evaluations.
-    keys : tuple of tuple of str
-        Name of each row. The last part is the method; rows that share the other parts (data
-        set, score) are one block, and the best is marked within each block.
-    columns : tuple of str
-        Names of metrics as in ``Evaluation.metrics``.
-    entries : tuple of tuple of Entry
-        One tuple per row.
+    `keys` name the rows. The last part is the method; rows that share the other parts (data set,
+    score) are one block, and the best is marked within each block. `columns` are names of metrics
+    as in ``Evaluation.metrics``, and `entries` has a tuple for each row.
     """
 
     alpha: float
@@ -176,31 +152,24 @@ def compare(
         A name is a string, or a tuple such as ``("ImageNet", "APS", "standard")`` whose
         last part is the method; the best is then found among rows that share the rest.
     columns : sequence of str, optional
-        Metrics to show, by their names in ``Evaluation.metrics``. Default: the paper's
-        (coverage, size, the gaps over Conf x Trust, Conf x Rank, classes and groups, and
-        the worst group), the shortfall beside each gap, the macro coverage of the classes and
-        the share of classes covered too rarely, as far as every evaluation has them.
+        Metrics to show, by their names in ``Evaluation.metrics``. Default: coverage, size, the
+        gaps over Conf x Trust, Conf x Rank, classes and groups with their shortfalls, the worst
+        group, and the macro coverage of the classes, as far as every evaluation has them.
     n_bootstrap, seed : int
         Resamples behind the intervals of gaps, and their seed. Seeds, and samples within
         each seed, are resampled as if independent; splits of one pool are only nearly so.
 
-    Returns
-    -------
-    Comparison
-        With ``to_frame``, ``to_markdown``, ``to_latex``, ``to_json``.
-
     Examples
     --------
-    >>> from trustsets import ModelOutputs, Softmax, StandardConformal, evaluate
+    >>> from trustsets import APS, ModelOutputs, Softmax, StandardConformal, evaluate
     >>> rng = np.random.default_rng(0)
     >>> logits = 2.0 * rng.normal(size=(2000, 4))
     >>> labels = (logits + rng.gumbel(size=(2000, 4))).argmax(axis=1)
     >>> outputs = ModelOutputs(logits=logits, labels=labels)
     >>> def run(score, seed):
     ...     calibration, test = outputs.split(0.5, seed=seed)
-    ...     sets = StandardConformal(score).calibrate(calibration).predict_set(test)
-    ...     return evaluate(sets, test, metrics=["class"])
-    >>> from trustsets import APS
+    ...     predictor = StandardConformal(score=score).calibrate(calibration)
+    ...     return evaluate(predictor, test, metrics=["class"])
     >>> table = compare({
     ...     "APS": [run(APS(), seed) for seed in range(3)],
     ...     "softmax": [run(Softmax(), seed) for seed in range(3)],
@@ -332,47 +301,3 @@ def _cell(entry: Entry, latex: bool) -> str:
     text = f"{entry.mean:.2f}"
     text = bold(text, latex=latex) if entry.best else text
     return text if math.isnan(entry.standard_error) else f"{text} ({entry.standard_error:.2f})"
-
-
-def under_covered_bins(evaluation: Evaluation) -> dict[str, NDArray[np.bool_]]:
-    """Bins in which this predictor covers significantly less than 1 - alpha, by table.
-
-    Only tables in each of whose bins a predictor can reach its target are looked at. Holm's
-    correction is over the bins of all of them: a predictor with coverage 1 - alpha everywhere,
-    given its calibration, has any such bin with probability ``1 - level`` at most.
-    """
-    tables = {
-        name: table
-        for name, table in evaluation.tables.items()
-        if name not in METRICS or METRICS[name].is_goal
-    }
-    if not tables:
-        return {}
-    adjusted = holm(np.concatenate([table.p_value for table in tables.values()]))
-    ends = np.cumsum([table.count.size for table in tables.values()])[:-1]
-    low = [part <= 1.0 - evaluation.level for part in np.split(adjusted, ends)]
-    return dict(zip(tables, low, strict=True))
-
-
-def preferred(evaluations: Mapping[str, Evaluation]) -> str:
-    """The method to prefer, by the tables of its evaluation.
-
-    It is the one with the fewest under-covered bins (`under_covered_bins`), over the tables that
-    all evaluations have; of several such, the one with the smallest sets. A method whose marginal
-    coverage is below 1 - alpha by its interval, or most of whose sets are full, comes last.
-
-    Examples
-    --------
-    >>> preferred({"a": first, "b": second})  # doctest: +SKIP
-    'b'
-    """
-    low = {name: under_covered_bins(item) for name, item in evaluations.items()}
-    shared = set.intersection(*(set(tables) for tables in low.values()))
-
-    def order(name: str) -> tuple[bool, int, float]:
-        item = evaluations[name]
-        mostly_full = item.sizes.full > _MOSTLY_FULL * item.n
-        fails = item.coverage.upper < 1.0 - item.alpha or mostly_full
-        return fails, sum(int(low[name][table].sum()) for table in shared), item.sizes.mean
-
-    return min(evaluations, key=order)

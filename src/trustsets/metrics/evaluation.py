@@ -42,16 +42,6 @@ if TYPE_CHECKING:
 
     from trustsets.predictors import Predictor
 
-__all__ = [
-    "Correlation",
-    "Evaluation",
-    "SizeSummary",
-    "conditional_coverage",
-    "correlate",
-    "evaluate",
-    "outcomes_of",
-    "summarise_sizes",
-]
 
 # A sum of probabilities that differs from 1 - alpha by less is equal to it.
 _ROUNDING = 1e-9
@@ -71,16 +61,9 @@ _REMEDIES = {
 @final
 @dataclass(frozen=True)
 class SizeSummary:
-    """Distribution of the sizes of n prediction sets.
+    """Distribution of set sizes: mean with its standard error, empty and full sets, histogram.
 
-    Attributes
-    ----------
-    mean, standard_error, median : float
-        Mean size, its standard error ``sd / sqrt(n)``, and the median.
-    empty, full : int
-        Number of empty sets, and of full sets.
-    values, counts : int arrays of shape (S,)
-        The histogram: the sizes that occur, increasing, and how often.
+    `values` are the sizes that occur, increasing, and `counts` how often, both of shape (S,).
     """
 
     mean: float
@@ -166,16 +149,10 @@ def correlate(trust: Floats, rank: Ints) -> Correlation:
 @final
 @dataclass(frozen=True, eq=False)
 class ConditionalSummary:
-    """Distribution over samples of the true conditional coverage.
+    """Distribution over samples of the true conditional coverage c(x).
 
-    Attributes
-    ----------
-    mean : Estimate
-        Mean true coverage: marginal coverage without the sampling variability of the labels.
-    gap, shortfall, excess : Estimate
-        ``100 mean |c(x) - (1 - alpha)|`` and its halves; the floor is 0, as no label is drawn.
-    below : Estimate
-        Share of samples whose true coverage is under 1 - alpha.
+    `gap` is ``100 mean |c(x) - (1 - alpha)|`` with its halves; the floor is 0, as no label is
+    drawn. `below` is the share of samples whose true coverage is under 1 - alpha.
     """
 
     mean: Estimate
@@ -206,12 +183,8 @@ class ConditionalSummary:
 def conditional_coverage(sets: PredictionSets, label_probabilities: Any) -> Floats:
     """True coverage of each set where P(y | x) is known: its probability mass, shape (m,).
 
-    Parameters
-    ----------
-    sets : PredictionSets
-        Sets of m samples at one alpha.
-    label_probabilities : array of shape (m, K)
-        True label probabilities, from a simulation or from many human labels per sample.
+    `label_probabilities` of shape (m, K) come from a simulation, or from many human labels of each
+    sample.
 
     Examples
     --------
@@ -246,31 +219,24 @@ class Evaluation(PlainData):
     ----------
     alpha, level : float
         Miscoverage that was asked for, and confidence level of the intervals.
-    n, n_classes : int
-        Test samples and classes.
     coverage : Estimate
-        Marginal coverage of this predictor with its exact interval over test samples.
+        Marginal coverage of this predictor on n test samples, with its exact interval.
     sizes : SizeSummary
         Sizes of the sets, with their histogram.
     tables : dict of str to BinTable
         Coverage by bins: ``conf_trust``, ``conf_rank``, ``conf_frequency``, ``class``,
         ``group:NAME``, ``size_strata``, and those asked for.
-    correlation : Correlation, optional
-        Of Trust and Rank.
-    conditional : ConditionalSummary, optional
-        True conditional coverage, where label probabilities were given.
+    correlation, conditional : Correlation, ConditionalSummary, optional
+        Of Trust and Rank; and the true conditional coverage, where it is known.
     n_calibration : int, optional
         Calibration samples, where a predictor was evaluated.
     left_out : bool
-        Whether these are calibration samples, each left out once (`trustsets.audit`), and no
-        test samples.
+        Whether these are calibration samples, each left out once (`trustsets.audit`).
     more : dict of str to Estimate
         Numbers of other measurements, by name, such as ``excess_risk.under``.
     covered, set_sizes, rows : arrays of shape (n,), or None
         Whether each set contains its label, its size, and the identity of the sample; not
         kept in JSON. The bin of each sample is ``tables[name].cells``.
-    flavour : str, optional
-        Package that the outputs came in as a frame; not kept in JSON.
     """
 
     alpha: float
@@ -346,9 +312,6 @@ class Evaluation(PlainData):
         ax : Axes, optional
             Where to draw; a new figure by default.
 
-        Examples
-        --------
-        >>> ax = evaluation.plot("conf_trust")  # doctest: +SKIP
         """
         from trustsets import plots
 
@@ -434,10 +397,9 @@ def evaluate(
         ``size_strata``, ``trust_rank``, ``conditional``. Default: all that the data allow.
         Marginal coverage and sizes are always measured.
     bins : mapping of str to Partition, optional
-        Other bins, or more of them: ``{"conf_trust": Bins(..., nested=False)}`` for the global
-        quantiles of the authors' code, ``{"conf_rank": RankBins(edges=(0, 1, 2, 4, 1000))}``
-        for edges by hand, ``{"sex x site": Groups("sex", "site")}`` for a crossing. A table of
-        an earlier evaluation of the same samples gives its bins again, which saves time.
+        Other bins, or more of them: ``{"conf_rank": RankBins(edges=(0, 1, 2, 4, 1000))}`` for
+        edges by hand, ``{"sex x site": Groups("sex", "site")}`` for a crossing. A table of an
+        earlier evaluation of the same samples gives its bins again, which saves time.
     class_divisor : {"all", "present"}
         Divide the class CovGap by K, as the paper does, or by the classes that occur. All
         other means over classes are over those that occur.
@@ -451,11 +413,6 @@ def evaluate(
     n_bootstrap, seed : int
         Resamples behind the intervals of CovGap, and their seed.
 
-    Returns
-    -------
-    Evaluation
-        With ``plot``, ``to_frame``, ``to_markdown``, ``to_latex``, ``to_json``.
-
     Examples
     --------
     >>> from trustsets import StandardConformal
@@ -468,9 +425,6 @@ def evaluate(
     >>> result = evaluate(StandardConformal().calibrate(calibration), test, alpha=0.1)
     >>> list(result.tables)
     ['conf_rank', 'conf_frequency', 'class', 'group:site', 'size_strata']
-    >>> gap = result.metrics["group:site.gap"]
-    >>> gap.lower <= gap.value <= gap.upper
-    True
     """
     outputs = require_outputs(outputs, "outputs")
     outputs.require_labels("evaluate")
@@ -538,14 +492,7 @@ def outcomes_of(
 ) -> tuple[NDArray[np.bool_], Ints | None, float]:
     """Whether each set contains the true class, the sizes of the sets if known, and alpha.
 
-    Parameters
-    ----------
-    sets : PredictionSets, or bool array of shape (n,)
-        Sets at one alpha, or whether each contains the true class.
-    outputs : ModelOutputs
-        The same samples.
-    alpha : float, optional
-        Needed with an array, and known to `PredictionSets`.
+    `sets` are `PredictionSets` at one alpha, or a bool array of shape (n,) with its `alpha`.
     """
     require_outputs(outputs, "outputs")
     if not isinstance(sets, PredictionSets):

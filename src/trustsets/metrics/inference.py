@@ -23,47 +23,18 @@ from scipy import special, stats
 from trustsets._common.arrays import Floats
 from trustsets._common.quantiles import conformal_rank
 
-__all__ = [
-    "Estimate",
-    "GuaranteeCheck",
-    "binomial_interval",
-    "bootstrap_gaps",
-    "check_guarantee",
-    "expected_gap",
-    "expected_worst",
-    "gap_halves",
-    "holm",
-    "level_text",
-    "macro_coverage",
-    "mean_absolute_deviation",
-    "mean_estimate",
-    "samples_needed",
-    "share_below",
-    "share_estimate",
-    "under_coverage",
-]
-
 Ints = NDArray[np.int64]
 
 PERCENT = 100.0
 # Rounding in a share times a count.
 _ROUNDING = 1e-9
-# Fewest samples that `samples_needed` asks for, and the most (a tiny alpha needs more of them).
-_FEWEST_NEEDED, _MOST_NEEDED, _MOST_TIMES_ALPHA = 20, 1e6, 100.0
 
 
 @dataclass(frozen=True)
 class Estimate:
     """A metric with its interval and its noise floor; NaN where undefined.
 
-    Attributes
-    ----------
-    value : float
-        What was measured.
-    lower, upper : float
-        Ends of the interval, at the confidence level of the evaluation.
-    floor : float
-        Expected value for a method whose coverage is exactly 1 - alpha everywhere.
+    The noise floor is the expected value for a method whose coverage is 1 - alpha everywhere.
     """
 
     value: float
@@ -115,9 +86,8 @@ def mean_estimate(values: Any, level: float, floor: float = math.nan) -> Estimat
 def binomial_interval(covered: Any, count: Any, level: float = 0.95) -> tuple[Floats, Floats]:
     """Clopper-Pearson interval of a proportion, elementwise.
 
-    Each end is the success probability at which the observed count lies exactly at the
-    end of a tail of mass (1 - level) / 2. The interval therefore contains the true
-    probability with probability `level` or more. A count of zero gives [0, 1].
+    It contains the true probability with probability `level` or more. A count of zero gives
+    [0, 1].
 
     Examples
     --------
@@ -144,15 +114,9 @@ def gap_halves(
         excess    = 100 mean max(0, c_b - (1 - alpha))
         CovGap    = 100 mean |c_b - (1 - alpha)| = shortfall + excess
 
-    Parameters
-    ----------
-    count, covered : int arrays of shape (..., B)
-        Samples, and covered samples, of each bin; leading axes are separate tables.
-    alpha : float
-        Allowed miscoverage.
-    divisor : int, optional
-        Divide the sums by this number instead of the number of non-empty bins; the paper
-        divides the class gap by the number of classes K, present or not.
+    `count` and `covered` have shape (..., B); leading axes are separate tables. `divisor` takes the
+    place of the number of non-empty bins: the paper divides the class gap by the number of classes
+    K, present or not.
 
     Examples
     --------
@@ -175,9 +139,6 @@ def mean_absolute_deviation(count: Any, probability: float) -> Floats:
     De Moivre's closed form: with m = floor(n p),
 
         E |X - n p| = 2 n p (1 - p) P(Binomial(n - 1, p) = m).
-
-    Where n p is an integer both neighbouring m give the same value, so rounding in n p
-    does no harm.
 
     Examples
     --------
@@ -232,18 +193,8 @@ def expected_worst(count: Ints, alpha: float) -> float:
 
 
 def macro_coverage(count: Ints, covered: Ints, alpha: float, level: float) -> Estimate:
-    """Mean of the coverages of B bins, each counted once whatever its size.
+    """Mean of the coverages of B non-empty bins, each counted once whatever its size.
 
-    Parameters
-    ----------
-    count, covered : int arrays of shape (B,)
-        Samples, which every bin has, and covered samples.
-    alpha, level : float
-        Allowed miscoverage, and confidence level of the interval.
-
-    Notes
-    -----
-    The target is the mean of the true coverages of these bins, and the noise floor is 1 - alpha.
     The interval is the normal one, with variance ``sum_b p_b (1 - p_b) / n_b / B^2``. A bin of
     one sample would seem to have no variance, so p_b is ``(covered + 1) / (count + 2)``. In
     bins of few samples with coverage above 0.7 this makes the interval wider than necessary.
@@ -260,25 +211,14 @@ def macro_coverage(count: Ints, covered: Ints, alpha: float, level: float) -> Es
 def share_below(count: Ints, covered: Ints, least: float, alpha: float, level: float) -> Estimate:
     """Share of bins whose coverage is less than `least`, such as a half.
 
-    Parameters
-    ----------
-    count, covered, alpha, level
-        As in `macro_coverage`.
-    least : float
-        The coverage that bins should reach.
-
-    Notes
-    -----
-    A bin of few samples is easily below by chance, whatever its true coverage. The number
-    is therefore to be read against its noise floor, the exact expected share of a method
-    with coverage 1 - alpha in each bin. The interval is for the *expected share at these bin
-    sizes*, not for the share of bins whose true coverage is below. It is the smaller of two.
-    The first is the exact binomial interval of B draws, which holds because a sum of
-    independent indicators varies less than a binomial of the same mean (Hoeffding 1956). The
-    second is normal. Its variance is that of the indicators if each bin had other samples,
-    drawn with a coverage that is uncertain too. It is much smaller where most bins are clearly
-    on one side. In simulations the 95% interval held in 92% of cases where all true coverages
-    equal `least`, and in 94% or more otherwise.
+    A bin of few samples is easily below by sampling variability, so the number is to be read
+    against its exact noise floor. The interval is for the *expected share at these bin sizes*,
+    not for the share of bins whose true coverage is below. It is the smaller of two: the exact
+    binomial interval of B draws, as a sum of independent indicators varies less than a binomial
+    of the same mean (Hoeffding 1956); and a normal one with the variance of the indicators if
+    each bin had other samples, drawn with a coverage that is uncertain too. In simulations the
+    95% interval held in 92% of cases where all true coverages equal `least`, and in 94% or more
+    otherwise.
 
     Examples
     --------
@@ -344,8 +284,8 @@ class GuaranteeCheck:
     Attributes
     ----------
     p_value, adjusted : arrays of shape (B,)
-        Probability that so few or fewer test samples are covered although the guarantee holds,
-        over calibration draws and test samples; and the same with Holm's correction.
+        Probability that so few test samples are covered although the guarantee holds, over
+        calibration draws and test samples; and the same with Holm's correction.
     coverage, lower, upper : arrays of shape (B,)
         What *this* predictor covers, with the exact interval over test samples alone.
     significance : float
@@ -451,43 +391,6 @@ def _beta_binomial_cdf(covered: int, count: int, a: float, b: float) -> float:
     return float(min(np.exp(log_mass).sum(), 1.0))
 
 
-def samples_needed(coverage: float, n: int, alpha: float, least: float, level: float) -> int:
-    """About how many samples tell whether coverage reaches 1 - alpha, more than the n there are.
-
-    So many samples make the exact interval of a coverage of 1 - alpha, and of the one that was
-    measured, lie above `least` or below 1 - alpha.
-
-    Parameters
-    ----------
-    coverage : float
-        The coverage that was measured.
-    n : int
-        Samples that it was measured on, which were too few.
-    alpha : float
-        Miscoverage that was asked for.
-    least : float
-        A coverage below 1 - alpha that would still do.
-    level : float
-        Confidence level of the interval.
-
-    Examples
-    --------
-    >>> samples_needed(0.9, 50, alpha=0.1, least=0.85, level=0.95)
-    230
-    """
-    most = max(_MOST_NEEDED, _MOST_TIMES_ALPHA / alpha)
-    sizes = np.unique(np.geomspace(_FEWEST_NEEDED, most, 400).astype(np.int64))
-    needed = n + 1
-    for share in (1.0 - alpha, coverage):
-        lower, _ = binomial_interval(np.floor(share * sizes), sizes, level)
-        _, upper = binomial_interval(np.ceil(share * sizes), sizes, level)
-        unclear = np.flatnonzero((lower < least) & (upper >= 1.0 - alpha))
-        needed = max(needed, int(sizes[min(unclear.max(initial=-1) + 1, sizes.size - 1)]))
-    # Two digits, rounded up.
-    unit = max(int(10.0 ** (len(str(needed)) - 2)), 1)
-    return -(-needed // unit) * unit
-
-
 def bootstrap_gaps(
     tables: Sequence[tuple[Ints, Ints]],
     alpha: float,
@@ -499,32 +402,15 @@ def bootstrap_gaps(
 ) -> tuple[tuple[float, float], tuple[float, float], tuple[float, float]]:
     """Intervals of CovGap, shortfall and excess, the mean over seeds if there are several.
 
-    Parameters
-    ----------
-    tables : sequence of (count, covered), each of shape (B,)
-        One pair per seed.
-    alpha, divisor
-        As in `gap_halves`.
-    level, n_bootstrap, seed
-        Confidence level of the intervals, number of resamples, random state.
-
-    Returns
-    -------
-    tuple of three (lower, upper)
-        For CovGap, shortfall, excess, in percent.
-
-    Notes
-    -----
-    Resampling n samples with replacement in fixed bins makes the covered and uncovered
-    counts of the bins multinomial, so the counts are drawn directly. With several seeds, the
-    seeds are resampled too.
+    `tables` has a pair (count, covered) of shape (B,) for each seed. Resampling samples with
+    replacement in fixed bins makes the covered and uncovered counts multinomial, so the counts
+    are drawn directly. With several seeds, the seeds are resampled too.
 
     Noise biases a mean of absolute values upwards, and a resample is noisier than the
     sample. The percentile interval is therefore shifted until the mean of the resamples
     equals the estimate. The result is an interval for the *expected CovGap at these bin
     sizes*, the quantity whose value for a perfect method is the noise floor. For gaps far
-    from zero its level is nominal; where coverage is perfect the resamples scatter 1.25
-    times too much, so the interval is too wide.
+    from zero its level is nominal; where coverage is perfect it is too wide.
     """
     rng = np.random.default_rng(seed)
     drawn = np.stack([_resample(rng, *table, alpha, divisor, n_bootstrap) for table in tables])

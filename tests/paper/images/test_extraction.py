@@ -118,7 +118,7 @@ def test_the_split_is_fixed_or_stratified_by_seed(prepared, cli, tmp_path):
 KILLED = """
 import os, signal, sys
 import torch
-from trustsets.cli.main import main
+from trustsets.cli import main
 from trustsets.extras.shards import BatchStore
 
 torch.set_num_threads(1)

@@ -72,7 +72,7 @@ def uninterrupted(skin, tmp_path_factory):
 KILLED = """
 import os, signal, sys
 import torch
-from trustsets.cli.main import main
+from trustsets.cli import main
 from trustsets.paper.images import training
 
 torch.set_num_threads(1)

@@ -5,8 +5,8 @@ const LETTERS = ["A", "B"];
 const NARROW = window.matchMedia("(max-width: 40rem)");
 const unfolded = {};
 const METHODS = {
-  conditional: "CONDITIONAL", standard: "STANDARD", bins: "by bins (NAIVE)", groups: "by group",
-  class: "by class", plugin: "quantile fit (plug-in)", clustered: "by clusters of classes",
+  conditional: "CONDITIONAL", standard: "STANDARD", mondrian: "by cells of confidence and trust", groups: "by group",
+  class: "by class", clustered: "by clusters of classes",
 };
 const SCORES = { aps: "APS", raps: "RAPS", saps: "SAPS", softmax: "Softmax", margin: "Margin", topk: "Top-k" };
 const CHOICES = {
@@ -19,14 +19,14 @@ const TITLES = {
   degree: "Degree", penalty: "Penalty", statistics: "Statistics", groups: "Groups",
   per_class: "Classes", temperature: "Temperature", max_size: "Size limit",
 };
-const regression = (s) => ["conditional", "plugin"].includes(s.method);
+const regression = (s) => s.method === "conditional";
 const ownBasis = (s) => regression(s) && s.basis !== "auto";
 // Whether a knob matters for a setting; the server ignores it otherwise.
 const USED = {
   basis: regression,
   degree: (s) => ownBasis(s) && s.basis === "polynomial",
   penalty: (s) => ownBasis(s) && s.basis === "polynomial",
-  statistics: (s) => s.method === "bins" || (ownBasis(s) && s.basis !== "intercept"),
+  statistics: (s) => s.method === "mondrian" || (ownBasis(s) && s.basis !== "intercept"),
   groups: (s) => s.method === "groups" || ownBasis(s),
   per_class: (s) => s.method === "conditional",
   max_size: (s) => s.method === "conditional",

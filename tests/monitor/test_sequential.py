@@ -4,9 +4,15 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from trustsets.monitor.evidence import Evidence, miss_bets, rank_bets, tail_bets
-from trustsets.monitor.intervals import MeanTrack, share_intervals
-from trustsets.monitor.ranks import Bag
+from trustsets.monitor import (
+    EmpiricalDistribution,
+    Evidence,
+    MeanTrack,
+    miss_bets,
+    rank_bets,
+    share_intervals,
+    tail_bets,
+)
 
 VALUES = {
     "continuous": lambda rng, n: rng.normal(size=n),
@@ -40,36 +46,36 @@ def _round(value):
 def test_p_values_are_the_definition_whatever_the_batches(kind):
     rng = np.random.default_rng(0)
     before, values, draws = VALUES[kind](rng, 50), VALUES[kind](rng, 600), rng.random(600)
-    bag, parts = Bag(), Bag()
-    bag.add(before)
+    whole, parts = EmpiricalDistribution(), EmpiricalDistribution()
+    whole.add(before)
     parts.add(before)
-    whole = bag.p_values(values, draws)
-    np.testing.assert_allclose(whole, slow_p_values(before, values, draws), rtol=1e-12)
+    p_values = whole.p_values(values, draws)
+    np.testing.assert_allclose(p_values, slow_p_values(before, values, draws), rtol=1e-12)
     pieces = [
         parts.p_values(v, d)
         for v, d in zip(np.split(values, [1, 300]), np.split(draws, [1, 300]), strict=True)
     ]
-    np.testing.assert_array_equal(np.concatenate(pieces), whole)
-    np.testing.assert_array_equal(bag.values, parts.values)
-    assert len(bag) == 650
+    np.testing.assert_array_equal(np.concatenate(pieces), p_values)
+    np.testing.assert_array_equal(whole.values, parts.values)
+    assert len(whole) == 650
 
 
 @pytest.mark.parametrize("kind", ["continuous", "mostly zero", "constant"])
 def test_p_values_are_uniform_and_independent_with_few_calibration_samples(kind):
     rng = np.random.default_rng(1)
-    found = np.empty((1200, 2))
+    p_values = np.empty((1200, 2))
     for run in range(1200):
-        bag = Bag()
-        bag.add(VALUES[kind](rng, 7))
-        found[run] = bag.p_values(VALUES[kind](rng, 2), rng.random(2))
-    assert min(stats.kstest(own, "uniform").pvalue for own in found.T) > 1e-3
-    assert abs(np.corrcoef(found.T)[0, 1]) < 4 / np.sqrt(1200)
+        earlier = EmpiricalDistribution()
+        earlier.add(VALUES[kind](rng, 7))
+        p_values[run] = earlier.p_values(VALUES[kind](rng, 2), rng.random(2))
+    assert min(stats.kstest(column, "uniform").pvalue for column in p_values.T) > 1e-3
+    assert abs(np.corrcoef(p_values.T)[0, 1]) < 4 / np.sqrt(1200)
 
 
-def test_large_bags_stay_small():
-    bag = Bag()
-    bag.add(np.random.default_rng(0).random(200_000))
-    assert bag.values.size < 20_000 and len(bag) == 200_000
+def test_many_values_take_little_memory():
+    many = EmpiricalDistribution()
+    many.add(np.random.default_rng(0).random(200_000))
+    assert many.values.size < 20_000 and len(many) == 200_000
 
 
 def slow_evidence(bets):
@@ -97,6 +103,30 @@ def test_evidence_is_the_sum_over_all_starts_whatever_the_batches():
     assert whole.peak == pytest.approx(max(slow), abs=1e-9)
     assert whole.alarm_at == parts.alarm_at == np.flatnonzero(slow >= needed)[0] + 1
     assert parts.now == pytest.approx(whole.now, abs=1e-9)
+    assert parts.peak == pytest.approx(whole.peak, abs=1e-9)
+
+
+@pytest.mark.parametrize("needed", [0.1, 1.0, 2.0, 50.0])
+@pytest.mark.parametrize("kind", ["change", "change and back", "none", "fewer misses"])
+def test_the_peak_is_the_running_maximum_and_reaches_what_an_alarm_needs(kind, needed):
+    rng = np.random.default_rng(5)
+    rates = {
+        "change": [0.1, 0.5],
+        "change and back": [0.1, 0.5, 0.05],
+        "none": [0.1],
+        "fewer misses": [0.02],
+    }[kind]
+    misses = np.concatenate([rng.random(60) < rate for rate in rates])
+    bets = miss_bets(misses, 0.1)
+    highest = np.maximum.accumulate(np.maximum(slow_evidence(bets), 0.0))
+    for step in (1, 7, len(bets)):
+        evidence = Evidence.start(3)
+        for start in range(0, len(bets), step):
+            evidence.update(bets[start : start + step], needed)
+            assert evidence.peak == pytest.approx(highest[evidence.count - 1], abs=1e-9)
+            assert evidence.peak >= max(evidence.now, 0.0)
+            assert (evidence.alarm_at > 0) == (evidence.peak >= needed)
+            assert evidence.alarm_at in (0, np.argmax(highest >= needed) + 1)
 
 
 @pytest.mark.parametrize(

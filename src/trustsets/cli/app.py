@@ -8,21 +8,19 @@ import typer
 
 from trustsets._version import __version__
 from trustsets.cli import console
-from trustsets.cli.audit import audit
-from trustsets.cli.calibrate import calibrate
+from trustsets.cli.calibrate import audit, calibrate
 from trustsets.cli.demo import demo
-from trustsets.cli.evaluate import evaluate
+from trustsets.cli.evaluate import evaluate, report
 from trustsets.cli.explore import explore
 from trustsets.cli.monitor import monitor
 from trustsets.cli.options import expanded
 from trustsets.cli.paper import paper
 from trustsets.cli.plan import plan
 from trustsets.cli.predict import predict
-from trustsets.cli.report import report
 from trustsets.cli.verify import verify
 from trustsets.cli.warmup import warmup
 
-__all__ = ["app", "main"]
+__all__ = ["app", "run"]
 
 BAD_INPUT = 2
 """Exit code for input that breaks a rule, as for a command that does not parse."""
@@ -60,14 +58,14 @@ def root(
     console.reset()
 
 
-for command in (demo, plan, calibrate, predict, evaluate, explore, audit, report, monitor):
+for command in (
+    demo, plan, calibrate, predict, evaluate, explore, audit, report, monitor, verify, warmup,
+):  # fmt: skip
     app.command()(expanded(command))
-for plain in (verify, warmup):
-    app.command()(expanded(plain, config=False))
 app.add_typer(paper)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; input errors end with exit code 2 and one line on stderr."""
     try:
         with console.plain_warnings():
