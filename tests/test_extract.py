@@ -48,13 +48,15 @@ class Wrapped(nn.Module):
 
     def __init__(self, form):
         super().__init__()
-        self.form, self.body, self.head = form, nn.Linear(4, 6), nn.Linear(6, 3)
-        self.square, self.after = nn.Linear(3, 3), nn.Linear(3, 5)
+        self.form, self.head = form, nn.Linear(6, 3)
+        self.narrow, self.body, self.after = nn.Linear(4, 3), nn.Linear(3, 6), nn.Linear(3, 5)
 
     def forward(self, x):
-        hidden = torch.tanh(self.body(x))
+        assert torch.is_inference_mode_enabled()
+        # A layer before the head has as many outputs, and one that is no head runs last.
+        hidden = torch.tanh(self.body(self.narrow(x)))
         logits = self.head(input=hidden)
-        self.after(logits)  # something that is no head runs last
+        self.after(logits)
         return self.form(logits)
 
 
@@ -73,7 +75,7 @@ class TestHead:
         outputs = extract_outputs(model, batches())
         x = torch.tensor(X)
         with torch.no_grad():
-            hidden = torch.tanh(model.body(x))
+            hidden = torch.tanh(model.body(model.narrow(x)))
             logits = model.head(hidden)
         np.testing.assert_allclose(outputs.features, hidden, atol=1e-6)
         np.testing.assert_allclose(outputs.logits, logits, atol=1e-6)

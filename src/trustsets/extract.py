@@ -500,7 +500,6 @@ class _Folder:
             np.lib.format.write_array_header_1_0(file, header | {"shape": shape})
             file.seek(rows * values.itemsize * values.shape[1], 1)
             file.write(np.ascontiguousarray(values).tobytes())
-            file.truncate()
 
     def _load(self, name: str) -> Array:
         path = self._folder / f"{name}.npy"
