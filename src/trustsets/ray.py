@@ -1,6 +1,5 @@
 """Prediction sets of a Ray dataset. Needs the extra ``trustsets[ray]``."""
 
-import copy
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -75,7 +74,4 @@ def _predict_batch(batch: "pa.Table", shared: list[Any], asked: dict[str, Any]) 
 def _fetch(reference: Any) -> Predictor:
     """The predictor in a worker, which keeps it for its later batches with the fits it made."""
     predictor: Predictor = needed("ray", "predict_dataset", "ray").get(reference)
-    # Training samples stay in the shared memory, whose arrays cannot be written. The calibrated
-    # state is small and is copied, because a fit extends arrays of its own.
-    predictor.state_ = copy.deepcopy(predictor.state_)
     return predictor
