@@ -38,8 +38,8 @@ _TRAIN = (
     "the first model that has one."
 )
 _METRIC = (
-    "Measure only these of conf_trust, conf_rank, conf_frequency, class, groups, size_strata, "
-    "trust_rank and balls. Default: all."
+    "Measure only these of conf_trust, conf_rank, conf_frequency, class, groups, size_strata "
+    "and trust_rank. Default: all."
 )
 _BELOW = "Report the share of classes and groups covered less than this; may be given again."
 
