@@ -52,10 +52,9 @@ _SMALLEST_STEP = 1e-12
 # Gauss-Legendre nodes and the tails that they leave out: the integral is right to about 1e-12.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 _TAIL = 1e-17
-# How exactly a real number of test samples is found, and the factor of the search for an upper end.
+# How exactly a real number of test samples is found.
 _SAMPLE_STEP = 1e-6
 _RELATIVE_STEP = 1e-14
-_GALLOP = 8.0
 
 
 def plan(
@@ -585,7 +584,7 @@ def size_of_test(
 
     low, high = 1.0, 1.0
     while lowest_power(high) < power:
-        low, high = high, _GALLOP * high
+        low, high = high, 8.0 * high
         if high > MOST_SAMPLES:
             return None
     if high > 1.0:
