@@ -15,13 +15,20 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
-from trustsets._common.house_style import METHODS, THEMES, house_style, mixed
 from trustsets.engine import QuantileModel, fit_quantiles
 from trustsets.engine.kernels import WIDTH
-from trustsets.engine.landmarks import MOST_MEMBERS, nearest_landmarks
-from trustsets.engine.path import CAP_BASE, CAP_FACTOR, LANDMARK_CAP_FACTOR, _follow_paths
-from trustsets.engine.path_state import READ_FOR, allocate
-from trustsets.engine.result import blank_thresholds
+from trustsets.engine.path import (
+    CAP_BASE,
+    CAP_FACTOR,
+    LANDMARK_CAP_FACTOR,
+    MOST_MEMBERS,
+    READ_FOR,
+    _follow_paths,
+    allocate,
+    blank_results,
+    nearest_landmarks,
+)
+from trustsets.plots import METHOD_COLOURS, THEMES, mixed, style
 
 Array = NDArray[np.float64]
 
@@ -29,7 +36,7 @@ FIGURES = Path(__file__).resolve().parents[1] / "docs" / "figures"
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 ALPHA = 0.1
 TESTS = 400
-BLUE, ORANGE = METHODS[:2]
+BLUE, ORANGE = METHOD_COLOURS["light"][:2]
 GREY, DARK = THEMES["light"]["quiet"], THEMES["light"]["ink"]
 
 
@@ -145,17 +152,16 @@ def count_work(model: QuantileModel, tests: Array, from_base: bool) -> tuple[Arr
     landmarks = model._base_landmark if from_base else model._landmarks
     scan, rows = model._scan_order.scan, model._problem.whitening.apply(tests)
     weights, starts = np.full(len(rows), 1.0 - ALPHA), np.zeros(len(rows), np.int64)
-    arrays = landmarks.blocks, landmarks.half_square, np.empty(WIDTH)
-    nearest_landmarks(rows, weights, *arrays, starts)
-    out, points = blank_thresholds(len(rows)), np.zeros(len(rows))
+    nearest_landmarks(rows, weights, landmarks, starts)
+    results, points = blank_results(len(rows)), np.zeros(len(rows))
     longest = LANDMARK_CAP_FACTOR * model.rank + CAP_BASE
     cap = longest if from_base else CAP_FACTOR * model.rank + CAP_BASE
     for i in range(len(rows)):
         state = allocate(scan, MOST_MEMBERS * model.rank + longest)
-        order, result = np.array([i]), (out.values, out.status, out.pivots)
-        _follow_paths(rows, weights, starts, order, scan, landmarks, False, cap, *result, state)
+        order = np.array([i])
+        _follow_paths(rows, weights, starts, order, scan, landmarks, 0, cap, *results, state)
         points[i] = WIDTH * np.count_nonzero(state.visits[READ_FOR])
-    return out.pivots.astype(np.float64), points
+    return results.pivots.astype(np.float64), points
 
 
 def measure(n: int) -> Counts:
@@ -213,7 +219,7 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="largest n")
     options = parser.parse_args()
     counts = [measure(n) for n in SIZES if n <= options.largest]
-    with house_style(medium="page"):
+    with style(medium="page"):
         draw_path()
         draw_scan(counts)
     print_table(counts)

@@ -29,7 +29,7 @@ CALIBRATION = 500
 BATCH = 100
 CHANGE = 1000
 FALSE_ALARM = 0.05
-METHODS = ("standard", "conditional", "conditional, p-values")
+METHODS = ("standard", "conditional")
 KINDS = ("all samples", "one region", "one class", "one group", "inputs moved", "inputs spread")
 
 
@@ -96,12 +96,7 @@ def run_stream(
     predictor = predictor_of(method, world, seed).calibrate(calibration)
     reference = calibration if with_reference else None
     monitor = Monitor(
-        predictor,
-        0.1,
-        reference=reference,
-        false_alarm=FALSE_ALARM,
-        random_state=seed,
-        conditional=method == "conditional, p-values",
+        predictor, 0.1, reference=reference, false_alarm=FALSE_ALARM, random_state=seed
     )
     for start in range(0, length, batch):
         monitor.observe(world.draw(rng, batch, kind if start >= CHANGE else None))

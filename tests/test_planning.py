@@ -260,18 +260,6 @@ def test_json_and_table_hold_all_rows():
     assert sizes.to_frame()["needed"].tolist() == [row.needed for row in sizes.rows]
 
 
-def test_the_plot_shows_the_law_and_closes_in_on_the_tolerance():
-    sizes = plan(within=0.05, probability=0.9, n=40)
-    axes = sizes.plot()
-    band = axes.collections[0].get_paths()[0].vertices
-    at_the_end = band[band[:, 0] == band[:, 0].max(), 1]
-    low, high = sizes.law.interval(int(band[:, 0].max()), 0.9)
-    assert at_the_end.min() == pytest.approx(low) and at_the_end.max() == pytest.approx(high)
-    assert high - low < 0.1
-    labels = axes.get_legend_handles_labels()[1]
-    assert "40 present" in labels and f"{sizes.needed} needed" in labels
-
-
 ABSURD = (0, -1, 1.5, 1e300, 10**40, float("inf"), float("nan"), "many", None)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 from scipy import special
@@ -19,15 +19,11 @@ from scipy.optimize import brentq
 
 from trustsets._common.arrays import Array, Codes, Floats
 from trustsets._common.frames import Flavour, frame_of_rows
-from trustsets._common.house_style import HALF_WIDTH, colour, method_colour, styled, tidy
 from trustsets._common.quantiles import check_alpha
 from trustsets._common.validation import check_not_negative, check_open
 from trustsets.errors import InputError
 from trustsets.metrics import PlainData
 from trustsets.outputs import ModelOutputs
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["CoverageLaw", "Plan", "PlanRow", "plan", "samples_for", "size_of_test"]
 
@@ -60,9 +56,6 @@ _TAIL = 1e-17
 _SAMPLE_STEP = 1e-6
 _RELATIVE_STEP = 1e-14
 _GALLOP = 8.0
-# Points of the drawn law, and how far beyond the sizes that matter it goes.
-_POINTS = 200
-_BEYOND = 3.0
 
 
 def plan(
@@ -113,7 +106,7 @@ def plan(
     Returns
     -------
     Plan
-        ``print`` shows it in sentences; `to_frame`, `plot` and `to_dict` give the numbers.
+        ``print`` shows it in sentences; `to_frame` and `to_dict` give the numbers.
 
     Examples
     --------
@@ -354,29 +347,6 @@ class Plan(PlainData):
             f"that was calibrated on {row.calibrated:,} samples is called bad with probability "
             f"{_percent(SIGNIFICANCE)} at most."
         )
-
-    @styled
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw the range of the coverage against the number of calibration samples."""
-        if ax is None:
-            from matplotlib import pyplot as plt
-
-            ax = plt.subplots(figsize=(1.5 * HALF_WIDTH, 3.2), layout="constrained")[1]
-        present, target = self.rows[0].present, 1.0 - self.alpha
-        marks = [self.needed, present or self.needed, self.law.smallest]
-        first, last = max(min(marks) / _BEYOND, self.law.smallest), max(marks) * _BEYOND
-        sizes = np.unique(np.geomspace(first, last, _POINTS).astype(np.int64))
-        low, high = np.array([self.law.interval(n, self.probability) for n in sizes.tolist()]).T
-        label = f"coverage with probability {_percent(self.probability)}"
-        ax.fill_between(sizes, low, high, color=method_colour(0), alpha=0.25, lw=0, label=label)
-        for edge in (target - self.within, target + self.within):
-            ax.axhline(edge, color=colour("quiet"), ls=":", lw=1)
-        ax.axvline(self.needed, color=method_colour(1), lw=1.2, label=f"{self.needed:,} needed")
-        if present:
-            ax.axvline(present, color=colour("ink"), ls="--", lw=1.2, label=f"{present:,} present")
-        ax.set(xscale="log", xlabel="Calibration samples", ylabel="Coverage of one calibration")
-        ax.legend()
-        return tidy(ax)
 
 
 def _percent(share: float) -> str:

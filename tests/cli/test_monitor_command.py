@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 
@@ -30,27 +29,14 @@ def batches(folder):
 
 
 def test_a_pipeline_of_batches_ends_with_an_alarm(run, folder, batches):
-    files = ["--history", "h.parquet", "--metrics", "m.prom", "--page", "p.html"]
     assert run("predict", "model.trustsets", batches[0], "-o", "sets.parquet", "-q").code == 0
     codes = []
     for name in batches:
-        words = [name, "--state", "s.trustsets", "--reference", "calibration.npz", *files]
+        words = [name, "--state", "s.trustsets", "--reference", "calibration.npz"]
         done = run("monitor", "model.trustsets", *words)
         codes.append(done.code)
     assert codes == [0, 0, 0, 0, 3, 3]
     assert "Alarm" in done.out and "all samples" in done.out
-    rows = pq.read_table("h.parquet").to_pylist()
-    whole = [row for row in rows if row["kind"] == "all"]
-    assert [row["batch"] for row in whole] == [1, 2, 3, 4, 5, 6]
-    assert [row["n"] for row in whole] == [200, 400, 600, 800, 1000, 1200]
-    assert sum(row["batch_covered"] for row in whole) == whole[-1]["covered"]
-    metrics = Path("m.prom").read_text()
-    assert "\ntrustsets_alarm 1\n" in metrics
-    value = whole[-1]["coverage"]
-    assert f'trustsets_part_coverage{{kind="all",part="all samples"}} {value:.10g}' in metrics
-    page = Path("p.html").read_text()
-    assert page.startswith("<!doctype html>") and page.count("<svg") == 3 and "Alarm" in page
-    assert "http" not in page.replace("http-equiv", "") and "<script" not in page
 
 
 def test_a_batch_counts_once_and_labels_may_come_later(run, folder, batches):
@@ -74,40 +60,15 @@ def test_wrong_words_are_one_line(run, folder, batches):
     for words in (
         ["batch1.npz", "--state", "s.json"],
         ["batch1.npz", *state, "--alpha", "0.2"],
-        ["batch1.npz", *state, "--page", "p.html"],
         ["batch1.npz", *state, "--labels", "labels1.npz"],
         ["--labels", "batch1.npz", "--state", "model.trustsets"],
         ["--labels", "other.npz", *state],
         ["nothing.npz", *state],
-        ["batch1.npz", *state, "--history", "calibration.parquet", "--metrics", "m.txt"],
     ):
         done = run("monitor", "model.trustsets", *words)
         assert done.code == 2 and done.err.count("\n") == 1, (words, done)
     other = run("monitor", "standard.trustsets", "batch1.npz", *state)
     assert other.code == 2 and "another calibration" in other.err
-    Path("h.parquet").write_bytes(b"no table")
-    done = run("monitor", "model.trustsets", "batch1.npz", *state, "--history", "h.parquet")
-    assert done.code == 2 and "h.parquet" in done.err
-
-
-@pytest.mark.parametrize("again", [True, False])
-def test_an_end_between_state_and_history_is_made_up_for(run, folder, batches, again, monkeypatch):
-    from trustsets.monitor import runs
-
-    def stop(path, monitor):
-        if len(monitor.batches) == 2:
-            raise KeyboardInterrupt
-
-    words = ["--state", "s.trustsets", "--history", "h.parquet", "-q", "--time", "now"]
-    run("monitor", "model.trustsets", batches[0], *words)
-    with monkeypatch.context() as patch:
-        patch.setattr(runs, "append_history", stop)
-        assert run("monitor", "model.trustsets", batches[1], *words).code not in (0, 3)
-    assert max(pq.read_table("h.parquet")["batch"].to_pylist()) == 1
-    for name in batches[1:3] if again else batches[2:3]:
-        assert run("monitor", "model.trustsets", name, *words).code == 0
-    rows = [row for row in pq.read_table("h.parquet").to_pylist() if row["kind"] == "all"]
-    assert [(row["batch"], row["n"]) for row in rows] == [(1, 200), (2, 400), (3, 600)]
 
 
 def test_kills_at_random_lose_nothing_and_count_nothing_twice(batches):

@@ -5,10 +5,8 @@ import pytest
 from problems import COMPILED, Array, Case, random_case, reference
 
 from trustsets.engine import fit_quantiles
-from trustsets.engine import landmarks as landmarks_module
 from trustsets.engine import path as path_module
 from trustsets.engine.path import CAP_BASE, CAP_FACTOR, REFRESH
-from trustsets.engine.scan_order import GROUP_KEY, SPREAD
 from trustsets.status import Status
 
 FEATURES = [
@@ -128,7 +126,7 @@ def test_every_landmark_leads_to_the_same_vertex(
     monkeypatch: pytest.MonkeyPatch, features: str, scores: str
 ) -> None:
     """Paths from near, far and no landmarks end in one place, whatever their weight."""
-    monkeypatch.setattr(landmarks_module, "POINTS_EACH", 8)
+    monkeypatch.setattr(path_module, "POINTS_EACH", 8)
     case = random_case(3, features, scores, n=1200 if COMPILED else 400, m=40 if COMPILED else 6)
     weights = np.random.default_rng(0).uniform(-0.199, 0.8, len(case.tests))
     model = fit_quantiles(case.phi, case.scores, 0.2)
@@ -180,10 +178,9 @@ def test_bounds_never_hide_a_crossing(monkeypatch: pytest.MonkeyPatch, features:
     object.__setattr__(model, "_landmarks", model._base_landmark)
     bounded = model._follow(model._whiten(tests), np.full(len(tests), 0.9))
     order = model._scan_order
-    summary = order.scan.summary.copy()
-    summary[SPREAD] = 1e7
-    summary[GROUP_KEY] = np.where(np.isfinite(summary[GROUP_KEY]), -2.0 - model.rank, np.inf)
-    scan = order.scan._replace(summary=summary)
+    group_key = np.where(np.isfinite(order.scan.group_key), -2.0 - model.rank, np.inf)
+    spread = np.full(len(group_key), 1e7)
+    scan = order.scan._replace(spread=spread, group_key=group_key)
     object.__setattr__(model, "_scan_order", order._replace(scan=scan))
     whole = model._follow(model._whiten(tests), np.full(len(tests), 0.9))
     longest = int(np.argmax(np.where(bounded.status == Status.EXACT, bounded.pivots, -1)))

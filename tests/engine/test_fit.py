@@ -8,16 +8,13 @@ import pytest
 from problems import COMPILED, Case, random_case, reference
 from scipy.optimize import linprog
 
+from trustsets.engine import Certificate, QuantileModel, fit_quantiles, solve_linear_program
+from trustsets.engine import extreme as extreme_module
 from trustsets.engine import fit as fit_module
-from trustsets.engine import fit_quantiles, solve_linear_program
-from trustsets.engine import linear_program as program_module
 from trustsets.engine import model as model_module
-from trustsets.engine.descent import CAPPED
-from trustsets.engine.fit import fit_vertex, problem_points
-from trustsets.engine.linear_program import solve_reduced
-from trustsets.engine.model import QuantileModel
+from trustsets.engine.extreme import solve_reduced
+from trustsets.engine.fit import CAPPED, Vertex, certify, fit_vertex, problem_points
 from trustsets.engine.problem import Problem, build_problem
-from trustsets.engine.vertex import Certificate, Vertex, certify
 from trustsets.status import Status
 
 N = 6000 if COMPILED else 150
@@ -87,7 +84,7 @@ def test_descent_and_program_agree_with_the_path(
     monkeypatch: pytest.MonkeyPatch, active: int
 ) -> None:
     """The two solvers that take over from a path give its value, however few points start."""
-    monkeypatch.setattr(program_module, "FIRST_ACTIVE", active)
+    monkeypatch.setattr(extreme_module, "PROGRAM_ACTIVE", active)
     model, tests = extreme_model()
     problem, vertex = model._problem, model._scan_order.vertex
     expected = model.thresholds(tests)
@@ -108,7 +105,7 @@ def test_a_reduced_program_finds_fixed_points_on_the_wrong_side(
     monkeypatch: pytest.MonkeyPatch, active: int
 ) -> None:
     """Over the first active points some of these rows have an optimum, and not that of all."""
-    monkeypatch.setattr(program_module, "FIRST_ACTIVE", active)
+    monkeypatch.setattr(extreme_module, "PROGRAM_ACTIVE", active)
     rng = np.random.default_rng(0)
     phi = np.column_stack([np.ones(400), rng.standard_normal((400, 5))])
     model = fit_quantiles(phi, rng.gamma(2.0, size=400), 0.1)
@@ -139,8 +136,7 @@ def test_a_path_that_fails_its_check_goes_to_the_program(monkeypatch: pytest.Mon
     monkeypatch.setattr(model_module, "fit_extreme", without_proof)
     by_program = model.thresholds(tests)
     np.testing.assert_allclose(by_program.values, expected.values, atol=1e-9)
-    assert by_program.n_fallback == 2
-    assert by_program.counts()[Status.FALLBACK] == 2
+    assert np.sum(by_program.status == Status.FALLBACK) == 2
 
 
 def test_a_slope_that_turns_exactly_at_a_breakpoint_is_no_ray() -> None:
@@ -161,9 +157,9 @@ def test_a_base_fit_without_proof_starts_again_from_the_program(
     expected = fit_quantiles(phi, scores).thresholds(phi[:9]).values
     honest, calls = fit_module._solve, []
 
-    def failing_once(data: Any, alpha: float, basic: np.ndarray, size: int | None) -> Any:
+    def failing_once(data: Any, alpha: float, basic: np.ndarray) -> Any:
         calls.append(basic)
-        return (basic, 0) if len(calls) == 1 else honest(data, alpha, basic, size)
+        return (basic, 0) if len(calls) == 1 else honest(data, alpha, basic)
 
     monkeypatch.setattr(fit_module, "_solve", failing_once)
     model = fit_quantiles(phi, scores)
@@ -192,12 +188,12 @@ def test_scores_are_rounded_up_until_a_fit_can_be_certified(
     failures = 3
     found = fit_quantiles(phi, scores, 0.1).thresholds(phi[:5])
     assert calls[0] == 60 and calls[-1] == 1
-    assert set(found.counts()) == {Status.ROUNDED_UP}
+    assert set(found.status) == {Status.ROUNDED_UP}
     assert np.all(found.values >= expected - 1e-12)
     calls.clear()
     failures = 4
     found = fit_quantiles(phi, scores, 0.1).thresholds(phi[:5])
-    assert set(found.counts()) == {Status.UNCERTIFIED}
+    assert set(found.status) == {Status.UNCERTIFIED}
     assert np.all(found.values == np.inf)
 
 

@@ -58,13 +58,6 @@ def test_thresholds_say_what_is_wrong_and_the_model_lives_on() -> None:
     assert np.array_equal(model.thresholds(PHI[:3]).values, before)
 
 
-def test_level_is_another_name_for_weight() -> None:
-    model = fit_quantiles(PHI, SCORES)
-    found = model.thresholds(PHI[:3], level=0.5).values
-    assert np.array_equal(found, model.thresholds(PHI[:3], weight=0.5).values)
-    assert not np.array_equal(found, model.thresholds(PHI[:3]).values)
-
-
 def test_no_test_points_give_no_thresholds() -> None:
     assert len(fit_quantiles(PHI, SCORES).thresholds(PHI[:0])) == 0
 

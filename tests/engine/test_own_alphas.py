@@ -9,9 +9,8 @@ from problems import COMPILED, Array, Case, random_case, reference
 from trustsets.engine import extreme as extreme_module
 from trustsets.engine import fit as fit_module
 from trustsets.engine import fit_quantiles, solve_linear_program
-from trustsets.engine import linear_program as program_module
-from trustsets.engine.extreme import choose_sample
-from trustsets.engine.linear_program import solve_base, solve_reduced
+from trustsets.engine.extreme import choose_sample, solve_reduced
+from trustsets.engine.linear_program import solve_base
 from trustsets.engine.model import QuantileModel
 from trustsets.errors import InputError
 from trustsets.status import Status
@@ -99,7 +98,7 @@ def heavy_model() -> tuple[QuantileModel, Array]:
 @pytest.mark.parametrize("active", [8, 64, 6000])
 def test_every_solver_gives_the_same(monkeypatch: pytest.MonkeyPatch, active: int) -> None:
     """Path, descent over few points and reduced linear program, finite and infinite."""
-    monkeypatch.setattr(program_module, "FIRST_ACTIVE", active)
+    monkeypatch.setattr(extreme_module, "PROGRAM_ACTIVE", active)
     monkeypatch.setattr(extreme_module, "FIRST_ACTIVE", active)
     monkeypatch.setattr(extreme_module, "ACTIVE", active)
     model, tests = heavy_model()

@@ -8,7 +8,7 @@ from problems import COMPILED, Array, Case, random_case
 
 from trustsets.engine import ThresholdProof, fit_quantiles, prove_threshold
 from trustsets.engine import proof as proof_module
-from trustsets.engine.descent import CAPPED
+from trustsets.engine.fit import CAPPED
 from trustsets.errors import InputError, TrustSetsError
 
 

@@ -5,7 +5,7 @@ import pytest
 from problems import COMPILED, Case, random_case
 
 from trustsets.engine import ScorePath, Sensitivity, fit_quantiles, prove_threshold
-from trustsets.engine import sensitivity as module
+from trustsets.engine import proof as module
 
 N = 60 if COMPILED else 25
 

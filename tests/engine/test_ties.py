@@ -13,9 +13,8 @@ from problems import COMPILED, Array, polynomial
 
 from trustsets import APS, ConditionalConformal, ModelOutputs, Softmax, TrustScore
 from trustsets.engine import fit_quantiles
-from trustsets.engine.copies import distinct_points
 from trustsets.engine.kernels import weighted_sum
-from trustsets.engine.problem import RESOLUTION, build_problem
+from trustsets.engine.problem import RESOLUTION, build_problem, distinct_points
 
 SAMPLES = 2000 if COMPILED else 120
 
@@ -62,7 +61,7 @@ def test_sets_of_coarse_outputs_cover(outputs: str, score: APS | Softmax) -> Non
         everything.take(np.arange(SAMPLES, 2 * SAMPLES)),
     )
     trust = TrustScore().fit(features + 0.1 * rng.normal(size=features.shape), labels)
-    predictor = ConditionalConformal(score, trust=trust).calibrate(calibration)
+    predictor = ConditionalConformal(score=score, trust=trust).calibrate(calibration)
     for alpha in (0.1, 0.02):
         coverage = predictor.predict_set(test, alpha=alpha).covers(test.labels).mean()
         # Four standard errors of two samples of this size, calibration and test.
@@ -76,7 +75,7 @@ def test_a_sum_is_never_rounded_down(digits: int) -> None:
     for _ in range(200):
         coefficients = rng.integers(-1, 2, 6).astype(float)
         scores = np.round(rng.random(6) * 2.0**digits) / 2.0**digits
-        found = Fraction(float(weighted_sum(np.stack([coefficients, scores]), 0, 1)))
+        found = Fraction(float(weighted_sum(coefficients, scores)))
         terms = zip(coefficients, scores, strict=True)
         exact = sum((Fraction(c) * Fraction(s) for c, s in terms), Fraction(0))
         assert exact <= found <= exact + Fraction(1, 10**11)

@@ -9,7 +9,9 @@ from trustsets.cli import console
 from trustsets.cli.options import Groups, LabelColumn, TableOptions, argument, option, resolved
 
 if TYPE_CHECKING:
-    from trustsets.monitor import Verdict
+    from trustsets.files import OutputsFile, TableColumns
+    from trustsets.monitor import Monitor, Verdict
+    from trustsets.predictors import Predictor
 
 __all__ = ["ALARM", "monitor"]
 
@@ -38,11 +40,7 @@ def monitor(
     false_alarm: Annotated[
         float | None, option("SHARE", "Probability of any alarm if nothing changes.")
     ] = None,
-    history: Annotated[Path | None, option("FILE", "Append to this .parquet file.")] = None,
-    metrics: Annotated[Path | None, option("FILE", "Write Prometheus metrics (.prom).")] = None,
-    page: Annotated[Path | None, option("FILE", "Draw the history as a page (.html).")] = None,
     batch: Annotated[str | None, option("NAME", "Name of the batch. Default: a digest.")] = None,
-    time: Annotated[str | None, option("TEXT", "When it came. Default: now.")] = None,
     in_order: Annotated[
         bool, option(None, "Samples are in the order in which they came.", "--in-order")
     ] = False,
@@ -62,26 +60,119 @@ def monitor(
 
       trustsets monitor model.trustsets new.parquet --state watch.trustsets
     """
-    from dataclasses import fields
-    from datetime import UTC, datetime
-
-    from trustsets.monitor.runs import Step, watch_file
+    from trustsets._common.resuming import locked
+    from trustsets.errors import InputError
+    from trustsets.files import Snapshot, check_output
+    from trustsets.predictors import load
 
     record = resolved(context)
-    # Options that every command has are in the context, too.
-    given: dict[str, Any] = {own.name: context.params.get(own.name) for own in fields(Step)}
-    given["groups"] = tuple(group or ())
-    given["columns"] = table.columns(label_column)
-    given["time"] = datetime.now(UTC).isoformat(timespec="seconds") if time is None else time
-    found, is_new = watch_file(Step(**given))
+    if outputs is not None and labels is not None:
+        raise InputError("give OUTPUTS or --labels, not both: each is a batch of its own.")
+    inputs = [model, outputs, labels, reference]
+    check_output(state, (".trustsets",), inputs)
+    # The state is replaced as a whole after the batch was taken, and it remembers the batch: a run
+    # that was killed is repeated by the same command.
+    with locked(state.absolute().parent / f".{state.name}.lock", state):
+        before = Snapshot(*inputs)
+        predictor = load(model)
+        files = _Files(model, predictor, list(group or ()), table.columns(label_column))
+        watch = _open(state, files, reference, alpha, false_alarm)
+        taken = len(watch.batches)
+        if outputs is not None:
+            files.observe(watch, outputs, batch, in_order)
+        if labels is not None:
+            files.label(watch, labels, batch, in_order)
+        before.check()
+        is_new = len(watch.batches) > taken
+        if is_new or not state.exists():
+            watch.save(state)
+    verdict = watch.verdict()
     if (outputs or labels) and not is_new:
         console.say("This batch was counted before.")
     if console.settings.json:
-        console.print_json(record | found.to_dict())
+        console.print_json(record | verdict.to_dict())
     else:
-        _print(found)
-    if found.alarm:
+        _print(verdict)
+    if verdict.alarm:
         raise typer.Exit(ALARM)
+
+
+class _Files:
+    """Reads batches for a model and its monitor."""
+
+    def __init__(
+        self, model: Path, predictor: "Predictor", groups: list[str], columns: "TableColumns"
+    ) -> None:
+        from trustsets.files import remembered_columns
+
+        self.predictor = predictor
+        self._model, self._columns = str(model), columns
+        self._groups = list(dict.fromkeys([*groups, *predictor.needed_groups]))
+        self._remembered = remembered_columns(model)
+
+    def open(self, path: Path) -> "OutputsFile":
+        """Outputs in a file, with the class names of the model."""
+        from trustsets.files import open_outputs
+
+        return open_outputs(
+            path,
+            groups=self._groups,
+            classes=self.predictor.classes_,
+            columns=self._columns,
+            remembered=self._remembered,
+        )
+
+    def observe(self, watch: "Monitor", path: Path, batch: str | None, in_order: bool) -> None:
+        """Take outputs as a batch, by default under a digest of their content."""
+        from trustsets.files import content_digest, open_for_prediction
+
+        name = batch or content_digest(path)
+        if name in watch.batches:
+            return
+        open_for_prediction(
+            self.predictor,
+            path,
+            name=self._model,
+            columns=self._columns,
+            remembered=self._remembered,
+        )
+        source = self.open(path)
+        ids = source.ids["id"].read_names(0, len(source)).tolist() if "id" in source.ids else None
+        watch.observe(source.read_all(), ids=ids, batch=name, in_order=in_order)
+
+    def label(self, watch: "Monitor", path: Path, batch: str | None, in_order: bool) -> None:
+        """Take labels that came later."""
+        from trustsets.files import content_digest, read_late_labels
+
+        ids, codes = read_late_labels(path, self.predictor.classes_, self._columns)
+        watch.label(ids, codes, batch=batch or content_digest(path), in_order=in_order)
+
+
+def _open(
+    state: Path,
+    files: _Files,
+    reference: Path | None,
+    alpha: float | None,
+    false_alarm: float | None,
+) -> "Monitor":
+    """The monitor of a state, which is begun if there is none."""
+    from trustsets.errors import InputError
+    from trustsets.monitor import Monitor
+
+    wanted = {"alpha": alpha, "false_alarm": false_alarm}
+    wanted = {name: value for name, value in wanted.items() if value is not None}
+    if not state.exists():
+        begun = None if reference is None else files.open(reference).read_all()
+        options: dict[str, Any] = wanted
+        return Monitor(files.predictor, reference=begun, **options)
+    watch = Monitor.load(state, files.predictor)
+    for name, value in wanted.items():
+        if value != getattr(watch, name):
+            raise InputError(
+                f"{state}: it was begun with {name}={getattr(watch, name):g}; got {value:g}. Leave "
+                "it out, or begin a new state."
+            )
+    return watch
 
 
 def _print(found: "Verdict") -> None:

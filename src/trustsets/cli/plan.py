@@ -47,9 +47,6 @@ def plan(
     ] = None,
     group: Groups = None,
     label_column: LabelColumn = None,
-    output: Annotated[
-        Path | None, option("FILE", "Draw it: .png, .svg or .pdf.", "--output", "-o")
-    ] = None,
     *,
     table: TableOptions,
 ) -> None:
@@ -75,21 +72,17 @@ def plan(
         source = open_outputs(outputs, groups=group or (), columns=table.columns(label_column))
         given["outputs"] = source.read_labelled("a plan")
     found = make(alpha, within, probability, **given)
-    if output is not None:
-        _draw(found, output)
     if console.settings.json:
         console.print_json(record | found.to_dict())
     else:
-        _print(found, output)
+        _print(found)
 
 
-def _print(found: "Plan", output: Path | None) -> None:
+def _print(found: "Plan") -> None:
     for line in found.summary().splitlines():
         console.print_text(line)
         console.print_text("")
     _print_rows(found)
-    if output is not None:
-        console.say(f"The plot is in {output}.")
 
 
 def _shares(items: Any) -> dict[str, float] | None:
@@ -106,16 +99,6 @@ def _shares(items: Any) -> dict[str, float] | None:
         if not given or not name:
             raise InputError(f"--share must be NAME=SHARE, such as north=0.2; got {item!r}.")
     return found or None
-
-
-def _draw(found: "Plan", path: Path) -> None:
-    from trustsets._common.atomic import atomic_path
-    from trustsets.files import check_output
-
-    kind = check_output(path, (".png", ".svg", ".pdf")).suffix[1:].lower()
-    figure: Any = found.plot().get_figure(root=True)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format=kind, dpi=150)
 
 
 def _range(row: "PlanRow") -> str:

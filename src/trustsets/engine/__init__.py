@@ -4,13 +4,12 @@ The engine knows quantile regression and nothing of classification. docs/engine.
 mathematics and maps it to the files.
 """
 
+from trustsets.engine.fit import Certificate
 from trustsets.engine.linear_program import solve_linear_program
 from trustsets.engine.model import QuantileModel, fit_quantiles, warm_up
 from trustsets.engine.process import QuantileProcess, default_alphas, fit_quantile_process
-from trustsets.engine.proof import ThresholdProof, prove_threshold
-from trustsets.engine.result import Thresholds
-from trustsets.engine.sensitivity import ScorePath, Sensitivity
-from trustsets.engine.vertex import Certificate
+from trustsets.engine.proof import ScorePath, Sensitivity, ThresholdProof, prove_threshold
+from trustsets.status import Thresholds
 
 __all__ = [
     "Certificate",

@@ -1,21 +1,25 @@
-"""How the numerical kernels are compiled, and the notice that tells the user about it.
+"""How the numerical kernels are compiled and cached, and the notice that tells the user about it.
 
 A kernel that Python calls is an `entry`: it is compiled on first use and cached on disk. A kernel
 that only other kernels call is `inner`: it is compiled into the entries that use it. It has no
 wrapper for Python and no cache file, so it compiles several times faster.
 """
 
+import hashlib
 import logging
+import pickle
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numba import njit
-from numba.core import event
+from numba.core import caching, event
 from numpy.typing import NDArray
 
-__all__ = ["REASSOCIATE", "BoolArray", "FloatArray", "IntArray", "entry", "inner"]
+__all__ = ["REASSOCIATE", "BoolArray", "FloatArray", "IntArray", "entry", "inner", "read_only"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -24,25 +28,103 @@ BoolArray = NDArray[np.bool_]
 REASSOCIATE = {"reassoc", "contract", "nsz"}
 """Sums may be reordered, so that they vectorise; infinities and NaN keep their meaning."""
 
-entry = partial(njit, cache=True, nogil=True)
-inner = partial(njit, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-
 _NOTICE = (
     "trustsets: compiling numerical kernels for this machine, once per installation; "
     "this takes about 15 seconds (`trustsets warmup` does it beforehand)."
 )
+_NO_CACHE = (
+    "trustsets: compiling numerical kernels, in every process anew (about 15 seconds), because no "
+    "cache folder is writable; set NUMBA_CACHE_DIR to a folder that is."
+)
+
+
+_File: Any = caching.IndexDataCacheFile
+_FunctionCache: Any = caching.FunctionCache
+
+
+class _CheckedFile(_File):
+    """Compiled code with its digest: a flipped bit in machine code would crash, or worse, not."""
+
+    def _save_data(self, name: str, data: Any) -> None:
+        payload = self._dump(data)
+        super()._save_data(name, (hashlib.sha256(payload).digest(), payload))
+
+    def _load_data(self, name: str) -> Any:
+        digest, payload = super()._load_data(name)
+        if hashlib.sha256(payload).digest() != digest:
+            raise OSError(f"{name} is damaged")
+        return pickle.loads(payload)
+
+
+class _Cache(_FunctionCache):
+    """Compiled code on disk. What cannot be read is compiled again, and never an error."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file.__class__ = _CheckedFile
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Load compiled code; None where there is none, or the file is damaged."""
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:  # unpickling damaged bytes may raise anything
+            logging.getLogger("trustsets").info("ignored damaged compiled code: %r", error)
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Store compiled code if that is possible; a damaged index is written anew."""
+        for _ in range(2):
+            try:
+                super().save_overload(sig, data)
+                return
+            except Exception as error:  # a damaged index, a full disk
+                logging.getLogger("trustsets").info("compiled code was not stored: %r", error)
+            with suppress(OSError):
+                self.flush()
+
+
+def entry(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a kernel that Python calls, with a cache on disk if a folder for it is writable."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        kernel: Any = njit(nogil=True, **options)(function)
+        if kernel is not function:  # NUMBA_DISABLE_JIT leaves functions as they are
+            try:
+                kernel._cache = _Cache(function)
+            except RuntimeError:  # no locator: neither the package nor a home folder is writable
+                _announcer.notice = _NO_CACHE
+        return kernel
+
+    return decorate
+
+
+inner = partial(njit, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def read_only(array: Any) -> Any:
+    """Return a view of an array that cannot be written to.
+
+    Kernels take what they only read as such views. Numba compiles a kernel for every combination
+    of writable and read-only arguments, and in a worker process large arrays are read-only memory
+    maps while small ones are writable.
+    """
+    view = np.asarray(array).view()
+    view.flags.writeable = False
+    return view
 
 
 class _Announcer(event.Listener):
     """Announces the first compilation. Loading compiled code from the cache causes no event."""
+
+    notice = _NOTICE
 
     def on_start(self, event: Any) -> None:
         """Write the notice at the first compilation of a kernel of this package."""
         name = event.data["dispatcher"].py_func.__module__
         if name.startswith("trustsets."):
             stop_announcing()
-            logging.getLogger("trustsets").info(_NOTICE)
-            print(_NOTICE, file=sys.stderr, flush=True)
+            logging.getLogger("trustsets").info(self.notice)
+            print(self.notice, file=sys.stderr, flush=True)
 
     def on_end(self, event: Any) -> None:
         """Nothing to say at the end."""

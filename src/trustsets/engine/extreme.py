@@ -1,42 +1,45 @@
-"""Extreme test points: rows so long that their path would pass very many vertices.
+"""Test points whose path is too long or fails its check, solved one by one.
 
-One step of the descent passes many points at once, so it visits far fewer vertices than a path. It
-runs over an active set; the first solution is rough, so the active set moves along with it.
+A very long row pulls the fit across thousands of points. One step of the descent passes many points
+at once, so it visits far fewer vertices than a path. It runs over an active set; the first solution
+is rough, so the active set moves along with it.
 
 A solution over too few points would run away, because only active points resist the goal. So a
 weighted sample of all points represents the fixed ones. A sampled point of weight w acts like w
 points if it changes side, and like itself if it does not. At the centre of a round the slope is
 therefore that of the whole problem, and if no fixed point has changed side the solution is exact.
+
+Where that fails, the same threshold is a linear program over an active set (`solve_reduced`).
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from trustsets.engine.active_set import ActiveSet, loss_slopes
-from trustsets.engine.compiled import BoolArray, FloatArray, IntArray, entry
-from trustsets.engine.descent import OPTIMAL, UNBOUNDED, descend
-from trustsets.engine.fit import problem_points
+from trustsets.engine.compiled import BoolArray, FloatArray, IntArray, entry, read_only
+from trustsets.engine.fit import (
+    CAPPED,
+    OPTIMAL,
+    UNBOUNDED,
+    ActiveSet,
+    Certificate,
+    certify,
+    descend,
+    loss_slopes,
+    problem_points,
+)
 from trustsets.engine.kernels import (
     WIDTH,
     ZERO,
     add_term,
     block_products,
     compensated_sum,
+    dot,
     row_dot,
-    rows_dot,
 )
-from trustsets.engine.problem import Problem
-from trustsets.engine.scan_order import (
-    COPIES,
-    DISTANCE,
-    GROUP_KEY,
-    LEAST_DISTANCE,
-    SPREAD,
-    Scan,
-    ScanOrder,
-)
-from trustsets.engine.vertex import Certificate, certify
+from trustsets.engine.linear_program import or_infinite, solve_face
+from trustsets.engine.problem import Problem, scan_keys
+from trustsets.engine.scan_order import Scan, ScanOrder
 
 __all__ = [
     "ExtremeVertex",
@@ -45,6 +48,7 @@ __all__ = [
     "choose_sample",
     "find_ray",
     "fit_extreme",
+    "solve_reduced",
 ]
 
 FIRST_ACTIVE, ACTIVE = 1024, 4096
@@ -63,6 +67,8 @@ SIMILAR_SHARE = 0.5
 """A goal is similar to another if they differ by less than this share of it."""
 RAY_TOL = 1e-9
 """A ray is a proof if the goal exceeds the growth of the loss along it by this share."""
+PROGRAM_ACTIVE, PROGRAM_GROWTH = 2000, 4
+"""Points in the first reduced program, and the growth of their number after each failure."""
 
 Solved = tuple[FloatArray, IntArray]
 """A goal, and the basic points of its optimal vertex."""
@@ -173,13 +179,13 @@ class _ExtremeFit(ActiveSet):
     def _first_centre(self, solved: list[Solved]) -> Centre:
         """Start at the vertex of a similar goal, or at the base vertex."""
         if solved:
-            apart = [np.linalg.norm(self.goal - known) for known, _ in solved]
+            apart = [np.linalg.norm(self.goal - goal) for goal, _ in solved]
             nearest = int(np.argmin(apart))
             if apart[nearest] < SIMILAR_SHARE * np.linalg.norm(self.goal):
                 return self._centre_at(solved[nearest][1])
         # No point has crossed yet, and the scan order lists the nearest points first.
         near = self.scan_order.order[:FIRST_ACTIVE]
-        distance = self.scan_order.scan.points[DISTANCE, : len(near)]
+        distance = self.scan_order.scan.distance[: len(near)]
         nowhere = np.zeros(len(self.data.rows), np.bool_)
         return Centre(self.vertex.basic_points, near, distance, nowhere, np.zeros(len(self.goal)))
 
@@ -187,13 +193,13 @@ class _ExtremeFit(ActiveSet):
         """Find the points that the vertex of `basic` has put on the other side, or nearly so."""
         scan, order = self.scan_order.scan, self.scan_order.order
         shift = np.linalg.solve(self.data.rows[basic], self.vertex.residuals[basic])
-        size = scan.points.shape[1]
-        found, gap = np.empty(size, np.int64), np.empty(size)
-        count = _find_near(scan, np.asarray(shift, np.float64)[None], found, gap)
-        found, gap = found[:count], gap[:count].copy()
-        near, has_crossed = order[found], np.zeros(len(order), np.bool_)
+        size = len(scan.distance)
+        positions, gap = np.empty(size, np.int64), np.empty(size)
+        count = _find_near(scan, np.asarray(shift, np.float64), positions, gap)
+        positions, gap = positions[:count], gap[:count].copy()
+        near, has_crossed = order[positions], np.zeros(len(order), np.bool_)
         has_crossed[near[gap < 0.0]] = True
-        crossed_sum = _sum_of_rows(scan.blocks, scan.points, found[gap < 0.0])
+        crossed_sum = _sum_of_rows(scan.blocks, scan.copies, positions[gap < 0.0])
         return Centre(basic, near, gap, has_crossed, crossed_sum)
 
     def choose(self) -> IntArray:
@@ -221,13 +227,15 @@ class _ExtremeFit(ActiveSet):
         both = both[order]
         part = self.data.take(both)
         # A sampled point acts like all the points that it represents.
-        part.copies[:] *= np.concatenate([np.ones(len(self.active)), weights])[order]
-        # The sampled points are part of the fixed sum already. Subtracting their own slopes leaves
-        # the slope at the centre unchanged, whatever their weights are.
-        own = compensated_sum(self.data.rows[points], weights * self._slopes(points))
-        local = np.searchsorted(both, self.centre.basic_points)
-        status, pivots, self.edge = descend(part, self.linear - own, self.alpha, local)
-        self.n_solved, self.basic = len(both), np.sort(both[local])
+        represented = np.concatenate([np.ones(len(self.active)), weights])[order]
+        part = part._replace(copies=read_only(part.copies * represented))
+        # The sampled points are part of the fixed sum already. Subtracting their slopes leaves the
+        # slope at the centre unchanged, whatever their weights are.
+        sampled = compensated_sum(self.data.rows[points], weights * self._slopes(points))
+        start = np.searchsorted(both, self.centre.basic_points)
+        linear = self.linear - sampled
+        status, pivots, basic, self.edge = descend(part, linear, self.alpha, start)
+        self.n_solved, self.basic = len(both), np.sort(both[basic])
         self.pivots += pivots
         return status
 
@@ -244,8 +252,8 @@ class _ExtremeFit(ActiveSet):
         It is that of the base vertex, less what crossed points and active points change in it:
         the cost does not grow with the number of points.
         """
-        own = compensated_sum(self.data.rows[self.active], self._slopes(self.active))
-        return np.asarray(self.vertex.nonbasic_sum - self.centre.crossed_sum - own)
+        active = compensated_sum(self.data.rows[self.active], self._slopes(self.active))
+        return np.asarray(self.vertex.nonbasic_sum - self.centre.crossed_sum - active)
 
     def wrong_points(self) -> IntArray:
         """Fixed points that changed side or became basic, as sampled points can."""
@@ -282,8 +290,8 @@ class _ExtremeFit(ActiveSet):
     def certified(self) -> ExtremeVertex:
         """The last solution with its certificate, over the active points."""
         local, part = np.searchsorted(self.active, self.basic), self.data.take(self.active)
-        found = certify(part, self.alpha, local, self.linear, self.pivots)
-        return ExtremeVertex(self.basic, found.inverse, found.certificate)
+        vertex = certify(part, self.alpha, local, self.linear, self.pivots)
+        return ExtremeVertex(self.basic, vertex.inverse, vertex.certificate)
 
 
 def changed_outside(centre: Centre, new: Centre, active: IntArray) -> IntArray:
@@ -295,42 +303,42 @@ def changed_outside(centre: Centre, new: Centre, active: IntArray) -> IntArray:
 
 
 @entry()
-def _find_near(scan: Scan, shift: FloatArray, found: IntArray, gap: FloatArray) -> int:
-    """Store positions and gaps of points near the vertex at ``shift[0]``; return their number.
+def _find_near(scan: Scan, shift: FloatArray, positions: IntArray, gap: FloatArray) -> int:
+    """Store positions and gaps of points near the vertex at `shift`; return their number.
 
     The bounds of `scan_order` skip blocks, with all distances multiplied by `NEAR_SHARE`.
     """
-    middle, gone = np.empty(WIDTH), np.empty(WIDTH)
-    summary, points = scan.summary, scan.points
-    radius = np.sqrt(rows_dot(shift, ZERO, shift, ZERO))
+    middle, gone = np.empty((1, WIDTH)), np.empty((1, WIDTH))
+    distance, least_distance = scan.distance, scan.least_distance
+    radius = np.sqrt(dot(shift, shift))
     count = 0
     for superblock in range(len(scan.centres)):
         # Keys grow from group to group, so all later points are too far away.
-        if NEAR_SHARE * summary[GROUP_KEY, superblock * WIDTH] > radius:
+        if NEAR_SHARE * scan.group_key[superblock * WIDTH] > radius:
             break
-        block_products(scan.centres, superblock, shift, ZERO, middle, ZERO)
+        block_products(scan.centres, superblock, shift, middle, ZERO)
         for lane in range(WIDTH):
             block = superblock * WIDTH + lane
-            bound = middle[lane] + summary[SPREAD, block] * radius
-            if bound < NEAR_SHARE * summary[LEAST_DISTANCE, block]:
+            bound = middle[0, lane] + scan.spread[block] * radius
+            if bound < NEAR_SHARE * least_distance[block]:
                 continue
-            block_products(scan.blocks, block, shift, ZERO, gone, ZERO)
+            block_products(scan.blocks, block, shift, gone, ZERO)
             for i in range(WIDTH):
                 position = block * WIDTH + i
-                if gone[i] > NEAR_SHARE * points[DISTANCE, position]:
-                    found[count], gap[count] = position, points[DISTANCE, position] - gone[i]
+                if gone[0, i] > NEAR_SHARE * distance[position]:
+                    positions[count], gap[count] = position, distance[position] - gone[0, i]
                     count += 1
     return count
 
 
 @entry()
-def _sum_of_rows(blocks: FloatArray, points: FloatArray, positions: IntArray) -> FloatArray:
+def _sum_of_rows(blocks: FloatArray, copies: FloatArray, positions: IntArray) -> FloatArray:
     """Sum of the rows of some positions, times the sign of their residuals and their copies."""
     total, lost = np.zeros(blocks.shape[1]), np.zeros(blocks.shape[1])
     for position in positions:
         block, lane = position // WIDTH, position % WIDTH
         for j in range(len(total)):
-            add_term(points[COPIES, position] * blocks[block, j, lane], j, total, lost)
+            add_term(copies[position] * blocks[block, j, lane], j, total, lost)
     for j in range(len(total)):
         total[j] += lost[j]
     return total
@@ -350,3 +358,71 @@ def _loss_along(rows: FloatArray, copies: FloatArray, edge: FloatArray, alpha: f
         speed = row_dot(rows, i, edge)
         total += copies[i] * max(alpha * speed, (alpha - 1.0) * speed)
     return total
+
+
+def solve_reduced(
+    problem: Problem, residuals: FloatArray, row: FloatArray, weight: float
+) -> float | None:
+    """Solve for the same threshold by active sets, given the `residuals` of a nearby solution.
+
+    Returns the threshold in units of the score scale, or None if HiGHS fails on all points.
+    """
+    reduced = _ReducedProgram(problem, residuals, row, weight)
+    reduced.run()
+    return None if reduced.optimum is None else or_infinite(reduced.optimum[0], weight)
+
+
+class _ReducedProgram(ActiveSet):
+    """The linear program of one test row over the points nearest to a solution."""
+
+    def __init__(
+        self, problem: Problem, residuals: FloatArray, row: FloatArray, weight: float
+    ) -> None:
+        self.problem, self.row, self.weight = problem, row, weight
+        self.scores = problem.scores / problem.score_scale
+        self.slopes = loss_slopes(problem.copies, residuals > 0.0, problem.alpha)
+        self.order = np.argsort(scan_keys(residuals, problem.norms))
+        self.size = PROGRAM_ACTIVE
+        self.optimum: tuple[float, FloatArray] | None = None
+        self.beta = np.empty(0)
+
+    def choose(self) -> IntArray:
+        """Points that can change side first."""
+        return self.order[: self.size]
+
+    def solve_active(self) -> int:
+        """Run HiGHS over the active points."""
+        rows, copies, active = self.problem.rows, self.problem.copies, self.active
+        fixed = self.order[self.size :]
+        linear = self.problem.linear + self.slopes[fixed] @ rows[fixed]
+        self.optimum = solve_face(
+            rows[active],
+            self.scores[active],
+            copies[active],
+            self.problem.alpha,
+            self.row,
+            self.weight,
+            linear,
+        )
+        if self.optimum is None or not np.isfinite(self.optimum[0]):
+            return CAPPED
+        self.beta = self.optimum[1]
+        return OPTIMAL
+
+    def wrong_points(self) -> IntArray:
+        """Fixed points whose residual has not the sign of their slope."""
+        fixed = self.order[self.size :]
+        residuals = self.scores[fixed] - self.problem.rows[fixed] @ self.beta
+        return fixed[residuals * self.slopes[fixed] < 0.0]
+
+    def recentre(self, wrong: IntArray) -> None:
+        """Take more points; the residuals that order them stay those of the start."""
+        self.enlarge()
+
+    def is_final(self, status: int) -> bool:
+        """With all points active there are no more to add."""
+        return self.size >= len(self.order)
+
+    def enlarge(self) -> None:
+        """Take more points."""
+        self.size *= PROGRAM_GROWTH

@@ -1,21 +1,84 @@
-"""The base fit: the optimal vertex without a test point, from which all paths start.
+"""The base fit: quantile regression without a test point, from which all paths start.
 
-A large problem is never solved as a whole. A sample is solved first, recursively, and its solution
-is the centre of the first active set.
+The problem is to minimise ``sum_i copies_i loss(s_i - Q_i b) - linear @ b`` over b. Three parts
+work together:
+
+- the *descent* goes from vertex to vertex down the steepest edge (`descend`);
+- the *active set* reduces a large problem to few of its points and checks the solution against all
+  of them (`ActiveSet`), which is also how extreme test points and linear programs are solved;
+- the *certificate* proves the vertex at the end optimal (`certify`).
+
+The vector `linear` contains the goal of a test point, where there is one, and points that are fixed
+on one side: their loss is linear there, so they enter as the sum of their ``eta_i Q_i``, with
+``eta_i`` the slope of the loss.
 """
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from trustsets.engine.active_set import ActiveSet, loss_slopes
-from trustsets.engine.compiled import FloatArray, IntArray
-from trustsets.engine.descent import PointSet, descend
+from trustsets.engine.compiled import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    entry,
+    inner,
+    read_only,
+)
+from trustsets.engine.kernels import (
+    EDGE_TOL,
+    WIDTH,
+    ZERO,
+    compensated_sum,
+    dot,
+    exchange,
+    invert,
+    row_dot,
+    three_way,
+    two_product,
+    two_sum,
+)
 from trustsets.engine.linear_program import solve_base
 from trustsets.engine.problem import Problem, scan_keys
-from trustsets.engine.vertex import Vertex, certify, inverse_basis, vertex_residuals
 from trustsets.errors import InputError
 
-__all__ = ["fit_vertex", "high_leverage", "problem_points", "refit_vertex"]
+__all__ = [
+    "CAPPED",
+    "OPTIMAL",
+    "UNBOUNDED",
+    "ActiveSet",
+    "Certificate",
+    "PointSet",
+    "Vertex",
+    "certify",
+    "descend",
+    "fit_vertex",
+    "high_leverage",
+    "loss_slopes",
+    "problem_points",
+    "refit_vertex",
+]
 
+OPTIMAL, UNBOUNDED, CAPPED = 0, 1, 2
+
+DUAL_TOL = 1e-10
+"""A basic dual value may leave its box by this much and still count as optimal."""
+REFRESH = 100
+"""Pivots between two computations of residuals and sums from scratch."""
+CAP_FACTOR = 60
+"""Pivots allowed per basic point; at least ten times this many are allowed."""
+TINY = float(np.finfo(np.float64).tiny)
+"""The residual that a leaving point gets from a step of length zero."""
+BEYOND = 1e200
+"""Longer than every step, and finite, so that products with it are never NaN."""
+ROUNDING = 2.0**-46
+"""The rounding error of a residual is below this share of the terms that it is the sum of."""
+CERTIFICATE_TOL = 1e-8
+"""Largest accepted violation in a certificate."""
+MAX_ROUNDS = 60
+"""Rounds of reduce, solve, check. The active set grows, so all points are active long before."""
 CORE_SIZE = 3000
 """Problems with up to this many points are solved as a whole."""
 ACTIVE_FACTOR = 1.0
@@ -24,12 +87,516 @@ GROWTH, BIG_GROWTH = 1.5, 8.0
 """Growth of the active set when points changed side, and when it is not known which are missing."""
 LEVERAGE_FACTOR = 20
 """Points of largest leverage that are always active, in units of the rank."""
-CHANGED_FACTOR = 60
-"""Active points of a problem that changed a little, in units of its rank and of the changes."""
 INDEPENDENT_TOL = 1e-8
 """A row depends on those chosen before it if its part outside them is below this share."""
 PROGRAM_SIZE = 200_000
 """Largest problem given to HiGHS as a whole when all else failed; it takes about a minute."""
+
+
+class PointSet(NamedTuple):
+    """All points of a problem or some of them, read-only (see `Problem`)."""
+
+    rows: FloatArray
+    norms: FloatArray
+    centred_scores: FloatArray
+    nudges: FloatArray
+    copies: FloatArray
+    tilt: FloatArray
+    score_scale: float
+
+    def take(self, chosen: IntArray) -> "PointSet":
+        """Return the set of the points with these row numbers."""
+        return PointSet._make([*(read_only(array[chosen]) for array in self[:-1]), self[-1]])
+
+    def linear(self) -> FloatArray:
+        """Linear term of the points' own alphas (see `Problem`)."""
+        if not self.tilt.any():
+            return np.zeros(self.rows.shape[1])
+        return compensated_sum(self.rows, self.tilt)
+
+
+def problem_points(problem: Problem) -> PointSet:
+    """Return all points of a problem."""
+    arrays = [read_only(getattr(problem, name)) for name in PointSet._fields[:-1]]
+    return PointSet._make([*arrays, problem.score_scale])
+
+
+def loss_slopes(copies: FloatArray, is_above: BoolArray, alpha: float) -> FloatArray:
+    """Dual values of points off the fit: ``1 - alpha`` above it and ``-alpha`` below, per copy."""
+    return np.asarray(copies * np.where(is_above, 1.0 - alpha, -alpha))
+
+
+class _Scratch(NamedTuple):
+    """Work arrays, allocated outside the kernels: allocation within one takes long to compile."""
+
+    residual: FloatArray
+    speed: FloatArray
+    step: FloatArray
+    drop: FloatArray
+    point: IntArray
+    total: FloatArray
+    ratio: FloatArray
+    inverse: FloatArray
+    is_basic: BoolArray
+
+
+def descend(
+    data: PointSet, linear: FloatArray, alpha: float, start: IntArray
+) -> tuple[int, int, IntArray, FloatArray]:
+    """Descend from the vertex of `start`: status, number of pivots, basic points and last edge.
+
+    Each step leaves the vertex along the steepest edge: the dual value furthest outside its box,
+    relative to the length of the edge. The step passes the zeros of other residuals until the
+    slope turns (Barrodale and Roberts 1973). Because ties are broken, every step makes the loss
+    smaller, so no vertex is visited twice. The last edge of an `UNBOUNDED` problem is a ray.
+    """
+    n_points, rank = data.rows.shape
+    padded = -(-n_points // WIDTH) * WIDTH
+    scratch = _Scratch(
+        residual=np.zeros(padded),
+        speed=np.zeros(padded),
+        step=np.empty(n_points),
+        drop=np.empty(n_points),
+        point=np.empty(n_points, np.int64),
+        total=np.empty(rank),
+        ratio=np.empty(rank),
+        inverse=np.empty((rank, rank)),
+        is_basic=np.zeros(n_points, np.bool_),
+    )
+    basic, edge = np.array(start), np.zeros(rank)
+    status, pivots = _descend(data, read_only(linear), alpha, basic, edge, scratch)
+    return int(status), int(pivots), basic, edge
+
+
+@entry()
+def _descend(
+    data: PointSet,
+    linear: FloatArray,
+    alpha: float,
+    basic: IntArray,
+    edge: FloatArray,
+    scratch: _Scratch,
+) -> tuple[int, int]:
+    rows, copies, rank = data.rows, data.copies, len(basic)
+    total, inverse, is_basic = scratch.total, scratch.inverse, scratch.is_basic
+    for k in range(rank):
+        is_basic[basic[k]] = True
+    # The first pivot finds the vertex stale, so everything is computed from scratch.
+    cap, length, stale = CAP_FACTOR * max(rank, 10), BEYOND, REFRESH
+    for pivot in range(cap):
+        leaving, excess, sign = -1, 0.0, 0.0
+        if stale < REFRESH:
+            leaving, excess, sign = _steepest_edge(inverse, total, alpha, copies, basic)
+        # Updates drift, so only freshly computed numbers may decide that a vertex is optimal.
+        if leaving < 0:
+            if not _refresh(data, linear, alpha, basic, scratch):
+                return CAPPED, pivot
+            leaving, excess, sign = _steepest_edge(inverse, total, alpha, copies, basic)
+            stale = 0
+        if leaving < 0:
+            return OPTIMAL, pivot
+        stale += 1
+        # Along the edge the residual of the leaving point gets the sign of the broken bound.
+        for j in range(rank):
+            edge[j] = -sign * inverse[leaving, j]
+        _speeds(rows, edge, basic, scratch.speed)
+        chosen = _turn(copies, edge, excess, length, scratch)
+        if chosen < 0:
+            return UNBOUNDED, pivot
+        length, entering, out = scratch.step[chosen], scratch.point[chosen], basic[leaving]
+        _pass_points(data, length, scratch)
+        # After a step of length zero, too, the leaving point lies on a side.
+        _swap(data, alpha, out, sign * max(length, TINY), entering, scratch)
+        basic[leaving], is_basic[out], is_basic[entering] = entering, False, True
+        # The edge has been gone, so its array takes the row of the entering point.
+        for j in range(rank):
+            edge[j] = rows[entering, j]
+        exchange(inverse, leaving, edge, scratch.ratio)
+    return CAPPED, cap
+
+
+@inner(inline="always")
+def _refresh(
+    data: PointSet, linear: FloatArray, alpha: float, basic: IntArray, scratch: _Scratch
+) -> bool:
+    """Compute inverse, residuals and sum of a vertex from scratch; false if it is singular."""
+    residual, inverse = scratch.residual, scratch.inverse
+    if not invert(data.rows, basic, inverse):
+        return False
+    _nudged_residuals(data, basic, inverse, residual)
+    _nonbasic_sum(data, linear, alpha, scratch)
+    return True
+
+
+@inner(inline="always")
+def _speeds(rows: FloatArray, edge: FloatArray, basic: IntArray, speed: FloatArray) -> None:
+    """Rates at which residuals fall along the edge; those of basic points count as zero."""
+    for i in range(len(rows)):
+        speed[i] = row_dot(rows, i, edge)
+    for k in range(len(basic)):
+        speed[basic[k]] = 0.0
+
+
+@inner(inline="always")
+def _nonbasic_sum(data: PointSet, linear: FloatArray, alpha: float, scratch: _Scratch) -> None:
+    """Store `linear` plus the sum of ``eta_i Q_i`` over nonbasic points."""
+    rows, copies, total = data.rows, data.copies, scratch.total
+    residual, is_basic = scratch.residual, scratch.is_basic
+    for j in range(len(total)):
+        total[j] = linear[j]
+    for i in range(len(rows)):
+        if not is_basic[i]:
+            eta = copies[i] * (1.0 - alpha if residual[i] > 0.0 else -alpha)
+            for j in range(len(total)):
+                total[j] += eta * rows[i, j]
+
+
+@inner()
+def _steepest_edge(
+    inverse: FloatArray, total: FloatArray, alpha: float, copies: FloatArray, basic: IntArray
+) -> tuple[int, float, float]:
+    """Find the basic point to leave: its number, the excess of its dual value, and the side.
+
+    The slope along edge k, per unit of its residual, is minus the excess of dual value k.
+    """
+    leaving, best, excess, sign = -1, 0.0, 0.0, 0.0
+    for k in range(len(inverse)):
+        eta = -row_dot(inverse, k, total)
+        size = copies[basic[k]]
+        above, below = eta - size * (1.0 - alpha), -alpha * size - eta
+        violation = max(above, below)
+        if violation <= DUAL_TOL:
+            continue
+        slope = violation / np.sqrt(_square(inverse, k))
+        if slope > best:
+            leaving, best, excess = k, slope, violation
+            sign = 1.0 if above > below else -1.0
+    return leaving, excess, sign
+
+
+@inner(inline="always")
+def _square(matrix: FloatArray, i: int) -> float:
+    total = 0.0
+    for j in range(matrix.shape[1]):
+        total += matrix[i, j] * matrix[i, j]
+    return total
+
+
+@inner(inline="always")
+def _turn(
+    copies: FloatArray, edge: FloatArray, excess: float, last: float, scratch: _Scratch
+) -> int:
+    """Position in `step` and `point` of the crossing at which the slope turns, or -1."""
+    tiny = EDGE_TOL * np.sqrt(dot(edge, edge))
+    # Most steps are about as long as the one before. A horizon a few times as far leaves few
+    # crossings to select from; the second is further, and the third look has no horizon.
+    for look in range(3):
+        horizon = BEYOND if look == 2 else (64.0 if look else 4.0) * last
+        count = _crossings(copies, tiny, horizon, scratch)
+        chosen = _weighted_select(scratch.step, scratch.drop, scratch.point, count, excess)
+        if chosen >= 0:
+            return chosen
+    return -1
+
+
+@inner()
+def _crossings(copies: FloatArray, tiny: float, horizon: float, scratch: _Scratch) -> int:
+    """Collect where residuals ``residual - t * speed`` reach zero for t up to the horizon.
+
+    At its zero a point changes the slope of the loss by its copies times its rate, its `drop`.
+    """
+    residual, speed, count = scratch.residual, scratch.speed, 0
+    for low in range(0, len(residual), WIDTH):
+        n_here = 0
+        # This loop has no branches, so it vectorises, and most blocks have no crossing.
+        for i in range(low, low + WIDTH):
+            rate = speed[i] if residual[i] > 0.0 else -speed[i]
+            n_here += (rate > tiny) & (abs(residual[i]) <= horizon * rate)
+        if n_here == 0:
+            continue
+        for i in range(low, low + WIDTH):
+            rate = speed[i] if residual[i] > 0.0 else -speed[i]
+            if rate > tiny and abs(residual[i]) <= horizon * rate:
+                scratch.step[count] = abs(residual[i]) / rate
+                scratch.drop[count] = copies[i] * rate
+                scratch.point[count] = i
+                count += 1
+    return count
+
+
+@inner()
+def _weighted_select(
+    step: FloatArray, drop: FloatArray, index: IntArray, count: int, need: float
+) -> int:
+    """Position of the smallest step at which the drops of steps up to it reach `need`, or -1.
+
+    Quickselect: each round splits the candidates in three by a pivot value and keeps one part,
+    so it ends after at most `count` rounds.
+    """
+    low, high, passed, after = ZERO, count, 0.0, -1
+    while low < high:
+        a, b, c = step[low], step[(low + high) // 2], step[high - 1]
+        # The median of three is a good pivot value for sorted and for random steps.
+        pivot = max(min(a, b), min(max(a, b), c))
+        less, more = three_way(step, drop, index, low, high, pivot)
+        below = passed
+        for i in range(low, less):
+            below += drop[i]
+        if below >= need and less > low:
+            # Summed again in another order, this part may miss `need` by rounding. The entry
+            # just after it is then the answer.
+            high, after = less, less
+            continue
+        for i in range(less, more):
+            below += drop[i]
+            if below >= need:
+                return i
+        low, passed = more, below
+    return after
+
+
+@inner()
+def _pass_points(data: PointSet, length: float, scratch: _Scratch) -> None:
+    """Go `length` along the edge; a point that changes side changes the sum by its row.
+
+    The speeds are not needed any more, so their array takes the old residuals.
+    """
+    rows, copies, total = data.rows, data.copies, scratch.total
+    residual, speed = scratch.residual, scratch.speed
+    for low in range(0, len(residual), WIDTH):
+        passed = 0
+        # Without branches, as in `_crossings`: in most blocks no point changes side.
+        for i in range(low, low + WIDTH):
+            new = residual[i] - length * speed[i]
+            passed += (residual[i] > 0.0) != (new > 0.0)
+            speed[i], residual[i] = residual[i], new
+        if passed == 0:
+            continue
+        for i in range(low, low + WIDTH):
+            if (speed[i] > 0.0) != (residual[i] > 0.0):
+                change = copies[i] if residual[i] > 0.0 else -copies[i]
+                for j in range(len(total)):
+                    total[j] += change * rows[i, j]
+
+
+@inner(inline="always")
+def _swap(
+    data: PointSet, alpha: float, leaving: int, new: float, entering: int, scratch: _Scratch
+) -> None:
+    """Exchange two points in the residuals and in the sum; the leaving one gets residual `new`."""
+    rows, copies, residual, total = data.rows, data.copies, scratch.residual, scratch.total
+    left_at = copies[leaving] * (1.0 - alpha if new > 0.0 else -alpha)
+    came_from = copies[entering] * (1.0 - alpha if residual[entering] > 0.0 else -alpha)
+    for j in range(len(total)):
+        total[j] += left_at * rows[leaving, j] - came_from * rows[entering, j]
+    residual[leaving], residual[entering] = new, 0.0
+
+
+@inner()
+def _nudged_residuals(
+    data: PointSet, basic: IntArray, inverse: FloatArray, out: FloatArray
+) -> None:
+    """Residuals of nudged scores at the vertex of the `basic` points, exactly zero on these.
+
+    Scores and nudges are solved for separately. A residual of the scores within `ROUNDING` of zero
+    counts as zero: the point is tied, and the residual of its nudge, which has all its digits,
+    decides its side. So the side of a point depends on the vertex and not on the way there.
+    """
+    rows, norms, nudges = data.rows, data.norms, data.nudges
+    centred_scores = data.centred_scores
+    beta, small = np.empty(len(basic)), np.empty(len(basic))
+    _solve_vertex(rows, centred_scores, basic, inverse, beta)
+    _solve_vertex(rows, nudges, basic, inverse, small)
+    size = np.sqrt(dot(beta, beta))
+    for i in range(len(rows)):
+        plain = centred_scores[i] - row_dot(rows, i, beta)
+        out[i] = nudges[i] - row_dot(rows, i, small)
+        if abs(plain) > ROUNDING * (abs(centred_scores[i]) + norms[i] * size):
+            out[i] += plain
+    for k in range(len(basic)):
+        out[basic[k]] = 0.0
+
+
+@inner()
+def _solve_vertex(
+    rows: FloatArray, values: FloatArray, basic: IntArray, inverse: FloatArray, out: FloatArray
+) -> None:
+    """Solve ``rows[basic] @ out = values[basic]``, refined with residuals in twice the precision.
+
+    Basic rows may be nearly dependent. Refinement leaves no error but the rounding of `out` itself.
+    """
+    rank = len(basic)
+    for j in range(rank):
+        out[j] = 0.0
+    for _ in range(3):
+        for k in range(rank):
+            left = _gap(rows, basic[k], out, values[basic[k]])
+            for j in range(rank):
+                out[j] += left * inverse[k, j]
+
+
+@inner()
+def _gap(rows: FloatArray, i: int, vector: FloatArray, value: float) -> float:
+    """``value - rows[i] @ vector`` with the rounding errors of all products and sums added back."""
+    total, lost = value, 0.0
+    for j in range(len(vector)):
+        product, error = two_product(rows[i, j], -vector[j])
+        lost += error
+        total, error = two_sum(total, product)
+        lost += error
+    return total + lost
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Numbers that prove a vertex optimal; all are zero in exact arithmetic.
+
+    Let ``eta_i`` be ``1 - alpha`` above the fit and ``-alpha`` below it, and let the equality
+    ``Q' eta = 0`` determine it on the basic points. Then primal and dual values agree. It remains
+    to show that the basic ``eta`` lie in their box and that the equality holds.
+
+    Attributes
+    ----------
+    dual_violation : float
+        How far a basic ``eta`` leaves ``[-alpha, 1 - alpha]``, times its copies.
+    sign_violation : float
+        Largest residual of a basic point, as a share of the score scale.
+    equality_residual : float
+        Largest entry of ``Q' eta``; whitened columns have length ``sqrt(n)``.
+    pivots : int
+        Vertices visited, samples included.
+    """
+
+    dual_violation: float
+    sign_violation: float
+    equality_residual: float
+    pivots: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether all three are zero up to rounding."""
+        parts = (self.dual_violation, self.sign_violation, self.equality_residual)
+        return all(part <= CERTIFICATE_TOL for part in parts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vertex:
+    """A vertex over a `PointSet`, with its certificate.
+
+    Attributes
+    ----------
+    basic_points : (rank,) array
+        Row numbers, in the point set, of the points with residual zero; in increasing order.
+    inverse : (rank, rank) array
+        Inverse basis, transposed (see `kernels`); NaN where the basic rows are dependent.
+    residuals : (n,) array
+        Of the nudged scores; exactly zero at the basic points.
+    nonbasic_sum : (rank,) array
+        Sum of ``eta_i Q_i`` over nonbasic points, and the linear term of the problem.
+    eta : (rank,) array
+        Dual values of the basic points.
+    certificate : Certificate
+    """
+
+    basic_points: IntArray
+    inverse: FloatArray
+    residuals: FloatArray
+    nonbasic_sum: FloatArray
+    eta: FloatArray
+    certificate: Certificate
+
+
+def certify(
+    data: PointSet, alpha: float, basic: IntArray, linear: FloatArray, pivots: int
+) -> Vertex:
+    """Compute everything about a vertex anew, with the numbers that prove it optimal."""
+    low, high = -alpha * data.copies[basic], (1.0 - alpha) * data.copies[basic]
+    block = data.rows[basic]
+    inverse, residuals = _solve_at(data, basic)
+    beta = inverse.T @ data.centred_scores[basic]
+    off = float(np.abs(data.centred_scores[basic] - block @ beta).max(initial=0.0))
+    slopes = loss_slopes(data.copies, residuals > 0.0, alpha)
+    slopes[basic] = 0.0
+    total = linear + compensated_sum(data.rows, slopes)
+    eta = -inverse @ total
+    # One step of refinement removes the error of the inverse.
+    eta -= inverse @ (block.T @ eta + total)
+    certificate = Certificate(
+        dual_violation=float(np.maximum(eta - high, low - eta).max(initial=0.0)),
+        sign_violation=off / data.score_scale,
+        equality_residual=float(np.abs(block.T @ eta + total).max(initial=0.0)),
+        pivots=pivots,
+    )
+    return Vertex(basic, inverse, residuals, total, eta, certificate)
+
+
+def _solve_at(data: PointSet, basic: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Inverse basis and residuals at the vertex of the `basic` points, NaN where it is singular."""
+    inverse, residuals = np.full((len(basic), len(basic)), np.nan), np.empty(len(data.rows))
+    _invert_and_solve(data, read_only(basic), inverse, residuals)
+    return inverse, residuals
+
+
+@entry()
+def _invert_and_solve(
+    data: PointSet, basic: IntArray, inverse: FloatArray, residuals: FloatArray
+) -> None:
+    # A singular basis leaves NaN in the inverse, so all residuals become NaN, too.
+    invert(data.rows, basic, inverse)
+    _nudged_residuals(data, basic, inverse, residuals)
+
+
+class ActiveSet(ABC):
+    """The loop that the base fit, extreme test points and the linear program share.
+
+    Points outside the active set are fixed on their side of a centre, so that they enter the
+    problem only through the sum of their slopes. The problem is solved over the active points. If
+    its solution leaves every fixed point on its side, it is optimal for all points: the dual
+    values of active and fixed points together are feasible, and every sign agrees with them.
+    Otherwise the active set changes and the problem is solved again (Portnoy and Koenker 1997).
+    """
+
+    active: IntArray
+
+    def run(self) -> int:
+        """Repeat until the solution is optimal for all points, or cannot be found; the status."""
+        for _ in range(MAX_ROUNDS):
+            self.active = self.choose()
+            status = self.solve_active()
+            if status == OPTIMAL:
+                wrong = self.wrong_points()
+                if len(wrong) == 0:
+                    return OPTIMAL
+                self.recentre(wrong)
+            elif self.is_final(status):
+                return status
+            else:
+                self.enlarge()
+        return CAPPED
+
+    @abstractmethod
+    def choose(self) -> IntArray:
+        """Row numbers of the active points of the next round."""
+
+    @abstractmethod
+    def solve_active(self) -> int:
+        """Solve over the active points, store what was found and return its status."""
+
+    @abstractmethod
+    def wrong_points(self) -> IntArray:
+        """Fixed points that the solution puts on the other side."""
+
+    @abstractmethod
+    def recentre(self, wrong: IntArray) -> None:
+        """Prepare the next round after an optimum with some fixed points on the wrong side."""
+
+    @abstractmethod
+    def is_final(self, status: int) -> bool:
+        """Whether a status other than `OPTIMAL` holds for the problem of all points, too."""
+
+    @abstractmethod
+    def enlarge(self) -> None:
+        """Prepare the next round after one without an optimum."""
 
 
 def fit_vertex(problem: Problem, start: IntArray | None = None) -> Vertex:
@@ -53,53 +620,35 @@ def fit_vertex(problem: Problem, start: IntArray | None = None) -> Vertex:
     return vertex
 
 
-def refit_vertex(problem: Problem, basic: IntArray, n_changed: int | None = None) -> Vertex:
-    """Solve from the basic points of an optimal vertex of nearly the same problem.
-
-    That is one of another alpha or, if `n_changed` is given, one to which so many points came, or
-    from which they went.
-    """
-    rank, size = problem.whitening.rank, None
-    if n_changed is not None:
-        size = CHANGED_FACTOR * (rank + n_changed)
-    return _solve_and_certify(problem_points(problem), problem.alpha, basic, 0, size)
+def refit_vertex(problem: Problem, basic: IntArray) -> Vertex:
+    """Solve from the basic points of an optimal vertex of the same data at another alpha."""
+    return _solve_and_certify(problem_points(problem), problem.alpha, basic, 0)
 
 
-def _solve_and_certify(
-    data: PointSet, alpha: float, basic: IntArray, pivots: int, size: int | None = None
-) -> Vertex:
-    basic, more = _solve(data, alpha, basic, size)
+def _solve_and_certify(data: PointSet, alpha: float, basic: IntArray, pivots: int) -> Vertex:
+    basic, more = _solve(data, alpha, basic)
     return certify(data, alpha, np.sort(basic), data.linear(), pivots + more)
 
 
-def _solve(
-    data: PointSet, alpha: float, basic: IntArray, size: int | None = None
-) -> tuple[IntArray, int]:
+def _solve(data: PointSet, alpha: float, basic: IntArray) -> tuple[IntArray, int]:
     """Basic points of the last vertex that active sets lead to from `basic`, and the pivots."""
-    fit = _BaseFit(data, alpha, basic, size)
+    fit = _BaseFit(data, alpha, basic)
     fit.run()
-    return fit.found, fit.pivots
+    return fit.new_basic, fit.pivots
 
 
 class _BaseFit(ActiveSet):
     """The base problem by active sets, which begin around the vertex of the `basic` points."""
 
-    def __init__(
-        self, data: PointSet, alpha: float, basic: IntArray, size: int | None = None
-    ) -> None:
+    def __init__(self, data: PointSet, alpha: float, basic: IntArray) -> None:
         n_points, rank = data.rows.shape
-        self.data, self.alpha, self.basic, self.found = data, alpha, basic, basic
-        self.linear = data.linear()
+        self.data, self.alpha, self.linear = data, alpha, data.linear()
         self.size = n_points if n_points <= CORE_SIZE else _reduced_size(n_points, rank)
-        if size is not None:
-            self.size = min(self.size, size)
         self.always = high_leverage(data.norms, rank)
-        self.residuals = self.new_residuals = self._residuals()
+        # The centre of the active set, and the vertex of the last round.
+        self.basic = self.new_basic = basic
+        self.residuals = self.new_residuals = _solve_at(data, basic)[1]
         self.pivots = 0
-
-    def _residuals(self) -> FloatArray:
-        inverse = inverse_basis(self.data.rows, self.found)
-        return vertex_residuals(self.data, self.found, inverse)
 
     def choose(self) -> IntArray:
         """Points that can change side first, with the basic ones and those of high leverage."""
@@ -115,13 +664,13 @@ class _BaseFit(ActiveSet):
         """Descend over the active points."""
         slopes = loss_slopes(self.data.copies, self.residuals > 0.0, self.alpha)
         slopes[self.active] = 0.0
-        local = np.searchsorted(self.active, np.sort(self.basic))
+        start = np.searchsorted(self.active, np.sort(self.basic))
         part = self.data.take(self.active)
         linear = self.linear + self.data.rows.T @ slopes
-        status, pivots, _ = descend(part, linear, self.alpha, local)
-        self.found = self.active[local]
+        status, pivots, basic, _ = descend(part, linear, self.alpha, start)
+        self.new_basic = self.active[basic]
         self.pivots += pivots
-        self.new_residuals = self._residuals() if pivots else self.residuals
+        self.new_residuals = _solve_at(self.data, self.new_basic)[1] if pivots else self.residuals
         return status
 
     def wrong_points(self) -> IntArray:
@@ -132,7 +681,7 @@ class _BaseFit(ActiveSet):
 
     def recentre(self, wrong: IntArray) -> None:
         """Choose the next active set around the new solution."""
-        self.basic, self.residuals = self.found, self.new_residuals
+        self.basic, self.residuals = self.new_basic, self.new_residuals
         self._grow(GROWTH)
 
     def is_final(self, status: int) -> bool:
@@ -175,12 +724,6 @@ def _read_start(start: IntArray, problem: Problem) -> IntArray:
         f"start must hold {rank} different row numbers of phi_calib whose rows are independent, "
         f"got {start!r}; pass the `basic_points` of a model fitted on the same data, or None."
     )
-
-
-def problem_points(problem: Problem) -> PointSet:
-    """Return all points of a problem."""
-    arrays = (problem.rows, problem.norms, problem.centred_scores, problem.nudges)
-    return PointSet(*arrays, problem.copies, problem.tilt, problem.score_scale)
 
 
 def _starting_points(data: PointSet, alpha: float) -> tuple[IntArray, int]:

@@ -9,17 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from trustsets.engine.compiled import REASSOCIATE, FloatArray, IntArray, entry, inner
-from trustsets.engine.whitening import SPLITTER
+from trustsets.engine.compiled import (
+    REASSOCIATE,
+    FloatArray,
+    IntArray,
+    entry,
+    inner,
+    read_only,
+)
 
+SPLITTER = 2.0**27 + 1.0
+"""Veltkamp's constant: splits a double in two halves whose products are exact."""
 WIDTH = 16
 """Points per block: a few vector registers."""
 ZERO: Any = np.int64(0)
 """Zero as a NumPy integer: numba compiles a kernel anew for each Python integer passed to it."""
 EDGE_TOL = 1e-11
 """A product of a row with an edge counts as zero below this share of the edge's length."""
-ROUNDING = 2.0**-46
-"""The rounding error of a residual is below this share of the terms that it is the sum of."""
 SNAP_TOL = 1e-11
 """A coefficient this close to an integer is that integer: its term then carries no rounding."""
 THRESHOLD_ROUNDING = 2.0**-42
@@ -49,16 +55,7 @@ def row_dot(matrix: FloatArray, i: int, vector: FloatArray) -> float:
     return total
 
 
-@inner(fastmath=REASSOCIATE)
-def rows_dot(left: FloatArray, i: int, right: FloatArray, k: int) -> float:
-    """Inner product of row i of one matrix and row k of another; the sum may be reordered."""
-    total = 0.0
-    for j in range(left.shape[1]):
-        total += left[i, j] * right[k, j]
-    return total
-
-
-@entry()
+@inner()
 def invert(rows: FloatArray, basic: IntArray, inverse: FloatArray) -> bool:
     """Store the transposed inverse of ``rows[basic]`` in `inverse`; false if there is none.
 
@@ -87,7 +84,7 @@ def invert(rows: FloatArray, basic: IntArray, inverse: FloatArray) -> bool:
 
 @inner()
 def _eliminate(left: FloatArray, right: FloatArray, j: int, best: int) -> None:
-    """Bring row `best` to place j, scale it and clear column j of all other rows."""
+    """Bring row `best` to position j, scale it and clear column j of all other rows."""
     rank, reciprocal = len(left), 1.0 / left[best, j]
     for i in range(rank):
         above, beside = left[best, i] * reciprocal, right[best, i] * reciprocal
@@ -102,10 +99,8 @@ def _eliminate(left: FloatArray, right: FloatArray, j: int, best: int) -> None:
 
 
 @inner(fastmath=REASSOCIATE)
-def exchange(
-    inverse: FloatArray, leaving: int, rows: FloatArray, entering: int, ratio: FloatArray
-) -> None:
-    """Replace basic row number `leaving` by `rows[entering]`: a rank-one update of the inverse.
+def exchange(inverse: FloatArray, leaving: int, entering: FloatArray, ratio: FloatArray) -> None:
+    """Replace basic row number `leaving` by the row `entering`: a rank-one update of the inverse.
 
     Stores in ``ratio[k]`` the multiple of the old edge `leaving` that was subtracted from edge k,
     and in ``ratio[leaving]`` the reciprocal of the pivot.
@@ -114,7 +109,7 @@ def exchange(
     for k in range(rank):
         total = 0.0
         for j in range(rank):
-            total += inverse[k, j] * rows[entering, j]
+            total += inverse[k, j] * entering[j]
         ratio[k] = total
     reciprocal = 1.0 / ratio[leaving]
     for k in range(rank):
@@ -125,6 +120,27 @@ def exchange(
     ratio[leaving] = reciprocal
     for j in range(rank):
         inverse[leaving, j] *= reciprocal
+
+
+@inner(inline="always")
+def two_sum(a: float, b: float) -> tuple[float, float]:
+    """Rounded sum of two numbers and its exact error (Knuth)."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+@inner(inline="always")
+def two_product(x: float, y: float) -> tuple[float, float]:
+    """Rounded product of two numbers and its exact error (Dekker)."""
+    x_high = SPLITTER * x
+    x_high = x_high - (x_high - x)
+    y_high = SPLITTER * y
+    y_high = y_high - (y_high - y)
+    x_low, y_low, product = x - x_high, y - y_high, x * y
+    return product, x_low * y_low - (
+        ((product - x_high * y_high) - x_low * y_high) - x_high * y_low
+    )
 
 
 @entry()
@@ -141,86 +157,15 @@ def compensated_sum(rows: FloatArray, weights: FloatArray) -> FloatArray:
     dual values. The corrected sum is exact to the last bits.
     """
     total, lost = np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
-    _add_rows(rows, weights, total, lost)
+    _add_rows(read_only(rows), read_only(weights), total, lost)
     return total + lost
 
 
 @inner()
 def add_term(term: float, j: int, total: FloatArray, lost: FloatArray) -> None:
     """Add a term to entry j of a sum and its rounding error to `lost` (Neumaier 1974)."""
-    new = total[j] + term
-    part = new - total[j]
-    lost[j] += (total[j] - (new - part)) + (term - part)
-    total[j] = new
-
-
-@entry()
-def nudged_residuals(
-    rows: FloatArray,
-    norms: FloatArray,
-    centred_scores: FloatArray,
-    nudges: FloatArray,
-    basic: IntArray,
-    inverse: FloatArray,
-    out: FloatArray,
-) -> None:
-    """Residuals of nudged scores at the vertex of the `basic` points, exactly zero on these.
-
-    Scores and nudges are solved for separately. A residual of the scores within `ROUNDING` of zero
-    counts as zero: the point is tied, and the residual of its nudge, which has all its digits,
-    decides its side. So the side of a point depends on the vertex and not on the way there.
-    """
-    beta, small = np.empty(len(basic)), np.empty(len(basic))
-    _solve_vertex(rows, centred_scores, basic, inverse, beta)
-    _solve_vertex(rows, nudges, basic, inverse, small)
-    size = np.sqrt(dot(beta, beta))
-    for i in range(len(rows)):
-        plain = centred_scores[i] - row_dot(rows, i, beta)
-        out[i] = nudges[i] - row_dot(rows, i, small)
-        if abs(plain) > ROUNDING * (abs(centred_scores[i]) + norms[i] * size):
-            out[i] += plain
-    for k in range(len(basic)):
-        out[basic[k]] = 0.0
-
-
-@inner()
-def _solve_vertex(
-    rows: FloatArray, values: FloatArray, basic: IntArray, inverse: FloatArray, out: FloatArray
-) -> None:
-    """Solve ``rows[basic] @ out = values[basic]``, refined with residuals in twice the precision.
-
-    Basic rows may be nearly dependent. Refinement leaves no error but the rounding of `out` itself.
-    """
-    rank = len(basic)
-    for j in range(rank):
-        out[j] = 0.0
-    for _ in range(3):
-        for k in range(rank):
-            left = _gap(rows, basic[k], out, values[basic[k]])
-            for j in range(rank):
-                out[j] += left * inverse[k, j]
-
-
-@inner()
-def _gap(rows: FloatArray, i: int, vector: FloatArray, value: float) -> float:
-    """``value - rows[i] @ vector`` with the rounding errors of all products and sums added back.
-
-    Two-product and two-sum (Dekker, Knuth), as in `whitening`.
-    """
-    total, lost = value, 0.0
-    for j in range(len(vector)):
-        x, y = rows[i, j], -vector[j]
-        x_high = SPLITTER * x
-        x_high = x_high - (x_high - x)
-        y_high = SPLITTER * y
-        y_high = y_high - (y_high - y)
-        x_low, y_low, product = x - x_high, y - y_high, x * y
-        lost += x_low * y_low - (((product - x_high * y_high) - x_low * y_high) - x_high * y_low)
-        new = total + product
-        part = new - total
-        lost += (total - (new - part)) + (product - part)
-        total = new
-    return total + lost
+    total[j], error = two_sum(total[j], term)
+    lost[j] += error
 
 
 @inner()
@@ -235,16 +180,16 @@ def _snap(coefficient: float) -> float:
 
 
 @entry()
-def weighted_sum(vectors: FloatArray, coefficients: int, scores: int) -> float:
-    """Threshold of a vertex: row `scores` of `vectors` times row `coefficients`, rounded up.
+def weighted_sum(coefficients: FloatArray, scores: FloatArray) -> float:
+    """Threshold of a vertex: the sum of its coefficients times scores, rounded up.
 
     A sum that was not rounded is returned as it is. In exact arithmetic a threshold may equal the
     score of a class, and a threshold that was rounded down would leave that class out.
     """
     value, size, exact = 0.0, 0.0, True
-    for k in range(vectors.shape[1]):
-        coefficient = _snap(vectors[coefficients, k])
-        term = coefficient * vectors[scores, k]
+    for k in range(len(coefficients)):
+        coefficient = _snap(coefficients[k])
+        term = coefficient * scores[k]
         total = value + term
         # Products with 0, 1 and -1 are exact. A sum is if both differences give its parts back.
         exact = exact and abs(coefficient) <= 1.0 and coefficient == np.floor(coefficient + 0.5)
@@ -281,22 +226,22 @@ def _swap_entries(key: FloatArray, weight: FloatArray, index: IntArray, i: int, 
 
 @inner(fastmath=REASSOCIATE)
 def block_products(
-    blocks: FloatArray, block: int, vectors: FloatArray, v: int, out: FloatArray, low: int
+    blocks: FloatArray, block: int, vector: FloatArray, out: FloatArray, row: int
 ) -> None:
-    """Store the products of the points of one block with ``vectors[v]`` in `out`, from `low` on.
+    """Store the products of the points of one block with a vector in ``out[row]``.
 
     Four coordinates are summed at a time, so that the sums stay in registers.
     """
-    rank = vectors.shape[1]
+    rank = len(vector)
     for lane in range(WIDTH):
-        out[low + lane] = 0.0
+        out[row, lane] = 0.0
     for j in range(0, rank - 3, 4):
-        a, b, c, d = vectors[v, j], vectors[v, j + 1], vectors[v, j + 2], vectors[v, j + 3]
+        a, b, c, d = vector[j], vector[j + 1], vector[j + 2], vector[j + 3]
         for lane in range(WIDTH):
-            out[low + lane] += (blocks[block, j, lane] * a + blocks[block, j + 1, lane] * b) + (
+            out[row, lane] += (blocks[block, j, lane] * a + blocks[block, j + 1, lane] * b) + (
                 blocks[block, j + 2, lane] * c + blocks[block, j + 3, lane] * d
             )
     for j in range(rank - rank % 4, rank):
-        a = vectors[v, j]
+        a = vector[j]
         for lane in range(WIDTH):
-            out[low + lane] += blocks[block, j, lane] * a
+            out[row, lane] += blocks[block, j, lane] * a

@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trustsets.engine.active_set import ActiveSet, loss_slopes
-from trustsets.engine.compiled import FloatArray, IntArray
-from trustsets.engine.descent import CAPPED, OPTIMAL
-from trustsets.engine.problem import Problem, scan_keys
+from trustsets.engine.compiled import FloatArray
 from trustsets.errors import TrustSetsError
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
 
-__all__ = ["solve_base", "solve_linear_program", "solve_reduced"]
+__all__ = ["SOLVER_TOL", "solve_base", "solve_face", "solve_linear_program"]
 
 BOUND_TOL = 1e-9
 """Dual values this close to a bound count as equal to it, as on the path."""
@@ -31,8 +28,6 @@ SOLVER_TOL = 1e-10
 """Feasibility tolerances of HiGHS, the smallest it accepts."""
 SOLVED, INFEASIBLE, UNBOUNDED = 0, 2, 3
 """Outcomes as `scipy.optimize.linprog` numbers them."""
-FIRST_ACTIVE, GROWTH = 2000, 4
-"""Points in the first reduced program, and the growth of their number after each failure."""
 
 
 def solve_linear_program(
@@ -66,80 +61,18 @@ def solve_linear_program(
     >>> solve_linear_program(np.ones((8, 1)), np.arange(8.0), 0.1, np.ones(1), 0.9)
     inf
     """
-    found = _solve(rows, scores, np.ones(len(rows)), alpha, row, weight, np.zeros(len(row)))
-    if found is None:
+    copies, linear = np.ones(len(rows)), np.zeros(len(row))
+    optimum = solve_face(rows, scores, copies, alpha, row, weight, linear)
+    if optimum is None:
         raise TrustSetsError(
             "HiGHS could not solve this linear program; scale rows and scores to sizes near one."
         )
-    return _or_infinite(found[0], weight)
+    return or_infinite(optimum[0], weight)
 
 
-def solve_reduced(
-    problem: Problem, residuals: FloatArray, row: FloatArray, weight: float
-) -> float | None:
-    """Solve for the same threshold by active sets, given the `residuals` of a nearby solution.
-
-    Returns the threshold in units of the score scale, or None if HiGHS fails on all points.
-    """
-    reduced = _ReducedProgram(problem, residuals, row, weight)
-    reduced.run()
-    return None if reduced.found is None else _or_infinite(reduced.found[0], weight)
-
-
-def _or_infinite(value: float, weight: float) -> float:
+def or_infinite(value: float, weight: float) -> float:
     """Infinity where there is no value, because the dual has no feasible point."""
     return float(np.copysign(np.inf, weight)) if np.isnan(value) else value
-
-
-class _ReducedProgram(ActiveSet):
-    """The linear program of one test row over the points nearest to a solution."""
-
-    def __init__(
-        self, problem: Problem, residuals: FloatArray, row: FloatArray, weight: float
-    ) -> None:
-        self.problem, self.row, self.weight = problem, row, weight
-        self.scores = problem.scores / problem.score_scale
-        self.slopes = loss_slopes(problem.copies, residuals > 0.0, problem.alpha)
-        self.order = np.argsort(scan_keys(residuals, problem.norms))
-        self.size = FIRST_ACTIVE
-        self.found: tuple[float, FloatArray] | None = None
-        self.beta = np.empty(0)
-
-    def choose(self) -> IntArray:
-        """Points that can change side first."""
-        return self.order[: self.size]
-
-    def solve_active(self) -> int:
-        """Run HiGHS over the active points."""
-        rows, copies, active = self.problem.rows, self.problem.copies, self.active
-        fixed = self.order[self.size :]
-        linear = self.problem.linear + self.slopes[fixed] @ rows[fixed]
-        alpha, row, weight = self.problem.alpha, self.row, self.weight
-        self.found = _solve(
-            rows[active], self.scores[active], copies[active], alpha, row, weight, linear
-        )
-        if self.found is None or not np.isfinite(self.found[0]):
-            return CAPPED
-        self.beta = self.found[1]
-        return OPTIMAL
-
-    def wrong_points(self) -> IntArray:
-        """Fixed points whose residual has not the sign of their slope."""
-        fixed = self.order[self.size :]
-        residuals = self.scores[fixed] - self.problem.rows[fixed] @ self.beta
-        return fixed[residuals * self.slopes[fixed] < 0.0]
-
-    def recentre(self, wrong: IntArray) -> None:
-        """Take more points; the residuals that order them stay those of the start."""
-        self.enlarge()
-
-    def is_final(self, status: int) -> bool:
-        """With all points active there are no more to add."""
-        return self.size >= len(self.order)
-
-    def enlarge(self) -> None:
-        """Take more points."""
-        self.size *= GROWTH
 
 
 def solve_base(
@@ -154,7 +87,7 @@ def solve_base(
     return -np.asarray(dual.eqlin.marginals) if dual.status == SOLVED else None
 
 
-def _solve(
+def solve_face(
     rows: FloatArray,
     scores: FloatArray,
     copies: FloatArray,

@@ -1,37 +1,58 @@
 """The two public calls: fit once, then compute thresholds of any number of test points."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from trustsets._common.blocks import in_threads
 from trustsets.engine.compiled import BoolArray, FloatArray, IntArray
-from trustsets.engine.descent import CAPPED, UNBOUNDED
-from trustsets.engine.extreme import Solved, WeightedSample, choose_sample, fit_extreme
-from trustsets.engine.fit import fit_vertex
-from trustsets.engine.kernels import WIDTH, weighted_sum
-from trustsets.engine.landmarks import Landmarks, nearest_landmarks
-from trustsets.engine.leave_one_out import thresholds_without
-from trustsets.engine.linear_program import SOLVER_TOL, solve_reduced
+from trustsets.engine.extreme import (
+    Solved,
+    WeightedSample,
+    choose_sample,
+    fit_extreme,
+    solve_reduced,
+)
+from trustsets.engine.fit import CAPPED, UNBOUNDED, Certificate, Vertex, fit_vertex
+from trustsets.engine.kernels import weighted_sum
+from trustsets.engine.linear_program import SOLVER_TOL
 from trustsets.engine.path import (
     LANDMARK_BUDGET,
     MANY_ROWS,
     WEIGHT_TOL,
+    Landmarks,
+    PathResults,
+    blank_results,
     follow_paths,
     make_landmarks,
+    nearest_landmarks,
 )
-from trustsets.engine.problem import RESOLUTION, Problem, build_problem, coarsen
-from trustsets.engine.reading import read_follows, read_test_alphas, read_test_rows, read_weights
-from trustsets.engine.result import Thresholds, blank_thresholds
+from trustsets.engine.problem import (
+    RESOLUTION,
+    Problem,
+    build_problem,
+    coarsen,
+    read_follows,
+    read_points,
+    read_test_alphas,
+    read_test_rows,
+    read_weights,
+)
 from trustsets.engine.scan_order import ScanOrder, make_scan_order
-from trustsets.engine.vertex import Certificate, Vertex
-from trustsets.status import Status
+from trustsets.engine.whitening import RANK_TOL
+from trustsets.status import Status, Thresholds
 
-__all__ = ["QuantileModel", "fit_problem", "fit_quantiles", "make_model", "warm_up"]
+__all__ = [
+    "QuantileModel",
+    "fit_problem",
+    "fit_quantiles",
+    "make_model",
+    "warm_up",
+]
 
 RESOLUTIONS = (RESOLUTION, 2.0**-24, 2.0**-12, 4.0)
 """Score differences that count as ties, as shares of the score scale. Where rounding keeps a
@@ -67,6 +88,26 @@ class QuantileModel:
     _resolution: float
     _threads: int | None = None
     _budget: int = LANDMARK_BUDGET
+
+    def __post_init__(self) -> None:
+        """Forbid changes of all learned arrays: predictors and threads share them."""
+        for part in (self, self._problem, self._problem.whitening, self._vertex):
+            for field in fields(part):
+                value = getattr(part, field.name)
+                if isinstance(value, np.ndarray):
+                    value.flags.writeable = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy in another process needs, without what can be made again from it.
+
+        Scan order and landmarks can take a hundred times the memory of the fit.
+        """
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the fields, whose arrays may be read-only memory maps."""
+        self.__dict__.update(state)
+        self.__post_init__()
 
     @cached_property
     def _scan_order(self) -> ScanOrder:
@@ -117,7 +158,6 @@ class QuantileModel:
         weight: ArrayLike | None = None,
         *,
         alpha: ArrayLike | None = None,
-        level: ArrayLike | None = None,
         follows: ArrayLike | None = None,
     ) -> Thresholds:
         r"""Threshold :math:`S^*` of every test row.
@@ -140,8 +180,6 @@ class QuantileModel:
         alpha : float or (m,) array, optional
             Miscoverage of the test points, by default that of the model; needed if calibration
             points have alphas of their own, from the same function of inputs (Cherian et al. 2024).
-        level : float or (m,) array, optional
-            The former name of `weight`.
         follows : (m,) array of bool, optional
             Rows whose vertex is near that of the row before: their search starts there. It saves
             time and changes no threshold beyond rounding.
@@ -171,7 +209,7 @@ class QuantileModel:
         """
         phi = read_test_rows(phi_test, self.n_columns)
         alphas = read_test_alphas(alpha, self.alpha if self.alphas is None else None, len(phi))
-        weights = read_weights(level if weight is None else weight, alphas, len(phi))
+        weights = read_weights(weight, alphas, len(phi))
         unseen = self._problem.whitening.leaves_row_space(phi)
         chained = read_follows(follows, len(phi))
         return self._final(self._solve_rows(self._whiten(phi), weights, unseen, chained))
@@ -201,7 +239,63 @@ class QuantileModel:
         >>> fit_quantiles(np.ones((10, 1)), np.arange(10.0), alpha=0.2).leave_one_out().values
         array([8., 8., 8., 8., 8., 8., 8., 8., 7., 7.])
         """
-        return self._final(thresholds_without(self._problem, points, weight, self._solve_rows))
+        problem = self._problem
+        numbers = read_points(points, len(problem.point))
+        alphas = np.asarray(problem.alpha if problem.alphas is None else problem.alphas[numbers])
+        below = read_weights(weight, alphas, len(numbers)) - (1.0 - alphas)
+        point = problem.point[numbers]
+        if problem.alphas is None and len(np.unique(below)) == 1:
+            # Copies with the same weight have the same threshold.
+            point, back = np.unique(point, return_inverse=True)
+            once = self._solve_without(point, below[: len(point)])
+            return self._final(Thresholds(once.values[back], once.status[back]))
+        return self._final(self._solve_without(point, below))
+
+    def _solve_without(self, point: IntArray, below: FloatArray) -> Thresholds:
+        r"""Thresholds of points without one copy of each, `below` being ``u - (1 - alpha)``.
+
+        The fit of all points contains those without one. For point i, let :math:`t(u)` be its
+        threshold with weight u in the model without it, and :math:`F(g)` that of its row with
+        weight g in the model of all points. There its own dual value :math:`\eta_i` acts like
+        weight on its row, too. If its score s lies above the fit, :math:`\eta_i = 1 - \alpha` and
+        :math:`F(g) = t(g + 1 - \alpha)`; if s lies below, :math:`F(g) = t(g - \alpha)`; and else
+        the fit passes through s. Because t increases,
+
+        .. math::
+            F(u - (1 - \alpha)) &= \min\{t(u), \max(s, t(u - 1))\},\\
+            F(u + \alpha) &= \max\{t(u), \min(s, t(u + 1))\}.
+
+        So :math:`t(u)` is the first of the two where that is below s, and the second elsewhere. For
+        the usual weight :math:`u = 1 - \alpha` the first is the value of the fit, and the second
+        puts weight 1 on the row.
+        """
+        problem = self._problem
+        rows, scores = problem.rows[point], problem.scores[point]
+        result = self._solve_rows(rows, below)
+        # A score within rounding of the fit counts as one on it. If it lies above, the second
+        # threshold exceeds the first by no more than this.
+        is_above = scores > result.values + RESOLUTION * problem.score_scale
+        rest = np.flatnonzero(~is_above)
+        second = self._solve_rows(rows[rest], below[rest] + 1.0)
+        result.values[rest], result.status[rest] = second.values, second.status
+        infinite = np.flatnonzero(result.status == Status.HIGH_LEVERAGE)
+        result.status[infinite[self._are_alone(point[infinite])]] = Status.UNSEEN_DIRECTION
+        return result
+
+    def _are_alone(self, point: IntArray) -> BoolArray:
+        """Whether each of these points is the only one with some direction.
+
+        Its leverage is then one, and its column ``Q (Q'Q)^-1 Q_i`` of the hat matrix is zero for
+        all other points. At most `rank` points have a leverage near one.
+        """
+        rows, norms, copies = self._problem.rows, self._problem.norms, self._problem.copies
+        alone = (copies[point] == 1.0) & (norms[point] ** 2 > 0.5 * len(rows))
+        for k in np.flatnonzero(alone):
+            # Whitening makes Q'Q a multiple of the identity only up to the condition of the basis.
+            column = np.abs(rows @ np.linalg.solve(rows.T @ rows, rows[point[k]]))
+            column[point[k]] = 0.0
+            alone[k] = column.max() <= RANK_TOL
+        return np.asarray(alone)
 
     def _solve_rows(
         self,
@@ -213,8 +307,9 @@ class QuantileModel:
         """Thresholds of whitened rows, in the units of the problem's scores."""
         if not self.certificate.holds:
             status = np.full(len(rows), Status.UNCERTIFIED, np.int8)
-            return Thresholds(np.full(len(rows), np.inf), status, np.zeros(len(rows), np.int64))
-        result = self._follow(rows, weights, follows)
+            return Thresholds(np.full(len(rows), np.inf), status)
+        paths = self._follow(rows, weights, follows)
+        result = Thresholds(paths.values, paths.status)
         if unseen is not None:
             result.values[unseen] = np.copysign(np.inf, weights[unseen])
             result.status[unseen] = Status.UNSEEN_DIRECTION
@@ -226,7 +321,7 @@ class QuantileModel:
         np.ldexp(result.values, self._problem.exponent, out=result.values)
         if self._resolution > RESOLUTIONS[0]:
             result.status[np.isfinite(result.values)] = Status.ROUNDED_UP
-        for array in (result.values, result.status, result.pivots):
+        for array in (result.values, result.status):
             array.flags.writeable = False
         return result
 
@@ -264,30 +359,29 @@ class QuantileModel:
 
     def _follow(
         self, rows: FloatArray, weights: FloatArray, follows: BoolArray | None = None
-    ) -> Thresholds:
+    ) -> PathResults:
         """Run the paths in threads; a point's result does not depend on how rows are split."""
-        out, starts = blank_thresholds(len(rows)), np.empty(len(rows), np.int64)
+        results, starts = blank_results(len(rows)), np.empty(len(rows), np.int64)
         landmarks = self._landmarks if np.any(weights != 0.0) else self._base_landmark
 
         def locate(part: slice) -> None:
-            arrays = landmarks.blocks, landmarks.half_square, np.empty(WIDTH)
-            nearest_landmarks(rows[part], weights[part], *arrays, starts[part])
+            nearest_landmarks(rows[part], weights[part], landmarks, starts[part])
 
         def run(part: IntArray) -> None:
-            follow_paths(rows, weights, starts, part, self._scan_order.scan, landmarks, out)
+            follow_paths(rows, weights, starts, part, self._scan_order.scan, landmarks, results)
 
         in_threads(locate, list(_chunks(len(rows))), self._threads)
         if follows is None:
             order = np.argsort(starts, kind="stable")
             in_threads(run, [order[part] for part in _chunks(len(rows))], self._threads)
-            return out
+            return results
         # Rows that follow one another stay together, and come where the first of them does.
         first = np.maximum.accumulate(np.where(follows, 0, np.arange(len(rows))))
         order = np.argsort(starts[first], kind="stable")
         heads = np.flatnonzero(~follows[order])
         starts[follows] = ~starts[follows]
         in_threads(run, np.split(order, heads[CHUNK::CHUNK]), self._threads)
-        return out
+        return results
 
     def _solve_rest(self, rows: FloatArray, weights: FloatArray, result: Thresholds) -> None:
         """Solve points whose path was too long or failed its check one by one.
@@ -323,8 +417,8 @@ class QuantileModel:
         if vertex is not None and vertex.certificate.holds:
             if len(solved) < MOST_SOLVED:
                 solved.append((goal, vertex.basic_points))
-            terms = np.stack([vertex.inverse @ row, problem.scores[vertex.basic_points]])
-            return weighted_sum(terms, 0, 1), Status.EXACT
+            scores = problem.scores[vertex.basic_points]
+            return weighted_sum(vertex.inverse @ row, scores), Status.EXACT
         value = solve_reduced(problem, self._vertex.residuals, row, weight)
         if value is None:
             return self._solve_rounded(row, weight)

@@ -1,33 +1,42 @@
-"""The calibration problem as the solvers see it: whitened rows, and scores in general position.
+"""The calibration problem as the solvers see it, made of what callers pass.
 
-Thresholds are exact for scores that were merged at `RESOLUTION`, and the nudges that break ties
-make every solver end; docs/engine.md says why ("Ties and rounding").
+Input is checked here. Equal points are merged into one point with a number of copies: a sum over
+points then has one term for all copies, and a path passes them in one pivot. Rows are whitened, and
+scores are brought into general position: thresholds are exact for scores that were merged at
+`RESOLUTION`, and the nudges that break ties make every solver end; docs/engine.md says why ("Ties
+and rounding").
 """
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from trustsets._common.draws import number_hashes
-from trustsets.engine.compiled import FloatArray, IntArray
-from trustsets.engine.copies import distinct_points
+from trustsets.engine.compiled import BoolArray, FloatArray, IntArray, entry, read_only
 from trustsets.engine.kernels import compensated_sum
-from trustsets.engine.reading import read_alphas, read_matrix, read_scores
 from trustsets.engine.whitening import Whitening, fit_whitening
+from trustsets.errors import InputError
 
 __all__ = [
+    "RESOLUTION",
     "Problem",
-    "WhitenedRows",
-    "assemble_problem",
     "build_problem",
     "centred_scores",
     "coarsen",
+    "distinct_points",
+    "read_alphas",
+    "read_follows",
+    "read_points",
+    "read_test_alphas",
+    "read_test_rows",
+    "read_weights",
     "scan_keys",
     "score_scale",
 ]
 
+SMALLEST = 2.0**-1000
+"""Entries of basis rows below this count as zero."""
 RESOLUTION = 2.0**-38
 """Scores closer than this share of the score scale (about 4e-12) count as equal: residuals carry
 rounding errors of up to 1e-14, which a difference that decides a sign must exceed clearly."""
@@ -80,13 +89,8 @@ class Problem:
     exponent : int
         The largest score lies between ``2 ** (exponent - 1)`` and ``2 ** exponent``. Powers of two
         change no digit of a score, so thresholds scale with scores bit for bit.
-    constant : (rank,) array
-        Coefficients of the function nearest to the constant 1.
     has_constants : bool
         Whether the function class contains constants.
-    drift : float
-        Bound on the distance of the eigenvalues of ``Q'Q / n`` from 1: more than zero if the
-        whitening was fitted to other data.
     whitening : Whitening
         The map that made `rows`.
     """
@@ -105,9 +109,7 @@ class Problem:
     linear: FloatArray
     score_scale: float
     exponent: int
-    constant: FloatArray
     has_constants: bool
-    drift: float
     whitening: Whitening
 
 
@@ -121,86 +123,53 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Proble
     alpha : float or (n,) array in (0, 1)
     """
     matrix = read_matrix(phi, "phi_calib")
-    values = read_scores(scores, len(matrix))
-    given = read_alphas(alpha, len(matrix), "row of phi_calib")
-    points = distinct_points(matrix, np.ldexp(values, -_exponent(values)))
-    if len(points[0]) < len(values):
-        matrix = matrix[points[0]]
+    all_scores = read_scores(scores, len(matrix))
+    alphas = read_alphas(alpha, len(matrix), "row of phi_calib")
+    # The mean of equal numbers may differ from them in the last bit.
+    mean_alpha = float(np.clip(alphas.mean(), alphas.min(), alphas.max()))
+    exponent = int(np.frexp(np.abs(all_scores).max())[1])
+    scaled = np.ldexp(all_scores, -exponent)
+    first, copies, point = distinct_points(matrix, scaled)
+    if len(first) < len(scaled):
+        matrix = matrix[first]
     whitening = fit_whitening(matrix)
     rows = whitening.apply(matrix)
-    constant = rows.T @ np.ones(len(rows)) / len(rows)
-    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    whitened = WhitenedRows(whitening, rows, norms, constant, 0.0)
-    return assemble_problem(whitened, points, values, given)
-
-
-class WhitenedRows(NamedTuple):
-    """Rows of the different points, with the `Problem` fields that belong to them."""
-
-    whitening: Whitening
-    rows: FloatArray
-    norms: FloatArray
-    constant: FloatArray
-    drift: float
-
-
-def assemble_problem(
-    whitened: WhitenedRows,
-    points: tuple[IntArray, FloatArray, IntArray],
-    scores: FloatArray,
-    alphas: FloatArray,
-) -> Problem:
-    """Break ties between scores, and compute what else follows from whitened rows.
-
-    Parameters
-    ----------
-    whitened
-    points
-        First row number, copies, and number of each row's point, as from `distinct_points`.
-    scores : (n_rows,) array
-        Of all rows, as they came.
-    alphas : array of shape () or (n_rows,)
-    """
-    whitening, rows, norms, constant, drift = whitened
-    first, copies, point = points
-    # The mean of equal numbers may differ from them in the last bit.
-    alpha = float(np.clip(alphas.mean(), alphas.min(), alphas.max()))
     tilt = np.zeros(len(first))
     if alphas.ndim:
-        tilt = np.asarray(np.bincount(point, alpha - alphas), dtype=np.float64)
-    exponent = _exponent(scores)
-    values = np.ldexp(scores[first], -exponent)
-    known = _distinct(values)
+        tilt = np.asarray(np.bincount(point, mean_alpha - alphas), dtype=np.float64)
+    values = scaled[first]
+    distinct = _distinct(values)
+    # Whitened columns are orthogonal, so this is the least-squares fit of the constant 1.
+    constant = rows.T @ np.ones(len(rows)) / len(rows)
     has_constants = bool(np.abs(rows @ constant - 1.0).max() <= CONSTANT_TOL)
-    centre = _most_frequent(*known) if has_constants else 0.0
+    centre = _most_frequent(*distinct) if has_constants else 0.0
     scale = score_scale(values - centre, copies, float(alphas.min()))
-    merged, centred, nudges = _general_position(known, RESOLUTION, scale, has_constants)
+    merged, centred, nudges = _general_position(distinct, RESOLUTION, scale, has_constants)
     return Problem(
         rows=rows,
-        norms=norms,
+        norms=np.sqrt(np.einsum("ij,ij->i", rows, rows)),
         scores=merged,
         centred_scores=centred,
         nudges=nudges,
         copies=copies,
         first=first,
         point=point,
-        alpha=alpha,
+        alpha=mean_alpha,
         alphas=alphas if alphas.ndim else None,
         tilt=tilt,
         linear=compensated_sum(rows, tilt) if tilt.any() else np.zeros(whitening.rank),
         score_scale=scale,
         exponent=exponent,
-        constant=constant,
         has_constants=has_constants,
-        drift=drift,
         whitening=whitening,
     )
 
 
 def coarsen(problem: Problem, resolution: float) -> Problem:
     """Return the problem with scores closer than `resolution` (of the scale) rounded up."""
-    given = resolution, problem.score_scale, problem.has_constants
-    scores, centred, nudges = _general_position(_distinct(problem.scores), *given)
+    scores, centred, nudges = _general_position(
+        _distinct(problem.scores), resolution, problem.score_scale, problem.has_constants
+    )
     return replace(problem, scores=scores, centred_scores=centred, nudges=nudges)
 
 
@@ -209,10 +178,6 @@ def scan_keys(residuals: FloatArray, norms: FloatArray) -> FloatArray:
     out = np.full(len(norms), np.inf)
     np.divide(np.abs(residuals), norms, out=out, where=norms > SHORTEST)
     return out
-
-
-def _exponent(scores: FloatArray) -> int:
-    return int(np.frexp(np.abs(scores).max())[1])
 
 
 def _distinct(scores: FloatArray) -> tuple[FloatArray, IntArray]:
@@ -254,7 +219,7 @@ def score_scale(centred: FloatArray, copies: FloatArray, alpha: float) -> float:
 
 
 def _general_position(
-    known: tuple[FloatArray, IntArray], resolution: float, scale: float, has_constants: bool
+    distinct: tuple[FloatArray, IntArray], resolution: float, scale: float, has_constants: bool
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Scores without close ones, the same centred, and nudges that break ties; from `_distinct`.
 
@@ -264,7 +229,7 @@ def _general_position(
     distinct, different scores keep their order, and no nudge exceeds `PERTURBATION * scale`.
     Nudges depend on the row number only, never on a test point.
     """
-    values, group = known
+    values, group = distinct
     is_last = np.append(np.diff(values) > resolution * scale, True)
     values, group = values[is_last], (np.cumsum(is_last) - is_last)[group]
     gaps = np.append(np.diff(values), np.inf)
@@ -277,3 +242,163 @@ def _general_position(
 def _uniform_hash(count: int) -> FloatArray:
     """Numbers in (0, 1) from the row number, the same on every machine."""
     return ((number_hashes(count) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def distinct_points(phi: FloatArray, scores: FloatArray) -> tuple[IntArray, FloatArray, IntArray]:
+    """First row number and number of copies of every different point, in order of the first.
+
+    The third array holds the number of the different point of each row. Equal points have equal
+    keys, so sorting by key makes them neighbours. A different point with the same key may come
+    between two copies. These then stay apart, which costs time only.
+    """
+    key = np.empty(len(scores))
+    largest = np.abs(phi).max(axis=0, initial=0.0)
+    factors = np.sqrt(2.0 + np.arange(phi.shape[1])) / np.where(largest > 0.0, largest, 1.0)
+    _point_keys(read_only(phi), read_only(scores), read_only(factors), key)
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+    again = 1 + np.flatnonzero(ordered[1:] == ordered[:-1])
+    here, before = order[again], order[again - 1]
+    again = again[(scores[here] == scores[before]) & (phi[here] == phi[before]).all(axis=1)]
+    is_new = np.ones(len(scores), np.bool_)
+    is_new[again] = False
+    first, group = order[is_new], np.cumsum(is_new) - 1
+    copies = np.bincount(group).astype(np.float64)
+    sorting = np.argsort(first)
+    rank, point = np.empty(len(first), np.int64), np.empty(len(scores), np.int64)
+    rank[sorting] = np.arange(len(first))
+    point[order] = rank[group]
+    return first[sorting], copies[sorting], point
+
+
+@entry()
+def _point_keys(phi: FloatArray, scores: FloatArray, factors: FloatArray, out: FloatArray) -> None:
+    """Store one key per point; equal points get equal bits because the order of sums is fixed."""
+    for i in range(len(scores)):
+        total = scores[i]
+        for j in range(len(factors)):
+            total += factors[j] * phi[i, j]
+        out[i] = total
+
+
+def read_matrix(phi: ArrayLike, name: str) -> FloatArray:
+    """Return a C-ordered float64 matrix of finite numbers; raise InputError on anything else.
+
+    Numbers so small that the inverse of a column's scale would overflow become zero.
+    """
+    matrix = np.ascontiguousarray(np.asarray(phi, dtype=np.float64))
+    if matrix.ndim != 2:
+        raise InputError(
+            f"{name} must be a matrix with one row per point, got {matrix.ndim} dimension(s) "
+            f"of shape {matrix.shape}; reshape a single column with {name}[:, None]."
+        )
+    _require_finite(matrix, name)
+    tiny = (np.abs(matrix) < SMALLEST) & (matrix != 0.0)
+    return np.where(tiny, 0.0, matrix) if tiny.any() else matrix
+
+
+def read_test_rows(phi: ArrayLike, n_columns: int) -> FloatArray:
+    """Return the matrix of test rows, which must have as many columns as the calibration rows."""
+    matrix = read_matrix(phi, "phi_test")
+    if matrix.shape[1] != n_columns:
+        raise InputError(
+            f"phi_test must have the {n_columns} columns of phi_calib, got {matrix.shape[1]}; "
+            "use the same basis for calibration and test."
+        )
+    return matrix
+
+
+def read_scores(scores: ArrayLike, n_rows: int) -> FloatArray:
+    """Return a copy of the scores, one for each row; raise InputError on anything else."""
+    values = np.array(scores, dtype=np.float64, copy=True)
+    if values.ndim != 1 or len(values) != n_rows:
+        raise InputError(
+            f"scores_calib must be one number per row of phi_calib ({n_rows}), got shape "
+            f"{values.shape}; pass the score of the true label of every calibration point."
+        )
+    if n_rows == 0:
+        raise InputError(
+            "phi_calib must have at least one row, got none; pass some calibration points."
+        )
+    _require_finite(values, "scores_calib")
+    return values
+
+
+def read_alphas(alpha: ArrayLike, count: int, of: str) -> FloatArray:
+    """Return one alpha (no dimension) or `count` of them; raise InputError on anything else."""
+    alphas = np.array(alpha, dtype=np.float64)
+    if alphas.ndim > 1 or (alphas.ndim == 1 and len(alphas) != count):
+        raise InputError(
+            f"alpha must be one number or one per {of} ({count}), got shape {alphas.shape}; "
+            "pass a number or an array of that length."
+        )
+    wrong = alphas[~((alphas > 0.0) & (alphas < 1.0))]
+    if wrong.size:
+        raise InputError(
+            f"alpha must lie strictly between 0 and 1, got {wrong.flat[0]}; "
+            "use 0.1 for a coverage of 90 percent."
+        )
+    return alphas
+
+
+def read_test_alphas(alpha: ArrayLike | None, default: float | None, count: int) -> FloatArray:
+    """Return the alphas of `count` test points; None as `default` says that they must be given."""
+    alphas = default if alpha is None else alpha
+    if alphas is None:
+        raise InputError(
+            "alpha must be given with phi_test, because each calibration point has an alpha of "
+            "its own; pass the alpha of every test point."
+        )
+    return read_alphas(alphas, count, "test row")
+
+
+def read_weights(weight: ArrayLike | None, alphas: FloatArray, count: int) -> FloatArray:
+    """Return the weights of `count` test points with these alphas, ``1 - alphas`` by default."""
+    weights = np.asarray(1.0 - alphas if weight is None else weight, dtype=np.float64)
+    if weights.ndim > 1 or (weights.ndim == 1 and len(weights) != count):
+        raise InputError(
+            f"weight must be one number or one per test row ({count}), got shape "
+            f"{weights.shape}; pass a number, an array of that length, or None for 1 - alpha."
+        )
+    if not np.all((weights > -alphas) & (weights <= 1.0 - alphas)):
+        interval = f" = ({-alphas}, {1.0 - alphas}]" if alphas.ndim == 0 else ""
+        raise InputError(
+            f"weight must lie in (-alpha, 1 - alpha]{interval}, got values from {weights.min()} "
+            f"to {weights.max()}; draw uniformly from that interval."
+        )
+    # A copy: numba would compile all kernels again for the read-only view.
+    return np.array(np.broadcast_to(weights, (count,)))
+
+
+def read_points(points: ArrayLike | None, count: int) -> IntArray:
+    """Return row numbers below `count`, all of them by default; raise InputError on others."""
+    numbers = np.asarray(np.arange(count) if points is None else points)
+    is_list = numbers.ndim == 1 and (numbers.dtype.kind in "iu" or numbers.size == 0)
+    if not is_list or np.any((numbers < 0) | (numbers >= count)):
+        raise InputError(
+            f"points must be row numbers of phi_calib, from 0 to {count - 1}, got {points!r}; "
+            "pass an array of integers, or None for all."
+        )
+    return numbers.astype(np.int64)
+
+
+def _require_finite(values: FloatArray, name: str) -> None:
+    if not np.isfinite(values).all():
+        first = np.argwhere(~np.isfinite(values))[0].tolist()
+        raise InputError(
+            f"{name} must be finite, got {values[tuple(first)]} at index {first}; "
+            "drop or repair such points first."
+        )
+
+
+def read_follows(follows: ArrayLike | None, count: int) -> BoolArray | None:
+    """Whether each test row follows the one before; the first cannot."""
+    if follows is None:
+        return None
+    values = np.array(follows, dtype=np.bool_)
+    if values.shape != (count,) or values[:1].any():
+        raise InputError(
+            f"follows must have one value per test row ({count}) and be False for the first row; "
+            f"got shape {values.shape}."
+        )
+    return values

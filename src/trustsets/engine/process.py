@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from trustsets._common.blocks import in_threads
 from trustsets.engine.compiled import FloatArray, IntArray
-from trustsets.engine.fit import problem_points, refit_vertex
+from trustsets.engine.fit import Certificate, Vertex, certify, problem_points, refit_vertex
 from trustsets.engine.model import QuantileModel, fit_problem, make_model
 from trustsets.engine.problem import (
     RESOLUTION,
@@ -29,11 +29,10 @@ from trustsets.engine.problem import (
     coarsen,
     score_scale,
 )
-from trustsets.engine.result import Thresholds
-from trustsets.engine.vertex import Certificate, Vertex, certify
 from trustsets.errors import InputError
+from trustsets.status import Thresholds
 
-__all__ = ["QuantileProcess", "default_alphas", "fit_quantile_process", "is_unique"]
+__all__ = ["QuantileProcess", "default_alphas", "fit_quantile_process"]
 
 UNIQUE_TOL = 1e-7
 """An optimal vertex is unique if no dual value comes this close to a bound of its box."""
@@ -59,10 +58,9 @@ class _Fit:
 class QuantileProcess:
     """Fits of the same data at many alphas; made by `fit_quantile_process`.
 
-    It is a sequence of models. They share the data, and each has the bits of the model that
+    It is a sequence of models. They share the data, and each is bitwise identical to the one that
     `fit_quantiles` makes at its alpha. A model is made anew whenever it is asked for, because what
-    it keeps to compute thresholds fast can take megabytes for each alpha: keep the models that are
-    used again, and let go of the others.
+    it keeps to compute thresholds fast can take megabytes for each alpha.
 
     Attributes
     ----------
@@ -115,15 +113,13 @@ class QuantileProcess:
         phi = np.asarray(phi_test)
         shape = (len(self), len(phi)) if phi.ndim else (len(self), 0)
         values, status = np.empty(shape), np.empty(shape, np.int8)
-        pivots = np.empty(shape, np.int64)
 
         def run(number: int) -> None:
-            found = self._fits[number].model(1).thresholds(phi)
-            values[number], status[number] = found.values, found.status
-            pivots[number] = found.pivots
+            result = self._fits[number].model(1).thresholds(phi)
+            values[number], status[number] = result.values, result.status
 
         in_threads(run, range(len(self)))
-        return Thresholds(values.T, status.T, pivots.T)
+        return Thresholds(values.T, status.T)
 
 
 def default_alphas() -> FloatArray:
@@ -177,12 +173,12 @@ def fit_quantile_process(
 def _fit(problem: Problem, start: IntArray | None) -> _Fit:
     """Fit one alpha, from the basic points of the alpha before if there are some."""
     model = None if start is None else make_model(problem, refit_vertex(problem, start))
-    if model is None or not model.certificate.holds or not is_unique(model._vertex, problem):
+    if model is None or not model.certificate.holds or not _is_unique(model._vertex, problem):
         model = fit_problem(problem)
     return _Fit(model._problem, model._vertex.basic_points, model.certificate, model._resolution)
 
 
-def is_unique(vertex: Vertex, problem: Problem) -> bool:
+def _is_unique(vertex: Vertex, problem: Problem) -> bool:
     """Whether all dual values lie clearly inside their box, so that no other vertex is optimal."""
     copies = problem.copies[vertex.basic_points]
     low, high = -problem.alpha * copies, (1.0 - problem.alpha) * copies
@@ -196,18 +192,18 @@ def _problems(phi: ArrayLike, scores: ArrayLike, alphas: FloatArray) -> Iterator
     The scale decides which scores are too close to tell apart. It depends on alpha only where a
     few scores are a million times as large as the others.
     """
-    given = np.asarray(scores, dtype=np.float64)
-    first = build_problem(phi, given, float(alphas[0]))
-    values = np.ldexp(given[first.first], -first.exponent)
-    centred, known = centred_scores(values, first.has_constants), {first.score_scale: first}
+    all_scores = np.asarray(scores, dtype=np.float64)
+    first = build_problem(phi, all_scores, float(alphas[0]))
+    values = np.ldexp(all_scores[first.first], -first.exponent)
+    centred, by_scale = centred_scores(values, first.has_constants), {first.score_scale: first}
     sizes = np.abs(centred)
     largest = sizes.max()
     is_same = WIDEST_RANGE * sizes.min(initial=largest, where=sizes > 0.0) >= largest
     for alpha in alphas.tolist():
         scale = first.score_scale if is_same else score_scale(centred, first.copies, alpha)
-        if scale not in known:
-            known[scale] = coarsen(replace(first, scores=values, score_scale=scale), RESOLUTION)
-        yield replace(known[scale], alpha=alpha)
+        if scale not in by_scale:
+            by_scale[scale] = coarsen(replace(first, scores=values, score_scale=scale), RESOLUTION)
+        yield replace(by_scale[scale], alpha=alpha)
 
 
 def _read_alphas(alphas: ArrayLike) -> FloatArray:

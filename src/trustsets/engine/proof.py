@@ -1,24 +1,42 @@
-"""The proof of one threshold, in numbers that can be checked without the engine."""
+"""What one threshold rests on: its proof, and how it depends on each calibration score.
+
+A proof is made of numbers that can be checked without the engine. It also says how the threshold
+moves with a score. It is ``sum_k weights_k * score_k`` over the basic points of the optimal vertex.
+When one score moves, the dual values stay feasible, so the vertex stays optimal until a point that
+is not basic reaches the fit. There, its dual value leaves its bound and that of a basic point
+arrives at one: a step of the dual simplex method with bounds. The threshold is therefore a
+piecewise linear function of the score, and constant once the moved point has left the fit. The
+steps are made on all points, because moving one of several equal points separates it.
+"""
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trustsets.engine.active_set import loss_slopes
 from trustsets.engine.compiled import FloatArray, IntArray
 from trustsets.engine.extreme import find_ray, fit_extreme
-from trustsets.engine.fit import problem_points
+from trustsets.engine.fit import Vertex, certify, loss_slopes, problem_points
 from trustsets.engine.model import QuantileModel
 from trustsets.engine.path import WEIGHT_TOL
-from trustsets.engine.problem import RESOLUTION
-from trustsets.engine.reading import read_test_alphas, read_test_rows, read_weights
-from trustsets.engine.vertex import Vertex, certify
+from trustsets.engine.problem import (
+    RESOLUTION,
+    read_test_alphas,
+    read_test_rows,
+    read_weights,
+)
 from trustsets.engine.whitening import Whitening
 from trustsets.errors import InputError, TrustSetsError
 from trustsets.status import Status
 
-__all__ = ["ThresholdProof", "prove_threshold"]
+__all__ = ["ScorePath", "Sensitivity", "ThresholdProof", "prove_threshold"]
+
+RATE_TOL = 1e-10
+"""Residuals and dual values whose rates are smaller, relative to the largest, do not move."""
+MOST_STEPS = 1000
+"""A path that is not finished after so many steps is unknown from there on."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,18 +107,18 @@ def prove_threshold(
     phi = read_test_rows(np.atleast_2d(np.asarray(phi_x, dtype=np.float64)), model.n_columns)
     if len(phi) != 1:
         raise InputError(f"phi_x must be one row, got {len(phi)}; prove thresholds one by one.")
-    found = model.thresholds(phi, weight, alpha=alpha)
+    result = model.thresholds(phi, weight, alpha=alpha)
     default = model.alpha if model.alphas is None else None
-    given = float(read_weights(weight, read_test_alphas(alpha, default, 1), 1)[0])
-    below = given - WEIGHT_TOL
-    value, status = float(found.values[0]), found.status[0]
+    asked = float(read_weights(weight, read_test_alphas(alpha, default, 1), 1)[0])
+    below = asked - WEIGHT_TOL
+    value, status = float(result.values[0]), result.status[0]
     if status in (Status.ROUNDED_UP, Status.UNCERTIFIED):
         raise _no_proof()
     goal = below * model._problem.whitening.apply(phi)[0]
     if np.isfinite(value):
         return _prove_finite(model, value, below, goal)
     if status == Status.UNSEEN_DIRECTION:
-        ray = np.copysign(1.0, given) * _unseen_direction(model._problem.whitening, phi[0])
+        ray = np.copysign(1.0, asked) * _unseen_direction(model._problem.whitening, phi[0])
         return _infinite(value, below, ray)
     edge = find_ray(model._problem, model._scan_order, model._sample, goal)
     if edge is None or not np.isfinite(edge).all():
@@ -133,14 +151,14 @@ def _optimal_vertex(model: QuantileModel, goal: FloatArray) -> Vertex:
     """Find the optimal vertex of a goal, computed and certified over all points."""
     problem, scan_order = model._problem, model._scan_order
     try:
-        _, found = fit_extreme(problem, scan_order, model._sample, goal, [])
+        _, extreme = fit_extreme(problem, scan_order, model._sample, goal, [])
     except np.linalg.LinAlgError:  # basic rows on the way became dependent
-        found = None
-    if found is None:
+        extreme = None
+    if extreme is None:
         raise _no_proof()
     linear = problem.linear + goal
-    data, basic = problem_points(problem), found.basic_points
-    vertex = certify(data, problem.alpha, basic, linear, found.certificate.pivots)
+    data, basic = problem_points(problem), extreme.basic_points
+    vertex = certify(data, problem.alpha, basic, linear, extreme.certificate.pivots)
     if not vertex.certificate.holds:
         raise _no_proof()
     return vertex
@@ -174,3 +192,237 @@ def _unseen_direction(whitening: Whitening, row: FloatArray) -> FloatArray:
     out[whitening.independent] = -whitening.relation[:, worst]
     out[whitening.dependent[worst]] = 1.0
     return np.asarray(np.copysign(1.0, gaps[worst]) * out * whitening.scale)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ScorePath:
+    """A threshold as a function of one calibration score: linear between the knots.
+
+    Attributes
+    ----------
+    scores, values : (k,) arrays
+        Knots, with increasing scores, and the thresholds there.
+    slopes : pair of float
+        Slopes below the first knot and above the last one; NaN where the path is not known.
+
+    Examples
+    --------
+    >>> path = ScorePath(np.array([1.0, 3.0]), np.array([1.0, 2.0]), (0.0, 0.0))
+    >>> path.at(np.array([0.0, 2.0, 9.0])), path.reach(1.75)
+    (array([1. , 1.5, 2. ]), array([2.5]))
+    """
+
+    scores: FloatArray
+    values: FloatArray
+    slopes: tuple[float, float]
+
+    def at(self, scores: FloatArray) -> FloatArray:
+        """Thresholds at the given scores."""
+        below = np.minimum(scores - self.scores[0], 0.0)
+        above = np.maximum(scores - self.scores[-1], 0.0)
+        # A slope of NaN must not touch what is known.
+        ends = np.where(below < 0.0, self.slopes[0] * below, 0.0)
+        ends = ends + np.where(above > 0.0, self.slopes[1] * above, 0.0)
+        return np.asarray(np.interp(scores, self.scores, self.values) + ends)
+
+    def reach(self, value: float) -> FloatArray:
+        """Scores at which the threshold passes through `value`."""
+        if not (np.isfinite(value) and np.isfinite(self.values).all()):
+            return np.empty(0)
+        gaps = value - self.values
+        steps, rises = np.diff(self.scores), np.diff(self.values)
+        inside = np.flatnonzero(gaps[:-1] * gaps[1:] < 0.0)
+        scores = [self.scores[inside] + gaps[inside] / rises[inside] * steps[inside]]
+        for end, slope, sign in ((0, self.slopes[0], -1.0), (-1, self.slopes[1], 1.0)):
+            if slope * sign * gaps[end] > 0.0:
+                scores.append(np.array([self.scores[end] + gaps[end] / slope]))
+        return np.concatenate(scores)
+
+    def shifted(self, amount: float) -> "ScorePath":
+        """The path with `amount` added to all thresholds."""
+        return ScorePath(self.scores, self.values + amount, self.slopes)
+
+
+@final
+class Sensitivity:
+    """What a proven finite threshold is made of, and how it depends on each score.
+
+    Parameters
+    ----------
+    model : QuantileModel
+    row : (p,) array
+        Basis row of the test point.
+    proof : ThresholdProof
+        From `prove_threshold` for this row.
+
+    Examples
+    --------
+    >>> from trustsets.engine import fit_quantiles, prove_threshold
+    >>> model = fit_quantiles(np.ones((9, 1)), np.arange(9.0), alpha=0.25)
+    >>> row = np.ones(1)
+    >>> sensitivity = Sensitivity(model, row, prove_threshold(model, row))
+    >>> sensitivity.points, sensitivity.weights
+    (array([7]), array([1.]))
+    >>> path = sensitivity.path(7)
+    >>> path.scores, path.values
+    (array([6., 7., 8.]), array([6., 7., 8.]))
+    """
+
+    def __init__(self, model: QuantileModel, row: FloatArray, proof: ThresholdProof) -> None:
+        problem = model._problem
+        self._rows = problem.rows[problem.point]
+        self._scores = problem.scores[problem.point]
+        self._nudges = problem.nudges[problem.point]
+        self._exponent = problem.exponent
+        self._goal = problem.whitening.apply(np.asarray(row, np.float64)[None])[0]
+        alphas = np.full(len(self._rows), problem.alpha)
+        self._low = -(alphas if problem.alphas is None else problem.alphas)
+        self._proof = proof
+        self.points: IntArray = proof.basic_points
+        """Row numbers of the basic points, shape (rank,)."""
+        self.weights: FloatArray = self._goal @ np.linalg.inv(self._rows[self.points])
+        """Weights of their scores in the threshold, shape (rank,)."""
+
+    @cached_property
+    def duals(self) -> FloatArray:
+        """Dual values of all points at the vertex; only basic points are between their bounds."""
+        basic = self.points
+        nudged = self._scores + self._nudges
+        beta = np.linalg.solve(self._rows[basic], nudged[basic])
+        eta = np.where(nudged - self._rows @ beta > 0.0, self._low + 1.0, self._low)
+        eta[self._proof.points] = self._proof.duals
+        total = eta - self._low
+        inside = self._proof.points[np.abs(total[self._proof.points] - 0.5) < 0.5]
+        inside = np.setdiff1d(inside, basic)
+        # Equal points share the dual value of their sum. One of them, which is basic, keeps what
+        # is left over once the others are at their bounds.
+        for point in basic:
+            same = inside[(self._rows[inside] == self._rows[point]).all(axis=1)]
+            same = same[self._scores[same] == self._scores[point]]
+            rest = float(total[same].sum() + total[point])
+            upper = min(int(rest), len(same))
+            total[same], total[same[:upper]], total[point] = 0.0, 1.0, rest - upper
+        return np.asarray(self._low + total)
+
+    def path(self, point: int) -> ScorePath:
+        """The threshold as a function of the score of one calibration point."""
+        start = self._scores[point]
+        down, up = (_Walk(self, point, sign).run() for sign in (-1.0, 1.0))
+        threshold = float(self.weights @ self._scores[self.points])
+        scores = np.array([*down.scores[::-1], start, *up.scores])
+        values = np.array([*down.values[::-1], threshold, *up.values])
+        is_knot = np.append(True, np.diff(scores) > 0.0)
+        return ScorePath(
+            np.ldexp(scores[is_knot], self._exponent),
+            np.ldexp(values[is_knot], self._exponent),
+            (down.slope, up.slope),
+        )
+
+
+@final
+class _Walk:
+    """The vertices that are optimal while the score of one point moves in one direction.
+
+    Nudged scores (`target`) decide which point is next, so that no vertex comes twice however many
+    scores are equal. Knots are computed from the scores themselves (`plain`).
+    """
+
+    def __init__(self, origin: Sensitivity, point: int, sign: float) -> None:
+        self.rows, self.low, self.goal = origin._rows, origin._low, origin._goal
+        self.target, self.plain = origin._scores + origin._nudges, origin._scores.copy()
+        self.moved, self.sign = point, sign
+        self.basic, self.eta = origin.points.copy(), origin.duals.copy()
+        self.scores: list[float] = []
+        self.values: list[float] = []
+        self.slope = 0.0
+        self._solve()
+
+    def run(self) -> "_Walk":
+        """Follow the threshold until it is constant, or moves without end."""
+        if self.moved not in self.basic and not self._reach_fit():
+            return self
+        for _ in range(MOST_STEPS):
+            slot = np.flatnonzero(self.basic == self.moved)
+            if not len(slot):  # the moved point has left the fit for good
+                self.slope = 0.0
+                return self
+            direction = self.inverse[:, slot[0]]
+            self.slope = float(self.goal @ direction)
+            entering, step = self._next_point(direction)
+            if entering < 0:
+                return self
+            self.target[self.moved] += self.sign * step
+            rate = float(self.rows[entering] @ direction)
+            exact = (self.plain[entering] - self._fitted(entering)) / rate
+            self.plain[self.moved] += self.sign * max(self.sign * exact, 0.0)
+            self._solve()
+            self._record()
+            self._enter(entering)
+        self.slope = np.nan
+        return self
+
+    def _solve(self) -> None:
+        self.inverse: FloatArray = np.asarray(np.linalg.inv(self.rows[self.basic]), np.float64)
+        self.beta = self.inverse @ self.target[self.basic]
+        self.residuals = self.target - self.rows @ self.beta
+        self.residuals[self.basic] = 0.0
+
+    def _fitted(self, point: int) -> float:
+        """Value of the fit of the plain scores at a point."""
+        return float(self.rows[point] @ (self.inverse @ self.plain[self.basic]))
+
+    def _record(self) -> None:
+        self.scores.append(float(self.plain[self.moved]))
+        self.values.append(float((self.goal @ self.inverse) @ self.plain[self.basic]))
+
+    def _sides(self) -> FloatArray:
+        """1 above the fit, -1 below it, and 0 for basic points."""
+        sides = np.where(self.eta - self.low > 0.5, 1.0, -1.0)
+        sides[self.basic] = 0.0
+        return np.asarray(sides)
+
+    def _reach_fit(self) -> bool:
+        """Move a point that is not on the fit there, if it moves towards it."""
+        if self._sides()[self.moved] * self.sign > 0.0:
+            return False
+        self.target[self.moved] = float(self.rows[self.moved] @ self.beta)
+        self.plain[self.moved] = self._fitted(self.moved)
+        self._solve()
+        self._record()
+        self._enter(self.moved)
+        return True
+
+    def _next_point(self, direction: FloatArray) -> tuple[int, float]:
+        """The first point that the fit meets, the first in order of equals, and how far it is."""
+        sides = self._sides()
+        rates = self.sign * sides * (self.rows @ direction)
+        meets = np.flatnonzero(rates > RATE_TOL * np.abs(rates).max(initial=0.0))
+        if not len(meets):
+            return -1, np.inf
+        steps = np.maximum(sides[meets] * self.residuals[meets], 0.0) / rates[meets]
+        first = int(np.argmin(steps))
+        return int(meets[first]), float(steps[first])
+
+    def _enter(self, point: int) -> None:
+        """Move the dual value of a point off its bound until another one arrives at a bound."""
+        above = self.eta[point] - self.low[point] > 0.5
+        change = -1.0 if above else 1.0
+        rates = -change * (self.rows[point] @ self.inverse)
+        room = self.eta[self.basic] - self.low[self.basic]
+        room = np.clip(np.where(rates > 0.0, 1.0 - room, room), 0.0, 1.0)
+        moves = np.abs(rates) > RATE_TOL * np.abs(rates).max(initial=0.0)
+        steps = np.full(len(rates), np.inf)
+        np.divide(room, np.abs(rates), out=steps, where=moves)
+        length = min(float(steps.min(initial=np.inf)), 1.0)
+        self.eta[self.basic] += length * rates
+        self.eta[point] += change * length
+        if length == 1.0:  # it has crossed to the other side, and the vertex stays
+            self.eta[point] = self.low[point] + (0.0 if above else 1.0)
+            return
+        tied = np.flatnonzero(steps <= length)
+        leaves = int(tied[np.argmin(self.basic[tied])])
+        gone = self.basic[leaves]
+        self.eta[gone] = self.low[gone] + (1.0 if rates[leaves] > 0.0 else 0.0)
+        self.basic[leaves] = point
+        self._solve()

@@ -14,26 +14,19 @@ the other side at the end of it. Two bounds show that a point does not:
 
 Both bounds hold for every shorter step, too, so a crossing that is found only shortens the scan.
 A path that starts at a landmark compares the bound of the short way from there with the residuals
-at the landmark instead (see `crossing`).
+at the landmark instead (see `path`).
 """
 
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from trustsets.engine.compiled import FloatArray, IntArray, entry, inner
-from trustsets.engine.fit import high_leverage
+from trustsets.engine.compiled import FloatArray, IntArray, entry, inner, read_only
+from trustsets.engine.fit import Vertex, high_leverage
 from trustsets.engine.kernels import WIDTH, three_way
 from trustsets.engine.problem import Problem, scan_keys
-from trustsets.engine.vertex import Vertex
 
-# Kernels take few arrays with several rows each, because every array of a tuple adds to the time
-# that each kernel with that tuple takes to compile. Row numbers are NumPy integers, because numba
-# compiles a kernel anew for each Python integer that is passed to it as a constant.
-SIDE, COPIES, DISTANCE, SCORE = cast(Any, np.arange(4))
-"""Rows of `Scan.points`; those of members begin with the same two."""
-SPREAD, LEAST_DISTANCE, GROUP_KEY = cast(Any, np.arange(3))
-"""Rows of `Scan.summary`."""
+__all__ = ["Scan", "ScanOrder", "make_scan_order"]
 
 FIRST_BLOCKS = 4
 """Blocks of the first group, which stays in the order of keys; groups double after it."""
@@ -57,14 +50,13 @@ class Scan(NamedTuple):
         block with a vector run over contiguous points; padded with zeros.
     centres : (n_superblocks, rank, WIDTH) array
         Centres of the blocks in the same layout; `WIDTH` blocks form a superblock.
-    summary : (3, n_superblocks * WIDTH) array
-        One column per block: `SPREAD`, the largest distance of a point to the centre;
-        `LEAST_DISTANCE`, the smallest absolute residual; `GROUP_KEY`, the smallest key of the
-        block's group (infinite for padding).
-    points : (4, n_blocks * WIDTH) array
-        One column per position: `SIDE`, the sign of the residual, +1 for basic points; `COPIES`,
-        the number of equal calibration points; `DISTANCE`, the absolute residual, infinite for
-        basic points and padding; `SCORE`, the score before centring.
+    spread, least_distance, group_key : (n_superblocks * WIDTH,) arrays
+        For each block the largest distance of a point to the centre, the smallest absolute
+        residual, and the smallest key of the block's group (infinite for padding).
+    side, copies, distance, score : (n_blocks * WIDTH,) arrays
+        For each position the sign of the residual, +1 for basic points; the number of equal
+        calibration points; the absolute residual, infinite for basic points and padding; and the
+        score before centring.
     alpha, reach, tolerance : float
         Miscoverage; a bound on the length of any goal that points can balance; accepted drift of
         a residual.
@@ -72,8 +64,13 @@ class Scan(NamedTuple):
 
     blocks: FloatArray
     centres: FloatArray
-    summary: FloatArray
-    points: FloatArray
+    spread: FloatArray
+    least_distance: FloatArray
+    group_key: FloatArray
+    side: FloatArray
+    copies: FloatArray
+    distance: FloatArray
+    score: FloatArray
     alpha: float
     reach: float
     tolerance: float
@@ -112,18 +109,25 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
     side = np.where(vertex.residuals >= 0.0, 1.0, -1.0)
     group_key = _arrange(problem.rows, side, key, order)
     n_blocks = -(-n_points // WIDTH)
+    padded = n_blocks * WIDTH
     signed = np.zeros((n_blocks, WIDTH, rank))
-    signed.reshape(n_blocks * WIDTH, rank)[:n_points] = problem.rows[order] * side[order, None]
-    points = np.zeros((4, n_blocks * WIDTH))
-    points[SIDE, :n_points], points[COPIES, :n_points] = side[order], problem.copies[order]
-    points[SCORE, :n_points], points[DISTANCE] = problem.scores[order], np.inf
-    points[DISTANCE, rank:n_points] = np.abs(vertex.residuals[order[rank:]])
-    centres, spread, least = _summarise(signed, points[DISTANCE].reshape(n_blocks, WIDTH))
+    signed.reshape(padded, rank)[:n_points] = problem.rows[order] * side[order, None]
+    sides, copies, score = np.zeros(padded), np.zeros(padded), np.zeros(padded)
+    sides[:n_points], copies[:n_points] = side[order], problem.copies[order]
+    score[:n_points] = problem.scores[order]
+    distance = np.full(padded, np.inf)
+    distance[rank:n_points] = np.abs(vertex.residuals[order[rank:]])
+    centres, spread, least = _summarise(signed, distance.reshape(n_blocks, WIDTH))
     scan = Scan(
         blocks=np.ascontiguousarray(signed.transpose(0, 2, 1)),
         centres=centres,
-        summary=np.stack([spread, least, group_key]),
-        points=points,
+        spread=spread,
+        least_distance=least,
+        group_key=group_key,
+        side=sides,
+        copies=copies,
+        distance=distance,
+        score=score,
         alpha=problem.alpha,
         reach=_reach(problem),
         tolerance=DRIFT_TOL * problem.score_scale,
@@ -150,7 +154,7 @@ def _arrange(rows: FloatArray, side: FloatArray, key: FloatArray, order: IntArra
         group = order[low * WIDTH : (low + size) * WIDTH]
         group_key[low : min(low + size, n_blocks)] = key[group[0]]
         values, waiting = np.empty((2, len(group))), np.zeros((2, DEPTH), np.int64)
-        _split_into_blocks(rows, side, group, *values, *waiting)
+        _split_into_blocks(read_only(rows), side, group, *values, *waiting)
         low, size = low + size, 2 * size
     return group_key
 

@@ -4,20 +4,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trustsets.engine.compiled import BoolArray, FloatArray, IntArray, entry, inner
+from trustsets.engine.compiled import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    entry,
+    inner,
+    read_only,
+)
+from trustsets.engine.kernels import two_product, two_sum
 
-__all__ = ["SPLITTER", "Whitening", "fit_whitening"]
+__all__ = ["RANK_TOL", "Whitening", "fit_whitening"]
 
 RANK_TOL = 1e-12
 """A column whose part outside the others is smaller than this share of the largest is dependent."""
 UNSEEN_TOL = 1e-9
 """A test row whose part outside the calibration row space exceeds this share of it is unseen."""
-RELATION_TOL = 2.0**-44
-"""Rows whose dependent columns are this near to their relation change nothing about it."""
-CLEAR = 8.0
-"""A whitening is used for changed data if all ranks are clear by this factor."""
-SPLITTER = 2.0**27 + 1.0
-"""Veltkamp's constant: splits a double in two halves whose products are exact."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +61,8 @@ class Whitening:
     def apply(self, phi: FloatArray) -> FloatArray:
         """Whitened rows (m, rank) of basis rows (m, p)."""
         rows = np.empty((len(phi), self.rank))
-        _whiten_rows(phi, self.scale, self.independent, self.transform, rows)
+        arrays = phi, self.scale, self.independent, self.transform
+        _whiten_rows(*map(read_only, arrays), rows)
         return rows
 
     def leaves_row_space(self, phi: FloatArray) -> BoolArray:
@@ -69,22 +72,9 @@ class Whitening:
     def deviations(self, phi: FloatArray) -> FloatArray:
         """Distance (m,) of dependent columns from `relation`, beyond rounding."""
         out = np.zeros(len(phi))
-        _relation_gaps(phi, self.scale, self.independent, self.dependent, self.relation, out)
+        arrays = phi, self.scale, self.independent, self.dependent, self.relation
+        _relation_gaps(*map(read_only, arrays), out)
         return out
-
-    def fits(self, phi: FloatArray) -> bool:
-        """Whether a whitening fitted with these rows, too, would have the same independent columns.
-
-        It says no where that is not certain.
-        """
-        scaled = phi * self.scale
-        terms = scaled[:, self.independent]
-        gaps = np.abs(scaled[:, self.dependent] - terms @ self.relation)
-        sizes = np.abs(scaled[:, self.dependent]) + np.abs(terms) @ np.abs(self.relation)
-        # The transform is the inverse of the R factor, so are the entries of its diagonal.
-        diagonal = np.abs(np.diagonal(self.transform))
-        is_clear = diagonal.min(initial=1.0) > CLEAR * RANK_TOL * diagonal.max(initial=1.0)
-        return self.seen == 0.0 and bool(is_clear and np.all(gaps <= RELATION_TOL * sizes))
 
 
 def fit_whitening(phi: FloatArray) -> Whitening:
@@ -97,7 +87,7 @@ def fit_whitening(phi: FloatArray) -> Whitening:
     block = np.ascontiguousarray(pivoted[:rank, :rank])
     transform = _solve_upper(block, np.eye(rank)) * np.sqrt(len(phi))
     relation = _solve_upper(block, np.ascontiguousarray(pivoted[:rank, rank:]))
-    found = Whitening(
+    whitening = Whitening(
         scale=scale,
         independent=order[:rank],
         dependent=order[rank:],
@@ -105,7 +95,7 @@ def fit_whitening(phi: FloatArray) -> Whitening:
         relation=np.ascontiguousarray(relation),
         seen=0.0,
     )
-    return replace(found, seen=float(found.deviations(phi).max(initial=0.0)))
+    return replace(whitening, seen=float(whitening.deviations(phi).max(initial=0.0)))
 
 
 def _pivoted_triangle(matrix: FloatArray) -> tuple[FloatArray, IntArray]:
@@ -138,23 +128,13 @@ def _solve_upper(triangle: FloatArray, right: FloatArray) -> FloatArray:
 def _add_product(x: float, row: FloatArray, first: int, total: FloatArray, low: FloatArray) -> None:
     """Add `x * row` to the double-double sums `total + low`, from column `first` on.
 
-    Two-product and two-sum (Dekker, Knuth): the error of each product and of each sum is
-    computed exactly and kept in `low`. Written over columns, so that it vectorises.
+    The error of each product and of each sum is computed exactly and kept in `low`. Written over
+    columns, so that it vectorises.
     """
-    x_high = SPLITTER * x
-    x_high = x_high - (x_high - x)
-    x_low = x - x_high
     for k in range(first, len(row)):
-        y = row[k]
-        y_high = SPLITTER * y
-        y_high = y_high - (y_high - y)
-        y_low = y - y_high
-        product = x * y
-        error = x_low * y_low - (((product - x_high * y_high) - x_low * y_high) - x_high * y_low)
-        new = total[k] + product
-        part = new - total[k]
-        low[k] += ((total[k] - (new - part)) + (product - part)) + error
-        total[k] = new
+        product, error = two_product(x, row[k])
+        total[k], lost = two_sum(total[k], product)
+        low[k] += lost + error
 
 
 @entry()

@@ -42,7 +42,6 @@ _MOST_SPLITS, _MOST_PREDICTORS, _MOST_OUTCOMES, _MOST_RANKED = 3, 6, 200, 4
 _STAGE, _CANDIDATE_STAGE = 2500, 250
 # Resamples behind the intervals of approximate numbers.
 _ROUGH_BOOTSTRAP = 100
-# Balls and slabs take seconds; the report has them.
 _TABLES = ("conf_trust", "conf_rank", "conf_frequency", "class", "groups")
 
 

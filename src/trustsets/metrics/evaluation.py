@@ -16,7 +16,6 @@ from trustsets._common.plain import LOCAL, PlainData
 from trustsets._common.validation import check_least, check_open
 from trustsets.basis import Partition
 from trustsets.errors import InputError
-from trustsets.metrics.balls import BallCurve
 from trustsets.metrics.binning import (
     Binned,
     BinTable,
@@ -251,7 +250,6 @@ class Evaluation(PlainData):
     n_calibration: int | None = None
     left_out: bool = False
     more: dict[str, Estimate] = field(default_factory=dict)
-    balls: BallCurve | None = None
     covered: NDArray[np.bool_] | None = field(default=None, metadata=LOCAL)
     set_sizes: Ints | None = field(default=None, metadata=LOCAL)
     rows: Ints | None = field(default=None, metadata=LOCAL)

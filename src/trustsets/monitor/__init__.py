@@ -1,11 +1,30 @@
 """Watch the coverage of a calibrated predictor over time.
 
-Samples are measured (`samples`), ranked among those before them (`ranks`) and bet on (`evidence`);
-what was counted so far is a stored state (`state`), and `verdict` says it in words. `runs` does
-all this for files, with a history and a page.
+`sequential` has the tests and intervals, `state` what was counted so far and how it is stored, and
+`monitor` takes batches of samples and says what the tests say.
 """
 
-from trustsets.monitor.verdict import Verdict
-from trustsets.monitor.watch import Monitor
+from trustsets.monitor.monitor import Monitor, PartRow, TestRow, Verdict
+from trustsets.monitor.sequential import (
+    EmpiricalDistribution,
+    Evidence,
+    MeanTrack,
+    miss_bets,
+    rank_bets,
+    share_intervals,
+    tail_bets,
+)
 
-__all__ = ["Monitor", "Verdict"]
+__all__ = [
+    "EmpiricalDistribution",
+    "Evidence",
+    "MeanTrack",
+    "Monitor",
+    "PartRow",
+    "TestRow",
+    "Verdict",
+    "miss_bets",
+    "rank_bets",
+    "share_intervals",
+    "tail_bets",
+]

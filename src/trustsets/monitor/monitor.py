@@ -1,0 +1,607 @@
+"""`Monitor`: takes batches with and without labels, and says when coverage breaks."""
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Self, final
+
+import numpy as np
+
+from trustsets._common import storage
+from trustsets._common.arrays import Array, Codes, Floats, column, texts_of, to_numpy
+from trustsets._common.draws import Stream, row_uniforms
+from trustsets._common.frames import Flavour, frame_of_rows
+from trustsets._common.quantiles import check_alpha
+from trustsets._common.validation import encode_labels
+from trustsets.errors import InputError, StorageError
+from trustsets.metrics import PlainData
+from trustsets.monitor.sequential import Evidence, share_intervals
+from trustsets.monitor.state import (
+    WEIGHTS,
+    Directions,
+    Drift,
+    MonitorState,
+    Regions,
+    Samples,
+    Setting,
+    make_parts,
+)
+from trustsets.outputs import ModelOutputs
+from trustsets.planning import CoverageLaw
+from trustsets.predictors import Predictor
+from trustsets.predictors.calibration import resolve_seed
+
+__all__ = ["Monitor", "PartRow", "TestRow", "Verdict"]
+
+# Numbers of K classes that are measured at a time.
+_BLOCK = 1 << 22
+# Trust may be infinite; edges of regions between infinite values could not be stored.
+_LARGEST_TRUST = 1e300
+_LOG_TEN = math.log(10.0)
+# Alarms that the sentences name; the tables have all.
+_MOST_NAMED = 5
+
+
+@final
+class Monitor:
+    """Watches the coverage of a calibrated predictor on new samples.
+
+    With labels, it counts coverage and set sizes of all samples and by region of Conf and Trust,
+    class and group, with intervals that hold at all times at once, and tests whether the labels
+    agree less with the model than those of the calibration samples did. Without labels, it tests
+    whether Conf, Trust, set sizes and features have changed. Set sizes depend on the calibration
+    samples and are compared with those of earlier new samples alone. If nothing changes, the
+    probability that any of these tests ever gives an alarm is at most `false_alarm`, however often
+    one looks and however few the calibration samples are.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        Calibrated. It is not changed.
+    alpha : float
+        Allowed miscoverage of the sets.
+    reference : ModelOutputs, optional
+        The samples that the predictor was calibrated on. New samples are compared with them from
+        the first one on. Without, the scores that the predictor keeps are the reference of all
+        samples together, and the earlier new samples that of everything else.
+    false_alarm : float
+        Probability of any alarm if nothing changes.
+    level : float
+        Confidence level of each interval.
+    most_pending : int
+        Samples that may wait for their labels; of more, the oldest are left out.
+    random_state : int, None or generator
+        Seed of the draws that break ties between scores, and of the order within batches.
+
+    Notes
+    -----
+    The coverage of one calibrated predictor is not exactly 1 - alpha: about half of all predictors
+    have less, so a test of "coverage is at least 1 - alpha" would not keep its rate although
+    nothing has changed. The tests of scores avoid this exactly: each new score is ranked among
+    those of the calibration samples and of all earlier new samples, and such ranks are uniform if
+    nothing changes (Vovk, Gammerman and Shafer 2005). The test of misses counts as normal a rate of
+    misses that the calibration samples explain with a probability that is part of the stated rate
+    (exact for `StandardConformal`, and for other methods to first order in 1 / n).
+
+    Labels that come later must come for a choice of samples that does not depend on how hard they
+    are. After an alarm, calibrate on recent samples and begin a new monitor.
+
+    Examples
+    --------
+    >>> from trustsets import StandardConformal
+    >>> rng = np.random.default_rng(0)
+    >>> logits = 2.0 * rng.normal(size=(3000, 4))
+    >>> labels = (logits + rng.gumbel(size=(3000, 4))).argmax(axis=1)
+    >>> calibration, new = ModelOutputs(logits=logits, labels=labels).split(0.5)
+    >>> predictor = StandardConformal().calibrate(calibration)
+    >>> monitor = Monitor(predictor, alpha=0.1, reference=calibration)
+    >>> monitor.observe(new).verdict().alarm
+    False
+    >>> wrong = ModelOutputs(logits=logits[:500], labels=rng.permutation(labels[:500]))
+    >>> monitor.observe(wrong).verdict().alarm
+    True
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        alpha: float = 0.1,
+        *,
+        reference: ModelOutputs | None = None,
+        false_alarm: float = 0.05,
+        level: float = 0.95,
+        most_pending: int = 10_000,
+        random_state: Any = 0,
+    ) -> None:
+        n = predictor.n_calibration_
+        if reason := predictor.batch_dependence:
+            raise InputError(f"predictor cannot be monitored: {reason}.")
+        setting = Setting(
+            alpha=check_alpha(alpha),
+            false_alarm=false_alarm,
+            level=level,
+            most_pending=most_pending,
+            seed=resolve_seed(random_state),
+            predictor=storage.digest(predictor.state_),
+        )
+        setting.check_state()
+        # Half of the rate of this test is for the calibration, half for the betting.
+        tail = false_alarm * WEIGHTS["coverage"] / 2.0
+        lowest, _ = CoverageLaw(setting.alpha).interval(n, 1.0 - 2.0 * tail)
+        self._predictor = predictor
+        self._state = MonitorState(
+            setting=setting,
+            rate=max(1.0 - lowest, setting.alpha),
+            pending=Samples.none(predictor.classes_.size),
+        )
+        if reference is not None:
+            self._begin(_calibration_part(predictor, self._prepared(reference)), is_reference=True)
+
+    def observe(
+        self,
+        outputs: ModelOutputs,
+        *,
+        ids: Any = None,
+        batch: str | None = None,
+        in_order: bool = False,
+    ) -> Self:
+        """Take a batch of new samples, with labels or without.
+
+        Parameters
+        ----------
+        outputs : ModelOutputs
+            New samples.
+        ids : array of shape (m,), optional
+            Identities. Samples without labels then wait for them; see `label`. Samples that waited
+            and now come with labels are counted once.
+        batch : str, optional
+            Name of the batch; one of a name that was taken before is left out.
+        in_order : bool
+            The samples are in the order in which they came. By default their order within the
+            batch counts for nothing: files are often sorted, and sorted samples look as if they
+            changed all the time.
+        """
+        if batch in self._state.batches:
+            return self
+        names = _check_ids(ids, len(outputs))
+        outputs = self._prepared(outputs)
+        order = self._order(len(outputs), in_order)
+        outputs, names = outputs.take(order), names[order]
+        with self._next_batch(batch):
+            if not self._state.parts:
+                self._begin(outputs)
+            for rows in _blocks(outputs):
+                self._take(outputs.take(rows), names[rows])
+        return self
+
+    def label(
+        self, ids: Any, labels: Any, *, batch: str | None = None, in_order: bool = False
+    ) -> int:
+        """Take labels of samples that wait for them; returns how many of the ids were waiting.
+
+        Parameters
+        ----------
+        ids, labels : arrays of shape (m,)
+            Identities and true classes. Unknown identities are ignored.
+        batch, in_order
+            As in `observe`.
+        """
+        if batch in self._state.batches:
+            return 0
+        names = _check_ids(ids, len(ids))
+        codes = encode_labels(column(labels, "labels", len(names)), self._predictor.classes_)
+        order = self._order(len(names), in_order)
+        names, codes = names[order], codes[order]
+        waiting, labelled = _match(self._state.pending.ids, names)
+        with self._next_batch(batch):
+            self._label_pending(waiting, codes[labelled])
+        return int(labelled.size)
+
+    @property
+    def batches(self) -> list[str]:
+        """Names of the batches that were taken, in their order."""
+        return list(self._state.batches)
+
+    @property
+    def alpha(self) -> float:
+        """Allowed miscoverage."""
+        return self._state.setting.alpha
+
+    @property
+    def false_alarm(self) -> float:
+        """Probability of any alarm if nothing changes."""
+        return self._state.setting.false_alarm
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state, without the predictor, to a file; no pickle, atomic."""
+        storage.write(path, self._state)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], predictor: Predictor) -> Self:
+        """Continue from a file that `save` wrote, with the same predictor."""
+        state = storage.read(path)
+        if not isinstance(state, MonitorState):
+            raise StorageError(f"{path}: it holds a {type(state).__name__}, not a monitor.")
+        if state.setting.predictor != storage.digest(predictor.state_):
+            raise StorageError(
+                f"{path}: it belongs to a predictor with another calibration. Begin a new monitor."
+            )
+        if state.pending.mask.shape[1] != predictor.classes_.size:
+            raise StorageError(f"{path}: the samples that wait are of other classes.")
+        monitor = cls.__new__(cls)
+        monitor._predictor, monitor._state = predictor, state
+        return monitor
+
+    def verdict(self) -> "Verdict":
+        """What the tests say so far; ``print`` shows it in sentences."""
+        state, setting = self._state, self._state.setting
+        weight = WEIGHTS["coverage"] / 2.0
+        tests = [
+            _test_row("coverage", "misses", state.coverage, setting.needed(weight)),
+            *(
+                _test_row(part.kind, part.name, part.evidence, setting.needed(part.weight))
+                for part in state.parts
+            ),
+            *(
+                _test_row("drift", drift.name, drift.evidence, setting.needed(drift.weight))
+                for drift in state.drifts
+            ),
+        ]
+        return Verdict(
+            alarm=any(test.alarm_at for test in tests),
+            alpha=setting.alpha,
+            false_alarm=setting.false_alarm,
+            level=setting.level,
+            samples=state.samples,
+            labelled=state.coverage.count,
+            pending=len(state.pending),
+            dropped=state.dropped,
+            batches=len(state.batches),
+            parts=_part_rows(state, self._predictor.classes_.size),
+            tests=tuple(tests),
+        )
+
+    @contextmanager
+    def _next_batch(self, name: str | None) -> Iterator[None]:
+        """Count a batch; leave the state as it was if the batch cannot be taken."""
+        before = deepcopy(self._state)
+        try:
+            for part in self._state.parts:
+                part.batch = (0, 0)
+            yield
+            taken = self._state.batches
+            self._state.batches = (*taken, name or f"batch {len(taken) + 1}")
+        except BaseException:
+            self._state = before
+            raise
+
+    def _order(self, n: int, in_order: bool) -> Codes:
+        """Order in which the samples of a batch are taken."""
+        if in_order:
+            return np.arange(n)
+        seed = [self._state.setting.seed, len(self._state.batches)]
+        return np.random.default_rng(seed).permutation(n)
+
+    def _prepared(self, outputs: ModelOutputs) -> ModelOutputs:
+        """Samples with the class names of the calibration, and with trust where it is known."""
+        outputs = self._predictor._prepare(outputs, with_labels=outputs.codes is not None)
+        if outputs.trust is None:
+            return outputs
+        return outputs.with_trust(np.minimum(outputs.trust, _LARGEST_TRUST))
+
+    def _take(self, outputs: ModelOutputs, ids: Array) -> None:
+        """Measure samples that are new, test them without labels, and label or keep them."""
+        state, setting, codes = self._state, self._state.setting, outputs.codes
+        waiting, labelled = _match(state.pending.ids, ids)
+        if codes is not None:
+            self._label_pending(waiting, codes[labelled])
+        fresh = np.setdiff1d(np.arange(len(ids)), labelled)
+        if fresh.size == 0:
+            return
+        outputs = outputs.take(fresh)
+        assert state.regions is not None
+        samples = Samples(
+            ids=ids[fresh],
+            scores=self._predictor.scores(outputs),
+            mask=np.array(self._predictor.predict_set(outputs, setting.alpha).mask),
+            regions=state.regions.cells(outputs),
+            groups={name: np.array(texts_of(own)) for name, own in outputs.groups.items()},
+        )
+        state.samples += len(samples)
+        values = self._statistics(outputs) | {"set size": samples.sizes.astype(np.float64)}
+        for drift in state.drifts:
+            if drift.name in values:
+                drift.add(values[drift.name], setting)
+        if codes is not None:
+            state.label(samples, codes[fresh])
+        elif ids[0]:
+            joined = state.pending.joined(samples)
+            surplus = max(0, len(joined) - setting.most_pending)
+            state.pending = joined.take(slice(surplus, None))
+            state.dropped += surplus
+
+    def _label_pending(self, waiting: Codes, codes: Codes) -> None:
+        if waiting.size:
+            pending = self._state.pending
+            self._state.label(pending.take(waiting), codes)
+            self._state.pending = pending.take(np.setdiff1d(np.arange(len(pending)), waiting))
+
+    def _statistics(self, outputs: ModelOutputs) -> dict[str, Floats]:
+        """Statistics that do not depend on the calibration samples."""
+        statistics = {"confidence": outputs.confidence}
+        if outputs.trust is not None:
+            statistics["trust"] = outputs.trust
+        if self._state.directions is not None and outputs.features is not None:
+            statistics |= self._state.directions.values(outputs.features)
+        return statistics
+
+    def _begin(self, outputs: ModelOutputs, is_reference: bool = False) -> None:
+        """Define the parts that are watched, by the reference or else by the first batch."""
+        state = self._state
+        state.regions = Regions.fit(outputs)
+        columns = {name: np.unique(own.astype(str)) for name, own in outputs.groups.items()}
+        classes = self._predictor.classes_.tolist()
+        state.parts = make_parts(state.regions.names(), classes, columns)
+        # Directions are learned from one half of a reference, and the other half is ranked.
+        uniforms = row_uniforms(state.setting.seed, Stream.MONITOR_PARTS, np.arange(len(outputs)))
+        learned = uniforms < 0.5
+        if is_reference and outputs.features is not None and min(sum(learned), sum(~learned)) > 1:
+            state.directions = Directions.fit(outputs.features[learned])
+        statistics = self._statistics(outputs)
+        names = [*statistics, "set size"]
+        state.drifts = tuple(Drift(name, WEIGHTS["drift"] / len(names)) for name in names)
+        if is_reference:
+            for drift, (name, values) in zip(state.drifts, statistics.items(), strict=False):
+                # Directions fit the samples they were learned from too well.
+                drift.earlier.add(values[~learned] if name.startswith("feature ") else values)
+        if not is_reference or outputs.codes is None:
+            state.parts[0].earlier.add(self._predictor.state_.scores)
+            return
+        codes, scores = outputs.codes, np.empty(len(outputs))
+        for rows in _blocks(outputs):
+            matrix = self._predictor.scores(outputs.take(rows))
+            scores[rows] = matrix[np.arange(rows.size), codes[rows]]
+        regions = state.regions.cells(outputs)
+        groups = {name: own.astype(str) for name, own in outputs.groups.items()}
+        for part in state.parts:
+            part.earlier.add(scores[part.contains(regions, codes, groups)])
+
+
+def _blocks(outputs: ModelOutputs) -> list[Codes]:
+    """Rows that are measured at a time."""
+    step = max(1, _BLOCK // outputs.n_classes)
+    starts = range(0, len(outputs), step)
+    return [np.arange(start, min(start + step, len(outputs))) for start in starts]
+
+
+def _calibration_part(predictor: Predictor, reference: ModelOutputs) -> ModelOutputs:
+    """The calibration samples among all that `calibrate` was given, tuning samples included."""
+    used = np.isin(reference.rows, predictor.calibration_rows_)
+    whole = len(reference) == predictor.n_calibration_ + predictor.n_tuning_
+    return reference.take(used) if whole and used.any() else reference
+
+
+def _check_ids(ids: Sequence[Any] | Array | None, n: int) -> Array:
+    """Identities as texts; empty ones where none are given."""
+    if ids is None:
+        return np.full(n, "", dtype="U1")
+    values = to_numpy(ids, "ids")
+    if values.shape != (n,):
+        raise InputError(f"ids must have shape ({n},), one per sample; got {values.shape}.")
+    texts = np.array(texts_of(values), dtype=str)
+    if np.unique(texts).size != n or (texts == "").any():
+        raise InputError("ids must be different for all samples, and not empty.")
+    return texts
+
+
+def _match(waiting: Array, ids: Array) -> tuple[Codes, Codes]:
+    """Positions in both arrays of the ids that are in both, in the order of the second."""
+    position = {name: i for i, name in enumerate(waiting.tolist())}
+    pairs = [(position[name], i) for i, name in enumerate(ids.tolist()) if name in position]
+    array = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return array[:, 0], array[:, 1]
+
+
+@final
+@dataclass(frozen=True)
+class PartRow:
+    """Coverage and set size of the labelled samples of one part.
+
+    Attributes
+    ----------
+    kind, part : str
+        ``"all"``, ``"region"``, ``"class"`` or ``"group"``, and the part in words.
+    n, covered : int
+        Labelled samples, and those whose set contains the label.
+    batch_n, batch_covered : int
+        The same of the last batch alone.
+    coverage, lower, upper : float
+        Share covered, and its interval, which holds at all times at once.
+    size, size_lower, size_upper : float
+        Mean set size, and its interval.
+    """
+
+    kind: str
+    part: str
+    n: int
+    covered: int
+    batch_n: int
+    batch_covered: int
+    coverage: float
+    lower: float
+    upper: float
+    size: float
+    size_lower: float
+    size_upper: float
+
+
+@final
+@dataclass(frozen=True)
+class TestRow:
+    """State of one test.
+
+    Attributes
+    ----------
+    kind, part : str
+        ``"coverage"`` (more misses than calibration explains), ``"all"``, ``"region"``,
+        ``"class"`` or ``"group"`` (scores of the labels have risen), or ``"drift"`` (a statistic
+        that needs no label has changed), and what it is about in words.
+    n : int
+        Samples tested.
+    evidence, peak, needed : float
+        Evidence now, the largest so far, and what an alarm needs, as powers of ten.
+    alarm_at : int
+        Number of the tested sample at which there was an alarm; 0 for none.
+    """
+
+    kind: str
+    part: str
+    n: int
+    evidence: float
+    peak: float
+    needed: float
+    alarm_at: int
+
+
+@final
+@dataclass(frozen=True)
+class Verdict(PlainData):
+    """What a monitor found so far.
+
+    Attributes
+    ----------
+    alarm : bool
+        Whether any test has given an alarm. It stays until a new monitor is begun.
+    alpha, false_alarm, level : float
+        Allowed miscoverage; probability of any alarm, ever, if nothing changes; confidence level
+        of the intervals.
+    samples, labelled, pending, dropped, batches : int
+        Samples seen; with labels; waiting for their labels; given up because too many waited;
+        batches taken.
+    parts : tuple of PartRow
+        Coverage and sizes, where there are labels.
+    tests : tuple of TestRow
+        All tests.
+    """
+
+    alarm: bool
+    alpha: float
+    false_alarm: float
+    level: float
+    samples: int
+    labelled: int
+    pending: int
+    dropped: int
+    batches: int
+    parts: tuple[PartRow, ...]
+    tests: tuple[TestRow, ...]
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    @property
+    def alarms(self) -> tuple[TestRow, ...]:
+        """Tests that have given an alarm, those of the most evidence first."""
+        alarms = [test for test in self.tests if test.alarm_at]
+        return tuple(sorted(alarms, key=lambda test: test.needed - test.peak))
+
+    def to_frame(self, flavour: Flavour | None = None) -> Any:
+        """Coverage and sizes, one row for each part."""
+        return frame_of_rows([vars(row) for row in self.parts], flavour)
+
+    def summary(self) -> str:
+        """Say it in sentences."""
+        seen = (
+            f"{self.samples:,} samples in {self.batches:,} "
+            f"{'batch' if self.batches == 1 else 'batches'}, {self.labelled:,} of them with "
+            f"labels and {self.pending:,} that wait for theirs."
+        )
+        lines = [self._headline(), seen, self._coverage()]
+        lines += [self._sentence(test) for test in self.alarms[:_MOST_NAMED]]
+        if len(self.alarms) > _MOST_NAMED:
+            lines.append(f"{len(self.alarms) - _MOST_NAMED:,} more tests have given an alarm.")
+        if self.dropped:
+            lines.append(
+                f"{self.dropped:,} samples waited for their labels too long and are left out."
+            )
+        return "\n".join(line for line in lines if line)
+
+    def _headline(self) -> str:
+        rate = f"{100.0 * self.false_alarm:g}%"
+        if not self.alarm:
+            return f"No alarm. If nothing changes, one ever comes with probability {rate} at most."
+        kinds = {test.kind for test in self.alarms}
+        what = "the samples have changed" if kinds == {"drift"} else "coverage is at risk"
+        return (
+            f"Alarm: {what}. If nothing had changed, the probability of any alarm would be {rate} "
+            "at most, however often one looks."
+        )
+
+    def _coverage(self) -> str:
+        if not self.parts:
+            return ""
+        row = self.parts[0]
+        return (
+            f"Coverage so far is {_percent(row.coverage)} (interval {_percent(row.lower)} to "
+            f"{_percent(row.upper)}), where {_percent(1.0 - self.alpha)} was asked for."
+        )
+
+    def _sentence(self, test: TestRow) -> str:
+        if test.kind == "drift":
+            return (
+                f"{test.part.capitalize()} is not distributed as before (alarm at sample "
+                f"{test.alarm_at:,}). Labels are not needed to see this; whether coverage suffers, "
+                "only labels tell."
+            )
+        if test.kind == "coverage":
+            return (
+                f"More labels are missed than the calibration samples explain (alarm at labelled "
+                f"sample {test.alarm_at:,})."
+            )
+        row = next(row for row in self.parts if (row.kind, row.part) == (test.kind, test.part))
+        where = "of all samples" if test.kind == "all" else f"where {test.part}"
+        return (
+            f"Labels {where} agree less with the model than before (alarm at labelled sample "
+            f"{test.alarm_at:,} of {test.n:,}). Coverage there is {_percent(row.coverage)}, and "
+            f"{_percent(row.batch_covered / row.batch_n) if row.batch_n else 'unknown'} in the "
+            "last batch."
+        )
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:.1f}%"
+
+
+def _test_row(kind: str, part: str, evidence: Evidence, needed: float) -> TestRow:
+    now, peak, wanted = (value / _LOG_TEN for value in (evidence.now, evidence.peak, needed))
+    return TestRow(kind, part, evidence.count, now, peak, wanted, evidence.alarm_at)
+
+
+def _part_rows(state: MonitorState, n_classes: int) -> tuple[PartRow, ...]:
+    parts = [part for part in state.parts if part.count]
+    count = np.array([part.count for part in parts], dtype=np.float64)
+    covered = np.array([part.covered for part in parts], dtype=np.float64)
+    lower, upper = share_intervals(covered, count, state.setting.level)
+    rows = []
+    for part, low, high in zip(parts, lower.tolist(), upper.tolist(), strict=True):
+        size_lower, size_upper = part.sizes.interval(state.setting.level)
+        rows.append(
+            PartRow(
+                kind=part.kind,
+                part=part.name,
+                n=part.count,
+                covered=part.covered,
+                batch_n=part.batch[0],
+                batch_covered=part.batch[1],
+                coverage=part.covered / part.count,
+                lower=low,
+                upper=high,
+                size=n_classes * part.sizes.mean,
+                size_lower=n_classes * size_lower,
+                size_upper=n_classes * size_upper,
+            )
+        )
+    return tuple(rows)

@@ -1,0 +1,150 @@
+"""What an audit adds to the page."""
+
+import re
+from dataclasses import replace
+from html import unescape
+
+import numpy as np
+import pytest
+from report_cases import FAST
+
+from trustsets import ModelOutputs, StandardConformal, write_report
+from trustsets.auditing import audit, excess_risk, find_regions
+from trustsets.errors import InputError
+
+NAMES = np.array(["naevus", "melanoma", "<b>other</b>"])
+
+
+@pytest.fixture(scope="module")
+def left():
+    """Calibration samples whose classifier is wrong more often at one site."""
+    rng = np.random.default_rng(0)
+    n = 2000
+    logits = 3.0 * rng.normal(size=(n, 3))
+    site = rng.choice(["arm", "leg", "<i>face</i>"], n, p=[0.5, 0.3, 0.2])
+    sharp = np.where(site == "<i>face</i>", 0.1, 2.0)[:, None]
+    labels = (sharp * logits + rng.gumbel(size=(n, 3))).argmax(axis=1)
+    outputs = ModelOutputs(
+        logits=logits,
+        labels=NAMES[labels],
+        classes=NAMES,
+        groups={"site": site, "half": np.where(site == "arm", "upper", "lower")},
+        rows=np.arange(n) + 50_000,
+    )
+    return StandardConformal().calibrate(outputs)
+
+
+@pytest.fixture(scope="module")
+def regions(left):
+    sets = left.leave_one_out(0.1)
+    return find_regions(sets, left.calibration_, by=("groups",), max_conditions=1)
+
+
+@pytest.fixture(scope="module")
+def evaluation(left):
+    risk = excess_risk(left.leave_one_out(0.1), left.calibration_, n_permutations=0)
+    return replace(audit(left, metrics=("class", "groups"), **FAST), more=risk.metrics)
+
+
+@pytest.fixture(scope="module")
+def page(left, regions, evaluation, tmp_path_factory):
+    path = tmp_path_factory.mktemp("audit") / "audit.html"
+    return write_report(
+        path, evaluation, outputs=left.calibration_, sets=left.leave_one_out(0.1), regions=regions
+    )
+
+
+@pytest.fixture(scope="module")
+def text(page):
+    return page.read_text(encoding="utf-8")
+
+
+def test_the_first_paragraph_says_that_no_test_set_was_used(text):
+    first = text[text.index('<section id="verdict"') : text.index("</section>")]
+    assert "No test set was used" in first and "each left out once" in first
+    assert "Calibration samples</dt><dd>2,000" in text and "Test samples</dt>" not in text
+
+
+def test_regions_come_right_after_the_verdict_with_their_numbers(text, regions):
+    sections = re.findall(r'<section id="([\w-]+)"', text)
+    assert sections[:3] == ["verdict", "regions", "methods"]
+    region = regions.found[0]
+    card = unescape(text[text.index('<article class="region">') : text.index("</article>")])
+    assert f"Where {region.name}" in card and region.name == "site is <i>face</i>"
+    assert f"<strong>{100 * region.coverage.value:.1f}%</strong>" in card
+    assert f"{100 * region.coverage.lower:.1f}–{100 * region.coverage.upper:.1f}" in card
+    assert f"{100 * region.share:.1f}% of the samples" in card
+    assert f"{region.count:,} samples tested" in card
+    assert "half lower (100% against" in card and "site <i>face</i> (" not in card
+
+
+def test_samples_of_a_region_are_its_surest_misses(text, left, regions):
+    card = unescape(text[text.index('<article class="region">') : text.index("</article>")])
+    listed = re.findall(r'<tr><th scope="row">(\d+)</th><td>(.*?)</td><td>(.*?)</td>', card)
+    rows = regions.found[0].examples
+    part = left.calibration_.take(rows)
+    truth = zip(part.rows.tolist(), part.labels, part.predicted, strict=True)
+    assert listed == [(str(row), label, best) for row, label, best in truth]
+    assert not left.leave_one_out(0.1)[rows].covers(part.labels).any()
+    shown = re.findall(r'<td class="set">(.*?)</td>', card)
+    assert [set(own.split(", ")) for own in shown] == [
+        set(own) for own in left.leave_one_out(0.1)[rows].labels()
+    ]
+
+
+def test_names_from_files_are_escaped(text):
+    assert "<i>face" not in text and "<b>other" not in text
+
+
+def test_the_excess_risk_stands_with_its_interval_and_is_explained(text, evaluation):
+    other = text[text.index('<section id="other"') :]
+    under = evaluation.more["excess_risk.under"]
+    assert f"{under.value:.2f} <small>{under.lower:.2f}–{under.upper:.2f}" in other
+    assert "<dt>Excess risk</dt>" in other
+
+
+def test_a_page_about_test_samples_has_none_of_it(case, tmp_path):
+    path = write_report(tmp_path / "r.html", case.results)
+    text = path.read_text(encoding="utf-8")
+    for words in ("No test set was used", 'id="regions"', "Excess risk", "leave-one-out"):
+        assert words not in text
+    assert "Test samples</dt>" in text
+
+
+def test_several_methods_each_have_their_regions_and_none_is_said(case, tmp_path):
+    found = {
+        name: find_regions(own, case.outputs, by=("trust", "groups"))
+        for name, own in case.sets.items()
+    }
+    assert len(found["planted"]) and not len(found["standard"])
+    path = write_report(tmp_path / "r.html", case.results, regions=found)
+    text = path.read_text(encoding="utf-8")
+    part = text[text.index('id="regions"') : text.index('id="methods"')]
+    assert part.index("<h3>standard</h3>") < part.index("No region was found")
+    assert part.index("No region was found") < part.index("<h3>planted</h3>")
+    assert part.count("<article") == len(found["planted"]) and "<details" not in part
+
+
+def test_regions_of_other_sets_are_refused(case, regions, tmp_path):
+    path = tmp_path / "r.html"
+    with pytest.raises(InputError, match="mapping with names"):
+        write_report(path, case.results, regions=regions)
+    with pytest.raises(InputError, match="name methods among"):
+        write_report(path, case.results, regions={"nobody": regions})
+    with pytest.raises(InputError, match="2000 samples"):
+        write_report(path, case.results, regions={"planted": regions})
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_the_page_is_not_wider_than_the_screen(chromium, page, width):
+    chromium.resize(width, 900)
+    chromium.open(page)
+    assert chromium.evaluate("document.documentElement.scrollWidth") <= width
+    assert chromium.evaluate("document.querySelector('.region details').open")
+    low, high = chromium.evaluate(
+        "(() => { const r = e => document.querySelector(e).getBoundingClientRect();"
+        "const box = r('.reach'), dot = r('.reach .dot');"
+        "return [dot.left - box.left, box.right - dot.right]; })()"
+    )
+    assert min(low, high) > -6
