@@ -71,8 +71,7 @@ def reference_numbers(model, X):
 
 
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
-@pytest.mark.parametrize("seed", [0, 1, 7])
-@pytest.mark.parametrize("share", [0.1, 0.3, 0.6])
+@pytest.mark.parametrize(("seed", "share"), [(0, 0.3), (1, 0.1), (7, 0.6)])
 @pytest.mark.parametrize("route", ["fit", "prefit", "prefit twice", "prefit with training data"])
 @pytest.mark.parametrize("method", WITH_TRUST)
 def test_the_trust_scores_reference_never_holds_calibration_samples(method, route, share, seed):
