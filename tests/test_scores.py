@@ -81,7 +81,7 @@ def test_scores_follow_their_formula(score, scale, counts, seed):
     n, n_classes = probabilities.shape
     rng = np.random.default_rng(seed)
     draws, labels = rng.uniform(size=n), rng.integers(n_classes, size=n)
-    outputs = ModelOutputs(probabilities=probabilities, labels=labels, classes=range(counts.shape[1]))
+    outputs = ModelOutputs(probabilities=probabilities, labels=labels, classes=range(n_classes))
     slow = np.array(
         [
             [slow_score(score, outputs.probabilities[i], y, draws[i]) for y in range(n_classes)]
