@@ -44,6 +44,8 @@ _COLOURS = 256
 _PANEL_HEIGHT, _HEATMAP_HEIGHT, _SCALE_HEIGHT = 2.6, 1.55, 0.45
 _COLUMNS = 2
 _FLOOR = "noise floor"
+# A legend is one row if its names have no more letters than this, and two columns otherwise.
+_ROW_OF_NAMES = 30
 # Curves over whole numbers are shifted by this much.
 _DODGE = 0.2
 _SHOWN_SAMPLES = 4000
@@ -190,8 +192,18 @@ def _ball_panels(runs: Sequence[Run], methods: Sequence[str]) -> "Figure | None"
     if not panels:
         return None
     figure, axes = _grid(panels, min(_COLUMNS, len(panels)), _PANEL_HEIGHT)
-    plots.legend_below(axes.flat[0], figure)
+    _legend_below(axes.flat[0], figure)
     return figure
+
+
+def _legend_below(ax: "Axes", figure: "Figure") -> None:
+    """Name the methods, then the noise floor, below all axes of a figure."""
+    # By default a legend lists lines, such as the noise floor, before error bars.
+    handles, labels = ax.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda i: labels[i] == _FLOOR)
+    columns = len(order) if sum(map(len, labels)) <= _ROW_OF_NAMES else 2
+    entries = [handles[i] for i in order], [labels[i] for i in order]
+    figure.legend(*entries, loc="outside lower center", ncols=columns)
 
 
 def ball_curves(curves: Mapping[str, Sequence[BallCurve]], ax: "Axes") -> None:
@@ -257,7 +269,7 @@ def degree_curves(results: Mapping[str, Mapping[int, Sequence[Evaluation]]]) -> 
     bottom.xaxis.set_major_locator(MaxNLocator(integer=True))
     plots.tidy(top)
     plots.tidy(bottom)
-    plots.legend_below(top, figure)
+    _legend_below(top, figure)
     return figure
 
 

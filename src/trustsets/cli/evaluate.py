@@ -258,8 +258,7 @@ def _print(found: "dict[str, Evaluation]") -> None:
     """Print one table: every metric of one method, or the main ones of several."""
     from rich.markup import escape
 
-    from trustsets.metrics import compare
-    from trustsets.metrics.render import title
+    from trustsets.metrics import compare, title
 
     first = next(iter(found.values()))
     table = compare(found, columns=list(first.metrics) if len(found) == 1 else None)

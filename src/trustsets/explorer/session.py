@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._common.arrays import Array, Floats
+from trustsets._common.arrays import Codes as Ints
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.explorer.state import Knobs, Setting, State
 from trustsets.metrics import Binned, Evaluation, evaluate
-from trustsets.metrics.inference import Ints
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor
 from trustsets.predictors.conditional_fit import ConditionalLearned
