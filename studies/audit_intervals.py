@@ -40,7 +40,7 @@ Makers = dict[str, Callable[[], Predictor]]
 METHODS: Makers = {
     "STANDARD": lambda: StandardConformal(),
     "STANDARD, continuous scores": lambda: StandardConformal(
-        APS(own_mass="include"), allow_empty=True
+        score=APS(own_mass="include"), allow_empty=True
     ),
     "Mondrian by Conf x Trust": lambda: MondrianConformal(by=Bins(), allow_empty=True),
     "Mondrian by class": lambda: MondrianConformal(by="class"),

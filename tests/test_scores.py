@@ -224,7 +224,9 @@ def test_the_top_score_ties_exactly_with_the_own_mass_excluded(make_outputs):
 
 def test_topk_gives_the_smallest_k_that_covers(make_outputs):
     calibration = make_outputs(199, 6)
-    sets = StandardConformal(TopK()).calibrate(calibration).predict_set(make_outputs(20, 6), 0.1)
+    sets = (
+        StandardConformal(score=TopK()).calibrate(calibration).predict_set(make_outputs(20, 6), 0.1)
+    )
     order = np.argsort(-calibration.probabilities, axis=1, kind="stable")
     rank = 1 + np.argmax(order == calibration.codes[:, None], axis=1)
     # The 180th of 199 ranks in increasing order is at most k if k covers 180 of them.

@@ -83,13 +83,13 @@ def direct(method, score, trust, default_trust):
     """The same method through the public predictors."""
     name, degree = method
     if name == DEFAULT:  # the default is the default: its score in the tail scale and no more
-        return ConditionalConformal(type(score)(scale="tail"), trust=default_trust)
+        return ConditionalConformal(score=type(score)(scale="tail"), trust=default_trust)
     if name == STANDARD:
-        return StandardConformal(score, **WORDS)
+        return StandardConformal(score=score, **WORDS)
     if name == GROUPWISE:
-        return MondrianConformal(Groups("site"), score=score, paper_rules=True, **WORDS)
+        return MondrianConformal(by=Groups("site"), score=score, paper_rules=True, **WORDS)
     if name == OWN_GROUPWISE:
-        return MondrianConformal(Groups("site"), score=score, **WORDS)
+        return MondrianConformal(by=Groups("site"), score=score, **WORDS)
     if name == NAIVE:
         return MondrianConformal.paper(trust, score=score)
     basis = PrincipalComponents(6) if name == PCA else Polynomial(degree=degree)
@@ -131,7 +131,7 @@ def test_balls_and_correlation_are_what_the_metrics_give(source, plain):
         wanted = correlate(values, label_ranks(test))
         assert vars(plain.correlations[place]) == pytest.approx(vars(wanted))
         with pytest.warns(UserWarning, match="approximately"):
-            predictor = StandardConformal(APS(), **WORDS).calibrate(calibration)
+            predictor = StandardConformal(score=APS(), **WORDS).calibrate(calibration)
         covered = predictor.predict_set(test).covers(test.labels)
         curve = Balls.paper(radii=radii).around(test.features).curve(covered, alpha=0.1)
         own = plain.evaluations[Cell("APS", STANDARD)][place].balls
@@ -334,7 +334,7 @@ def test_code_bins_are_those_of_the_authors(source):
     result = found.evaluations[Cell("APS", STANDARD)][0]
     calibration, test = source.split(1)
     with pytest.warns(UserWarning, match="approximately"):
-        predictor = StandardConformal(APS(), **WORDS).calibrate(calibration)
+        predictor = StandardConformal(score=APS(), **WORDS).calibrate(calibration)
     covered = predictor.predict_set(test).covers(test.labels)
     ranks, conf = label_ranks(test), test.confidence
     edges = np.quantile(ranks, [0.25, 0.5, 0.75])

@@ -55,7 +55,9 @@ def test_extracted_outputs_become_tables(dataset, cli, tmp_path):
     assert (tmp_path / "out" / "README.md").is_file()
 
 
-@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # random weights know nothing
+@pytest.mark.filterwarnings(
+    "ignore::trustsets.errors.TrustSetsWarning"
+)  # random weights know nothing
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_images_become_tables(dataset, prepared, cli, tmp_path):
     tree, _, weights = prepared(dataset)

@@ -109,9 +109,9 @@ class Method:
         `basis`, if given, takes the place of the method's own function class.
         """
         if self.name == DEFAULT:
-            return ConditionalConformal(type(score)(scale="tail"))
+            return ConditionalConformal(score=type(score)(scale="tail"))
         if self.name == STANDARD:
-            return StandardConformal(score, **_AS_PAPER)
+            return StandardConformal(score=score, **_AS_PAPER)
         if self.group is not None:
             own = self.name.startswith(OWN_GROUPWISE)
             make = MondrianConformal if own else MondrianConformal.paper
@@ -185,9 +185,9 @@ def describe(predictor: Predictor) -> str:
     Examples
     --------
     >>> from trustsets import APS, RAPS
-    >>> describe(StandardConformal(APS())) == describe(StandardConformal(APS()))
+    >>> describe(StandardConformal(score=APS())) == describe(StandardConformal(score=APS()))
     True
-    >>> describe(StandardConformal(APS())) == describe(StandardConformal(RAPS()))
+    >>> describe(StandardConformal(score=APS())) == describe(StandardConformal(score=RAPS()))
     False
     """
     options = predictor.get_params(deep=False)

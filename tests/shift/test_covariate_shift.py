@@ -5,16 +5,10 @@ import warnings
 import numpy as np
 import pytest
 from scipy.optimize import linprog
-from trustsets.predictors.covariate_weights import (
-    CovariateWeights,
-    WeightModel,
-    _cross_fit,
-    _normalised,
-    estimate_weights,
-)
 
 from trustsets import (
     Classes,
+    ClusteredConformal,
     ConditionalConformal,
     Confidence,
     Custom,
@@ -29,7 +23,8 @@ from trustsets import (
     load,
 )
 from trustsets.errors import InputError, TrustSetsWarning
-from trustsets.predictors import RankCalibratedConformal
+from trustsets.shift import CovariateWeights
+from trustsets.shift.covariate import WeightModel, _cross_fit, _normalised, estimate_weights
 from trustsets.status import Status
 
 RANKS = Polynomial(2, (Confidence("rank"),))
@@ -64,7 +59,7 @@ def adapt_to(monkeypatch, predictor, function=log_weight):
         own = model.of(calibration)
         return model, CovariateWeights("it", own, 0, 1, 0, 1.0, 1.0)
 
-    monkeypatch.setattr("trustsets.predictors.shift.estimate_weights", known)
+    monkeypatch.setattr("trustsets.shift.adapted.estimate_weights", known)
     return predictor.adapt(draw(5, 0), shift="covariate")
 
 
@@ -81,19 +76,20 @@ def program_threshold(problem, row, weight, alpha):
 
 def slow_threshold(predictor, row, weight, alpha):
     """Threshold by linear programs; with a group penalty it is limited by those of two others."""
-    learned, task = predictor.state_.learned, predictor._kept_task()
-    phi, own = learned.basis.design(task.calibration), np.exp(log_weight(task.calibration))
+    fitted, scores = predictor.state_.fitted, predictor.state_.scores
+    calibration = predictor.calibration_
+    phi, own = fitted.basis.design(calibration), np.exp(log_weight(calibration))
 
     def solve(alpha, multiple):
-        rows = [learned.penalty]
-        rows += [] if learned.group_penalty is None else [multiple * learned.group_penalty]
-        penalty = np.vstack(rows) if multiple else learned.penalty
+        rows = [fitted.penalty]
+        rows += [] if fitted.group_penalty is None else [multiple * fitted.group_penalty]
+        penalty = np.vstack(rows) if multiple else fitted.penalty
         zeros = np.zeros(2 * len(penalty))
         weights = np.concatenate([own[:, 0], np.ones(zeros.size)])
-        problem = np.vstack([phi, penalty, -penalty]), np.append(task.scores, zeros), weights
+        problem = np.vstack([phi, penalty, -penalty]), np.append(scores, zeros), weights
         return program_threshold(problem, row, weight, alpha)
 
-    if learned.group_penalty is None:
+    if fitted.group_penalty is None:
         return solve(alpha, 0.0)
     low, high = solve(alpha, 1.0), solve(alpha / 4, 2.0)
     return np.clip(solve(alpha, 0.0), low, max(low, high))
@@ -116,8 +112,8 @@ def test_conditional_sets_are_those_of_weighted_linear_programs(basis, digits, m
     predictor.calibrate(calibration, tuning=draw(50, 2))
     adapted = adapt_to(monkeypatch, predictor)
     sets = adapted.predict_set(test, 0.2)
-    fitted, new = predictor.state_.learned.basis, np.exp(log_weight(test)[:, 0])
-    matrix = predictor.state_.scoring(predictor.score).matrix(test)
+    fitted, new = predictor.conditions_on, np.exp(log_weight(test)[:, 0])
+    matrix = predictor.scores(test)
     for i in range(8):
         exact = [
             slow_threshold(
@@ -145,7 +141,7 @@ def test_quantiles_count_weights(by, monkeypatch):
         adapted = adapt_to(monkeypatch, predictor.calibrate(calibration))
     found = adapted.predict_set(test, 0.1).thresholds
     weights, new = np.exp(log_weight(calibration)[:, 0]), np.exp(log_weight(test)[:, 0])
-    scores = predictor._kept_task().scores
+    scores = predictor.state_.scores
     for i in range(40):
         for y in range(4 if by == "class" else 1):
             own = np.ones(300, bool)
@@ -169,7 +165,7 @@ def test_quantiles_count_weights(by, monkeypatch):
         ConditionalConformal(basis=Intercept()),
         ConditionalConformal(basis=RANKS + Groups("site", penalty=2.0), allow_empty=True),
         ConditionalConformal(basis=RANKS, per_class=True),
-        ConditionalConformal(Softmax(), Polynomial(1, (Confidence(),))),
+        ConditionalConformal(score=Softmax(), basis=Polynomial(1, (Confidence(),))),
     ],
 )
 @pytest.mark.parametrize("digits", [0, 9])
@@ -189,8 +185,10 @@ def test_ties_are_within_the_thresholds_they_make(monkeypatch):
     calibration, test = draw(300, 0), draw(200, 1)
     calibration = calibration.with_logits(calibration.logits.round(0))
     test = test.with_logits(test.logits.round(0))
-    fits = ConditionalConformal(Softmax(), Intercept(), class_bias=None).calibrate(calibration)
-    quantiles = StandardConformal(Softmax()).calibrate(calibration)
+    fits = ConditionalConformal(score=Softmax(), basis=Intercept(), class_bias=None).calibrate(
+        calibration
+    )
+    quantiles = StandardConformal(score=Softmax()).calibrate(calibration)
     for alpha in (0.05, 0.1, 0.25):
         mine, theirs = (adapt_to(monkeypatch, own) for own in (fits, quantiles))
         expected = theirs.predict_set(test, alpha)
@@ -231,7 +229,7 @@ def test_weights_are_near_the_density_ratio(of):
 def test_weights_do_not_depend_on_the_order_of_samples():
     calibration, new = draw(300, 0), draw(200, 1, tilt=2.0)
     order, other = np.random.default_rng(0).permutation(300), np.arange(200)[::-1]
-    plain = [own._replaced(rows=np.arange(len(own))) for own in (calibration, new)]
+    plain = [own.replace(rows=np.arange(len(own))) for own in (calibration, new)]
     mixed = [plain[0].take(order), plain[1].take(other)]
     for of in ("statistics", "features", Groups("site")):
         found = estimate_weights(*plain, of, None, 0)[1]
@@ -291,7 +289,7 @@ def test_a_small_effective_size_is_stated():
         warnings.simplefilter("ignore", TrustSetsWarning)
         adapted = predictor.adapt(draw(400, 1, tilt=9.0), shift="covariate", of="features")
     size = adapted.weights_.effective_size
-    assert size < 150 and f"as much as {size:,.0f} unweighted" in adapted.summary()
+    assert size < 150 and f"effective sample size is {size:,.0f}" in adapted.summary()
     with pytest.warns(TrustSetsWarning, match="few for alpha=0.01"):
         adapted.predict_set(draw(5, 2), 0.01)
     with warnings.catch_warnings():
@@ -307,7 +305,7 @@ def columns(outputs):
 
 @pytest.mark.filterwarnings(BOTH)
 @pytest.mark.parametrize("of", ["statistics", "features", Groups("site"), columns])
-def test_an_adapted_predictor_is_saved_and_says_what_it_promises(of, tmp_path):
+def test_an_adapted_predictor_is_saved_and_says_what_it_guarantees(of, tmp_path):
     calibration, new, test = draw(400, 0), draw(300, 1, tilt=2.0), draw(100, 2, tilt=2.0)
     for predictor in (
         StandardConformal(),
@@ -327,7 +325,7 @@ def test_an_adapted_predictor_is_saved_and_says_what_it_promises(of, tmp_path):
         assert "up to the error of estimated weights" in again.summary()
         assert again.uses_features or of != "features"
         np.testing.assert_array_equal(again.weights_.weights, adapted.weights_.weights)
-        assert not hasattr(again, "shares_")
+        assert not hasattr(again, "prevalence_")
         with pytest.raises(InputError, match="original"):
             adapted.update(test)
 
@@ -345,10 +343,10 @@ def test_wrong_input_is_refused():
     refuse(r"outputs\.rows", of=(np.zeros((200, 1)), np.zeros((200, 1))))
     refuse("of must be", of=np.zeros(3))
     refuse("20 calibration samples", few)
-    refuse("needs features", outputs._replaced(features=None), of="features")
+    refuse("needs features", outputs.replace(features=None), of="features")
     refuse("must not depend on the label", of=Classes())
     refuse("one row per sample", of=lambda outputs: np.zeros((3, 1)))
-    for other in (RankCalibratedConformal(), ConditionalConformal(basis=RANKS, randomized=True)):
+    for other in (ClusteredConformal(), ConditionalConformal(basis=RANKS, randomized=True)):
         refuse("adapt needs", own=other.calibrate(outputs))
 
 
