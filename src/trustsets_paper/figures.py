@@ -43,6 +43,8 @@ _COLOURS = 256
 # Sizes in inches; the space below heatmaps is for their scale of colours.
 _PANEL_HEIGHT, _HEATMAP_HEIGHT, _SCALE_HEIGHT = 2.6, 1.55, 0.45
 _COLUMNS = 2
+# A legend is one row if its names have no more letters than this, and two columns otherwise.
+_ROW_OF_NAMES = 30
 _FLOOR = "noise floor"
 # Curves over whole numbers are shifted by this much.
 _DODGE = 0.2
@@ -192,8 +194,22 @@ def _ball_panels(runs: Sequence[Run], methods: Sequence[str]) -> "Figure | None"
     if not panels:
         return None
     figure, axes = _grid(panels, min(_COLUMNS, len(panels)), _PANEL_HEIGHT)
-    plots.legend_below(axes.flat[0], figure)
+    _legend_below(axes.flat[0], figure)
     return figure
+
+
+@plots.styled
+def _legend_below(ax: "Axes", figure: "Figure | None" = None) -> None:
+    """Name the methods, then the noise floor, below all axes of a figure, or on the axes."""
+    # By default a legend lists lines, such as the noise floor, before error bars.
+    handles, labels = ax.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda i: labels[i] == _FLOOR)
+    entries = [handles[i] for i in order], [labels[i] for i in order]
+    if figure is None:
+        ax.legend(*entries)
+    else:
+        columns = len(order) if sum(map(len, labels)) <= _ROW_OF_NAMES else 2
+        figure.legend(*entries, loc="outside lower center", ncols=columns)
 
 
 def _ball_errors(run: Run) -> Literal["seeds", "trials"]:
@@ -291,7 +307,7 @@ def degree_curves(results: Mapping[str, Mapping[int, Sequence[Evaluation]]]) -> 
     bottom.xaxis.set_major_locator(MaxNLocator(integer=True))
     plots.tidy(top)
     plots.tidy(bottom)
-    plots.legend_below(top, figure)
+    _legend_below(top, figure)
     return figure
 
 
