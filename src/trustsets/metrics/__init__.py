@@ -6,9 +6,7 @@ agrees with the test samples.
 """
 
 from trustsets._common.plain import PlainData, from_plain, to_plain
-from trustsets.metrics.balls import BallCurve, Balls, Neighbourhoods
 from trustsets.metrics.binning import (
-    WHOLE_AXES,
     Binned,
     BinTable,
     FrequencyBins,
@@ -41,9 +39,9 @@ from trustsets.metrics.evaluation import (
     Evaluation,
     conditional_coverage,
     correlate,
+    estimates_frame,
     evaluate,
     outcomes_of,
-    summarise_sizes,
 )
 from trustsets.metrics.inference import (
     Estimate,
@@ -57,15 +55,11 @@ from trustsets.metrics.inference import (
     share_estimate,
     under_coverage,
 )
-from trustsets.metrics.slab import Slab, SlabCoverage
 
 __all__ = [
     "METRICS",
     "NUMBERS",
     "PAPER_BINS",
-    "WHOLE_AXES",
-    "BallCurve",
-    "Balls",
     "BinTable",
     "Binned",
     "Comparison",
@@ -76,11 +70,8 @@ __all__ = [
     "FrequencyBins",
     "GuaranteeCheck",
     "Metric",
-    "Neighbourhoods",
     "PlainData",
     "RankBins",
-    "Slab",
-    "SlabCoverage",
     "bin_samples",
     "binomial_interval",
     "bold",
@@ -89,6 +80,7 @@ __all__ = [
     "conditional_coverage",
     "correlate",
     "escape_latex",
+    "estimates_frame",
     "evaluate",
     "expected_gap",
     "from_plain",
@@ -103,7 +95,6 @@ __all__ = [
     "rank_edges_apart",
     "share_estimate",
     "split_name",
-    "summarise_sizes",
     "table_title",
     "title",
     "to_plain",

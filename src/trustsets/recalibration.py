@@ -1,0 +1,454 @@
+"""Corrections of the model outputs before scores are computed: temperature and class bias.
+
+Temperature scaling divides the logits by one number. A class bias adds a constant to the logits of
+each class: a classifier ranks a class too low where the class is more frequent than in its training
+data, and too high where it is less frequent. And a classifier whose probabilities are right ranks
+rare classes low because they are rare: sets that should contain rare classes as often as others
+divide the probabilities by a power of the class prevalences.
+"""
+
+import warnings
+from typing import Any, Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets._common.arrays import Codes, Floats, read_only
+from trustsets._common.blocks import for_each_block, row_blocks, row_numbers
+from trustsets._common.draws import Stream, row_uniforms
+from trustsets._common.estimator import Estimator
+from trustsets._common.storage import require, require_numbers, storable
+from trustsets._common.validation import check_number
+from trustsets.errors import InputError, TrustSetsWarning
+from trustsets.outputs import ModelOutputs
+
+__all__ = ["ClassBias", "ClassLikelihood", "TemperatureScaling", "check_temperature"]
+
+# The likelihood may have no maximum at a positive, finite temperature. Beyond this the
+# softmax is practically uniform; the order of its classes is still that of the logits.
+LARGEST_TEMPERATURE = 100.0
+# The logit of a probability of zero, as `ModelOutputs.logits` has it.
+ZERO_PROBABILITY = float(np.log(np.finfo(np.float64).tiny))
+# Below this every softmax output is 0 or 1 in double precision for common logits.
+SMALLEST_TEMPERATURE = 1e-3
+_ROOT_STEPS = 100
+_RELATIVE_TOLERANCE = 1e-12
+# Ridge penalties that are tried, from the strongest; with 100 almost no bias is left.
+STRENGTHS = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
+_FOLDS = 3
+# A class is rare with fewer tuning samples than this, or than half of the average class.
+_FEWEST = 5
+_FIT_STEPS = 60
+# With 1 rare classes count as much as frequent ones; beyond 10 only the rarest class counts.
+_LARGEST_PREVALENCE = 10.0
+# Inverse temperatures beyond these make the softmax constant, or 0 and 1.
+_INVERSE_TEMPERATURES = (0.01, 100.0)
+
+
+@final
+@storable
+class TemperatureScaling(Estimator):
+    """Divide the logits by T, with T the maximum-likelihood value on given data.
+
+    In b = 1/T the mean negative log-likelihood is convex; its derivative is the mean of
+    E_b[logit] - logit of the true class, with E_b the mean under the scaled softmax.
+    The root is found by Newton steps kept inside a bracket, to full precision.
+
+    If every label has the largest logit of its row, the likelihood increases as T goes to 0
+    and has no maximum: the temperature stays 1, with a warning.
+
+    Attributes
+    ----------
+    temperature_ : float
+        The fitted T.
+
+    Examples
+    --------
+    >>> outputs = ModelOutputs(logits=[[4.0, 0.0], [4.0, 0.0], [0.0, 4.0]], labels=[0, 1, 1])
+    >>> scaling = TemperatureScaling().fit(outputs)
+    >>> round(scaling.temperature_, 4)  # two of three right: sigmoid(4 / T) = 2 / 3
+    5.7708
+    """
+
+    temperature_: float
+
+    def fit(self, outputs: ModelOutputs) -> Self:
+        """Fit T to the labels of `outputs`."""
+        codes = outputs.require_labels("TemperatureScaling.fit")
+        likelihood = _TemperatureLikelihood(outputs, codes)
+        if likelihood.separated:
+            warnings.warn(
+                "every label already has the largest logit, so no temperature is best; "
+                "the temperature stays 1.",
+                TrustSetsWarning,
+                stacklevel=2,
+            )
+            self.temperature_ = 1.0
+        else:
+            self.temperature_ = 1.0 / _root(likelihood)
+        if self.temperature_ >= LARGEST_TEMPERATURE:
+            # A forest gives probabilities of zero without being a bad classifier.
+            reason = "the classifier does no better than chance on these labels"
+            if likelihood.impossible:
+                reason = (
+                    f"{likelihood.impossible:,} of {len(outputs):,} labels have a probability of "
+                    "zero, which no temperature corrects; smooth the probabilities (a forest: "
+                    "more trees, or larger leaves) or do without a temperature"
+                )
+            warnings.warn(
+                f"the temperature stops at {LARGEST_TEMPERATURE:g}: {reason}.",
+                TrustSetsWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def transform(self, outputs: ModelOutputs) -> ModelOutputs:
+        """Return the outputs with logits divided by T."""
+        if not hasattr(self, "temperature_"):
+            from trustsets.errors import NotCalibratedError
+
+            raise NotCalibratedError("this TemperatureScaling is not fitted; call fit first.")
+        return outputs.with_logits(np.asarray(outputs.logits, np.float64) / self.temperature_)
+
+    def to_state(self) -> dict[str, Any]:
+        """State for `from_state`."""
+        return {"temperature": getattr(self, "temperature_", None)}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Rebuild from `to_state`."""
+        new = cls()
+        if state["temperature"] is not None:
+            new.temperature_ = check_temperature(state["temperature"])
+        return new
+
+
+def check_temperature(value: Any) -> float:
+    """Return a positive, finite temperature, or raise."""
+    number = float(value)
+    if not (np.isfinite(number) and number > 0.0):
+        raise InputError(f"temperature must be positive and finite; got {value}.")
+    return number
+
+
+class _TemperatureLikelihood:
+    """First two derivatives in b of the mean negative log-likelihood."""
+
+    def __init__(self, outputs: ModelOutputs, codes: NDArray[np.int64]) -> None:
+        self.outputs, self.codes = outputs, codes
+        logits = outputs.logits
+        own = np.take_along_axis(logits, codes[:, None], axis=1)[:, 0].astype(np.float64)
+        self.impossible = int((own == ZERO_PROBABILITY).sum())
+        self.own = own - logits.max(axis=1)
+        self.logits = logits
+        self.separated = bool((self.own == 0.0).all())
+
+    def derivatives(self, b: float) -> tuple[float, float]:
+        n, width = self.logits.shape
+        first, second = np.empty(n), np.empty(n)
+
+        def fill(block: slice) -> None:
+            values = self.logits[block].astype(np.float64)
+            values -= values.max(axis=1, keepdims=True)
+            weights = np.exp(b * values)
+            weights /= weights.sum(axis=1, keepdims=True)
+            mean = (weights * values).sum(axis=1)
+            first[block] = mean - self.own[block]
+            second[block] = (weights * values**2).sum(axis=1) - mean**2
+
+        for_each_block(fill, n, width)
+        return float(first.mean()), float(second.mean())
+
+
+def _root(likelihood: _TemperatureLikelihood) -> float:
+    """Root of the increasing first derivative over the allowed range of b = 1/T."""
+    low, high = 1.0 / LARGEST_TEMPERATURE, 1.0 / SMALLEST_TEMPERATURE
+    if likelihood.derivatives(low)[0] >= 0.0:
+        return low
+    b = 1.0
+    for _ in range(_ROOT_STEPS):
+        slope, curvature = likelihood.derivatives(b)
+        low, high = (low, b) if slope > 0.0 else (b, high)
+        step = b - slope / curvature if curvature > 0.0 else -1.0
+        new = step if low < step < high else np.sqrt(low * high)
+        if abs(new - b) <= _RELATIVE_TOLERANCE * b or high - low <= _RELATIVE_TOLERANCE * b:
+            return float(new)
+        b = float(new)
+    return b
+
+
+@final
+@storable
+class ClassBias(Estimator):
+    r"""Add a constant to the logits of each class, by penalised maximum likelihood.
+
+    With logits z, inverse temperature a and biases b, P(y | x) is the softmax of ``a z + b``
+    and (a, b) minimise
+
+    .. math:: -\sum_i \log P(y_i \mid x_i) + \tfrac{\lambda}{2} \|b\|^2 .
+
+    Lambda is chosen from a short list, or is infinity (no bias): the one with the largest
+    held-out likelihood in three-fold cross-validation. Where no bias helps, the logits stay as
+    they are. ``b / a`` is added to the logits, so their temperature does not change.
+
+    Likelihood alone would sacrifice rare classes that are rarer than the classifier expects,
+    because they are few samples. Two rules prevent this. A bias must also raise the held-out
+    likelihood in which every class has the same weight. And the bias of a rare class (fewer
+    than 5 samples, or fewer than half of the average class) is at least the mean bias of the
+    labels.
+
+    Parameters
+    ----------
+    prevalence : float
+        Between 0 and 10. The logits are also shifted by ``-prevalence * log(share)`` of each
+        class, which divides its probability by that power of its share and so makes sets hold
+        rare classes more often. 0 (default) adds nothing. With 1, probabilities become those
+        of equally frequent classes, up to the temperature. The share of a class with
+        :math:`n_y` of the n samples is :math:`(n_y + 1) / (n + K)`, so that a class without
+        samples counts as the rarest. The most frequent class is shifted by 0: a constant
+        added to all logits changes nothing.
+
+    Attributes
+    ----------
+    bias_ : array of shape (K,)
+        Added to the logits: the sum of both parts. All zero if no bias helps and `prevalence`
+        is 0.
+    strength_ : float
+        The chosen lambda.
+    gain_ : float
+        By how much ``b`` lowers the mean negative log-likelihood of held-out samples, without
+        the shift by `prevalence`, which raises it.
+
+    Notes
+    -----
+    Ding et al. use ``-P(y | x) / share(y)`` as score and call it prevalence-adjusted softmax
+    (PAS). With ``prevalence=1`` the classes of a sample are in the same order, but here the
+    ratios of a sample are divided by their sum, so that every score can be made of them.
+
+    References
+    ----------
+    A. Alexandari, A. Kundaje and A. Shrikumar. Maximum likelihood with bias-corrected
+    calibration is hard-to-beat at label shift adaptation. ICML 2020.
+
+    T. Ding, J.-B. Fermanian and J. Salmon. Conformal prediction for long-tailed
+    classification. 2025 (the shift by class shares).
+
+    Examples
+    --------
+    The odds of class 1 are nine times too low, so the correction is about log 9:
+
+    >>> rng = np.random.default_rng(0)
+    >>> truth = rng.normal(size=(5000, 2))
+    >>> labels = (truth + rng.gumbel(size=(5000, 2))).argmax(axis=1)
+    >>> logits = truth - [0.0, np.log(9)]
+    >>> bias = ClassBias().fit(ModelOutputs(logits=logits, labels=labels)).bias_
+    >>> round(float(bias[1] - bias[0]), 1), round(float(np.log(9)), 1)
+    (2.2, 2.2)
+
+    Three of four samples are of class 0, so class 1 is raised by log(4 / 2) (each count and 1):
+
+    >>> outputs = ModelOutputs(logits=np.zeros((4, 2)), labels=[0, 0, 0, 1])
+    >>> ClassBias(prevalence=1.0).fit(outputs).bias_.round(3)
+    array([0.   , 0.693])
+    """
+
+    bias_: Floats
+    strength_: float
+    gain_: float
+
+    def __init__(self, *, prevalence: float = 0.0) -> None:
+        self.prevalence = prevalence
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether `fit` was called."""
+        return hasattr(self, "bias_")
+
+    def _power(self) -> float:
+        return check_number(self.prevalence, "prevalence", _LARGEST_PREVALENCE)
+
+    def fit(self, outputs: ModelOutputs) -> Self:
+        """Learn the biases from the labels of `outputs`."""
+        prevalence = self._power()
+        codes = outputs.require_labels("ClassBias.fit")
+        strength, gain = _choose_strength(outputs, codes)
+        bias = np.zeros(outputs.n_classes)
+        if np.isfinite(strength):
+            found = ClassLikelihood(outputs.logits, codes).minimise(strength)
+            bias = _without_harm(found[1:] / found[0], codes)
+        counts = np.bincount(codes, minlength=bias.size) + 1.0
+        # Counts instead of shares: with equal counts the shift is exactly 0.
+        bias = bias + prevalence * np.log(counts.max() / counts)
+        self.bias_, self.strength_, self.gain_ = read_only(bias), strength, gain
+        return self
+
+    def transform(self, outputs: ModelOutputs) -> ModelOutputs:
+        """Return the outputs with the biases added to their logits."""
+        if not self.is_fitted:
+            from trustsets.errors import NotCalibratedError
+
+            raise NotCalibratedError("this ClassBias is not fitted; call fit first.")
+        if outputs.n_classes != self.bias_.size:
+            raise InputError(
+                f"outputs have {outputs.n_classes} classes, but the biases are for "
+                f"{self.bias_.size}."
+            )
+        return outputs.shifted(self.bias_) if self.bias_.any() else outputs
+
+    def to_state(self) -> dict[str, Any]:
+        """State for `from_state`."""
+        own: dict[str, Any] = {"prevalence": self._power(), "bias": None}
+        if not self.is_fitted:
+            return own
+        # JSON has no infinity; "no bias" says the same.
+        strength = self.strength_ if np.isfinite(self.strength_) else None
+        return own | {"bias": self.bias_, "strength": strength, "gain": self.gain_}
+
+    def check_state(self) -> None:
+        """Refuse numbers that no fit gives."""
+        self._power()
+        if self.is_fitted:
+            require_numbers(self.bias_, "ClassBias.bias", None)
+            require(self.bias_.dtype == np.float64, "ClassBias.bias", "must be float64")
+            number = isinstance(self.strength_, float | int) and self.strength_ > 0.0
+            require(number, "ClassBias.strength", "must be a positive number")
+            number = isinstance(self.gain_, float | int) and np.isfinite(self.gain_)
+            require(number, "ClassBias.gain", "must be a finite number")
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Rebuild from `to_state`."""
+        # Files of before there was a prevalence have none.
+        new = cls(prevalence=state.get("prevalence", 0.0))
+        if state["bias"] is not None:
+            new.bias_ = read_only(np.asarray(state["bias"]))
+            new.strength_ = np.inf if state["strength"] is None else state["strength"]
+            new.gain_ = state["gain"]
+        return new
+
+
+def _choose_strength(outputs: ModelOutputs, codes: Codes) -> tuple[float, float]:
+    """Best penalty by held-out likelihood, and how much it lowers the mean loss.
+
+    Penalties are tried from the strongest, each starting at the fit of the one before.
+    """
+    logits, held_out = outputs.logits, _folds(outputs.rows)
+    if not held_out:
+        return np.inf, 0.0
+    parts = [(np.setdiff1d(np.arange(codes.size), rows), rows) for rows in held_out]
+    train = [ClassLikelihood(logits[rows], codes[rows]) for rows, _ in parts]
+    test = [ClassLikelihood(logits[rows], codes[rows]) for _, rows in parts]
+    # In the first row every sample has the same weight, in the second every class.
+    counts = np.bincount(codes, minlength=outputs.n_classes)
+    weights = np.stack([np.ones(codes.size), codes.size / counts[codes] / np.sum(counts > 0)])
+    weights = weights[:, np.concatenate(held_out)]
+
+    def losses(starts: list[Floats]) -> Floats:
+        found = [part.losses(theta) for part, theta in zip(test, starts, strict=True)]
+        total: Floats = weights @ np.concatenate(found)
+        return total
+
+    starts = [part.minimise(np.inf) for part in train]
+    none = best = losses(starts)
+    chosen = np.inf
+    for strength in STRENGTHS:
+        starts = [p.minimise(strength, start) for p, start in zip(train, starts, strict=True)]
+        loss = losses(starts)
+        if loss[0] >= best[0] or loss[1] >= none[1]:
+            break
+        chosen, best = strength, loss
+    return chosen, float(none[0] - best[0]) / len(outputs)
+
+
+def _folds(rows: Codes) -> list[Codes]:
+    """Positions of the held-out samples of each fold; none where a fold would be everything."""
+    draws = row_uniforms(0, Stream.CLASS_BIAS_FOLDS, rows)
+    order = np.argsort(draws, kind="stable")
+    found = [np.sort(order[k::_FOLDS]) for k in range(_FOLDS)]
+    return [part for part in found if 0 < part.size < rows.size]
+
+
+def _without_harm(bias: Floats, codes: Codes) -> Floats:
+    """Raise the biases of rare classes to the mean bias of the labels, where they are below it."""
+    counts = np.bincount(codes, minlength=bias.size)
+    rare = counts < max(_FEWEST, 0.5 * codes.size / bias.size)
+    return np.where(rare, np.maximum(bias, bias[codes].mean()), bias)
+
+
+class ClassLikelihood:
+    """Negative log-likelihood of (a, b) and its gradient, summed in blocks of rows."""
+
+    def __init__(self, logits: NDArray[Any], codes: Codes) -> None:
+        self.logits, self.codes = logits, codes
+        self.own = np.bincount(codes, minlength=logits.shape[1]).astype(np.float64)
+
+    def __call__(self, theta: Floats) -> tuple[float, Floats]:
+        """Negative log-likelihood at (a, b), and its gradient."""
+        n, width = self.logits.shape
+        parts: dict[int, tuple[float, Floats]] = {}
+
+        def add(block: slice) -> None:
+            parts[block.start] = self._block(block, theta)
+
+        for_each_block(add, n, width)
+        # In the order of the rows: the sum must not depend on which thread came first.
+        ordered = [parts[block.start] for block in row_blocks(n, width)]
+        value = sum(part[0] for part in ordered)
+        gradient = np.sum([part[1] for part in ordered], axis=0)
+        gradient[1:] -= self.own
+        return float(value), gradient
+
+    def minimise(self, strength: float, start: Floats | None = None) -> Floats:
+        """(a, b) of largest penalised likelihood; b = 0 where the penalty is infinite."""
+        from scipy.optimize import minimize
+
+        width = self.logits.shape[1]
+        first = np.concatenate([[1.0], np.zeros(width)]) if start is None else start
+        free = width + 1 if np.isfinite(strength) else 1
+
+        def objective(part: Floats) -> tuple[float, Floats]:
+            theta = np.concatenate([part, first[free:]])
+            value, gradient = self(theta)
+            if free == 1:
+                return value, gradient[:1]
+            gradient[1:] += strength * theta[1:]
+            return value + 0.5 * strength * float(theta[1:] @ theta[1:]), gradient
+
+        bounds = [_INVERSE_TEMPERATURES] + [(None, None)] * (free - 1)
+        result = minimize(
+            objective,
+            first[:free],
+            jac=True,
+            method="L-BFGS-B",
+            bounds=bounds,
+            options={"maxiter": _FIT_STEPS},
+        )
+        return np.concatenate([result.x, first[free:]])
+
+    def losses(self, theta: Floats) -> Floats:
+        """Negative log-likelihood of each sample."""
+
+        def loss(block: slice) -> Floats:
+            _, scaled, own = self._scaled(block, theta)
+            return np.asarray(np.log(np.exp(scaled).sum(axis=1)) - own)
+
+        return row_numbers(loss, *self.logits.shape)
+
+    def _scaled(self, block: slice, theta: Floats) -> tuple[Floats, Floats, Floats]:
+        """Logits z, then ``a z + b``, each row less its largest entry; and that of the label."""
+        z = self.logits[block].astype(np.float64)
+        z -= z.max(axis=1, keepdims=True)
+        scaled = theta[0] * z + theta[1:]
+        scaled -= scaled.max(axis=1, keepdims=True)
+        return z, scaled, scaled[np.arange(len(z)), self.codes[block]]
+
+    def _block(self, block: slice, theta: Floats) -> tuple[float, Floats]:
+        """Loss of some samples, and its gradient but for the counts of the labels in b."""
+        z, scaled, own = self._scaled(block, theta)
+        rows, codes = np.arange(len(z)), self.codes[block]
+        weights = np.exp(scaled, out=scaled)
+        total = weights.sum(axis=1, keepdims=True)
+        weights /= total
+        slope = float((weights * z).sum() - z[rows, codes].sum())
+        value = float(np.log(total).sum() - own.sum())
+        return value, np.concatenate([[slope], weights.sum(axis=0)])

@@ -1,0 +1,224 @@
+"""Local coverage: CovGap over Euclidean balls in feature space (the paper's appendix B.4).
+
+The paper asks for balls of radius r around 100 random test samples "such that every ball should
+have at least 10 neighboring points". The authors' code lets every sample be a centre, and grows the
+radius of its ball from r by factors of 1.1 until it holds 10 others; the centre does not count.
+Small radii then describe the nearest neighbours, however far they are.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trustsets.errors import InputError
+from trustsets.metrics import expected_gap
+from trustsets_paper import Array, Bools, Floats, Ints
+
+__all__ = ["BallCurve", "Balls", "Neighbourhoods"]
+
+# Pairs whose distance is computed at once.
+_PAIRS_AT_ONCE = 1000
+# Centres whose distances are in memory at once: enough for matrix products to run at full speed,
+# and 25 MB for 25,000 samples.
+_CENTRES_AT_ONCE = 256
+_GROWTH = 1.1
+# More steps than between any two distances in double precision; a radius of 0 never grows.
+_MOST_GROWTHS = 16_000
+
+
+@final
+@dataclass(frozen=True)
+class Balls:
+    """How to draw balls.
+
+    Parameters
+    ----------
+    n_radii : int
+        Radii are evenly spaced between the smallest and the `largest` quantile of the
+        distances of `n_pairs` random pairs.
+    n_centres, n_trials : int
+        Balls per trial, and trials; all radii have the same centres.
+    min_neighbours : int
+        Samples that a ball must hold besides its centre.
+    radii : tuple of float, optional
+        Radii to use instead, increasing; `typical_radii` of a whole dataset makes its
+        splits comparable.
+    seed : int
+        The same seed and features give the same balls for all methods.
+
+    Examples
+    --------
+    >>> line = np.array([[0.0], [1.0], [2.0], [4.0]])
+    >>> balls = Balls(radii=(1.0,), min_neighbours=2, n_centres=4, n_trials=1)
+    >>> covered = np.array([True, False, True, True])
+    >>> curve = balls.around(line).curve(covered, alpha=0.1)
+    >>> curve.gap.round(2)  # around 0: {1, 2}; 1: {0, 2}; 2: {0, 1, 4}; 4: {1, 2}
+    array([28.33])
+    """
+
+    n_radii: int = 10
+    n_centres: int = 100
+    n_trials: int = 100
+    min_neighbours: int = 10
+    largest: float = 0.9
+    n_pairs: int = 10_000
+    radii: tuple[float, ...] | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("n_radii", "n_centres", "n_trials", "min_neighbours", "n_pairs"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be 1 or more; got {getattr(self, name)}.")
+        if not 0.0 < self.largest <= 1.0:
+            raise InputError(f"largest must lie in (0, 1]; got {self.largest}.")
+        if self.radii is not None and not (self.radii and np.all(np.diff(self.radii) > 0.0)):
+            raise InputError(f"radii must be one or more increasing numbers; got {self.radii}.")
+
+    def typical_radii(self, features: Array) -> tuple[float, ...]:
+        """Radii that `around` uses on these features, which can be given to other samples too."""
+        n, rng = features.shape[0], np.random.default_rng(self.seed)
+        if n < 2:
+            raise InputError("balls need at least two samples.")
+        first = rng.integers(n, size=self.n_pairs)
+        second = (first + rng.integers(1, n, size=self.n_pairs)) % n
+        distances = np.empty(self.n_pairs)
+        for start in range(0, self.n_pairs, _PAIRS_AT_ONCE):
+            rows = slice(start, start + _PAIRS_AT_ONCE)
+            left = features[first[rows]].astype(np.float64)
+            distances[rows] = np.linalg.norm(left - features[second[rows]], axis=1)
+        ends = distances.min(), np.quantile(distances, self.largest)
+        return tuple(np.linspace(*ends, self.n_radii).tolist())
+
+    def around(self, features: Array) -> "Neighbourhoods":
+        """Draw centres and radii, grow the balls, and find which balls hold which samples.
+
+        Distances are computed in float32 for half and single precision features (after
+        centring, so that little cancels), and in float64 for doubles, as
+        ``|a|^2 + |b|^2 - 2 a'b``, which is a matrix product.
+        """
+        radii = np.array(self.radii or self.typical_radii(features))
+        n, rng = features.shape[0], np.random.default_rng([self.seed, self.n_trials])
+        width = min(self.n_centres, n)
+        drawn = np.stack([rng.choice(n, width, replace=False) for _ in range(self.n_trials)])
+        centres, trials = np.unique(drawn, return_inverse=True)
+        shell = np.zeros((centres.size, n), dtype=np.uint8 if radii.size < 256 else np.uint16)
+        reach = np.empty((centres.size, radii.size))
+        precision = np.float64 if features.dtype == np.float64 else np.float32
+        points: Array = features.astype(precision)
+        points -= points.mean(axis=0, dtype=np.float64).astype(precision)
+        norms: Array = np.einsum("ij,ij->i", points, points)
+        for start in range(0, centres.size, _CENTRES_AT_ONCE):
+            rows = slice(start, start + _CENTRES_AT_ONCE)
+            chosen = centres[rows]
+            squared: Array = points[chosen] @ points.T
+            squared *= -2.0
+            squared += norms
+            squared += norms[chosen, None]
+            squared[np.arange(len(squared)), chosen] = np.inf  # the centre is left out
+            reach[rows] = grown = _grow(radii**2, squared, self.min_neighbours)
+            # Counting the radii that a distance exceeds is faster than a binary search.
+            for radius in grown.T:
+                shell[rows] += squared > radius[:, None]
+        return Neighbourhoods(radii, shell, reach, trials.reshape(drawn.shape))
+
+
+def _grow(squared_radii: Floats, squared: Array, least: int) -> Array:
+    """Squared radii around each centre after growing, shape (C, R), in the type of `squared`.
+
+    `squared` has the distances to all samples, +inf for the centre itself. The result is +inf
+    where no growth makes the ball hold `least` samples.
+    """
+    needed = np.full(len(squared), np.inf, dtype=squared.dtype)
+    if squared.shape[1] > least:
+        needed = np.partition(squared, least - 1, axis=1)[:, least - 1]
+    grown = np.tile(squared_radii, (len(squared), 1))
+    for _ in range(_MOST_GROWTHS):
+        short = (grown.astype(squared.dtype) < needed[:, None]) & (grown > 0.0)
+        short &= np.isfinite(needed)[:, None]
+        if not short.any():
+            break
+        grown[short] *= _GROWTH**2
+    reached = grown.astype(squared.dtype)
+    return np.where(reached < needed[:, None], np.inf, reached).astype(squared.dtype)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Neighbourhoods:
+    """Balls of every radius around every centre; C centres, R radii, n samples."""
+
+    radii: Floats  # (R,), increasing
+    shell: NDArray[np.unsignedinteger[Any]]  # (C, n), balls of the centre without the sample
+    reach: Floats  # (C, R), squared radii after growing; +inf if a ball never holds enough
+    drawn: Ints  # (n_trials, n_centres), centres of each trial
+
+    def curve(self, covered: Bools, alpha: float) -> "BallCurve":
+        """CovGap against radius; all methods have the same centres in the same trials."""
+        hits, sizes = self._totals(covered), self._sizes
+        gap = 100.0 * np.abs(hits / np.maximum(sizes, 1) - (1.0 - alpha))
+        at = np.flatnonzero(np.isfinite(self.reach).all(axis=0))
+        means = np.array([gap[self.drawn, radius].mean(axis=1) for radius in at])
+        means = means.reshape(at.size, len(self.drawn))
+        spread = np.full(at.size, np.nan)
+        if len(self.drawn) > 1:
+            spread = means.std(axis=1)  # the authors' errors divide by all trials
+        return BallCurve(
+            radii=self.radii[at],
+            gap=means.mean(axis=1),
+            standard_error=spread / np.sqrt(len(self.drawn)),
+            trial_spread=spread,
+            floor=np.array([expected_gap(sizes[:, radius], alpha) for radius in at]),
+            eligible=np.full(at.size, len(self.reach)),
+            count=sizes[:, at].mean(axis=0),
+        )
+
+    @cached_property
+    def _sizes(self) -> Ints:
+        """Samples of each ball, shape (C, R)."""
+        return self._totals(None)
+
+    def _totals(self, hits: Bools | None) -> Ints:
+        """Samples (or covered samples) of each ball, shape (C, R)."""
+        n_radii = self.radii.size
+        inside = slice(None) if hits is None else np.flatnonzero(hits)
+        totals = np.empty((len(self.shell), n_radii), dtype=np.int64)
+        for i, row in enumerate(self.shell):
+            totals[i] = np.cumsum(np.bincount(row[inside], minlength=n_radii + 1)[:n_radii])
+        # A ball that started larger may end up smaller, so balls are ordered by their reach.
+        order = self.reach.argsort(axis=1, kind="stable").argsort(axis=1)
+        return np.take_along_axis(totals, order, axis=1)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BallCurve:
+    """CovGap over balls against their radius; radii at which balls cannot grow are left out.
+
+    Attributes
+    ----------
+    radii : array of shape (R,)
+        Radius of the balls before they grow.
+    gap, standard_error : arrays of shape (R,)
+        Mean CovGap (percent) over the trials, and its standard error (``trial_spread``
+        over the root of the number of trials). It measures the drawing of balls, not of test
+        samples.
+    trial_spread : array of shape (R,)
+        Standard deviation over trials.
+    floor : array of shape (R,)
+        Exact expected CovGap of a perfect method over the balls.
+    eligible : int array of shape (R,)
+        Number of balls.
+    count : array of shape (R,)
+        Mean number of samples in a ball.
+    """
+
+    radii: Floats
+    gap: Floats
+    standard_error: Floats
+    trial_spread: Floats
+    floor: Floats
+    eligible: Ints
+    count: Floats
