@@ -249,6 +249,12 @@ def test_columns_named_like_the_classes_are_found(kind, scale, tmp_path):
             open_outputs(few)
 
 
+def test_columns_named_like_classes_say_which_cell_is_wrong(tmp_path):
+    (tmp_path / "a.csv").write_text("ant;bee;label\n0,5;0,5;ant\n0,1;0,9;bee\n")
+    with pytest.raises(InputError, match=r"'ant' must hold numbers; row 0 holds '0,5'.*point"):
+        open_outputs(tmp_path / "a.csv")
+
+
 def test_remembered_columns_are_used_where_they_are(tmp_path):
     frame = wide().rename(columns={"prob_ant": "a", "prob_bee": "b", "prob_cat": "c"})
     frame = frame.rename(columns={"label": "truth", "feature_1": "y", "feature_2": "x"})
@@ -261,6 +267,9 @@ def test_remembered_columns_are_used_where_they_are(tmp_path):
     np.testing.assert_array_equal(again.read().probabilities, first.read().probabilities)
     np.testing.assert_array_equal(again.read().features, first.read().features)
     assert again.read().labels is not None
+    asked = TableColumns(probabilities=("c,a,b",))
+    same = open_outputs(turned, classes=first.classes, columns=asked, remembered=first.table)
+    np.testing.assert_array_equal(same.read().probabilities, first.read().probabilities)
 
 
 @pytest.mark.parametrize("kind", ["npz", "compressed npz"])
@@ -360,6 +369,12 @@ def test_a_label_that_is_no_class_is_refused(label, classes, tmp_path):
             read_training(write_npz(tmp_path / "a", training), CLASSES)
 
 
+def test_truth_values_are_no_positions_of_named_classes(tmp_path):
+    arrays = simulated(60) | {"labels": np.arange(60) % 2 == 0}
+    with pytest.raises(InputError, match="row 0 holds True"):
+        open_outputs(write_npz(tmp_path / "a", arrays)).read()
+
+
 def test_training_samples_need_no_logits(tmp_path):
     arrays = simulated()
     path = write_npz(tmp_path / "a", {name: arrays[name] for name in ("features", "labels")})
@@ -428,6 +443,7 @@ HOSTILE = {
     "a short row": (b"p_a,p_b,truth\n.5,.5,a\n\n.5,.5\n", r"row 1 \(line 4\) has 2 cells, .* 3"),
     "a long row": (b"p_a,p_b,truth\n.5,.5,a,a\n", r"row 0 \(line 2\) has 4 cells"),
     "a text": (b"p_a,p_b,truth\n.5,.5,a\n.5,high,a\n", "must hold numbers; row 1 holds 'high'"),
+    "an underscore": (b"p_a,p_b,truth\n1_0,2,a\n", "must hold numbers; row 0 holds '1_0'"),
     "an empty number": (b"p_a,p_b,truth\n.5,,a\n", "'p_b' must hold numbers; row 0 is empty"),
     "decimal commas": (b"p_a;p_b;truth\n0,5;0,5;a\n", "Write numbers with a decimal point"),
     "other classes": (b"p_a,p_b,truth\n.5,.5,c\n", "labels must be among the 2 classes; row 0"),
