@@ -263,14 +263,6 @@ class RunOptions:
             "(the default there); each bin holds its upper edge.",
         ),
     ] = None
-    balls: Annotated[
-        Literal["growing", "fixed"],
-        option(
-            None,
-            "Balls that grow until they hold 10 samples (the authors' code), or of one "
-            "radius around samples with 10 neighbours (the package's own).",
-        ),
-    ] = "growing"
     normalize: Annotated[
         bool, option(None, "Divide features by their L2 norm in Trust, as the authors did.")
     ] = True

@@ -109,21 +109,7 @@ _DROPOUT_SHARE = 0.4
 @final
 @dataclass(frozen=True)
 class Architecture:
-    """One network of the paper.
-
-    Attributes
-    ----------
-    name : str
-        Name in torchvision.
-    weights : str
-        Where the weights come from, in a sentence.
-    start : str
-        Where the weights come from that training starts with; empty where none is needed.
-    resize : int
-        Length of the shorter side before the central crop of 224.
-    two_layer_head : bool
-        Whether the last linear layer is replaced by two with dropout between.
-    """
+    """One network of the paper."""
 
     name: str
     weights: str
@@ -266,13 +252,7 @@ def read_weights(path: Path, source: str) -> Weights:
 
 
 def load_weights(network: Network, weights: Weights, *, without_head: bool = False) -> None:
-    """Put weights into a network; every tensor must fit a parameter, and every parameter one.
-
-    Parameters
-    ----------
-    without_head : bool
-        Leave the last layers as they are, and take the rest (to start a training).
-    """
+    """Put weights into a network; every tensor must fit a parameter, and every parameter one."""
     wanted, tensors = (
         {name: state[name] for name in state if not (without_head and name.startswith(HEAD))}
         for state in (network.body.state_dict(), weights.tensors)
@@ -568,23 +548,7 @@ _SKIN_MARGIN = 256 / 224
 @final
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that determines a training besides data and seed.
-
-    Attributes
-    ----------
-    optimizer : str
-        ``"adam"`` or ``"sgd"`` (momentum 0.9, weight decay 0.0001).
-    schedule : str
-        ``"steps"``: a tenth every 7 epochs; ``"cosine"``: to zero at the end.
-    epochs, batch_size, learning_rate
-        Of the training.
-    head_only : bool
-        Train the last layers only.
-    balanced : bool
-        Draw images with replacement, each class equally often; otherwise each image once.
-    augmentation : str
-        ``"skin"`` or ``"scene"``.
-    """
+    """Everything that determines a training besides data and seed."""
 
     optimizer: str
     schedule: str
@@ -689,31 +653,7 @@ def train_dataset(
     options: WorkOptions | None = None,
     **changes: Any,
 ) -> tuple[Path, list[EpochSummary]]:
-    """Fine-tune the paper's network for a dataset.
-
-    Parameters
-    ----------
-    name : str
-        ``"places365"`` or ``"fitzpatrick17k"``.
-    images, lists : path
-        See `load_dataset`.
-    start : path
-        Weights to start from, those of ImageNet.
-    folder : path
-        Where checkpoints and the final ``weights.safetensors`` go; an earlier run there is
-        continued.
-    seed : int
-        Of everything random, the training split included.
-    size : int
-        Side of the images that the network sees.
-    **changes
-        Fields of the `Recipe` to change: epochs, batch_size, learning_rate...
-
-    Returns
-    -------
-    path, list of EpochSummary
-        The final weights, and how the epochs went.
-    """
+    """Fine-tune the paper's network for a dataset."""
     from safetensors.torch import save
 
     if name not in RECIPES:
@@ -915,17 +855,7 @@ _SMALL_COLUMNS = ("rows", "labels", "predicted")
 @final
 @dataclass(frozen=True)
 class PartSummary:
-    """Outcome of one part.
-
-    Attributes
-    ----------
-    images, unreadable : int
-        Images in the shards, and images left out.
-    run, seconds : int, float
-        Images and time of this run; the other images were there before.
-    accuracy : float
-        Share of images whose largest logit is that of their class.
-    """
+    """Outcome of one part."""
 
     part: str
     images: int
@@ -953,24 +883,7 @@ def extract_dataset(
     batch_size: int = 256,
     options: WorkOptions | None = None,
 ) -> list[PartSummary]:
-    """Run the paper's network over all parts of one of its datasets and write the outputs.
-
-    Parameters
-    ----------
-    name, images, lists, seed
-        See `load_dataset`.
-    weights : path
-        Checkpoint of the network.
-    folder : path
-        Where the outputs go, see `trustsets_paper.sources`; an earlier run there is continued, or
-        left as it is if it is complete.
-    size : int
-        Side of the square cut out of the middle, which the network sees.
-    resize : int, optional
-        Length of the shorter side before; by default as in the paper, in proportion to `size`.
-    batch_size : int
-        Images that are run together.
-    """
+    """Run the paper's network over all parts of one of its datasets and write the outputs."""
     options = options or WorkOptions()
     _check_least(1, size=size, resize=resize, batch_size=batch_size)
     device = pick_device(options.device)
