@@ -17,6 +17,7 @@ logits_arrays = hnp.arrays(
 )
 
 
+@pytest.mark.filterwarnings("ignore:logits look like")
 @given(logits_arrays)
 def test_probabilities_are_a_softmax(logits):
     outputs = ModelOutputs(logits=logits)
@@ -27,6 +28,7 @@ def test_probabilities_are_a_softmax(logits):
     np.testing.assert_allclose(outputs.confidence, direct.max(axis=1), rtol=1e-14)
 
 
+@pytest.mark.filterwarnings("ignore:logits look like")
 @given(logits_arrays)
 def test_probabilities_and_their_logarithm_say_the_same(logits):
     from_logits = ModelOutputs(logits=logits).probabilities
