@@ -8,12 +8,12 @@ import pytest
 import trustsets
 from trustsets import ConditionalConformal, evaluate
 from trustsets.errors import InputError
-from trustsets.explorer import answers, exports, samples
-from trustsets.explorer import session as sessions
-from trustsets.explorer.gallery import Gallery, Train
-from trustsets.explorer.session import Kept, Session, Superseded
-from trustsets.explorer.state import Setting, State
 from trustsets.report import worst_first
+from trustsets_explorer import answers, exports, samples
+from trustsets_explorer import session as sessions
+from trustsets_explorer.gallery import Gallery, Train
+from trustsets_explorer.session import Kept, Session, Superseded
+from trustsets_explorer.state import Setting, State
 
 TABLES = ["conf_trust", "conf_rank", "conf_frequency", "class", "groups"]
 SETTINGS = [

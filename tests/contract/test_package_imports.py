@@ -1,4 +1,4 @@
-"""What the paper's package may import of `trustsets`: public names of public rooms."""
+"""What the packages beside `trustsets` may import of it: public names of public rooms."""
 
 import ast
 from importlib import import_module
@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+import trustsets_explorer
 import trustsets_paper
 
-ROOT = Path(trustsets_paper.__file__).parent
-FILES = sorted(ROOT.glob("*.py"))
+PACKAGES = (trustsets_paper, trustsets_explorer)
+FILES = [file for own in PACKAGES for file in sorted(Path(own.__file__).parent.glob("*.py"))]
 
 
 def imported(path):
@@ -44,7 +45,7 @@ def test_only_public_names_are_imported(path):
 def test_the_rule_has_teeth():
     assert is_public("trustsets.metrics", "Evaluation") and is_public("trustsets", "plots")
     for module, name in [
-        ("trustsets._common.arrays", "Floats"),
+        ("trustsets._arrays", "Floats"),
         ("trustsets.metrics.evaluation", "evaluate"),
         ("trustsets.metrics", "_no_such"),
         ("trustsets", None),

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 import trustsets
-from trustsets.basis import Groups
-from trustsets.basis.base import Sum
-from trustsets.explorer.session import Check, Session
-from trustsets.explorer.state import Setting, State
+from trustsets.basis import Groups, Sum
 from trustsets.predictors import Predictor
 from trustsets.report import write_report
+from trustsets_explorer.session import Check, Session
+from trustsets_explorer.state import Setting, State
 
 __all__ = ["as_command", "as_python", "saved_predictor", "saved_report"]
 
