@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-import trustsets
+from trustsets import __all__ as PUBLIC
 from trustsets.basis import Groups, Sum
 from trustsets.predictors import Predictor
 from trustsets.report import write_report
@@ -35,7 +35,7 @@ def as_python(session: Session, state: State, place: int, names: dict[str, str])
     source = names.get("outputs", "held_out.npz")
     size = "" if setting.max_size is None else f", max_size={setting.max_size}"
     predictor = _constructor(setting.build(session.trust_score), trained)
-    used = {*re.findall(r"\b[A-Z]\w+", predictor)} & {*trustsets.__all__}
+    used = {*re.findall(r"\b[A-Z]\w+", predictor)} & {*PUBLIC}
     used |= ({"TrustScore"} if trained else set()) | ({"evaluate"} if not size else set())
     lines = [
         f"from trustsets import {', '.join(sorted(used))}",

@@ -60,7 +60,7 @@ def test_alphas_prepared_beforehand_change_no_number(data):
     plain, prepared = Session(data.outputs, data.trust), Session(data.outputs, data.trust)
     prepared.predictor(setting, 3)
     prepared.prepare_alphas(state_of(setting), 0)
-    assert prepared.predictor(setting, 3).state_.learned._processes
+    assert prepared.predictor(setting, 3)._problem._processes
     for alpha in (0.005, 0.11, 0.3):
         state = state_of(setting, alpha)
         assert plain.evaluation(state, 0).to_dict() == prepared.evaluation(state, 0).to_dict()
