@@ -297,12 +297,16 @@ def test_rows_in_messages_are_those_of_the_file(tmp_path):
     """They were those of a block, for what only the whole sample shows to be wrong."""
     row, start = 34_567, 30_000
     p = np.full((MANY, 3), 1 / 3)
+    logits = np.random.default_rng(0).normal(size=p.shape)
     faults = {
         "sums": ({"probabilities": p * np.where(np.arange(MANY) == row, 2.0, 1.0)[:, None]}, ""),
         "negative": ({"probabilities": np.where(np.arange(MANY)[:, None] == row, -1.0, p)}, ""),
-        "nan": ({"logits": np.where(np.arange(MANY)[:, None] == row, np.nan, p)}, ""),
-        "position": ({"logits": p, "labels": np.where(np.arange(MANY) == row, 9, 0)}, NAMES),
-        "name": ({"logits": p, "labels": np.where(np.arange(MANY) == row, "fox", "ant")}, NAMES),
+        "nan": ({"logits": np.where(np.arange(MANY)[:, None] == row, np.nan, logits)}, ""),
+        "position": ({"logits": logits, "labels": np.where(np.arange(MANY) == row, 9, 0)}, NAMES),
+        "name": (
+            {"logits": logits, "labels": np.where(np.arange(MANY) == row, "fox", "ant")},
+            NAMES,
+        ),
     }
     for name, (arrays, classes) in faults.items():
         np.savez(tmp_path / "a.npz", **arrays, **({"classes": classes} if classes else {}))
