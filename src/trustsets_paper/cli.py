@@ -150,7 +150,7 @@ def extract(
             f"{part.images:,}",
             f"{part.unreadable:,}",
             f"{part.accuracy:.1%}",
-            f"{part.speed:,.0f}" if part.run else "done before",
+            f"{part.run / part.seconds:,.0f}" if part.run else "done before",
         ]
         for part in parts
     ]

@@ -40,20 +40,7 @@ from trustsets_paper.sources import (
     write_text,
 )
 
-__all__ = [
-    "ARCHITECTURES",
-    "RECIPES",
-    "Architecture",
-    "EpochSummary",
-    "Network",
-    "PartSummary",
-    "Recipe",
-    "WorkOptions",
-    "extract_dataset",
-    "load_weights",
-    "read_weights",
-    "train_dataset",
-]
+__all__ = ["ARCHITECTURES", "RECIPES", "WorkOptions", "extract_dataset", "train_dataset"]
 
 # Declarations of operators end with the life of their library.
 _declared: list[Any] = []
@@ -111,11 +98,11 @@ _DROPOUT_SHARE = 0.4
 class Architecture:
     """One network of the paper."""
 
-    name: str
-    weights: str
-    start: str = ""
-    resize: int = 256
-    two_layer_head: bool = False
+    name: str  # in torchvision
+    weights: str  # where they come from, in a sentence
+    start: str = ""  # where those come from that training starts with
+    resize: int = 256  # shorter side before the central crop of 224
+    two_layer_head: bool = False  # instead of the last linear layer, with dropout between
 
     def build(self, n_classes: int) -> "Network":
         """Make the network with random weights."""
@@ -357,33 +344,15 @@ Transform = Callable[[Any], Any]
 @final
 @dataclass(frozen=True)
 class WorkOptions:
-    """How images are decoded and run; on a CPU none of it changes the result.
+    """How images are decoded and run; on a CPU none of it changes the result."""
 
-    Attributes
-    ----------
-    device : str
-        ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU where there is one.
-    workers : int, optional
-        Processes that decode images; 0 decodes in this one, None has one for each core.
-    max_unreadable : int
-        How many images in all may be missing or damaged before it is an error.
-    progress : bool, optional
-        Show progress bars; by default on a terminal.
-    mixed_precision : "auto", True or False
-        Extract in half precision; ``"auto"`` on a GPU.
-    shard_rows : int
-        Images after which extraction writes a shard; at most so many are lost by a kill.
-    checkpoint_steps : int
-        Training steps between checkpoints within an epoch; there is one after each epoch anyway.
-    """
-
-    device: str = "cpu"
-    workers: int | None = 0
-    max_unreadable: int = 100
-    progress: bool | None = None
-    mixed_precision: bool | Literal["auto"] = "auto"
-    shard_rows: int = 16384
-    checkpoint_steps: int = 1000
+    device: str = "cpu"  # or "cuda", or "auto" for a GPU where there is one
+    workers: int | None = 0  # processes that decode images; None has one for each core
+    max_unreadable: int = 100  # images that may be missing or damaged before it is an error
+    progress: bool | None = None  # show progress bars; None does on a terminal
+    mixed_precision: bool | Literal["auto"] = "auto"  # extract in half precision: on a GPU
+    shard_rows: int = 16384  # images in a shard; at most so many are lost by a kill
+    checkpoint_steps: int = 1000  # training steps between checkpoints within an epoch
 
     def __post_init__(self) -> None:
         _check_least(0, workers=self.workers, max_unreadable=self.max_unreadable)
@@ -550,14 +519,14 @@ _SKIN_MARGIN = 256 / 224
 class Recipe:
     """Everything that determines a training besides data and seed."""
 
-    optimizer: str
-    schedule: str
+    optimizer: str  # "adam" or "sgd", with momentum and weight decay
+    schedule: str  # "steps": a tenth every 7 epochs; "cosine": to zero at the end
     epochs: int
     batch_size: int
     learning_rate: float
-    head_only: bool
-    balanced: bool
-    augmentation: str
+    head_only: bool  # train the last layers only
+    balanced: bool  # draw images with replacement, each class equally often
+    augmentation: str  # "skin" or "scene"
 
     def __post_init__(self) -> None:
         _check_least(1, epochs=self.epochs, batch_size=self.batch_size)
@@ -653,7 +622,11 @@ def train_dataset(
     options: WorkOptions | None = None,
     **changes: Any,
 ) -> tuple[Path, list[EpochSummary]]:
-    """Fine-tune the paper's network for a dataset."""
+    """Fine-tune the paper's network for a dataset, from weights of ImageNet.
+
+    An earlier run in the folder is continued. `changes` are fields of the `Recipe`. Gives the path
+    of the final weights, and how the epochs went.
+    """
     from safetensors.torch import save
 
     if name not in RECIPES:
@@ -860,14 +833,9 @@ class PartSummary:
     part: str
     images: int
     unreadable: int
-    run: int
+    run: int  # images of this run; the others were there before
     seconds: float
     accuracy: float
-
-    @property
-    def speed(self) -> float:
-        """Images a second in this run."""
-        return self.run / self.seconds if self.seconds > 0 else 0.0
 
 
 def extract_dataset(
@@ -883,7 +851,12 @@ def extract_dataset(
     batch_size: int = 256,
     options: WorkOptions | None = None,
 ) -> list[PartSummary]:
-    """Run the paper's network over all parts of one of its datasets and write the outputs."""
+    """Run the paper's network over all parts of one of its datasets and write the outputs.
+
+    `folder` is described in `trustsets_paper.sources`; an earlier run there is continued. Images
+    are resized so that the shorter side is `resize` (by default as in the paper, in proportion to
+    `size`), and the network sees the square of side `size` in the middle.
+    """
     options = options or WorkOptions()
     _check_least(1, size=size, resize=resize, batch_size=batch_size)
     device = pick_device(options.device)

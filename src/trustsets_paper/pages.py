@@ -53,12 +53,12 @@ _ORIGIN = "run.json"
 class Origin:
     """Where a run came from: enough to find it again in its cache."""
 
-    command: str
+    command: str  # with every option that is not at its default
     dataset: str
     data: str
     train: str | None
     groups: tuple[str, ...]
-    cache: str
+    cache: str  # folder of the stages
 
 
 def find_run(folder: str | os.PathLike[str]) -> Run:

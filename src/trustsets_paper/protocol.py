@@ -75,45 +75,25 @@ _BALL_SCORE = "APS"
 class Options:
     """Options of an experiment.
 
-    Attributes
-    ----------
-    alpha : float
-        Allowed miscoverage.
-    seeds : tuple of int
-        Splits of the pool; a fixed split is run once.
-    scores : tuple of str
-        Among ``softmax``, ``APS`` and ``RAPS``.
-    degrees : tuple of int
-        Degrees of CONDITIONAL.
-    degree : int
-        The one in the tables.
-    bins : {"text", "code"}
-        Trust and Rank divided within each confidence bin, as the paper's text says, or by
-        the same quantiles everywhere, as the authors' code does.
-    rank_edges : tuple of float, optional
-        Edges of the Rank bins by hand, each bin holding its upper edge. The authors gave
-        ``(0, 1, 2, 4, 1000)`` for ImageNet, which is the default there.
-    normalize, neighbour, squared
-        Parameters of the trust score. The authors divided features by their norm and used the
-        second neighbour and squared distances; the paper's text says False, 1 and False.
-    related : bool
-        Also run the methods that the paper's related work names.
-    device : str
-        Where trust scores are computed; results do not depend on it.
+    With ``bins="text"`` Trust and Rank are divided within each confidence bin, as the paper's text
+    says; with ``"code"`` by the same quantiles everywhere, as the authors' code does. The authors
+    gave the edges ``(0, 1, 2, 4, 1000)`` of Rank for ImageNet by hand, which is the default there.
+    They divided features by their norm and used the second neighbour and squared distances in
+    Trust; the paper's text says False, 1 and False.
     """
 
     alpha: float = 0.1
-    seeds: tuple[int, ...] = tuple(range(1, 11))
+    seeds: tuple[int, ...] = tuple(range(1, 11))  # splits of the pool; a fixed split is run once
     scores: tuple[str, ...] = tuple(SCORES)
-    degrees: tuple[int, ...] = tuple(range(1, 9))
-    degree: int = PAPER_DEGREE
+    degrees: tuple[int, ...] = tuple(range(1, 9))  # of CONDITIONAL
+    degree: int = PAPER_DEGREE  # the one in the tables
     bins: Literal["text", "code"] = "text"
-    rank_edges: tuple[float, ...] | None = None
+    rank_edges: tuple[float, ...] | None = None  # each bin holds its upper edge
     normalize: bool = True
     neighbour: int = 2
     squared: bool = True
-    related: bool = False
-    device: str = "cpu"
+    related: bool = False  # also run the methods that the paper's related work names
+    device: str = "cpu"  # where trust scores are computed; results do not depend on it
 
     def __post_init__(self) -> None:
         if not 0.0 < self.alpha < 1.0:
@@ -230,10 +210,10 @@ _TUNING_SHARE = 0.2
 class Method:
     """One row of a table."""
 
-    name: str
-    degree: int | None = None
-    group: str | None = None
-    n_functions: int = 1
+    name: str  # as the paper prints it
+    degree: int | None = None  # of the polynomials of CONDITIONAL and PLUG-IN
+    group: str | None = None  # column of GROUPWISE
+    n_functions: int = 1  # fewest calibration samples: one for each function
 
     @property
     def title(self) -> str:
@@ -340,9 +320,9 @@ class Tally:
 
     made: int = 0
     reused: int = 0
-    seconds: float = 0.0
-    saved: float = 0.0
-    cpu: float = 0.0
+    seconds: float = 0.0  # of the work done now
+    saved: float = 0.0  # that reused results took when they were made
+    cpu: float = 0.0  # processor time on all cores, now and before
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(*map(add, astuple(self), astuple(other)))

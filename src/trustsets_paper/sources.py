@@ -212,10 +212,10 @@ class Description:
     """What ``dataset.json`` holds."""
 
     dataset: str
-    classes: tuple[str, ...]
-    seed: int | None
-    setting: dict[str, Any]
-    rows: dict[str, int] | None = None
+    classes: tuple[str, ...]  # in the order of the columns of the logits
+    seed: int | None  # of the training split, where it is drawn
+    setting: dict[str, Any]  # network, weights, images: all that the outputs depend on
+    rows: dict[str, int] | None = None  # readable images of each part, once all are complete
 
     def write(self, folder: Path) -> None:
         """Write to a folder, whole or not at all."""

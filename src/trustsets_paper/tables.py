@@ -132,9 +132,9 @@ class Number:
     """One cell of a table."""
 
     mean: float
-    standard_error: float
-    floor: float = math.nan
-    best: bool = False
+    standard_error: float  # over seeds; of sampling the test samples where there is one seed
+    floor: float = math.nan  # noise floor
+    best: bool = False  # of its block, or within 0.1 of the best
     printed: Printed | None = None
 
     @property
