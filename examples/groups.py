@@ -29,6 +29,6 @@ for predictor in (StandardConformal(), ConditionalConformal()):
     frame = frame[["bin", "count", "coverage", "lower", "upper", "mean_size"]]
     print(frame.round(3).to_string(index=False), end="\n\n")
 
-with plots.house_style(medium="page"):
+with plots.style(medium="page"):
     axes = plots.coverage_by_group(evaluations, "group:site")
     axes.figure.savefig("coverage.png", bbox_inches="tight")

@@ -30,6 +30,6 @@ for name, predictor in {
     each = "  ".join(f"{hit[test.labels == one].mean():>5.2f}" for one in classes)
     print(f"{name:<22} {sets.sizes.mean():.2f}  {each}")
 
-with plots.house_style(medium="page"):
+with plots.style(medium="page"):
     axes = plots.coverage_by_group(evaluations, "class")
     axes.figure.savefig("coverage.png", bbox_inches="tight")

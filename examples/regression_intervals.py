@@ -45,7 +45,7 @@ lower = fit_quantiles(phi, -residuals, alpha=ALPHA / 2).thresholds(phi_new).valu
 rank = int(np.ceil((len(residuals) + 1) * (1 - ALPHA)))  # the usual split conformal interval
 constant = np.full(len(x), np.sort(np.abs(residuals))[rank - 1])
 error, part = y - forest.predict(x), phi_new[:, :BINS].argmax(axis=1)
-with plots.house_style(medium="page"):
+with plots.style(medium="page"):
     figure, panels = plt.subplots(1, 2, figsize=(8, 3.4), sharey=True, layout="constrained")
     ends = {"one width": (constant, constant), "engine": (lower, upper)}
     for ax, (name, (below, above)) in zip(panels, ends.items(), strict=True):

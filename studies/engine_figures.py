@@ -15,7 +15,6 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
-from trustsets._common.house_style import METHODS, THEMES, house_style, mixed
 from trustsets.engine import QuantileModel, fit_quantiles
 from trustsets.engine.kernels import WIDTH
 from trustsets.engine.path import (
@@ -29,6 +28,7 @@ from trustsets.engine.path import (
     blank_results,
     nearest_landmarks,
 )
+from trustsets.plots import METHOD_COLOURS, THEMES, mixed, style
 
 Array = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ FIGURES = Path(__file__).resolve().parents[1] / "docs" / "figures"
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 ALPHA = 0.1
 TESTS = 400
-BLUE, ORANGE = METHODS[:2]
+BLUE, ORANGE = METHOD_COLOURS["light"][:2]
 GREY, DARK = THEMES["light"]["quiet"], THEMES["light"]["ink"]
 
 
@@ -219,7 +219,7 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="largest n")
     options = parser.parse_args()
     counts = [measure(n) for n in SIZES if n <= options.largest]
-    with house_style(medium="page"):
+    with style(medium="page"):
         draw_path()
         draw_scan(counts)
     print_table(counts)

@@ -4,11 +4,11 @@ import io
 
 from matplotlib.figure import Figure
 
-from trustsets._common.house_style import PALETTES, THEMES, mixed
+from trustsets.plots import COVERAGE_COLOURS, THEMES, mixed
 
 TITLE = "trustsets"
 WORDS = "Prediction sets that keep their coverage\nwhere the classifier is overconfident"
-LIGHT, (BELOW, _, ABOVE) = THEMES["light"], PALETTES["light"]
+LIGHT, (BELOW, _, ABOVE) = THEMES["light"], COVERAGE_COLOURS["light"]
 STRIPE = (BELOW, mixed(BELOW, "#ffffff", 0.5), mixed(ABOVE, "#ffffff", 0.5), ABOVE)
 
 

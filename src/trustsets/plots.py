@@ -1,46 +1,30 @@
-"""The paper's figures from evaluations, drawn with matplotlib.
+"""Charts of evaluations: their data, their style, and matplotlib figures.
 
-`trustsets.metrics.figure_data` prepares what a figure shows, and the functions here put it on
-axes. They take and return Axes, or return the Figure where there are several panels. All are in
-the house style, for dark pages within ``house_style("dark")``.
+Chart data are plain arrays that the report, the explorer and the paper's pages share. Drawing
+functions take and return Axes, or return the Figure where there are several panels. `style`
+chooses light or dark colours and the size of text; nothing else in the package sets colours.
+
+Readers who see few differences between red and green (protanopia, deuteranopia) can tell the
+colours apart; a test simulates what they see. Colours are written as ``#rrggbb``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import wraps
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trustsets._common.arrays import Floats
-from trustsets._common.house_style import (
-    HALF_WIDTH,
-    colour,
-    coverage_colours,
-    house_style,
-    ink_on,
-    method_colour,
-    styled,
-    tidy,
-    tiny_text,
-)
-from trustsets.metrics import render
-from trustsets.metrics.colours import deepest_coverage
-from trustsets.metrics.figure_data import (
-    HeatmapData,
-    Runs,
-    as_list,
-    ball_data,
-    degree_data,
-    heatmap_data,
-    log_ends,
-    size_data,
-    table_of,
-    trust_rank_data,
-    two_digits,
-)
-from trustsets.metrics.label_bins import label_ranks
-from trustsets.metrics.result import Evaluation
-from trustsets.outputs import ModelOutputs
-from trustsets.statistics import SupportsTrust
+from trustsets._common.arrays import Array, Floats
+from trustsets._common.storage import atomic_path
+from trustsets.errors import InputError
+from trustsets.metrics import BinTable, Evaluation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,25 +32,468 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
+    "DPI",
+    "HALF_WIDTH",
+    "HeatmapData",
+    "Shade",
+    "SizeData",
     "add_coverage_bar",
-    "ball_curves",
     "coverage_by_group",
     "coverage_heatmap",
     "coverage_heatmaps",
-    "degree_curves",
-    "house_style",
+    "deepest_coverage",
+    "heatmap_data",
     "legend_below",
+    "mean_and_error",
+    "method_colour",
+    "method_style",
+    "save_figure",
+    "shade",
+    "size_data",
     "size_histogram",
-    "trust_against_rank",
+    "style",
+    "styled",
+    "theme_colour",
+    "tidy",
 ]
 
+P = ParamSpec("P")
+R = TypeVar("R")
+Theme = Literal["light", "dark"]
+Medium = Literal["print", "page"]
+Runs = Evaluation | Sequence[Evaluation]
+Ints = NDArray[np.int64]
+
+# ---- Style --------------------------------------------------------------------------------
+
+# What a page is made of: its ground, panels on it, text, lines, links, alarms, noise floors.
+THEMES: dict[Theme, dict[str, str]] = {
+    "light": {
+        "page": "#ffffff",
+        "panel": "#f6f7f9",
+        "ink": "#1b1f24",
+        "quiet": "#59616c",
+        "rule": "#d9dde3",
+        "accent": "#1d5c9e",
+        "alarm": "#a63c00",
+        "floor": "#dfe3e8",
+    },
+    "dark": {
+        "page": "#16181c",
+        "panel": "#1e2126",
+        "ink": "#e4e6ea",
+        "quiet": "#a4abb6",
+        "rule": "#343941",
+        "accent": "#8ab8ec",
+        "alarm": "#f79a5e",
+        "floor": "#3b4149",
+    },
+}
+# One colour for each method, of sufficient contrast for thin lines.
+METHOD_COLOURS: dict[Theme, tuple[str, ...]] = {
+    "light": ("#0b5cc4", "#c9820f", "#178167", "#6a1b5d", "#924a05", "#559ac4", "#33332b"),
+    "dark": ("#3a86dd", "#ef5a2c", "#86cf9a", "#9f6f8c", "#f2e85a", "#5fcdf5", "#f4f8fb"),
+}
+# Coverage below, at and above the target: vermilion and blue of Okabe and Ito.
+COVERAGE_COLOURS: dict[Theme, tuple[str, str, str]] = {
+    "light": ("#d55e00", "#ffffff", "#0072b2"),
+    "dark": ("#e06a10", "#2a2e35", "#2f8fd0"),
+}
+# Every one but the last has the letter widths of Helvetica. Matplotlib brings the last along.
+FONTS = ("Helvetica Neue", "Helvetica", "Arial", "Liberation Sans", "DejaVu Sans")
+# Inches: a panel is half as wide as a printed page.
+HALF_WIDTH = 3.5
+# Points of text, of numbers along axes and in legends, and in the cells of heatmaps.
+TEXT: dict[Medium, tuple[float, float, float]] = {"print": (8, 7, 6.5), "page": (10, 9, 8)}
+DPI: dict[Medium, int] = {"print": 200, "page": 105}
+# Coverage this far below the target has the deepest colour. The scale is fixed, so that noise
+# in a good table does not look like a failure.
+DEEPEST = 0.3
+
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-# Curves over whole numbers are shifted by this much, so that equal ones do not hide each other.
-_DODGE = 0.2
-_SHOWN_SAMPLES = 4000
 _FLOOR = "noise floor"
 # A legend is one row if its names have no more letters than this, and two columns otherwise.
 _ROW_OF_NAMES = 30
+# WCAG's relative luminance at which black and white text contrast equally.
+_EQUAL_CONTRAST = 0.179
+
+_in_use: ContextVar[tuple[Theme, Medium]] = ContextVar("style", default=("light", "print"))
+
+
+@contextmanager
+def style(theme: Theme = "light", medium: Medium = "print") -> Iterator[None]:
+    """Draw for light or dark pages, and for print or with the larger text of a web page.
+
+    Parameters
+    ----------
+    theme : {"light", "dark"}
+    medium : {"print", "page"}
+
+    Examples
+    --------
+    >>> from trustsets import plots
+    >>> with plots.style("dark", "page"):
+    ...     pass  # plots.size_histogram(evaluation)
+    """
+    import matplotlib as mpl
+
+    token = _in_use.set((theme, medium))
+    settings: Any = matplotlib_style(theme, medium)  # matplotlib types each name
+    try:
+        with mpl.rc_context(settings):
+            yield
+    finally:
+        _in_use.reset(token)
+
+
+def styled(draw: Callable[P, R]) -> Callable[P, R]:
+    """Let a function draw in the style in use, which is light and for print by default."""
+
+    @wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> R:
+        with style(*_in_use.get()):
+            return draw(*args, **kwargs)
+
+    return drawn
+
+
+def matplotlib_style(theme: Theme = "light", medium: Medium = "print") -> dict[str, Any]:
+    """Settings for ``matplotlib.rc_context``.
+
+    Examples
+    --------
+    >>> matplotlib_style("dark")["figure.facecolor"], matplotlib_style(medium="page")["font.size"]
+    ('#16181c', 10)
+    """
+    colours, (text, small, _) = THEMES[theme], TEXT[medium]
+    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    sizes = {f"{axis}.labelsize": small for axis in ("xtick", "ytick")}
+    grounds = ("figure.facecolor", "axes.facecolor")
+    return {
+        "font.family": "sans-serif",
+        "font.sans-serif": list(FONTS),
+        "font.size": text,
+        "axes.titlesize": text,
+        "axes.labelsize": text,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.prop_cycle": f"cycler('color', {list(METHOD_COLOURS[theme])})",
+        "legend.fontsize": small,
+        "legend.frameon": False,
+        "figure.dpi": DPI["page"],
+        "savefig.dpi": DPI[medium],
+        **sizes,
+        **dict.fromkeys(inked, colours["ink"]),
+        **dict.fromkeys(grounds, colours["page"]),
+    }
+
+
+def css_variables(theme: Theme) -> str:
+    """The colours of a theme as custom properties of CSS: ``--page``, ``--m0``, ``--under``."""
+    below, middle, above = COVERAGE_COLOURS[theme]
+    methods = {f"m{i}": colour for i, colour in enumerate(METHOD_COLOURS[theme])}
+    colours = THEMES[theme] | methods | {"under": below, "middle": middle, "over": above}
+    fonts = ", ".join(f'"{name}"' for name in FONTS)
+    lines = [f"color-scheme: {theme}", *(f"--{name}: {code}" for name, code in colours.items())]
+    return "".join(f"  {line};\n" for line in [*lines, f"--font: {fonts}, sans-serif"])
+
+
+def save_figure(figure: "Figure", path: str | os.PathLike[str], dpi: float | None = None) -> Path:
+    """Write a figure whole or not at all; the same figure gives the same bytes.
+
+    The ending says the format. SVG and PDF files carry no date, and the identifiers in an SVG file
+    depend on its content alone.
+    """
+    import matplotlib as mpl
+
+    target = Path(path)
+    kind = target.suffix[1:].lower()
+    dates: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    with mpl.rc_context({"svg.hashsalt": "trustsets"}), atomic_path(target) as temporary:
+        figure.savefig(temporary, format=kind, dpi=dpi or "figure", metadata=dates.get(kind))
+    return target
+
+
+def tidy(ax: "Axes") -> "Axes":
+    """Give axes the look of the style in use; ticks are made later, when it is no longer."""
+    import matplotlib as mpl
+
+    settings = mpl.rcParams
+    ax.spines[["top", "right"]].set_visible(False)
+    look = {"labelsize": settings["xtick.labelsize"], "colors": settings["xtick.color"]}
+    ax.tick_params(which="both", labelfontfamily=settings["font.family"], **look)
+    return ax
+
+
+def theme_colour(name: str) -> str:
+    """A colour of the theme in use: page, panel, ink, quiet, rule, accent, alarm or floor."""
+    return THEMES[_in_use.get()[0]][name]
+
+
+def method_colour(i: int) -> str:
+    """Colour of the i-th method in the theme in use."""
+    colours = METHOD_COLOURS[_in_use.get()[0]]
+    return colours[i % len(colours)]
+
+
+def method_style(i: int) -> dict[str, Any]:
+    """Colour and marker of the i-th method; the marker alone tells methods apart too."""
+    return {
+        "color": method_colour(i),
+        "marker": _MARKERS[i % len(_MARKERS)],
+        "ms": 3.5,
+        "lw": 1.2,
+        "ls": "-",
+        "capsize": 2,
+    }
+
+
+def mixed(one: str, other: str, share: float) -> str:
+    """The first colour with this share of the second in it.
+
+    Examples
+    --------
+    >>> mixed("#ffffff", "#000000", 0.2)
+    '#cccccc'
+    """
+    pairs = zip(_channels(one), _channels(other), strict=True)
+    return "#" + "".join(f"{round(start + share * (end - start)):02x}" for start, end in pairs)
+
+
+def text_on(colour: str) -> str:
+    """Black or white, whichever contrasts more with a colour."""
+    linear = [
+        part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4
+        for part in _channels(colour)
+    ]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#000" if luminance > _EQUAL_CONTRAST else "#fff"
+
+
+def _channels(colour: str) -> list[int]:
+    """Red, green and blue."""
+    return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+
+
+@dataclass(frozen=True)
+class Shade:
+    """Background and text colour of a cell, on light and dark pages."""
+
+    light: str
+    light_ink: str
+    dark: str
+    dark_ink: str
+
+    @property
+    def css(self) -> str:
+        """As the value of a style attribute."""
+        return ";".join(f"--{name.replace('_', '-')}:{code}" for name, code in vars(self).items())
+
+
+def shade(coverage: float, target: float) -> Shade:
+    """Colour of a coverage: that of the page at the target, deeper the further it is away.
+
+    Examples
+    --------
+    >>> shade(0.9, 0.9).light, shade(1.0, 0.9).light, shade(0.2, 0.9).light
+    ('#ffffff', '#0072b2', '#d55e00')
+    """
+    below = coverage < target
+    end = deepest_coverage(target) if below else 1.0
+    depth = min((coverage - target) / (end - target), 1.0)
+    light, dark = (
+        mixed(colours[1], colours[0 if below else 2], depth)
+        for colours in COVERAGE_COLOURS.values()
+    )
+    return Shade(light, text_on(light), dark, text_on(dark))
+
+
+def deepest_coverage(target: float) -> float:
+    """Coverage at and below which the colour is deepest."""
+    return max(target - DEEPEST, 0.0)
+
+
+# ---- Chart data -----------------------------------------------------------------------------
+
+# Axes whose values are whole numbers.
+_WHOLE_AXES = frozenset({"Rank", "Size"})
+# Up to this largest size every size is shown by itself; beyond, ranges of sizes grow by the factor.
+_SINGLE_SIZES = 15
+_SIZE_GROWTH = 1.5
+_MOST_DIGITS = 6
+
+
+@dataclass(frozen=True, eq=False)
+class HeatmapData:
+    """Coverage on a grid: rows are the second axis from low to high, columns the first.
+
+    Over several seeds coverage and count are means over the seeds in which the bin holds
+    samples; `error` is the standard error of the coverage over seeds, NaN for one seed.
+    Empty bins hold NaN coverage and zero count. `few` says which bins hold few samples in every
+    seed (`BinTable.few`), empty ones included. `ends` are the edges between columns, from
+    the lowest to the highest; empty where neighbouring columns do not share them.
+    """
+
+    coverage: Floats
+    error: Floats
+    count: Ints
+    few: NDArray[np.bool_]
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    axes: tuple[str, str]
+    target: float
+    ends: tuple[str, ...] = ()
+
+
+def heatmap_data(runs: Runs, table: str) -> HeatmapData:
+    """Put the bins of a table over two axes on their grid; the first seed names the bins."""
+    evaluations = _as_list(runs)
+    tables = [_table(evaluation, table) for evaluation in evaluations]
+    first = tables[0]
+    if not first.is_grid:
+        raise InputError(
+            f"a heatmap needs a table over two axes; {table!r} is over {first.axes}. "
+            "Use coverage_by_group for it."
+        )
+    coverage, error = mean_and_error(np.stack([_on_grid(t, t.coverage, np.nan) for t in tables]))
+    count = np.mean([_on_grid(t, t.count, 0.0) for t in tables], axis=0)
+    few = np.all([_on_grid(t, t.few, 1.0) for t in tables], axis=0)
+    rows = _axis_labels(first, 1)
+    nested = rows[0].startswith("Q")
+    return HeatmapData(
+        coverage=coverage,
+        error=error,
+        count=np.rint(count).astype(np.int64),
+        few=few,
+        columns=_axis_labels(first, 0),
+        rows=rows,
+        axes=(
+            first.axes[0],
+            f"{first.axes[1]}, quantile by {first.axes[0]}" if nested else first.axes[1],
+        ),
+        target=1.0 - evaluations[0].alpha,
+        ends=_column_ends(first),
+    )
+
+
+def mean_and_error(values: Floats) -> tuple[Floats, Floats]:
+    """Mean and standard error along the first axis, without NaN entries."""
+    present = ~np.isnan(values)
+    n = present.sum(axis=0)
+    mean = np.where(n > 0, np.where(present, values, 0.0).sum(axis=0) / np.maximum(n, 1), np.nan)
+    squares = np.where(present, (values - mean) ** 2, 0.0).sum(axis=0)
+    error = np.sqrt(squares / np.maximum(n - 1, 1) / np.maximum(n, 1))
+    return mean, np.where(n > 1, error, np.nan)
+
+
+def _on_grid(table: BinTable, values: Array, empty: float) -> Floats:
+    """Numbers of the bins on their grid, rows from low to high."""
+    grid = np.full(table.shape[::-1], empty)
+    grid[table.index[:, 1], table.index[:, 0]] = values
+    return grid
+
+
+def _axis_labels(table: BinTable, axis: int) -> tuple[str, ...]:
+    """Ends of the bins along an axis; quantiles where the ends differ from bin to bin."""
+    low, high = np.full((2, table.shape[axis]), np.nan)
+    for position in np.unique(table.index[:, axis]):
+        edges = table.edges[table.index[:, axis] == position, axis]
+        low[position], high[position] = edges[:, 0].min(), edges[:, 1].max()
+    used = np.flatnonzero(~np.isnan(low))
+    whole = table.axes[axis] in _WHOLE_AXES
+    gaps = low[used[1:]] - high[used[:-1]]
+    if np.any(gaps < (1.0 if whole else 0.0)):
+        return tuple(f"Q{position + 1}" for position in range(table.shape[axis]))
+    return tuple(
+        "" if np.isnan(first) else range_label(first, last, whole)
+        for first, last in zip(low.tolist(), high.tolist(), strict=True)
+    )
+
+
+def _column_ends(table: BinTable) -> tuple[str, ...]:
+    """Edges between neighbouring columns, where all columns are there and share them."""
+    edges = [table.edges[table.index[:, 0] == column, 0] for column in range(table.shape[0])]
+    if table.axes[0] in _WHOLE_AXES or not all(column.size for column in edges):
+        return ()
+    low, high = np.array([column[0] for column in edges]).T
+    if not np.allclose(low[1:], high[:-1]):
+        return ()
+    return tuple(two_digits(value) for value in (*low.tolist(), float(high[-1])))
+
+
+def range_label(low: float, high: float, whole: bool) -> str:
+    """Both ends of a bin in few letters.
+
+    Examples
+    --------
+    >>> range_label(0.99931, 0.99987, whole=False), range_label(3, 20, whole=True)
+    ('0.999–1', '3–20')
+    """
+    if low == high:
+        return f"{low:.0f}" if whole else _significant(low, 2)
+    if whole:
+        return f"{low:.0f}–{high:.0f}"
+    # Enough digits to tell the ends apart: confident models have bins like 0.9993–1.
+    digits = 2
+    while digits < _MOST_DIGITS and _significant(low, digits) == _significant(high, digits):
+        digits += 1
+    return f"{_significant(low, digits)}–{_significant(high, digits)}"
+
+
+def _significant(value: float, digits: int) -> str:
+    """A number with so many digits; large numbers are written out, not as 3.5e+02."""
+    return f"{value:.0f}" if abs(value) >= 10.0**digits else f"{value:.{digits}g}"
+
+
+def two_digits(value: float) -> str:
+    """A coverage in few letters: two digits after the point, no leading zero.
+
+    Examples
+    --------
+    >>> two_digits(0.954), two_digits(0.998), two_digits(0.7)
+    ('.95', '1', '.70')
+    """
+    text = f"{value:.2f}"
+    return "1" if text == "1.00" else text.removeprefix("0")
+
+
+@dataclass(frozen=True, eq=False)
+class SizeData:
+    """Share of sets by size: every small size, then ranges that grow geometrically."""
+
+    labels: tuple[str, ...]
+    shares: Floats
+
+
+def size_data(evaluations: Sequence[Evaluation]) -> SizeData:
+    """Shares of the sets of several methods in the same ranges, shape (methods, ranges)."""
+    largest = max(int(item.sizes.values.max()) for item in evaluations)
+    starts = np.arange(largest + 1)
+    if largest > _SINGLE_SIZES:
+        steps = int(np.ceil(np.log(largest) / np.log(_SIZE_GROWTH)))
+        grown = np.unique(np.round(_SIZE_GROWTH ** np.arange(steps + 1)).astype(np.int64))
+        starts = np.append(0, grown[grown <= largest])
+    edges = np.append(starts, largest + 1)
+    counts = [
+        np.histogram(item.sizes.values, edges, weights=item.sizes.counts)[0] for item in evaluations
+    ]
+    return SizeData(
+        labels=tuple(range_label(low, high - 1, True) for low, high in pairwise(edges.tolist())),
+        shares=np.array([row / row.sum() for row in counts]),
+    )
+
+
+def _table(evaluation: Evaluation, name: str) -> BinTable:
+    if name not in evaluation.tables:
+        raise InputError(f"there is no table {name!r}; there are {list(evaluation.tables)}.")
+    return evaluation.tables[name]
+
+
+def _as_list(runs: Runs) -> list[Evaluation]:
+    return [runs] if isinstance(runs, Evaluation) else list(runs)
+
+
+# ---- Figures ----------------------------------------------------------------------------------
 
 
 @styled
@@ -99,11 +526,22 @@ def coverage_heatmap(
 
     data = heatmap_data(evaluation, table)
     ax = ax if ax is not None else _new_axes((0.72 * len(data.columns) + 1.2, 3.0))
-    cmap, norm = _scale(data.target)
+    cmap, norm = _colour_scale(data.target)
     shown = np.where(data.few, np.nan, data.coverage)
     ax.imshow(shown, cmap=cmap, norm=norm, origin="lower", aspect="auto")
-    _write_cells(ax, data, lambda value: to_hex(cmap(norm(value))), counts, errors)
-    ax.patch.set(facecolor=colour("page"), edgecolor=colour("rule"), hatch="////")
+    for (row, column), value in np.ndenumerate(data.coverage):
+        if np.isnan(value):
+            continue
+        text = two_digits(value) + (f"\nn={data.count[row, column]}" if counts else "")
+        if errors and not np.isnan(data.error[row, column]):
+            text += f"\n±{two_digits(float(data.error[row, column]))}"
+        font = TEXT[_in_use.get()[1]][2]
+        look: dict[str, Any] = {"color": text_on(to_hex(cmap(norm(float(value)))))}
+        if data.few[row, column]:
+            box = {"fc": theme_colour("page"), "ec": "none", "pad": 0.6}
+            look = {"color": theme_colour("quiet"), "bbox": box}
+        ax.text(column, row, text, ha="center", va="center", fontsize=font, **look)
+    ax.patch.set(facecolor=theme_colour("page"), edgecolor=theme_colour("rule"), hatch="////")
     if data.ends:
         ax.set_xticks(np.arange(len(data.ends)) - 0.5, data.ends)
     else:
@@ -114,23 +552,6 @@ def coverage_heatmap(
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return ax
-
-
-def _write_cells(
-    ax: "Axes", data: HeatmapData, ground: Callable[[float], str], counts: bool, errors: bool
-) -> None:
-    for (row, column), value in np.ndenumerate(data.coverage):
-        if np.isnan(value):
-            continue
-        text = two_digits(value) + (f"\nn={data.count[row, column]}" if counts else "")
-        if errors and not np.isnan(data.error[row, column]):
-            text += f"\n±{two_digits(float(data.error[row, column]))}"
-        style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": tiny_text()}
-        style["color"] = ink_on(ground(float(value)))
-        if data.few[row, column]:
-            box = {"fc": colour("page"), "ec": "none", "pad": 0.6}
-            style |= {"color": colour("quiet"), "bbox": box}
-        ax.text(column, row, text, **style)
 
 
 @styled
@@ -159,7 +580,7 @@ def coverage_heatmaps(
     first = heatmap_data(panels[0][1], tables[0])
     width = max(HALF_WIDTH, 0.25 * len(first.columns) + 1.0)
     n_rows, n_columns = len(tables), len(evaluations)
-    lines = 1 + counts + (errors and len(as_list(panels[0][1])) > 1)
+    lines = 1 + counts + (errors and len(_as_list(panels[0][1])) > 1)
     height = (0.08 + 0.14 * lines) * len(first.rows) + 0.62
     size = (width * n_columns, height * n_rows + 0.45)
     figure, axes = plt.subplots(
@@ -181,7 +602,7 @@ def add_coverage_bar(figure: "Figure", axes: Any, target: float) -> None:
     """Explain the colours of heatmaps below an array of axes of shape (rows, columns)."""
     from matplotlib.cm import ScalarMappable
 
-    cmap, norm = _scale(target)
+    cmap, norm = _colour_scale(target)
     bar = figure.colorbar(
         ScalarMappable(norm, cmap),
         ax=axes,
@@ -194,132 +615,13 @@ def add_coverage_bar(figure: "Figure", axes: Any, target: float) -> None:
     bar.set_ticks(ticks, labels=[f"{tick:.2f}" for tick in ticks])
 
 
-def _scale(target: float) -> "tuple[LinearSegmentedColormap, TwoSlopeNorm]":
+def _colour_scale(target: float) -> "tuple[LinearSegmentedColormap, TwoSlopeNorm]":
     """The page's colour at the target; the scale is fixed, so that figures can be compared."""
     from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 
-    colours = coverage_colours()
+    colours = COVERAGE_COLOURS[_in_use.get()[0]]
     norm = TwoSlopeNorm(vcenter=target, vmin=deepest_coverage(target), vmax=1.0)
     return LinearSegmentedColormap.from_list("coverage", colours), norm
-
-
-@styled
-def degree_curves(
-    results: Mapping[str, Mapping[int, Runs]] | Mapping[int, Runs], table: str = "conf_trust"
-) -> "Figure":
-    """CovGap and mean size against the degree of the function class, one above the other.
-
-    Curves are shifted a little, so that equal ones do not hide each other.
-
-    Parameters
-    ----------
-    results : mapping of degree to Evaluation or list of them over seeds
-        Or a mapping of names, such as data sets, to such mappings.
-    table : str
-        Table whose CovGap is shown.
-    """
-    from matplotlib import pyplot as plt
-    from matplotlib.ticker import MaxNLocator
-
-    figure, (top, bottom) = plt.subplots(
-        2, 1, figsize=(HALF_WIDTH, 4.4), sharex=True, layout="constrained"
-    )
-    is_nested = results and all(isinstance(item, Mapping) for item in results.values())
-    curves: dict[Any, Any] = dict(results) if is_nested else {"": results}
-    for i, (name, item) in enumerate(curves.items()):
-        data, style = degree_data(item, table), _style(i)
-        at = data.degrees + _DODGE * _offset(i, len(curves))
-        top.errorbar(at, data.gap, data.gap_error, label=name, **style)
-        top.plot(data.degrees, data.floor, ls=":", lw=1, color=style["color"])
-        bottom.errorbar(at, data.size, data.size_error, label=name, **style)
-    top.plot([], [], ls=":", lw=1, color=colour("quiet"), label=_FLOOR)
-    top.set_ylabel(f"{render.title(table + '.gap')} (%)")
-    top.set_ylim(bottom=0)
-    bottom.set(xlabel="Degree", ylabel="Mean set size")
-    for ax in (top, bottom):
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        tidy(ax)
-    legend_below(top, figure)
-    return figure
-
-
-@styled
-def ball_curves(
-    evaluations: Mapping[str, Runs],
-    ax: "Axes | None" = None,
-    *,
-    errors: Literal["seeds", "trials"] = "seeds",
-    legend: bool = True,
-) -> "Axes":
-    """CovGap over balls against their radius.
-
-    Parameters
-    ----------
-    evaluations : mapping of str to Evaluation, or to a list of them over seeds
-        Methods, whose balls have the same radii.
-    ax : Axes, optional
-        Where to draw; a new figure by default.
-    errors : {"seeds", "trials"}
-        Standard errors over seeds (over trials if there is one seed), or over trials only.
-    legend : bool
-        Name the methods: below a new figure, or on the given axes.
-    """
-    curves = {name: ball_data(runs, errors) for name, runs in evaluations.items()}
-    own = ax is None
-    ax = ax if ax is not None else _new_axes((HALF_WIDTH, 3.0))
-    for i, (name, curve) in enumerate(curves.items()):
-        ax.errorbar(curve.radii, curve.gap, curve.error, label=name, **_style(i))
-    first = next(iter(curves.values()))  # the noise floor is the same for all methods
-    ax.plot(first.radii, first.floor, ls=":", color=colour("quiet"), label=_FLOOR)
-    ax.set(xlabel="Radius of the ball", ylabel="CovGap (%)")
-    ax.set_ylim(bottom=0)
-    if legend:
-        legend_below(ax, ax.get_figure(root=True) if own else None)
-    return tidy(ax)
-
-
-@styled
-def legend_below(ax: "Axes", figure: "Figure | None" = None) -> None:
-    """Name the methods, then the noise floor, below all axes of a figure, or on the axes."""
-    # By default a legend lists lines, such as the noise floor, before error bars.
-    handles, labels = ax.get_legend_handles_labels()
-    order = sorted(range(len(labels)), key=lambda i: labels[i] == _FLOOR)
-    named = [handles[i] for i in order], [labels[i] for i in order]
-    if figure is None:
-        ax.legend(*named)
-    else:
-        columns = len(order) if sum(map(len, labels)) <= _ROW_OF_NAMES else 2
-        figure.legend(*named, loc="outside lower center", ncols=columns)
-
-
-@styled
-def trust_against_rank(
-    outputs: ModelOutputs, trust: SupportsTrust | Floats, ax: "Axes | None" = None
-) -> "Axes":
-    """Trust against Rank, both in log scale: samples, and median and quartiles by rank."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    values = outputs.with_trust(trust).require_trust("trust_against_rank")
-    ranks = label_ranks(outputs)
-    data = trust_rank_data(values, ranks)
-    ax = ax if ax is not None else _new_axes((HALF_WIDTH, 2.7))
-    rng = np.random.default_rng(0)
-    shown = rng.permutation(ranks.size)[:_SHOWN_SAMPLES]
-    # Ranks are integers: a little noise keeps the samples from hiding each other.
-    spread = ranks[shown] * np.exp(rng.uniform(-0.12, 0.12, size=shown.size))
-    ax.scatter(spread, values[shown], s=3, color=colour("quiet"), alpha=0.2, lw=0, rasterized=True)
-    ax.fill_between(data.rank, data.lower, data.upper, color=method_colour(0), alpha=0.25, lw=0)
-    ax.plot(
-        data.rank, data.median, "o-", color=method_colour(0), ms=4, label="median and quartiles"
-    )
-    ax.set(xscale="log", yscale="log", ylim=log_ends(values))
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter(NullFormatter())
-    ax.set(xlabel="Rank of the true class (log scale)", ylabel="Trust (log scale)")
-    ax.legend()
-    return tidy(ax)
 
 
 @styled
@@ -327,15 +629,15 @@ def size_histogram(
     evaluations: Evaluation | Mapping[str, Evaluation], ax: "Axes | None" = None
 ) -> "Axes":
     """Distribution of set sizes of one or several methods."""
-    named = {"all sets": evaluations} if isinstance(evaluations, Evaluation) else evaluations
-    data = size_data(list(named.values()))
+    methods = {"all sets": evaluations} if isinstance(evaluations, Evaluation) else evaluations
+    data = size_data(list(methods.values()))
     ax = ax if ax is not None else _new_axes((max(4.6, 0.36 * len(data.labels) + 1.0), 3.2))
-    places, width = np.arange(len(data.labels)), 0.8 / len(named)
-    for i, (name, item) in enumerate(named.items()):
+    positions, width = np.arange(len(data.labels)), 0.8 / len(methods)
+    for i, (name, item) in enumerate(methods.items()):
         text = f"{name} (mean {item.sizes.mean:.2f})"
-        at = places + width * _offset(i, len(named))
+        at = positions + width * _offset(i, len(methods))
         ax.bar(at, data.shares[i], width, color=method_colour(i), label=text)
-    ax.set_xticks(places, data.labels, rotation=45, ha="right")
+    ax.set_xticks(positions, data.labels, rotation=45, ha="right")
     ax.set(xlabel="Set size", ylabel="Share of sets")
     ax.legend()
     return tidy(ax)
@@ -362,45 +664,48 @@ def coverage_by_group(
     most : int
         Show this many groups, those of lowest coverage.
     """
-    named = {"": evaluations} if isinstance(evaluations, Evaluation) else dict(evaluations)
-    first = next(iter(named.values()))
-    shown = table_of(first, table)
+    methods = {"": evaluations} if isinstance(evaluations, Evaluation) else dict(evaluations)
+    first = next(iter(methods.values()))
+    shown = _table(first, table)
     order = np.argsort(shown.coverage, kind="stable")[:most].tolist()
-    place = {shown.labels[j]: i for i, j in enumerate(order)}
-    ax = ax if ax is not None else _new_axes((5.0, (0.1 + 0.16 * len(named)) * len(place) + 1.2))
-    for i, (name, item) in enumerate(named.items()):
-        data = table_of(item, table)
-        keep = [j for j, label in enumerate(data.labels) if label in place]
-        offset = 0.6 / len(named) * _offset(i, len(named))
-        y = [place[data.labels[j]] + offset for j in keep]
-        bars = np.stack([data.coverage - data.lower, data.upper - data.coverage])[:, keep]
-        style = {key: value for key, value in _style(i).items() if key not in {"ls", "lw"}}
-        ax.errorbar(data.coverage[keep], y, xerr=bars, ls="none", label=name, **style)
-    ax.axvline(1.0 - first.alpha, color=colour("quiet"), ls="--", lw=1)
+    height = {shown.labels[j]: i for i, j in enumerate(order)}
+    size = (5.0, (0.1 + 0.16 * len(methods)) * len(height) + 1.2)
+    ax = ax if ax is not None else _new_axes(size)
+    for i, (name, item) in enumerate(methods.items()):
+        data = _table(item, table)
+        bins = [j for j, label in enumerate(data.labels) if label in height]
+        offset = 0.6 / len(methods) * _offset(i, len(methods))
+        y = [height[data.labels[j]] + offset for j in bins]
+        bars = np.stack([data.coverage - data.lower, data.upper - data.coverage])[:, bins]
+        look = method_style(i) | {"ls": "none"}
+        ax.errorbar(data.coverage[bins], y, xerr=bars, label=name, **look)
+    ax.axvline(1.0 - first.alpha, color=theme_colour("quiet"), ls="--", lw=1)
     texts = [f"{shown.labels[j]} (n={shown.count[j]})" for j in order]
     ax.set_yticks(range(len(texts)), texts)
     ax.set_ylim(len(texts) - 0.5, -0.5)
     ax.set_xlabel("Coverage")
-    if len(named) > 1:
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(named))
+    if len(methods) > 1:
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(methods))
     return tidy(ax)
 
 
+@styled
+def legend_below(ax: "Axes", figure: "Figure | None" = None) -> None:
+    """Name the methods, then the noise floor, below all axes of a figure, or on the axes."""
+    # By default a legend lists lines, such as the noise floor, before error bars.
+    handles, labels = ax.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda i: labels[i] == _FLOOR)
+    entries = [handles[i] for i in order], [labels[i] for i in order]
+    if figure is None:
+        ax.legend(*entries)
+    else:
+        columns = len(order) if sum(map(len, labels)) <= _ROW_OF_NAMES else 2
+        figure.legend(*entries, loc="outside lower center", ncols=columns)
+
+
 def _offset(i: int, n: int) -> float:
-    """Place of the i-th of n marks around their middle, in steps."""
+    """Position of the i-th of n marks around their middle, in steps."""
     return i - (n - 1) / 2.0
-
-
-def _style(i: int) -> dict[str, Any]:
-    """Colour and marker of the i-th method; the marker alone tells methods apart too."""
-    return {
-        "color": method_colour(i),
-        "marker": _MARKERS[i % len(_MARKERS)],
-        "ms": 3.5,
-        "lw": 1.2,
-        "ls": "-",
-        "capsize": 2,
-    }
 
 
 def _new_axes(size: tuple[float, float]) -> "Axes":

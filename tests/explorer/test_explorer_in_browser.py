@@ -9,7 +9,7 @@ from browser import start_browser
 
 import trustsets
 from trustsets.explorer import explore
-from trustsets.report.content import divisions
+from trustsets.report import divisions
 
 pytestmark = pytest.mark.slow
 PATIENCE = 20.0

@@ -13,7 +13,7 @@ from trustsets.explorer import session as sessions
 from trustsets.explorer.gallery import Gallery, Train
 from trustsets.explorer.session import Kept, Session, Superseded
 from trustsets.explorer.state import Setting, State
-from trustsets.report.samples import worst_first
+from trustsets.report import worst_first
 
 TABLES = ["conf_trust", "conf_rank", "conf_frequency", "class", "groups"]
 SETTINGS = [

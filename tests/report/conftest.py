@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from browser import start_browser
-from report_cases import CLASSES, FAST, FirstFeature, sets_that_cover
+from report_cases import CLASSES, FAST, sets_that_cover
 
 from trustsets import ModelOutputs, StandardConformal, evaluate, write_report
 
@@ -17,20 +17,19 @@ def case():
     labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
     outputs = ModelOutputs(
         logits=logits,
-        features=rng.normal(size=(n, 3)),
+        trust=np.exp(rng.normal(size=n)),
         labels=np.array(CLASSES)[labels],
         classes=CLASSES,
         groups={"site": rng.choice(["a", "b", "<i>c</i>"], size=n)},
     )
     calibration, test = outputs.split(0.5)
-    trust = FirstFeature()
-    hits = rng.random(len(test)) < np.where(test.features[:, 0] < -0.5, 0.6, 0.99)
-    sets = {
-        "standard": StandardConformal().calibrate(calibration).predict_set(test),
-        "planted": sets_that_cover(hits, test),
-    }
-    results = {name: evaluate(own, test.with_trust(trust), **FAST) for name, own in sets.items()}
-    return SimpleNamespace(outputs=test, trust=trust, sets=sets, results=results)
+    hits = rng.random(len(test)) < np.where(test.trust < 0.6, 0.6, 0.99)
+    standard = StandardConformal().calibrate(calibration)
+    sets = {"standard": standard.predict_set(test), "planted": sets_that_cover(hits, test)}
+    # The planted sets come from nowhere; a predictor of as many samples stands in for theirs.
+    predictors = {"standard": standard, "planted": standard}
+    results = {name: evaluate(item, test, **FAST) for name, item in sets.items()}
+    return SimpleNamespace(outputs=test, sets=sets, results=results, predictors=predictors)
 
 
 @pytest.fixture(scope="session")
@@ -41,11 +40,9 @@ def page(case, tmp_path_factory):
         case.results,
         outputs=case.outputs,
         sets=case.sets,
-        trust=case.trust,
+        predictors=case.predictors,
         title="Skin <em>lesions</em>",
-        guarantee={"standard": "At least 90% on average."},
         details={"Score": "APS"},
-        samples_per_cell=5,
     )
 
 

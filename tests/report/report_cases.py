@@ -27,13 +27,6 @@ def rounded(value, digits):
     return f"{Decimal(units).scaleb(-digits):f}"
 
 
-class FirstFeature:
-    """Stands in for a trust score: the first feature, made positive."""
-
-    def score(self, features, predicted):
-        return np.exp(np.asarray(features, dtype=float)[:, 0])
-
-
 def sets_that_cover(hits, outputs, seed=0):
     """Sets that hold the label exactly where `hits` says, and up to two other classes."""
     rng = np.random.default_rng(seed)

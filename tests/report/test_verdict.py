@@ -1,26 +1,307 @@
-"""Which bins the sentence at the top of the report speaks of."""
+"""The verdict allows for calibration and test samples, and its advice follows from its tests."""
+
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
-from report_cases import sets_that_cover
+import pytest
+from report_cases import render_report, sets_that_cover
 
-from trustsets import ModelOutputs, evaluate
-from trustsets.report.verdict import verdict
+from trustsets import (
+    Bins,
+    ConditionalConformal,
+    Confidence,
+    Groups,
+    ModelOutputs,
+    MondrianConformal,
+    StandardConformal,
+    evaluate,
+)
+from trustsets.metrics import check_guarantee
+from trustsets.report import judge, percent, verdict
+
+HEADINGS = ["Target", "Marginal coverage", "Conditional coverage", "What to do"]
 
 
-def test_verdict_names_significant_bins_only():
-    """The lowest coverage of all may be chance: three samples say nothing, 400 do."""
-    # Bins: sound; surely too low; lowest, but tiny; low by its own p-value, but not after Holm's.
-    count, covered = np.array([1000, 400, 3, 40]), np.array([905, 316, 1, 32])
-    codes = np.repeat(np.arange(4), count)
-    hits = np.concatenate([np.arange(n) < k for n, k in zip(count, covered, strict=True)])
+def calibrated(n, seed=0):
+    """A split conformal predictor of n calibration samples."""
+    logits = np.random.default_rng(seed).normal(size=(n, 3))
+    return StandardConformal().calibrate(
+        ModelOutputs(logits=logits, labels=np.arange(n) % 3, classes=range(3))
+    )
+
+
+def measured(counts, covered, alpha=0.1, column="site", size=None, **options):
+    """An evaluation with groups a, b, ... of these sizes, so many of them covered."""
+    codes = np.repeat(np.arange(len(counts)), counts)
+    hits = np.concatenate([np.arange(n) < k for n, k in zip(counts, covered, strict=True)])
+    groups = {column: np.array(list("abcdefghij"))[codes]}
     n = codes.size
-    groups = {"site": np.array(list("abcd"))[codes]}
     outputs = ModelOutputs(logits=np.zeros((n, 3)), labels=np.zeros(n, dtype=int), groups=groups)
-    result = evaluate(sets_that_cover(hits, outputs), outputs, metrics=["groups"])
-    table = result.tables["group:site"]
-    assert table.coverage.argmin() == 2
-    assert (table.p_value <= 0.05).tolist() == [False, True, True, True]
-    assert (table.holm <= 0.05).tolist() == [False, True, False, False]
-    said = verdict({"m": result})
-    assert "in 1 of 4 groups by site (lowest 79.0%)" in said
-    assert "33.3%" not in said and "80.0%" not in said
+    sets = replace(sets_that_cover(hits, outputs), alpha=alpha)
+    if size is not None:
+        mask = np.zeros((n, 3), bool)
+        mask[:, 1 : 1 + size] = True
+        mask[:, 0] = hits
+        sets = replace(sets, mask=mask)
+    return evaluate(sets, outputs, metrics=["groups"], n_bootstrap=5, **options)
+
+
+def said(evaluations, predictors=None, **options):
+    found = verdict(evaluations, predictors, **options)
+    assert [heading for heading, _ in found.sections] == HEADINGS
+    return [" ".join(sentences) for _, sentences in found.sections]
+
+
+# ---- Laws over simulated predictors -----------------------------------------------------------
+
+
+def draw(rng, n):
+    """Samples of a perfect classifier, in ten groups that do not differ."""
+    logits = 1.5 * rng.normal(size=(n, 4))
+    return ModelOutputs(
+        logits=logits,
+        labels=(logits + rng.gumbel(size=(n, 4))).argmax(axis=1),
+        classes=range(4),
+        groups={"g": rng.integers(10, size=n).astype(str)},
+    )
+
+
+def judgements(make, n, m, reports, asked=0.1):
+    """Verdicts of predictors calibrated on n samples and tested on m, at alpha = 0.1.
+
+    Sets made for another alpha stand for a predictor whose true coverage is 1 - asked.
+    """
+    for seed in range(reports):
+        rng = np.random.default_rng([seed, n, m])
+        predictor, test = make().calibrate(draw(rng, n)), draw(rng, m)
+        sets = replace(predictor.predict_set(test, alpha=asked), alpha=0.1)
+        chosen = ["class", "groups"]
+        yield judge(evaluate(sets, test, metrics=chosen, n_bootstrap=1), predictor)
+
+
+VALID = {
+    "standard": StandardConformal,
+    "groups": lambda: MondrianConformal(by=Groups("g")),
+    "classes": lambda: MondrianConformal(by="class"),
+    "basis": lambda: ConditionalConformal(basis=Groups("g")),
+}
+SIZES = [*product([100, 300, 1000, 5000], [500, 3000])]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", VALID)
+def test_valid_predictors_are_called_below_the_target_in_at_most_5_percent_of_reports(name):
+    """Marginally or in any class or group; 480 reports over 8 sizes (120 of a function class)."""
+    sizes = SIZES if name != "basis" else SIZES[:4]
+    blamed = [
+        found.outcome == "below" or any(found.n_low.values())
+        for n, m in sizes
+        for found in judgements(VALID[name], n, m, 480 // len(SIZES) // (1 + (name == "basis")))
+    ]
+    # At a rate of 5%, more than this happens in one of a thousand runs of the test.
+    assert np.mean(blamed) <= 0.05 + 3.1 * np.sqrt(0.05 * 0.95 / len(blamed))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("n, m", SIZES[2:])
+def test_a_predictor_whose_true_coverage_is_80_percent_is_named(n, m):
+    found = [j.outcome == "below" for j in judgements(StandardConformal, n, m, 20, asked=0.2)]
+    assert np.mean(found) >= (0.9 if n >= 300 else 0.5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_group_whose_true_coverage_is_80_percent_is_named():
+    """One of ten groups, in calibration as in the rest of them; the others reach the target."""
+    named = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        predictor, test = StandardConformal().calibrate(draw(rng, 2000)), draw(rng, 5000)
+        sets = predictor.predict_set(test)
+        hits = sets.mask[np.arange(len(test)), test.codes].copy()
+        hits &= (test.groups["g"] != "3") | (rng.random(len(test)) < 0.8 / 0.9)
+        low = judge(
+            evaluate(sets_that_cover(hits, test), test, metrics=["groups"], n_bootstrap=1),
+            predictor,
+        ).low["group:g"]
+        named += low[3] and low.sum() == 1
+    assert named >= 18
+
+
+def test_the_p_value_is_that_of_both_draws():
+    for n, (covered, m) in product([50, 100, 1000, 10**5], [(440, 500), (860, 1000), (300, 300)]):
+        found = judge(measured([m], [covered]), calibrated(n))
+        assert found.p_value == check_guarantee(covered, m, n, 0.1).p_value[0]
+        assert (found.outcome == "below") == (found.p_value <= 0.025)
+
+
+def test_the_same_coverage_is_explained_by_few_calibration_samples_only():
+    """860 of 1,000 at a target of 90%: an interval of the test samples alone calls it broken."""
+    result = measured([1000], [860])
+    assert result.coverage.upper < 0.9
+    assert judge(result, calibrated(100)).outcome == "consistent"
+    assert judge(result, calibrated(5000)).outcome == "below"
+    assert judge(measured([1000], [960]), calibrated(5000)).outcome == "above"
+    assert judge(result).outcome == "untested"
+    assert judge(replace(result, left_out=True), calibrated(100)).outcome == "untested"
+
+
+def test_groups_are_judged_by_their_own_calibration_samples():
+    rng = np.random.default_rng(0)
+    column = np.repeat(["a", "b"], [1900, 100])
+    logits = rng.normal(size=(2000, 3))
+    outputs = ModelOutputs(
+        logits=logits, labels=rng.integers(3, size=2000), groups={"site": column}
+    )
+    predictor = MondrianConformal(by=Groups("site")).calibrate(outputs)
+    result = measured([1000, 1000], [900, 850])
+    assert judge(result, calibrated(2000)).low["group:site"].tolist() == [False, True]
+    assert judge(result, predictor).low["group:site"].tolist() == [False, False]
+    assert judge(measured([1000, 1000], [850, 900]), predictor).n_low == {"group:site": 1}
+
+
+# ---- Words --------------------------------------------------------------------------------------
+
+
+def test_numbers_of_the_verdict_are_those_of_the_evaluation():
+    result, predictor = measured([1000, 400], [905, 300]), calibrated(3000)
+    target, marginal, conditional, advice = said({"m": result}, {"m": predictor})
+    assert "At least 90% of the sets should contain the true class" in target
+    ends = f"{100 * result.coverage.lower:.1f}–{100 * result.coverage.upper:.1f}"
+    assert f"cover {percent(result.coverage.value)} of 1,400 test samples" in marginal
+    assert f"(95% interval {ends}), with {result.sizes.mean:.1f} classes per set" in marginal
+    assert "below the target (p < 0.001 with 3,000 calibration samples)" in marginal
+    assert conditional.startswith(
+        "Below the target in 1 of 2 groups by site (“b”, 75.0% of 400 samples)."
+    )
+    assert "Groups('site')" in advice and "do not look exchangeable" in advice
+
+
+def test_only_what_the_test_shows_is_named():
+    """The lowest group has 3 samples, and another is low by its own p-value only."""
+    result = measured([1000, 400, 3, 40], [905, 316, 1, 32])
+    assert (result.tables["group:site"].p_value <= 0.05).tolist() == [False, True, True, True]
+    text = said({"m": result}, {"m": calibrated(5000)})[2]
+    assert "1 of 4 groups by site (“b”, 79.0% of 400 samples)" in text
+    assert "“c”" not in text and "“d”" not in text
+
+
+def test_tiny_groups_are_never_a_single_number():
+    many = {"m": calibrated(20_000)}
+    tiny = said({"m": measured([1000, 8], [905, 1])}, many)[2]
+    assert "0–53% of 8 samples" in tiny and "12.5%" not in tiny
+    # One with samples enough stands in for a lower one without.
+    both = said({"m": measured([1000, 8, 300], [905, 1, 200])}, many)[2]
+    assert "2 of 3 groups by site (lowest: “c”, 66.7% of 300 samples)" in both
+
+
+def test_bins_that_calibration_explains_are_said_to_be_so():
+    result = measured([2000, 2000], [1800, 1730])
+    assert result.tables["group:site"].under_covered(0.05).tolist() == [False, True]
+    text = said({"m": result}, {"m": calibrated(200)})[2]
+    assert text.startswith("No bin was found below the target, of 2 groups by site.")
+    assert "marked in the tables below (1)" in text
+    assert "marked" not in said({"m": measured([500, 500], [450, 450])}, {"m": calibrated(200)})[2]
+
+
+def test_without_calibration_sizes_nothing_is_said_about_the_guarantee():
+    marginal = said({"m": measured([1000], [800])})[1]
+    assert "below the target" not in marginal and "predictors=" in marginal
+    left = said({"m": replace(measured([1], [1]), left_out=True)})[1]
+    assert "100.0% of 1 calibration sample, each left out once" in left
+    assert "by construction" in left and "p =" not in left
+
+
+def test_bins_without_names_are_described():
+    rng = np.random.default_rng(0)
+    outputs = ModelOutputs(logits=rng.normal(size=(3000, 3)) * 2, labels=np.zeros(3000, dtype=int))
+    hits = rng.random(3000) < np.where(outputs.confidence < 0.7, 0.6, 0.98)
+    own = {"own": Bins(Confidence(), counts=3)}
+    result = evaluate(sets_that_cover(hits, outputs), outputs, metrics=[], bins=own)
+    assert "in 1 of 3 bins of own (Conf " in said({"m": result}, {"m": calibrated(3000)})[2]
+    nothing = evaluate(sets_that_cover(hits, outputs), outputs, metrics=[])
+    assert said({"m": nothing})[2] == "No classes, groups or other bins were measured."
+
+
+def test_bins_that_no_method_can_cover_are_not_judged(case):
+    result = evaluate(case.sets["planted"], case.outputs, n_bootstrap=1)
+    assert {"conf_rank", "size_strata"} <= set(result.tables)
+    assert list(judge(result).low)[:2] == ["class", "group:site"]
+    assert set(judge(result).low) == {"class", "group:site", "conf_trust", "conf_frequency"}
+
+
+# ---- Advice -------------------------------------------------------------------------------------
+
+
+def advice(**evaluations):
+    predictors = dict.fromkeys(evaluations, calibrated(5000))
+    return said(evaluations, predictors)[3]
+
+
+def test_no_method_is_preferred_that_fails_more_bins_of_any_table():
+    """Over all pairs of counts of failing groups and classes, and of sizes of the sets."""
+    base = measured([500] * 4, [450] * 4)
+    table = base.tables["group:site"]
+
+    def method(low, size):
+        tables = {}
+        for name, failing in zip(("group:site", "class"), low, strict=True):
+            covered = np.where(np.arange(4) < failing, 300, 450)
+            tables[name] = replace(table, name=name, covered=covered, coverage=covered / 500)
+        return replace(measured([500] * 4, [450] * 4, size=size), tables=tables)
+
+    cases = 0
+    for one, other in product(product(range(3), range(3)), repeat=2):
+        for sizes in ((0, 1), (1, 0), (1, 1)):
+            text = advice(one=method(one, sizes[0]), other=method(other, sizes[1]))
+            no_worse = [all(a <= b for a, b in zip(*pair, strict=True)) for pair in
+                        ((one, other), (other, one))]  # fmt: skip
+            if no_worse == [True, True]:  # the same bins fail: smaller sets
+                expected = [None if sizes == (1, 1) else sizes[0] < sizes[1]]
+            else:
+                expected = [True if no_worse[0] else False if no_worse[1] else None]
+            preferred = {True: "Prefer “one”", False: "Prefer “other”", None: ""}[expected[0]]
+            assert preferred in text and ("Prefer" in text) == bool(preferred), (one, other, sizes)
+            cases += 1
+    assert cases == 243
+
+
+def test_a_method_below_the_target_marginally_is_not_preferred():
+    low, sound = measured([1400], [1150], size=0), measured([1400], [1262], size=1)
+    text = advice(low=low, sound=sound)
+    assert "Prefer “sound”" in text and "do not look exchangeable" not in text
+    assert "Do not rely on the sets:" in advice(low=low)
+
+
+def test_full_sets_are_not_preferred():
+    """Sets of all classes cover everything and tell nothing."""
+    low, full = measured([1000, 400], [930, 300]), measured([1000, 400], [1000, 400], size=2)
+    assert "Prefer" not in advice(low=low, full=full)
+    assert advice(full=full).startswith("100% of the sets are full and tell nothing")
+
+
+def test_a_guarantee_that_fails_is_not_cured_by_itself():
+    rng = np.random.default_rng(0)
+    outputs = ModelOutputs(
+        logits=rng.normal(size=(2000, 3)),
+        labels=rng.integers(3, size=2000),
+        groups={"site": rng.choice(["a", "b"], 2000)},
+    )
+    predictor = MondrianConformal(by=Groups("site")).calibrate(outputs)
+    text = said({"m": measured([1000, 1000], [980, 780])}, {"m": predictor})[3]
+    assert "do not look exchangeable" in text and "Groups(" not in text
+
+
+def test_names_are_written_as_they_are_and_escaped():
+    codes = np.repeat([0, 1], [1000, 400])
+    names = np.array(["Conf x", "<b>Trust</b> fund"])[codes]
+    hits = np.arange(1400) % 1000 < np.where(codes == 0, 905, 300)
+    outputs = ModelOutputs(logits=np.zeros((1400, 2)), labels=names)
+    result = evaluate(sets_that_cover(hits, outputs), outputs, metrics=["class"])
+    assert "Trust</b> fund”, 75.0% of 400 samples" in said({"m": result})[2]
+    text = render_report(result, details={"Options": '{"seed": 0}'})
+    body = text[text.index("<main>") :]
+    assert body.index("Marginal coverage") < body.index("<table")
+    assert "<b>Trust" not in text and "&lt;b&gt;Trust" in body
+    # Options come last.
+    assert body.index("seed&#34;: 0") > body.index('id="reading"')

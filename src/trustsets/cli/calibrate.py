@@ -329,11 +329,11 @@ def audit(
         write_report(
             output,
             {options.method: evaluation},
+            predictors=predictor,
             outputs=left_out,
             sets=sets,
-            regions={options.method: regions},
+            regions=regions,
             title=title,
-            guarantee=predictor.summary(sets),
             details=details,
         )
     if console.settings.json:

@@ -306,10 +306,9 @@ def report(
 ) -> None:
     """Write one self-contained HTML page to click through and to print.
 
-    It takes what 'trustsets evaluate' takes, and says in plain words what was
-    guaranteed, whether it was kept, for whom not and what to do. Then come
-    heatmaps of coverage, the worst classes, groups and samples, and why the
-    worst samples of models have their sets.
+    It takes what 'trustsets evaluate' takes, and says whether marginal coverage
+    reaches its target, in which classes and groups it does not, and what to do.
+    Then come heatmaps of coverage, and the worst classes, groups and samples.
 
     Example:
 
@@ -336,13 +335,12 @@ def report(
         write_report(
             output,
             found,
+            predictors=predictors,
             outputs=samples,
             sets=sets,
             regions=searched,
             title=title,
-            guarantee={name: own.summary(sets[name]) for name, own in predictors.items()},
             details={"Outputs": str(options.outputs), "Options": json.dumps(record)},
-            predictors=predictors,
         )
     text = f"The report is in {output}; open it in a browser."
     console.conclude(_plain(found, record), text)

@@ -175,10 +175,10 @@ def compare_methods(task: DemoTask, report: Path, *, step: Step = nullcontext) -
         write_report(
             report,
             evaluations,
+            predictors={SPLIT: standard, CONDITIONAL: conditional},
             outputs=test,
             sets=shown,
             title=task.title,
-            guarantee={SPLIT: standard.summary(), CONDITIONAL: conditional.summary()},
             details={"Data": task.description, "Calibration samples": len(task.calibration)},
         )
     return Comparison(

@@ -4,13 +4,20 @@ from typing import Any
 
 from trustsets.explorer.session import Check, Outcome, Session
 from trustsets.explorer.state import State
-from trustsets.metrics.colours import deepest_coverage
 from trustsets.metrics.plain import to_plain
 from trustsets.metrics.result import Evaluation
-from trustsets.report import content
-from trustsets.report.charts import gap_chart, size_chart
-from trustsets.report.text import number, percent
-from trustsets.report.verdict import verdict
+from trustsets.plots import deepest_coverage
+from trustsets.report import (
+    bin_lists,
+    division_names,
+    divisions,
+    gap_chart,
+    glance,
+    number,
+    percent,
+    size_chart,
+    verdict,
+)
 
 __all__ = ["answer", "preview"]
 
@@ -51,8 +58,13 @@ def _shown(session: Session, state: State, outcomes: list[Outcome], check: Check
         name: session.evaluation(state, place, check, outcomes[place])
         for place, name in enumerate(state.names)
     }
-    goals = content.division_names(found)
+    goals = division_names(found)
     check()
+    predictors = {
+        name: session.predictor(state.settings[place], state.seed)
+        for place, name in enumerate(state.names)
+        if state.settings[place].used.max_size is None
+    }
     first = next(iter(found.values()))
     points = [_point(*pair) for pair in zip(outcomes, found.values(), strict=True)]
     plain: dict[str, Any] = to_plain(
@@ -62,13 +74,13 @@ def _shown(session: Session, state: State, outcomes: list[Outcome], check: Check
             "target": f"{100.0 * (1.0 - state.alpha):g}%",
             "deepest": f"{100.0 * deepest_coverage(1.0 - state.alpha):.3g}%",
             "n": [len(session.split(state.seed).calibration), first.n],
-            "verdict": verdict(found),
+            "verdict": str(verdict(found, predictors)),
             "spoken": _spoken(found),
-            "glance": content.glance(found, goals),
-            "divisions": content.divisions(found),
+            "glance": glance(found, goals),
+            "divisions": divisions(found),
             "gaps": gap_chart(found, goals),
             "sizes": size_chart(found),
-            "lists": content.bin_lists(found),
+            "lists": bin_lists(found),
             "tables": {name: _tables(own) for name, own in found.items()},
             "points": points,
         }

@@ -116,7 +116,7 @@ def saved_predictor(session: Session, state: State, place: int) -> bytes:
 
 
 def saved_report(session: Session, state: State, names: dict[str, str], check: Check) -> bytes:
-    """The report of the methods on the test samples, without a slider."""
+    """The report of the methods on the test samples."""
     split = session.split(state.seed)
     evaluations = {
         name: session.evaluation(state, place, check) for place, name in enumerate(state.names)
@@ -126,19 +126,18 @@ def saved_report(session: Session, state: State, names: dict[str, str], check: C
         rows = np.arange(len(split.places))
         made = {name: session.sets(state, place, rows) for place, name in enumerate(state.names)}
         given = {"outputs": split.test, "sets": made}
-        given |= {"trust": split.test.trust} if split.test.trust is not None else {}
     check()
     details = {"Data": names.get("outputs", ""), "Split seed": state.seed}
     details |= {name: _one_line(own) for name, own in zip(state.names, state.settings, strict=True)}
-    guarantee = {
-        name: session.predictor(own, state.seed).summary()
+    predictors = {
+        name: session.predictor(own, state.seed)
         for name, own in zip(state.names, state.settings, strict=True)
     }
     with tempfile.TemporaryDirectory() as folder:
         page = write_report(
             Path(folder) / "report.html",
             evaluations,
-            guarantee=guarantee,
+            predictors=predictors,
             details={name: value for name, value in details.items() if value != ""},
             **given,
         )

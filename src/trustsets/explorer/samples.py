@@ -14,8 +14,7 @@ from trustsets.explorer.state import State
 from trustsets.metrics.plain import to_plain
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors.explain import needs_label
-from trustsets.report.samples import MOST_CLASSES, worst_first
-from trustsets.report.text import percent, range_of
+from trustsets.report import MOST_CLASSES, percent, range_of, worst_first
 from trustsets.sets import PredictionSets
 from trustsets.status import Status
 from trustsets.trust import TrustScore

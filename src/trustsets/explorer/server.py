@@ -32,7 +32,7 @@ from trustsets.explorer.gallery import Gallery
 from trustsets.explorer.requests import ACTIONS, Ask
 from trustsets.explorer.session import Kept, Session, Superseded
 from trustsets.explorer.state import State
-from trustsets.report.styles import page_styles
+from trustsets.report import page_styles
 
 __all__ = ["make_app"]
 

@@ -1,49 +1,164 @@
-"""The tables and heatmaps of the page as plain data for the template."""
+"""Tables and charts of evaluations as plain data, and numbers as people read them.
+
+The report's template, the explorer and the demo lay out what these functions return. Every text
+comes from a number of `evaluate`, rounded here and nowhere else.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets.metrics.bins import BinTable
-from trustsets.metrics.catalogue import METRICS, NUMBERS, number_of, split_name
-from trustsets.metrics.colours import DEEPEST, shade
-from trustsets.metrics.figure_data import heatmap_data
-from trustsets.metrics.inference import Estimate
-from trustsets.metrics.render import title
-from trustsets.metrics.result import Evaluation
-from trustsets.report.text import (
-    NONE,
-    division_title,
-    fixed,
-    interval,
-    number,
-    p_value,
-    percent,
-    range_of,
+from trustsets.metrics import (
+    METRICS,
+    NUMBERS,
+    BinTable,
+    Estimate,
+    Evaluation,
+    number_of,
+    split_name,
+    table_title,
+    title,
 )
+from trustsets.plots import DEEPEST, heatmap_data, shade, size_data
 
 __all__ = [
+    "BinCell",
     "BinList",
+    "Cell",
     "Division",
+    "GapChart",
+    "GapMark",
     "Glance",
-    "averages",
+    "Heatmap",
     "bin_lists",
     "division_names",
+    "division_title",
     "divisions",
+    "fixed",
+    "gap_chart",
     "glance",
     "grid_names",
+    "interval",
+    "joined",
+    "number",
     "other_measures",
+    "p_value",
+    "percent",
+    "range_of",
+    "size_chart",
     "terms",
+    "ticks",
     "too_few",
 ]
 
 Evaluations = Mapping[str, Evaluation]
 GlanceRow = tuple[str, list[tuple[str, str]]]
 
+# Written for a number that is undefined.
+NONE = "–"
 _AVERAGES = ("coverage", "size", "size_median", "empty", "full")
+# Rough number of steps of an axis, and the slack for the rounding of quotients.
+_STEPS = 5
+_SLACK = 1e-9
+
+# ---- Numbers and names ----------------------------------------------------------------------
+
+
+def division_title(name: str) -> str:
+    """Name of a division of the samples for people.
+
+    Examples
+    --------
+    >>> division_title("conf_trust"), division_title("group:sex")
+    ('Conf × Trust', 'sex')
+    """
+    text = table_title(name)
+    return text.replace(" x ", " × ") if name in METRICS else text
+
+
+def fixed(value: float, digits: int) -> str:
+    """A finite number with so many digits, halves rounded away from zero.
+
+    Coverages are ratios of counts, so halves do occur. The page's script rounds them in this
+    way, and a table must agree with it.
+
+    Examples
+    --------
+    >>> fixed(81.25, 1), f"{81.25:.1f}"
+    ('81.3', '81.2')
+    """
+    return f"{Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):,}"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share in percent.
+
+    Examples
+    --------
+    >>> percent(0.8973), percent(0.9, 0)
+    ('89.7%', '90%')
+    """
+    return NONE if math.isnan(share) else f"{fixed(100.0 * share, digits)}%"
+
+
+def number(value: float, digits: int = 2) -> str:
+    """A number with a fixed number of digits; a true minus sign."""
+    return NONE if math.isnan(value) else fixed(value, digits).replace("-", "−")
+
+
+def interval(low: float, high: float, digits: int = 2) -> str:
+    """Both ends of an interval; empty where undefined.
+
+    Examples
+    --------
+    >>> interval(5.312, 6.4)
+    '5.31–6.40'
+    """
+    if math.isnan(low) or math.isnan(high):
+        return ""
+    # Next to a minus sign a dash would be read as another one.
+    dash = " to " if low < 0.0 else "–"
+    return f"{number(low, digits)}{dash}{number(high, digits)}"
+
+
+def range_of(low: float, high: float, digits: int = 1) -> str:
+    """An interval of shares, in percent without the sign.
+
+    Examples
+    --------
+    >>> range_of(0.8912, 0.9034)
+    '89.1–90.3'
+    """
+    return interval(100.0 * low, 100.0 * high, digits)
+
+
+def p_value(value: float) -> str:
+    """A p-value with as many digits as anyone uses.
+
+    Examples
+    --------
+    >>> p_value(0.04321), p_value(1e-9)
+    ('0.043', '<0.001')
+    """
+    return "<0.001" if value < 0.001 else fixed(value, 3)
+
+
+def joined(parts: Sequence[str], last: str = "and") -> str:
+    """A list in a sentence.
+
+    Examples
+    --------
+    >>> joined(["a"]), joined(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {last} {parts[-1]}"
+
+
+# ---- Heatmaps -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -92,7 +207,7 @@ def divisions(evaluations: Evaluations) -> list[Division]:
         Division(
             name,
             division_title(name),
-            [_heatmap(own, item, name) for own, item in evaluations.items() if name in item.tables],
+            [_heatmap(m, item, name) for m, item in evaluations.items() if name in item.tables],
         )
         for name in grid_names(evaluations)
     ]
@@ -101,18 +216,18 @@ def divisions(evaluations: Evaluations) -> list[Division]:
 def _heatmap(method: str, evaluation: Evaluation, name: str) -> Heatmap:
     data, table = heatmap_data(evaluation, name), evaluation.tables[name]
     low, few = table.under_covered(1.0 - evaluation.level), too_few(table, data.target)
-    at = {(int(y), int(x)): i for i, (x, y) in enumerate(table.index.tolist())}
+    bins = {(int(y), int(x)): i for i, (x, y) in enumerate(table.index.tolist())}
 
-    def cell(place: int | None) -> Cell:
-        if place is None:
+    def cell(i: int | None) -> Cell:
+        if i is None:
             return Cell(None)
-        share, mark = float(table.coverage[place]), _mark(low[place], few[place])
-        ends = range_of(float(table.lower[place]), float(table.upper[place]), 0)
-        text = ends if few[place] else fixed(100.0 * share, 0)
-        return Cell(place, text, shade(share, data.target).style, mark)
+        share = float(table.coverage[i])
+        ends = range_of(float(table.lower[i]), float(table.upper[i]), 0)
+        text = ends if few[i] else fixed(100.0 * share, 0)
+        return Cell(i, text, shade(share, data.target).css, _mark(low[i], few[i]))
 
     rows = [
-        (label, [cell(at.get((y, x))) for x in range(len(data.columns))])
+        (label, [cell(bins.get((y, x))) for x in range(len(data.columns))])
         for y, label in enumerate(data.rows)
     ]
     return Heatmap(method, data.columns, rows[::-1], data.axes)
@@ -122,7 +237,7 @@ def too_few(table: BinTable, target: float) -> NDArray[np.bool_]:
     """Bins whose coverage is shown as an interval, in a neutral colour.
 
     They have fewer than 10 samples, or an interval that holds the target and is wider than the
-    scale of colours is deep, so that the colour would be chance.
+    scale of colours is deep, so that the colour would be sampling variability.
     """
     holds = (table.lower <= target) & (target <= table.upper)
     return table.few | (holds & (table.upper - table.lower > DEEPEST))
@@ -133,34 +248,31 @@ def _mark(low: bool, few: bool) -> str:
     return " ".join(["low"] * bool(low) + ["few"] * bool(few))
 
 
+# ---- Table of methods -----------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Glance:
-    """Rows of the table of methods that belong together; a cell is its text and its interval.
-
-    Those that `moves` follow the slider over alpha.
-    """
+    """Rows of the table of methods that belong together; a cell is its text and its interval."""
 
     title: str
     rows: list[GlanceRow]
-    moves: bool = False
 
 
 def glance(evaluations: Evaluations, names: Sequence[str]) -> list[Glance]:
     """The table of methods: averages first, then the gaps of the named divisions."""
-    first = Glance("On average", averages(evaluations), moves=True)
-    return [first, *(_gaps(evaluations, name) for name in names)]
-
-
-def averages(evaluations: Evaluations) -> list[GlanceRow]:
-    """Coverage and sizes of the sets of each method."""
-    return [(NUMBERS[name].title, _cells(evaluations, name)) for name in _AVERAGES]
+    averages = [(NUMBERS[name].title, _cells(evaluations, name)) for name in _AVERAGES]
+    return [Glance("All samples", averages), *(_gaps(evaluations, name) for name in names)]
 
 
 def other_measures(evaluations: Evaluations) -> Glance | None:
     """Numbers that have no section of their own; None where no method has any."""
-    known = [*division_names(evaluations), "excess_risk"]
-    found = dict.fromkeys(name for item in evaluations.values() for name in item.metrics)
-    names = [name for name in found if name not in _AVERAGES and split_name(name)[0] not in known]
+    shown = division_names(evaluations)
+    names = [
+        name
+        for name in dict.fromkeys(name for item in evaluations.values() for name in item.metrics)
+        if name not in _AVERAGES and split_name(name)[0] not in shown
+    ]
     names.sort(key=lambda name: list(_FORMS).index(number_of(name).form))
     rows = [(title(name), _cells(evaluations, name)) for name in names]
     return Glance("Other measures", rows) if rows else None
@@ -215,16 +327,14 @@ def _lowest(evaluation: Evaluation, name: str) -> tuple[str, str]:
 
 def _cells(evaluations: Evaluations, name: str, *, floor: bool = False) -> list[tuple[str, str]]:
     """One number of every method with its interval, and with its noise floor where asked for."""
-    form = _FORMS[number_of(name).form]
-    found = [item.metrics.get(name, Estimate(math.nan)) for item in evaluations.values()]
-    texts = [form(item) for item in found]
-    if not floor:
-        return texts
-    floors = [form(Estimate(item.floor))[0] for item in found]
-    return [
-        (text, note and f"{note}, floor {own}")
-        for (text, note), own in zip(texts, floors, strict=True)
-    ]
+    form, cells = _FORMS[number_of(name).form], []
+    for evaluation in evaluations.values():
+        item = evaluation.metrics.get(name, Estimate(math.nan))
+        text, note = form(item)
+        if floor and note:
+            note += f", floor {form(Estimate(item.floor))[0]}"
+        cells.append((text, note))
+    return cells
 
 
 def _share(item: Estimate) -> tuple[str, str]:
@@ -245,6 +355,8 @@ def _whole(item: Estimate) -> tuple[str, str]:
 
 
 _FORMS = {"share": _share, "rare": _rare, "points": _points, "plain": _points, "whole": _whole}
+
+# ---- Lists of classes, groups and set sizes ---------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -276,15 +388,15 @@ def bin_lists(evaluations: Evaluations) -> list[BinList]:
     """Every table that is not on a grid."""
     grids = grid_names(evaluations)
     first = next(iter(evaluations.values()))
-    found = []
+    lists = []
     for name in division_names(evaluations):
-        own = {m: item.tables[name] for m, item in evaluations.items() if name in item.tables}
         if name not in grids:
-            tables = list(own.values())
+            by_method = {m: e.tables[name] for m, e in evaluations.items() if name in e.tables}
+            tables = list(by_method.values())
             shared = all(_same_counts(tables[0], other) for other in tables[1:])
             rows = _rows(tables, shared, first)
-            found.append(BinList(name, division_title(name), list(own), shared, rows))
-    return found
+            lists.append(BinList(name, division_title(name), list(by_method), shared, rows))
+    return lists
 
 
 def _same_counts(one: BinTable, other: BinTable) -> bool:
@@ -295,34 +407,34 @@ def _rows(
     tables: Sequence[BinTable], shared_count: bool, first: Evaluation
 ) -> list[tuple[str, list[BinCell]]]:
     """Cells by bin; methods may have different bins where these are of set sizes."""
-    places = [_places(table.labels) for table in tables]
-    keys = list(dict.fromkeys(key for own in places for key in own))
+    numbers = [_bin_numbers(table.labels) for table in tables]
+    keys = list(dict.fromkeys(key for bins in numbers for key in bins))
     listed = [_bin_cells(table, first) for table in tables]
 
     def cells(key: tuple[str, int]) -> list[BinCell]:
-        found = [
-            own[at[key]] if key in at else [BinCell(None, NONE)] * 4
-            for at, own in zip(places, listed, strict=True)
+        parts = [
+            rows[bins[key]] if key in bins else [BinCell(None, NONE)] * 4
+            for bins, rows in zip(numbers, listed, strict=True)
         ]
         if shared_count:
-            found = [found[0][:1], *(own[1:] for own in found)]
-        return [cell for own in found for cell in own]
+            parts = [parts[0][:1], *(part[1:] for part in parts)]
+        return [cell for part in parts for cell in part]
 
     def lowest(key: tuple[str, int]) -> float:
-        own = listed[0][places[0][key]][1].value if key in places[0] else None
-        return math.inf if own is None else own
+        value = listed[0][numbers[0][key]][1].value if key in numbers[0] else None
+        return math.inf if value is None else value
 
     return [(key[0], cells(key)) for key in sorted(keys, key=lowest)]
 
 
-def _places(labels: Sequence[str]) -> dict[tuple[str, int], int]:
+def _bin_numbers(labels: Sequence[str]) -> dict[tuple[str, int], int]:
     """Bins by name and number: bins whose ends round alike have the same name."""
     seen: dict[str, int] = {}
-    found = {}
+    numbers = {}
     for i, label in enumerate(labels):
         seen[label] = seen.get(label, -1) + 1
-        found[label, seen[label]] = i
-    return found
+        numbers[label, seen[label]] = i
+    return numbers
 
 
 def _bin_cells(table: BinTable, evaluation: Evaluation) -> list[list[BinCell]]:
@@ -351,3 +463,97 @@ def _bin_cells(table: BinTable, evaluation: Evaluation) -> list[list[BinCell]]:
             zip(table.count.tolist(), table.mean_size.tolist(), table.holm.tolist(), strict=True)
         )
     ]
+
+
+# ---- Charts -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GapMark:
+    """CovGap of one method: positions along the axis in percent of its length, and in words."""
+
+    method: str
+    slot: int
+    floor: float
+    low: float
+    width: float
+    value: float
+    text: str
+    note: str
+
+
+@dataclass(frozen=True)
+class GapChart:
+    """CovGap of every division and method on one axis, with intervals and noise floors."""
+
+    rows: list[tuple[str, list[GapMark]]]
+    axis: list[tuple[float, str]]
+
+
+def gap_chart(evaluations: Evaluations, names: Sequence[str]) -> GapChart:
+    """Marks for the gaps of the named divisions."""
+    gaps = {
+        name: [
+            (slot, method, item.tables[name].gap)
+            for slot, (method, item) in enumerate(evaluations.items())
+            if name in item.tables
+        ]
+        for name in names
+    }
+    axis = ticks(max((gap.upper for row in gaps.values() for *_, gap in row), default=1.0))
+
+    def position(value: float) -> float:
+        return round(100.0 * value / axis[-1], 3)
+
+    def mark(slot: int, method: str, gap: Estimate) -> GapMark:
+        return GapMark(
+            method=method,
+            slot=slot,
+            floor=position(gap.floor),
+            low=position(gap.lower),
+            width=position(gap.upper - gap.lower),
+            value=position(gap.value),
+            text=number(gap.value),
+            note=f"CovGap {number(gap.value)} ({interval(gap.lower, gap.upper)}), "
+            f"noise floor {number(gap.floor)}",
+        )
+
+    rows = [(division_title(name), [mark(*item) for item in row]) for name, row in gaps.items()]
+    return GapChart(rows, [(position(tick), f"{tick:g}") for tick in axis])
+
+
+def size_chart(evaluations: Evaluations) -> list[tuple[str, list[tuple[int, float, str]]]]:
+    """Share of the sets by size: a row per range of sizes, with a bar per method.
+
+    A bar is the slot of its method, its length in percent of the longest bar, and its text.
+    """
+    data = size_data(list(evaluations.values()))
+    longest = float(data.shares.max())
+    # With many classes there may be small sizes that no set has; the largest always occurs.
+    start = int(np.argmax(data.shares.any(axis=0)))
+    return [
+        (
+            label,
+            [
+                (slot, round(100.0 * share / longest, 2), percent(share))
+                for slot, share in enumerate(shares)
+            ],
+        )
+        for label, shares in zip(data.labels[start:], data.shares.T[start:].tolist(), strict=True)
+    ]
+
+
+def ticks(top: float) -> list[float]:
+    """Round numbers from 0 to the first at or above `top`.
+
+    Examples
+    --------
+    >>> ticks(17.3)
+    [0.0, 5.0, 10.0, 15.0, 20.0]
+    """
+    if not top > 0.0:
+        return [0.0, 1.0]
+    rough = top / _STEPS
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(unit * power for unit in (1, 2, 2.5, 5, 10) if unit * power >= rough - _SLACK)
+    return [round(i * step, 10) for i in range(math.ceil(top / step - _SLACK) + 1)]

@@ -1,62 +1,56 @@
 """`write_report`: check the arguments, collect what is shown, fill the template."""
 
+import base64
+import hashlib
 import os
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Template
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
 
-from trustsets._common.arrays import Floats
 from trustsets._common.storage import atomic_path
 from trustsets._version import __version__
 from trustsets.auditing import Regions
 from trustsets.errors import InputError
-from trustsets.metrics.colours import deepest_coverage
-from trustsets.metrics.plain import to_plain
-from trustsets.metrics.result import Evaluation
+from trustsets.metrics import Evaluation, to_plain
 from trustsets.outputs import ModelOutputs
+from trustsets.plots import Theme, css_variables, deepest_coverage
 from trustsets.predictors import Predictor
 from trustsets.report import content
-from trustsets.report.alphas import follow_alphas
-from trustsets.report.audit_part import audit_part
-from trustsets.report.charts import ball_chart, gap_chart, size_chart
-from trustsets.report.checks import check_evaluations, check_samples
-from trustsets.report.explanations import explain_samples
-from trustsets.report.samples import MOST_CLASSES, SampleSource, list_samples
-from trustsets.report.styles import page_environment, page_scripts, page_styles
-from trustsets.report.terms import explained
+from trustsets.report.samples import MOST_CLASSES, MOST_SAMPLES, list_samples, region_cards
 from trustsets.report.verdict import ONE_METHOD, verdict
 from trustsets.sets import PredictionSets
-from trustsets.statistics import SupportsTrust
 
-__all__ = ["write_report"]
+__all__ = ["page_environment", "page_styles", "write_report"]
+
+Evaluations = Mapping[str, Evaluation]
+
+_SHEETS: dict[str, Theme] = {"report": "light", "dark": "dark"}
 
 
 def write_report(
     path: str | os.PathLike[str],
     evaluations: Evaluation | Mapping[str, Evaluation],
     *,
+    predictors: Predictor | Mapping[str, Predictor] | None = None,
     outputs: ModelOutputs | None = None,
     sets: PredictionSets | Mapping[str, PredictionSets] | None = None,
-    trust: SupportsTrust | Floats | None = None,
     regions: Regions | Mapping[str, Regions] | None = None,
     title: str = "Coverage report",
-    guarantee: str | Mapping[str, str] | None = None,
     details: Mapping[str, Any] | None = None,
-    date: str | None = None,
-    samples_per_cell: int = 20,
-    predictors: Predictor | Mapping[str, Predictor] | None = None,
-    slider: bool = True,
 ) -> Path:
     """Write evaluations as one HTML page that needs no network.
 
-    The page starts with a paragraph for readers who are no statisticians: what was promised,
-    whether it was kept, for whom not, and what to do. Then come a table of the methods, heatmaps
-    for mouse and keyboard, coverage gaps against their noise floors, set sizes, and tables by class
-    and group that sort and filter. It offers the numbers as JSON and CSV. The same arguments give
-    the same bytes.
+    The page starts with a verdict: whether marginal coverage reaches its target, in which groups
+    and classes it does not, and what to do. Then come a table of the methods, heatmaps for mouse
+    and keyboard, coverage gaps against their noise floors, set sizes, and tables by class and
+    group that sort and filter. It offers the numbers as JSON and CSV. The same arguments give the
+    same bytes.
 
     Parameters
     ----------
@@ -64,29 +58,18 @@ def write_report(
         File to write, as a whole or not at all; its folder must exist.
     evaluations : Evaluation, or mapping of method name to Evaluation
         What `evaluate` returned, on the same test samples at the same alpha.
+    predictors : predictor, or mapping of method name to predictor, optional
+        What made the sets. The verdict needs their calibration sizes to tell a broken guarantee
+        from the variability of calibration, and the page says what they guarantee.
     outputs, sets : ModelOutputs, and PredictionSets or mapping of method name to them
-        What was evaluated. With both, a cell of a heatmap lists its worst samples.
-    trust : TrustScore, or array of shape (n,), optional
-        Trust of the listed samples.
+        What was evaluated. With both, a cell of a heatmap lists its worst samples, with the trust
+        of the outputs where they have it.
     regions : Regions, or mapping of method name to Regions, optional
         What `trustsets.auditing.find_regions` found; shown after the verdict.
     title : str
         Title of the page.
-    guarantee : str, or mapping of method name to str, optional
-        What is guaranteed, in words, such as ``predictor.summary()``.
     details : mapping, optional
-        Facts about the run to show at the end: data, model, score, calibration size.
-    date : str, optional
-        Shown as given. By default there is none, so that the page depends on its input alone.
-    samples_per_cell : int
-        Most samples listed for one cell.
-    predictors : predictor, or mapping of method name to predictor, optional
-        What made the sets. With them, the page explains the sets of the worst samples in the worst
-        cells (`Predictor.explain`). It needs `outputs` and `sets`.
-    slider : bool
-        Let the reader move alpha over some 20 values up to 0.5, which moves heatmaps, averages, set
-        sizes and the sets of listed samples, and list p-values. Methods without a predictor stay at
-        their alpha. This takes most of the time of a report.
+        Facts about the run to show at the end: data, model, score, date.
 
     Returns
     -------
@@ -96,57 +79,76 @@ def write_report(
     Examples
     --------
     >>> import tempfile
-    >>> import numpy as np
     >>> from trustsets import StandardConformal, evaluate
     >>> rng = np.random.default_rng(0)
     >>> logits = 2.0 * rng.normal(size=(1000, 4))
     >>> labels = (logits + rng.gumbel(size=(1000, 4))).argmax(axis=1)
     >>> calibration, test = ModelOutputs(logits=logits, labels=labels).split(0.5)
-    >>> sets = StandardConformal().calibrate(calibration).predict_set(test)
+    >>> predictor = StandardConformal().calibrate(calibration)
+    >>> evaluation = evaluate(predictor.predict_set(test), test)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     page = write_report(
-    ...         Path(folder) / "report.html",
-    ...         {"standard": evaluate(sets, test)},
-    ...         outputs=test,
-    ...         sets={"standard": sets},
-    ...         details={"Score": "APS"},
-    ...     )
+    ...     page = write_report(Path(folder) / "report.html", evaluation, predictors=predictor)
     ...     page.read_text(encoding="utf-8")[:15]
     '<!doctype html>'
     """
     target = Path(path)
     if not target.parent.is_dir():
         raise InputError(f"path must lie in a folder that exists; {target.parent} does not.")
-    own = check_evaluations(evaluations)
-    source = check_samples(own, outputs, sets, trust, samples_per_cell, predictors)
-    known, given = _facts(own), _details(details, date)
+    methods = _check_evaluations(evaluations)
+    made_by: dict[str, Predictor] = _by_method("predictors", predictors, methods, Predictor)
+    chosen = _check_samples(methods, outputs, sets)
+    found = _check_regions(methods, regions)
+    facts = _facts(methods)
+    shown = {str(name): str(value) for name, value in (details or {}).items()}
+    grids = content.grid_names(methods)
     numbers = {
         "title": title,
-        "facts": known | given,
-        "metrics": {method: to_plain(item.metrics) for method, item in own.items()},
-        "evaluations": {method: item.to_dict() for method, item in own.items()},
-        **_samples(own, source, slider),
+        "facts": facts | shown,
+        "metrics": {method: to_plain(item.metrics) for method, item in methods.items()},
+        "evaluations": {method: item.to_dict() for method, item in methods.items()},
+        "samples": outputs and list_samples(methods, outputs, chosen, grids),
     }
-    page = _template().render(
+    # Set sizes are the method's own choice, so the gap over their bins says nothing against it.
+    goals = [name for name in content.division_names(methods) if name != "size_strata"]
+    first = next(iter(methods.values()))
+    environment = page_environment("trustsets.report", keep_trailing_newline=True)
+    page = environment.get_template("report.html").render(
         title=title,
-        facts=known,
-        details=given,
-        guarantees=_guarantees(guarantee, own),
-        lists_samples=source is not None,
-        explains=bool(numbers["explanations"]),
-        alphas=numbers["alphas"],
-        samples_per_cell=samples_per_cell,
+        facts=facts,
+        details=shown,
+        methods=list(methods),
+        verdict=verdict(methods, made_by, found),
+        guarantees=[
+            (name, predictor.summary(chosen.get(name)).splitlines())
+            for name, predictor in made_by.items()
+        ],
+        regions=[
+            (name, item, *region_cards(item, outputs, chosen.get(name)))
+            for name, item in found.items()
+        ],
+        glance=content.glance(methods, goals),
+        divisions=content.divisions(methods),
+        gaps=content.gap_chart(methods, goals),
+        sizes=content.size_chart(methods),
+        bin_lists=content.bin_lists(methods),
+        other=content.other_measures(methods),
+        terms=content.terms(methods),
+        excess_risk=any("excess_risk.total" in item.more for item in methods.values()),
+        lists_samples=outputs is not None,
+        has_trust=outputs is not None and outputs.trust is not None,
+        left_out=all(item.left_out for item in methods.values()),
+        target=f"{100.0 * (1.0 - first.alpha):g}%",
+        deepest=f"{100.0 * deepest_coverage(1.0 - first.alpha):.3g}%",
+        level=f"{100.0 * first.level:g}%",
+        significance=f"{100.0 * (1.0 - first.level):.3g}%",
+        half_significance=f"{50.0 * (1.0 - first.level):.3g}%",
+        most_classes=MOST_CLASSES,
+        most_samples=MOST_SAMPLES,
+        version=__version__,
         data=htmlsafe_json_dumps(numbers, allow_nan=False, separators=(",", ":")),
         css=page_styles(),
-        **_words(next(iter(own.values()))),
-        **_parts(own),
-        **audit_part(own, regions, source),
-        **page_scripts(),
+        **_script(),
     )
-    return _write(target, page)
-
-
-def _write(target: Path, page: str) -> Path:
     # A browser reads a carriage return as a line feed, so that a name in an attribute would
     # differ from the one in the data.
     text = page.replace("\r", "&#13;")
@@ -156,85 +158,165 @@ def _write(target: Path, page: str) -> Path:
     return target
 
 
-def _samples(
-    evaluations: Mapping[str, Evaluation], source: SampleSource | None, slider: bool
-) -> dict[str, Any]:
-    """Listed samples, explanations of some, and what the slider shows; None for what is not."""
-    found: dict[str, Any] = dict.fromkeys(("samples", "explanations", "alphas", "p_values"))
-    if source is not None:
-        names = content.grid_names(evaluations)
-        listed = found["samples"] = list_samples(evaluations, names, source)
-        found["explanations"] = explain_samples(evaluations, names, source, listed)
-        if source.predictors and slider:
-            found["alphas"], found["p_values"] = follow_alphas(evaluations, names, listed, source)
-    return found
+# ---- Renderer, also of the explorer's page -----------------------------------------------------
 
 
-def _words(first: Evaluation) -> dict[str, Any]:
-    """Words that the notes on the page use."""
+def page_environment(package: str, **options: Any) -> Environment:
+    """The templates of a package, which escape what they are filled with."""
+    return Environment(
+        loader=PackageLoader(package, "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        **options,
+    )
+
+
+def page_styles() -> dict[str, Markup]:
+    """The sheet of every page (``report``), and what dark screens add to it (``dark``)."""
     return {
-        "version": __version__,
-        "target": f"{100.0 * (1.0 - first.alpha):g}%",
-        "deepest": f"{100.0 * deepest_coverage(1.0 - first.alpha):.3g}%",
-        "level": f"{100.0 * first.level:g}%",
-        "significance": f"{100.0 * (1.0 - first.level):.3g}%",
-        "most_classes": MOST_CLASSES,
+        name: Markup(f":root {{\n{css_variables(theme)}}}\n{_read(f'{name}.css')}")
+        for name, theme in _SHEETS.items()
     }
 
 
-def _parts(evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
-    """Tables and charts, in the order of the page."""
-    # Set sizes are the method's own choice, so the gap over their bins says nothing against it.
-    goals = [name for name in content.division_names(evaluations) if name != "size_strata"]
-    return {
-        "methods": list(evaluations),
-        "verdict": verdict(evaluations),
-        "glance": content.glance(evaluations, goals),
-        "divisions": content.divisions(evaluations),
-        "gaps": gap_chart(evaluations, goals),
-        "sizes": size_chart(evaluations),
-        "bin_lists": content.bin_lists(evaluations),
-        "balls": ball_chart(evaluations),
-        "other": content.other_measures(evaluations),
-        "terms": content.terms(evaluations),
-    }
+def _script() -> dict[str, Any]:
+    """The script of the report, and the digest by which the page allows it."""
+    # Within a function, what the script defines is out of reach of other scripts.
+    script = "".join(("(() => {\n", _read("report.js"), "})();\n"))
+    digest = hashlib.sha256(script.encode("utf-8")).digest()
+    # The file is ours; everything else that reaches a page is escaped.
+    return {"script": Markup(script), "script_digest": base64.b64encode(digest).decode("ascii")}
 
 
-def _template() -> Template:
-    environment = page_environment("trustsets.report", keep_trailing_newline=True)
-    environment.filters["explained"] = explained
-    return environment.get_template("report.html")
+def _read(name: str) -> str:
+    folder = resources.files("trustsets.report") / "templates"
+    return (folder / name).read_text(encoding="utf-8")
 
 
-def _facts(evaluations: Mapping[str, Evaluation]) -> dict[str, str]:
+# ---- Arguments ----------------------------------------------------------------------------------
+
+
+def _facts(evaluations: Evaluations) -> dict[str, str]:
     """What was measured, for the top of the page."""
     first = next(iter(evaluations.values()))
-    known = {
+    facts = {
         "Calibration samples" if first.left_out else "Test samples": f"{first.n:,}",
         "Classes": f"{first.n_classes:,}",
         "Target coverage": f"{100.0 * (1.0 - first.alpha):g}% (α = {first.alpha:g})",
     }
     if len(evaluations) > 1 or ONE_METHOD not in evaluations:
-        known["Method" if len(evaluations) == 1 else "Methods"] = ", ".join(evaluations)
-    return known
+        facts["Method" if len(evaluations) == 1 else "Methods"] = ", ".join(evaluations)
+    return facts
 
 
-def _details(details: Mapping[str, Any] | None, date: str | None) -> dict[str, str]:
-    """What was run, for the end of the page."""
-    given = {str(name): str(value) for name, value in (details or {}).items()}
-    return given | ({} if date is None else {"Date": date})
-
-
-def _guarantees(
-    guarantee: str | Mapping[str, str] | None, evaluations: Mapping[str, Evaluation]
-) -> list[tuple[str, list[str]]]:
-    """Pairs of method (empty for all) and paragraphs."""
-    if guarantee is None:
-        return []
-    given = {"": guarantee} if isinstance(guarantee, str) else dict(guarantee)
-    unknown = [name for name in given if name and name not in evaluations]
-    if unknown:
+def _check_evaluations(evaluations: Evaluation | Evaluations) -> dict[str, Evaluation]:
+    """Methods by name, all of the same samples."""
+    if isinstance(evaluations, Evaluation):
+        return {ONE_METHOD: evaluations}
+    if not isinstance(evaluations, Mapping) or not evaluations:
         raise InputError(
-            f"guarantee names {unknown}, but the methods are {list(evaluations)}; use their names."
+            "evaluations must be an Evaluation or a non-empty mapping of method names to them; "
+            f"got {type(evaluations).__name__}. Make them with evaluate."
         )
-    return [(name, str(text).splitlines()) for name, text in given.items()]
+    for name, item in evaluations.items():
+        if not isinstance(item, Evaluation):
+            raise InputError(
+                f"evaluations[{name!r}] must be an Evaluation; got {type(item).__name__}. Make it "
+                "with evaluate, one per method (a report shows one seed)."
+            )
+    methods = {str(name): item for name, item in evaluations.items()}
+    settings = {(item.n, item.n_classes, item.alpha, item.level) for item in methods.values()}
+    if len(settings) > 1:
+        raise InputError(
+            "evaluations must share test samples, classes, alpha and level; got (n, K, alpha, "
+            f"level) = {sorted(settings)}. Write one report for each."
+        )
+    rows = [item.rows for item in methods.values() if item.rows is not None]
+    if any(not np.array_equal(rows[0], other) for other in rows[1:]):
+        raise InputError(
+            "evaluations must be of the same test samples in the same order; their rows differ. "
+            "Evaluate every method on the same ModelOutputs."
+        )
+    axes: dict[str, tuple[str, ...]] = {}
+    for item in methods.values():
+        for name, table in item.tables.items():
+            if axes.setdefault(name, table.axes) != table.axes:
+                raise InputError(
+                    f"evaluations must divide samples alike; {name!r} is over {axes[name]} for one "
+                    f"method and {table.axes} for another. Pass the same bins= to evaluate."
+                )
+    return methods
+
+
+def _by_method(argument: str, values: Any, methods: Evaluations, kind: type[Any]) -> dict[str, Any]:
+    """Arguments by name of their method; a single one is that of the only method."""
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        if len(methods) > 1:
+            raise InputError(f"{argument} must be a mapping with names among {list(methods)}.")
+        values = {next(iter(methods)): values}
+    by_name = {str(name): item for name, item in values.items()}
+    if not set(by_name) <= set(methods):
+        raise InputError(
+            f"{argument} must name methods among {list(methods)}; got {list(by_name)}."
+        )
+    for name, item in by_name.items():
+        if not isinstance(item, kind):
+            raise InputError(
+                f"{argument}[{name!r}] must be a {kind.__name__}; got {type(item).__name__}."
+            )
+    return by_name
+
+
+def _check_samples(
+    methods: Evaluations,
+    outputs: ModelOutputs | None,
+    sets: PredictionSets | Mapping[str, PredictionSets] | None,
+) -> dict[str, PredictionSets]:
+    """Sets by method at the alpha of the page; none where there are no outputs either."""
+    if outputs is None and sets is None:
+        return {}
+    if outputs is None or sets is None:
+        missing = "outputs" if outputs is None else "sets"
+        raise InputError(f"listing samples needs both outputs= and sets=; {missing}= is missing.")
+    outputs.require_labels("the list of samples")
+    by_name = _by_method("sets", sets, methods, PredictionSets)
+    if len(by_name) < len(methods):
+        raise InputError(f"sets must name the methods {list(methods)}; got {list(by_name)}.")
+    for name, evaluation in methods.items():
+        if evaluation.set_sizes is None or evaluation.rows is None:
+            raise InputError(
+                f"evaluations[{name!r}] was read from JSON, which does not keep single samples; "
+                "evaluate anew, or leave out outputs= and sets=."
+            )
+        by_name[name] = chosen = by_name[name].at(evaluation.alpha)
+        if not (
+            len(chosen) == len(outputs) == evaluation.n
+            and np.array_equal(chosen.sizes, evaluation.set_sizes)
+            and np.array_equal(outputs.rows, evaluation.rows)
+        ):
+            raise InputError(
+                f"sets[{name!r}] and outputs are not what evaluations[{name!r}] was made from "
+                f"({len(chosen)} sets, {len(outputs)} samples, {evaluation.n} evaluated); pass the "
+                "same objects as to evaluate."
+            )
+    return by_name
+
+
+def _check_regions(
+    methods: Evaluations, regions: Regions | Mapping[str, Regions] | None
+) -> dict[str, Regions]:
+    """Regions by method, which must be of the evaluated samples."""
+    by_name = _by_method("regions", regions, methods, Regions)
+    for name, item in by_name.items():
+        evaluation = methods[name]
+        if (item.n, item.alpha) != (evaluation.n, evaluation.alpha):
+            raise InputError(
+                f"regions[{name!r}] are of {item.n} samples at alpha={item.alpha:g}, and the "
+                f"evaluation is of {evaluation.n} at alpha={evaluation.alpha:g}; search the same "
+                "sets."
+            )
+    return by_name

@@ -1,166 +1,410 @@
-"""The result of evaluations in a few sentences."""
+"""Whether coverage reaches its target: one verdict, from both sources of variability.
 
+Coverage on a test set varies with the test samples and with the calibration samples. A split
+conformal predictor that was calibrated on n samples covers a Beta-distributed share of all
+samples, so that of m test samples it covers a Beta-binomial number. A predictor is called below
+the target only where that law makes so few covered samples unlikely; what this one predictor
+covers, whatever the reason, is said by the interval of its coverage.
+"""
+
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from trustsets.metrics.bins import BinTable
-from trustsets.metrics.catalogue import METRICS
-from trustsets.metrics.result import REMEDY, Evaluation
-from trustsets.report.text import division_title, fixed, joined, percent
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["ONE_METHOD", "goal_tables", "named", "verdict"]
+from trustsets._common.arrays import Floats
+from trustsets.auditing import Region, Regions
+from trustsets.basis import Groups
+from trustsets.metrics import METRICS, BinTable, Evaluation, check_guarantee, holm
+from trustsets.predictors import MondrianConformal, Predictor, StandardConformal
+from trustsets.report.content import division_title, joined, number, p_value, percent, range_of
+
+__all__ = ["ONE_METHOD", "Judgement", "Verdict", "judge", "verdict"]
 
 # The name of a single evaluation that was given without one.
 ONE_METHOD = "this method"
+# From this share of full sets on, a method says too little to be preferred.
+_MOSTLY = 0.5
+# Tables of one method that are described in words; all are on the page.
+_MOST_TABLES = 4
 
-# Bins in which no method can reach the target come last.
-_LAST = tuple(name for name, row in METRICS.items() if not row.is_goal)
-# From so many methods on, sentences name the extremes instead of each method where they can.
-_MANY = 4
-
-Tables = Mapping[str, BinTable]
+Outcome = Literal["below", "consistent", "above", "untested"]
 
 
-def verdict(evaluations: Mapping[str, Evaluation]) -> str:
-    """Say in words whether coverage holds on average and in places.
+@dataclass(frozen=True)
+class Judgement:
+    """What was found of one method.
 
-    It names, for each method, whether the average is within error of 1 - alpha, how many
-    bins are significantly under-covered (after Holm's correction within a table, at one minus
-    the level of the intervals), and how much of the coverage gap is above the noise floor.
-    Conf x Trust comes first, then groups, classes and all other tables that the methods share.
-    Where classes are far below the target, it points to the method that covers each class.
+    Attributes
+    ----------
+    outcome : {"below", "consistent", "above", "untested"}
+        Marginal coverage against the target. Untested without a predictor, whose calibration
+        samples are not known, and for leave-one-out coverage, which is near the target anyway.
+    p_value : float
+        Probability of so few covered test samples, or fewer, over calibration and test samples
+        of a predictor with marginal coverage 1 - alpha; NaN where untested.
+    low : dict of str to bool array of shape (B,)
+        Bins of each table whose coverage is below the target, after Holm's correction over all
+        tables. Bins that no method can cover (Rank, set size) are not judged.
+    marked : int
+        Bins below the target by the variability of the test samples alone, for this calibration.
+    guarantees : tuple of str
+        Tables for which the method guarantees coverage in each bin.
+    """
+
+    outcome: Outcome
+    p_value: float
+    low: dict[str, NDArray[np.bool_]]
+    marked: int
+    guarantees: tuple[str, ...] = ()
+
+    @property
+    def n_low(self) -> dict[str, int]:
+        """Number of bins below the target, by table."""
+        return {name: int(low.sum()) for name, low in self.low.items()}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict in words, as headings with their sentences, and what it rests on."""
+
+    sections: list[tuple[str, list[str]]]
+    judgements: dict[str, Judgement]
+
+    def __str__(self) -> str:
+        return " ".join(sentence for _, sentences in self.sections for sentence in sentences)
+
+
+def verdict(
+    evaluations: Mapping[str, Evaluation],
+    predictors: Mapping[str, Predictor] | None = None,
+    regions: Mapping[str, Regions] | None = None,
+) -> Verdict:
+    """Judge marginal and conditional coverage of one or several methods, in words.
+
+    A method whose coverage is 1 - alpha everywhere is called below the target, marginally or in
+    any bin, with probability 1 - level at most.
 
     Parameters
     ----------
     evaluations : mapping of method name to Evaluation
         Of the same test samples.
+    predictors : mapping of method name to predictor, optional
+        They know how many calibration samples there were. Without them nothing is said about
+        marginal coverage but its interval.
+    regions : mapping of method name to Regions, optional
+        What `trustsets.auditing.find_regions` found.
 
     Examples
     --------
-    >>> import numpy as np
     >>> from trustsets import ModelOutputs, StandardConformal, evaluate
     >>> rng = np.random.default_rng(0)
     >>> logits = rng.normal(size=(2000, 4))
     >>> labels = (logits + rng.gumbel(size=(2000, 4))).argmax(axis=1)
     >>> calibration, test = ModelOutputs(logits=logits, labels=labels).split(0.5)
-    >>> sets = StandardConformal().calibrate(calibration).predict_set(test)
-    >>> verdict({"standard": evaluate(sets, test, metrics=["class"])}).split(". ")[1]
-    'Coverage is significantly too low (Holm’s correction, 5%) in none of 4 classes'
+    >>> predictor = StandardConformal().calibrate(calibration)
+    >>> evaluation = evaluate(predictor.predict_set(test), test, metrics=["class"])
+    >>> verdict({"standard": evaluation}, {"standard": predictor}).judgements["standard"].outcome
+    'consistent'
     """
-    significance = 1.0 - next(iter(evaluations.values())).level
-    tables: list[Tables] = [
-        {method: item.tables[name] for method, item in evaluations.items()}
-        for name in _in_order(evaluations)
+    predictors = predictors or {}
+    judgements = {m: judge(item, predictors.get(m)) for m, item in evaluations.items()}
+    sections = [
+        ("Target", [_target(next(iter(evaluations.values())))]),
+        ("Marginal coverage", _marginal(evaluations, judgements, predictors)),
+        ("Conditional coverage", _conditional(evaluations, judgements, regions or {})),
+        ("What to do", _advice(evaluations, judgements)),
     ]
-    sentences = [_on_average(evaluations)]
+    return Verdict(sections, judgements)
+
+
+# ---- Tests ----------------------------------------------------------------------------------
+
+
+def judge(evaluation: Evaluation, predictor: Predictor | None = None) -> Judgement:
+    """Test the coverage of one method, marginally and in the bins of its tables.
+
+    Half of the probability of a false positive is spent on marginal coverage and half on all
+    bins together, so that neither test loses power to the number of the others.
+    """
+    significance = (1.0 - evaluation.level) / 2.0
+    target, coverage = 1.0 - evaluation.alpha, evaluation.coverage
+    p, outcome = math.nan, "untested"
+    if predictor is not None and not evaluation.left_out:
+        covered = round(coverage.value * evaluation.n)
+        p = float(_p_values(covered, evaluation.n, predictor, evaluation.alpha)[0])
+        outcome = "consistent" if coverage.lower <= target else "above"
+        outcome = "below" if p <= significance else outcome
+    tables = [evaluation.tables[name] for name in _judged(evaluation)]
+    marked = sum(int(t.under_covered(1.0 - evaluation.level).sum()) for t in tables)
+    low = {}
     if tables:
-        test = f"significantly too low (Holm’s correction, {100.0 * significance:.3g}%)"
-        where = _where(tables[0], significance) or f"in none of {_bins_in_words(tables[0])}"
-        sentences += [f"Coverage is {test} {where}", _above_floor(tables[0])]
-        sentences += _elsewhere(tables[1:], significance)
-    return " ".join([*(f"{text}." for text in sentences), *_advice(evaluations)])
+        p_values = [_bin_p_values(table, evaluation, predictor) for table in tables]
+        adjusted = holm(np.concatenate(p_values))
+        ends = np.cumsum([table.count.size for table in tables])[:-1]
+        parts = np.split(adjusted <= significance, ends)
+        low = {table.name: part for table, part in zip(tables, parts, strict=True)}
+    guarantees = () if predictor is None else _guaranteed_tables(predictor)
+    return Judgement(outcome, p, low, marked, guarantees)  # type: ignore[arg-type]
 
 
-def goal_tables(evaluation: Evaluation) -> list[str]:
-    """Tables in each of whose bins a method can reach its target, in the order of the verdict."""
-    return [name for name in _in_order({"": evaluation}) if name not in _LAST]
+def _judged(evaluation: Evaluation) -> list[str]:
+    """Tables in each of whose bins a method can reach its target: classes, groups, all others."""
+    names = [n for n in evaluation.tables if n not in METRICS or METRICS[n].is_goal]
+    return sorted(names, key=lambda name: (name != "class", not name.startswith("group:")))
 
 
-def _in_order(evaluations: Mapping[str, Evaluation]) -> list[str]:
-    """Tables that all methods have, in the order of the verdict."""
-    first, *others = evaluations.values()
-    shared = [name for name in first.tables if all(name in item.tables for item in others)]
-    groups = [name for name in shared if name.startswith("group:")]
-    wanted = ["conf_trust", *groups, "class", *(name for name in shared if name not in _LAST)]
-    return [name for name in dict.fromkeys([*wanted, *_LAST]) if name in shared]
+def _bin_p_values(table: BinTable, evaluation: Evaluation, predictor: Predictor | None) -> Floats:
+    """P-value of each bin: so few covered samples, or fewer, at coverage 1 - alpha in the bin.
+
+    The number of calibration samples behind the thresholds in a bin is exact where thresholds are
+    the same for all samples, or where the bin is a group or class with its own. Elsewhere (other
+    bins of Mondrian predictors, function classes) the thresholds in a bin rest on no fewer
+    samples than those of calibration that fall into it, in expectation its share of all.
+    """
+    if predictor is None or evaluation.left_out:
+        return table.p_value  # the variability of the samples that were measured
+    counts = _calibration_counts(predictor, table)
+    if counts is None:
+        share = 1.0 if isinstance(predictor, StandardConformal) else table.count / evaluation.n
+        return _p_values(table.covered, table.count, predictor, evaluation.alpha, share)
+    return check_guarantee(table.covered, table.count, counts, evaluation.alpha).p_value
 
 
-def _on_average(evaluations: Mapping[str, Evaluation]) -> str:
-    """Methods by where their interval lies: around the target, below or above it."""
-    places: dict[str, list[str]] = {"within error of": [], "below": [], "above": []}
+def _p_values(
+    covered: Any, count: Any, predictor: Predictor, alpha: float, share: Any = 1.0
+) -> Floats:
+    """P-values of samples whose thresholds rest on this share of the calibration samples."""
+    n = np.floor(predictor.n_calibration_ * share).astype(np.int64)
+    exact = isinstance(predictor, StandardConformal)
+    # No exact law is known elsewhere: its mean is 1 - alpha and its variance that of n samples.
+    check = check_guarantee(covered, count, n, alpha, n_functions=None if exact else 0)
+    return check.p_value
+
+
+def _guaranteed_tables(predictor: Predictor) -> tuple[str, ...]:
+    """Tables of which each bin has guaranteed coverage."""
+    by: Any = getattr(predictor, "by", None)
+    if by == "class" or getattr(predictor, "per_class", False) is True:
+        return ("class",)
+    return tuple(f"group:{name}" for name in predictor.needed_groups if isinstance(by, Groups))
+
+
+def _calibration_counts(predictor: Predictor, table: BinTable) -> NDArray[np.int64] | None:
+    """Calibration samples of each bin, where thresholds of a class or group are its own."""
+    if not isinstance(predictor, MondrianConformal):
+        return None
+    counts = predictor.cell_counts_
+    if table.name == "class" and predictor.by == "class":
+        return np.array([counts[label] for label in table.labels])
+    if _guaranteed_tables(predictor) == (table.name,) and table.name.startswith("group:"):
+        return np.array([counts.get(label, 0) for label in table.labels])
+    return None
+
+
+# ---- Words ----------------------------------------------------------------------------------
+
+
+def _target(first: Evaluation) -> str:
+    return (
+        "A prediction set lists the classes that a sample may have. At least "
+        f"{100.0 * (1.0 - first.alpha):g}% of the sets should contain the true class (marginal "
+        "coverage)."
+    )
+
+
+def _marginal(
+    evaluations: Mapping[str, Evaluation],
+    judgements: Mapping[str, Judgement],
+    predictors: Mapping[str, Predictor],
+) -> list[str]:
+    """What each predictor covers, and whether both draws of samples explain it."""
+    sentences, first = [], next(iter(evaluations.values()))
+    target, plural = f"{100.0 * (1.0 - first.alpha):g}%", "s" if first.n > 1 else ""
+    kind = "calibration sample{}, each left out once" if first.left_out else "test sample{}"
     for method, item in evaluations.items():
-        target = 1.0 - item.alpha
-        below, above = item.coverage.upper < target, item.coverage.lower > target
-        place = "below" if below else "above" if above else "within error of"
-        places[place].append(f"{named(method)} ({percent(item.coverage.value)})")
-    parts = [
-        f"{_all_ornamed(methods, evaluations)} {'is' if len(methods) == 1 else 'are'} {place} "
-        for place, methods in places.items()
-        if methods
-    ]
-    parts[0] += f"the {100.0 * target:g}% target"
-    return "On average, " + joined([parts[0], *(f"{part}it" for part in parts[1:])])
+        coverage, outcome = item.coverage, judgements[method].outcome
+        text = (f"{quoted(method)} covers" if len(evaluations) > 1 else "The sets cover") + (
+            f" {percent(coverage.value)} of {item.n:,} {kind.format(plural)} "
+            f"({100.0 * item.level:g}% interval {range_of(coverage.lower, coverage.upper)}), with "
+            f"{number(item.sizes.mean, 1)} classes per set"
+        )
+        if outcome != "untested":
+            n, p = predictors[method].n_calibration_, p_value(judgements[method].p_value)
+            words = {
+                "below": "below the target",
+                "consistent": "consistent with the target",
+                "above": "above the target",
+            }
+            text += f": {words[outcome]} (p = {p} with {n:,} calibration samples)"
+        sentences.append(f"{text}.".replace("= <", "< "))
+    outcomes = {judgement.outcome for judgement in judgements.values()}
+    if outcomes != {"untested"}:
+        sentences.append(
+            f"Here p is the probability of so few covered samples, over calibration and test "
+            f"samples, at marginal coverage of {target}."
+        )
+    elif first.left_out:
+        sentences.append(
+            "Leave-one-out coverage is near its target by construction; only a test set can show "
+            "that samples are not exchangeable."
+        )
+    else:
+        sentences.append(
+            "The interval allows for the test samples only. Whether the guarantee holds cannot be "
+            "judged without the number of calibration samples (predictors=)."
+        )
+    return sentences
 
 
-def _all_ornamed(methods: list[str], evaluations: Mapping[str, Evaluation]) -> str:
-    """A list of methods, or "all methods" where naming each would take long."""
-    if len(methods) < len(evaluations) or len(methods) < _MANY:
-        return joined(methods)
-    shares = sorted(item.coverage.value for item in evaluations.values())
-    return f"all {len(methods)} methods ({percent(shares[0])} to {percent(shares[-1])})"
+def _conditional(
+    evaluations: Mapping[str, Evaluation],
+    judgements: Mapping[str, Judgement],
+    regions: Mapping[str, Regions],
+) -> list[str]:
+    """The bins of each method that are below the target, the lowest of each table by name."""
+    if not any(judgement.low for judgement in judgements.values()) and not regions:
+        return ["No classes, groups or other bins were measured."]
+    sentences = []
+    for method, judgement in judgements.items():
+        evaluation = evaluations[method]
+        tables = [evaluation.tables[name] for name, low in judgement.low.items() if low.any()]
+        parts = [_low_bins(table, judgement.low[table.name]) for table in tables[:_MOST_TABLES]]
+        parts += [f"the region where {region.name}" for region in _found(regions, method)[:1]]
+        if parts:
+            text = f"Below the target in {joined(parts)}."
+        else:
+            judged = [_bins_of(evaluation.tables[name]) for name in judgement.low]
+            text = f"No bin was found below the target, of {joined(judged or ['none'])}."
+        others = judgement.marked - sum(judgement.n_low.values())
+        if judgement.outcome != "untested" and others > 0:
+            text += (
+                f" {'Others' if parts else 'Some'} are marked in the tables below ({others:,}): "
+                "there this predictor covers less, and its calibration draw may explain it."
+            )
+        sentences.append(f"{quoted(method)}: {text}" if len(evaluations) > 1 else text)
+    return sentences
 
 
-def _where(tables: Tables, significance: float) -> str:
-    """In how many bins each method is significantly under-covered; empty if in none."""
-    parts, found, bins = [], False, f" of {_bins_in_words(tables)}"
-    for method, table in tables.items():
-        low = table.coverage[table.under_covered(significance)]
-        lowest = f" (lowest {percent(float(low.min()))})" if low.size else ""
-        parts.append(f"in {low.size or 'none'}{bins}{_of(method, tables)}{lowest}")
-        found, bins = found or low.size > 0, ""  # the bins are named once
-    return joined(parts) if found else ""
+def _found(regions: Mapping[str, Regions], method: str) -> Sequence[Region]:
+    return regions[method].found if method in regions else ()
 
 
-def _elsewhere(others: Sequence[Tables], significance: float) -> list[str]:
-    """The same for all other tables: those with under-covered bins, then those without."""
-    low, fine = [], []
-    for tables in others:
-        where = _where(tables, significance)
-        if not where:
-            fine.append(_bins_in_words(tables))
-            continue
-        unreachable = next(iter(tables.values())).name in _LAST
-        why = "; no method can reach the target in each of them" if unreachable else ""
-        low.append(f"Coverage is too low {where}{why}")
-    return low + ([f"Coverage is too low in none of {joined(fine)}"] if fine else [])
+def _low_bins(table: BinTable, low: NDArray[np.bool_]) -> str:
+    """The bins of a table that are below the target; the lowest with samples enough is named."""
+    enough = low & ~table.few
+    lowest = int(np.argmin(np.where(enough if enough.any() else low, table.coverage, np.inf)))
+    share = percent(float(table.coverage[lowest]))
+    if not enough.any():
+        share = f"{range_of(table.lower[lowest], table.upper[lowest], 0)}%"
+    label = table.labels[lowest]
+    name = f"“{label}”" if table.has_names else label
+    which = "lowest: " if low.sum() > 1 else ""
+    return (
+        f"{low.sum():,} of {_bins_of(table)} ({which}{name}, {share} of "
+        f"{table.count[lowest]:,} samples)"
+    )
 
 
-def _above_floor(tables: Tables) -> str:
-    """How much of the coverage gap is above the noise floor; of many methods, the extremes."""
-    above = {method: max(table.gap.above_floor, 0.0) for method, table in tables.items()}
-    shown = sorted(above, key=above.__getitem__) if len(above) >= _MANY else list(above)
-    parts = [
-        f"{fixed(above[method], 1)} of {fixed(tables[method].gap.value, 1)} points"
-        + _of(method, tables)
-        for method in shown
-    ]
-    what = f"from {parts[0]} to {parts[-1]}" if len(above) >= _MANY else joined(parts)
-    return f"Of the mean coverage gap there, {what} are above the noise floor"
-
-
-def _advice(evaluations: Mapping[str, Evaluation]) -> list[str]:
-    """What to do about under-covered classes, and for which method if there are several."""
-    found = {method: item.poor_classes for method, item in evaluations.items() if item.poor_classes}
-    if len(evaluations) > 1:
-        found = {m: f"For {named(m)}: {text[0].lower()}{text[1:]}" for m, text in found.items()}
-    return [*(f"{text}." for text in found.values()), REMEDY] if found else []
-
-
-def _of(method: str, tables: Tables) -> str:
-    """Whose number it is, if there are several methods."""
-    return f" for {named(method)}" if len(tables) > 1 else ""
-
-
-def _bins_in_words(tables: Tables) -> str:
-    """How many bins of which kind there are."""
-    table = next(iter(tables.values()))
-    title = division_title(table.name)
-    usual = f"{title} {'cells' if table.is_grid else 'bins'}"
+def _bins_of(table: BinTable) -> str:
+    """How many bins there are, and of which kind."""
+    count, title = f"{table.count.size:,}", division_title(table.name)
+    if table.name == "class":
+        return f"{count} classes"
     if table.name.startswith("group:"):
-        usual = f"groups by {title}"
-    kind = {"class": "classes", "size_strata": "bins of set size"}.get(table.name, usual)
-    return f"{table.count.size:,} {kind}"
+        return f"{count} groups by {title}"
+    return f"{count} bins of {title}"
 
 
-def named(method: str) -> str:
+def _advice(
+    evaluations: Mapping[str, Evaluation], judgements: Mapping[str, Judgement]
+) -> list[str]:
+    """What follows from the tests above and from nothing else."""
+    preferred, why = _preferred(evaluations, judgements)
+    sentences = [why] if why else []
+    for method in [preferred] if preferred else list(evaluations):
+        item, judgement = evaluations[method], judgements[method]
+        who = f" of {quoted(method)}" if len(evaluations) > 1 else ""
+        full = item.sizes.full / item.n
+        failing = [name for name, count in judgement.n_low.items() if count]
+        if full > _MOSTLY:
+            sentences.append(
+                f"{percent(full, 0)} of the sets{who} are full and tell nothing: use more "
+                "calibration samples or a larger alpha."
+            )
+        if judgement.outcome == "below" or set(failing) & set(judgement.guarantees):
+            sentences.append(
+                f"Do not rely on the sets{who}: calibration and test samples do not look "
+                "exchangeable. Check that neither was used in training, and calibrate on samples "
+                "like those to predict."
+            )
+        sentences += _remedies([n for n in failing if n not in judgement.guarantees], who)
+    if not sentences:
+        sentences.append(
+            "The sets can be used for samples that are exchangeable with these. A shortfall in a "
+            "small part of them may have gone unseen."
+        )
+    return list(dict.fromkeys(sentences))
+
+
+def _preferred(
+    evaluations: Mapping[str, Evaluation], judgements: Mapping[str, Judgement]
+) -> tuple[str, str]:
+    """A method that no other beats in any table, and the sentence for it; empty if there is none.
+
+    Of methods with the same numbers of bins below the target everywhere, the one with clearly
+    smaller sets: intervals of the mean sizes do not overlap.
+    """
+    if len(evaluations) == 1:
+        return "", ""
+    names = dict.fromkeys(name for judgement in judgements.values() for name in judgement.low)
+
+    def failures(method: str) -> tuple[float, ...]:
+        judgement, item = judgements[method], evaluations[method]
+        useless = item.sizes.full / item.n > _MOSTLY
+        # A table that a method lacks could hide its failures.
+        counts = [judgement.n_low.get(name, math.inf) for name in names]
+        return (useless, judgement.outcome == "below", *counts)
+
+    def beats(one: str, other: str) -> bool:
+        """Whether a method is no worse in all respects, and better in one or smaller."""
+        pairs = list(zip(failures(one), failures(other), strict=True))
+        if any(own > theirs for own, theirs in pairs) or not all(map(math.isfinite, failures(one))):
+            return False
+        sizes = [evaluations[method].metrics["size"] for method in (one, other)]
+        return any(own < theirs for own, theirs in pairs) or sizes[0].upper < sizes[1].lower
+
+    best = [m for m in evaluations if all(beats(m, other) for other in evaluations if other != m)]
+    if not best or failures(best[0])[0]:
+        return "", ""
+    fewer = any(failures(best[0]) != failures(other) for other in evaluations)
+    reason = (
+        "in no table are more of its bins below the target than of any other method"
+        if fewer
+        else "its sets are smaller, and no method has more bins below the target"
+    )
+    return best[0], f"Prefer {quoted(best[0])}: {reason}."
+
+
+def _remedies(tables: Sequence[str], who: str) -> list[str]:
+    """Methods that guarantee coverage where it is below the target."""
+    groups = [name.removeprefix("group:") for name in tables if name.startswith("group:")]
+    columns = ", ".join(repr(name) for name in groups)
+    words = {
+        "class": f"For the classes{who}: ConditionalConformal(per_class=True), on the command line "
+        "--per-class, guarantees class-conditional coverage.",
+        "groups": f"For the groups{who}: a basis with Groups({columns}) guarantees group-"
+        "conditional coverage.",
+        "conf_trust": f"For confidence and trust{who}: ConditionalConformal with a trust score "
+        "adapts its thresholds to both.",
+    }
+    kinds = {"groups" if name.startswith("group:") else name for name in tables}
+    return [text for kind, text in words.items() if kind in kinds]
+
+
+def quoted(method: str) -> str:
     """The name in quotes, which set several words apart from the sentence."""
     return method if method == ONE_METHOD else f"“{method}”"

@@ -26,7 +26,6 @@ function binOf(cell) {
 }
 
 function facts(found, few) {
-  if (isMoved(found.method)) return movedFacts(found, few);
   const { table, bin } = found;
   const ends = `${(100 * table.lower[bin]).toFixed(1)}–${(100 * table.upper[bin]).toFixed(1)}`;
   return [
@@ -133,21 +132,6 @@ function prepareGrid(grid) {
   });
 }
 
-// ---- Terms: their explanations at the end of the page, shown where they appear -----------
-
-function prepareTerm(term) {
-  const about = document.querySelector(term.getAttribute("href"));
-  const show = () => fillTip(term, about.querySelector("dt").textContent, element("span", about.querySelector("dd").textContent));
-  for (const kind of ["mouseenter", "focus"]) term.addEventListener(kind, show);
-  for (const kind of ["mouseleave", "blur"]) term.addEventListener(kind, hideTip);
-  term.addEventListener("keydown", (event) => event.key === "Escape" && hideTip());
-  // A finger cannot point, so that a tap shows the explanation and stays.
-  term.addEventListener("click", (event) => {
-    event.preventDefault();
-    show();
-  });
-}
-
 // ---- Samples of a cell ----------------------------------------------------------------
 
 function setInWords(size, codes) {
@@ -159,7 +143,7 @@ function setInWords(size, codes) {
 
 function sampleRow(method, sample) {
   const [row, label, confidence, trust] = data.samples.rows[sample];
-  const [covered, size, codes] = setOf(method, sample);
+  const [covered, size, codes] = data.samples.methods[method].sets[sample];
   const line = element("tr");
   line.append(
     element("td", String(row)),
@@ -167,37 +151,26 @@ function sampleRow(method, sample) {
     element("td", covered ? "covered" : "missed", covered ? "name" : "name missed"),
     element("td", setInWords(size, codes), "set"),
     element("td", grouped(size)),
-    ...(data.p_values?.[method] ? pCells(method, sample).map((text, i) => element("td", text, i ? "" : "set")) : []),
     element("td", confidence.toFixed(3)),
   );
   if (trust !== null) line.append(element("td", String(trust)));
   return line;
 }
 
-// Why the set is as it is, for samples that have an explanation; it is about the page's own alpha.
-function whyRow(method, sample, width) {
-  const words = data.explanations?.[method]?.[sample];
-  if (!words || isMoved(method)) return [];
-  const [line, cell] = [element("tr", undefined, "why"), element("td", `Why? ${words}`)];
-  cell.colSpan = width;
-  line.append(cell);
-  return [line];
-}
-
 function sampleTable(method, samples) {
   const trusted = data.samples.rows[samples[0]][3] !== null;
-  const heads = ["Row", "True class", "Result", "Set", "Size", ...(data.p_values?.[method] ? ["p-values", "Confidence", "Credibility"] : []), "Conf", ...(trusted ? ["Trust"] : [])];
+  const heads = ["Row", "True class", "Result", "Set", "Size", "Conf", ...(trusted ? ["Trust"] : [])];
   const head = element("tr");
   heads.forEach((text, i) => {
     const cell = element("th", text);
     cell.scope = "col";
-    if (i === 0 || (i > 3 && text !== "p-values")) cell.style.textAlign = "right";
+    if (i === 0 || i > 3) cell.style.textAlign = "right";
     head.append(cell);
   });
   const table = element("table");
   table.append(element("thead"), element("tbody"));
   table.tHead.append(head);
-  for (const sample of samples) table.tBodies[0].append(sampleRow(method, sample), ...whyRow(method, sample, heads.length));
+  for (const sample of samples) table.tBodies[0].append(sampleRow(method, sample));
   return table;
 }
 
@@ -208,7 +181,7 @@ function listSamples(cell, byKeyboard) {
   const panel = cell.closest(".division").querySelector(".samples");
   all(".chosen", panel.parentElement).forEach((other) => other.classList.remove("chosen"));
   cell.classList.add("chosen");
-  const shown = `${samples.length} of ${grouped(table.count[bin])} samples, the worst${data.alphas ? ` at α = ${data.alphas.texts[data.alphas.own]}` : ""} first`;
+  const shown = `${samples.length} of ${grouped(table.count[bin])} samples, the worst first`;
   const scroll = element("div", undefined, "scroll");
   scroll.append(sampleTable(method, samples));
   const close = element("button", "Close");
@@ -218,18 +191,8 @@ function listSamples(cell, byKeyboard) {
   const head = element("div", undefined, "head");
   head.append(element("h4", `${method}, ${table.labels[bin]}: ${shown}`), close);
   panel.replaceChildren(head, scroll);
-  panel.ariaLive = "polite";
   panel.hidden = false;
   if (byKeyboard) panel.focus();
-}
-
-// The slider says what it does; the list that follows it need not be read out again.
-function refreshSamples() {
-  for (const panel of all(".samples:not([hidden])")) {
-    const { method, name, bin } = binOf(panel.parentElement.querySelector(".chosen"));
-    panel.ariaLive = "off";
-    panel.querySelector(".scroll").replaceChildren(sampleTable(method, data.samples.methods[method].bins[name][bin]));
-  }
 }
 
 function closeSamples(panel, cell) {
@@ -313,7 +276,7 @@ function metricRows() {
 }
 
 const files = {
-  json: () => ["coverage-report.json", "application/json", JSON.stringify({ ...data, samples: undefined, explanations: undefined, p_values: undefined }, null, 1)],
+  json: () => ["coverage-report.json", "application/json", JSON.stringify({ ...data, samples: undefined }, null, 1)],
   metrics: () => ["coverage-report-metrics.csv", "text/csv", csv(metricRows())],
   bins: () => ["coverage-report-bins.csv", "text/csv", csv(binRows())],
 };
@@ -349,11 +312,9 @@ function prepareThemes() {
 
 root.classList.toggle("listing", Boolean(data.samples));
 all(".heatmap").forEach(prepareGrid);
-all(".term").forEach(prepareTerm);
 // Paper cannot be clicked.
 window.addEventListener("beforeprint", () => all("details").forEach((part) => { part.open = true; }));
 all(".bins").forEach(prepareTable);
 all("[data-download]").forEach((button) => button.addEventListener("click", () => download(button.dataset.download)));
 document.getElementById("print").addEventListener("click", () => window.print());
 prepareThemes();
-prepareAlpha();

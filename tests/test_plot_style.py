@@ -6,8 +6,8 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from trustsets._common import house_style as style
-from trustsets._common.house_style import METHODS_BY_THEME, PALETTES, THEMES
+from trustsets import plots
+from trustsets.plots import COVERAGE_COLOURS, METHOD_COLOURS, THEMES
 
 # What dichromats see, for linear red, green and blue (Machado, Oliveira and Fernandes 2009).
 SEEN = {
@@ -73,8 +73,8 @@ def test_the_simulation_sees_what_is_known():
 @pytest.mark.parametrize("sight", SEEN)
 @pytest.mark.parametrize("theme", THEMES)
 def test_colours_are_apart_for_every_reader(theme, sight):
-    assert least_distance(METHODS_BY_THEME[theme], sight) >= APART
-    assert least_distance(PALETTES[theme], sight) >= 2 * APART
+    assert least_distance(METHOD_COLOURS[theme], sight) >= APART
+    assert least_distance(COVERAGE_COLOURS[theme], sight) >= 2 * APART
     signs = [THEMES[theme][name] for name in ("ink", "accent", "alarm")]
     assert least_distance(signs, sight) >= APART
 
@@ -84,7 +84,7 @@ def test_text_and_lines_contrast_with_the_page(theme):
     own = THEMES[theme]
     for name in ("ink", "quiet", "accent", "alarm"):
         assert min(contrast(own[name], own[ground]) for ground in ("page", "panel")) >= 4.5
-    assert min(contrast(code, own["page"]) for code in METHODS_BY_THEME[theme]) >= 3.0
+    assert min(contrast(code, own["page"]) for code in METHOD_COLOURS[theme]) >= 3.0
 
 
 @pytest.mark.parametrize("theme", THEMES)
@@ -92,24 +92,24 @@ def test_figures_are_drawn_in_the_style_even_where_ticks_are_made_later(theme):
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    @style.styled
+    @plots.styled
     def draw():
         figure, ax = plt.subplots()
-        ax.plot([0, 1], [0, 1], color=style.method_colour(0), label="a")
+        ax.plot([0, 1], [0, 1], color=plots.method_colour(0), label="a")
         ax.legend()
-        return figure, style.tidy(ax)
+        return figure, plots.tidy(ax)
 
     before = dict(mpl.rcParams)
-    with style.house_style(theme, "page"):
+    with plots.style(theme, "page"):
         figure, ax = draw()
     assert dict(mpl.rcParams) == before
     figure.canvas.draw()
     label = ax.get_xticklabels()[-1]
-    assert label.get_fontsize() == style.TEXT["page"][1]
+    assert label.get_fontsize() == plots.TEXT["page"][1]
     assert label.get_color() == THEMES[theme]["ink"]
     assert label.get_fontfamily() == ["sans-serif"]
     assert mpl.colors.to_hex(figure.get_facecolor()) == THEMES[theme]["page"]
-    assert ax.lines[0].get_color() == METHODS_BY_THEME[theme][0]
+    assert ax.lines[0].get_color() == METHOD_COLOURS[theme][0]
     plt.close(figure)
 
 
@@ -118,10 +118,10 @@ def test_pages_take_every_colour_from_here():
     import re
     from importlib import resources
 
-    names = [("report", name) for name in ("report.css", "dark.css", "regions.css", "report.html")]
-    for package, name in names:
-        file = resources.files(f"trustsets.{package}") / "templates" / name
+    folder = resources.files("trustsets.report") / "templates"
+    for name in ("report.css", "dark.css", "report.html"):
+        file = folder / name
         assert not re.search(r":[^;{]*#[0-9a-fA-F]{3,6}\b", file.read_text(encoding="utf-8")), name
-    light, dark = style.css_variables("light"), style.css_variables("dark")
+    light, dark = plots.css_variables("light"), plots.css_variables("dark")
     names = [re.findall(r"--([\w-]+):", text) for text in (light, dark)]
     assert names[0] == names[1] and {"page", "m6", "under", "font"} <= set(names[0])

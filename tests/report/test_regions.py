@@ -67,7 +67,7 @@ def test_the_first_paragraph_says_that_no_test_set_was_used(text):
 
 def test_regions_come_right_after_the_verdict_with_their_numbers(text, regions):
     sections = re.findall(r'<section id="([\w-]+)"', text)
-    assert sections[:3] == ["verdict", "regions", "risk"]
+    assert sections[:3] == ["verdict", "regions", "methods"]
     region = regions.found[0]
     card = unescape(text[text.index('<article class="region">') : text.index("</article>")])
     assert f"Where {region.name}" in card and region.name == "site is <i>face</i>"
@@ -96,24 +96,24 @@ def test_names_from_files_are_escaped(text):
     assert "<i>face" not in text and "<b>other" not in text
 
 
-def test_the_excess_risk_stands_with_its_interval(text, evaluation):
-    risk = text[text.index('<section id="risk"') :]
+def test_the_excess_risk_stands_with_its_interval_and_is_explained(text, evaluation):
+    other = text[text.index('<section id="other"') :]
     under = evaluation.more["excess_risk.under"]
-    assert f"{under.value:.2f} <small>{under.lower:.2f} to {under.upper:.2f}" in risk
-    assert "Excess risk shortfall" not in text  # not among the other measures too
+    assert f"{under.value:.2f} <small>{under.lower:.2f}–{under.upper:.2f}" in other
+    assert "<dt>Excess risk</dt>" in other
 
 
 def test_a_page_about_test_samples_has_none_of_it(case, tmp_path):
     path = write_report(tmp_path / "r.html", case.results)
     text = path.read_text(encoding="utf-8")
-    for words in ("No test set was used", 'id="regions"', 'id="risk"', "left-out"):
+    for words in ("No test set was used", 'id="regions"', "Excess risk", "leave-one-out"):
         assert words not in text
     assert "Test samples</dt>" in text
 
 
 def test_several_methods_each_have_their_regions_and_none_is_said(case, tmp_path):
     found = {
-        name: find_regions(own, case.outputs.with_trust(case.trust), by=("trust", "groups"))
+        name: find_regions(own, case.outputs, by=("trust", "groups"))
         for name, own in case.sets.items()
     }
     assert len(found["planted"]) and not len(found["standard"])
