@@ -99,8 +99,8 @@ class PointSet(NamedTuple):
     rows: FloatArray
     norms: FloatArray
     centred_scores: FloatArray
-    nudges: FloatArray
-    copies: FloatArray
+    perturbations: FloatArray
+    multiplicities: FloatArray
     tilt: FloatArray
     score_scale: float
 
@@ -121,9 +121,9 @@ def problem_points(problem: Problem) -> PointSet:
     return PointSet._make([*arrays, problem.score_scale])
 
 
-def loss_slopes(copies: FloatArray, is_above: BoolArray, alpha: float) -> FloatArray:
+def loss_slopes(multiplicities: FloatArray, is_above: BoolArray, alpha: float) -> FloatArray:
     """Dual values of points off the fit: ``1 - alpha`` above it and ``-alpha`` below, per copy."""
-    return np.asarray(copies * np.where(is_above, 1.0 - alpha, -alpha))
+    return np.asarray(multiplicities * np.where(is_above, 1.0 - alpha, -alpha))
 
 
 class _Scratch(NamedTuple):
@@ -177,7 +177,7 @@ def _descend(
     edge: FloatArray,
     scratch: _Scratch,
 ) -> tuple[int, int]:
-    rows, copies, rank = data.rows, data.copies, len(basic)
+    rows, multiplicities, rank = data.rows, data.multiplicities, len(basic)
     total, inverse, is_basic = scratch.total, scratch.inverse, scratch.is_basic
     for k in range(rank):
         is_basic[basic[k]] = True
@@ -186,12 +186,12 @@ def _descend(
     for pivot in range(cap):
         leaving, excess, sign = -1, 0.0, 0.0
         if stale < REFRESH:
-            leaving, excess, sign = _steepest_edge(inverse, total, alpha, copies, basic)
+            leaving, excess, sign = _steepest_edge(inverse, total, alpha, multiplicities, basic)
         # Updates drift, so only freshly computed numbers may decide that a vertex is optimal.
         if leaving < 0:
             if not _refresh(data, linear, alpha, basic, scratch):
                 return CAPPED, pivot
-            leaving, excess, sign = _steepest_edge(inverse, total, alpha, copies, basic)
+            leaving, excess, sign = _steepest_edge(inverse, total, alpha, multiplicities, basic)
             stale = 0
         if leaving < 0:
             return OPTIMAL, pivot
@@ -200,7 +200,7 @@ def _descend(
         for j in range(rank):
             edge[j] = -sign * inverse[leaving, j]
         _speeds(rows, edge, basic, scratch.speed)
-        chosen = _turn(copies, edge, excess, length, scratch)
+        chosen = _turn(multiplicities, edge, excess, length, scratch)
         if chosen < 0:
             return UNBOUNDED, pivot
         length, entering, out = scratch.step[chosen], scratch.point[chosen], basic[leaving]
@@ -223,7 +223,7 @@ def _refresh(
     residual, inverse = scratch.residual, scratch.inverse
     if not invert(data.rows, basic, inverse):
         return False
-    _nudged_residuals(data, basic, inverse, residual)
+    _perturbed_residuals(data, basic, inverse, residual)
     _nonbasic_sum(data, linear, alpha, scratch)
     return True
 
@@ -240,20 +240,24 @@ def _speeds(rows: FloatArray, edge: FloatArray, basic: IntArray, speed: FloatArr
 @inner(inline="always")
 def _nonbasic_sum(data: PointSet, linear: FloatArray, alpha: float, scratch: _Scratch) -> None:
     """Store `linear` plus the sum of ``eta_i Q_i`` over nonbasic points."""
-    rows, copies, total = data.rows, data.copies, scratch.total
+    rows, multiplicities, total = data.rows, data.multiplicities, scratch.total
     residual, is_basic = scratch.residual, scratch.is_basic
     for j in range(len(total)):
         total[j] = linear[j]
     for i in range(len(rows)):
         if not is_basic[i]:
-            eta = copies[i] * (1.0 - alpha if residual[i] > 0.0 else -alpha)
+            eta = multiplicities[i] * (1.0 - alpha if residual[i] > 0.0 else -alpha)
             for j in range(len(total)):
                 total[j] += eta * rows[i, j]
 
 
 @inner()
 def _steepest_edge(
-    inverse: FloatArray, total: FloatArray, alpha: float, copies: FloatArray, basic: IntArray
+    inverse: FloatArray,
+    total: FloatArray,
+    alpha: float,
+    multiplicities: FloatArray,
+    basic: IntArray,
 ) -> tuple[int, float, float]:
     """Find the basic point to leave: its number, the excess of its dual value, and the side.
 
@@ -262,7 +266,7 @@ def _steepest_edge(
     leaving, best, excess, sign = -1, 0.0, 0.0, 0.0
     for k in range(len(inverse)):
         eta = -row_dot(inverse, k, total)
-        size = copies[basic[k]]
+        size = multiplicities[basic[k]]
         above, below = eta - size * (1.0 - alpha), -alpha * size - eta
         violation = max(above, below)
         if violation <= DUAL_TOL:
@@ -284,7 +288,7 @@ def _square(matrix: FloatArray, i: int) -> float:
 
 @inner(inline="always")
 def _turn(
-    copies: FloatArray, edge: FloatArray, excess: float, last: float, scratch: _Scratch
+    multiplicities: FloatArray, edge: FloatArray, excess: float, last: float, scratch: _Scratch
 ) -> int:
     """Position in `step` and `point` of the crossing at which the slope turns, or -1."""
     tiny = EDGE_TOL * np.sqrt(dot(edge, edge))
@@ -292,7 +296,7 @@ def _turn(
     # crossings to select from; the second is further, and the third look has no horizon.
     for look in range(3):
         horizon = BEYOND if look == 2 else (64.0 if look else 4.0) * last
-        count = _crossings(copies, tiny, horizon, scratch)
+        count = _crossings(multiplicities, tiny, horizon, scratch)
         chosen = _weighted_select(scratch.step, scratch.drop, scratch.point, count, excess)
         if chosen >= 0:
             return chosen
@@ -300,10 +304,10 @@ def _turn(
 
 
 @inner()
-def _crossings(copies: FloatArray, tiny: float, horizon: float, scratch: _Scratch) -> int:
+def _crossings(multiplicities: FloatArray, tiny: float, horizon: float, scratch: _Scratch) -> int:
     """Collect where residuals ``residual - t * speed`` reach zero for t up to the horizon.
 
-    At its zero a point changes the slope of the loss by its copies times its rate, its `drop`.
+    At its zero a point changes the slope of the loss by its multiplicities times its rate, its `drop`.
     """
     residual, speed, count = scratch.residual, scratch.speed, 0
     for low in range(0, len(residual), WIDTH):
@@ -318,7 +322,7 @@ def _crossings(copies: FloatArray, tiny: float, horizon: float, scratch: _Scratc
             rate = speed[i] if residual[i] > 0.0 else -speed[i]
             if rate > tiny and abs(residual[i]) <= horizon * rate:
                 scratch.step[count] = abs(residual[i]) / rate
-                scratch.drop[count] = copies[i] * rate
+                scratch.drop[count] = multiplicities[i] * rate
                 scratch.point[count] = i
                 count += 1
     return count
@@ -361,7 +365,7 @@ def _pass_points(data: PointSet, length: float, scratch: _Scratch) -> None:
 
     The speeds are not needed any more, so their array takes the old residuals.
     """
-    rows, copies, total = data.rows, data.copies, scratch.total
+    rows, multiplicities, total = data.rows, data.multiplicities, scratch.total
     residual, speed = scratch.residual, scratch.speed
     for low in range(0, len(residual), WIDTH):
         passed = 0
@@ -374,7 +378,7 @@ def _pass_points(data: PointSet, length: float, scratch: _Scratch) -> None:
             continue
         for i in range(low, low + WIDTH):
             if (speed[i] > 0.0) != (residual[i] > 0.0):
-                change = copies[i] if residual[i] > 0.0 else -copies[i]
+                change = multiplicities[i] if residual[i] > 0.0 else -multiplicities[i]
                 for j in range(len(total)):
                     total[j] += change * rows[i, j]
 
@@ -384,33 +388,38 @@ def _swap(
     data: PointSet, alpha: float, leaving: int, new: float, entering: int, scratch: _Scratch
 ) -> None:
     """Exchange two points in the residuals and in the sum; the leaving one gets residual `new`."""
-    rows, copies, residual, total = data.rows, data.copies, scratch.residual, scratch.total
-    left_at = copies[leaving] * (1.0 - alpha if new > 0.0 else -alpha)
-    came_from = copies[entering] * (1.0 - alpha if residual[entering] > 0.0 else -alpha)
+    rows, multiplicities, residual, total = (
+        data.rows,
+        data.multiplicities,
+        scratch.residual,
+        scratch.total,
+    )
+    left_at = multiplicities[leaving] * (1.0 - alpha if new > 0.0 else -alpha)
+    came_from = multiplicities[entering] * (1.0 - alpha if residual[entering] > 0.0 else -alpha)
     for j in range(len(total)):
         total[j] += left_at * rows[leaving, j] - came_from * rows[entering, j]
     residual[leaving], residual[entering] = new, 0.0
 
 
 @inner()
-def _nudged_residuals(
+def _perturbed_residuals(
     data: PointSet, basic: IntArray, inverse: FloatArray, out: FloatArray
 ) -> None:
-    """Residuals of nudged scores at the vertex of the `basic` points, exactly zero on these.
+    """Residuals of perturbed scores at the vertex of the `basic` points, exactly zero on these.
 
-    Scores and nudges are solved for separately. A residual of the scores within `ROUNDING` of zero
-    counts as zero: the point is tied, and the residual of its nudge, which has all its digits,
+    Scores and perturbations are solved for separately. A residual of the scores within `ROUNDING` of zero
+    counts as zero: the point is tied, and the residual of its perturbation, which has all its digits,
     decides its side. So the side of a point depends on the vertex and not on the way there.
     """
-    rows, norms, nudges = data.rows, data.norms, data.nudges
+    rows, norms, perturbations = data.rows, data.norms, data.perturbations
     centred_scores = data.centred_scores
     beta, small = np.empty(len(basic)), np.empty(len(basic))
     _solve_vertex(rows, centred_scores, basic, inverse, beta)
-    _solve_vertex(rows, nudges, basic, inverse, small)
+    _solve_vertex(rows, perturbations, basic, inverse, small)
     size = np.sqrt(dot(beta, beta))
     for i in range(len(rows)):
         plain = centred_scores[i] - row_dot(rows, i, beta)
-        out[i] = nudges[i] - row_dot(rows, i, small)
+        out[i] = perturbations[i] - row_dot(rows, i, small)
         if abs(plain) > ROUNDING * (abs(centred_scores[i]) + norms[i] * size):
             out[i] += plain
     for k in range(len(basic)):
@@ -458,7 +467,7 @@ class Certificate:
     Attributes
     ----------
     dual_violation : float
-        How far a basic ``eta`` leaves ``[-alpha, 1 - alpha]``, times its copies.
+        How far a basic ``eta`` leaves ``[-alpha, 1 - alpha]``, times its multiplicities.
     sign_violation : float
         Largest residual of a basic point, as a share of the score scale.
     equality_residual : float
@@ -490,7 +499,7 @@ class Vertex:
     inverse : (rank, rank) array
         Inverse basis, transposed (see `kernels`); NaN where the basic rows are dependent.
     residuals : (n,) array
-        Of the nudged scores; exactly zero at the basic points.
+        Of the perturbed scores; exactly zero at the basic points.
     nonbasic_sum : (rank,) array
         Sum of ``eta_i Q_i`` over nonbasic points, and the linear term of the problem.
     eta : (rank,) array
@@ -510,12 +519,12 @@ def certify(
     data: PointSet, alpha: float, basic: IntArray, linear: FloatArray, pivots: int
 ) -> Vertex:
     """Compute everything about a vertex anew, with the numbers that prove it optimal."""
-    low, high = -alpha * data.copies[basic], (1.0 - alpha) * data.copies[basic]
+    low, high = -alpha * data.multiplicities[basic], (1.0 - alpha) * data.multiplicities[basic]
     block = data.rows[basic]
     inverse, residuals = _solve_at(data, basic)
     beta = inverse.T @ data.centred_scores[basic]
     off = float(np.abs(data.centred_scores[basic] - block @ beta).max(initial=0.0))
-    slopes = loss_slopes(data.copies, residuals > 0.0, alpha)
+    slopes = loss_slopes(data.multiplicities, residuals > 0.0, alpha)
     slopes[basic] = 0.0
     total = linear + compensated_sum(data.rows, slopes)
     eta = -inverse @ total
@@ -543,7 +552,7 @@ def _invert_and_solve(
 ) -> None:
     # A singular basis leaves NaN in the inverse, so all residuals become NaN, too.
     invert(data.rows, basic, inverse)
-    _nudged_residuals(data, basic, inverse, residuals)
+    _perturbed_residuals(data, basic, inverse, residuals)
 
 
 class ActiveSet(ABC):
@@ -612,8 +621,10 @@ def fit_vertex(problem: Problem, start: IntArray | None = None) -> Vertex:
         basic, pivots = _read_start(start, problem), 0
     vertex = _solve_and_certify(data, problem.alpha, basic, pivots)
     if not vertex.certificate.holds and len(data.rows) <= PROGRAM_SIZE:
-        nudged = data.centred_scores + data.nudges
-        optimum = solve_base(data.rows, nudged, data.copies, problem.alpha, problem.linear)
+        perturbed = data.centred_scores + data.perturbations
+        optimum = solve_base(
+            data.rows, perturbed, data.multiplicities, problem.alpha, problem.linear
+        )
         if optimum is not None:
             basic = _independent_near(data, optimum)
             vertex = _solve_and_certify(data, problem.alpha, basic, vertex.certificate.pivots)
@@ -662,7 +673,7 @@ class _BaseFit(ActiveSet):
 
     def solve_active(self) -> int:
         """Descend over the active points."""
-        slopes = loss_slopes(self.data.copies, self.residuals > 0.0, self.alpha)
+        slopes = loss_slopes(self.data.multiplicities, self.residuals > 0.0, self.alpha)
         slopes[self.active] = 0.0
         start = np.searchsorted(self.active, np.sort(self.basic))
         part = self.data.take(self.active)
@@ -701,7 +712,7 @@ class _BaseFit(ActiveSet):
 
 def _independent_near(data: PointSet, optimum: FloatArray) -> IntArray:
     """Points with independent rows that lie nearest to a solution: almost its basic points."""
-    key = scan_keys(data.centred_scores + data.nudges - data.rows @ optimum, data.norms)
+    key = scan_keys(data.centred_scores + data.perturbations - data.rows @ optimum, data.norms)
     chosen: list[int] = []
     for i in np.argsort(key):
         if len(_greedy_rows(data.rows[[*chosen, i]])) > len(chosen):

@@ -150,7 +150,7 @@ class QuantileModel:
     @property
     def n_points(self) -> int:
         """Number of calibration points n."""
-        return int(self._problem.copies.sum())
+        return int(self._problem.multiplicities.sum())
 
     def thresholds(
         self,
@@ -288,8 +288,12 @@ class QuantileModel:
         Its leverage is then one, and its column ``Q (Q'Q)^-1 Q_i`` of the hat matrix is zero for
         all other points. At most `rank` points have a leverage near one.
         """
-        rows, norms, copies = self._problem.rows, self._problem.norms, self._problem.copies
-        alone = (copies[point] == 1.0) & (norms[point] ** 2 > 0.5 * len(rows))
+        rows, norms, multiplicities = (
+            self._problem.rows,
+            self._problem.norms,
+            self._problem.multiplicities,
+        )
+        alone = (multiplicities[point] == 1.0) & (norms[point] ** 2 > 0.5 * len(rows))
         for k in np.flatnonzero(alone):
             # Whitening makes Q'Q a multiple of the identity only up to the condition of the basis.
             column = np.abs(rows @ np.linalg.solve(rows.T @ rows, rows[point[k]]))

@@ -110,7 +110,7 @@ INFINITE = int(Status.HIGH_LEVERAGE)
     LANDMARK_SHIFT,
     EDGE,
     COEFFICIENT,
-    BASIC_COPIES,
+    BASIC_MULTIPLICITY,
     GOAL,
     DIRECTION,
     ROW,
@@ -119,7 +119,7 @@ INFINITE = int(Status.HIGH_LEVERAGE)
 ) = cast(Any, np.arange(13))
 INVERSE: Any = np.int64(3)
 # Rows of `PathState.member`, of which landmarks store the first three.
-SIDE, COPIES, RESIDUAL, SPEED, N_MEMBER = cast(Any, np.arange(5))
+SIDE, MULTIPLICITY, RESIDUAL, SPEED, N_MEMBER = cast(Any, np.arange(5))
 STORED_MEMBER: Any = np.int64(3)
 # Rows of `PathState.visits`.
 UPDATED_AT, READ_FOR, SCANNED, BOUNDED_FOR, N_VISITS = cast(Any, np.arange(5))
@@ -148,7 +148,7 @@ class Landmarks(NamedTuple):
     first : (L + 1,) array
         Where the members of each landmark begin in the arrays below, which list them in turn.
     position, row, member : (capacity,), (capacity, rank) and (STORED_MEMBER, capacity) arrays
-        The members, as in `PathState`; `member` has the rows `SIDE`, `COPIES` and `RESIDUAL`.
+        The members, as in `PathState`; `member` has the rows `SIDE`, `MULTIPLICITY` and `RESIDUAL`.
     """
 
     blocks: FloatArray
@@ -170,8 +170,8 @@ class PathState(NamedTuple):
         The vertex. It lies `FROM_BASE` away from the base vertex and `FROM_LANDMARK` away from the
         landmark where the path started, which lies `LANDMARK_SHIFT` away from the base vertex.
         `EDGE` is the direction of the step. `NONBASIC_SUM` is the sum of the nonbasic points' rows
-        times their dual values. Basic point k has dual value ``DUAL[k]`` and ``BASIC_COPIES[k]``
-        copies. `ROW` is the test row, `GOAL` that row times its weight, and `DIRECTION` the goal
+        times their dual values. Basic point k has dual value ``DUAL[k]`` and ``BASIC_MULTIPLICITY[k]``
+        multiplicities. `ROW` is the test row, `GOAL` that row times its weight, and `DIRECTION` the goal
         less that of the landmark. ``COEFFICIENT`` expresses `DIRECTION` (at the end of a path:
         `ROW`) in the basic rows; on the way, dual value k falls at the rate ``COEFFICIENT[k]``.
         `SPARE` is scratch.
@@ -185,7 +185,7 @@ class PathState(NamedTuple):
         Members: the points whose role may differ from that at the base vertex, which are its basic
         points and every point that entered since. The scan skips members.
     member : (N_MEMBER, most) array
-        Members: `SIDE`, 0 for basic points and else the sign of the residual; `COPIES`;
+        Members: `SIDE`, 0 for basic points and else the sign of the residual; `MULTIPLICITY`;
         `RESIDUAL`; `SPEED`, the rate at which the residual falls along the edge.
     cache : (FIRST_BLOCK + n_blocks * BLOCK_ROWS, WIDTH) array
         Scan cache: products of the centres of a superblock with `FROM_LANDMARK` and `EDGE`; then
@@ -303,7 +303,7 @@ def _begin_landmarks(scan_order: ScanOrder, size: int) -> Landmarks:
     landmarks.vertex[0, INVERSE:] = vertex.inverse
     landmarks.slot[0] = landmarks.position[:rank] = np.arange(rank)
     landmarks.row[:rank] = scan_order.basic_rows
-    landmarks.member[COPIES, :rank] = scan_order.scan.copies[:rank]
+    landmarks.member[MULTIPLICITY, :rank] = scan_order.scan.multiplicities[:rank]
     return landmarks
 
 
@@ -508,7 +508,7 @@ def _load_landmark(landmark: int, landmarks: Landmarks, state: PathState) -> int
         vectors[LANDMARK_SHIFT, k] = vectors[FROM_BASE, k]
         vectors[FROM_LANDMARK, k] = 0.0
         slot[k] = landmarks.slot[landmark, k]
-        vectors[BASIC_COPIES, k] = member[COPIES, slot[k]]
+        vectors[BASIC_MULTIPLICITY, k] = member[MULTIPLICITY, slot[k]]
         direction[k] = goal[k] - landmarks.blocks[block, k, lane]
     for k in range(rank):
         vectors[COEFFICIENT, k] = row_dot(inverse, k, direction)
@@ -552,9 +552,9 @@ def _store_landmark(
 
 
 @inner(inline="always")
-def _bound(alpha: float, upper: bool, copies: float) -> float:
-    """Bound of a dual value; the box of a point grows with its copies."""
-    return copies * (1.0 - alpha if upper else -alpha)
+def _bound(alpha: float, upper: bool, multiplicities: float) -> float:
+    """Bound of a dual value; the box of a point grows with its multiplicities."""
+    return multiplicities * (1.0 - alpha if upper else -alpha)
 
 
 @inner()
@@ -564,14 +564,18 @@ def _next_breakpoint(vectors: FloatArray, alpha: float) -> tuple[int, float]:
     This is the ratio test of the dual: value k falls at the rate ``coefficient[k]``. The point is
     -1 when none moves.
     """
-    coefficient, dual, copies = vectors[COEFFICIENT], vectors[DUAL], vectors[BASIC_COPIES]
+    coefficient, dual, multiplicities = (
+        vectors[COEFFICIENT],
+        vectors[DUAL],
+        vectors[BASIC_MULTIPLICITY],
+    )
     leaving, least, largest = -1, np.inf, 1.0
     for k in range(len(dual)):
         largest = max(largest, abs(coefficient[k]))
     for k in range(len(dual)):
         rate = coefficient[k]
         if abs(rate) > COEFFICIENT_TOL * largest:
-            bound = _bound(alpha, rate < 0.0, copies[k])
+            bound = _bound(alpha, rate < 0.0, multiplicities[k])
             # A dual value that rounding put outside its box leaves at once.
             share = max((dual[k] - bound) / rate, 0.0)
             if share < least:
@@ -588,7 +592,7 @@ def _leave(leaving: int, share: float, alpha: float, state: PathState) -> None:
     for k in range(len(dual)):
         dual[k] -= share * coefficient[k]
     rises = coefficient[leaving] < 0.0
-    bound = _bound(alpha, rises, vectors[BASIC_COPIES, leaving])
+    bound = _bound(alpha, rises, vectors[BASIC_MULTIPLICITY, leaving])
     # A point whose dual value is at its upper bound may get a positive residual, so its product
     # with the edge is -1; at the lower bound the residual may turn negative.
     side = 1.0 if rises else -1.0
@@ -788,12 +792,12 @@ def _enter(leaving: int, entering: int, members: int, scan: Scan, state: PathSta
         new = members
         _join(new, entering - members, scan, state)
         members += 1
-    copies = member[COPIES, new]
-    bound = _bound(scan.alpha, member[SIDE, new] > 0.0, copies)
+    multiplicities = member[MULTIPLICITY, new]
+    bound = _bound(scan.alpha, member[SIDE, new] > 0.0, multiplicities)
     member[SIDE, new] = 0.0
     member[RESIDUAL, new] = 0.0
     state.slot[leaving] = new
-    vectors[BASIC_COPIES, leaving] = copies
+    vectors[BASIC_MULTIPLICITY, leaving] = multiplicities
     vectors[DUAL, leaving] = bound
     exchange(state.inverse, leaving, row[new], ratio)
     # The rank-one update of the inverse changes the coefficients by the same ratios.
@@ -812,7 +816,7 @@ def _join(new: int, position: int, scan: Scan, state: PathState) -> None:
     state.cache[FIRST_BLOCK + block * BLOCK_ROWS + AT_VERTEX, lane] = np.inf
     state.position[new] = position
     state.member[SIDE, new] = side
-    state.member[COPIES, new] = scan.copies[position]
+    state.member[MULTIPLICITY, new] = scan.multiplicities[position]
     for j in range(state.row.shape[1]):
         state.row[new, j] = side * scan.blocks[block, j, lane]
 
@@ -860,7 +864,7 @@ def _finish(scan: Scan, state: PathState) -> tuple[float, bool]:
 
     All errors are measured with the basic rows themselves; the updated inverse serves only to
     correct them. The coefficients solve ``Q_B' c = q`` and the threshold is ``c @ s_B`` with scores
-    before nudges. Dual feasibility does not depend on scores, so this vertex is optimal for them.
+    before perturbations. Dual feasibility does not depend on scores, so this vertex is optimal for them.
     """
     vectors, slot, inverse, rank = state.vectors, state.slot, state.inverse, len(state.slot)
     test_row, coefficient, dual = vectors[ROW], vectors[COEFFICIENT], vectors[DUAL]
@@ -877,10 +881,16 @@ def _finish(scan: Scan, state: PathState) -> tuple[float, bool]:
         off_dual = _refine(target, dual, state)
     drift, outside = 0.0, 0.0
     for k in range(rank):
-        position, copies, eta = state.position[slot[k]], vectors[BASIC_COPIES, k], dual[k]
+        position, multiplicities, eta = (
+            state.position[slot[k]],
+            vectors[BASIC_MULTIPLICITY, k],
+            dual[k],
+        )
         start = _base_residual(position, rank, scan)
         drift = max(drift, abs(start - row_dot(state.row, slot[k], vectors[FROM_BASE])))
-        outside = max(outside, eta - copies * (1.0 - scan.alpha), -copies * scan.alpha - eta)
+        outside = max(
+            outside, eta - multiplicities * (1.0 - scan.alpha), -multiplicities * scan.alpha - eta
+        )
         scores[k] = scan.score[position]
     value = weighted_sum(coefficient, scores)
     size = max(1.0, np.sqrt(dot(test_row, test_row)))

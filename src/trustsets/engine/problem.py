@@ -1,9 +1,9 @@
 """The calibration problem as the solvers see it, made of what callers pass.
 
-Input is checked here. Equal points are merged into one point with a number of copies: a sum over
-points then has one term for all copies, and a path passes them in one pivot. Rows are whitened, and
+Input is checked here. Equal points are merged into one point with a number of multiplicities: a sum over
+points then has one term for all multiplicities, and a path passes them in one pivot. Rows are whitened, and
 scores are brought into general position: thresholds are exact for scores that were merged at
-`RESOLUTION`, and the nudges that break ties make every solver end; docs/engine.md says why ("Ties
+`RESOLUTION`, and the perturbations that break ties make every solver end; docs/engine.md says why ("Ties
 and rounding").
 """
 
@@ -41,7 +41,7 @@ RESOLUTION = 2.0**-38
 """Scores closer than this share of the score scale (about 4e-12) count as equal: residuals carry
 rounding errors of up to 1e-14, which a difference that decides a sign must exceed clearly."""
 PERTURBATION = 2.0**-37
-"""Largest nudge that breaks ties, as a share of the score scale."""
+"""Largest perturbation that breaks ties, as a share of the score scale."""
 WIDEST_RANGE = 2.0**20
 """Scores beyond this many times the typical size have no influence on the score scale."""
 CONSTANT_TOL = 1e-11
@@ -66,10 +66,10 @@ class Problem:
     centred_scores : (n,) array
         The scores less their most frequent value where the function class contains constants,
         else the scores. Solvers use these: residuals of points at that value are then exact.
-    nudges : (n,) array
+    perturbations : (n,) array
         Small amounts that break ties and keep the order of scores. They are stored apart from
-        the scores, because a sum of the two would lose most digits of the nudge.
-    copies : (n,) array
+        the scores, because a sum of the two would lose most digits of the perturbation.
+    multiplicities : (n,) array
         How many equal calibration points (basis row and score) each point stands for.
     first : (n,) array
         Row number of the first of them in the calibration data.
@@ -80,7 +80,7 @@ class Problem:
     alphas : (n_rows,) array or None
         Miscoverage of every row of the calibration data, where they were given one by one.
     tilt : (n,) array
-        How much `alpha` exceeds the alphas of the point's rows, summed over its copies.
+        How much `alpha` exceeds the alphas of the point's rows, summed over its multiplicities.
     linear : (rank,) array
         Sum of ``tilt_i Q_i``. Because ``loss_a(r) = loss_b(r) + (b - a) r`` for any two alphas a
         and b, the problem with an alpha for each point is that with one alpha and this linear term.
@@ -99,8 +99,8 @@ class Problem:
     norms: FloatArray
     scores: FloatArray
     centred_scores: FloatArray
-    nudges: FloatArray
-    copies: FloatArray
+    perturbations: FloatArray
+    multiplicities: FloatArray
     first: IntArray
     point: IntArray
     alpha: float
@@ -129,7 +129,7 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Proble
     mean_alpha = float(np.clip(alphas.mean(), alphas.min(), alphas.max()))
     exponent = int(np.frexp(np.abs(all_scores).max())[1])
     scaled = np.ldexp(all_scores, -exponent)
-    first, copies, point = distinct_points(matrix, scaled)
+    first, multiplicities, point = distinct_points(matrix, scaled)
     if len(first) < len(scaled):
         matrix = matrix[first]
     whitening = fit_whitening(matrix)
@@ -143,15 +143,15 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Proble
     constant = rows.T @ np.ones(len(rows)) / len(rows)
     has_constants = bool(np.abs(rows @ constant - 1.0).max() <= CONSTANT_TOL)
     centre = _most_frequent(*distinct) if has_constants else 0.0
-    scale = score_scale(values - centre, copies, float(alphas.min()))
-    merged, centred, nudges = _general_position(distinct, RESOLUTION, scale, has_constants)
+    scale = score_scale(values - centre, multiplicities, float(alphas.min()))
+    merged, centred, perturbations = _general_position(distinct, RESOLUTION, scale, has_constants)
     return Problem(
         rows=rows,
         norms=np.sqrt(np.einsum("ij,ij->i", rows, rows)),
         scores=merged,
         centred_scores=centred,
-        nudges=nudges,
-        copies=copies,
+        perturbations=perturbations,
+        multiplicities=multiplicities,
         first=first,
         point=point,
         alpha=mean_alpha,
@@ -167,10 +167,10 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Proble
 
 def coarsen(problem: Problem, resolution: float) -> Problem:
     """Return the problem with scores closer than `resolution` (of the scale) rounded up."""
-    scores, centred, nudges = _general_position(
+    scores, centred, perturbations = _general_position(
         _distinct(problem.scores), resolution, problem.score_scale, problem.has_constants
     )
-    return replace(problem, scores=scores, centred_scores=centred, nudges=nudges)
+    return replace(problem, scores=scores, centred_scores=centred, perturbations=perturbations)
 
 
 def scan_keys(residuals: FloatArray, norms: FloatArray) -> FloatArray:
@@ -202,31 +202,31 @@ def centred_scores(scores: FloatArray, has_constants: bool) -> FloatArray:
     return scores - _most_frequent(*_distinct(scores)) if has_constants else scores
 
 
-def score_scale(centred: FloatArray, copies: FloatArray, alpha: float) -> float:
+def score_scale(centred: FloatArray, multiplicities: FloatArray, alpha: float) -> float:
     """Size of the largest centred scores; a few outliers do not count.
 
     Rounding errors of residuals are relative to this size. The typical score would be a poor
     measure: for a classifier that is nearly always right, the fit lies among few large scores.
     """
     size = np.abs(centred)
-    largest, wanted = float(size.max()), (1.0 - 0.25 * alpha) * copies.sum()
-    if copies[WIDEST_RANGE * size < largest].sum() < wanted:
+    largest, wanted = float(size.max()), (1.0 - 0.25 * alpha) * multiplicities.sum()
+    if multiplicities[WIDEST_RANGE * size < largest].sum() < wanted:
         # The typical score is large enough, whichever it is.
         return largest or 1.0
     order = np.argsort(size)
-    typical = size[order[np.searchsorted(np.cumsum(copies[order]), wanted)]]
+    typical = size[order[np.searchsorted(np.cumsum(multiplicities[order]), wanted)]]
     return float(min(largest, WIDEST_RANGE * typical or np.inf)) or 1.0
 
 
 def _general_position(
     distinct: tuple[FloatArray, IntArray], resolution: float, scale: float, has_constants: bool
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Scores without close ones, the same centred, and nudges that break ties; from `_distinct`.
+    """Scores without close ones, the same centred, and perturbations that break ties; from `_distinct`.
 
     Scores that follow each other more closely than `resolution * scale` become equal to their
     largest: no score gets smaller, so thresholds can only grow, and coverage is kept. Then every
-    score has a fixed random nudge, less than half the gap to the next score. Equal scores become
-    distinct, different scores keep their order, and no nudge exceeds `PERTURBATION * scale`.
+    score has a fixed random perturbation, less than half the gap to the next score. Equal scores become
+    distinct, different scores keep their order, and no perturbation exceeds `PERTURBATION * scale`.
     Nudges depend on the row number only, never on a test point.
     """
     values, group = distinct
@@ -245,11 +245,11 @@ def _uniform_hash(count: int) -> FloatArray:
 
 
 def distinct_points(phi: FloatArray, scores: FloatArray) -> tuple[IntArray, FloatArray, IntArray]:
-    """First row number and number of copies of every different point, in order of the first.
+    """First row number and number of multiplicities of every different point, in order of the first.
 
     The third array holds the number of the different point of each row. Equal points have equal
     keys, so sorting by key makes them neighbours. A different point with the same key may come
-    between two copies. These then stay apart, which costs time only.
+    between two multiplicities. These then stay apart, which costs time only.
     """
     key = np.empty(len(scores))
     largest = np.abs(phi).max(axis=0, initial=0.0)
@@ -263,12 +263,12 @@ def distinct_points(phi: FloatArray, scores: FloatArray) -> tuple[IntArray, Floa
     is_new = np.ones(len(scores), np.bool_)
     is_new[again] = False
     first, group = order[is_new], np.cumsum(is_new) - 1
-    copies = np.bincount(group).astype(np.float64)
+    multiplicities = np.bincount(group).astype(np.float64)
     sorting = np.argsort(first)
     rank, point = np.empty(len(first), np.int64), np.empty(len(scores), np.int64)
     rank[sorting] = np.arange(len(first))
     point[order] = rank[group]
-    return first[sorting], copies[sorting], point
+    return first[sorting], multiplicities[sorting], point
 
 
 @entry()

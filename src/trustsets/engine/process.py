@@ -1,6 +1,6 @@
 """The quantile process: fits at many alphas of the same data, each started from the one before.
 
-The optimal vertex changes step by step with alpha, and rows, scores and nudges do not depend on
+The optimal vertex changes step by step with alpha, and rows, scores and perturbations do not depend on
 alpha at all. So the data are prepared once, and the vertex of one alpha is a few pivots away from
 that of the next.
 
@@ -180,8 +180,8 @@ def _fit(problem: Problem, start: IntArray | None) -> _Fit:
 
 def _is_unique(vertex: Vertex, problem: Problem) -> bool:
     """Whether all dual values lie clearly inside their box, so that no other vertex is optimal."""
-    copies = problem.copies[vertex.basic_points]
-    low, high = -problem.alpha * copies, (1.0 - problem.alpha) * copies
+    multiplicities = problem.multiplicities[vertex.basic_points]
+    low, high = -problem.alpha * multiplicities, (1.0 - problem.alpha) * multiplicities
     inside = np.minimum(vertex.eta - low, high - vertex.eta)
     return bool(inside.min(initial=np.inf) > UNIQUE_TOL)
 
@@ -200,7 +200,7 @@ def _problems(phi: ArrayLike, scores: ArrayLike, alphas: FloatArray) -> Iterator
     largest = sizes.max()
     is_same = WIDEST_RANGE * sizes.min(initial=largest, where=sizes > 0.0) >= largest
     for alpha in alphas.tolist():
-        scale = first.score_scale if is_same else score_scale(centred, first.copies, alpha)
+        scale = first.score_scale if is_same else score_scale(centred, first.multiplicities, alpha)
         if scale not in by_scale:
             by_scale[scale] = coarsen(replace(first, scores=values, score_scale=scale), RESOLUTION)
         yield replace(by_scale[scale], alpha=alpha)

@@ -53,7 +53,7 @@ class Scan(NamedTuple):
     spread, least_distance, group_key : (n_superblocks * WIDTH,) arrays
         For each block the largest distance of a point to the centre, the smallest absolute
         residual, and the smallest key of the block's group (infinite for padding).
-    side, copies, distance, score : (n_blocks * WIDTH,) arrays
+    side, multiplicities, distance, score : (n_blocks * WIDTH,) arrays
         For each position the sign of the residual, +1 for basic points; the number of equal
         calibration points; the absolute residual, infinite for basic points and padding; and the
         score before centring.
@@ -68,7 +68,7 @@ class Scan(NamedTuple):
     least_distance: FloatArray
     group_key: FloatArray
     side: FloatArray
-    copies: FloatArray
+    multiplicities: FloatArray
     distance: FloatArray
     score: FloatArray
     alpha: float
@@ -112,8 +112,8 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
     padded = n_blocks * WIDTH
     signed = np.zeros((n_blocks, WIDTH, rank))
     signed.reshape(padded, rank)[:n_points] = problem.rows[order] * side[order, None]
-    sides, copies, score = np.zeros(padded), np.zeros(padded), np.zeros(padded)
-    sides[:n_points], copies[:n_points] = side[order], problem.copies[order]
+    sides, multiplicities, score = np.zeros(padded), np.zeros(padded), np.zeros(padded)
+    sides[:n_points], multiplicities[:n_points] = side[order], problem.multiplicities[order]
     score[:n_points] = problem.scores[order]
     distance = np.full(padded, np.inf)
     distance[rank:n_points] = np.abs(vertex.residuals[order[rank:]])
@@ -125,7 +125,7 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
         least_distance=least,
         group_key=group_key,
         side=sides,
-        copies=copies,
+        multiplicities=multiplicities,
         distance=distance,
         score=score,
         alpha=problem.alpha,
@@ -138,7 +138,9 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
 
 def _reach(problem: Problem) -> float:
     """Length that no goal exceeds whose dual has a feasible point."""
-    longest = max(problem.alpha, 1.0 - problem.alpha) * float(problem.norms @ problem.copies)
+    longest = max(problem.alpha, 1.0 - problem.alpha) * float(
+        problem.norms @ problem.multiplicities
+    )
     return longest + float(np.linalg.norm(problem.linear))
 
 
