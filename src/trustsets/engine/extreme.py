@@ -41,37 +41,24 @@ from trustsets.engine.linear_program import or_infinite, solve_face
 from trustsets.engine.problem import Problem, scan_keys
 from trustsets.engine.scan_order import Scan, ScanOrder
 
-__all__ = [
-    "ExtremeVertex",
-    "Solved",
-    "WeightedSample",
-    "choose_sample",
-    "find_ray",
-    "fit_extreme",
-    "solve_reduced",
-]
-
+# Points in the active set of the first round, and of those after it.
 FIRST_ACTIVE, ACTIVE = 1024, 4096
-"""Points in the active set of the first round, and of those after it."""
-SAMPLE_SIZE = 4096
-"""Points in the weighted sample of a model."""
+SAMPLE_SIZE = 4096  # Points in the weighted sample of a model.
+# Points are sampled with a probability that grows like this power of the length of their row.
 SAMPLE_POWER = 1.5
-"""Points are sampled with a probability that grows like this power of the length of their row."""
+# With no more points than this on the wrong side, the weighted sample is not needed any more.
 FEW_WRONG = 200
-"""With no more points than this on the wrong side, the weighted sample is not needed any more."""
+# Growth of the active set after a round that helped little, and of the sample after a ray.
 GROWTH, BIG_GROWTH = 1.5, 8
-"""Growth of the active set after a round that helped little, and of the sample after a ray."""
+# Points that have gone this share of their way to the other side are near the centre.
 NEAR_SHARE = 0.5
-"""Points that have gone this share of their way to the other side are near the centre."""
-SIMILAR_SHARE = 0.5
-"""A goal is similar to another if they differ by less than this share of it."""
+SIMILAR_SHARE = 0.5  # A goal is similar to another if they differ by less than this share of it.
+# A ray is a proof if the goal exceeds the growth of the loss along it by this share.
 RAY_TOL = 1e-9
-"""A ray is a proof if the goal exceeds the growth of the loss along it by this share."""
+# Points in the first reduced program, and the growth of their number after each failure.
 PROGRAM_ACTIVE, PROGRAM_GROWTH = 2000, 4
-"""Points in the first reduced program, and the growth of their number after each failure."""
 
-Solved = tuple[FloatArray, IntArray]
-"""A goal, and the basic points of its optimal vertex."""
+Solved = tuple[FloatArray, IntArray]  # A goal, and the basic points of its optimal vertex.
 
 
 class WeightedSample(NamedTuple):
@@ -110,25 +97,15 @@ class ExtremeVertex(NamedTuple):
 
 
 class Centre(NamedTuple):
-    """A vertex around which the active set of a round is chosen.
+    """A vertex around which the active set of a round is chosen."""
 
-    Attributes
-    ----------
-    basic_points : (rank,) array
-        Row numbers in increasing order.
-    near, gap : arrays
-        Row numbers of points that are on the other side than at the base vertex, or on their way
-        there; and their distance from crossing, which is negative on the other side.
-    has_crossed : (n,) array
-        Which points are on the other side.
-    crossed_sum : (rank,) array
-        How much these points have reduced the nonbasic sum of the base vertex.
-    """
-
-    basic_points: IntArray
+    basic_points: IntArray  # (rank,): row numbers in increasing order.
+    # Row numbers of points that are on the other side than at the base vertex, or on their way
+    # there; and their distance from crossing, which is negative on the other side.
     near: IntArray
     gap: FloatArray
-    has_crossed: BoolArray
+    has_crossed: BoolArray  # (n,): which points are on the other side.
+    # (rank,): how much these points have reduced the nonbasic sum of the base vertex.
     crossed_sum: FloatArray
 
 
@@ -333,7 +310,7 @@ def _find_near(scan: Scan, shift: FloatArray, positions: IntArray, gap: FloatArr
 
 @entry()
 def _sum_of_rows(blocks: FloatArray, multiplicities: FloatArray, positions: IntArray) -> FloatArray:
-    """Sum of the rows of some positions, times the sign of their residuals and their multiplicities."""
+    """Sum of the rows of some positions, times the sign of their residuals and multiplicity."""
     total, lost = np.zeros(blocks.shape[1]), np.zeros(blocks.shape[1])
     for position in positions:
         block, lane = position // WIDTH, position % WIDTH

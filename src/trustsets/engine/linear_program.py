@@ -20,14 +20,10 @@ from trustsets.errors import TrustSetsError
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
 
-__all__ = ["SOLVER_TOL", "solve_base", "solve_face", "solve_linear_program"]
 
-BOUND_TOL = 1e-9
-"""Dual values this close to a bound count as equal to it, as on the path."""
-SOLVER_TOL = 1e-10
-"""Feasibility tolerances of HiGHS, the smallest it accepts."""
-SOLVED, INFEASIBLE, UNBOUNDED = 0, 2, 3
-"""Outcomes as `scipy.optimize.linprog` numbers them."""
+BOUND_TOL = 1e-9  # Dual values this close to a bound count as equal to it, as on the path.
+SOLVER_TOL = 1e-10  # Feasibility tolerances of HiGHS, the smallest it accepts.
+SOLVED, INFEASIBLE, UNBOUNDED = 0, 2, 3  # Outcomes as `scipy.optimize.linprog` numbers them.
 
 
 def solve_linear_program(

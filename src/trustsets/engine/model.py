@@ -46,21 +46,12 @@ from trustsets.engine.scan_order import ScanOrder, make_scan_order
 from trustsets.engine.whitening import RANK_TOL
 from trustsets.status import Status, Thresholds
 
-__all__ = [
-    "QuantileModel",
-    "fit_problem",
-    "fit_quantiles",
-    "make_model",
-    "warm_up",
-]
-
+# Score differences that count as ties, as shares of the score scale. Where rounding keeps a
+# solution from being certified, the next one is tried; with the last all scores are equal.
 RESOLUTIONS = (RESOLUTION, 2.0**-24, 2.0**-12, 4.0)
-"""Score differences that count as ties, as shares of the score scale. Where rounding keeps a
-solution from being certified, the next one is tried; with the last all scores are equal."""
-CHUNK = 256
-"""Test points that a thread takes at a time."""
+CHUNK = 256  # Test points that a thread takes at a time.
+# Extreme rows that others may start from; more would lengthen the search for the nearest.
 MOST_SOLVED = 256
-"""Extreme rows that others may start from; more would lengthen the search for the nearest."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,8 @@
 """The quantile process: fits at many alphas of the same data, each started from the one before.
 
-The optimal vertex changes step by step with alpha, and rows, scores and perturbations do not depend on
-alpha at all. So the data are prepared once, and the vertex of one alpha is a few pivots away from
-that of the next.
+The optimal vertex changes step by step with alpha, and rows, scores and perturbations do not depend
+on alpha at all. So the data are prepared once, and the vertex of one alpha is a few pivots away
+from that of the next.
 
 Each fit is certified as a single one is. An optimal vertex whose dual values all lie strictly
 inside their box is the only one, so it is the vertex that a single fit finds. Where a dual value is
@@ -32,10 +32,8 @@ from trustsets.engine.problem import (
 from trustsets.errors import InputError
 from trustsets.status import Thresholds
 
-__all__ = ["QuantileProcess", "default_alphas", "fit_quantile_process"]
-
+# An optimal vertex is unique if no dual value comes this close to a bound of its box.
 UNIQUE_TOL = 1e-7
-"""An optimal vertex is unique if no dual value comes this close to a bound of its box."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

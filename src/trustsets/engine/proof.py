@@ -31,12 +31,9 @@ from trustsets.engine.whitening import Whitening
 from trustsets.errors import InputError, TrustSetsError
 from trustsets.status import Status
 
-__all__ = ["ScorePath", "Sensitivity", "ThresholdProof", "prove_threshold"]
-
+# Residuals and dual values whose rates are smaller, relative to the largest, do not move.
 RATE_TOL = 1e-10
-"""Residuals and dual values whose rates are smaller, relative to the largest, do not move."""
-MOST_STEPS = 1000
-"""A path that is not finished after so many steps is unknown from there on."""
+MOST_STEPS = 1000  # A path that is not finished after so many steps is unknown from there on.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
