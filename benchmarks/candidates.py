@@ -67,7 +67,7 @@ def measure(score: Score, basis: Any, outputs: ModelOutputs, trust: Any, most: i
     """One row of the table."""
     calibration, test = outputs.split(0.5)
     test = test.take(np.arange(min(most, len(test))))
-    predictor = ConditionalConformal(score, basis, class_bias=None)
+    predictor = ConditionalConformal(score=score, basis=basis, class_bias=None)
     predictor.calibrate(calibration, trust=trust[calibration.rows])
     began = time.perf_counter()
     predictor.state_.scoring(score).matrix(test)

@@ -24,11 +24,9 @@ from rich.table import Table
 from trust import spectrum
 
 from trustsets import ModelOutputs
-from trustsets.paper.experiment import Experiment
-from trustsets.paper.options import Options, parse_numbers
-from trustsets.paper.page import TIME_HEADER, time_rows, write_run
-from trustsets.paper.sources import Source
-from trustsets.paper.stages import StageCache
+from trustsets_paper.pages import TIME_HEADER, time_rows, write_run
+from trustsets_paper.protocol import Experiment, Options, StageCache, parse_numbers
+from trustsets_paper.sources import Source
 
 Array = NDArray[Any]
 BLOCK = 8192

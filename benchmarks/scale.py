@@ -56,7 +56,6 @@ def prepare(folder: Path, rows: int, classes: int, points: int) -> None:
     import pyarrow.parquet as pq
 
     from trustsets import ConditionalConformal, Confidence, ModelOutputs, Polynomial, TrustScore
-    from trustsets.files.arrays import list_array
     from trustsets.statistics import Trust
 
     rng = np.random.default_rng(0)
@@ -69,7 +68,13 @@ def prepare(folder: Path, rows: int, classes: int, points: int) -> None:
     method = ConditionalConformal(basis=basis, trust=trust)
     method.calibrate(outputs).save(folder / "model.trustsets")
     logits, features, _ = make_outputs(rng, centres, rows)
-    table = pa.table({"logits": list_array(logits), "features": list_array(features)})
+    arrays = {"logits": logits, "features": features}
+    table = pa.table(
+        {
+            name: pa.FixedSizeListArray.from_arrays(pa.array(own.reshape(-1)), own.shape[1])
+            for name, own in arrays.items()
+        }
+    )
     pq.write_table(table, folder / "new.parquet", row_group_size=GROUP_ROWS)
     pq.write_table(table.slice(0, WARM_ROWS), folder / "warm.parquet", row_group_size=512)
 

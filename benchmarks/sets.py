@@ -46,7 +46,7 @@ def trustsets_job(name: str) -> Job:
     score = {"APS": APS(), "RAPS": RAPS(lam=LAM, k_reg=K_REG)}[name]
 
     def run(calibration: Array, labels: Array, test: Array) -> Array:
-        predictor = StandardConformal(score)
+        predictor = StandardConformal(score=score)
         predictor.calibrate(ModelOutputs(logits=calibration, labels=labels))
         return predictor.predict_set(ModelOutputs(logits=test), alpha=ALPHA).mask
 

@@ -38,7 +38,9 @@ def measure(n: int, repeats: int) -> None:
     outputs, tuning, test = make_outputs(n, 0), make_outputs(500, 1), make_outputs(50, 2)
 
     def fresh() -> ConditionalConformal:
-        return ConditionalConformal(APS(scale="tail"), basis).calibrate(outputs, tuning=tuning)
+        return ConditionalConformal(score=APS(scale="tail"), basis=basis).calibrate(
+            outputs, tuning=tuning
+        )
 
     predictor = fresh().prepare(0.1)
 

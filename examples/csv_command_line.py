@@ -36,8 +36,8 @@ write("new.csv", X_rest[1::2], y_rest[1::2])
 
 for command in (
     "calibrate held_out.csv --label-column truth --method standard -o wine.trustsets",
-    "predict wine.trustsets new.csv --probability-columns 'prob_*' --alpha 0.1 -o sets.csv",
-    "evaluate new.csv sets.csv --label-column truth --group-columns region --metric groups",
+    "predict wine.trustsets new.csv --alpha 0.1 -o sets.csv",
+    "evaluate new.csv sets.csv --label-column truth --group region --metric groups",
 ):
     print(f"$ trustsets {command}", flush=True)
     subprocess.run([sys.executable, "-m", "trustsets.cli", *shlex.split(command)], check=True)

@@ -1,6 +1,6 @@
 """For users of crepes: the same sets, and the call that makes them here.
 
-`WrapClassifier.calibrate` with the default (hinge) scores is `StandardConformal(Softmax())`; with
+`WrapClassifier.calibrate` with the default (hinge) scores is `StandardConformal(score=Softmax())`; with
 `class_cond=True` it is `MondrianConformal(by="class")`.
 """
 

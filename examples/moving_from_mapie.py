@@ -1,6 +1,6 @@
 """For users of MAPIE: the same sets, and the call that makes them here.
 
-`SplitConformalClassifier` with the score "lac" is `StandardConformal(Softmax())`. Their sets are
+`SplitConformalClassifier` with the score "lac" is `StandardConformal(score=Softmax())`. Their sets are
 compared below, sample by sample.
 """
 
@@ -23,7 +23,7 @@ theirs = SplitConformalClassifier(
 ).conformalize(X[held_out], y[held_out])
 their_sets = theirs.predict_set(X[new])[1][:, :, 0]
 
-ours = StandardConformal(Softmax(), temperature=None, allow_empty=True).calibrate(
+ours = StandardConformal(score=Softmax(), temperature=None, allow_empty=True).calibrate(
     ModelOutputs(probabilities=model.predict_proba(X[held_out]), labels=y[held_out])
 )
 our_sets = ours.predict_set(ModelOutputs(probabilities=model.predict_proba(X[new])), alpha=0.05)

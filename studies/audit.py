@@ -116,7 +116,7 @@ def standard_sets(n: int, n_calibration: int) -> Null:
         outputs, trust = samples(rng, n + n_calibration)
         seed = int(rng.integers(2**31))
         predictor = StandardConformal(
-            APS(own_mass="random"), temperature=None, allow_empty=True, random_state=seed
+            score=APS(own_mass="random"), temperature=None, allow_empty=True, random_state=seed
         )
         first, rest = np.arange(n_calibration), np.arange(n_calibration, n + n_calibration)
         sets = predictor.calibrate(outputs.take(first)).predict_set(outputs.take(rest), alpha=ALPHA)

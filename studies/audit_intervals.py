@@ -40,7 +40,7 @@ Makers = dict[str, Callable[[], Predictor]]
 METHODS: Makers = {
     "STANDARD": lambda: StandardConformal(),
     "STANDARD, continuous scores": lambda: StandardConformal(
-        APS(own_mass="include"), allow_empty=True
+        score=APS(own_mass="include"), allow_empty=True
     ),
     "Mondrian by Conf x Trust": lambda: MondrianConformal(by=Bins(), allow_empty=True),
     "Mondrian by class": lambda: MondrianConformal(by="class"),
@@ -126,10 +126,10 @@ def one_data_set(
     make: Callable[[], Predictor], data: Samples, new: Samples, tallies: dict[str, Tally]
 ) -> bool:
     """Audit one data set and note intervals and truths; whether there was a false alarm."""
-    predictor = make().calibrate(data.outputs, trust=data.trust)
+    predictor = make().calibrate(data.outputs.with_trust(data.trust))
     kept = predictor.calibration_
     result = audit(predictor, ALPHA, metrics=("conf_trust", "class", "groups"), n_bootstrap=200)
-    sets = predictor.predict_set(new.outputs, ALPHA, trust=new.trust)
+    sets = predictor.predict_set(new.outputs.with_trust(new.trust), ALPHA)
     truth = conditional_coverage(sets, new.truth)
     tallies["overall"].add(result.coverage.lower, result.coverage.upper, truth.mean())
     size = result.metrics["size"]

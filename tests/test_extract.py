@@ -48,13 +48,15 @@ class Wrapped(nn.Module):
 
     def __init__(self, form):
         super().__init__()
-        self.form, self.body, self.head = form, nn.Linear(4, 6), nn.Linear(6, 3)
-        self.square, self.after = nn.Linear(3, 3), nn.Linear(3, 5)
+        self.form, self.head = form, nn.Linear(6, 3)
+        self.narrow, self.body, self.after = nn.Linear(4, 3), nn.Linear(3, 6), nn.Linear(3, 5)
 
     def forward(self, x):
-        hidden = torch.tanh(self.body(x))
+        assert torch.is_inference_mode_enabled()
+        # A layer before the head has as many outputs, and one that is no head runs last.
+        hidden = torch.tanh(self.body(self.narrow(x)))
         logits = self.head(input=hidden)
-        self.after(logits)  # something that is no head runs last
+        self.after(logits)
         return self.form(logits)
 
 
@@ -73,7 +75,7 @@ class TestHead:
         outputs = extract_outputs(model, batches())
         x = torch.tensor(X)
         with torch.no_grad():
-            hidden = torch.tanh(model.body(x))
+            hidden = torch.tanh(model.body(model.narrow(x)))
             logits = model.head(hidden)
         np.testing.assert_allclose(outputs.features, hidden, atol=1e-6)
         np.testing.assert_allclose(outputs.logits, logits, atol=1e-6)
@@ -287,6 +289,7 @@ MISTAKES = {
     "features of a function": (
         lambda: lambda x: x, batches, {"features": "body"}, "a function without features=",
     ),
+    "no result": (lambda: lambda x: (None, x), batches, {}, "must return logits or"),
     "three results": (lambda: lambda x: (x, x, x), batches, {}, "got 3 items"),
     "widths": (
         lambda: lambda x: x[:, : len(x)],
@@ -361,10 +364,12 @@ class TestFolders:
         for name, tensor in state.items():
             changed = state | {name: tensor.flatten().sub(1).reshape(tensor.shape)}
             model.load_state_dict(changed)
-            with pytest.raises(InputError, match="belongs to another run: its weights differ"):
+            with pytest.raises(
+                InputError, match="another run: its model, weights or features= differ"
+            ):
                 extract_outputs(model, batches(), folder=tmp_path)
         model.load_state_dict(state)
-        with pytest.raises(InputError, match="its features differ"):
+        with pytest.raises(InputError, match="its model, weights or features= differ"):
             extract_outputs(model, batches(), folder=tmp_path, features="0")
         assert len(extract_outputs(model, batches(), folder=tmp_path)) == len(X)
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from trustsets_paper import oracle_sets
 
-from trustsets import ConditionalConformal, ModelOutputs, Monitor, TrustScore
+from trustsets import ConditionalConformal, ModelOutputs, Monitor, PredictionSets, TrustScore
 from trustsets.errors import InputError
+from trustsets.status import Thresholds
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int64, object])
@@ -17,7 +17,8 @@ def test_minus_one_is_no_label(classes, dtype):
         bad = np.array(["a", -1, "b", "c"], dtype=object)
     with pytest.raises(InputError, match=r"labels must be among the 3 classes; row 1 holds .*-1"):
         ModelOutputs(logits=np.zeros((4, 3)), labels=bad, classes=classes)
-    sets = oracle_sets(np.full((4, 3), 1 / 3), 0.1, classes=classes)
+    scores, thresholds = np.zeros((4, 3)), Thresholds(np.ones(4), np.zeros(4, np.int8))
+    sets = PredictionSets.from_scores(scores, thresholds, 0.1, classes=np.array(classes))
     with pytest.raises(InputError, match=r"labels must be among the 3 classes; row 1 holds .*-1"):
         sets.covers(bad)
 
@@ -82,8 +83,8 @@ def test_labels_that_may_be_names_or_positions_are_refused():
         ):
             take(unclear)
     texts, new, codes = named_case(np.array(list("abcde")))
-    before = texts.state_.n
+    before = texts.n_calibration_
     positions = ModelOutputs(
         logits=new["logits"][few], features=new["features"][few], labels=codes[few]
     )
-    assert texts.update(positions).state_.n == before + len(few)
+    assert texts.update(positions).n_calibration_ == before + len(few)

@@ -28,6 +28,8 @@ ASKED = [
     (0.01, 0.01, 0.9),
     (0.3, 0.1, 0.99),
     (0.97, 0.02, 0.6),
+    (0.999, 0.0005, 0.95),
+    (0.6, 0.03, 0.9),
     (0.12345678901234567, 0.08, 0.9),
 ]
 
@@ -74,7 +76,7 @@ def test_needed_is_the_size_from_which_on_all_sizes_suffice(
     assert needed == np.flatnonzero(slow < probability)[-1] + 1
 
 
-@pytest.mark.parametrize("alpha", [0.1, 0.0987654321])
+@pytest.mark.parametrize("alpha", [0.1, 0.0987654321, 0.7, 0.987])
 @pytest.mark.parametrize("functions", [1, 20])
 def test_needed_beyond_the_scanned_sizes_is_the_last_failure_too(alpha, functions):
     law = CoverageLaw(alpha, functions)
@@ -219,14 +221,15 @@ def test_rows_are_those_of_the_shares():
         assert row.test_in_all == samples_for(row.test, row.share, 0.95)
 
 
-def test_shares_and_sizes_come_from_outputs(make_outputs):
-    outputs = make_outputs(n=300, n_classes=3)
-    present = {row.part: row.present for row in plan(outputs=outputs).rows}
+@pytest.mark.parametrize("n", [7, 49, 98, 300])
+def test_shares_and_sizes_come_from_outputs(n, make_outputs):
+    # 49 * (1 / 49) is less than 1 in floating point.
+    outputs = make_outputs(n=n, n_classes=3, groups={"site": ["a"] + ["b"] * (n - 1)})
+    present = {row.part: row.present for row in plan(outputs=outputs, within=0.1).rows}
     labels, counts = np.unique(outputs.labels, return_counts=True)
-    assert present["all samples"] == 300
+    assert present["all samples"] == n
     assert [present[f"class {name}"] for name in labels] == counts.tolist()
-    site = outputs.groups["site"]
-    assert present["site = a"] == np.count_nonzero(site == "a")
+    assert (present["site = a"], present["site = b"]) == (1, n - 1)
 
 
 def test_a_penalty_is_of_groups_and_functions_are_of_all():

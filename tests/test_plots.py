@@ -86,20 +86,6 @@ def test_bins_of_few_samples_are_hatched_not_coloured(case):
     assert ax.patch.get_hatch()
 
 
-def test_heatmaps_share_one_scale(case):
-    _, _, result = case
-    figure = plots.coverage_heatmaps({"standard": result, "conditional": result}, "conf_trust")
-    figure.canvas.draw()
-    first, second, bar = figure.axes
-    assert first.get_title() == "standard"
-    assert second.get_title() == "conditional"
-    assert (first.images[0].norm.vmin, first.images[0].norm.vmax) == (
-        second.images[0].norm.vmin,
-        second.images[0].norm.vmax,
-    )
-    assert bar.get_xlabel() == "Coverage"
-
-
 def test_heatmap_over_seeds_is_the_mean_with_its_standard_error(case):
     test, _, result = case
     other = evaluate(
@@ -113,17 +99,8 @@ def test_heatmap_over_seeds_is_the_mean_with_its_standard_error(case):
     assert np.isnan(one.error).all()
     np.testing.assert_allclose(both.coverage, (one.coverage + two.coverage) / 2.0)
     np.testing.assert_allclose(both.error, np.abs(one.coverage - two.coverage) / 2.0, atol=1e-15)
-    ax = plots.coverage_heatmap([result, other], "conf_trust", errors=True)
-    shown = two_digits(both.coverage[0, 0]), two_digits(both.error[0, 0])
-    assert ax.texts[0].get_text() == "\n±".join(shown)
-
-
-def test_heatmaps_of_several_tables_are_below_each_other(case):
-    _, _, result = case
-    side = plots.coverage_heatmaps({"one": result, "two": result}, ("conf_trust", "conf_rank"))
-    assert [ax.get_title() for ax in side.axes[:-1]] == ["one", "two", "one", "two"]
-    assert [ax.get_subplotspec().colspan.start for ax in side.axes[:-1]] == [0, 1, 0, 1]
-    assert [ax.get_subplotspec().rowspan.start for ax in side.axes[:-1]] == [0, 0, 1, 1]
+    ax = plots.coverage_heatmap([result, other], "conf_trust")
+    assert ax.texts[0].get_text() == two_digits(both.coverage[0, 0])
 
 
 def test_columns_of_a_heatmap_are_named_by_the_edges_between_them(case):
@@ -210,7 +187,7 @@ def test_ends_of_narrow_bins_are_told_apart():
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda r: plots.coverage_heatmaps({"a": r, "b": r}, ["conf_trust", "conf_rank"]),
+        lambda r: plots.coverage_heatmap(r, "conf_trust").get_figure(root=True),
         lambda r: plots.size_histogram(r).get_figure(root=True),
         lambda r: plots.coverage_by_group(r, "class").get_figure(root=True),
     ],
@@ -225,3 +202,17 @@ def test_saved_figures_are_the_same_bytes_at_any_time_and_in_any_process(
         path = plots.save_figure(draw(case[2]), tmp_path / f"{day}.{kind}", dpi=60)
         contents.append(path.read_bytes())
     assert contents[0] == contents[1]
+
+
+def test_the_bar_of_colours_has_the_scale_of_the_heatmaps(case):
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, squeeze=False, layout="constrained")
+    for ax in axes.flat:
+        plots.coverage_heatmap(case[2], "conf_trust", ax)
+    plots.add_coverage_bar(figure, axes, 0.9)
+    figure.canvas.draw()
+    bar = figure.axes[-1]
+    assert bar.get_xlabel() == "Coverage"
+    assert [text.get_text() for text in bar.get_xticklabels()] == ["0.60", "0.90", "1.00"]
+    assert {ax.images[0].norm.vmin for ax in axes.flat} == {0.6000000000000001}

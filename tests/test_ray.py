@@ -42,7 +42,7 @@ def outputs(n, seed):
 @pytest.fixture(scope="module")
 def table():
     new = outputs(500, seed=2)
-    columns = {"id": [f"s{i}" for i in range(500)], "row": np.arange(500)}
+    columns = {"name": [f"s{i}" for i in range(500)], "row": np.arange(500)}
     return pa.table(columns | {"logits": list(new.logits), "features": list(new.features)})
 
 
@@ -61,10 +61,11 @@ def predictors():
 def test_sets_are_those_of_one_process(name, batch_rows, predictors, table):
     predictor = predictors[name]
     parts = [table.slice(0, 200), table.slice(200, 1), table.slice(201)]
-    asked = {"alpha": 0.2, "ids": ["id"]} | ({} if name == "standard" else {"max_size": 3})
+    asked = {"alpha": 0.2, "ids": ["name"]} | ({} if name == "standard" else {"max_size": 3})
     found = predict_dataset(ray.data.from_arrow(parts), predictor, batch_rows=batch_rows, **asked)
     found = pa.concat_tables(found.iter_batches(batch_format="pyarrow", batch_size=None))
     expected = predict_table(predictor, table, **asked)
+    assert expected.column_names[:2] == ["row", "name"]
     assert found.sort_by("row").select(expected.column_names).equals(expected.combine_chunks())
 
 

@@ -81,7 +81,7 @@ def test_scores_follow_their_formula(score, scale, counts, seed):
     n, n_classes = probabilities.shape
     rng = np.random.default_rng(seed)
     draws, labels = rng.uniform(size=n), rng.integers(n_classes, size=n)
-    outputs = ModelOutputs(probabilities=probabilities, labels=labels)
+    outputs = ModelOutputs(probabilities=probabilities, labels=labels, classes=range(n_classes))
     slow = np.array(
         [
             [slow_score(score, outputs.probabilities[i], y, draws[i]) for y in range(n_classes)]
@@ -93,24 +93,6 @@ def test_scores_follow_their_formula(score, scale, counts, seed):
     near_end = (slow > 30) & (matrix > 30)
     np.testing.assert_allclose(matrix[~near_end], slow[~near_end], rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(score.of_labels(outputs, draws=draws), matrix[range(n), labels])
-
-
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("score", SCORES, ids=repr)
-@given(counts=probability_rows, seed=st.integers(0, 3))
-def test_sets_are_the_labels_below_the_threshold(score, scale, counts, seed):
-    score = with_scale(score, scale)
-    outputs = ModelOutputs(probabilities=counts / counts.sum(axis=1, keepdims=True))
-    rng = np.random.default_rng(seed)
-    draws = rng.uniform(size=len(outputs))
-    matrix = score.matrix(outputs, draws=draws)
-    # Thresholds that equal a score are the normal case: calibration scores are thresholds.
-    chosen = np.take_along_axis(matrix, rng.integers(matrix.shape[1], size=(len(matrix), 2)), 1)
-    thresholds = np.column_stack([chosen, chosen.mean(axis=1), np.full(len(matrix), np.inf)])
-    mask = score.sets(outputs, thresholds, draws=draws)
-    below = matrix[:, :, None] <= thresholds[:, None, :]
-    np.testing.assert_array_equal(mask, below)
-    np.testing.assert_array_equal(score.sets(outputs, thresholds[:, 0], draws=draws), mask[:, :, 0])
 
 
 @pytest.mark.parametrize("score", SCORES, ids=repr)
@@ -144,11 +126,10 @@ def test_tail_scale_keeps_digits_that_the_raw_scale_loses():
 def test_neither_blocks_nor_batches_change_a_bit(score, make_outputs, monkeypatch):
     outputs = make_outputs(97, 11)
     draws = np.random.default_rng(0).uniform(size=97)
-    thresholds = np.full(97, 0.8)
-    whole = score.of_labels(outputs, draws=draws), score.sets(outputs, thresholds, draws=draws)
+    whole = score.of_labels(outputs, draws=draws), score.matrix(outputs, draws=draws)
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 8 * 11 * 3)
     np.testing.assert_array_equal(score.of_labels(outputs, draws=draws), whole[0])
-    np.testing.assert_array_equal(score.sets(outputs, thresholds, draws=draws), whole[1])
+    np.testing.assert_array_equal(score.matrix(outputs, draws=draws), whole[1])
     for rows in (slice(0, 1), slice(1, 40), slice(40, 97)):
         part = outputs.take(rows)
         np.testing.assert_array_equal(score.of_labels(part, draws=draws[rows]), whole[0][rows])
@@ -189,9 +170,7 @@ def test_temperature_divides_the_logits(make_outputs):
 def test_equal_probabilities_rank_by_column():
     outputs = ModelOutputs(probabilities=[[0.25, 0.25, 0.25, 0.25]])
     np.testing.assert_array_equal(APS().matrix(outputs), [[0.0, 0.25, 0.5, 0.75]])
-    np.testing.assert_array_equal(
-        APS().sets(outputs, np.array([0.3])), [[True, True, False, False]]
-    )
+    np.testing.assert_array_equal(APS().matrix(outputs) <= 0.3, [[True, True, False, False]])
 
 
 def test_saps_is_as_published():
@@ -224,34 +203,14 @@ def test_the_top_score_ties_exactly_with_the_own_mass_excluded(make_outputs):
 
 def test_topk_gives_the_smallest_k_that_covers(make_outputs):
     calibration = make_outputs(199, 6)
-    sets = StandardConformal(TopK()).calibrate(calibration).predict_set(make_outputs(20, 6), 0.1)
+    sets = (
+        StandardConformal(score=TopK()).calibrate(calibration).predict_set(make_outputs(20, 6), 0.1)
+    )
     order = np.argsort(-calibration.probabilities, axis=1, kind="stable")
     rank = 1 + np.argmax(order == calibration.codes[:, None], axis=1)
     # The 180th of 199 ranks in increasing order is at most k if k covers 180 of them.
     smallest = next(k for k in range(1, 7) if np.count_nonzero(rank <= k) >= 180)
     assert set(sets.sizes.tolist()) == {smallest}
-
-
-@pytest.mark.parametrize("smallest", [0, 1])
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("score", SCORES)
-def test_outcomes_are_those_of_the_sets(score, scale, smallest, make_outputs, monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1 << 10)
-    rng = np.random.default_rng(4)
-    # Coarse logits make ties, also with the label.
-    outputs = make_outputs(n=300, n_classes=7)
-    outputs = outputs.with_logits(np.round(outputs.logits))
-    score, draws = with_scale(score, scale), rng.random(300)
-    options = {"temperature": 1.3, "draws": draws if score.randomized else None}
-    own = score.of_labels(outputs, **options)
-    thresholds = np.where(rng.random(300) < 0.5, own, rng.permutation(own))
-    thresholds[:2] = np.inf, -np.inf
-    mask = score.sets(outputs, thresholds, smallest=smallest, **options)
-    ranked = score.ranked(outputs, **options)
-    sizes, covered = ranked.outcomes(thresholds, smallest=smallest)
-    np.testing.assert_array_equal(sizes, mask.sum(axis=1))
-    np.testing.assert_array_equal(covered, mask[np.arange(300), outputs.codes])
-    np.testing.assert_array_equal(ranked.by_rank[np.arange(300), ranked.label_rank], own)
 
 
 @pytest.mark.parametrize(

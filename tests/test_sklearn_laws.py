@@ -71,8 +71,7 @@ def reference_numbers(model, X):
 
 
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
-@pytest.mark.parametrize("seed", [0, 1, 7])
-@pytest.mark.parametrize("share", [0.1, 0.3, 0.6])
+@pytest.mark.parametrize(("seed", "share"), [(0, 0.3), (1, 0.1), (7, 0.6)])
 @pytest.mark.parametrize("route", ["fit", "prefit", "prefit twice", "prefit with training data"])
 @pytest.mark.parametrize("method", WITH_TRUST)
 def test_the_trust_scores_reference_never_holds_calibration_samples(method, route, share, seed):
@@ -101,6 +100,27 @@ def test_the_trust_scores_reference_never_holds_calibration_samples(method, rout
     if route != "prefit with training data":
         together = np.sort(np.concatenate([calibrated, reference]))
         np.testing.assert_array_equal(together, available)
+
+
+@pytest.mark.parametrize("prefit", [False, True])
+def test_every_sample_is_set_aside_for_some_seeds_and_not_for_others(prefit):
+    """At random, whatever the order of the samples: calibration is exchangeable with new ones."""
+    X, y = numbered(60)
+    trained = Watched().fit(X, y)
+    times = np.zeros(60, int)
+    for seed in range(60):
+        model = TrustSetClassifier(
+            trained if prefit else Watched(),
+            StandardConformal(score=Softmax()),
+            features=first_column,
+            prefit=prefit,
+            random_state=seed,
+        )
+        (model.calibrate if prefit else model.fit)(X, y)
+        times[model.estimator_.asked_] += 1
+    # Binomial(60, 0.3) and Binomial(60, 0.7); 0 or 60 has probability 5e-10.
+    assert times.min() > 0 and times.max() < 60
+    assert times.sum() == 60 * (42 if prefit else 18)
 
 
 @pytest.mark.parametrize("part", [slice(0, 100), slice(20, 60)])
@@ -214,6 +234,26 @@ def test_scores_and_methods_have_the_names_of_recipes(method, name):
     assert by_name.predictor_.get_params(deep=False) == expected.get_params(deep=False)
     given = TrustSetClassifier(GaussianNB(), method, nonconformity_score=expected.score).fit(X, y)
     np.testing.assert_array_equal(given.predict_set(X).mask, by_name.predict_set(X).mask)
+
+
+@pytest.mark.parametrize("method", ["standard", "class", "groups", "conditional", "mondrian"])
+def test_sets_are_those_of_the_predictor_whatever_is_asked(method):
+    X, y = numbered(1300)
+    groups = np.where(X[:, 2] > 0, "north", "south")
+    model = TrustSetClassifier(GaussianNB(), method, random_state=5)
+    model.fit(X[:1200], y[:1200], groups=groups[:1200])
+    assert model.predictor_.get_params()["random_state"] == 5
+    outputs = model.outputs(X[1200:], groups=groups[1200:])
+    questions = [{"alpha": 0.2}, {"alpha": [0.3, 0.1]}, {"sample_alphas": np.full(100, 0.25)}]
+    if method == "conditional":
+        questions += [{"max_size": 1}, {"sample_alphas": np.resize([0.05, 0.4], 100)}]
+    for question in questions:
+        sets = model.predict_set(X[1200:], groups=groups[1200:], **question)
+        expected = model.predictor_.predict_set(outputs, **question)
+        np.testing.assert_array_equal(sets.mask, expected.mask)
+        np.testing.assert_array_equal(sets.alpha, expected.alpha)
+    masks = [model.predict_set(X[1200:], groups=groups[1200:], **each).mask for each in questions]
+    assert not np.array_equal(masks[0], masks[2])
 
 
 def test_per_class_is_that_of_the_predictor():

@@ -48,10 +48,9 @@ def extract_outputs(
     Parameters
     ----------
     model : torch.nn.Module or function
-        A module maps a batch to logits of shape (n, K), to a mapping or object with ``logits``, or
-        to a tuple that begins with them. It runs in evaluation mode without gradients, and is as
-        before afterwards. A function gets the inputs of a batch and returns logits, or
-        ``(logits, features)``, as arrays of any library.
+        A module returns logits of shape (n, K), a mapping or object with ``logits``, or a tuple
+        that begins with them. It runs in evaluation mode without gradients, and is as before
+        afterwards. A function of the inputs returns logits or ``(logits, features)``.
     loader : iterable of batches
         A batch is ``(inputs, labels)``, inputs alone, or a mapping, whose labels are under
         ``"labels"``, ``"label"``, ``"targets"``, ``"target"``, ``"label_ids"`` or ``"y"``. A
@@ -68,11 +67,10 @@ def extract_outputs(
     classes : sequence of length K, optional
         Class names. Labels that are integers are positions in it.
     folder : path, optional
-        Write ``logits.npy``, ``features.npy`` and ``labels.npy`` there as they are made, so that
-        memory holds one batch. The outputs returned are memory-mapped, and the command line reads
-        the folder. An interrupted run continues there; the loader must give the same batches, and
-        the model must be the same: inputs and weights are compared, and the first batch is run
-        again and compared with what is stored.
+        Write ``logits.npy``, ``features.npy`` and ``labels.npy`` there, so that memory holds one
+        batch; the outputs returned are memory-mapped, and the command line reads the folder. An
+        interrupted run continues there if the loader gives the same batches and the model is the
+        same: inputs, weights, and new outputs of the first batch are compared with the stored ones.
     progress : bool, optional
         Show a progress bar; by default on a terminal.
 
@@ -97,13 +95,13 @@ def extract_outputs(
             f"loader must give batches; got a single {type(loader).__name__}. For one batch, pass "
             "[(inputs, labels)]."
         )
-    setting: dict[str, Any] = {}
+    identity = ""
     running: AbstractContextManager[Callable[[Any], Any]]
     if _is_module(model):
         model = model.module if hasattr(model, "device_ids") else model  # DataParallel
         layer = _find_layer(model, features)
         running = _running(model, layer, device)
-        setting = {} if folder is None else _setting(model, layer)
+        identity = "" if folder is None else _identity(model, layer)
     elif not callable(model) or features is not None or device is not None:
         raise InputError(
             "model must be a torch.nn.Module, or a function without features= and device=, which "
@@ -115,23 +113,31 @@ def extract_outputs(
     lock = nullcontext() if folder is None else locked(Path(folder), f"folder={folder}")
     labels: list[Array | None] = []
     with running as run, lock, progress_bar("Model outputs", total, wanted=progress) as advance:
-        store = _Memory() if folder is None else _Folder(Path(folder), setting)
+        store = None if folder is None else _Folder(Path(folder), identity)
+        blocks: list[dict[str, Array]] = []
         widths: dict[str, int] = {}
         for number, batch in enumerate(loader):
             inputs, truth = (unpack or _unpack)(batch)
             labels.append(_checked_labels(truth, _count(inputs)))
-            if not store.has(number, inputs, labels[-1]):
+            if store is None or not store.has(number, inputs, labels[-1]):
                 block = _outputs(run, inputs, number)
-                widths = widths or {name: own.shape[1] for name, own in block.items()}
-                if {name: own.shape[1] for name, own in block.items()} != widths:
+                widths = widths or {name: values.shape[1] for name, values in block.items()}
+                if {name: values.shape[1] for name, values in block.items()} != widths:
                     raise InputError(
                         f"all batches must have logits and features of the same width; the first "
                         f"has {widths}, and batch {number} differs."
                     )
-                store.add(number, block)
+                if store is None:
+                    blocks.append(block)
+                else:
+                    store.add(number, block)
             advance(1)
         columns = _columns(labels, classes)
-        arrays = store.finish(len(labels), columns)
+        if store is not None:
+            arrays = store.finish(len(labels), columns)
+        else:
+            # Blocks are freed as they are joined.
+            arrays = {name: np.concatenate([part.pop(name) for part in blocks]) for name in widths}
     return ModelOutputs(**arrays, labels=columns.get("labels"), classes=classes)
 
 
@@ -147,7 +153,7 @@ def _outputs(run: Callable[[Any], Any], inputs: Any, number: int) -> dict[str, A
             f"the model fails on batch {number}, with inputs of {_described(inputs)}: {reason}"
         ) from error
     pair = result if isinstance(result, tuple | list) else (result, None)
-    if len(pair) > 2:
+    if not 0 < len(pair) <= 2 or pair[0] is None:
         raise InputError(
             f"the function must return logits or (logits, features); got {len(pair)} items."
         )
@@ -231,7 +237,7 @@ def _checked_labels(labels: Any, n: int) -> Array | None:
 
 def _columns(labels: list[Array | None], classes: Any) -> dict[str, Array]:
     """Labels of all batches, positions replaced by class names; and these names."""
-    present = [own for own in labels if own is not None]
+    present = [part for part in labels if part is not None]
     if not labels or 0 < len(present) < len(labels):
         raise InputError(
             "loader must give at least one batch, and labels with all or with none; got "
@@ -300,7 +306,7 @@ def _running(model: Any, layer: Any, device: Any) -> Iterator[Callable[[Any], An
                 hooks.append(head.register_forward_pre_hook(catch_input, with_kwargs=True))
             output = forward(inputs)
             caught.append(layer(output) if callable(layer) and not _is_module(layer) else None)
-            values = next((own for own in caught if own is not None), None)
+            values = next((value for value in caught if value is not None), None)
             caught.clear()
             if layer is not False and not isinstance(values, torch.Tensor):
                 raise InputError(
@@ -338,7 +344,7 @@ def _find_head(model: Any, logits: Callable[[], Any]) -> Any:
 
     executed: list[Any] = []
     hooks = [
-        module.register_forward_pre_hook(lambda own, _: executed.append(own))
+        module.register_forward_pre_hook(lambda module, _: executed.append(module))
         for module in model.modules()
         if isinstance(module, torch.nn.Linear)
     ]
@@ -375,7 +381,7 @@ def _arguments(model: Any, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]
     if not isinstance(inputs, dict):
         return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
     parameters = signature(model.forward).parameters
-    if any(own.kind is Parameter.VAR_KEYWORD for own in parameters.values()):
+    if any(item.kind is Parameter.VAR_KEYWORD for item in parameters.values()):
         return (), inputs
     named = {key: value for key, value in inputs.items() if key in parameters}
     if named or len(inputs) != 1:
@@ -399,15 +405,14 @@ def _logits(output: Any) -> Any:
     return logits
 
 
-def _setting(model: Any, layer: Any) -> dict[str, Any]:
-    """What the outputs of a module depend on besides the inputs."""
+def _identity(model: Any, layer: Any) -> str:
+    """Digest of all that the outputs of a module depend on besides the inputs."""
     names = {module: name for name, module in model.named_modules()}
-    return {
-        # The class without its module: the same class run as a script lives in __main__.
-        "model": type(model).__qualname__,
-        "weights": _digest(model.state_dict()).hexdigest(),
-        "features": names[layer] if _is_module(layer) else getattr(layer, "__qualname__", layer),
-    }
+    chosen = names[layer] if _is_module(layer) else getattr(layer, "__qualname__", layer)
+    digest = _digest(model.state_dict())
+    # The class without its module: the same class run as a script lives in __main__.
+    digest.update(f"{type(model).__qualname__} {chosen}".encode())
+    return str(digest.hexdigest())
 
 
 # Where outputs are collected
@@ -425,58 +430,36 @@ def _digest(inputs: Any, digest: Any = None) -> Any:
 
 
 @final
-class _Memory:
-    """Outputs in memory."""
-
-    def __init__(self) -> None:
-        self._blocks: list[dict[str, Array]] = []
-
-    def has(self, number: int, inputs: Any, labels: Array | None) -> bool:
-        """Nothing is stored before it is run."""
-        return False
-
-    def add(self, number: int, block: dict[str, Array]) -> None:
-        """Append the outputs of a batch."""
-        self._blocks.append(block)
-
-    def finish(self, count: int, columns: dict[str, Array]) -> dict[str, Array]:
-        """All outputs; blocks are freed as they are joined."""
-        names = list(self._blocks[0])
-        return {name: np.concatenate([own.pop(name) for own in self._blocks]) for name in names}
-
-
-@final
 class _Folder:
     """Outputs in `.npy` files that grow, and a record of the batches that they hold.
 
     The record is written last: what a killed process wrote beyond it is written again.
     """
 
-    def __init__(self, folder: Path, setting: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, identity: str) -> None:
         self._folder, self._path = folder, folder / "extraction.json"
         self._inputs = hashlib.sha256()
-        # Digests of the inputs: of the first batch, and of all batches so far.
-        self._record: dict[str, Any] = {"setting": setting, "batches": 0, "rows": 0}
-        self._record |= {"first": "", "inputs": ""}
+        # Digests of the model, of the inputs of the first batch, and of those of all batches.
+        self._record: dict[str, Any] = {"model": identity, "first": "", "inputs": ""}
+        self._record |= {"batches": 0, "rows": 0}
         if self._path.exists():
             try:
                 record = json.loads(self._path.read_text(encoding="utf-8"))
                 self._record = {name: record[name] for name in self._record}
-                before = dict(self._record["setting"])
             except (ValueError, KeyError, TypeError) as error:
                 raise InputError(f"{self._path}: damaged ({error}). Empty the folder.") from error
-            other = [name for name in before | setting if before.get(name) != setting.get(name)]
-            if other:
-                raise self._refuse(f"its {' and '.join(other)} differ")
+            if self._record["model"] != identity:
+                raise self._refuse("its model, weights or features= differ")
         self._stored = int(self._record["batches"])
 
     def has(self, number: int, inputs: Any, labels: Array | None) -> bool:
         """Whether the outputs of a batch are stored, and need not be compared with new ones."""
         _digest(inputs if labels is None else (inputs, labels), self._inputs)
-        for place, stored in ((0, "first"), (self._stored - 1, "inputs")):
-            if self._stored and number == place:
-                if self._inputs.hexdigest() != self._record[stored]:
-                    raise self._refuse("its loader gave other inputs or labels")
+        # Checked early, for a shuffled loader, and at the end of what is stored.
+        expected = {0: self._record["first"], self._stored - 1: self._record["inputs"]}
+        if number < self._stored and number in expected:
+            if self._inputs.hexdigest() != expected[number]:
+                raise self._refuse("its loader gave other inputs or labels")
         # The first batch runs again: of a function, only its outputs tell that it has changed.
         return 0 < number < self._stored
 
@@ -517,7 +500,6 @@ class _Folder:
             np.lib.format.write_array_header_1_0(file, header | {"shape": shape})
             file.seek(rows * values.itemsize * values.shape[1], 1)
             file.write(np.ascontiguousarray(values).tobytes())
-            file.truncate()
 
     def _load(self, name: str) -> Array:
         path = self._folder / f"{name}.npy"

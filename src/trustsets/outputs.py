@@ -25,6 +25,8 @@ from trustsets._common.validation import (
     check_rows,
     check_trust,
     encode_labels,
+    rounding_of_sums,
+    warn_if_probabilities,
 )
 from trustsets.errors import InputError
 
@@ -53,7 +55,8 @@ class ModelOutputs:
         Unnormalised outputs; NumPy, pandas or torch, float16 to float64. The array is kept
         and not copied: do not write to it afterwards.
     probabilities : array of shape (n, K), optional
-        Given instead of `logits`; rows must sum to 1 up to rounding, which is repaired.
+        Given instead of `logits`, and kept as they are. Rows must sum to 1. Where they do so only
+        up to decimal rounding, such as three digits, they are divided by their sum, with a warning.
     features : array of shape (n, d), optional
         Embeddings for the trust score, usually the layer before the last.
     trust : array of shape (n,), optional
@@ -64,8 +67,9 @@ class ModelOutputs:
     groups : array of shape (n,), mapping of names to such arrays, or DataFrame, optional
         Columns to condition on or to evaluate by. A bare array is named ``"group"``.
     classes : sequence of length K, optional
-        Class names in the order of the columns. Default: ``0..K-1`` where the labels are
-        such integers, otherwise the sorted distinct labels if there are exactly K.
+        Class names in the order of the columns. Default: ``0..K-1`` where the labels are such
+        integers, otherwise the sorted distinct labels if there are exactly K. Integer labels of
+        which every position but 0 occurs could be either, and need `classes`.
     rows : array of shape (n,), optional
         Non-negative integers that identify the samples; default ``0..n-1``. `take` keeps
         them. A randomised prediction depends on the number given here, or, without one, on
@@ -118,6 +122,7 @@ class ModelOutputs:
             raise InputError("Give exactly one of logits and probabilities.")
         if logits is not None:
             values = floating_matrix(logits, "logits")
+            warn_if_probabilities(values)
         else:
             values = check_probabilities(probabilities)
         n, n_classes = values.shape
@@ -307,6 +312,12 @@ class ModelOutputs:
     def block_probabilities(self, block: slice, temperature: float = 1.0) -> Floats:
         """Float64 probabilities of a block of rows, at a temperature, without the rest."""
         values = self._shifted_block(block)
+        if self._kind == "probabilities" and temperature == 1.0 and self._shift is None:
+            # As they were given, so that equal probabilities stay equal; only rows that do not sum
+            # to 1, up to the rounding of their type, are divided by their sum.
+            sums = values.sum(axis=1, keepdims=True)
+            off = np.abs(sums - 1.0) > rounding_of_sums(self._values)
+            return np.asarray(np.where(off, values / sums, values))
         if self._kind == "logits":
             values -= values.max(axis=1, keepdims=True)
             if temperature != 1.0:
@@ -320,7 +331,9 @@ class ModelOutputs:
 
     def _shifted_block(self, block: slice) -> Floats:
         """Float64 logits or probabilities of a block of rows, with the shift."""
-        values, shift = self._values[block].astype(np.float64), self._shift
+        # In C order: sums along a row depend on the layout in their last bit, and a row taken alone
+        # has another layout than in a batch that is stored by columns.
+        values, shift = self._values[block].astype(np.float64, order="C"), self._shift
         if shift is None:
             return values
         if self._kind == "logits":

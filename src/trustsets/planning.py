@@ -52,10 +52,9 @@ _SMALLEST_STEP = 1e-12
 # Gauss-Legendre nodes and the tails that they leave out: the integral is right to about 1e-12.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 _TAIL = 1e-17
-# How exactly a real number of test samples is found, and the factor of the search for an upper end.
+# How exactly a real number of test samples is found.
 _SAMPLE_STEP = 1e-6
 _RELATIVE_STEP = 1e-14
-_GALLOP = 8.0
 
 
 def plan(
@@ -73,10 +72,10 @@ def plan(
 ) -> "Plan":
     """How many samples to calibrate on, and to test on.
 
-    The coverage of one calibrated predictor is not exactly 1 - alpha: it depends on the
-    calibration samples that happened to be drawn. Its law is known exactly. `plan` gives the size
-    from which on, at every larger size too, coverage is within the tolerance with the probability.
-    The law is that of scores without ties. Ties and ``allow_empty=False`` can only add coverage.
+    The coverage of one calibrated predictor depends on its calibration samples, by a law that is
+    known exactly. `plan` gives the size from which on, at every larger size too, coverage is within
+    the tolerance with the probability. The law is that of scores without ties; ties and
+    ``allow_empty=False`` can only add coverage. ``print`` shows the plan in sentences.
 
     Parameters
     ----------
@@ -85,8 +84,7 @@ def plan(
     within : float
         Tolerance: coverage should be at most so far from 1 - alpha, up or down.
     probability : float
-        How likely it should be within the tolerance; also how likely an evaluation should see a
-        gap.
+        How likely it should be within the tolerance, and an evaluation should see a gap.
     n : int, optional
         Calibration samples there are; by default those of `outputs`.
     groups, classes : mapping of names to shares, or sequence of shares, optional
@@ -102,11 +100,6 @@ def plan(
         Lack of coverage that an evaluation should see; by default `within`.
     outputs : ModelOutputs, optional
         Labelled samples, which give shares and sizes.
-
-    Returns
-    -------
-    Plan
-        ``print`` shows it in sentences; `to_frame` and `to_dict` give the numbers.
 
     Examples
     --------
@@ -209,24 +202,19 @@ class PlanRow:
 
     Attributes
     ----------
-    part : str
-        ``"all samples"``, or a group or class by name.
-    share : float
-        Its share of the samples.
+    part, share : str, float
+        ``"all samples"``, or a group or class by name, and its share of the samples.
     needed, in_all : int
         Calibration samples that are needed of this part, and in all so that it has enough.
     present : int, optional
         Calibration samples there are, or are expected, of this part.
-    probability : float
-        Probability that its coverage is within the tolerance with these; NaN without.
-    lower, upper : float
-        Interval that its coverage lies in with the probability that was asked for; NaN without.
-    calibrated : int
-        Calibration samples of this part that the size of the test goes with.
-    test, misses, test_in_all : int, optional
-        Test samples of this part that show the gap, the number of misses among them from which on
-        they do, and test samples in all; None where no test can tell the gap from the variability
-        of the calibration.
+    probability, lower, upper : float
+        Probability that its coverage is within the tolerance with these, and interval of its
+        coverage; NaN without.
+    calibrated, test, misses, test_in_all : int, optional
+        For a test after calibration on so many samples of this part: test samples that show the
+        gap, the number of misses from which on they do, and test samples in all; None where no test
+        tells the gap from the variability of the calibration.
     """
 
     part: str
@@ -276,11 +264,6 @@ class Plan(PlainData):
         """Calibration samples that suffice for all samples together."""
         return self.rows[0].needed
 
-    @property
-    def law(self) -> "CoverageLaw":
-        """Law of the coverage of all samples together."""
-        return CoverageLaw(self.alpha, self.functions)
-
     def to_frame(self, flavour: Flavour | None = None) -> Any:
         """One row for all samples and for each group and class."""
         return frame_of_rows([vars(row) for row in self.rows], flavour)
@@ -305,10 +288,11 @@ class Plan(PlainData):
         row = self.rows[0]
         if row.present is None:
             return ""
-        if row.present < self.law.smallest:
+        smallest = CoverageLaw(self.alpha).smallest
+        if row.present < smallest:
             return (
                 f"You have {row.present:,}, with which every set must be full: at least "
-                f"{self.law.smallest:,} samples are needed at alpha={self.alpha:g}."
+                f"{smallest:,} samples are needed at alpha={self.alpha:g}."
             )
         return (
             f"You have {row.present:,}: coverage will be between {_percent(row.lower)} and "
@@ -371,17 +355,15 @@ def _points(gap: float) -> str:
 @final
 @dataclass(frozen=True)
 class CoverageLaw:
-    """How coverage varies from one calibration set to the next.
+    """How coverage at `alpha` varies from one calibration set to the next.
 
     Attributes
     ----------
-    alpha : float
-        Allowed miscoverage.
     functions : int
         Number p of basis functions. Up to p - 1 more calibration samples are then covered, so the
         upper tail is that of Beta(k + p - 1, n + 2 - k - p). For p = 1 the law is exact. For more
-        functions it joins the bounds of the mean, which are exact, to the spread of p = 1, which
-        is right to first order in 1 / n.
+        functions it joins the exact bounds of the mean to the spread of p = 1, which is right to
+        first order in 1 / n.
     penalty : float
         Penalty of the function that coverage is weighted by, in calibration samples. It moves
         coverage by at most penalty / n, up or down.
@@ -407,7 +389,7 @@ class CoverageLaw:
     @property
     def smallest(self) -> int:
         """Fewest calibration samples with which a set can leave out a class."""
-        return int(self._first(np.array([1]))[0]) - 1
+        return min(-(-self.fraction.denominator // self.fraction.numerator), MOST_SAMPLES) - 1
 
     def probability(self, n: Codes, within: float) -> Floats:
         """Probability that coverage is at most `within` away from 1 - alpha, at each n.
@@ -434,11 +416,12 @@ class CoverageLaw:
         """Size from which on coverage is within the tolerance with the probability, at every n.
 
         The probability rises and falls with n, as l = floor(m alpha) stays the same for a block of
-        about 1 / alpha sizes. For fixed l the miss rate is of an exponential family in m, so that
-        the probability of an interval first rises and then falls (Karlin 1968). Its smallest value
-        in a block is thus at one of the two ends: two values decide about a block, however long.
+        about 1 / alpha sizes, or m - l for 1 / (1 - alpha) sizes where that is more. For fixed l or
+        m - l the miss rate is of an exponential family in m, so that the probability of an interval
+        first rises and then falls (Karlin 1968). Its smallest value in a block is thus at one of
+        the two ends: two values decide about a block, however long.
         """
-        most_blocks = MOST_SAMPLES * self.fraction.numerator // self.fraction.denominator
+        most_blocks = int(self._block(np.array([MOST_SAMPLES]))[0])
 
         def fails(blocks: Any) -> Any:
             return self._lowest(np.atleast_1d(blocks), within) < probability
@@ -453,10 +436,11 @@ class CoverageLaw:
         block = 0 if scanned.size == 0 else int(scanned[-1]) + 1
         if block == _SCANNED_BLOCKS:
             block = _last_where(lambda number: bool(fails(number)), block, most_blocks)
-        while (after := np.flatnonzero(fails(self._blocks_after(block, most_blocks)))).size:
+        window = _WOBBLE * min(self.functions, _WOBBLE)
+        while (after := np.flatnonzero(fails(block + np.arange(1, window + 1)))).size:
             block += int(after[-1]) + 1
         if block == 0:
-            return int(self._first(np.array([1]))[0]) - 1
+            return self.smallest
         first, last = (self._first(np.array([block, block + 1])) - [1, 2]).tolist()
         # In the block that fails last, all sizes suffice from some size on, or its end fails.
         return 1 + _last_where(
@@ -489,10 +473,6 @@ class CoverageLaw:
         ends = np.stack([self._first(blocks) - 1, self._first(blocks + 1) - 2])
         return np.asarray(self.probability(ends, within).min(axis=0))
 
-    def _blocks_after(self, block: int, most: int) -> Codes:
-        """Blocks that may fail although the trend at a block says that they do not."""
-        return np.arange(block + 1, min(block + _WOBBLE * min(self.functions, _WOBBLE), most) + 1)
-
     def _ends(self, misses: Codes, m: Codes) -> tuple[Floats, Floats]:
         """Most and least misses l of the Beta laws of the two tails, kept inside (0, m)."""
         most = misses + self.penalty
@@ -505,10 +485,21 @@ class CoverageLaw:
         top, bottom = self.fraction.numerator, self.fraction.denominator
         return _exact(m, lambda number: number * top // bottom)
 
-    def _first(self, misses: Codes) -> Codes:
-        """Smallest m with ``floor(m alpha)`` equal to a number, or just beyond those in use."""
+    def _block(self, m: Codes) -> Codes:
+        """The number that is the same in a block of sizes: l, or m - l where alpha > 1/2."""
+        misses = self._misses(m)
+        return m - misses if self.alpha > 0.5 else misses
+
+    def _first(self, blocks: Codes) -> Codes:
+        """Smallest m of each block, or just beyond those in use."""
         top, bottom = self.fraction.numerator, self.fraction.denominator
-        return _exact(misses, lambda number: min(-(-number * bottom // top), 2 * MOST_SAMPLES))
+
+        def first(block: int) -> int:
+            if self.alpha > 0.5:
+                return (block - 1) * bottom // (bottom - top) + 1
+            return -(-block * bottom // top)
+
+        return _exact(blocks, lambda block: min(first(block), 2 * MOST_SAMPLES))
 
 
 def _exact(numbers: Codes, function: Callable[[int], int]) -> Codes:
@@ -526,7 +517,7 @@ def _lowest_from(law: CoverageLaw, within: float, needed: int) -> tuple[Codes, F
         sizes = np.arange(start, stop)
         values = law.probability(sizes, within)
         return sizes, np.minimum.accumulate(values[::-1])[::-1]
-    first, last = law._misses(np.array([max(start, law.smallest), stop]) + 1).tolist()
+    first, last = law._block(np.array([max(start, law.smallest), stop]) + 1).tolist()
     blocks = np.unique(np.linspace(first, last, _GROUP_CELLS).astype(np.int64))
     lowest = np.minimum.accumulate(law._lowest(blocks, within)[::-1])[::-1]
     # One step late: between two of the blocks values wobble less than they rise over one step.
@@ -571,19 +562,14 @@ def size_of_test(
         return None
 
     def largest(misses: float) -> float:
-        """Most samples, as a real number, of which so many misses are significant."""
+        """Most samples, as a real number, of which so many misses are significant; 0 for none."""
+        if misses < 1.0 or missed_at_least(misses, misses, a, b) > significance:
+            return 0.0
         high = misses * (a + b) / a + 1.0
         while missed_at_least(misses, high, a, b) <= significance:
             high *= 2.0
-        return float(
-            brentq(
-                lambda samples: missed_at_least(misses, samples, a, b) - significance,
-                misses,
-                high,
-                xtol=_SAMPLE_STEP,
-                rtol=_RELATIVE_STEP,
-            )
-        )
+        above = lambda samples: missed_at_least(misses, samples, a, b) - significance  # noqa: E731
+        return float(brentq(above, misses, high, xtol=_SAMPLE_STEP, rtol=_RELATIVE_STEP))
 
     def lowest_power(misses: float) -> float:
         """Lowest power at any of the sizes at which so many misses are needed.
@@ -593,26 +579,20 @@ def size_of_test(
         """
         if missed_at_least(misses, misses, a, b) > significance:
             return 0.0  # not even if all are missed
-        fewer, samples = misses - 1.0, misses
-        if fewer >= 1.0 and missed_at_least(fewer, fewer, a, b) <= significance:
-            samples = max(largest(fewer), misses)
+        samples = max(largest(misses - 1.0), misses)
         return float(special.betainc(misses, samples - misses + 1.0, rate))
 
     low, high = 1.0, 1.0
     while lowest_power(high) < power:
-        low, high = high, _GALLOP * high
+        low, high = high, 8.0 * high
         if high > MOST_SAMPLES:
             return None
     if high > 1.0:
-        high = brentq(
-            lambda misses: lowest_power(misses) - power, low, high, xtol=0.5, rtol=_RELATIVE_STEP
-        )
+        high = brentq(lambda t: lowest_power(t) - power, low, high, xtol=0.5, rtol=_RELATIVE_STEP)
     misses = max(math.floor(high) - 1, 1)
     while lowest_power(misses) < power:
         misses += 1
-    fewer = misses - 1
-    first = fewer >= 1 and missed_at_least(fewer, fewer, a, b) <= significance
-    return max(math.floor(largest(fewer)) + 1 if first else 1, misses), misses
+    return max(math.floor(largest(misses - 1)) + 1, misses), misses
 
 
 def missed_at_least(misses: float, samples: float, a: float, b: float) -> float:
@@ -624,15 +604,11 @@ def missed_at_least(misses: float, samples: float, a: float, b: float) -> float:
     sum of the Beta-binomial law has as many terms as there are misses.
     """
     other = (misses, samples - misses + 1.0)
-    if _variance(a, b) <= _variance(*other):
+    if a + b >= samples + 1.0:  # the narrower law, where both overlap
         x, weights = _quadrature(a, b)
         return float(weights @ special.betainc(*other, x))
     x, weights = _quadrature(*other)
     return float(weights @ special.betaincc(a, b, x))
-
-
-def _variance(a: float, b: float) -> float:
-    return a * b / ((a + b) ** 2 * (a + b + 1.0))
 
 
 def _quadrature(a: float, b: float) -> tuple[Floats, Floats]:

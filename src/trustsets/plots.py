@@ -40,10 +40,8 @@ __all__ = [
     "add_coverage_bar",
     "coverage_by_group",
     "coverage_heatmap",
-    "coverage_heatmaps",
     "deepest_coverage",
     "heatmap_data",
-    "legend_below",
     "mean_and_error",
     "method_colour",
     "method_style",
@@ -111,9 +109,6 @@ DPI: dict[Medium, int] = {"print": 200, "page": 105}
 DEEPEST = 0.3
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_FLOOR = "noise floor"
-# A legend is one row if its names have no more letters than this, and two columns otherwise.
-_ROW_OF_NAMES = 30
 # WCAG's relative luminance at which black and white text contrast equally.
 _EQUAL_CONTRAST = 0.179
 
@@ -503,7 +498,6 @@ def coverage_heatmap(
     ax: "Axes | None" = None,
     *,
     counts: bool = False,
-    errors: bool = False,
 ) -> "Axes":
     """Coverage in bins over two axes: blue above, orange below, white at 1 - alpha.
 
@@ -519,8 +513,6 @@ def coverage_heatmap(
         Where to draw; a new figure by default.
     counts : bool
         Write the number of samples under the coverage.
-    errors : bool
-        Write the standard error over seeds under the coverage.
     """
     from matplotlib.colors import to_hex
 
@@ -533,8 +525,6 @@ def coverage_heatmap(
         if np.isnan(value):
             continue
         text = two_digits(value) + (f"\nn={data.count[row, column]}" if counts else "")
-        if errors and not np.isnan(data.error[row, column]):
-            text += f"\n±{two_digits(float(data.error[row, column]))}"
         font = TEXT[_in_use.get()[1]][2]
         look: dict[str, Any] = {"color": text_on(to_hex(cmap(norm(float(value)))))}
         if data.few[row, column]:
@@ -552,49 +542,6 @@ def coverage_heatmap(
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return ax
-
-
-@styled
-def coverage_heatmaps(
-    evaluations: Mapping[str, Runs],
-    table: str | Sequence[str] = "conf_trust",
-    *,
-    counts: bool = False,
-    errors: bool = False,
-) -> "Figure":
-    """Heatmaps of several methods and tables in one scale of colours.
-
-    Parameters
-    ----------
-    evaluations : mapping of str to Evaluation, or to a list of them over seeds
-        Methods, side by side.
-    table : str or sequence of str
-        Tables over two axes, one below the other.
-    counts, errors
-        As in `coverage_heatmap`.
-    """
-    from matplotlib import pyplot as plt
-
-    tables = [table] if isinstance(table, str) else list(table)
-    panels = [(name, runs, item) for item in tables for name, runs in evaluations.items()]
-    first = heatmap_data(panels[0][1], tables[0])
-    width = max(HALF_WIDTH, 0.25 * len(first.columns) + 1.0)
-    n_rows, n_columns = len(tables), len(evaluations)
-    lines = 1 + counts + (errors and len(_as_list(panels[0][1])) > 1)
-    height = (0.08 + 0.14 * lines) * len(first.rows) + 0.62
-    size = (width * n_columns, height * n_rows + 0.45)
-    figure, axes = plt.subplots(
-        n_rows, n_columns, figsize=size, squeeze=False, layout="constrained"
-    )
-    for ax, (name, runs, item) in zip(axes.flat, panels, strict=True):
-        coverage_heatmap(runs, item, ax, counts=counts, errors=errors)
-        ax.set_title(name)
-    for ax in axes[:, 1:].flat:
-        ax.set_ylabel("")
-    for ax in axes[:-1].flat:
-        ax.set_xlabel("")
-    add_coverage_bar(figure, axes, first.target)
-    return figure
 
 
 @styled
@@ -687,20 +634,6 @@ def coverage_by_group(
     if len(methods) > 1:
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(methods))
     return tidy(ax)
-
-
-@styled
-def legend_below(ax: "Axes", figure: "Figure | None" = None) -> None:
-    """Name the methods, then the noise floor, below all axes of a figure, or on the axes."""
-    # By default a legend lists lines, such as the noise floor, before error bars.
-    handles, labels = ax.get_legend_handles_labels()
-    order = sorted(range(len(labels)), key=lambda i: labels[i] == _FLOOR)
-    entries = [handles[i] for i in order], [labels[i] for i in order]
-    if figure is None:
-        ax.legend(*entries)
-    else:
-        columns = len(order) if sum(map(len, labels)) <= _ROW_OF_NAMES else 2
-        figure.legend(*entries, loc="outside lower center", ncols=columns)
 
 
 def _offset(i: int, n: int) -> float:

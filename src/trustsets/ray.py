@@ -1,6 +1,5 @@
 """Prediction sets of a Ray dataset. Needs the extra ``trustsets[ray]``."""
 
-import copy
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -51,10 +50,6 @@ def predict_dataset(
     -------
     ray.data.Dataset
         As `predict_table`; write it with ``write_parquet``, or map it further.
-
-    Notes
-    -----
-    For example ``predict_dataset(ray.data.read_parquet("new"), predictor).write_parquet("sets")``.
     """
     ray = needed("ray", "predict_dataset", "ray")
     check_alphas(alpha)
@@ -79,7 +74,4 @@ def _predict_batch(batch: "pa.Table", shared: list[Any], asked: dict[str, Any]) 
 def _fetch(reference: Any) -> Predictor:
     """The predictor in a worker, which keeps it for its later batches with the fits it made."""
     predictor: Predictor = needed("ray", "predict_dataset", "ray").get(reference)
-    # Training samples stay in the shared memory, whose arrays cannot be written. The calibrated
-    # state is small and is copied, because a fit extends arrays of its own.
-    predictor.state_ = copy.deepcopy(predictor.state_)
     return predictor

@@ -42,7 +42,7 @@ def test_scikit_learn_clones_and_asks_our_estimators():
     trust = TrustScore(neighbour=2)
     copy = clone(trust)
     assert copy is not trust and copy.get_params() == trust.get_params()
-    predictor = ConditionalConformal(APS(), trust=trust)
+    predictor = ConditionalConformal(score=APS(), trust=trust)
     assert clone(predictor).trust is trust
     assert predictor.get_params()["trust__neighbour"] == 2
     assert get_tags(trust).estimator_type is None

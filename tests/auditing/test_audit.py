@@ -23,7 +23,7 @@ from trustsets import (
 )
 from trustsets.auditing import excess_risk
 from trustsets.errors import InputError, NotCalibratedError
-from trustsets.metrics import Evaluation, binomial_interval
+from trustsets.metrics import Evaluation, FrequencyBins, binomial_interval
 from trustsets.predictors import Predictor
 from trustsets.statistics import Confidence
 
@@ -103,6 +103,9 @@ def test_class_frequencies_are_those_of_the_calibration():
     predictor = METHODS["conditional"].__sklearn_clone__().calibrate(simulated(200))
     table = audit(predictor, metrics=("conf_frequency",)).tables["conf_frequency"]
     assert table.axes[1] == "Class frequency in calibration (%)"
+    bins = {"conf_frequency": FrequencyBins([1, 2, 30, 40], source="training")}
+    asked = audit(predictor, metrics=("conf_frequency",), bins=bins).tables["conf_frequency"]
+    assert asked.axes[1] == "Class frequency in training (%)"
 
 
 def test_the_excess_risk_is_among_the_metrics_and_json_keeps_it(monkeypatch):

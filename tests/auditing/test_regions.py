@@ -293,3 +293,20 @@ def test_empty_results_have_a_frame_with_columns():
     )
     result = find_regions(sets, outputs)
     assert list(result.to_frame())[:2] == ["region", "share"] and result.n_tested == 0
+
+
+@pytest.mark.parametrize("elsewhere", [0.8, 0.85, 0.89, 0.93])
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_regions_are_found_whether_or_not_overall_coverage_is_low(
+    name, elsewhere, make_samples, draw
+):
+    """A search against the target alone would report everything, or a part that is nowhere."""
+    outputs, trust = make_samples(6000)
+    region = PLANTED[name](outputs, trust)
+    covered = draw(region, inside=elsewhere - 0.3, elsewhere=elsewhere)
+    result = find_regions(covered, outputs.with_trust(trust), alpha=0.1)
+    assert elsewhere > 0.9 or result.coverage.upper < 0.9
+    members = np.zeros(len(outputs), dtype=bool)
+    members[result.found[0].members] = True
+    assert result.found[0].name.startswith(name)
+    assert (members & region).sum() > 0.6 * (members | region).sum()

@@ -6,6 +6,7 @@ from trustsets.auditing import ExcessRisk, excess_risk
 from trustsets.auditing import risk as risk_module
 from trustsets.auditing.covariates import Covariate
 from trustsets.errors import InputError
+from trustsets.metrics import level_text
 
 
 def slow_halves(predicted, covered, target):
@@ -125,3 +126,21 @@ def test_bad_arguments_are_named(changes, words):
         excess_risk(np.ones(60), outputs, **({"alpha": 0.1} | changes))
     with pytest.raises(InputError, match="at least 50"):
         excess_risk(np.ones(49), outputs.take(np.arange(49)), alpha=0.1)
+
+
+@pytest.mark.parametrize("n_permutations", [0, 1])
+@pytest.mark.parametrize("inside", [0.5, 0.9, 1.0])
+@pytest.mark.parametrize("level", [0.8, 0.95, 0.995])
+def test_a_point_estimate_is_not_called_a_bound(make_samples, draw, inside, n_permutations, level):
+    outputs, trust = make_samples(100)
+    outputs, covered = outputs.with_trust(trust), draw(trust <= 1.4, inside=inside)
+    found = excess_risk(
+        covered, outputs, alpha=0.1, level=level, n_permutations=n_permutations, by=("trust",)
+    )
+    text = found.summary()
+    assert "at least" not in text
+    value, low, high = (
+        f"{x:.2f}" for x in (found.under.value, found.under.lower, found.under.upper)
+    )
+    shown = f"the estimated shortfall of coverage is {value} points ({level_text(level)} interval "
+    assert f"{shown}{low} to {high})" in text

@@ -39,7 +39,7 @@ def test_the_choice_looks_at_tuning_samples_only(make_outputs, trust):
     assert first.choice_.basis == second.choice_.basis
     np.testing.assert_array_equal(first.choice_.losses, second.choice_.losses)
     np.testing.assert_array_equal(first.state_.class_bias.bias_, second.state_.class_bias.bias_)
-    assert np.any(first.state_.learned.scores != second.state_.learned.scores)
+    assert np.any(first.state_.scores != second.state_.scores)
 
 
 def test_order_of_the_tuning_samples_does_not_matter(make_outputs):
@@ -106,7 +106,7 @@ def test_every_group_seen_in_calibration_has_its_own_threshold(make_outputs, tru
     tuning = make_outputs(200, groups={"site": np.tile(["a", "b"], 100)})
     calibration = make_outputs(300, groups={"site": np.repeat(["a", "b", "c"], 100)})
     predictor = ConditionalConformal(trust=trust).calibrate(calibration, tuning=tuning)
-    assert predictor.state_.learned.basis.parts[1].values == (("a", "b", "c"),)
+    assert predictor.conditions_on.parts[1].values == (("a", "b", "c"),)
     sets = predictor.predict_set(make_outputs(30, groups={"site": np.full(30, "c")}))
     assert (sets.status == Status.EXACT).any()
 
@@ -135,10 +135,10 @@ def test_a_given_basis_is_taken_as_it_is(make_outputs):
     predictor = ConditionalConformal(basis=basis).calibrate(make_outputs(300))
     assert predictor.choice_ is None
     assert predictor.state_.class_bias is None
-    assert predictor.state_.n_tuning == 0
+    assert predictor.n_tuning_ == 0
     corrected = ConditionalConformal(basis=basis, class_bias="tuning").calibrate(make_outputs(300))
     assert corrected.state_.class_bias is not None
-    assert corrected.state_.n_tuning == 60
+    assert corrected.n_tuning_ == 60
 
 
 def test_class_bias_moves_the_scores_and_not_the_statistics(make_outputs):

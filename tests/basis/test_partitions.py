@@ -48,7 +48,7 @@ def slow_cells(bins, fit_on, points):
 def test_bins_against_one_point_at_a_time(nested, seed):
     rng = np.random.default_rng(seed)
     train, test = rng.normal(size=(80, 2)).round(1), rng.normal(size=(40, 2)).round(1) * 2
-    bins = Bins(of=(Column(0), Column(1)), counts=(5, 3), nested=nested)
+    bins = Bins(Column(0), Column(1), counts=(5, 3), spacing=("uniform", "quantile"), nested=nested)
     fitted = bins.fit(observed(train))
     for points in (train, test):
         assert fitted.cells(observed(points)).tolist() == slow_cells(bins, train, points)
@@ -58,13 +58,17 @@ def test_bins_against_one_point_at_a_time(nested, seed):
 def test_quantile_bins_have_equal_sizes_within_each_outer_bin():
     rng = np.random.default_rng(0)
     seen = observed(np.column_stack([rng.uniform(size=4000), rng.exponential(size=4000)]))
-    cells = Bins(of=(Column(0), Column(1)), counts=(10, 4)).fit(seen).cells(seen)
+    cells = (
+        Bins(Column(0), Column(1), counts=(10, 4), spacing=("uniform", "quantile"))
+        .fit(seen)
+        .cells(seen)
+    )
     sizes = np.bincount(cells, minlength=40).reshape(10, 4)
     assert (np.ptp(sizes, axis=1) <= 1).all()
 
 
 def test_given_edges_are_used_and_nothing_is_learned():
-    bins = Bins(of=(Column(0),), edges=((1.0, 2.0),))
+    bins = Bins(Column(0), edges=((1.0, 2.0),))
     assert not bins.learns
     fitted = bins.fit(observed([[0.0]]))
     assert fitted.cells(observed([[0.5], [1.0], [1.5], [2.0], [9.0]])).tolist() == [0, 1, 1, 2, 2]
@@ -86,13 +90,12 @@ def test_groups_combine_columns_and_mark_strangers():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Bins(of=()), "of must be a non-empty tuple"),
-        (lambda: Bins(of=("conf",)), "of must be a non-empty tuple"),
-        (lambda: Bins(counts=(10,)), "equal lengths"),
+        (lambda: Bins("conf"), "Bins takes statistics"),
+        (lambda: Bins(counts=(10,)), "one for each statistic"),
         (lambda: Bins(counts=(10, 0)), "counts must be 1 or more"),
         (lambda: Bins(spacing=("uniform", "log")), "spacing takes"),
-        (lambda: Bins(of=(Confidence(),), edges=((2.0, 1.0),)), "edges must be finite"),
-        (lambda: Bins(of=(Confidence(),), edges=()), "one sequence for each"),
+        (lambda: Bins(Confidence(), edges=((2.0, 1.0),)), "edges must be finite"),
+        (lambda: Bins(Confidence(), edges=()), "one sequence for each"),
         (lambda: Groups(3), "names of group columns"),
         (lambda: Groups().fit(observed([[0.0]])), "pass groups="),
         (lambda: Groups("sex").fit(observed([[0.0]])), "no group column 'sex'"),

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from scipy.optimize import linprog
-from trustsets.predictors.conditional_fit import ConditionalLearned
 
 from trustsets import ConditionalConformal, Confidence, Groups, Intercept, Polynomial, load
 from trustsets.errors import InputError
+from trustsets.predictors.problem import CalibrationProblem
 
 ALPHA = 0.1
 
@@ -36,7 +36,7 @@ def test_pseudo_points_solve_the_penalised_program(price, level):
     phi, test = (np.polynomial.chebyshev.chebvander(v[:, 0], 4) for v in (x, x[:12] * 0.9))
     scores = rng.exponential(size=150) * (1.2 + x[:, 0] ** 2)
     penalty = price * np.eye(5)[2:]
-    model = ConditionalLearned(Intercept(), phi, scores, penalty).fit(ALPHA)
+    model = CalibrationProblem(phi, scores, penalty, None).fit(ALPHA)
     fast = model.thresholds(test, weight=level).values
     slow = [penalised_threshold(phi, scores, penalty, row, level) for row in test]
     np.testing.assert_allclose(fast, slow, atol=1e-6)
@@ -95,7 +95,7 @@ def weighted_gaps(price, functions, n=80, repeats=300, m=50):
         # Strong curvature: a penalty has something to hold back.
         scores = rng.exponential(size=n + m) * (0.2 + 3.0 * x**2)
         phi = np.polynomial.chebyshev.chebvander(x, 3)
-        model = ConditionalLearned(Intercept(), phi[:n], scores[:n], penalty).fit(ALPHA)
+        model = CalibrationProblem(phi[:n], scores[:n], penalty, None).fit(ALPHA)
         level = rng.uniform(-ALPHA, 1 - ALPHA, size=m)
         covered = scores[n:] <= model.thresholds(phi[n:], weight=level).values
         values = np.array([f(phi[n:]) for f in functions])

@@ -87,3 +87,5 @@ def test_from_arrays_to_a_report(fresh, tmp_path):
     assert 0.8 < own["coverage"]["value"] < 1.0
     command("report", "test.npz", "ours.trustsets", "-o", "report.html")
     assert "ours" in (tmp_path / "report.html").read_text()
+    command("demo", "--output", "demo")  # on outputs that are in the wheel
+    assert "CIFAR-100" in (tmp_path / "demo" / "real.html").read_text()

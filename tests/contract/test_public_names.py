@@ -9,7 +9,6 @@ import trustsets
 
 PINNED = {
     "APS",
-    "Atypicality",
     "Bins",
     "ClassBias",
     "ClassClusters",
@@ -30,7 +29,6 @@ PINNED = {
     "MondrianConformal",
     "Monitor",
     "NotCalibratedError",
-    "PluginConformal",
     "Polynomial",
     "PredictionSets",
     "PrincipalComponents",
@@ -54,7 +52,6 @@ PINNED = {
     "evaluate",
     "explore",
     "load",
-    "oracle_sets",
     "plan",
     "write_report",
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import beta
+from scipy.stats import beta, binomtest
 
 import trustsets.demo
 from trustsets import ConditionalConformal, StandardConformal, TrustScore
@@ -95,6 +95,11 @@ class TestTasks:
             load("faces")
 
 
+def cell_of(test, cell):
+    inside = (test.confidence > cell.confidence[0]) & (test.confidence <= cell.confidence[1])
+    return inside & (test.trust >= cell.trust[0]) & (test.trust < cell.trust[1])
+
+
 class TestComparison:
     def test_numbers_are_those_of_the_predictors(self, task, result):
         standard = StandardConformal().calibrate(task.calibration)
@@ -104,9 +109,21 @@ class TestComparison:
             MATCHED: standard.predict_set(task.test, alpha=result.methods[MATCHED].alpha),
             CONDITIONAL: conditional.predict_set(task.test, alpha=0.1),
         }
+        covered = {name: own.covers(task.test.labels) for name, own in sets.items()}
         for name, own in sets.items():
-            assert result.methods[name].coverage == own.covers(task.test.labels).mean()
+            assert result.methods[name].coverage == covered[name].mean()
             assert result.methods[name].size == own.sizes.mean()
+        for cell in result.cells:
+            inside = cell_of(task.test, cell)
+            wins = (covered[CONDITIONAL] & ~covered[MATCHED])[inside].sum()
+            losses = (covered[MATCHED] & ~covered[CONDITIONAL])[inside].sum()
+            expected = binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
+            assert cell.p_value == pytest.approx(expected)
+
+    def test_the_spread_counts_both_sources_of_variability(self, task, result):
+        variance = 0.09 / len(task.calibration) + 0.09 / len(task.test)
+        said = float(re.search(r"varies by about ([\d.]+) points", result.setting)[1])
+        assert said == pytest.approx(200 * np.sqrt(variance), abs=0.051)
 
     def test_split_conformal_sets_of_the_same_size_are_no_smaller_and_hardly_larger(self, result):
         matched, own = result.methods[MATCHED], result.methods[CONDITIONAL]
@@ -114,10 +131,7 @@ class TestComparison:
 
     def test_cells_are_disjoint_and_large_and_their_intervals_exact(self, task, result):
         for cell in result.cells:
-            inside = (task.test.confidence > cell.confidence[0]) & (
-                task.test.confidence <= cell.confidence[1]
-            )
-            inside &= (task.test.trust >= cell.trust[0]) & (task.test.trust < cell.trust[1])
+            inside = cell_of(task.test, cell)
             assert cell.n == inside.sum() >= 30
             assert cell.accuracy == (task.test.predicted == task.test.labels)[inside].mean()
             for own in cell.methods.values():

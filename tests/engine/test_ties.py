@@ -61,7 +61,7 @@ def test_sets_of_coarse_outputs_cover(outputs: str, score: APS | Softmax) -> Non
         everything.take(np.arange(SAMPLES, 2 * SAMPLES)),
     )
     trust = TrustScore().fit(features + 0.1 * rng.normal(size=features.shape), labels)
-    predictor = ConditionalConformal(score, trust=trust).calibrate(calibration)
+    predictor = ConditionalConformal(score=score, trust=trust).calibrate(calibration)
     for alpha in (0.1, 0.02):
         coverage = predictor.predict_set(test, alpha=alpha).covers(test.labels).mean()
         # Four standard errors of two samples of this size, calibration and test.

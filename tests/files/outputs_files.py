@@ -1,7 +1,5 @@
 """The same outputs in files of every kind, for the tests of files and of the command line."""
 
-import json
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -59,8 +57,7 @@ def arrow_table(arrays, fixed):
             columns[name] = pa.FixedSizeListArray.from_arrays(flat, own.shape[1])
         else:
             columns[name] = pa.array(list(own))
-    metadata = {"classes": json.dumps(arrays["classes"].tolist())} if "classes" in arrays else {}
-    return pa.table(columns).replace_schema_metadata(metadata)
+    return pa.table(columns)
 
 
 def write_parquet(path, arrays):
@@ -76,7 +73,7 @@ def write_fixed_parquet(path, arrays):
 
 def write_tensors(path, arrays):
     numbers = {name: own for name, own in arrays.items() if own.dtype.kind != "U"}
-    save_file(numbers, path.with_suffix(".safetensors"), {"classes": json.dumps(CLASSES.tolist())})
+    save_file(numbers, path.with_suffix(".safetensors"))
     return path.with_suffix(".safetensors")
 
 

@@ -1,7 +1,6 @@
 """Predictors of every kind, for the tests of what is saved."""
 
 import numpy as np
-from trustsets_paper import Atypicality, PluginConformal
 
 from trustsets import (
     APS,
@@ -22,21 +21,13 @@ from trustsets import (
     StandardConformal,
     TrustScore,
 )
-from trustsets.predictors import (
-    InterpolatedConformal,
-    RankCalibratedConformal,
-    atypicality_groups,
-)
 
-TRAINING = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
 PREDICTORS = {
-    "standard": lambda: StandardConformal(APS(own_mass="random"), random_state=3),
-    "standard, SAPS": lambda: StandardConformal(SAPS(own_mass="random"), temperature=0.7),
+    "standard": lambda: StandardConformal(score=APS(own_mass="random"), random_state=3),
+    "standard, SAPS": lambda: StandardConformal(score=SAPS(own_mass="random"), temperature=0.7),
     "standard, tuned": lambda: StandardConformal(temperature="tuning", allow_empty=True),
     "groups": lambda: MondrianConformal(by=Groups("site"), score=RAPS(lam=0.1, k_reg=1)),
-    "bins": lambda: MondrianConformal(
-        by=Bins(of=(Confidence(),), counts=(3,), spacing=("quantile",)), score=Softmax(scale="tail")
-    ),
+    "bins": lambda: MondrianConformal(by=Bins(Confidence(), counts=3), score=Softmax(scale="tail")),
     "class": lambda: MondrianConformal(by="class", temperature=1.5),
     "conditional": lambda: ConditionalConformal(
         basis=Polynomial(2, of=(Confidence(transform="rank"), Entropy(transform="log")))
@@ -45,17 +36,12 @@ PREDICTORS = {
         randomized=True,
     ),
     "conditional, trust": lambda: ConditionalConformal(
-        basis=Polynomial(2) + Bins(counts=(2, 2), product=True) + Intercept(),
+        basis=Polynomial(2) + Bins(counts=2) + Intercept(),
         trust=TrustScore().fit(np.random.default_rng(0).normal(size=(60, 3)), list("abcde") * 12),
     ),
     "default": ConditionalConformal,
-    "plug-in": lambda: PluginConformal(
-        basis=Polynomial(degree=2, of=(Confidence(transform="rank"),))
-    ),
     "clusters": lambda: ClusteredConformal(
-        APS(own_mass="random"), n_clusters=2, tuning_fraction=0.4, random_state=4
+        score=APS(own_mass="random"), n_clusters=2, tuning_fraction=0.4, random_state=4
     ),
-    "ranks": lambda: RankCalibratedConformal(APS(own_mass="random"), temperature="tuning"),
-    "interpolated": lambda: InterpolatedConformal(0.3, class_bias=ClassBias(prevalence=0.5)),
-    "atypicality": lambda: atypicality_groups(Atypicality.from_training(*TRAINING), groups=2),
+    "class bias": lambda: StandardConformal(class_bias=ClassBias(prevalence=0.5)),
 }

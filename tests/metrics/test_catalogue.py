@@ -34,7 +34,7 @@ def test_a_row_is_enough_for_a_metric_by_bins(make_case, monkeypatch, tmp_path):
     assert "| Toy x Toy CovGap" in result.to_markdown()
     assert compare({"a": result}, columns=["toy.worst"]).entries[0][0].best
     page = write_report(tmp_path / "page.html", result).read_text(encoding="utf-8")
-    assert "2 Toy × Toy bins" in page and "By Toy × Toy" in page
+    assert "2 bins of Toy × Toy" in page and "By Toy × Toy" in page
 
 
 def test_rows_say_what_a_case_lacks(make_case):

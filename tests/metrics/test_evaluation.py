@@ -1,13 +1,36 @@
 import json
 from dataclasses import replace
 
+import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from scipy import stats
 
-from trustsets import Bins, Confidence, Groups, ModelOutputs, evaluate
+from trustsets import (
+    Bins,
+    ConditionalConformal,
+    Confidence,
+    Groups,
+    ModelOutputs,
+    MondrianConformal,
+    Polynomial,
+    StandardConformal,
+    Trust,
+    compare,
+    evaluate,
+)
+from trustsets.auditing import excess_risk, find_regions
 from trustsets.errors import InputError
-from trustsets.metrics import PAPER_BINS, Evaluation, RankBins, bin_samples
+from trustsets.metrics import (
+    PAPER_BINS,
+    Evaluation,
+    FrequencyBins,
+    RankBins,
+    bin_samples,
+    level_text,
+)
 from trustsets.metrics.inference import expected_worst
 
 FAST = {"n_bootstrap": 20}
@@ -292,3 +315,106 @@ def test_a_single_sample_can_be_evaluated(make_case):
     result = evaluate(sets[:1], outputs.take([0]))
     assert result.n == 1
     assert json.loads(result.to_json())["sizes"]["standard_error"] is None
+
+
+PREDICTORS = {
+    "standard": lambda trust: StandardConformal(),
+    "bins": lambda trust: MondrianConformal(by=Bins(Trust(), counts=2), trust=trust),
+    "groups": lambda trust: MondrianConformal(by=Groups("sex")),
+    "conditional": lambda trust: ConditionalConformal(basis=Polynomial(1), trust=trust),
+}
+
+
+@pytest.mark.parametrize("alpha", [None, 0.25])
+@pytest.mark.parametrize("name", PREDICTORS)
+def test_a_predictor_is_evaluated_by_the_sets_it_makes(make_case, trust, name, alpha):
+    """With its trust, the class frequencies of its calibration and their number."""
+    _, calibration = make_case(n=300, seed=1)
+    _, test = make_case(n=200)
+    predictor = PREDICTORS[name](trust).calibrate(calibration)
+    options = {} if alpha is None else {"alpha": alpha}
+    result = evaluate(predictor, test, n_bootstrap=20, **options)
+    sets = predictor.predict_set(test, alpha=alpha or 0.1)
+    counts = np.bincount(predictor.calibration_.codes, minlength=6)
+    has_trust = predictor.trust is not None
+    same = evaluate(
+        sets,
+        test.with_trust(trust) if has_trust else test,
+        bins={"conf_frequency": FrequencyBins(counts)},
+        n_bootstrap=20,
+    )
+    assert ("conf_trust" in result.tables) == has_trust
+    assert result.n_calibration == counts.sum()
+    assert replace(result, n_calibration=None).to_json() == same.to_json()
+
+
+def test_hits_and_sizes_are_evaluated_as_the_sets_are(make_case, trust):
+    sets, outputs = make_case(n=300)
+    outputs = outputs.with_trust(trust)
+    covered = sets.covers(outputs.labels)
+    result = evaluate(covered, outputs, sizes=sets.sizes, alpha=0.1, **FAST)
+    assert result.to_json() == evaluate(sets, outputs, **FAST).to_json()
+    with pytest.raises(InputError, match="sizes must be given"):
+        evaluate(covered, outputs, alpha=0.1)
+    with pytest.raises(InputError, match="needs sets"):
+        truth = np.full((300, 6), 1 / 6)
+        evaluate(covered, outputs, sizes=sets.sizes, alpha=0.1, label_probabilities=truth)
+
+
+def test_bins_of_an_earlier_evaluation_serve_the_same_samples(make_case, trust):
+    sets, outputs = make_case(n=300)
+    other, _ = make_case(n=300, seed=5)
+    outputs = outputs.with_trust(trust)
+    first = evaluate(sets, outputs, **FAST)
+    for again in (sets, other):
+        shared = evaluate(again, outputs, bins=first.tables, **FAST)
+        assert shared.to_json() == evaluate(again, outputs, **FAST).to_json()
+    with pytest.raises(InputError, match="belong to other samples"):
+        evaluate(sets[:100], outputs.take(slice(100)), bins=first.tables)
+    with pytest.raises(InputError, match="belong to other samples"):
+        evaluate(sets, outputs, bins=Evaluation.from_json(first.to_json()).tables)
+
+
+UNWRAPPED = {
+    "array": np.zeros((60, 6)),
+    "tensor": torch.zeros(60, 6),
+    "frame": pd.DataFrame(np.zeros((60, 6))),
+    "list": [[0.5] * 6] * 60,
+}
+
+
+@pytest.mark.parametrize("function", [evaluate, find_regions, excess_risk])
+@pytest.mark.parametrize("kind", UNWRAPPED)
+def test_raw_arrays_are_told_how_to_be_wrapped(make_case, function, kind):
+    sets, _ = make_case(n=60)
+    with pytest.raises(InputError, match=r"^outputs must be ModelOutputs.*Wrap it: ModelOutputs"):
+        function(sets, UNWRAPPED[kind])
+    with pytest.raises(InputError, match=r"Wrap it: evaluate\(sets, ModelOutputs"):
+        compare({"a": UNWRAPPED[kind][:1]})
+    with pytest.raises(InputError, match="results must be a mapping"):
+        compare(UNWRAPPED[kind])
+
+
+def test_every_table_and_the_sizes_can_be_drawn(make_case, trust):
+    sets, outputs = make_case()
+    result = evaluate(sets, outputs.with_trust(trust), **FAST)
+    for name in [*result.tables, "sizes", None]:
+        ax = result.plot(name)
+        heatmap = len(ax.images) == 1
+        assert heatmap == (name is None or (name != "sizes" and result.tables[name].is_grid))
+        plt.close(ax.get_figure(root=True))
+    _, ax = plt.subplots()
+    assert result.plot("class", ax) is ax
+    plt.close("all")
+    with pytest.raises(InputError, match=r"table must be one of conf_trust, .* or sizes; got 'no'"):
+        result.plot("no")
+
+
+@pytest.mark.parametrize("miss", [0.5, 0.2, 0.1, 0.05, 0.01, 1 / 3, 0.05 / 7, 0.05 / 1241, 1e-9])
+def test_levels_have_as_many_digits_as_tell_them_from_certainty(miss):
+    text = level_text(1.0 - miss)
+    assert text.endswith("%") and text != "100%"
+    shown = 100.0 - float(text[:-1])
+    assert shown == pytest.approx(100.0 * miss, rel=0.51)
+    # At most two digits after the nines: 99.996%, not 99.99597%.
+    assert len(text[:-1].replace(".", "").lstrip("9")) <= 3

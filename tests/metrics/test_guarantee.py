@@ -33,6 +33,15 @@ def test_p_values_are_the_lower_tail_of_the_beta_binomial_law(n, m, alpha):
             assert p == pytest.approx(stats.betabinom.cdf(k, m, *law), rel=1e-6, abs=1e-12)
 
 
+@pytest.mark.parametrize("n_functions", [0, 5, 150, 300])
+def test_basis_functions_take_samples_from_the_law(n_functions):
+    """Mean 1 - alpha, and the variance of as many samples as are left."""
+    found = check_guarantee([170, 180, 195], 200, 250, 0.1, n_functions=n_functions).p_value
+    left = max(250 - n_functions, 1)
+    wanted = stats.betabinom.cdf([170, 180, 195], 200, 0.9 * left, 0.1 * left)
+    assert found == pytest.approx(wanted, rel=1e-6)
+
+
 def rates(n, m, shift=0.0):
     """Exact chances that a guarantee, or this predictor by its interval, is called too low.
 

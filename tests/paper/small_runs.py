@@ -4,10 +4,9 @@ import numpy as np
 import pandas as pd
 
 from trustsets import ModelOutputs
-from trustsets.extras.shards import BatchStore, OutputBatches
-from trustsets.paper.layout import Description
-from trustsets.paper.options import Options
-from trustsets.paper.sources import Source
+from trustsets.resuming import write
+from trustsets_paper.protocol import Options
+from trustsets_paper.sources import Description, Source
 
 CLASSES = 5
 QUICK = Options(seeds=(1, 2), scores=("softmax", "APS"), degrees=(1, 2), degree=2)
@@ -51,21 +50,14 @@ def write_extracted(folder, dataset, fixed):
     for seed, (part, n) in enumerate({"train": 150, **parts}.items()):
         features, logits, labels, rng = draw(n, seed)
         rows = np.arange(n) + (np.arange(n) >= n // 2)  # one image could not be read
-        store = BatchStore(folder / part, {"part": part})
-        store.add(
-            OutputBatches(
-                None if part == "train" else logits,
-                features,
-                labels,
-                np.array([n]),
-                rows,
-                logits.argmax(axis=1) if part == "train" else None,
-            )
-        )
-        store.finish()
+        columns = {"rows": rows, "labels": labels, "features": features}
+        columns["predicted"] = logits.argmax(axis=1)
+        columns |= {} if part == "train" else {"logits": logits}
+        (folder / part).mkdir(parents=True)
+        write(folder / part / "shard-000000000.safetensors", columns)
         table = pd.DataFrame({"path": [f"{i}.png" for i in range(n + 1)], "label": 0})
         if dataset == "fitzpatrick17k":
             table["skin_type"] = rng.choice(["1", "2", "unknown"], size=n + 1)
         table.to_parquet(folder / part / "samples.parquet")
     names = tuple(f"class {i}" for i in range(CLASSES))
-    Description(dataset, names, ("train", *parts), "resnet", "0", None, True).write(folder)
+    Description(dataset, names, None, {}, {"train": 150, **parts}).write(folder)

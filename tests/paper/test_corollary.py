@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trustsets import Bins, ModelOutputs
+from trustsets import Bins, Confidence, ModelOutputs, Trust
 from trustsets.engine import fit_quantiles
 
 ALPHA, N, NEW, REPEATS = 0.1, 200, 300, 250
@@ -11,7 +11,10 @@ ALPHA, N, NEW, REPEATS = 0.1, 200, 300, 250
 CELLS = np.array([[0.3, 0.2], [0.2, 0.3]])
 # Scores are uniform up to this: what is hard is the combination, and neither Conf nor Trust alone.
 WIDTHS = np.array([[1.0, 4.0], [4.0, 1.0]])
-EDGES = ((0.75,), (1.0,))
+BASES = {
+    True: Bins(edges=((0.75,), (1.0,))),
+    False: Bins(Confidence(), edges=((0.75,),)) + Bins(Trust(), edges=((1.0,),)),
+}
 
 
 def draw(rng, n):
@@ -25,7 +28,7 @@ def draw(rng, n):
 
 def simulate(product):
     """Covered and all test samples by cell, each of shape (REPEATS, 2, 2)."""
-    rng, basis = np.random.default_rng(0), Bins(edges=EDGES, product=product)
+    rng, basis = np.random.default_rng(0), BASES[product]
     counts = np.zeros((2, REPEATS, 4))
     for repeat in range(REPEATS):
         (seen, _, scores), (new, cells, values) = draw(rng, N), draw(rng, NEW)

@@ -5,8 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from small_runs import CLASSES, QUICK, small_outputs, small_source, small_train
-from trustsets.predictors.related import atypicality_groups
-from trustsets_paper import Atypicality, PluginConformal
 
 from trustsets import (
     APS,
@@ -22,25 +20,29 @@ from trustsets import (
     evaluate,
 )
 from trustsets.errors import InputError
-from trustsets.metrics import Balls, label_ranks
-from trustsets.metrics.summaries import correlate
-from trustsets.paper.experiment import RANK_SHOWN, Cell, Experiment
-from trustsets.paper.methods import (
+from trustsets.metrics import correlate, label_ranks
+from trustsets_paper.balls import Balls
+from trustsets_paper.baselines import Atypicality, PluginConformal, atypicality_groups
+from trustsets_paper.pages import setting
+from trustsets_paper.protocol import (
     CONDITIONAL,
     DEFAULT,
     GROUPWISE,
     NAIVE,
     ORACLE,
-    OWN_GROUPWISE,
+    PACKAGE_GROUPWISE,
     PCA,
     PLUGIN,
+    RANK_SHOWN,
     RELATED,
     STANDARD,
+    Cell,
+    Experiment,
+    Options,
+    StageCache,
+    parse_numbers,
 )
-from trustsets.paper.options import Options, parse_numbers
-from trustsets.paper.sources import Source
-from trustsets.paper.stages import StageCache
-from trustsets.paper.words import setting
+from trustsets_paper.sources import Source
 
 SCORES = {"softmax": Softmax(), "APS": APS()}
 WORDS = {"temperature": "tuning", "tuning_fraction": 0.0, "allow_empty": True}
@@ -83,17 +85,17 @@ def direct(method, score, trust, default_trust):
     """The same method through the public predictors."""
     name, degree = method
     if name == DEFAULT:  # the default is the default: its score in the tail scale and no more
-        return ConditionalConformal(type(score)(scale="tail"), trust=default_trust)
+        return ConditionalConformal(score=type(score)(scale="tail"), trust=default_trust)
     if name == STANDARD:
-        return StandardConformal(score, **WORDS)
+        return StandardConformal(score=score, **WORDS)
     if name == GROUPWISE:
-        return MondrianConformal(Groups("site"), score=score, paper_rules=True, **WORDS)
-    if name == OWN_GROUPWISE:
-        return MondrianConformal(Groups("site"), score=score, **WORDS)
+        return MondrianConformal(by=Groups("site"), score=score, paper_rules=True, **WORDS)
+    if name == PACKAGE_GROUPWISE:
+        return MondrianConformal(by=Groups("site"), score=score, **WORDS)
     if name == NAIVE:
-        return MondrianConformal.paper(trust, score=score)
+        return MondrianConformal.paper(trust=trust, score=score)
     basis = PrincipalComponents(6) if name == PCA else Polynomial(degree=degree)
-    return ConditionalConformal.paper(trust, score=score, basis=basis)
+    return ConditionalConformal.paper(trust=trust, score=score, basis=basis)
 
 
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
@@ -131,13 +133,13 @@ def test_balls_and_correlation_are_what_the_metrics_give(source, plain):
         wanted = correlate(values, label_ranks(test))
         assert vars(plain.correlations[place]) == pytest.approx(vars(wanted))
         with pytest.warns(UserWarning, match="approximately"):
-            predictor = StandardConformal(APS(), **WORDS).calibrate(calibration)
+            predictor = StandardConformal(score=APS(), **WORDS).calibrate(calibration)
         covered = predictor.predict_set(test).covers(test.labels)
         curve = Balls.paper(radii=radii).around(test.features).curve(covered, alpha=0.1)
-        own = plain.evaluations[Cell("APS", STANDARD)][place].balls
+        own = plain.balls[Cell("APS", STANDARD)][place]
         assert np.array_equal(own.gap, curve.gap)
-    assert plain.evaluations[Cell("APS", CONDITIONAL, 1)][0].balls is None
-    assert plain.evaluations[Cell("softmax", STANDARD)][0].balls is None
+    assert Cell("APS", CONDITIONAL, 1) not in plain.balls
+    assert not any(cell.score == "softmax" for cell in plain.balls)
 
 
 def test_a_kept_run_is_the_same_and_is_not_repeated(tmp_path, source, plain):
@@ -145,14 +147,13 @@ def test_a_kept_run_is_the_same_and_is_not_repeated(tmp_path, source, plain):
     again, reused = run(source, folder=tmp_path)
     assert numbers(first) == numbers(plain) == numbers(again)
     cells = METHODS * 2 * 2
-    stages = ("trust", "temperature", "sets", "metrics", "correlation")
+    stages = ("trust", "temperature", "sets", "metrics")
     assert counts(made, *stages)["sets"] == (cells, 0)
     assert counts(reused, *stages) == {
         "trust": (0, 2),
         "temperature": (0, 2),
         "sets": (0, cells),
         "metrics": (0, cells),
-        "correlation": (0, 2),
     }
 
 
@@ -175,30 +176,30 @@ def test_an_interrupted_run_continues(tmp_path, source, plain):
 # Cells over two seeds and two scores.
 ALL = METHODS * 4
 CHANGES = {
-    "alpha": ({"alpha": 0.2}, {"trust": 0, "temperature": 0, "correlation": 0, "sets": ALL}),
+    "alpha": ({"alpha": 0.2}, {"trust": 0, "temperature": 0, "sets": ALL}),
     "bins": ({"bins": "code"}, {"trust": 0, "temperature": 0, "sets": 0, "metrics": ALL}),
-    "one more degree": ({"degrees": (1, 2, 3)}, {"trust": 0, "sets": 4, "metrics": 4, "balls": 0}),
+    "one more degree": ({"degrees": (1, 2, 3)}, {"trust": 0, "sets": 4, "metrics": 4}),
     "fewer seeds": ({"seeds": (2,)}, {"temperature": 0, "sets": 0, "metrics": 0}),
     "one more seed": (
         {"seeds": (1, 2, 3)},
-        {"trust": 0, "temperature": 1, "sets": ALL // 2, "metrics": ALL // 2, "correlation": 1},
+        {"trust": 0, "temperature": 1, "sets": ALL // 2, "metrics": ALL // 2},
     ),
     "one more score": (
         {"scores": ("softmax", "APS", "RAPS")},
-        {"trust": 0, "temperature": 0, "sets": ALL // 2, "balls": 0},
+        {"trust": 0, "temperature": 0, "sets": ALL // 2},
     ),
     # The default has a trust score of its own; NAIVE and CONDITIONAL twice depend on it.
     "neighbour": (
         {"neighbour": 1},
-        {"trust": 1, "temperature": 0, "correlation": 2, "sets": 3 * 4, "metrics": ALL},
+        {"trust": 1, "temperature": 0, "sets": 3 * 4, "metrics": ALL},
     ),
     "normalize": (
         {"normalize": False},
-        {"trust": 1, "temperature": 0, "correlation": 2, "sets": 3 * 4, "metrics": ALL},
+        {"trust": 1, "temperature": 0, "sets": 3 * 4, "metrics": ALL},
     ),
-    "balls": ({"balls": "fixed"}, {"trust": 0, "sets": 0, "metrics": 0, "balls": METHODS * 2 - 2}),
-    "edges of ranks": ({"rank_edges": (0, 1, 9)}, {"sets": 0, "balls": 0, "metrics": ALL}),
-    "device": ({"device": "torch:cpu"}, {"trust": 0, "sets": 0, "metrics": 0, "balls": 0}),
+    "balls": ({"balls": "fixed"}, {"trust": 0, "sets": 0, "metrics": METHODS * 2 - 2}),
+    "edges of ranks": ({"rank_edges": (0, 1, 9)}, {"sets": 0, "metrics": ALL}),
+    "device": ({"device": "torch:cpu"}, {"trust": 0, "sets": 0, "metrics": 0}),
 }
 
 
@@ -228,7 +229,6 @@ def test_changed_data_reach_exactly_what_depends_on_them(tmp_path, source, kept)
     # GROUPWISE, the package's and the default look at the column, and so do all metrics.
     assert (made["trust"], made["temperature"], made["sets"]) == (0, 0, 12)
     assert made["metrics"] == ALL
-    assert made["balls"] <= 6
 
 
 def test_other_logits_with_the_same_predictions_keep_the_trust_scores(tmp_path, source, kept):
@@ -250,7 +250,7 @@ def test_without_training_points_what_needs_trust_is_left_out():
         STANDARD,
         GROUPWISE,
         PCA,
-        OWN_GROUPWISE,
+        PACKAGE_GROUPWISE,
     }
     assert "trust" not in tallies
     assert found.correlations == []
@@ -334,7 +334,7 @@ def test_code_bins_are_those_of_the_authors(source):
     result = found.evaluations[Cell("APS", STANDARD)][0]
     calibration, test = source.split(1)
     with pytest.warns(UserWarning, match="approximately"):
-        predictor = StandardConformal(APS(), **WORDS).calibrate(calibration)
+        predictor = StandardConformal(score=APS(), **WORDS).calibrate(calibration)
     covered = predictor.predict_set(test).covers(test.labels)
     ranks, conf = label_ranks(test), test.confidence
     edges = np.quantile(ranks, [0.25, 0.5, 0.75])
@@ -373,7 +373,7 @@ def test_groupwise_is_the_higher_quantile_of_each_group(source):
     assert (sets.sizes[~north] == 0).all()
     found = run(source, seeds=(1,), scores=("APS",))[0]
     own = found.evaluations[Cell("APS", GROUPWISE)][0]
-    package = found.evaluations[Cell("APS", OWN_GROUPWISE)][0]
+    package = found.evaluations[Cell("APS", PACKAGE_GROUPWISE)][0]
     assert own.coverage.value <= package.coverage.value
     assert own.sizes.mean < package.sizes.mean
 
@@ -390,7 +390,7 @@ def test_related_methods_run_on_the_same_splits(source):
     atypicality = Atypicality.from_training(*train)
     wanted = {
         (PLUGIN, 2): PluginConformal(
-            APS(), Polynomial(degree=2), trust, tuning_fraction=0.0, **words
+            score=APS(), basis=Polynomial(degree=2), trust=trust, tuning_fraction=0.0, **words
         ),
         ("CLUSTERED", None): ClusteredConformal(**words),
         ("ATYPICALITY", None): atypicality_groups(atypicality, **words, score=APS()),
@@ -421,6 +421,6 @@ def test_both_kinds_of_trust_can_be_had(source):
     features = source.parts["pool"].features
     trust = TrustScore(normalize=False).fit(*small_train())
     wanted = trust.score(features, source.parts["pool"].predicted)
-    np.testing.assert_array_equal(found.trust, wanted)
+    np.testing.assert_array_equal(found.source.tested.trust, wanted)
     assert "(the paper's text)" in setting(found)
     assert "(the authors' code)" in setting(run(source, seeds=(1,))[0])

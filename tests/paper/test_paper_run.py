@@ -13,7 +13,7 @@ import pytest
 from small_runs import CLASSES, draw, write_extracted
 from trees import SIDE
 
-from trustsets.paper.printed import DATASETS
+from trustsets_paper.sources import PAPER_DATASETS as DATASETS
 
 QUICK = ["--seeds", "1-2", "--scores", "APS", "--degrees", "1,2", "--degree", "2", "--no-figures"]
 
@@ -55,7 +55,7 @@ def test_extracted_outputs_become_tables(dataset, cli, tmp_path):
     assert (tmp_path / "out" / "README.md").is_file()
 
 
-@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # random weights know nothing
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_images_become_tables(dataset, prepared, cli, tmp_path):
     tree, _, weights = prepared(dataset)

@@ -2,12 +2,8 @@ from collections import Counter
 
 import pytest
 
-from trustsets.paper.printed import (
-    DATASETS,
-    printed_correlation,
-    printed_source,
-    printed_values,
-)
+from trustsets_paper.sources import PAPER_DATASETS as DATASETS
+from trustsets_paper.tables import printed_correlation, printed_source, printed_values
 
 MAIN = ["coverage", "size", "conf_trust.gap", "conf_rank.gap", "class.gap"]
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from trustsets._common.resuming import digest
-from trustsets.paper.stages import StageCache
+from trustsets.resuming import digest
+from trustsets_paper.protocol import StageCache
 
 
 def square(cache, x, calls=None, version=1):

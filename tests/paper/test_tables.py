@@ -7,14 +7,25 @@ import pytest
 from small_runs import QUICK, small_source
 
 from trustsets import compare
-from trustsets.metrics.summaries import Correlation
-from trustsets.paper.experiment import Cell, Experiment
-from trustsets.paper.methods import CONDITIONAL, DEFAULT, NAIVE, STANDARD
-from trustsets.paper.page import write_run
-from trustsets.paper.printed import Printed, printed_values
-from trustsets.paper.results import differences
-from trustsets.paper.stages import StageCache
-from trustsets.paper.tables import MARK, Number, correlation_table, paper_tables
+from trustsets.metrics import Correlation
+from trustsets_paper.pages import differences, write_run
+from trustsets_paper.protocol import (
+    CONDITIONAL,
+    DEFAULT,
+    NAIVE,
+    STANDARD,
+    Cell,
+    Experiment,
+    StageCache,
+)
+from trustsets_paper.tables import (
+    MARK,
+    Number,
+    Printed,
+    correlation_table,
+    paper_tables,
+    printed_values,
+)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +148,10 @@ def test_the_largest_p_value_of_the_seeds_is_shown(runs):
         Correlation(-0.3, 0.0312, -0.2, 0.0001),
         Correlation(-0.1, 1e-4, -0.3, 0.0003),
     ]
-    text = correlation_table([replace(runs["other"], correlations=found)]).to_markdown()
+    first = runs["other"].evaluations[Cell("APS", STANDARD)][0]
+    seeds = [replace(first, correlation=item) for item in found]
+    run = replace(runs["other"], evaluations={Cell("APS", STANDARD): seeds})
+    text = correlation_table([run]).to_markdown()
     cells = [cell.strip() for cell in text.splitlines()[2].strip("| ").split("|")]
     assert cells[2:5:2] == ["0.031", "< 0.001"]
     assert cells[1].startswith("-0.300 (0.094") and cells[3].startswith("-0.300 (0.047")

@@ -4,7 +4,6 @@ import warnings
 
 import numpy as np
 import pytest
-from trustsets_paper import Atypicality, PluginConformal
 
 from trustsets import (
     APS,
@@ -21,23 +20,18 @@ from trustsets import (
     StandardConformal,
     Status,
 )
-from trustsets.predictors import atypicality_groups
 
-ATYPICALITY = Atypicality.from_training(
-    np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 3
-)
 CURVE = Polynomial(2, (Confidence(),))
 PREDICTORS = {
     "standard": lambda: StandardConformal(),
-    "standard, random": lambda: StandardConformal(APS(own_mass="random"), allow_empty=True),
-    "groups": lambda: MondrianConformal(Groups("site")),
-    "bins": lambda: MondrianConformal(Bins((Confidence(),), edges=((0.4, 0.6),))),
-    "class": lambda: MondrianConformal("class", score=Softmax()),
+    "standard, random": lambda: StandardConformal(score=APS(own_mass="random"), allow_empty=True),
+    "groups": lambda: MondrianConformal(by=Groups("site")),
+    "bins": lambda: MondrianConformal(by=Bins(Confidence(), edges=((0.4, 0.6),))),
+    "class": lambda: MondrianConformal(by="class", score=Softmax()),
     "naive, as in the paper": lambda: MondrianConformal(
-        Bins((Confidence(),), (3,), ("uniform",)), paper_rules=True, tuning_fraction=0.3
+        by=Bins(Confidence(), counts=3, spacing="uniform"), paper_rules=True, tuning_fraction=0.3
     ),
-    "atypicality": lambda: atypicality_groups(ATYPICALITY, groups=2),
-    "clusters": lambda: ClusteredConformal(Softmax(), 2, tuning_fraction=0.4),
+    "clusters": lambda: ClusteredConformal(score=Softmax(), n_clusters=2, tuning_fraction=0.4),
     "clusters, auto": lambda: ClusteredConformal(),
     "conditional": lambda: ConditionalConformal(),
     "conditional, curve": lambda: ConditionalConformal(basis=CURVE + Groups("site")),
@@ -45,9 +39,8 @@ PREDICTORS = {
         basis=CURVE + Groups("site", penalty=5.0)
     ),
     "conditional, randomised": lambda: ConditionalConformal(
-        APS(own_mass="random"), CURVE, randomized=True
+        score=APS(own_mass="random"), basis=CURVE, randomized=True
     ),
-    "plug-in": lambda: PluginConformal(basis=CURVE + Groups("site")),
 }
 
 
@@ -58,10 +51,9 @@ def with_sites(make_outputs, n, sites, **words):
 @pytest.mark.parametrize(
     "predictor",
     [
-        MondrianConformal(Groups()),
+        MondrianConformal(by=Groups()),
         ConditionalConformal(basis=Groups()),
         ConditionalConformal(basis=Intercept() + Groups()),
-        PluginConformal(basis=Intercept() + Groups()),
     ],
     ids=repr,
 )
@@ -112,7 +104,10 @@ def two_kinds(n, seed):
 
 @pytest.mark.parametrize(
     "predictor",
-    [MondrianConformal("class", score=Softmax()), ClusteredConformal(Softmax(), n_clusters=2)],
+    [
+        MondrianConformal(by="class", score=Softmax()),
+        ClusteredConformal(score=Softmax(), n_clusters=2),
+    ],
     ids=repr,
 )
 def test_sets_nest_where_classes_have_unequal_thresholds(predictor):

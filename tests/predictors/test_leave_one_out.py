@@ -5,8 +5,6 @@ import pickle
 
 import numpy as np
 import pytest
-from trustsets.predictors.base import Predictor
-from trustsets.predictors.making_sets import sets_of
 
 from trustsets import (
     APS,
@@ -24,26 +22,24 @@ from trustsets import (
     load,
 )
 from trustsets.errors import NotCalibratedError
-from trustsets.predictors import InterpolatedConformal, RankCalibratedConformal
+from trustsets.predictors import Predictor
 
 LINE = Intercept() + Polynomial(1, (Confidence(),))
 RANKS = Polynomial(3, (Confidence("rank"),), penalty=2.0)
 PREDICTORS = [
     lambda: StandardConformal(),
-    lambda: StandardConformal(APS(own_mass="random"), allow_empty=True),
+    lambda: StandardConformal(score=APS(own_mass="random"), allow_empty=True),
     lambda: MondrianConformal(by="class"),
     lambda: MondrianConformal(by=Groups("site")),
-    lambda: MondrianConformal(by=Bins((Confidence(),), (3,), ("quantile",))),
+    lambda: MondrianConformal(by=Bins(Confidence(), counts=3, spacing="quantile")),
     lambda: MondrianConformal.paper(by=Groups("site")),
     lambda: ConditionalConformal(),
     lambda: ConditionalConformal(basis=LINE),
-    lambda: ConditionalConformal(Softmax(), RANKS, allow_empty=True),
+    lambda: ConditionalConformal(score=Softmax(), basis=RANKS, allow_empty=True),
     lambda: ConditionalConformal(basis=RANKS + Groups("site", penalty=2.0)),
     lambda: ConditionalConformal(basis=Groups("site")),
     lambda: ConditionalConformal(basis=LINE, randomized=True, allow_empty=True),
     lambda: ConditionalConformal(basis=LINE + Classes(penalty=2.0)),
-    lambda: InterpolatedConformal(0.5),
-    lambda: RankCalibratedConformal(),
 ]
 
 
@@ -62,10 +58,10 @@ def test_leaving_out_equals_calibrating_on_the_others(make, seed, digits):
     predictor = make().calibrate(some(seed, 50, digits))
     alphas = (0.1, 0.3)
     sets = predictor.leave_one_out(alphas)
-    task = predictor._kept_task()
-    # The slow way: learn all anew for each sample.
-    slow = Predictor._thresholds_without(predictor, predictor.state_.learned, task, alphas)
-    expected = sets_of(predictor, predictor.state_, task.calibration, slow, alphas)
+    # The slow way: thresholds of a predictor without each sample.
+    samples, scores = predictor.calibration_, predictor.scores(predictor.calibration_)
+    slow = Predictor._leave_one_out_thresholds(predictor, samples, scores, alphas)
+    expected = predictor._sets(samples, scores, slow, alphas)
     np.testing.assert_array_equal(sets.mask, expected.mask)
     np.testing.assert_array_equal(sets.status, expected.status)
     np.testing.assert_allclose(sets.thresholds, expected.thresholds, rtol=1e-9, atol=1e-9)
@@ -75,7 +71,7 @@ def test_rows_say_which_samples_were_left_out():
     outputs = some(3, 200, 9)
     predictor = ConditionalConformal(basis=RANKS).calibrate(outputs)
     sets, rows = predictor.leave_one_out(0.2), predictor.calibration_rows_
-    assert len(sets) == len(rows) == predictor.state_.n < 200
+    assert len(sets) == len(rows) == predictor.n_calibration_ < 200
     misses = ~sets.covers(outputs.take(rows).labels)
     # Coverage over the constant function holds on average over calibrations, and here nearly.
     assert misses.mean() < 0.2 + 0.05

@@ -1,10 +1,6 @@
 """Thresholds of groups are limited by those that all samples get at alpha and at alpha / 4."""
 
-from types import SimpleNamespace
-
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from trustsets import (
@@ -18,9 +14,9 @@ from trustsets import (
     Status,
     load,
 )
-from trustsets.engine import Thresholds
 from trustsets.errors import InputError
-from trustsets.files import predict_file, read_sets
+from trustsets.predictors.problem import limited
+from trustsets.status import Thresholds
 
 ALPHA = 0.1
 SMOOTH = Polynomial(1, of=(Confidence(),))
@@ -66,20 +62,12 @@ def test_the_lower_fit_decides_where_the_two_cross(parts):
     """Fits at two levels may cross; the guarantee is that of the lower one."""
     calibration, _ = parts
     predictor = ConditionalConformal(basis=SMOOTH + Groups(penalty=10.0)).calibrate(calibration)
-    learned = predictor.state_.learned
-    learned.prepare(ALPHA)
-    (own, low, high), exact = learned._fits, np.zeros(4, np.int8)
-    for key, values in (
-        (own, [0.0, 3.0, 9.0, 4.0]),
-        (low, [2.0] * 4),
-        (high, [1.0, 1.0, 1.0, 5.0]),
-    ):
-        found = Thresholds(np.array(values), exact, exact.astype(np.int64))
-        learned._fits[key] = SimpleNamespace(thresholds=lambda _, found=found: found)
-    ((values, status),) = learned.thresholds(np.zeros((4, 1)), (ALPHA,))
-    np.testing.assert_array_equal(values, [2.0, 2.0, 2.0, 4.0])
-    limited = Status.LIMITED
-    np.testing.assert_array_equal(status, [Status.EXACT, limited, limited, Status.EXACT])
+    assert len(predictor._problem.limits) == 3
+    plain, low, high = [0.0, 3.0, 9.0, 4.0], [2.0] * 4, [1.0, 1.0, 1.0, 5.0]
+    exact = np.zeros(4, np.int8)
+    result = limited([Thresholds(np.array(values), exact) for values in (plain, low, high)])
+    np.testing.assert_array_equal(result.values, [2.0, 2.0, 2.0, 4.0])
+    assert [Status(code).name for code in result.status] == ["EXACT", "LIMITED", "LIMITED", "EXACT"]
 
 
 def test_few_samples_or_none_give_a_finite_threshold_that_says_so(parts):
@@ -127,24 +115,6 @@ def test_storage_keeps_the_group_penalty(parts, tmp_path):
     assert "10 / m" in again.summary()
 
 
-def test_prediction_files_with_the_former_word_are_read(parts, tmp_path):
-    calibration, test = parts
-    model, outputs, sets = (tmp_path / name for name in ("model", "new.npz", "sets.parquet"))
-    basis = SMOOTH + Groups(penalty=10.0)
-    predictor = ConditionalConformal(basis=basis).calibrate(calibration)
-    predictor.save(model)
-    np.savez(outputs, logits=test.logits, **test.groups)
-    predict_file(model, outputs, sets)
-    table = pq.read_table(sets)
-    words = table.column("status").to_pylist()
-    assert "limited" in words
-    former = pa.array(["restrained" if word == "limited" else word for word in words])
-    place = table.column_names.index("status")
-    pq.write_table(table.set_column(place, "status", former), sets)
-    found = read_sets(sets, test.classes)
-    np.testing.assert_array_equal(found.status, predictor.predict_set(test).status)
-
-
 def test_randomised_sets_are_not_limited(parts):
     """They promise coverage of exactly 1 - alpha, which wider sets would exceed."""
     calibration, test = parts
@@ -179,7 +149,9 @@ def test_coverage_on_average_is_kept_and_that_of_groups_up_to_the_penalty():
     basis = Intercept() + Groups(penalty=penalty)
     for _ in range(150):
         calibration, test = hard_group(n, rng), hard_group(400, rng)
-        predictor = ConditionalConformal(Softmax(), basis, allow_empty=True).calibrate(calibration)
+        predictor = ConditionalConformal(score=Softmax(), basis=basis, allow_empty=True).calibrate(
+            calibration
+        )
         covered = predictor.predict_set(test).covers(test.labels)
         hits.append(covered.mean())
         hard_hits.append(covered[test.groups["kind"] == "hard"].mean())

@@ -4,10 +4,8 @@ import subprocess
 import sys
 
 import numpy as np
-from trustsets_paper import Atypicality, PluginConformal
 
 from trustsets import (
-    APS,
     RAPS,
     Bins,
     ClusteredConformal,
@@ -25,17 +23,16 @@ from trustsets import (
     TrustScore,
 )
 from trustsets._common import storage
-from trustsets.predictors import atypicality_groups
 from trustsets.statistics import ClassFrequency
 
 TRAINING = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 5
 TRUST = TrustScore().fit(*TRAINING)
 FREQUENCY = ClassFrequency(counts=(1, 2, 3, 4, 5))
 PREDICTORS = (
-    StandardConformal(RAPS(), temperature="tuning"),
-    MondrianConformal(Groups("site"), score=Softmax(scale="tail")),
-    MondrianConformal("class"),
-    MondrianConformal(Bins((Margin(), Entropy()), (2, 2), ("quantile",) * 2)),
+    StandardConformal(score=RAPS(), temperature="tuning"),
+    MondrianConformal(by=Groups("site"), score=Softmax(scale="tail")),
+    MondrianConformal(by="class"),
+    MondrianConformal(by=Bins(Margin(), Entropy(), counts=2)),
     ConditionalConformal(trust=TRUST),
     ConditionalConformal(
         basis=Polynomial(1, (Confidence(transform="rank"), FREQUENCY))
@@ -43,9 +40,7 @@ PREDICTORS = (
         + Groups("site", penalty=5.0)
         + Intercept()
     ),
-    PluginConformal(APS(own_mass="random"), Polynomial(2), TRUST),
     ClusteredConformal(n_clusters=2, tuning_fraction=0.4),
-    atypicality_groups(Atypicality.from_training(*TRAINING), groups=2),
 )
 FRESH = """
 import os, sys

@@ -20,7 +20,7 @@ from trustsets import (
 from trustsets.engine.linear_program import solve_linear_program
 from trustsets.errors import InputError
 from trustsets.predictors import max_size
-from trustsets.predictors.max_size import MissedShare
+from trustsets.predictors.max_size import MissProbability
 
 LINE = Polynomial(1, (Confidence(),))
 
@@ -55,9 +55,9 @@ def test_no_set_is_too_large(family, k):
     calibration, test = some(family, 0, 160, k), some(family, 1, 40, k)
     for predictor in (
         ConditionalConformal(),
-        ConditionalConformal(Softmax(), LINE + Groups("site"), allow_empty=True),
-        ConditionalConformal(APS(own_mass="random"), Intercept(), randomized=True),
-        ConditionalConformal(RAPS(scale="tail"), LINE, temperature=0.5),
+        ConditionalConformal(score=Softmax(), basis=LINE + Groups("site"), allow_empty=True),
+        ConditionalConformal(score=APS(own_mass="random"), basis=Intercept(), randomized=True),
+        ConditionalConformal(score=RAPS(scale="tail"), basis=LINE, temperature=0.5),
     ):
         predictor.calibrate(calibration, tuning=some(family, 2, 80, k))
         ordinary = predictor.predict_set(test)
@@ -66,7 +66,7 @@ def test_no_set_is_too_large(family, k):
             assert sets.sizes.max() <= size
             assert sets.sizes.min() >= (0 if predictor.allow_empty else 1)
             assert ((sets.alpha >= 0.1) & (sets.alpha <= 1.0)).all()
-            lost = sets.status == Status.NO_PROMISE
+            lost = sets.status == Status.NO_GUARANTEE
             np.testing.assert_array_equal(lost, sets.alpha == 1.0)
             assert (sets.sizes[lost] == min(size, k)).all()
             if size >= k:
@@ -79,11 +79,11 @@ def test_no_set_is_too_large(family, k):
 def test_thresholds_are_those_of_the_truncated_score(score, size):
     calibration, tuning = some("normal", 0, 90, 6), some("normal", 1, 150, 6)
     test = some("normal", 2, 25, 6)
-    predictor = ConditionalConformal(score, LINE, class_bias=None, allow_empty=True)
+    predictor = ConditionalConformal(score=score, basis=LINE, class_bias=None, allow_empty=True)
     sets = predictor.calibrate(calibration, tuning=tuning).predict_set(test, 0.15, max_size=size)
-    design = predictor.state_.learned.basis.design
+    design = predictor.conditions_on.design
     phi, rows = design(calibration), design(test)
-    share = MissedShare.fit(design(tuning), ranks(tuning) >= size)
+    share = MissProbability.fit(design(tuning), ranks(tuning) >= size)
     alphas, own = np.maximum(0.15, share(phi)), np.maximum(0.15, share(rows))
     far = 2.0 * score.of_labels(tuning).max()
     scores = score.of_labels(calibration)
@@ -104,18 +104,18 @@ def ranks(outputs):
     return order[np.arange(len(outputs)), outputs.codes]
 
 
-def test_a_promise_that_cannot_be_kept_is_withdrawn():
+def test_a_guarantee_that_cannot_be_reached_is_withdrawn():
     """If tuning samples are far easier than calibration samples, no alpha they suggest holds."""
     easy, hard = some("normal", 0, 300, 5, noise=0.05), some("normal", 1, 300, 5, noise=9.0)
     predictor = ConditionalConformal(basis=Intercept()).calibrate(hard, tuning=easy)
     sets = predictor.predict_set(some("normal", 2, 40, 5), max_size=2)
     assert (sets.alpha == 1.0).all() and (sets.sizes == 2).all()
-    assert (sets.status == Status.NO_PROMISE).all()
-    assert "promises nothing" in sets.describe()[1]
+    assert (sets.status == Status.NO_GUARANTEE).all()
+    assert "nothing is guaranteed" in sets.describe()[1]
 
 
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
-def test_an_intercept_makes_one_promise():
+def test_an_intercept_gives_all_samples_one_alpha():
     tuning = some("normal", 1, 400, 5)
     predictor = ConditionalConformal(basis=Intercept()).calibrate(
         some("normal", 0, 400, 5), tuning=tuning
@@ -140,7 +140,7 @@ def test_what_cannot_be_is_said():
         with pytest.raises(InputError, match="max_size must be a whole number"):
             predictor.predict_set(test, max_size=wrong)
     for wrong in ([0.1, 0.2], np.full(20, 0.1)):
-        with pytest.raises(InputError, match="alpha must be one number with max_size"):
+        with pytest.raises(InputError, match="max_size takes one alpha"):
             predictor.predict_set(test, wrong, max_size=2)
     assert predictor.predict_set(test, max_size=2).sizes.max() <= 2
 
@@ -150,7 +150,7 @@ def test_shares_are_estimated_from_above(rate):
     """The estimate is sane where there are no events, or only events, and follows the truth."""
     rng = np.random.default_rng(0)
     phi = np.column_stack([np.ones(300), rng.normal(size=(300, 3))])
-    share = MissedShare.fit(phi, rng.random(300) < rate)(phi)
+    share = MissProbability.fit(phi, rng.random(300) < rate)(phi)
     assert np.isfinite(share).all() and abs(share.mean() - rate) < 0.06
 
 
@@ -159,10 +159,10 @@ def test_shares_follow_a_function_of_the_rows(monkeypatch):
     rng = np.random.default_rng(0)
     phi = np.column_stack([np.ones(4000), rng.normal(size=4000), rng.uniform(size=4000) ** 2])
     truth = expit(-1.0 + 1.5 * phi[:, 1])
-    share = MissedShare.fit(phi, rng.random(4000) < truth)(phi)
+    share = MissProbability.fit(phi, rng.random(4000) < truth)(phi)
     assert np.abs(share - truth).max() < 0.06
     # Extreme rows are no error, and a row does not depend on the others.
-    far = MissedShare.fit(phi, truth > 0.5)(1e308 * phi[:3])
+    far = MissProbability.fit(phi, truth > 0.5)(1e308 * phi[:3])
     assert ((far >= 0.0) & (far <= 1.0)).all()
-    again = MissedShare.fit(phi, rng.random(4000) < truth)
+    again = MissProbability.fit(phi, rng.random(4000) < truth)
     np.testing.assert_array_equal(again(phi)[7:8], again(phi[7:8]))

@@ -92,14 +92,14 @@ def test_sets_depend_on_their_batch_only_where_a_predictor_says_why(calibrated, 
     assert predictor.batch_dependence is None
     part = predictor.predict_set(rebuilt(test).take(np.arange(7)))
     assert same(part, predictor.predict_set(rebuilt(test))[:7])
-    bins = Bins(of=(Confidence(),), counts=(4,), spacing=("quantile",))
+    bins = Bins(Confidence(), counts=4, spacing="quantile")
     paper = MondrianConformal.paper(by=bins, temperature=1.0)
     with pytest.warns(UserWarning, match="bin edges"):
         paper.calibrate(make_outputs(300))
     assert "depend on what is predicted together" in paper.batch_dependence
     whole, part = (paper.predict_set(make_outputs(40).take(np.arange(n))) for n in (40, 7))
     assert not np.array_equal(whole.thresholds[:7], part.thresholds)
-    by_hand = Bins(of=(Confidence(),), edges=((0.5, 0.8),))
+    by_hand = Bins(Confidence(), edges=((0.5, 0.8),))
     assert MondrianConformal.paper(by=by_hand).batch_dependence is None
 
 
@@ -108,23 +108,22 @@ def test_known_trust_stands_in_for_a_trust_score(make_outputs, own_tuning):
     """Values follow their samples through the tuning split."""
     train, calibration, tuning, test = (make_outputs(n, seed=n) for n in (80, 500, 200, 50))
     trust = TrustScore().fit(train.features, train.labels)
-    values = {len(own): trust.score(own.features, own.predicted) for own in (calibration, tuning)}
-    words = {"tuning": tuning} if own_tuning else {}
-    first = ConditionalConformal(trust=trust).calibrate(calibration, **words)
-    known = np.concatenate(list(values.values())) if own_tuning else values[500]
-    second = ConditionalConformal().calibrate(calibration, trust=known, **words)
+    other = tuning if own_tuning else None
+    first = ConditionalConformal(trust=trust).calibrate(calibration, tuning=other)
+    known = [part if part is None else part.with_trust(trust) for part in (calibration, other)]
+    second = ConditionalConformal().calibrate(known[0], tuning=known[1])
     sets = first.predict_set(test)
     own = trust.score(test.features, test.predicted)
-    assert same(second.predict_set(test, trust=own), sets)
-    assert same(second.predict_set(rebuilt(test, features=False), trust=own), sets)
-    assert not same(second.predict_set(test, trust=own[::-1]), sets)
+    assert same(second.predict_set(test.replace(trust=own)), sets)
+    assert same(second.predict_set(rebuilt(test, features=False).replace(trust=own)), sets)
+    assert not same(second.predict_set(test.replace(trust=own[::-1])), sets)
     with pytest.raises(InputError, match="pass trust="):
         second.predict_set(test)
     with pytest.raises(InputError, match=r"array of shape \(50,\) without NaN; got shape \(49,\)"):
-        second.predict_set(test, trust=own[1:])
+        test.replace(trust=own[1:])
     for wrong in ("high", ["high"] * 50, np.full(50, np.nan)):
         with pytest.raises(InputError, match="trust must be an array"):
-            second.predict_set(test, trust=wrong)
+            test.replace(trust=wrong)
     chosen = {"metrics": ["conf_trust", "trust_rank"], "n_bootstrap": 5}
     found = evaluate(sets, test.with_trust(own), **chosen).metrics
     assert found == evaluate(sets, test.with_trust(trust), **chosen).metrics

@@ -43,10 +43,10 @@ def by_confidence(outputs: ModelOutputs) -> np.ndarray:
 def test_thresholds_are_those_of_the_linear_program(basis, seed):
     calibration, test = some(seed, 60), some(100 + seed, 12)
     score = Softmax() if seed % 2 else APS()  # without and with ties
-    predictor = ConditionalConformal(score, basis, class_bias=None)
+    predictor = ConditionalConformal(score=score, basis=basis, class_bias=None)
     predictor.calibrate(calibration, alphas=by_confidence(calibration))
-    sets = predictor.predict_set(test, by_confidence(test))
-    fitted = predictor.state_.learned.basis
+    sets = predictor.predict_set(test, sample_alphas=by_confidence(test))
+    fitted = predictor.conditions_on
     phi, rows = fitted.design(calibration), fitted.design(test)
     scores, alphas = score.of_labels(calibration), by_confidence(test)
     for i in range(len(test)):
@@ -63,10 +63,12 @@ def test_thresholds_are_those_of_the_linear_program(basis, seed):
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_functions_of_the_label_are_those_of_the_linear_program():
     calibration, test = some(0, 80), some(1, 4)
-    predictor = ConditionalConformal(Softmax(), LINE + Classes(penalty=2.0), class_bias=None)
+    predictor = ConditionalConformal(
+        score=Softmax(), basis=LINE + Classes(penalty=2.0), class_bias=None
+    )
     predictor.calibrate(calibration, alphas=by_confidence(calibration))
-    sets = predictor.predict_set(test, by_confidence(test))
-    fitted, scores = predictor.state_.learned.basis, Softmax().of_labels(calibration)
+    sets = predictor.predict_set(test, sample_alphas=by_confidence(test))
+    fitted, scores = predictor.conditions_on, Softmax().of_labels(calibration)
     penalty = fitted.penalty_rows(calibration)
     phi = np.vstack([fitted.design(calibration), penalty, -penalty])
     scores = np.append(scores, np.zeros(2 * len(penalty)))
@@ -82,18 +84,18 @@ def test_groups_have_the_quantile_of_their_alpha():
     """With an alpha for each group, every group has its own split conformal threshold."""
     alphas = np.array([0.1, 0.25, 0.4])
     calibration, test = some(0, 400), some(1, 50)
-    predictor = ConditionalConformal(Softmax(), Groups("site"), class_bias=None)
+    predictor = ConditionalConformal(score=Softmax(), basis=Groups("site"), class_bias=None)
     predictor.calibrate(calibration, alphas=alphas[calibration.groups["site"]])
-    own = predictor.predict_set(test, alphas[test.groups["site"]])
-    mondrian = MondrianConformal(Groups("site"), score=Softmax()).calibrate(calibration)
-    each = mondrian.predict_set(test, alphas[test.groups["site"]])
+    own = predictor.predict_set(test, sample_alphas=alphas[test.groups["site"]])
+    mondrian = MondrianConformal(by=Groups("site"), score=Softmax()).calibrate(calibration)
+    each = mondrian.predict_set(test, sample_alphas=alphas[test.groups["site"]])
     np.testing.assert_array_equal(own.mask, each.mask)
     np.testing.assert_allclose(own.thresholds, each.thresholds, atol=1e-12)
 
 
 ALL = [
     StandardConformal(),
-    StandardConformal(APS(own_mass="random"), allow_empty=True),
+    StandardConformal(score=APS(own_mass="random"), allow_empty=True),
     MondrianConformal(by="class"),
     ConditionalConformal(),
     ConditionalConformal(basis=LINE + Groups("site", penalty=3.0)),
@@ -108,7 +110,7 @@ def test_without_calibration_alphas_every_sample_has_the_set_of_its_alpha(predic
     predictor.calibrate(some(0, 300))
     test = some(1, 40)
     alphas = np.linspace(0.03, 0.6, 10)[np.arange(40) % 10]
-    sets = predictor.predict_set(test, alphas)
+    sets = predictor.predict_set(test, sample_alphas=alphas)
     for alpha in np.unique(alphas):
         rounded = float(np.floor(alpha * 1e3 + 1e-9) / 1e3) if alpha >= 0.1 else None
         rounded = rounded or float(np.floor(alpha * 1e4 + 1e-9) / 1e4)
@@ -118,7 +120,7 @@ def test_without_calibration_alphas_every_sample_has_the_set_of_its_alpha(predic
         np.testing.assert_array_equal(sets.thresholds[index], alone.thresholds[index])
         np.testing.assert_array_equal(sets.status[index], alone.status[index])
     # One sample alone has the set that it has among others.
-    alone = predictor.predict_set(test.take([3]), alphas[3:4])
+    alone = predictor.predict_set(test.take([3]), sample_alphas=alphas[3:4])
     np.testing.assert_array_equal(alone.mask, sets.mask[3:4])
 
 
@@ -127,7 +129,10 @@ def test_without_calibration_alphas_every_sample_has_the_set_of_its_alpha(predic
 def test_equal_alphas_give_the_sets_of_one(predictor):
     predictor.calibrate(some(0, 300), alphas=np.full(300, 0.2))
     test = some(1, 60)
-    own, one = predictor.predict_set(test, np.full(60, 0.2)), predictor.predict_set(test, 0.2)
+    own, one = (
+        predictor.predict_set(test, sample_alphas=np.full(60, 0.2)),
+        predictor.predict_set(test, 0.2),
+    )
     np.testing.assert_array_equal(own.mask, one.mask)
 
 
@@ -139,47 +144,40 @@ def test_alphas_follow_their_samples():
     for samples in (calibration, calibration.take(order)):
         predictor = ConditionalConformal()
         predictor.calibrate(samples, tuning=tuning, alphas=by_confidence(samples))
-        sets.append(predictor.predict_set(test, by_confidence(test)))
+        sets.append(predictor.predict_set(test, sample_alphas=by_confidence(test)))
     np.testing.assert_array_equal(sets[0].thresholds, sets[1].thresholds)
     # A tuning part that is set aside takes its alphas along.
     kept = ConditionalConformal().calibrate(calibration, alphas=by_confidence(calibration))
     rest = calibration.take(calibration.split_indices(0.2, 0)[1])
-    np.testing.assert_allclose(np.sort(kept.state_.learned.alphas), np.sort(by_confidence(rest)))
+    np.testing.assert_allclose(np.sort(kept.state_.alphas), np.sort(by_confidence(rest)))
 
 
-def test_a_file_keeps_alphas_and_an_older_one_has_none(tmp_path, monkeypatch):
+def test_a_file_keeps_alphas(tmp_path):
     calibration, test = some(0, 300), some(1, 30)
     predictor = ConditionalConformal().calibrate(calibration, alphas=by_confidence(calibration))
     predictor.save(tmp_path / "new.trustsets")
     loaded = trustsets.load(tmp_path / "new.trustsets")
-    own, found = (one.predict_set(test, by_confidence(test)) for one in (predictor, loaded))
+    own, found = (
+        one.predict_set(test, sample_alphas=by_confidence(test)) for one in (predictor, loaded)
+    )
     np.testing.assert_array_equal(own.thresholds, found.thresholds)
     small, same = (one.predict_set(test, max_size=2) for one in (predictor, loaded))
     np.testing.assert_array_equal(small.alpha, same.alpha)
-    # As files were before: no such fields.
-    kind = type(predictor.state_.learned)
-    whole = kind.to_state
-    old = {"alphas", "ranks"}
-    monkeypatch.setattr(
-        kind, "to_state", lambda self: {k: v for k, v in whole(self).items() if k not in old}
-    )
-    predictor.save(tmp_path / "old.trustsets")
-    former = trustsets.load(tmp_path / "old.trustsets")
-    np.testing.assert_array_equal(former.predict_set(test).mask, predictor.predict_set(test).mask)
-    with pytest.raises(InputError, match="calibrate again with tuning="):
-        former.predict_set(test, max_size=2)
 
 
-def test_arrays_are_of_samples_and_lists_are_of_alphas():
+def test_lists_are_of_alphas_and_sample_alphas_of_samples():
     predictor, test = StandardConformal().calibrate(some(0, 200)), some(1, 3)
     assert predictor.predict_set(test, [0.1, 0.2, 0.3]).mask.shape == (3, 4, 3)
     assert predictor.predict_set(test, (0.1, 0.2, 0.3)).mask.shape == (3, 4, 3)
-    assert predictor.predict_set(test, np.array([0.1, 0.2, 0.3])).mask.shape == (3, 4)
+    sets = predictor.predict_set(test, sample_alphas=[0.1, 0.2, 0.3])
+    assert sets.mask.shape == (3, 4)
     assert predictor.predict_set(test, np.array(0.1)).alpha == 0.1
-    half = predictor.predict_set(test, np.array([0.1, 0.2, 0.3], np.float32))
+    half = predictor.predict_set(test, sample_alphas=np.array([0.1, 0.2, 0.3], np.float32))
     np.testing.assert_array_equal(half.alpha, [0.1, 0.2, 0.3])
-    with pytest.raises(InputError, match=r"one number for each of the 3 samples.*tolist"):
-        predictor.predict_set(test, np.array([0.1, 0.2]))
+    with pytest.raises(InputError, match="goes to sample_alphas="):
+        predictor.predict_set(test, np.array([0.1, 0.2, 0.3]))
+    with pytest.raises(InputError, match=r"sample_alphas must have shape \(3,\)"):
+        predictor.predict_set(test, sample_alphas=np.array([0.1, 0.2]))
 
 
 @pytest.mark.parametrize("wrong", [0.0, 1.0, -0.1, np.nan, np.inf])
@@ -188,8 +186,8 @@ def test_alphas_that_are_none_are_refused(wrong):
     predictor, test = ConditionalConformal(), some(1, 3)
     with pytest.raises(InputError, match="alphas must"):
         predictor.calibrate(test, alphas=alphas)
-    with pytest.raises(InputError, match="alpha must"):
-        predictor.calibrate(some(0, 200)).predict_set(test, alphas)
+    with pytest.raises(InputError, match="sample_alphas must"):
+        predictor.calibrate(some(0, 200)).predict_set(test, sample_alphas=alphas)
     with pytest.raises(InputError, match="alphas must have shape"):
         predictor.calibrate(test, alphas=np.array([0.1]))
     with pytest.raises(InputError, match="alphas must hold numbers"):
@@ -201,7 +199,7 @@ def test_alphas_that_are_none_are_refused(wrong):
 def test_sets_show_the_alphas_of_their_samples():
     predictor, test = StandardConformal().calibrate(some(0, 200)), some(1, 4)
     alphas = np.array([0.05, 0.1, 0.25, 0.5])
-    sets = predictor.predict_set(test, alphas)
+    sets = predictor.predict_set(test, sample_alphas=alphas)
     assert repr(sets).startswith("PredictionSets(4 samples, 4 classes, alpha=0.05 to 0.5, mean")
     assert sets.describe()[0].startswith("Of 4 sets at alpha=0.05 to 0.5, ")
     assert predictor.summary(sets)

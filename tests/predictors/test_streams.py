@@ -14,7 +14,6 @@ from trustsets import (
     ModelOutputs,
 )
 from trustsets._common.draws import Stream, row_uniforms
-from trustsets.predictors.conditional import weight_draws
 from trustsets.scores import Score
 
 SEEDS = (*range(12), 2**31, 2**31 + 1, 2**63, 2**64 - 1)
@@ -59,11 +58,11 @@ def test_calibration_tuning_prediction_and_level_have_draws_of_their_own(make_ou
     """The same samples everywhere: equal rows and equal contents must not share a draw."""
     outputs = make_outputs(500)
     Recorder.kept.clear()
-    clusters = ClusteredConformal(Recorder(), 2).calibrate(outputs, tuning=outputs)
+    clusters = ClusteredConformal(score=Recorder(), n_clusters=2).calibrate(outputs, tuning=outputs)
     clusters.predict_set(outputs)
-    conditional = ConditionalConformal(Recorder(), Intercept(), randomized=True)
+    conditional = ConditionalConformal(score=Recorder(), basis=Intercept(), randomized=True)
     conditional.calibrate(outputs)
-    level = weight_draws(outputs, conditional.state_.seed)
+    level = conditional._draws(outputs)[0]
     calibration, tuning, prediction, again = Recorder.kept
     np.testing.assert_array_equal(again, calibration)
     for first, second in combinations((calibration, tuning, prediction, level), 2):
@@ -94,8 +93,8 @@ def test_randomised_sets_with_a_random_score_cover_exactly(n, repeats):
 
     def make(seed):
         return ConditionalConformal(
-            APS(own_mass="random"),
-            Intercept(),
+            score=APS(own_mass="random"),
+            basis=Intercept(),
             randomized=True,
             allow_empty=True,
             random_state=seed,

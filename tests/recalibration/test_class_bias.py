@@ -6,7 +6,7 @@ from scipy.special import log_softmax
 from trustsets import ClassBias, ModelOutputs
 from trustsets._common.storage import read, write
 from trustsets.errors import InputError, NotCalibratedError
-from trustsets.recalibration.class_bias import _Likelihood, _minimise, _without_harm
+from trustsets.recalibration.class_bias import ClassLikelihood, _without_harm
 
 
 def rare_classes(n=3000, n_classes=6, seed=0, shift=None):
@@ -31,7 +31,7 @@ def test_fit_is_the_minimum_of_the_penalised_likelihood():
         return 0.5 * strength * theta[1:] @ theta[1:] - own
 
     slow = minimize(objective, np.r_[1.0, np.zeros(6)], options={"gtol": 1e-6})
-    fast = _minimise(_Likelihood(outputs.logits, codes), strength)
+    fast = ClassLikelihood(outputs.logits, codes).minimise(strength)
     assert objective(fast) == pytest.approx(slow.fun, rel=1e-7)
     np.testing.assert_allclose(fast, slow.x, atol=2e-3)
 

@@ -62,7 +62,7 @@ def test_lower_ends_of_excess_risk_are_below_the_true_shortfall():
 
 
 AUDITED = {
-    "standard": lambda: StandardConformal(APS(), allow_empty=True),
+    "standard": lambda: StandardConformal(score=APS(), allow_empty=True),
     "by class": lambda: MondrianConformal(by="class"),
     "conditional": lambda: ConditionalConformal(
         basis=Polynomial(3), per_class=False, temperature=None, allow_empty=True

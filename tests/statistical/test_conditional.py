@@ -119,7 +119,7 @@ def test_coverage_given_confidence_and_trust_improves_on_standard():
     calibration, _ = simulate(6000, rng)
     test, true = simulate(40_000, rng)
     trust = DistanceToMiddle()
-    cells = Bins(counts=(5, 5), spacing=("quantile", "quantile")).fit(test.with_trust(trust))
+    cells = Bins(counts=(5, 5)).fit(test.with_trust(trust))
     cell = cells.cells(test.with_trust(trust))
 
     def cell_gap(method):
@@ -128,7 +128,7 @@ def test_coverage_given_confidence_and_trust_improves_on_standard():
         means = np.bincount(cell, coverage, 25) / np.bincount(cell, minlength=25)
         return 100.0 * np.abs(means - 0.9).mean(), coverage.mean()
 
-    standard, average = cell_gap(StandardConformal(APS(own_mass="random"), allow_empty=True))
+    standard, average = cell_gap(StandardConformal(score=APS(own_mass="random"), allow_empty=True))
     statistics = (Confidence(transform="rank"), Trust(transform="rank"))
     basis = Polynomial(degree=5, of=statistics)
     conditional, ours = cell_gap(predictor(score=APS(scale="tail", own_mass="random"), basis=basis))

@@ -57,7 +57,7 @@ def assert_beta_binomial(counts, n, m, alpha):
 # The randomised score is continuous, so the law is exact.
 @pytest.mark.parametrize(("n", "alpha"), [(20, 0.1), (20, 0.45), (30, 0.3)])
 def test_standard_coverage_is_beta_binomial(n, alpha):
-    predictor = StandardConformal(APS(own_mass="random"), allow_empty=True)
+    predictor = StandardConformal(score=APS(own_mass="random"), allow_empty=True)
     counts = covered_counts(predictor, n, 40, alpha, repeats=3000).sum(axis=1)
     assert_beta_binomial(counts, n, 40, alpha)
 

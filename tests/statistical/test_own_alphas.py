@@ -42,10 +42,10 @@ def test_randomised_coverage_is_exact_at_the_alpha_of_each_sample():
         calibration, _ = simulate(60, rng)
         test, true = simulate(200, rng)
         predictor = ConditionalConformal(
-            Softmax(), BASIS, randomized=True, allow_empty=True, random_state=repeat
+            score=Softmax(), basis=BASIS, randomized=True, allow_empty=True, random_state=repeat
         ).calibrate(calibration, alphas=alpha_of(calibration))
         for found, own in ((gaps, predictor), (wrong, without_alphas(predictor, calibration))):
-            sets = own.predict_set(test, alpha_of(test))
+            sets = own.predict_set(test, sample_alphas=alpha_of(test))
             gap = (sets.mask * true).sum(axis=1) - (1.0 - sets.alpha)
             found.append(weights(test) @ gap / weights(test).sum(axis=1))
     mean, error = summary(gaps)
@@ -83,12 +83,10 @@ def test_sets_of_limited_size_keep_what_they_promise():
 
 def truncated_gap(predictor, test, true):
     """Coverage of {y : s'(x, y) <= S*(x)} less what it should be, for each sample."""
-    state = predictor.state_
-    learned, scoring = state.learned, state.scoring(predictor.score)
-    found = predictor._sized_thresholds(learned, test, 0.1, SIZE, scoring).found
-    phi = learned.basis.design(test)
-    alphas = learned.ranks.problem((learned.phi, learned.scores), phi, 0.1, SIZE).alphas
+    limits = predictor.state_.fitted.size_limits
+    thresholds, _ = predictor._sized_thresholds(test, 0.1, SIZE)
+    alphas = limits.alphas(predictor.conditions_on.design(test), 0.1, SIZE)
     scores = Softmax().matrix(test)
-    beyond = learned.ranks.beyond + 1e-5 * scores / (1.0 + scores)
-    cut = np.where(scoring.most_likely(test, SIZE), scores, beyond)
-    return ((cut <= found.values) * true).sum(axis=1) - (1.0 - alphas)
+    beyond = limits.beyond + 1e-5 * scores / (1.0 + scores)
+    cut = np.where(predictor._most_likely(test, SIZE), scores, beyond)
+    return ((cut <= thresholds.values) * true).sum(axis=1) - (1.0 - alphas)

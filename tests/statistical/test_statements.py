@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
-from trustsets_paper import PluginConformal
 
 from trustsets import (
     APS,
@@ -96,7 +95,7 @@ def test_randomised_coverage_is_exact_with_ties_where_sets_may_be_empty(basis):
         rng = np.random.default_rng(seed)
         calibration, test = accurate(rng, 200), accurate(rng, 400)
         words = {"randomized": True, "random_state": seed, "allow_empty": True}
-        predictor = ConditionalConformal(APS(), basis, **words).calibrate(calibration)
+        predictor = ConditionalConformal(score=APS(), basis=basis, **words).calibrate(calibration)
         exact.append(predictor.predict_set(test, alpha=0.1).covers(test.labels).mean())
         predictor.set_params(allow_empty=False)
         kept.append(predictor.predict_set(test, alpha=0.1).covers(test.labels).mean())
@@ -116,7 +115,7 @@ def test_samples_predicted_one_by_one_have_draws_of_their_own():
     calibration, whole = ModelOutputs(logits=logits, labels=labels), ModelOutputs(logits=new)
     for seed in range(3):
         score = APS(own_mass="random")
-        predictor = StandardConformal(score, allow_empty=True, random_state=seed)
+        predictor = StandardConformal(score=score, allow_empty=True, random_state=seed)
         predictor.calibrate(calibration)
         single = [
             predictor.predict_set(ModelOutputs(logits=row[None])).mask[0] for row in whole.logits
@@ -186,7 +185,7 @@ def test_coverage_is_of_the_classes_that_training_saw():
         share = np.append(np.full(3, 1.0), np.full(12, 0.05))
         y = rng.choice(15, size=700, p=share / share.sum())
         X = rng.normal(size=(700, 4)) + 2.0 * rng.normal(size=(15, 4))[y]
-        method = StandardConformal(Softmax(), allow_empty=True)
+        method = StandardConformal(score=Softmax(), allow_empty=True)
         model = TrustSetClassifier(LogisticRegression(max_iter=300), method, random_state=seed)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")

@@ -1,5 +1,6 @@
 """The rules for the arguments of `ModelOutputs`, and for numbers, one function each."""
 
+import warnings
 from collections.abc import Mapping
 from numbers import Real
 from typing import Any
@@ -17,7 +18,7 @@ from trustsets._common.arrays import (
 )
 from trustsets._common.blocks import row_blocks
 from trustsets._common.frames import flavour_of, frame_names
-from trustsets.errors import InputError
+from trustsets.errors import InputError, TrustSetsWarning
 
 __all__ = [
     "check_classes",
@@ -31,11 +32,18 @@ __all__ = [
     "check_rows",
     "check_trust",
     "encode_labels",
+    "rounding_of_sums",
+    "warn_if_probabilities",
 ]
 
-# Largest allowed |row sum - 1| of given probabilities, by bytes per number: the
-# rounding of K half-precision numbers is visible, that of doubles is not.
-_SUM_TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-3}
+# Probabilities written with three digits: each is off by half a thousandth at most. A row whose sum
+# is farther from 1 than this explains is refused, and so is one that is off by a tenth.
+_DECIMAL_ROUNDING = 5e-4
+_LARGEST_GAP = 0.1
+# Sums this close to 1 are never repaired: classifiers round, and what was equal should stay so.
+_CLOSE_SUM = 1e-8
+# Rows of logits that sum to 1 as closely as this, without a negative number, are probabilities.
+_LOOKS_LIKE_SUM = 1e-3
 
 
 def encode_labels(labels: Array, classes: Array, name: str = "labels") -> NDArray[np.int64]:
@@ -62,9 +70,11 @@ def _counts_from_zero(classes: Array) -> bool:
 
 
 def check_probabilities(value: Any) -> Array:
-    """Rows are non-negative and sum to 1 up to the rounding of their type."""
+    """Rows are non-negative and sum to 1, at least up to decimal rounding."""
     array = floating_matrix(value, "probabilities")
-    tolerance = _SUM_TOLERANCE[array.dtype.itemsize]
+    rounding = rounding_of_sums(array)
+    tolerance = max(rounding, min(_DECIMAL_ROUNDING * (array.shape[1] + 1), _LARGEST_GAP))
+    lowest, highest, n_off = 1.0, 1.0, 0
     for block in row_blocks(*array.shape):
         piece = array[block].astype(np.float64)
         if piece.min() < 0.0:
@@ -75,13 +85,43 @@ def check_probabilities(value: Any) -> Array:
             )
         sums = piece.sum(axis=1)
         wrong = np.abs(sums - 1.0) > tolerance
+        n_off += int(np.count_nonzero(np.abs(sums - 1.0) > rounding))
+        lowest, highest = min(lowest, float(sums.min())), max(highest, float(sums.max()))
         if wrong.any():
             row = int(np.argmax(wrong))
             raise InputError(
                 f"rows of probabilities must sum to 1; row {block.start + row} sums to "
                 f"{sums[row]:.6g}. If these are logits, pass them as logits=."
             )
+    if n_off:
+        warnings.warn(
+            f"{n_off:,} of {len(array):,} rows of probabilities do not sum to 1 (sums from "
+            f"{lowest:.6g} to {highest:.6g}), as if they were rounded; these rows are divided by "
+            "their sum. Pass unrounded probabilities, or logits, for exact ties.",
+            TrustSetsWarning,
+            stacklevel=4,
+        )
     return array
+
+
+def rounding_of_sums(probabilities: Array) -> float:
+    """How far a sum of K probabilities may be from 1 by the rounding of their type alone."""
+    width = probabilities.shape[1]
+    return max(_CLOSE_SUM, float(4 * width * np.finfo(probabilities.dtype).eps))
+
+
+def warn_if_probabilities(logits: Array) -> None:
+    """Warn where all rows of logits look like probabilities."""
+    if logits.shape[1] < 2 or logits[0].min() < 0.0:
+        return
+    some = logits[:1000].astype(np.float64)
+    if some.min() >= 0.0 and np.abs(some.sum(axis=1) - 1.0).max() <= _LOOKS_LIKE_SUM:
+        warnings.warn(
+            "logits look like probabilities: no number is negative, and rows sum to 1. Pass them "
+            "as probabilities= unless they are logits.",
+            TrustSetsWarning,
+            stacklevel=4,
+        )
 
 
 def check_features(value: Any, n: int) -> Array:
@@ -120,6 +160,12 @@ def check_classes(value: Any, labels: Array | None, n_classes: int) -> Array:
         return read_only(np.arange(n_classes))
     distinct = _distinct(labels)
     if distinct.dtype.kind in "iu" and distinct[0] >= 0 and distinct[-1] < n_classes:
+        if n_classes > 2 and np.array_equal(distinct, np.arange(1, n_classes)):
+            raise InputError(
+                f"labels are all of 1 to {n_classes - 1} for {n_classes} columns: positions of "
+                f"which 0 does not occur, or names 1 to {n_classes} of which the last does not. "
+                "Pass classes= in the order of the columns, such as classes=range(K)."
+            )
         return read_only(np.arange(n_classes))
     if distinct.dtype.kind == "i" and distinct[:2].tolist() == [-1, 0]:
         # As a class name, the usual mark of unlabelled samples would shift all columns by one.

@@ -53,7 +53,7 @@ def demo(
         data, output / f"{task}.html", step=lambda text: console.progress(text, None)
     )
     if console.settings.json:
-        from trustsets.metrics.plain import to_plain
+        from trustsets.metrics import to_plain
 
         console.print_json(record | {"result": to_plain(result)})
         return

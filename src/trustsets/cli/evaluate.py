@@ -38,8 +38,8 @@ _TRAIN = (
     "the first model that has one."
 )
 _METRIC = (
-    "Measure only these of conf_trust, conf_rank, conf_frequency, class, groups, size_strata, "
-    "trust_rank and balls. Default: all."
+    "Measure only these of conf_trust, conf_rank, conf_frequency, class, groups, size_strata "
+    "and trust_rank. Default: all."
 )
 _BELOW = "Report the share of classes and groups covered less than this; may be given again."
 
@@ -258,8 +258,7 @@ def _print(found: "dict[str, Evaluation]") -> None:
     """Print one table: every metric of one method, or the main ones of several."""
     from rich.markup import escape
 
-    from trustsets.metrics import compare
-    from trustsets.metrics.render import title
+    from trustsets.metrics import compare, title
 
     first = next(iter(found.values()))
     table = compare(found, columns=list(first.metrics) if len(found) == 1 else None)

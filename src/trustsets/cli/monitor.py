@@ -167,10 +167,11 @@ def _open(
         return Monitor(files.predictor, reference=begun, **options)
     watch = Monitor.load(state, files.predictor)
     for name, value in wanted.items():
-        if value != getattr(watch, name):
+        begun_with = getattr(watch.verdict(), name)
+        if value != begun_with:
             raise InputError(
-                f"{state}: it was begun with {name}={getattr(watch, name):g}; got {value:g}. Leave "
-                "it out, or begin a new state."
+                f"{state}: it was begun with {name}={begun_with:g}; got {value:g}. Leave it out, "
+                "or begin a new state."
             )
     return watch
 

@@ -20,7 +20,7 @@ from trustsets.sets import PredictionSets
 __all__ = ["ALPHA", "Cell", "Comparison", "Method", "compare_methods"]
 
 ALPHA = 0.1
-SPLIT, MATCHED, CONDITIONAL = "split conformal", "same size", "conditional"
+NAMES = SPLIT, MATCHED, CONDITIONAL = "split conformal", "same size", "conditional"
 # Cells of confidence x trust. Trust below 1 says that the nearest training sample is of another
 # class than the predicted one; above 1.25 it is of this class by some margin.
 _CONFIDENCE = (0.0, 0.8, 0.99, 1.0)
@@ -44,7 +44,7 @@ class Method:
     size: float
 
     @classmethod
-    def of(cls, sets: PredictionSets, test: ModelOutputs, chosen: NDArray[np.bool_]) -> "Method":
+    def of(cls, sets: PredictionSets, test: ModelOutputs, chosen: Any = slice(None)) -> "Method":
         """Measure the sets of the chosen samples."""
         from scipy.stats import binomtest
 
@@ -151,24 +151,19 @@ class Comparison:
 def compare_methods(task: DemoTask, report: Path, *, step: Step = nullcontext) -> Comparison:
     """Calibrate both methods, compare them at equal mean size, and write a report.
 
-    Parameters
-    ----------
-    task : DemoTask
-        What `load` returns.
-    report : path
-        HTML file to write.
-    step : callable
-        Called with a few words before each longer piece of work; returns a context manager
-        that is entered during the work, such as a progress bar.
+    `report` is the HTML file to write. `step` is called with a few words before each longer piece
+    of work, and returns a context manager around it, such as a progress bar.
     """
     test, labels = task.test, task.test.labels
     with step("calibrating"):
         standard = StandardConformal().calibrate(task.calibration)
         conditional = ConditionalConformal(trust=task.trust).calibrate(task.calibration)
     with step("predicting sets"):
-        ordinary = standard.predict_set(test, alpha=ALPHA)
-        own = conditional.predict_set(test, alpha=ALPHA)
-        sets = {SPLIT: ordinary, MATCHED: _matched(standard, test, own), CONDITIONAL: own}
+        sets = {
+            SPLIT: standard.predict_set(test, alpha=ALPHA),
+            CONDITIONAL: conditional.predict_set(test, alpha=ALPHA),
+        }
+        sets[MATCHED] = _matched(standard, test, sets[CONDITIONAL])
     with step("writing the report"):
         shown = {name: sets[name] for name in (SPLIT, CONDITIONAL)}
         evaluations = {name: evaluate(item, test) for name, item in shown.items()}
@@ -189,9 +184,7 @@ def compare_methods(task: DemoTask, report: Path, *, step: Step = nullcontext) -
         n_test=len(test),
         accuracy=float((test.predicted == labels).mean()),
         confidence=float(test.confidence.mean()),
-        methods={
-            name: Method.of(item, test, np.ones(len(test), bool)) for name, item in sets.items()
-        },
+        methods={name: Method.of(sets[name], test) for name in NAMES},
         cells=_cells(sets, test),
         examples=_examples(sets, test),
         report=str(report),
@@ -223,17 +216,10 @@ def _cells(sets: dict[str, PredictionSets], test: ModelOutputs) -> list[Cell]:
             inside = (test.confidence > sure[0]) & (test.confidence <= sure[1])
             inside &= (trust >= trusted[0]) & (trust < trusted[1])
             if inside.sum() >= _FEWEST:
-                methods = {name: Method.of(item, test, inside) for name, item in sets.items()}
-                cells.append(
-                    Cell(
-                        confidence=sure,
-                        trust=trusted,
-                        n=int(inside.sum()),
-                        accuracy=float(right[inside].mean()),
-                        methods=methods,
-                        p_value=_paired_test(sets, test, inside),
-                    )
-                )
+                methods = {name: Method.of(sets[name], test, inside) for name in NAMES}
+                n, accuracy = int(inside.sum()), float(right[inside].mean())
+                p_value = _paired_test(sets, test, inside)
+                cells.append(Cell(sure, trusted, n, accuracy, methods, p_value))
     return cells
 
 
@@ -254,10 +240,10 @@ def _examples(sets: dict[str, PredictionSets], test: ModelOutputs) -> list[list[
 
     Of each kind it is the first sample whose sets differ and have few classes.
     """
-    other, own = sets[MATCHED], sets[CONDITIONAL]
-    first, second = other.covers(test.labels), own.covers(test.labels)
-    short = np.maximum(other.sizes, own.sizes) <= _MOST_CLASSES
-    differ = short & (other.mask != own.mask).any(axis=1)
+    matched, conditional = sets[MATCHED], sets[CONDITIONAL]
+    first, second = matched.covers(test.labels), conditional.covers(test.labels)
+    short = np.maximum(matched.sizes, conditional.sizes) <= _MOST_CLASSES
+    differ = short & (matched.mask != conditional.mask).any(axis=1)
     trust, labels = test.require_trust("the demo"), np.asarray(test.labels)
     examples = []
     for title, kind in {
@@ -270,12 +256,8 @@ def _examples(sets: dict[str, PredictionSets], test: ModelOutputs) -> list[list[
             examples.append(
                 [
                     f"{title}: sample {test.rows[row]} is {labels[row]}, the network says {said}.",
-                    f"  same size:   {_listed(other, row)}",
-                    f"  conditional: {_listed(own, row)}",
+                    f"  same size:   {', '.join(map(str, matched[int(row)]))}",
+                    f"  conditional: {', '.join(map(str, conditional[int(row)]))}",
                 ]
             )
     return examples
-
-
-def _listed(sets: PredictionSets, row: int) -> str:
-    return ", ".join(map(str, sets[int(row)]))

@@ -22,17 +22,15 @@ class DemoTask:
 
     Attributes
     ----------
-    name, title, description : str
-        What the command line calls it, a heading, and the data in a sentence or two.
     calibration, test : ModelOutputs
         Labelled samples that the classifier was not trained on, with features and trust.
     trust : TrustScore, optional
-        The fitted trust score that gave the trust; None where only its values ship.
+        What the trust is from; None where only its values ship.
     train : ModelOutputs, optional
-        What the classifier was trained on, where it is there.
+        What the classifier was trained on.
     images, train_images : array of shape (n, height, width), optional
-        Images of all held-out samples, so that ``images[test.rows]`` are those of the test samples,
-        and of the training samples.
+        Images of all held-out samples (``images[test.rows]`` are those of the test samples), and
+        of the training samples.
     """
 
     name: str

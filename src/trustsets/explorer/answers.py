@@ -4,8 +4,7 @@ from typing import Any
 
 from trustsets.explorer.session import Check, Outcome, Session
 from trustsets.explorer.state import State
-from trustsets.metrics.plain import to_plain
-from trustsets.metrics.result import Evaluation
+from trustsets.metrics import Evaluation, to_plain
 from trustsets.plots import deepest_coverage
 from trustsets.report import (
     bin_lists,

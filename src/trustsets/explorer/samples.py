@@ -11,7 +11,7 @@ from trustsets.errors import InputError
 from trustsets.explorer.gallery import Gallery
 from trustsets.explorer.session import Check, Session
 from trustsets.explorer.state import State
-from trustsets.metrics.plain import to_plain
+from trustsets.metrics import to_plain
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors.explain import needs_label
 from trustsets.report import MOST_CLASSES, percent, range_of, worst_first

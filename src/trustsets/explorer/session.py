@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._common.arrays import Array, Floats
+from trustsets._common.arrays import Codes as Ints
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.explorer.state import Knobs, Setting, State
 from trustsets.metrics import Binned, Evaluation, evaluate
-from trustsets.metrics.inference import Ints
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import Predictor
 from trustsets.predictors.conditional_fit import ConditionalLearned
@@ -42,7 +42,6 @@ _MOST_SPLITS, _MOST_PREDICTORS, _MOST_OUTCOMES, _MOST_RANKED = 3, 6, 200, 4
 _STAGE, _CANDIDATE_STAGE = 2500, 250
 # Resamples behind the intervals of approximate numbers.
 _ROUGH_BOOTSTRAP = 100
-# Balls and slabs take seconds; the report has them.
 _TABLES = ("conf_trust", "conf_rank", "conf_frequency", "class", "groups")
 
 

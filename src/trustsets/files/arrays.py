@@ -25,12 +25,10 @@ import numpy as np
 from trustsets._common.arrays import Array
 from trustsets._common.atomic import StrPath
 from trustsets._common.optional import needed
-from trustsets._common.storage import parse_json
 from trustsets.errors import InputError
 
 __all__ = [
     "Column",
-    "list_array",
     "open_columns",
     "plain_file",
     "read_csv",
@@ -170,35 +168,6 @@ class _ArrayColumn(Column):
         except UnicodeError as error:
             raise self.error(f"holds bytes that are no text ({error}). Save it again.") from error
         return values
-
-
-@final
-class _MemoryColumn(_ArrayColumn):
-    """A small array that is in memory already: class names in the metadata of a file."""
-
-    def __init__(self, source: object, name: str, values: Array) -> None:
-        super().__init__(source, name, values.shape, values.dtype)
-        self._values = values
-
-    def _rows(self, start: int, stop: int) -> Array:
-        return self._values[start:stop]
-
-
-def _class_column(path: Path, text: str) -> Column:
-    """Class names that stand as a JSON list in the metadata of a file."""
-    try:
-        names = parse_json(text)
-        if not isinstance(names, list) or not all(isinstance(name, str | int) for name in names):
-            raise ValueError("it must hold names")
-        whole = all(isinstance(name, int) for name in names)
-        values = np.array(names if whole else list(map(str, names)))
-        if values.dtype.kind not in "iubU":
-            raise ValueError("its numbers are too large")
-    except (ValueError, OverflowError) as error:
-        raise InputError(
-            f"{path}: the metadata 'classes' is no JSON list ({error}); write it with json.dumps."
-        ) from error
-    return _MemoryColumn(path, "classes", values)
 
 
 @contextmanager
@@ -341,13 +310,8 @@ def _check_packing(path: Path, what: str, item: zipfile.ZipInfo) -> None:
 
 
 def _tensor_columns(path: Path) -> dict[str, Column]:
-    """Tensors by name; class names may stand in the metadata, as a JSON list ``classes``."""
     with _opened_tensors(path) as file:
-        found: dict[str, Column] = {name: _TensorColumn(path, name, file) for name in file.keys()}
-        metadata = file.metadata() or {}
-    if "classes" in metadata and "classes" not in found:
-        found["classes"] = _class_column(path, metadata["classes"])
-    return found
+        return {name: _TensorColumn(path, name, file) for name in file.keys()}
 
 
 @contextmanager
@@ -524,12 +488,7 @@ def common_type(parts: Sequence[Array]) -> Any:
 
 def _parquet_columns(path: Path) -> dict[str, Column]:
     needed("pyarrow", f"{path}: a Parquet file")
-    rows = _ArrowRows(path)
-    found = _arrow_columns(rows)
-    text = (rows.schema.metadata or {}).get(b"classes")
-    if text is not None and "classes" not in found:
-        found["classes"] = _class_column(path, text.decode(errors="replace"))
-    return found
+    return _arrow_columns(_ArrowRows(path))
 
 
 def table_columns(table: Any) -> dict[str, Column]:
@@ -761,11 +720,3 @@ def _numbers(values: Any) -> Array:
         values = values.cast(pa.int8())
     chunked = isinstance(values, pa.ChunkedArray)
     return np.asarray(values.to_numpy() if chunked else values.to_numpy(zero_copy_only=False))
-
-
-def list_array(matrix: Array) -> Any:
-    """A matrix as an Arrow column of lists, without copying."""
-    import pyarrow as pa
-
-    flat = np.ascontiguousarray(matrix if matrix.dtype.isnative else matrix.astype(np.float64))
-    return pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), matrix.shape[1])

@@ -17,7 +17,7 @@ from trustsets._common.atomic import StrPath, atomic_path, is_stream
 from trustsets._common.optional import needed
 from trustsets._common.storage import parse_json
 from trustsets.errors import InputError
-from trustsets.files.arrays import list_array, plain_file, read_csv
+from trustsets.files.arrays import plain_file, read_csv
 from trustsets.files.reading import GROUP_PREFIX
 from trustsets.outputs import ModelOutputs
 from trustsets.sets import PredictionSets
@@ -121,7 +121,7 @@ def _identity(path: Path) -> list[Any]:
 
 
 def write_outputs(path: StrPath, outputs: ModelOutputs) -> None:
-    """Write outputs to an `.npz` or `.parquet` file, all of it or nothing.
+    """Write outputs to an `.npz` file, all of it or nothing.
 
     Examples
     --------
@@ -133,32 +133,16 @@ def write_outputs(path: StrPath, outputs: ModelOutputs) -> None:
     ...     open_outputs(f"{folder}/outputs.npz").read().labels.tolist()
     ['cat', 'dog']
     """
-    target = check_output(path, (".npz", ".parquet"))
-    arrays: dict[str, Any] = {"logits": outputs.logits}
+    arrays: dict[str, Any] = {"logits": outputs.logits, "classes": outputs.classes}
     for name in ("features", "trust", "labels"):
         if (values := getattr(outputs, name)) is not None:
-            arrays[name] = _texts(values)
-    arrays |= {GROUP_PREFIX + name: _texts(own) for name, own in outputs.groups.items()}
-    classes = _texts(outputs.classes)
-    with atomic_path(target) as temporary:
-        if target.suffix.lower() == ".npz":
-            with temporary.open("wb") as file:
-                np.savez(file, **arrays, classes=classes)
-            return
-        pa = needed("pyarrow", f"{target}: a Parquet file")
-        import pyarrow.parquet as pq
-
-        columns = {
-            name: list_array(own) if own.ndim == 2 else pa.array(own)
-            for name, own in arrays.items()
-        }
-        metadata = {"classes": json.dumps(classes.tolist())}
-        pq.write_table(pa.table(columns).replace_schema_metadata(metadata), temporary)
-
-
-def _texts(names: Array) -> Array:
-    """Names in a type that files can hold."""
-    return names.astype(str) if names.dtype.kind == "O" else names
+            arrays[name] = values
+    arrays |= {GROUP_PREFIX + name: own for name, own in outputs.groups.items()}
+    for name, own in arrays.items():
+        # Objects would be pickled.
+        arrays[name] = own.astype(str) if own.dtype.kind == "O" else own
+    with atomic_path(check_output(path, (".npz",))) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)
 
 
 def write_sets(

@@ -6,7 +6,6 @@ agrees with the test samples.
 """
 
 from trustsets._common.plain import PlainData, from_plain, to_plain
-from trustsets.metrics.balls import BallCurve, Balls, Neighbourhoods
 from trustsets.metrics.binning import (
     WHOLE_AXES,
     Binned,
@@ -57,15 +56,12 @@ from trustsets.metrics.inference import (
     share_estimate,
     under_coverage,
 )
-from trustsets.metrics.slab import Slab, SlabCoverage
 
 __all__ = [
     "METRICS",
     "NUMBERS",
     "PAPER_BINS",
     "WHOLE_AXES",
-    "BallCurve",
-    "Balls",
     "BinTable",
     "Binned",
     "Comparison",
@@ -76,11 +72,8 @@ __all__ = [
     "FrequencyBins",
     "GuaranteeCheck",
     "Metric",
-    "Neighbourhoods",
     "PlainData",
     "RankBins",
-    "Slab",
-    "SlabCoverage",
     "bin_samples",
     "binomial_interval",
     "bold",

@@ -16,7 +16,6 @@ from trustsets._common.plain import LOCAL, PlainData
 from trustsets._common.validation import check_least, check_open
 from trustsets.basis import Partition
 from trustsets.errors import InputError
-from trustsets.metrics.balls import BallCurve
 from trustsets.metrics.binning import (
     Binned,
     BinTable,
@@ -251,7 +250,6 @@ class Evaluation(PlainData):
     n_calibration: int | None = None
     left_out: bool = False
     more: dict[str, Estimate] = field(default_factory=dict)
-    balls: BallCurve | None = None
     covered: NDArray[np.bool_] | None = field(default=None, metadata=LOCAL)
     set_sizes: Ints | None = field(default=None, metadata=LOCAL)
     rows: Ints | None = field(default=None, metadata=LOCAL)
@@ -276,12 +274,7 @@ class Evaluation(PlainData):
 
     @property
     def advice(self) -> str:
-        """What to do where coverage of classes is far below 1 - alpha; empty if none is."""
-        return f"{self.poor_classes}; {_REMEDY}" if self.poor_classes else ""
-
-    @property
-    def poor_classes(self) -> str:
-        """Sentence on the classes whose coverage is far below 1 - alpha; empty if none is.
+        """What to do where coverage of classes is far below 1 - alpha; empty if none is.
 
         Far below means by 10 percentage points or more, and significantly (after Holm's
         correction, at one minus the level of the intervals).
@@ -297,7 +290,7 @@ class Evaluation(PlainData):
         return (
             f"Coverage is far below {target:.4g} for {np.count_nonzero(far):,} of "
             f"{table.count.size:,} classes (lowest: {table.labels[low]}, "
-            f"{table.coverage[low]:.3f} of {table.count[low]:,} samples)"
+            f"{table.coverage[low]:.3f} of {table.count[low]:,} samples); {_REMEDY}"
         )
 
     def plot(self, table: str | None = None, ax: "Axes | None" = None) -> "Axes":

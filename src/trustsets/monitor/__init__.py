@@ -4,7 +4,7 @@
 `monitor` takes batches of samples and says what the tests say.
 """
 
-from trustsets.monitor.monitor import Monitor, PartRow, TestRow, Verdict
+from trustsets.monitor.monitor import Monitor, Verdict
 from trustsets.monitor.sequential import (
     EmpiricalDistribution,
     Evidence,
@@ -20,8 +20,6 @@ __all__ = [
     "Evidence",
     "MeanTrack",
     "Monitor",
-    "PartRow",
-    "TestRow",
     "Verdict",
     "miss_bets",
     "rank_bets",

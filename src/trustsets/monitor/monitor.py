@@ -34,7 +34,7 @@ from trustsets.planning import CoverageLaw
 from trustsets.predictors import Predictor
 from trustsets.predictors.calibration import resolve_seed
 
-__all__ = ["Monitor", "PartRow", "TestRow", "Verdict"]
+__all__ = ["Monitor", "Verdict"]
 
 # Numbers of K classes that are measured at a time.
 _BLOCK = 1 << 22
@@ -204,16 +204,6 @@ class Monitor:
     def batches(self) -> list[str]:
         """Names of the batches that were taken, in their order."""
         return list(self._state.batches)
-
-    @property
-    def alpha(self) -> float:
-        """Allowed miscoverage."""
-        return self._state.setting.alpha
-
-    @property
-    def false_alarm(self) -> float:
-        """Probability of any alarm if nothing changes."""
-        return self._state.setting.false_alarm
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state, without the predictor, to a file; no pickle, atomic."""
@@ -401,8 +391,8 @@ def _match(waiting: Array, ids: Array) -> tuple[Codes, Codes]:
     """Positions in both arrays of the ids that are in both, in the order of the second."""
     position = {name: i for i, name in enumerate(waiting.tolist())}
     pairs = [(position[name], i) for i, name in enumerate(ids.tolist()) if name in position]
-    array = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    return array[:, 0], array[:, 1]
+    both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
 
 
 @final
@@ -410,18 +400,8 @@ def _match(waiting: Array, ids: Array) -> tuple[Codes, Codes]:
 class PartRow:
     """Coverage and set size of the labelled samples of one part.
 
-    Attributes
-    ----------
-    kind, part : str
-        ``"all"``, ``"region"``, ``"class"`` or ``"group"``, and the part in words.
-    n, covered : int
-        Labelled samples, and those whose set contains the label.
-    batch_n, batch_covered : int
-        The same of the last batch alone.
-    coverage, lower, upper : float
-        Share covered, and its interval, which holds at all times at once.
-    size, size_lower, size_upper : float
-        Mean set size, and its interval.
+    `kind` is ``"all"``, ``"region"``, ``"class"`` or ``"group"``, and `part` says it in words.
+    Counts come with those of the last batch alone; intervals hold at all times at once.
     """
 
     kind: str
@@ -443,18 +423,10 @@ class PartRow:
 class TestRow:
     """State of one test.
 
-    Attributes
-    ----------
-    kind, part : str
-        ``"coverage"`` (more misses than calibration explains), ``"all"``, ``"region"``,
-        ``"class"`` or ``"group"`` (scores of the labels have risen), or ``"drift"`` (a statistic
-        that needs no label has changed), and what it is about in words.
-    n : int
-        Samples tested.
-    evidence, peak, needed : float
-        Evidence now, the largest so far, and what an alarm needs, as powers of ten.
-    alarm_at : int
-        Number of the tested sample at which there was an alarm; 0 for none.
+    `kind` is ``"coverage"`` (more misses than the calibration explains), ``"all"``, ``"region"``,
+    ``"class"`` or ``"group"`` (scores of the labels have risen), or ``"drift"`` (a statistic that
+    needs no label has changed). `evidence` now, its `peak` so far and what an alarm has `needed`
+    are powers of ten. `alarm_at` is the tested sample at which there was an alarm; 0 for none.
     """
 
     kind: str

@@ -203,27 +203,13 @@ class Directions:
 @storable
 @dataclass
 class Samples:
-    """Measured samples without labels: K scores and K memberships of each.
+    """Measured samples without labels, which may come later."""
 
-    Attributes
-    ----------
-    ids : str array of shape (m,)
-        Identities under which labels may come later.
-    scores : array of shape (m, K)
-        Score of each class.
-    mask : bool array of shape (m, K)
-        Prediction sets.
-    regions : int array of shape (m,)
-        Region of Conf and Trust.
-    groups : dict of str to str array of shape (m,)
-        Group columns.
-    """
-
-    ids: Array
-    scores: Floats
-    mask: NDArray[np.bool_]
-    regions: Codes
-    groups: dict[str, Array]
+    ids: Array  # texts, shape (m,)
+    scores: Floats  # of all classes, shape (m, K)
+    mask: NDArray[np.bool_]  # prediction sets, shape (m, K)
+    regions: Codes  # region of Conf and Trust, shape (m,)
+    groups: dict[str, Array]  # texts, shape (m,)
 
     def __len__(self) -> int:
         return int(self.ids.size)
@@ -274,9 +260,7 @@ class Samples:
             scores=np.vstack([self.scores, other.scores]),
             mask=np.vstack([self.mask, other.mask]),
             regions=np.concatenate([self.regions, other.regions]),
-            groups={
-                name: np.concatenate([column(self, name), column(other, name)]) for name in names
-            },
+            groups={n: np.concatenate([column(self, n), column(other, n)]) for n in names},
         )
 
 
@@ -356,30 +340,18 @@ class Drift:
 @storable
 @dataclass
 class MonitorState:
-    """All that a monitor knows besides its predictor.
-
-    Attributes
-    ----------
-    rate : float
-        Rate of misses that the calibration samples explain, up to half the false-alarm rate of
-        `coverage`.
-    pending : Samples
-        Samples that wait for their labels.
-    parts, drifts : tuples
-        Tests with and without labels; none before the first samples.
-    coverage : Evidence
-        Of more misses than `rate`.
-    batches : tuple of str
-        Names of the batches that were taken.
-    """
+    """All that a monitor knows besides its predictor."""
 
     setting: Setting
+    # Misses that the calibration samples explain, up to half the false-alarm rate of `coverage`.
     rate: float
     pending: Samples
+    # Tests with and without labels; none before the first samples.
     parts: tuple[Part, ...] = ()
     drifts: tuple[Drift, ...] = ()
     regions: Regions | None = None
     directions: Directions | None = None
+    # Evidence of more misses than `rate`.
     coverage: Evidence = field(default_factory=lambda: Evidence.start(_BETS["miss"]))
     samples: int = 0
     dropped: int = 0

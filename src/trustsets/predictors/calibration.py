@@ -58,6 +58,8 @@ class Calibration:
         What the outputs are recalibrated with before scores are computed.
     n_tuning : int
         Number of tuning samples, other than the calibration samples.
+    tuning_rows : array
+        Identities of the tuning samples that were set aside from the calibration samples.
     reused : tuple of str
         What was learned from the calibration samples themselves, in words.
     below_majority : bool
@@ -78,6 +80,7 @@ class Calibration:
     class_bias: ClassBias | None
     seed: int
     n_tuning: int
+    tuning_rows: Codes
     reused: tuple[str, ...]
     below_majority: bool
     reordered: float

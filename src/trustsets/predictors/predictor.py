@@ -379,6 +379,7 @@ class Predictor(Estimator, ABC):
             class_bias=bias,
             seed=seed,
             n_tuning=0 if is_reused else len(tuning),
+            tuning_rows=tuning.rows if len(index) < len(outputs) else np.zeros(0, np.int64),
             reused=self._all_tuned() if is_reused else (),
             **classifier_doubts(calibration),
         )
@@ -938,16 +939,15 @@ class Predictor(Estimator, ABC):
         return counts, scores
 
     def _new_rows(self, more: ModelOutputs) -> Codes:
-        """Rows of samples that come later: random draws are keyed on rows, so none is used twice.
+        """Rows of samples that come later: their own, or new ones where one of these is taken.
 
-        Rows that the user gave are kept where no calibration sample has one of them.
+        Random draws are keyed on rows, so no two samples may share one.
         """
         state = self._state()
-        distinct = np.unique(more.rows).size == len(more)
-        if more.has_rows and distinct and not np.isin(more.rows, state.rows).any():
+        taken = np.concatenate([state.rows, state.tuning_rows])
+        if np.unique(more.rows).size == len(more) and not np.isin(more.rows, taken).any():
             return more.rows
-        first = max(int(state.rows.max()) + 1, len(state) + state.n_tuning)
-        return first + np.arange(len(more))
+        return int(taken.max()) + 1 + np.arange(len(more))
 
     def _one_sample(
         self, sample: ModelOutputs, alpha: Any, label: Any

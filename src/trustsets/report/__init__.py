@@ -5,14 +5,6 @@ such as the explorer's, lay out too.
 """
 
 from trustsets.report.content import (
-    BinCell,
-    BinList,
-    Cell,
-    Division,
-    GapChart,
-    GapMark,
-    Glance,
-    Heatmap,
     bin_lists,
     division_names,
     divisions,
@@ -20,7 +12,6 @@ from trustsets.report.content import (
     gap_chart,
     glance,
     number,
-    p_value,
     percent,
     range_of,
     size_chart,
@@ -31,14 +22,6 @@ from trustsets.report.verdict import Judgement, Verdict, judge, verdict
 
 __all__ = [
     "MOST_CLASSES",
-    "BinCell",
-    "BinList",
-    "Cell",
-    "Division",
-    "GapChart",
-    "GapMark",
-    "Glance",
-    "Heatmap",
     "Judgement",
     "Verdict",
     "bin_lists",
@@ -49,7 +32,6 @@ __all__ = [
     "glance",
     "judge",
     "number",
-    "p_value",
     "page_environment",
     "page_styles",
     "percent",

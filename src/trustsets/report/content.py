@@ -25,36 +25,6 @@ from trustsets.metrics import (
 )
 from trustsets.plots import DEEPEST, heatmap_data, shade, size_data
 
-__all__ = [
-    "BinCell",
-    "BinList",
-    "Cell",
-    "Division",
-    "GapChart",
-    "GapMark",
-    "Glance",
-    "Heatmap",
-    "bin_lists",
-    "division_names",
-    "division_title",
-    "divisions",
-    "fixed",
-    "gap_chart",
-    "glance",
-    "grid_names",
-    "interval",
-    "joined",
-    "number",
-    "other_measures",
-    "p_value",
-    "percent",
-    "range_of",
-    "size_chart",
-    "terms",
-    "ticks",
-    "too_few",
-]
-
 Evaluations = Mapping[str, Evaluation]
 GlanceRow = tuple[str, list[tuple[str, str]]]
 
@@ -95,13 +65,7 @@ def fixed(value: float, digits: int) -> str:
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share in percent.
-
-    Examples
-    --------
-    >>> percent(0.8973), percent(0.9, 0)
-    ('89.7%', '90%')
-    """
+    """A share in percent, such as ``89.7%``."""
     return NONE if math.isnan(share) else f"{fixed(100.0 * share, digits)}%"
 
 
@@ -111,13 +75,7 @@ def number(value: float, digits: int = 2) -> str:
 
 
 def interval(low: float, high: float, digits: int = 2) -> str:
-    """Both ends of an interval; empty where undefined.
-
-    Examples
-    --------
-    >>> interval(5.312, 6.4)
-    '5.31–6.40'
-    """
+    """Both ends of an interval, such as ``5.31–6.40``; empty where undefined."""
     if math.isnan(low) or math.isnan(high):
         return ""
     # Next to a minus sign a dash would be read as another one.
@@ -126,35 +84,17 @@ def interval(low: float, high: float, digits: int = 2) -> str:
 
 
 def range_of(low: float, high: float, digits: int = 1) -> str:
-    """An interval of shares, in percent without the sign.
-
-    Examples
-    --------
-    >>> range_of(0.8912, 0.9034)
-    '89.1–90.3'
-    """
+    """An interval of shares in percent without the sign, such as ``89.1–90.3``."""
     return interval(100.0 * low, 100.0 * high, digits)
 
 
 def p_value(value: float) -> str:
-    """A p-value with as many digits as anyone uses.
-
-    Examples
-    --------
-    >>> p_value(0.04321), p_value(1e-9)
-    ('0.043', '<0.001')
-    """
+    """A p-value with as many digits as anyone uses, such as ``0.043`` or ``<0.001``."""
     return "<0.001" if value < 0.001 else fixed(value, 3)
 
 
 def joined(parts: Sequence[str], last: str = "and") -> str:
-    """A list in a sentence.
-
-    Examples
-    --------
-    >>> joined(["a"]), joined(["a", "b", "c"])
-    ('a', 'a, b and c')
-    """
+    """A list in a sentence: ``a, b and c``."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {last} {parts[-1]}"
 
 

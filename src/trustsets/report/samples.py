@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -134,51 +133,34 @@ def _json_number(value: float) -> float | str:
 # ---- Regions of an audit ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Card:
-    """One region: its numbers as text, positions on the axis in percent, and missed samples."""
-
-    region: Region
-    coverage: str
-    ends: str
-    share: str
-    elsewhere: str
-    typical: str
-    low: float
-    width: float
-    value: float
-    goal: float
-    examples: list[list[str]]
-
-
 def region_cards(
     regions: Regions, outputs: ModelOutputs | None, sets: PredictionSets | None
-) -> tuple[str, list[Card]]:
-    """Where the axis of coverage starts, and the regions of a method."""
+) -> tuple[str, list[dict[str, Any]]]:
+    """Where the axis of coverage starts; texts and positions on it for each region of a method."""
     lowest = 100.0 * min((item.coverage.lower for item in regions.found), default=1.0)
     start = next(tick for tick in _STARTS if tick <= lowest)
 
     def position(share: float) -> float:
         return round(100.0 * (100.0 * share - start) / (100.0 - start), 3)
 
-    cards = []
+    cards: list[dict[str, Any]] = []
     for region in regions.found:
         coverage = region.coverage
         low, high = position(coverage.lower), position(coverage.upper)
         cards.append(
-            Card(
-                region=region,
-                coverage=percent(coverage.value),
-                ends=range_of(coverage.lower, coverage.upper),
-                share=percent(region.share),
-                elsewhere=percent(region.elsewhere),
-                typical="" if outputs is None else _typical(region, outputs),
-                low=low,
-                width=round(high - low, 3),
-                value=max(position(coverage.value), 0.0),
-                goal=position(coverage.floor),
-                examples=_examples(region, outputs, sets),
-            )
+            {
+                "region": region,
+                "coverage": percent(coverage.value),
+                "ends": range_of(coverage.lower, coverage.upper),
+                "share": percent(region.share),
+                "elsewhere": percent(region.elsewhere),
+                "typical": "" if outputs is None else _typical(region, outputs),
+                "low": low,
+                "width": round(high - low, 3),
+                "value": max(position(coverage.value), 0.0),
+                "goal": position(coverage.floor),
+                "examples": _examples(region, outputs, sets),
+            }
         )
     return f"{start:g}%", cards
 

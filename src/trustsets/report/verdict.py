@@ -45,14 +45,14 @@ class Judgement:
         samples are not known, and for leave-one-out coverage, which is near the target anyway.
     p_value : float
         Probability of so few covered test samples, or fewer, over calibration and test samples
-        of a predictor with marginal coverage 1 - alpha; NaN where untested.
+        at marginal coverage 1 - alpha; NaN where untested.
     low : dict of str to bool array of shape (B,)
         Bins of each table whose coverage is below the target, after Holm's correction over all
-        tables. Bins that no method can cover (Rank, set size) are not judged.
+        tables. Tables by Rank and set size are left out: no method can cover each of their bins.
     marked : int
         Bins below the target by the variability of the test samples alone, for this calibration.
     guarantees : tuple of str
-        Tables for which the method guarantees coverage in each bin.
+        Tables in each of whose bins the method guarantees coverage.
     """
 
     outcome: Outcome
@@ -131,24 +131,28 @@ def judge(evaluation: Evaluation, predictor: Predictor | None = None) -> Judgeme
     bins together, so that neither test loses power to the number of the others.
     """
     significance = (1.0 - evaluation.level) / 2.0
-    target, coverage = 1.0 - evaluation.alpha, evaluation.coverage
+    tested = predictor is not None and not evaluation.left_out
     p, outcome = math.nan, "untested"
-    if predictor is not None and not evaluation.left_out:
-        covered = round(coverage.value * evaluation.n)
-        p = float(_p_values(covered, evaluation.n, predictor, evaluation.alpha)[0])
-        outcome = "consistent" if coverage.lower <= target else "above"
-        outcome = "below" if p <= significance else outcome
+    if tested:
+        covered = round(evaluation.coverage.value * evaluation.n)
+        p = float(_p_values(covered, evaluation.n, evaluation, predictor)[0])
+        above = evaluation.coverage.lower > 1.0 - evaluation.alpha
+        outcome = "below" if p <= significance else "above" if above else "consistent"
     tables = [evaluation.tables[name] for name in _judged(evaluation)]
-    marked = sum(int(t.under_covered(1.0 - evaluation.level).sum()) for t in tables)
-    low = {}
-    if tables:
-        p_values = [_bin_p_values(table, evaluation, predictor) for table in tables]
-        adjusted = holm(np.concatenate(p_values))
-        ends = np.cumsum([table.count.size for table in tables])[:-1]
-        parts = np.split(adjusted <= significance, ends)
-        low = {table.name: part for table, part in zip(tables, parts, strict=True)}
-    guarantees = () if predictor is None else _guaranteed_tables(predictor)
-    return Judgement(outcome, p, low, marked, guarantees)  # type: ignore[arg-type]
+    # Without calibration sizes, bins are judged by the variability of their own samples alone.
+    p_values = [
+        _bin_p_values(table, evaluation, predictor) if tested else table.p_value for table in tables
+    ]
+    adjusted = holm(np.concatenate([np.empty(0), *p_values]))
+    ends = np.cumsum([table.count.size for table in tables])[:-1]
+    parts = np.split(adjusted <= significance, ends)
+    return Judgement(
+        outcome=outcome,  # type: ignore[arg-type]
+        p_value=p,
+        low={table.name: part for table, part in zip(tables, parts, strict=False)},
+        marked=sum(int(t.under_covered(1.0 - evaluation.level).sum()) for t in tables),
+        guarantees=() if predictor is None else _guaranteed_tables(predictor),
+    )
 
 
 def _judged(evaluation: Evaluation) -> list[str]:
@@ -157,52 +161,41 @@ def _judged(evaluation: Evaluation) -> list[str]:
     return sorted(names, key=lambda name: (name != "class", not name.startswith("group:")))
 
 
-def _bin_p_values(table: BinTable, evaluation: Evaluation, predictor: Predictor | None) -> Floats:
+def _p_values(
+    covered: Any, count: Any, evaluation: Evaluation, predictor: Any, share: Any = 1.0
+) -> Floats:
+    """P-values of samples whose thresholds rest on this share of the calibration samples."""
+    exact = isinstance(predictor, StandardConformal)
+    # Weighted calibration samples tell as much as a smaller number of unweighted ones.
+    shift = getattr(predictor, "shift", None)
+    n = getattr(shift, "effective_size", predictor.n_calibration_)
+    sizes = np.floor(np.multiply(n, share)).astype(np.int64)
+    # Where no exact law is known, its mean is 1 - alpha and its variance that of so many samples.
+    functions = None if exact else 0
+    return check_guarantee(covered, count, sizes, evaluation.alpha, n_functions=functions).p_value
+
+
+def _bin_p_values(table: BinTable, evaluation: Evaluation, predictor: Any) -> Floats:
     """P-value of each bin: so few covered samples, or fewer, at coverage 1 - alpha in the bin.
 
     The number of calibration samples behind the thresholds in a bin is exact where thresholds are
     the same for all samples, or where the bin is a group or class with its own. Elsewhere (other
-    bins of Mondrian predictors, function classes) the thresholds in a bin rest on no fewer
-    samples than those of calibration that fall into it, in expectation its share of all.
+    bins of Mondrian predictors, function classes) they rest on no fewer samples than those of
+    calibration that fall into the bin, in expectation its share of all.
     """
-    if predictor is None or evaluation.left_out:
-        return table.p_value  # the variability of the samples that were measured
-    counts = _calibration_counts(predictor, table)
-    if counts is None:
-        share = 1.0 if isinstance(predictor, StandardConformal) else table.count / evaluation.n
-        return _p_values(table.covered, table.count, predictor, evaluation.alpha, share)
-    return check_guarantee(table.covered, table.count, counts, evaluation.alpha).p_value
-
-
-def _p_values(
-    covered: Any, count: Any, predictor: Predictor, alpha: float, share: Any = 1.0
-) -> Floats:
-    """P-values of samples whose thresholds rest on this share of the calibration samples."""
-    n = np.floor(predictor.n_calibration_ * share).astype(np.int64)
-    exact = isinstance(predictor, StandardConformal)
-    # No exact law is known elsewhere: its mean is 1 - alpha and its variance that of n samples.
-    check = check_guarantee(covered, count, n, alpha, n_functions=None if exact else 0)
-    return check.p_value
+    if isinstance(predictor, MondrianConformal) and (table.name,) == _guaranteed_tables(predictor):
+        counts = [predictor.cell_counts_.get(label, 0) for label in table.labels]
+        return check_guarantee(table.covered, table.count, counts, evaluation.alpha).p_value
+    share = 1.0 if isinstance(predictor, StandardConformal) else table.count / evaluation.n
+    return _p_values(table.covered, table.count, evaluation, predictor, share)
 
 
 def _guaranteed_tables(predictor: Predictor) -> tuple[str, ...]:
-    """Tables of which each bin has guaranteed coverage."""
-    by: Any = getattr(predictor, "by", None)
-    if by == "class" or getattr(predictor, "per_class", False) is True:
+    """Tables in each of whose bins coverage is guaranteed."""
+    if predictor.is_class_conditional:
         return ("class",)
-    return tuple(f"group:{name}" for name in predictor.needed_groups if isinstance(by, Groups))
-
-
-def _calibration_counts(predictor: Predictor, table: BinTable) -> NDArray[np.int64] | None:
-    """Calibration samples of each bin, where thresholds of a class or group are its own."""
-    if not isinstance(predictor, MondrianConformal):
-        return None
-    counts = predictor.cell_counts_
-    if table.name == "class" and predictor.by == "class":
-        return np.array([counts[label] for label in table.labels])
-    if _guaranteed_tables(predictor) == (table.name,) and table.name.startswith("group:"):
-        return np.array([counts.get(label, 0) for label in table.labels])
-    return None
+    by_group = isinstance(predictor, MondrianConformal) and isinstance(predictor.by, Groups)
+    return tuple(f"group:{name}" for name in predictor.needed_groups if by_group)
 
 
 # ---- Words ----------------------------------------------------------------------------------
@@ -274,18 +267,16 @@ def _conditional(
         tables = [evaluation.tables[name] for name, low in judgement.low.items() if low.any()]
         parts = [_low_bins(table, judgement.low[table.name]) for table in tables[:_MOST_TABLES]]
         parts += [f"the region where {region.name}" for region in _found(regions, method)[:1]]
-        if parts:
-            text = f"Below the target in {joined(parts)}."
-        else:
+        text = f"Below the target in {joined(parts)}." if parts else ""
+        if not parts:
             judged = [_bins_of(evaluation.tables[name]) for name in judgement.low]
             text = f"No bin was found below the target, of {joined(judged or ['none'])}."
         others = judgement.marked - sum(judgement.n_low.values())
         if judgement.outcome != "untested" and others > 0:
-            text += (
-                f" {'Others' if parts else 'Some'} are marked in the tables below ({others:,}): "
-                "there this predictor covers less, and its calibration draw may explain it."
-            )
-        sentences.append(f"{quoted(method)}: {text}" if len(evaluations) > 1 else text)
+            bins = f"{others:,} {'more ' if parts else ''}bin{'s' if others > 1 else ''}"
+            text += f" Low coverage of {bins} marked in the tables may be due to the calibration."
+        who = f"{quoted(method)}: {text[0].lower()}" if len(evaluations) > 1 else text[0]
+        sentences.append(who + text[1:])
     return sentences
 
 
@@ -396,8 +387,8 @@ def _remedies(tables: Sequence[str], who: str) -> list[str]:
     words = {
         "class": f"For the classes{who}: ConditionalConformal(per_class=True), on the command line "
         "--per-class, guarantees class-conditional coverage.",
-        "groups": f"For the groups{who}: a basis with Groups({columns}) guarantees group-"
-        "conditional coverage.",
+        "groups": f"For the groups{who}: MondrianConformal(by=Groups({columns})), or a basis with "
+        f"Groups({columns}), guarantees group-conditional coverage.",
         "conf_trust": f"For confidence and trust{who}: ConditionalConformal with a trust score "
         "adapts its thresholds to both.",
     }

@@ -1,7 +1,6 @@
 """Numbers known about a sample before its label: what coverage is conditioned on."""
 
 from trustsets.outputs import SupportsTrust
-from trustsets.statistics.atypicality import Atypicality
 from trustsets.statistics.measures import ClassFrequency, Confidence, Entropy, Margin, Trust
 from trustsets.statistics.statistic import (
     FittedStatistic,
@@ -10,7 +9,6 @@ from trustsets.statistics.statistic import (
 )
 
 __all__ = [
-    "Atypicality",
     "ClassFrequency",
     "Confidence",
     "Entropy",

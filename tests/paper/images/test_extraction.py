@@ -16,12 +16,10 @@ from torch import nn
 from trees import SIDE, make_body, save_checkpoint, write_tree
 
 from trustsets.errors import InputError, StorageError
-from trustsets.extras.shards import read_shards
-from trustsets.paper.images.datasets import DATASETS
-from trustsets.paper.images.extraction import ExtractionOptions
-from trustsets.paper.images.vision import transforms
-from trustsets.paper.layout import Description, is_extracted
-from trustsets.paper.sources import read_extracted
+from trustsets.resuming import read
+from trustsets_paper.datasets import DATASETS
+from trustsets_paper.networks import WorkOptions, extract_dataset, transforms
+from trustsets_paper.sources import Description, is_extracted, read_extracted
 
 BATCH = 4
 # The paper's pipeline for ImageNet resizes to the crop itself.
@@ -81,10 +79,11 @@ def test_outputs_are_those_of_a_forward_pass(dataset, prepared, cli, tmp_path):
         logits, features = direct(body, [tree.images / path for path, _ in items], RESIZE[dataset])
         predicted = logits.argmax(axis=1)
         if part == "train":
-            shards = list(read_shards(tmp_path / part))
-            kept = np.concatenate([shard.predicted for shard in shards])
+            shards = [read(path) for path in sorted((tmp_path / part).glob("shard-*"))]
+            stored = np.concatenate([shard["predicted"] for shard in shards])
+            assert all("logits" not in shard for shard in shards)
             np.testing.assert_array_equal(data.train[0], features)
-            np.testing.assert_array_equal(kept, predicted)
+            np.testing.assert_array_equal(stored, predicted)
             assert data.train[1].tolist() == [tree.classes[label] for label in labels]
         else:
             outputs = data.parts[part]
@@ -119,18 +118,18 @@ KILLED = """
 import os, signal, sys
 import torch
 from trustsets.cli import main
-from trustsets.extras.shards import BatchStore
+from trustsets_paper import networks
 
 torch.set_num_threads(1)
-flush, left = BatchStore.flush, [{flushes}]
+write, left = networks.write, [{shards}]
 
-def dying(self):
-    flush(self)
-    left[0] -= bool(self._rows)
+def dying(path, shard):
+    write(path, shard)
+    left[0] -= 1
     if left[0] == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
-BatchStore.flush = dying
+networks.write = dying
 main(sys.argv[1:])
 """
 
@@ -156,13 +155,13 @@ def holed(prepared, tmp_path_factory):
     return replace(tree, images=images), weights
 
 
-@pytest.mark.parametrize("flushes", [1, 4])
-def test_a_killed_extraction_continues_bit_for_bit(flushes, holed, cli, tmp_path):
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_killed_extraction_continues_bit_for_bit(shards, holed, cli, tmp_path):
     tree, weights = holed
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert cli(*command(tree, weights, whole))[0] == 0
     arguments = command(tree, weights, killed, "--shard-rows", BATCH)
-    code = KILLED.format(flushes=flushes)
+    code = KILLED.format(shards=shards)
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, check=False
     )
@@ -182,27 +181,25 @@ def test_a_killed_extraction_continues_bit_for_bit(flushes, holed, cli, tmp_path
     run = sum(part["run"] for part in json.loads(out)["parts"])
     assert run < len(ours["labels"]) + len(ours["pool"])
     assert (killed / "unreadable.txt").read_text() == (whole / "unreadable.txt").read_text()
-    assert read_extracted(killed).train_key != read_extracted(whole).train_key
 
 
 def test_a_finished_extraction_is_left_alone(holed, cli, tmp_path):
     tree, weights = holed
     assert cli(*command(tree, weights, tmp_path))[0] == 0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("shard-*")}
-    key = read_extracted(tmp_path).train_key
     code, out, _ = cli(*command(tree, weights, tmp_path))
     assert code == 0
     assert "done before" in out
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("shard-*")} == before
-    assert read_extracted(tmp_path).train_key == key
     # Another setting is refused, and what is there stays whole.
     for change, message in [
         (["--batch-size", "5"], "batch_size was 4, is 5"),
-        (["--seed", "1"], "its seed is another"),
+        (["--seed", "1"], "seed was 0, is 1"),
     ]:
         code, _, err = cli(*command(tree, weights, tmp_path), *change)
         assert (code, message in err) == (2, True), err
-    assert read_extracted(tmp_path).train_key == key
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("shard-*")} == before
+    assert len(read_extracted(tmp_path).train[1])
 
 
 # --- unreadable images
@@ -306,22 +303,27 @@ def test_devices_that_are_not_there_are_refused(prepared, cli, tmp_path):
         assert (code, "cannot be used here" in err) == (2, True)
 
 
-def test_options_are_checked():
+def test_options_are_checked(prepared, tmp_path):
+    tree, _, weights = prepared("fitzpatrick17k")
     for change, message in [
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"size": 0}, "size must be at least 1"),
-        ({"workers": -1}, "workers must be 0 or more"),
-        ({"shard_rows": 0}, "shard_rows must be at least 1"),
+        ({"options": {"workers": -1}}, "workers must be 0 or more"),
+        ({"options": {"shard_rows": 0}}, "shard_rows must be at least 1"),
+        ({"options": {"mixed_precision": "half"}}, "mixed_precision must be True, False"),
+        ({"options": {"mixed_precision": True}}, "mixed_precision=True needs a GPU"),
     ]:
         with pytest.raises(InputError, match=message):
-            ExtractionOptions(**({"resize": 8, "size": 8} | change))
+            options = {"options": WorkOptions(**change.pop("options", {}))}
+            extract_dataset(tree.dataset, tree.images, weights, tmp_path, **change, **options)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_damaged_folders_are_named(prepared, cli, tmp_path):
     tree, _, weights = prepared("fitzpatrick17k")
     assert cli(*command(tree, weights, tmp_path))[0] == 0
     whole = Description.read(tmp_path)
-    shard = tmp_path / "pool" / "shard-00000.safetensors"
+    shard = tmp_path / "pool" / "shard-000000000.safetensors"
     data = shard.read_bytes()
     shard.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(StorageError, match="was altered"):
@@ -334,8 +336,11 @@ def test_damaged_folders_are_named(prepared, cli, tmp_path):
     (tmp_path / "dataset.json").write_text("{")
     with pytest.raises(StorageError, match="damaged"):
         read_extracted(tmp_path)
-    replace(whole, parts=("train", "elsewhere")).write(tmp_path)
-    with pytest.raises(StorageError, match="no readable part"):
+    replace(whole, rows=whole.rows | {"train": 1}).write(tmp_path)
+    with pytest.raises(StorageError, match="rows instead of 1"):
+        read_extracted(tmp_path)
+    replace(whole, rows={"train": whole.rows["train"], "elsewhere": 3}).write(tmp_path)
+    with pytest.raises(StorageError, match="holds 0 rows instead of 3"):
         read_extracted(tmp_path)
     with pytest.raises(StorageError, match=r"no dataset\.json"):
         read_extracted(tmp_path / "pool")

@@ -8,9 +8,8 @@ from torch import nn
 from trees import make_body
 
 from trustsets.errors import InputError
-from trustsets.extras import vision as torchvision_seam
-from trustsets.paper.images import vision
-from trustsets.paper.images.models import ARCHITECTURES, Network, load_weights, read_weights
+from trustsets_paper import networks
+from trustsets_paper.networks import ARCHITECTURES, Network, load_weights, read_weights
 
 K = 4
 
@@ -19,13 +18,13 @@ K = 4
 def body():
     """The smallest of the networks; the forms of a checkpoint do not depend on which."""
     torch.manual_seed(3)
-    return vision.models.resnet18(weights=None, num_classes=K)
+    return networks.models.resnet18(weights=None, num_classes=K)
 
 
 @pytest.fixture
 def network():
     torch.manual_seed(4)
-    return Network(vision.models.resnet18(weights=None, num_classes=K))
+    return Network(networks.models.resnet18(weights=None, num_classes=K))
 
 
 def parallel(state):
@@ -166,10 +165,10 @@ def test_logits_keep_single_precision_when_the_rest_does_not():
 
 
 def test_a_torchvision_that_fits_is_left_alone(monkeypatch):
-    declared = list(torchvision_seam._declared)
-    monkeypatch.setattr(torchvision_seam, "_import", lambda: ("models", "transforms"))
-    assert torchvision_seam.load_torchvision() == ("models", "transforms")
-    assert torchvision_seam._declared == declared
+    declared = list(networks._declared)
+    monkeypatch.setattr(networks, "_import_torchvision", lambda: ("models", "transforms"))
+    assert networks.load_torchvision() == ("models", "transforms")
+    assert networks._declared == declared
 
 
 def test_other_import_errors_are_not_hidden(monkeypatch):
@@ -177,11 +176,11 @@ def test_other_import_errors_are_not_hidden(monkeypatch):
         def fails():
             raise error
 
-        monkeypatch.setattr(torchvision_seam, "_import", fails)
+        monkeypatch.setattr(networks, "_import_torchvision", fails)
 
     fail(RuntimeError("compiled with different CUDA major versions"))
     with pytest.raises(RuntimeError, match="CUDA major"):
-        torchvision_seam.load_torchvision()
+        networks.load_torchvision()
     fail(ModuleNotFoundError("No module named 'torchvision'"))
     with pytest.raises(InputError, match=r"pip install 'trustsets\[paper\]'"):
-        torchvision_seam.load_torchvision()
+        networks.load_torchvision()

@@ -14,13 +14,12 @@ from safetensors import safe_open
 from trees import make_body, write_tree
 
 from trustsets import TrustSetsError
-from trustsets._common import storage
 from trustsets.errors import InputError
-from trustsets.paper.images import training
-from trustsets.paper.images.listing import Listing
-from trustsets.paper.images.recipes import RECIPES
-from trustsets.paper.images.training import TrainingOptions, train_dataset
-from trustsets.paper.sources import read_extracted
+from trustsets.resuming import read as read_file
+from trustsets_paper import networks as training
+from trustsets_paper.datasets import Listing
+from trustsets_paper.networks import RECIPES, WorkOptions, train_dataset
+from trustsets_paper.sources import read_extracted
 
 EPOCHS = 2
 # Batch statistics of a single image need more than one place in the last layer.
@@ -73,7 +72,7 @@ KILLED = """
 import os, signal, sys
 import torch
 from trustsets.cli import main
-from trustsets.paper.images import training
+from trustsets_paper import networks as training
 
 torch.set_num_threads(1)
 step, left = training._Training._make_step, [{steps}]
@@ -98,7 +97,7 @@ def test_a_killed_training_gives_the_same_weights(steps, skin, uninterrupted, cl
     done = subprocess.run(child, capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert not (tmp_path / "weights.safetensors").exists()
-    state = storage.read(tmp_path / "checkpoint.trustsets")
+    state = read_file(tmp_path / "checkpoint.trustsets")
     assert (state["epoch"], state["step"]) == (steps // 5, steps - 1)
     code, out, _ = cli(*arguments, "--json")
     assert code == 0
@@ -169,7 +168,7 @@ def test_workers_change_nothing(skin, uninterrupted, tmp_path):
         size=SIDE,
         epochs=EPOCHS,
         batch_size=4,
-        options=TrainingOptions(workers=2),
+        options=WorkOptions(workers=2),
     )
     assert_same(read(path)[0], read(uninterrupted[0])[0])
 
@@ -239,7 +238,7 @@ def test_bad_input_is_named(skin, tmp_path):
     with pytest.raises(InputError, match=r"no such file.*resnet18-f37072fd\.pth"):
         train_dataset("fitzpatrick17k", tree.images, tmp_path / "x.pth", tmp_path)
     with pytest.raises(InputError, match="checkpoint_steps must be at least 1"):
-        TrainingOptions(checkpoint_steps=0)
+        WorkOptions(checkpoint_steps=0)
     for change in ({"epochs": 0}, {"batch_size": 0}, {"learning_rate": 0.0}):
         with pytest.raises(InputError, match=f"{next(iter(change))} must be"):
             recipe("places365", **change)
@@ -298,7 +297,7 @@ def test_augmentation_gives_images_of_the_size(dataset):
 
 def test_all_layers_of_the_places_network_are_trained(tmp_path, monkeypatch):
     """One step of the places recipe on the skin network's body, which is small."""
-    from trustsets.paper.images import models
+    from trustsets_paper import networks as models
 
     small = replace(models.ARCHITECTURES["places365"], name="resnet18")
     monkeypatch.setitem(training.ARCHITECTURES, "places365", small)

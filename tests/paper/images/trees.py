@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from trustsets.paper.images.vision import models
+from trustsets_paper.networks import models
 
 SIDE = 32
 LISTS = {"imagenet-lt": "ImageNet_LT", "places365-lt": "Places_LT"}

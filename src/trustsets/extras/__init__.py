@@ -1,1 +1,0 @@
-"""Bridges to optional dependencies, one file each; nothing else imports them."""

@@ -1,1 +1,0 @@
-"""The paper itself: its datasets, models, experiments and tables. Needs ``trustsets[paper]``."""

@@ -1,1 +1,0 @@
-"""From the paper's image folders to model outputs: what needs torch and torchvision."""

@@ -1,0 +1,488 @@
+"""Nonconformity scores: functions of the class probabilities and a label; lower agrees better.
+
+A score is a value object with one formula. Those that depend on the rank of the label
+(`RankScore`) give it for probabilities in decreasing order; the others (`Score`) for all labels.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import numpy as np
+
+from trustsets._common.arrays import Codes, Floats, to_numpy
+from trustsets._common.blocks import for_each_block
+from trustsets._common.ranks import ranks_of
+from trustsets._common.storage import function_name, named_function, storable
+from trustsets._common.validation import check_not_negative
+from trustsets.errors import InputError
+from trustsets.outputs import ModelOutputs
+
+__all__ = [
+    "APS",
+    "RAPS",
+    "SAPS",
+    "CustomScore",
+    "MarginScore",
+    "RankScore",
+    "Score",
+    "Softmax",
+    "TopK",
+]
+
+# In the tail scale a score of 1 would be infinite; it becomes -log of this instead.
+_SMALLEST_TAIL = float(np.finfo(np.float64).tiny)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score(ABC):
+    """A nonconformity score; lower agrees better.
+
+    To add one, subclass it (or `RankScore`) as a frozen dataclass and write `_matrix`.
+
+    Parameters
+    ----------
+    scale : {"raw", "tail"}
+        ``"raw"`` is the textbook score s. ``"tail"`` is ``-log(1 - s)`` (with s divided by
+        its largest possible value where that is not 1): the same order of labels and the
+        same guarantee, but scores close to 1 remain distinct. ``1 - s`` is summed from the
+        smallest probability upwards, so that no digits are lost.
+    """
+
+    scale: Literal["raw", "tail"] = "raw"
+
+    def __post_init__(self) -> None:
+        if self.scale not in ("raw", "tail"):
+            raise InputError(f'scale must be "raw" or "tail"; got {self.scale!r}.')
+
+    @property
+    def randomized(self) -> bool:
+        """Whether the score needs one uniform draw per sample."""
+        return False
+
+    @abstractmethod
+    def _matrix(self, probabilities: Floats, draws: Floats | None) -> Floats:
+        """Scores of all labels of some samples, shape (n, K), from their probabilities."""
+
+    def _of_labels(self, probabilities: Floats, codes: Codes, draws: Floats | None) -> Floats:
+        """Scores of one label per sample, shape (n,)."""
+        scores = self._matrix(probabilities, draws)
+        return np.asarray(scores[np.arange(len(codes)), codes])
+
+    def of_labels(
+        self, outputs: ModelOutputs, *, temperature: float = 1.0, draws: Floats | None = None
+    ) -> Floats:
+        """Scores of the true labels, shape (n,); never holds an n x K array.
+
+        Examples
+        --------
+        >>> outputs = ModelOutputs(probabilities=[[0.6, 0.3, 0.1]], labels=[1], classes=[0, 1, 2])
+        >>> APS().of_labels(outputs)
+        array([0.6])
+        """
+        codes = outputs.require_labels("the score of the true labels")
+        scores = np.empty(len(outputs))
+        self._check_draws(draws)
+
+        def fill(rows: slice) -> None:
+            p = outputs.block_probabilities(rows, temperature)
+            scores[rows] = self._of_labels(p, codes[rows], None if draws is None else draws[rows])
+
+        for_each_block(fill, len(outputs), outputs.n_classes)
+        return scores
+
+    def matrix(
+        self, outputs: ModelOutputs, *, temperature: float = 1.0, draws: Floats | None = None
+    ) -> Floats:
+        """Scores of all labels, shape (n, K).
+
+        Examples
+        --------
+        >>> outputs = ModelOutputs(probabilities=[[0.25, 0.5, 0.25]])
+        >>> APS().matrix(outputs)
+        array([[0.5 , 0.  , 0.75]])
+        """
+        scores = np.empty((len(outputs), outputs.n_classes))
+        self._check_draws(draws)
+
+        def fill(rows: slice) -> None:
+            p = outputs.block_probabilities(rows, temperature)
+            scores[rows] = self._matrix(p, None if draws is None else draws[rows])
+
+        for_each_block(fill, len(outputs), outputs.n_classes)
+        return scores
+
+    def _check_draws(self, draws: Floats | None) -> None:
+        if self.randomized and draws is None:
+            raise InputError("a randomised score needs draws, one uniform number per sample.")
+
+
+def _log_scale(tail: Floats) -> Floats:
+    """``-log`` of 1 - s, which is between 0 and 1 up to rounding."""
+    tail = np.maximum(tail, _SMALLEST_TAIL)
+    return -np.log(np.minimum(tail, 1.0)) + 0.0  # + 0.0 turns -0.0 into 0.0
+
+
+@final
+@storable
+@dataclass(frozen=True, kw_only=True)
+class Softmax(Score):
+    """One minus the softmax output of the label: ``s = 1 - p_y`` (also called LAC).
+
+    Examples
+    --------
+    >>> outputs = ModelOutputs(probabilities=[[0.75, 0.25]], labels=[0])
+    >>> Softmax().of_labels(outputs)
+    array([0.25])
+    """
+
+    def _matrix(self, probabilities: Floats, draws: Floats | None) -> Floats:
+        return 1.0 - probabilities if self.scale == "raw" else _log_scale(probabilities)
+
+
+@final
+@storable
+@dataclass(frozen=True, kw_only=True)
+class CustomScore(Score):
+    """A score of your own: `function` maps probabilities of shape (n, K) to scores of that shape.
+
+    The scores of a sample must depend on that sample alone. There is the scale ``"raw"`` only. A
+    predictor that uses it is saved with the *name* of the function, ``module:function``, so the
+    function must be defined at the top of a module, and imported before the file is loaded.
+
+    Examples
+    --------
+    >>> outputs = ModelOutputs(probabilities=[[0.75, 0.25]])
+    >>> CustomScore(function=lambda p: p.max(axis=1, keepdims=True) - p).matrix(outputs)
+    array([[0. , 0.5]])
+    """
+
+    function: Callable[[Floats], Any]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.scale != "raw" or not callable(self.function):
+            raise InputError(
+                'function must map probabilities to scores, and scale must be "raw"; got '
+                f"{self.function!r} and {self.scale!r}."
+            )
+
+    def _matrix(self, probabilities: Floats, draws: Floats | None) -> Floats:
+        scores = to_numpy(self.function(probabilities), "what function returns")
+        if scores.shape != probabilities.shape or scores.dtype.kind not in "fiub":
+            raise InputError(
+                f"function must return numbers of shape {probabilities.shape}, those of the "
+                f"probabilities; got shape {scores.shape} and type {scores.dtype}."
+            )
+        if not np.isfinite(scores).all():
+            raise InputError("function must return finite scores; got NaN or infinity.")
+        return scores.astype(np.float64)
+
+    def to_state(self) -> dict[str, Any]:
+        """The name of the function, which must lead back to it."""
+        return {"function": function_name(self.function)}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "CustomScore":
+        """Rebuild from `to_state`, with a function that this process has imported already."""
+        return cls(function=named_function(state["function"]))
+
+
+class RankScore(Score):
+    """A score that increases with the rank of the label among the probabilities.
+
+    Its formula is one on probabilities in decreasing order, and its scores never decrease with the
+    rank. Of equal probabilities the lower column has the lower rank.
+    """
+
+    @abstractmethod
+    def _raw(self, ranked: Floats, draws: Floats | None) -> Floats:
+        """Raw scores by rank, from probabilities in decreasing order."""
+
+    @abstractmethod
+    def _tail(self, ranked: Floats, draws: Floats | None) -> Floats:
+        """``1 - s`` by rank, as a fraction of its largest possible value."""
+
+    def _by_rank(self, ranked: Floats, draws: Floats | None) -> Floats:
+        if self.scale == "raw":
+            return self._raw(ranked, draws)
+        return _log_scale(self._tail(ranked, draws))
+
+    def _matrix(self, probabilities: Floats, draws: Floats | None) -> Floats:
+        # Sorting is vectorised and not stable; rows with equal probabilities are sorted again.
+        order = np.argsort(-probabilities, axis=1)
+        ranked = np.take_along_axis(probabilities, order, axis=1)
+        tied = np.flatnonzero((ranked[:, 1:] == ranked[:, :-1]).any(axis=1))
+        order[tied] = np.argsort(-probabilities[tied], axis=1, kind="stable")
+        scores = np.empty_like(probabilities)
+        np.put_along_axis(scores, order, self._by_rank(ranked, draws), axis=1)
+        return scores
+
+    def _of_labels(self, probabilities: Floats, codes: Codes, draws: Floats | None) -> Floats:
+        ranked = np.sort(-probabilities, axis=1)
+        by_rank = self._by_rank(np.negative(ranked, out=ranked), draws)
+        return np.asarray(by_rank[np.arange(len(codes)), ranks_of(probabilities, codes)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OwnMass(RankScore):
+    """A score that counts a share of the label's own probability, or of its own step by rank."""
+
+    own_mass: Literal["exclude", "include", "random"] = "exclude"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.own_mass not in ("exclude", "include", "random"):
+            raise InputError(
+                f'own_mass must be "exclude", "include" or "random"; got {self.own_mass!r}.'
+            )
+
+    @property
+    def randomized(self) -> bool:
+        """Whether a random share of the label's own probability counts."""
+        return self.own_mass == "random"
+
+    def _share(self, draws: Floats | None) -> Floats:
+        """Share of the label's own probability that counts."""
+        if draws is not None and self.randomized:
+            return draws[:, None]
+        return np.array(1.0 if self.own_mass == "include" else 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cumulative(_OwnMass):
+    """Probability ranked above the label, a share of the label's own, and a penalty by rank."""
+
+    @abstractmethod
+    def _penalty(self, n_classes: int) -> Floats:
+        """What is added to the mass at each rank, shape (K,), never decreasing."""
+
+    def _raw(self, ranked: Floats, draws: Floats | None) -> Floats:
+        mass = np.zeros_like(ranked)
+        if self.own_mass == "include":
+            np.cumsum(ranked, axis=1, out=mass)
+            # The last rank holds all the mass: exactly 1, not 1 up to rounding.
+            np.minimum(mass, 1.0, out=mass)
+            mass[:, -1] = 1.0
+        else:
+            np.cumsum(ranked[:, :-1], axis=1, out=mass[:, 1:])
+        if self.randomized:
+            mass += self._share(draws) * ranked
+            # Increasing in exact arithmetic; with rounding, a worse rank could score lower.
+            np.maximum.accumulate(mass, axis=1, out=mass)
+        mass += self._penalty(mass.shape[1])
+        return mass
+
+    def _tail(self, ranked: Floats, draws: Floats | None) -> Floats:
+        rest = np.cumsum(ranked[:, ::-1], axis=1)[:, ::-1]
+        total = rest[:, :1].copy()
+        if self.own_mass != "exclude":
+            rest[:, :-1] = rest[:, 1:].copy()
+            rest[:, -1] = 0.0
+            rest += (1.0 - self._share(draws)) * ranked
+            np.minimum.accumulate(rest, axis=1, out=rest)
+        rest /= total
+        penalty = self._penalty(rest.shape[1])
+        rest += penalty[-1] - penalty
+        rest /= 1.0 + penalty[-1]
+        return rest
+
+
+@final
+@storable
+@dataclass(frozen=True, kw_only=True)
+class APS(_Cumulative):
+    """Adaptive prediction sets (Romano, Sesia and Candès 2020).
+
+    With k the rank of the label and p_(1) >= p_(2) >= ... the sorted probabilities,
+    ``s = sum_{j<k} p_(j) + c p_(k)``.
+
+    Parameters
+    ----------
+    scale : {"raw", "tail"}
+        See `Score`.
+    own_mass : {"exclude", "include", "random"}
+        c = 0 (as the paper runs it), c = 1, or c = U with one uniform U per sample.
+
+    Examples
+    --------
+    >>> outputs = ModelOutputs(probabilities=[[0.5, 0.25, 0.25]], labels=[2])
+    >>> APS().of_labels(outputs), APS(own_mass="include").of_labels(outputs)
+    (array([0.75]), array([1.]))
+    """
+
+    def _penalty(self, n_classes: int) -> Floats:
+        return np.zeros(n_classes)
+
+
+@final
+@storable
+@dataclass(frozen=True, kw_only=True)
+class RAPS(_Cumulative):
+    """Regularised adaptive prediction sets (Angelopoulos, Bates, Malik and Jordan 2021).
+
+    APS plus a penalty on labels of high rank k: ``lam * max(0, k - 1 - k_reg)`` with the
+    own probability excluded (the penalties of the labels ranked above), and the published
+    ``lam * max(0, k - k_reg)`` with the own probability included or randomised.
+
+    Parameters
+    ----------
+    scale : {"raw", "tail"}
+        See `Score`; s is divided by its largest value, 1 plus the penalty of rank K.
+    own_mass : {"exclude", "include", "random"}
+        As in `APS`.
+    lam, k_reg : float, int
+        Penalty per rank, and the rank after which it starts; the paper uses 0.01 and 5.
+
+    Examples
+    --------
+    >>> outputs = ModelOutputs(probabilities=[[0.5, 0.25, 0.25]], labels=[2])
+    >>> RAPS(lam=0.1, k_reg=1).of_labels(outputs)
+    array([0.85])
+    """
+
+    lam: float = 0.01
+    k_reg: int = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_not_negative(lam=self.lam)
+        if self.k_reg < 0 or self.k_reg != int(self.k_reg):
+            raise InputError(f"k_reg must be a whole number, 0 or more; got {self.k_reg}.")
+
+    def _penalty(self, n_classes: int) -> Floats:
+        counted = np.arange(n_classes) + (self.own_mass != "exclude")
+        return np.asarray(self.lam * np.maximum(0.0, counted - float(self.k_reg)))
+
+
+@final
+@storable
+@dataclass(frozen=True, kw_only=True)
+class SAPS(_OwnMass):
+    """Sorted adaptive prediction sets (Huang, Xi, Zhang, Yao, Qiu and Wei 2024).
+
+    Of the probabilities only the largest, p_(1), counts; every further rank adds `lam`. With k the
+    rank of the label, ``s = c p_(1)`` for k = 1 and ``s = p_(1) + lam (k - 2 + c)`` else.
+
+    Parameters
+    ----------
+    scale : {"raw", "tail"}
+        See `Score`; s is divided by its largest value, ``1 + lam (K - 1)``.
+    own_mass : {"exclude", "include", "random"}
+        c = 0, c = 1 (TorchCP's deterministic form), or c = U with one uniform U per sample (the
+        published form).
+    lam : float
+        What a rank adds. The authors choose among 0.02 to 0.6 on tuning samples; 0.2, the default,
+        is that of TorchCP. Smaller numbers fit larger sets.
+
+    Examples
+    --------
+    >>> outputs = ModelOutputs(probabilities=[[0.5, 0.375, 0.125]])
+    >>> SAPS(lam=0.25).matrix(outputs), SAPS(lam=0.25, own_mass="include").matrix(outputs)
+    (array([[0.  , 0.5 , 0.75]]), array([[0.5 , 0.75, 1.  ]]))
+    """
+
+    lam: float = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_not_negative(lam=self.lam)
+
+    def _raw(self, ranked: Floats, draws: Floats | None) -> Floats:
+        largest, share = ranked[:, :1], self._share(draws)
+        raw = largest + self.lam * (np.arange(ranked.shape[1]) - 1.0 + share)
+        raw[:, :1] = share * largest
+        return raw
+
+    def _tail(self, ranked: Floats, draws: Floats | None) -> Floats:
+        n_classes, share = ranked.shape[1], self._share(draws)
+        below = np.cumsum(ranked[:, ::-1], axis=1)
+        # 1 - p_(1) is the sum of the others, from the smallest upwards: no digits are lost.
+        others = below[:, -2:-1] / below[:, -1:] if n_classes > 1 else np.zeros_like(below)
+        tail: Floats = others + self.lam * (n_classes - np.arange(n_classes) - share)
+        most = self.lam * (n_classes - 1.0)
+        tail[:, :1] = ((1.0 - share) + share * others) + most
+        tail /= 1.0 + most
+        np.minimum.accumulate(tail, axis=1, out=tail)
+        return tail
+
+
+@final
+@storable
+@dataclass(frozen=True, kw_only=True)
+class TopK(_OwnMass):
+    """The number of labels ranked above the label: ``s = k - 1 + c`` with k its rank.
+
+    With `StandardConformal` and a fixed c, every set has the k most likely classes; k is the
+    smallest number that covers 1 - alpha.
+
+    Parameters
+    ----------
+    scale : {"raw", "tail"}
+        See `Score`; s is divided by its largest value, K.
+    own_mass : {"exclude", "include", "random"}
+        c = 0, c = 1 (the rank itself, which gives the same sets in the raw scale), or c = U with
+        one uniform U per sample, which breaks the ties between equal ranks.
+
+    Examples
+    --------
+    >>> TopK().matrix(ModelOutputs(probabilities=[[0.25, 0.5, 0.25]]))
+    array([[1., 0., 2.]])
+    """
+
+    def _raw(self, ranked: Floats, draws: Floats | None) -> Floats:
+        raw = np.zeros_like(ranked)
+        raw += np.arange(raw.shape[1]) + self._share(draws)
+        return raw
+
+    def _tail(self, ranked: Floats, draws: Floats | None) -> Floats:
+        n_classes = ranked.shape[1]
+        tail: Floats = (n_classes - self._raw(ranked, draws)) / n_classes
+        return tail
+
+
+@final
+@storable
+@dataclass(frozen=True, kw_only=True)
+class MarginScore(RankScore):
+    """The largest probability of another label minus that of the label.
+
+    With ``p_(1) >= p_(2) >= ...`` the sorted probabilities, ``s = p_(2) - p_(1)`` for the most
+    likely label and ``s = p_(1) - p_(k)`` for the label of rank k, between -1 and 1 (Johansson,
+    Linusson, Löfström and Boström 2017). The statistic `Margin` is one number for a sample.
+
+    Parameters
+    ----------
+    scale : {"raw", "tail"}
+        See `Score`; ``"tail"`` is ``-log((1 - s) / 2)``.
+
+    Examples
+    --------
+    >>> outputs = ModelOutputs(probabilities=[[0.625, 0.25, 0.125]])
+    >>> MarginScore().matrix(outputs)
+    array([[-0.375,  0.375,  0.5  ]])
+    """
+
+    def _raw(self, ranked: Floats, draws: Floats | None) -> Floats:
+        raw = ranked[:, :1] - ranked
+        raw[:, 0] = -_lead(ranked)
+        return raw
+
+    def _tail(self, ranked: Floats, draws: Floats | None) -> Floats:
+        # 1 - p_(1) is the sum of the others, from the smallest upwards: no digits are lost.
+        others = np.cumsum(ranked[:, :0:-1], axis=1)[:, -1:]
+        tail = ranked.copy()
+        tail[:, 1:] += others
+        tail[:, 0] = 1.0 + _lead(ranked)
+        tail /= 2.0
+        # Decreasing in exact arithmetic; with rounding, a worse rank could score lower.
+        np.minimum.accumulate(tail, axis=1, out=tail)
+        return tail
+
+
+def _lead(ranked: Floats) -> Floats:
+    """How far the largest probability is above the second; a single class has no second."""
+    second = ranked[:, 1] if ranked.shape[1] > 1 else 0.0
+    lead: Floats = ranked[:, 0] - second
+    return lead

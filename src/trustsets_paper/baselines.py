@@ -1,0 +1,688 @@
+"""Methods of related work, as baselines: RC3P, INTERP-Q, plug-in, atypicality and the oracle."""
+
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from fractions import Fraction
+from itertools import accumulate
+from math import ceil
+from typing import Any, Self, final
+
+import numpy as np
+
+from trustsets import (
+    APS,
+    RAPS,
+    SAPS,
+    Bins,
+    ClassBias,
+    Confidence,
+    ModelOutputs,
+    MondrianConformal,
+    Polynomial,
+    PredictionSets,
+    Status,
+    TemperatureScaling,
+    Trust,
+)
+from trustsets.basis import Basis, FittedBasis
+from trustsets.engine import fit_quantiles
+from trustsets.errors import InputError
+from trustsets.outputs import SupportsTrust
+from trustsets.predictors import Calibration, Predictor, class_thresholds, quantile_thresholds
+from trustsets.scores import Score, TopK
+from trustsets.statistics import Statistic, Transform
+from trustsets.status import Thresholds
+from trustsets_paper import Array, Floats, Ints
+
+__all__ = [
+    "Atypicality",
+    "InterpolatedConformal",
+    "PluginConformal",
+    "RankCalibratedConformal",
+    "atypicality_groups",
+    "oracle_sets",
+]
+
+
+def _by_class(values: Array, codes: Ints, n_classes: int) -> list[Array]:
+    """Values of the samples of each class, increasing."""
+    order = np.lexsort((values, codes))
+    return np.split(values[order], np.cumsum(np.bincount(codes, minlength=n_classes))[:-1])
+
+
+# --- RC3P
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _LabelRanks:
+    """0-based rank of the label of each calibration sample, shape (n,)."""
+
+    ranks: Ints
+
+    def take(self, index: Ints) -> Self:
+        """The same with some of the samples."""
+        return replace(self, ranks=self.ranks[index])
+
+    def extended(self, outputs: ModelOutputs, state: Calibration) -> Self:
+        """The same with more samples."""
+        return replace(self, ranks=np.concatenate([self.ranks, _label_ranks(outputs)]))
+
+
+def _all_ranks(outputs: ModelOutputs) -> Ints:
+    """0-based rank of every class of every sample, shape (m, K); ties to the first column."""
+    order = np.argsort(-outputs.probabilities, axis=1, kind="stable")
+    ranks = np.empty_like(order)
+    np.put_along_axis(ranks, order, np.arange(outputs.n_classes)[None, :], axis=1)
+    return ranks
+
+
+def _label_ranks(outputs: ModelOutputs) -> Ints:
+    return _all_ranks(outputs)[np.arange(len(outputs)), outputs.require_labels("calibrate")]
+
+
+def _rank_and_threshold(scores: Floats, ranks: Ints, alpha: float) -> tuple[int, float]:
+    """Smallest rank with an error below alpha, and the quantile at what is left of alpha."""
+    n, target = scores.size, Fraction(repr(alpha))
+    if n == 0:
+        return np.iinfo(np.int64).max, np.inf
+    # The largest number of samples that is less than alpha n may have a larger rank.
+    largest = int(ranks[n - ceil(target * n)])
+    error = Fraction(int(np.count_nonzero(ranks > largest)), n)
+    order = ceil((n + 1) * (1 - (target - error)))
+    return largest, float(scores[order - 1]) if order <= n else np.inf
+
+
+@final
+@dataclass(eq=False, repr=False)
+class RankCalibratedConformal(Predictor):
+    r"""Class-conditional thresholds joined with the largest rank of each class (RC3P).
+
+    Of the :math:`n_y` calibration samples of class y, let :math:`\epsilon_y^k` be the share in
+    which more than k - 1 classes are more likely than y. With :math:`k_y` the smallest k such that
+    :math:`\epsilon_y^k < \alpha`, and :math:`q_y` the finite-sample quantile of the scores of class
+    y at :math:`\alpha - \epsilon_y^{k_y}` in the place of alpha, the set of x holds y if
+    s(x, y) is at most :math:`q_y` and y is among the :math:`k_y` most likely classes of x.
+
+    The shares are estimates from the calibration samples, so that **nothing is guaranteed in
+    finite samples**: class-conditional coverage can be lower than 1 - alpha by up to about
+    :math:`1 / (n_y + 1)`. With fewer than 1 / alpha - 1 samples of y the largest of their ranks
+    decides alone. A class without calibration samples is in every set.
+
+    Parameters
+    ----------
+    score, temperature, allow_empty, tuning_fraction, random_state
+        As in `StandardConformal`.
+
+    References
+    ----------
+    Y. Shi, S. Ghosh, T. Belkhouja, J. R. Doppa and Y. Yan. Conformal prediction for class-wise
+    coverage via augmented label rank calibration. NeurIPS 2024.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(2000, 5))
+    >>> labels = (2 * logits + rng.gumbel(size=(2000, 5))).argmax(axis=1)
+    >>> calibration, test = ModelOutputs(logits=logits, labels=labels).split(0.5)
+    >>> predictor = RankCalibratedConformal().calibrate(calibration)
+    >>> predictor.largest_ranks(alpha=0.1)  # a label is among the first three nine times in ten
+    array([3, 3, 3, 3, 3])
+    >>> predictor.predict_set(test, alpha=0.1)
+    PredictionSets(1000 samples, 5 classes, alpha=0.1, mean size 2.72)
+    """
+
+    _: KW_ONLY
+    score: Score = APS()
+    temperature: float | TemperatureScaling | str | None = None
+    class_bias: ClassBias | str | None = None
+    allow_empty: bool = False
+    tuning_fraction: float = 0.2
+    random_state: Any = 0
+
+    def largest_ranks(self, alpha: float = 0.1) -> Ints:
+        """Largest rank of each class at which it can be in a set, shape (K,); 1 is the first."""
+        return np.minimum(self._rules(alpha)[0], self.classes_.size - 1) + 1
+
+    def _rules(self, alpha: float) -> tuple[Ints, Floats]:
+        """Largest rank and largest score of each class, both of shape (K,)."""
+        state = self._state()
+        rules = [
+            _rank_and_threshold(scores, ranks, alpha)
+            for scores, ranks in zip(
+                _by_class(state.scores, state.codes, state.classes.size),
+                _by_class(state.fitted.ranks, state.codes, state.classes.size),
+                strict=True,
+            )
+        ]
+        ranks, thresholds = zip(*rules, strict=True)
+        return np.array(ranks, dtype=np.int64), np.array(thresholds)
+
+    def _fit(
+        self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs
+    ) -> _LabelRanks:
+        return _LabelRanks(_label_ranks(calibration))
+
+    def _thresholds(
+        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
+    ) -> Thresholds:
+        ranks, seen = _all_ranks(outputs), (self.class_counts_ > 0).all()
+        status = np.full(len(ranks), Status.EXACT if seen else Status.UNSEEN_GROUP, np.int8)
+        rules = [self._rules(alpha) for alpha in alphas]
+        parts = [
+            Thresholds(np.where(ranks <= largest, values, -np.inf), status)
+            for largest, values in rules
+        ]
+        return Thresholds.nested(parts, alphas)
+
+    def _guarantee(self) -> str:
+        return (
+            "none in finite samples. The coverage given a class with n calibration samples can be "
+            "lower than 1 - alpha by up to about 1 / (n + 1)."
+        )
+
+
+# --- INTERP-Q
+
+
+@final
+@dataclass(eq=False, repr=False)
+class InterpolatedConformal(Predictor):
+    r"""Thresholds between that of all samples and that of each class (INTERP-Q).
+
+    With q the finite-sample quantile of all calibration scores and :math:`q_y` that of the scores
+    of class y, class y has the threshold :math:`\tau q_y + (1 - \tau) q`: `tau` goes from
+    `StandardConformal` (0) to ``MondrianConformal(by="class")`` (1). A class with too few samples
+    for a quantile has :math:`q_y = 1`, the largest score.
+
+    Marginal coverage is at least **1 - 2 alpha** for every `tau`: no threshold is below the
+    smaller of the two, and each of them misses with probability alpha at most. With ``tau=0``
+    it is at least 1 - alpha, with ``tau=1`` class-conditionally too. In between no
+    class-conditional coverage is guaranteed.
+
+    Parameters
+    ----------
+    tau : float
+        Between 0 and 1; the published choice depends on how much larger the sets may be.
+    score : Score
+        `APS()` (default) or `Softmax()`, in the raw scale: scores of at most 1.
+    temperature, class_bias, allow_empty, tuning_fraction, random_state
+        As in `StandardConformal`.
+
+    References
+    ----------
+    T. Ding, J.-B. Fermanian and J. Salmon. Conformal prediction for long-tailed classification.
+    2025.
+
+    Examples
+    --------
+    >>> from trustsets import Softmax
+    >>> p = np.array([0.9, 0.8, 0.7, 0.6])  # scores .1 .2 .3 .4 of class 0, .6 .7 .8 .9 of class 1
+    >>> outputs = ModelOutputs(probabilities=np.stack([p, 1 - p], axis=1)[[0, 1, 2, 3] * 2],
+    ...                        labels=[0] * 4 + [1] * 4)
+    >>> predictor = InterpolatedConformal(tau=0.5, score=Softmax()).calibrate(outputs)
+    >>> predictor.predict_set(outputs, alpha=0.2).thresholds[0]  # 0.9 for all; 0.4 and 0.9
+    array([0.65, 0.9 ])
+    """
+
+    _: KW_ONLY
+    tau: float = 0.5
+    score: Score = APS()
+    temperature: float | TemperatureScaling | str | None = None
+    class_bias: ClassBias | str | None = None
+    allow_empty: bool = False
+    tuning_fraction: float = 0.2
+    random_state: Any = 0
+
+    def _check_parameters(self) -> None:
+        if isinstance(self.tau, bool | str) or not 0.0 <= self.tau <= 1.0:
+            raise InputError(f"tau must be a number between 0 and 1; got {self.tau!r}.")
+        if self.score.scale != "raw" or isinstance(self.score, RAPS | SAPS | TopK):
+            raise InputError(
+                "InterpolatedConformal needs scores of at most 1: APS() or Softmax() in the raw "
+                f"scale; got {self.score!r}."
+            )
+
+    @property
+    def is_class_conditional(self) -> bool:
+        """Whether only the thresholds of the classes count."""
+        return self.tau == 1.0
+
+    def _fit(self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs) -> None:
+        """Nothing: quantiles are read off the scores."""
+
+    def _thresholds(
+        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
+    ) -> Thresholds:
+        state = self._state()
+        cells = _by_class(state.scores, state.codes, state.classes.size)
+        classes = quantile_thresholds(cells, alphas)
+        if self.tau == 1.0:
+            return class_thresholds(classes, len(outputs))
+        shared = quantile_thresholds([np.sort(state.scores)], alphas)
+        # In this form, equal quantiles give exactly the same threshold.
+        steps = np.minimum(classes.values, 1.0) - np.minimum(shared.values, 1.0)
+        values = shared.values + self.tau * steps
+        status = np.broadcast_to(shared.status, steps.shape)
+        parts = [Thresholds(*columns) for columns in zip(values.T, status.T, strict=True)]
+        return class_thresholds(Thresholds.nested(parts, alphas), len(outputs))
+
+    def _guarantee(self) -> str:
+        text = "the sets contain the true class with probability at least 1 - "
+        if self.tau == 0.0:
+            return f"{text}alpha."
+        return f"{text}alpha within every class." if self.tau == 1.0 else f"{text}2 alpha."
+
+
+# --- plug-in
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Design:
+    """The fitted function class, its values on the calibration samples, and its penalty rows."""
+
+    basis: FittedBasis
+    phi: Floats
+    penalty: Floats
+
+    def take(self, index: Ints) -> Self:
+        """The same with some of the samples."""
+        return replace(self, phi=self.phi[index])
+
+    def extended(self, outputs: ModelOutputs, state: Calibration) -> Self:
+        """The same with more samples."""
+        return replace(self, phi=np.vstack([self.phi, self.basis.design(outputs)]))
+
+
+@final
+@dataclass(eq=False, repr=False)
+class PluginConformal(Predictor):
+    """Quantile regression of the scores, its fit plugged in as the threshold (BatchGCP).
+
+    With basis phi, calibration scores s_i and pinball loss l of the 1 - alpha quantile,
+
+        beta = argmin_b  sum_i l(s_i - phi(x_i)' b)        S(x) = phi(x)' beta.
+
+    This is `ConditionalConformal` with weight u = 0 on the new sample: no score is imputed
+    for it, all samples share one fit, and no set is full for lack of data. In return, there
+    is **no finite-sample guarantee**. With p basis functions and scores without ties,
+    coverage is lower than 1 - alpha by about (1/2 - alpha) p / n, and tends to it as n grows.
+    A sample that uses a direction of the function class that no calibration sample has gets a
+    full set.
+
+    Parameters
+    ----------
+    score : Score
+        Default ``APS(scale="tail")``; see `Score` for the scale.
+    basis : Basis
+        Function class. Default: polynomials of degree 5 in the ranks of Conf and Trust. The
+        publication uses indicators of overlapping groups: ``Groups()``.
+    trust : TrustScore, optional
+        Fitted trust score; needed where the basis depends on Trust.
+    temperature, class_bias, allow_empty, tuning_fraction, random_state
+        As in `StandardConformal`.
+
+    References
+    ----------
+    C. Jung, G. Noarov, R. Ramalingam and A. Roth. Batch multivalid conformal prediction.
+    ICLR 2023 (Algorithm 1, BatchGCP).
+
+    Examples
+    --------
+    >>> from trustsets import Intercept
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(2000, 5))
+    >>> labels = (logits + rng.gumbel(size=(2000, 5))).argmax(axis=1)
+    >>> calibration, test = ModelOutputs(logits=logits, labels=labels).split(0.5)
+    >>> predictor = PluginConformal(basis=Intercept()).calibrate(calibration)
+    >>> sets = predictor.predict_set(test, alpha=0.1)
+    >>> scores = np.sort(APS(scale="tail").of_labels(calibration))
+    >>> bool(sets.thresholds[0] == scores[899])  # 900th of 1000; split conformal takes the 901st
+    True
+    """
+
+    _: KW_ONLY
+    score: Score = APS(scale="tail")
+    basis: Basis = Polynomial(degree=5, of=(Confidence(transform="rank"), Trust(transform="rank")))
+    trust: SupportsTrust | None = None
+    temperature: float | TemperatureScaling | str | None = None
+    class_bias: ClassBias | str | None = None
+    allow_empty: bool = False
+    tuning_fraction: float = 0.2
+    random_state: Any = 0
+
+    def _check_parameters(self) -> None:
+        if not isinstance(self.basis, Basis):
+            raise InputError(
+                f"basis must be a function class such as Polynomial(); got {self.basis!r}."
+            )
+
+    def _tuned(self) -> tuple[str, ...]:
+        return ("the function class",) if self.basis.learns else ()
+
+    @property
+    def conditions_on(self) -> FittedBasis:
+        """The function class."""
+        basis: FittedBasis = self._state().fitted.basis
+        return basis
+
+    def _fit(self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs) -> _Design:
+        basis = self.basis.fit_parts(calibration, tuning)
+        if basis.uses_label:
+            raise InputError(
+                "PluginConformal needs basis functions of the sample alone; leave out those of the "
+                "label, or use ConditionalConformal."
+            )
+        phi = basis.design(calibration)
+        if len(phi) < phi.shape[1]:
+            raise InputError(
+                f"{len(phi)} calibration samples cannot determine {phi.shape[1]} basis functions; "
+                "use a smaller basis or more samples."
+            )
+        return _Design(basis, phi, basis.penalty_rows(calibration))
+
+    def _thresholds(
+        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
+    ) -> Thresholds:
+        state, design = self._state(), self._state().fitted
+        # Sorted, so that the fit cannot depend on the order in which the samples came.
+        order = np.lexsort((*design.phi.T, state.scores))
+        # A penalty |w'beta| is the loss of two more points, of score 0 and rows w and -w.
+        rows = np.vstack([design.phi[order], design.penalty, -design.penalty])
+        points = np.concatenate([state.scores[order], np.zeros(2 * len(design.penalty))])
+        phi = design.basis.design(outputs)
+        fits = [
+            fit_quantiles(rows, points, alpha=alpha).thresholds(phi, weight=0.0) for alpha in alphas
+        ]
+        return Thresholds.nested([Thresholds(fit.values, fit.status) for fit in fits], alphas)
+
+    def _guarantee(self) -> str:
+        n, width = self._state().fitted.phi.shape
+        return (
+            "none in finite samples. Where scores have no ties, coverage is lower than 1 - alpha "
+            f"by about (1/2 - alpha) p / n, here (1/2 - alpha) {width} / {n:,}."
+        )
+
+
+# --- atypicality
+
+# Eigenvalues of the covariance below this fraction of the largest are rounding noise of
+# directions that the training features do not use (SciPy's rule for singular covariances).
+_RANK_TOLERANCE = 1e6 * float(np.finfo(np.float64).eps)
+# Rows worked on at a time.
+_BLOCK_ROWS = 8192
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Atypicality(Statistic):
+    r"""Negative log density of the features under the class that makes it largest.
+
+    Each class has a Gaussian density with its own mean :math:`\mu_c`; the covariance
+    :math:`\Sigma` is common to all. Both are fitted on training features by maximum likelihood.
+
+    .. math:: a(x) = -\max_c \log N(x; \mu_c, \Sigma) = \tfrac12 \big( r \log 2\pi +
+        \log\det\Sigma + \min_c \|W'(x - \mu_c)\|^2 \big), \qquad W W' = \Sigma^{-1}.
+
+    Where the covariance is singular (fewer samples than dimensions, or constant features), the
+    density is that on the r-dimensional span of the training deviations from the class means;
+    directions outside of it are ignored. Use `Atypicality.from_training` to make one.
+
+    Parameters
+    ----------
+    transform : {"raw", "rank"}
+        See `Statistic`; there is no ``"log"``, because the value may be negative.
+    mean : array of shape (d,)
+        Mean of the class means; subtracted first, so that no digits are lost.
+    whitening : array of shape (d, r)
+        W.
+    centres : array of shape (C, r)
+        Class means, centred and whitened.
+    log_scale : float
+        ``r log 2 pi + log det Sigma``.
+
+    References
+    ----------
+    M. Yuksekgonul, L. Zhang, J. Zou and C. Guestrin. Beyond confidence: reliable models
+    should also consider atypicality. NeurIPS 2023 (section 2.1).
+
+    Examples
+    --------
+    >>> train = [[-1.0], [1.0], [9.0], [11.0]]  # means 0 and 10, variance 1
+    >>> atypicality = Atypicality.from_training(train, ["cat", "cat", "dog", "dog"])
+    >>> outputs = ModelOutputs(logits=[[0.0, 1.0]] * 3, features=[[0.0], [10.0], [5.0]])
+    >>> atypicality.measure(outputs).round(4)  # log(2 pi) / 2, twice, and 12.5 more
+    array([ 0.9189,  0.9189, 13.4189])
+    """
+
+    name = "Atypicality"
+
+    mean: Floats = field(default_factory=lambda: np.empty(0), repr=False)
+    whitening: Floats = field(default_factory=lambda: np.empty((0, 0)), repr=False)
+    centres: Floats = field(default_factory=lambda: np.empty((0, 0)), repr=False)
+    log_scale: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.transform == "log":
+            raise InputError(
+                'transform="log" needs positive values, and Atypicality may be negative; '
+                'use "raw" or "rank".'
+            )
+        if self.centres.size == 0:
+            raise InputError(
+                "Atypicality is not fitted; make it with "
+                "Atypicality.from_training(features, labels)."
+            )
+
+    @classmethod
+    def from_training(cls, features: Any, labels: Any, *, transform: Transform = "raw") -> Self:
+        """Fit the Gaussians.
+
+        Parameters
+        ----------
+        features : array of shape (n, d)
+            Features of training samples, of the layer that `ModelOutputs` will hold.
+        labels : array of shape (n,)
+            Their classes, of any sortable type.
+        transform : {"raw", "rank"}
+            See `Statistic`.
+        """
+        matrix, classes = np.asarray(features), np.asarray(labels)
+        if matrix.ndim != 2 or classes.shape != (len(matrix),):
+            raise InputError(
+                "features must have shape (n, d), and labels (n,); got "
+                f"{matrix.shape} and {classes.shape}."
+            )
+        names, codes = np.unique(classes, return_inverse=True)
+        means = _class_means(matrix, codes, names.size)
+        values, vectors = np.linalg.eigh(_covariance(matrix, codes, means))
+        used = values > _RANK_TOLERANCE * values[-1]
+        if not used.any():
+            raise InputError(
+                "features do not vary within any class, so they have no density; "
+                "pass several different training samples of at least one class."
+            )
+        whitening = vectors[:, used] / np.sqrt(values[used])
+        mean = means.mean(axis=0)
+        return cls(
+            transform,
+            mean,
+            whitening,
+            (means - mean) @ whitening,
+            float(np.count_nonzero(used) * np.log(2.0 * np.pi) + np.log(values[used]).sum()),
+        )
+
+    def measure(self, outputs: ModelOutputs) -> Floats:
+        """Return the negative log density of each sample."""
+        features = outputs.features
+        if features is None:
+            raise InputError("Atypicality needs features; pass features= to ModelOutputs.")
+        if features.shape[1] != self.mean.size:
+            raise InputError(
+                f"features have dimension {features.shape[1]}, but Atypicality was fitted on "
+                f"{self.mean.size}. Pass features of the same layer of the same model."
+            )
+        squares = np.empty(len(features))
+        for rows in _blocks(len(features)):
+            white = (features[rows].astype(np.float64) - self.mean) @ self.whitening
+            # The nearest centre by |z - c|^2 = |z|^2 - 2 z'c + |c|^2; the square is then computed
+            # again, without the cancellation of this form.
+            far = (self.centres * self.centres).sum(axis=1) - 2.0 * (white @ self.centres.T)
+            gaps = white - self.centres[far.argmin(axis=1)]
+            squares[rows] = (gaps * gaps).sum(axis=1)
+        return 0.5 * (self.log_scale + squares)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Atypicality) and all(
+            np.array_equal(getattr(self, item.name), getattr(other, item.name))
+            for item in fields(self)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.transform, self.log_scale, self.centres.shape))
+
+
+def _class_means(features: Array, codes: Ints, n_classes: int) -> Floats:
+    from scipy.sparse import csr_array
+
+    sums = np.zeros((n_classes, features.shape[1]))
+    for rows in _blocks(len(features)):
+        labels, shape = codes[rows], (n_classes, codes[rows].size)
+        member = csr_array((np.ones(labels.size), (labels, np.arange(labels.size))), shape)
+        sums += member @ features[rows].astype(np.float64)
+    return np.asarray(sums / np.bincount(codes, minlength=n_classes)[:, None])
+
+
+def _covariance(features: Array, codes: Ints, means: Floats) -> Floats:
+    """Mean outer product of the deviations from the class means."""
+    total = np.zeros((features.shape[1], features.shape[1]))
+    for rows in _blocks(len(features)):
+        gaps = features[rows].astype(np.float64) - means[codes[rows]]
+        total += gaps.T @ gaps
+    return total / len(features)
+
+
+def _blocks(n: int) -> Iterator[slice]:
+    """Blocks of rows: no float64 copy of all features, and few passes over the covariance."""
+    return (slice(start, start + _BLOCK_ROWS) for start in range(0, n, _BLOCK_ROWS))
+
+
+def atypicality_groups(
+    atypicality: Atypicality, *, groups: int = 6, **parameters: Any
+) -> MondrianConformal:
+    """Atypicality-aware conformal prediction: thresholds by confidence and atypicality.
+
+    Confidence and atypicality are each divided at their quantiles into `groups` bins, and each
+    of the ``groups * groups`` cells gets a threshold of its own. The publication takes the plain
+    quantile of a cell; `MondrianConformal` takes the finite-sample one and learns the edges
+    from the tuning part, which guarantees coverage in every cell.
+
+    Parameters
+    ----------
+    atypicality : Atypicality
+        Fitted on training features, see `Atypicality.from_training`.
+    groups : int
+        Bins of each of the two statistics. With 6 (default), a cell has about n / 36
+        calibration samples. Its sets are full if it has fewer than 9 (at alpha = 0.1).
+    **parameters
+        Further parameters of `MondrianConformal`, such as `score`.
+
+    References
+    ----------
+    M. Yuksekgonul, L. Zhang, J. Zou and C. Guestrin. Beyond confidence: reliable models
+    should also consider atypicality. NeurIPS 2023 (section 5, AA-APS and AA-RAPS).
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(3, size=3000)
+    >>> features = 2.0 * np.eye(3)[labels] + rng.normal(size=(3000, 3))
+    >>> atypicality = Atypicality.from_training(features[:1000], labels[:1000])
+    >>> outputs = ModelOutputs(logits=features[1000:], features=features[1000:],
+    ...                        labels=labels[1000:])
+    >>> calibration, test = outputs.split(0.5)
+    >>> predictor = atypicality_groups(atypicality, groups=3).calibrate(calibration)
+    >>> len(np.unique(predictor.predict_set(test, alpha=0.1).thresholds))
+    9
+    """
+    if not isinstance(atypicality, Atypicality):
+        raise InputError(
+            f"atypicality must be a fitted Atypicality; got {type(atypicality).__name__}. "
+            "Make one with Atypicality.from_training(features, labels)."
+        )
+    if isinstance(groups, bool) or groups != int(groups) or groups < 1:
+        raise InputError(f"groups must be a whole number of at least 1; got {groups!r}.")
+    # Not nested: the published edges are quantiles of each statistic over all samples.
+    cells = Bins(Confidence(), atypicality, counts=int(groups), nested=False)
+    return MondrianConformal(by=cells, **parameters)
+
+
+# --- the oracle
+
+# Sums of K float64 probabilities err by much less than this; nearer to the target than
+# this, the comparison is made again in exact arithmetic.
+_CLOSE = 1e-9
+
+
+def oracle_sets(probabilities: Any, alpha: float = 0.1, classes: Any = None) -> PredictionSets:
+    """Smallest sets of most likely classes with total true probability at least 1 - alpha.
+
+    With true probabilities p_(1) >= p_(2) >= ... of a sample, its set holds the k most
+    likely classes (the first columns among equals), k the smallest number with
+    ``p_(1) + ... + p_(k) >= 1 - alpha`` (section 2.2 of the paper). Coverage then holds for
+    every single sample, and no sets with that property are smaller.
+
+    Sums near 1 - alpha are compared exactly, and probabilities and alpha are read as the
+    decimals they print as: ten classes of 0.1 give nine at alpha = 0.1.
+
+    Parameters
+    ----------
+    probabilities : array of shape (m, K)
+        ``P(Y = y | X = x)``; rows sum to 1 up to rounding, and are compared with
+        ``1 - alpha`` of their sum.
+    alpha : float
+        Allowed miscoverage.
+    classes : sequence of length K, optional
+        Names of the classes; default ``0..K-1``.
+
+    Returns
+    -------
+    PredictionSets
+        Its thresholds are in the scale of `APS`, where s(x, y) is the probability of the
+        classes ranked before y: the largest s of the classes in the set.
+
+    Examples
+    --------
+    >>> sets = oracle_sets([[0.6, 0.3, 0.1], [0.1, 0.0, 0.9]], alpha=0.1, classes=list("abc"))
+    >>> [names.tolist() for names in sets]
+    [['a', 'b'], ['c']]
+    """
+    if not 0.0 < alpha < 1.0:
+        raise InputError(f"alpha must lie strictly between 0 and 1; got {alpha!r}.")
+    outputs = ModelOutputs(probabilities=probabilities, classes=classes)  # checks both
+    values = np.asarray(probabilities, dtype=np.float64)
+    ranked = np.take_along_axis(values, np.argsort(-values, axis=1, kind="stable"), axis=1)
+    mass = np.cumsum(ranked, axis=1)
+    target = (1.0 - alpha) * mass[:, -1:]
+    counts = np.count_nonzero(mass < target, axis=1) + 1
+    for row in np.flatnonzero((np.abs(mass - target) < _CLOSE).any(axis=1)):
+        counts[row] = _exact_count(ranked[row], alpha)
+    above = np.hstack([np.zeros((len(ranked), 1)), np.cumsum(ranked[:, :-1], axis=1)])
+    order = np.argsort(-values, axis=1, kind="stable")
+    mask = np.zeros(values.shape, dtype=bool)
+    np.put_along_axis(mask, order, np.arange(values.shape[1]) < counts[:, None], axis=1)
+    return PredictionSets(
+        mask=mask,
+        thresholds=np.take_along_axis(above, counts[:, None] - 1, axis=1)[:, 0],
+        status=np.full(len(values), Status.EXACT, dtype=np.int8),
+        alpha=float(alpha),
+        classes=outputs.classes,
+    )
+
+
+def _exact_count(ranked: Floats, alpha: float) -> int:
+    terms = [Fraction(repr(value)) for value in ranked.tolist()]
+    target = (1 - Fraction(repr(alpha))) * sum(terms)
+    return next(count for count, mass in enumerate(accumulate(terms), 1) if mass >= target)

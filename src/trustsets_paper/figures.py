@@ -1,0 +1,389 @@
+"""The paper's figures, from the runs of one or several datasets.
+
+Figure 1 shows the coverage of STANDARD by confidence and rank and by confidence and trust. Figures
+3 and 4 compare methods by trust and by rank. Figures 2 and 7 show CovGap over balls, figure 5 the
+effect of the degree, figure 6 trust against rank. Panels are half a page wide. A single dataset has
+its heatmaps in one column; several datasets have one row each.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
+from io import BytesIO
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from trustsets import ModelOutputs, plots
+from trustsets.errors import InputError
+from trustsets.metrics import Evaluation, label_ranks
+from trustsets.resuming import atomic_path
+from trustsets_paper import Floats, Ints
+from trustsets_paper.balls import BallCurve
+from trustsets_paper.protocol import (
+    CONDITIONAL,
+    DEFAULT,
+    NAIVE,
+    PCA,
+    RANK_SHOWN,
+    STANDARD,
+    Cell,
+    Run,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["ball_curves", "degree_curves", "draw_figures", "trust_against_rank"]
+
+_SCORE = "APS"
+_COLOURS = 256
+# Sizes in inches; the space below heatmaps is for their scale of colours.
+_PANEL_HEIGHT, _HEATMAP_HEIGHT, _SCALE_HEIGHT = 2.6, 1.55, 0.45
+_COLUMNS = 2
+# A legend is one row if its names have no more letters than this, and two columns otherwise.
+_ROW_OF_NAMES = 30
+_FLOOR = "noise floor"
+# Curves over whole numbers are shifted by this much.
+_DODGE = 0.2
+_SHOWN_SAMPLES = 4000
+_STEPS_PER_DOUBLING = 2
+
+_CAPTIONS = {
+    "figure1": "Coverage of STANDARD by confidence and rank, and by confidence and trust",
+    "figure2": "CovGap over balls in feature space against their radius",
+    "figure3": "Coverage by confidence and trust",
+    "figure4": "Coverage by confidence and rank",
+    "figure5": "CovGap over Conf x Trust and mean set size of CONDITIONAL against the degree",
+    "figure6": "Trust against the rank of the true class",
+    "figure7": "CovGap over balls, principal components of the features included",
+}
+_BY_RANK, _BY_BALLS = {"figure1", "figure4"}, {"figure2", "figure7"}
+_HEATMAPS = {"figure1", "figure3", "figure4"}
+
+Panel = tuple[str, Callable[..., Any]]
+"""A title, and a function that draws on the axes given as ``ax``."""
+
+
+def draw_figures(runs: Sequence[Run], folder: Path) -> dict[str, str]:
+    """Draw what the runs allow as PNG files, each whole or not at all; gives their captions."""
+    import matplotlib as mpl
+
+    compared = (STANDARD, CONDITIONAL, DEFAULT) if len(runs) == 1 else (STANDARD, CONDITIONAL)
+    main = (STANDARD, NAIVE, CONDITIONAL)
+    makers: dict[str, Callable[[], Figure | None]] = {
+        "figure1": lambda: _heatmaps(runs, [(STANDARD, RANK_SHOWN), (STANDARD, "conf_trust")]),
+        "figure2": lambda: _ball_panels(runs, (*main, DEFAULT)),
+        "figure3": lambda: _heatmaps(runs, [(name, "conf_trust") for name in compared], least=2),
+        "figure4": lambda: _heatmaps(runs, [(name, RANK_SHOWN) for name in compared], least=2),
+        "figure5": lambda: _degrees(runs),
+        "figure6": lambda: _trust_rank(runs),
+        "figure7": lambda: _ball_panels(runs, (*main, PCA)),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    captions = {}
+    with mpl.rc_context({"backend": "agg"}), plots.style():
+        for name, make in makers.items():
+            figure = make()
+            if figure is not None:
+                _save(figure, folder / f"{name}.png")
+                captions[name] = _caption(name, runs)
+    return captions
+
+
+def _caption(name: str, runs: Sequence[Run]) -> str:
+    """What a figure shows, by the name of its file."""
+    text = _CAPTIONS[name]
+    if name in _BY_RANK and not all(run.options.edges_by_hand(run.source.name) for run in runs):
+        text += "; rank 1 stands apart, and the other ranks are in bins of nearly equal size"
+    if name in _BY_BALLS and _ball_errors(runs[0]) == "trials":
+        text += (
+            "; error bars describe the random choice of balls, as in the paper: the standard "
+            "deviation over trials, divided by the root of their number"
+        )
+    elif name in _BY_BALLS:
+        text += "; error bars are standard errors over seeds, or over trials if there is one"
+    if name in _HEATMAPS:
+        text += "; hatched where there are no samples"
+    return text
+
+
+def _save(figure: "Figure", path: Path) -> None:
+    """Write a small PNG: few colours are in use, so a palette loses nothing that shows."""
+    from matplotlib import pyplot as plt
+    from PIL import Image
+
+    drawn = BytesIO()
+    figure.savefig(drawn, format="png", dpi=plots.DPI["print"])
+    plt.close(figure)
+    with atomic_path(path) as temporary, Image.open(drawn) as image:
+        few = image.convert("RGB").quantize(
+            _COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+        )
+        few.save(temporary, format="PNG", optimize=True)
+
+
+def _cell(run: Run, method: str) -> Cell:
+    """A method with the score and the degree of the figures."""
+    return Cell(_SCORE, method, run.options.degree if method == CONDITIONAL else None)
+
+
+def _heatmaps(
+    runs: Sequence[Run], cells: Sequence[tuple[str, str]], least: int = 1
+) -> "Figure | None":
+    """Heatmaps of methods and tables, for each dataset that has all of those which any has."""
+
+    def evaluations(run: Run, method: str) -> list[Evaluation]:
+        return run.evaluations.get(_cell(run, method), [])
+
+    def has(run: Run, method: str, table: str) -> bool:
+        return any(table in item.tables for item in evaluations(run, method))
+
+    cells = [cell for cell in cells if any(has(run, *cell) for run in runs)]
+    shown = [run for run in runs if all(has(run, *cell) for cell in cells)]
+    if len(cells) < least or not shown:
+        return None
+    panels = [
+        (
+            f"{run.source.name}: {method}",
+            partial(plots.coverage_heatmap, evaluations(run, method), table),
+        )
+        for run, (method, table) in product(shown, cells)
+    ]
+    n_columns = 1 if len(runs) == 1 else len(cells)
+    figure, axes = _grid(panels, n_columns, _HEATMAP_HEIGHT, _SCALE_HEIGHT)
+    for ax in axes[:-1].flat:
+        ax.set_xlabel("")
+    plots.add_coverage_bar(figure, axes, 1.0 - shown[0].options.alpha)
+    return figure
+
+
+def _grid(
+    panels: Sequence[Panel], n_columns: int, height: float, below: float = 0.0
+) -> tuple["Figure", Any]:
+    """Draw panels row by row."""
+    from matplotlib import pyplot as plt
+
+    n_rows = -(-len(panels) // n_columns)
+    size = (plots.HALF_WIDTH * n_columns, height * n_rows + below)
+    figure, axes = plt.subplots(
+        n_rows, n_columns, figsize=size, squeeze=False, layout="constrained"
+    )
+    for ax, (title, draw) in zip(axes.flat, panels, strict=False):
+        draw(ax=ax)
+        ax.set_title(title)
+    for ax in axes.flat[len(panels) :]:
+        ax.set_axis_off()
+    return figure, axes
+
+
+def _ball_panels(runs: Sequence[Run], methods: Sequence[str]) -> "Figure | None":
+    panels = []
+    for run in runs:
+        curves = {name: run.balls.get(_cell(run, name), []) for name in methods}
+        # Methods all of whose seeds drew balls of some radius.
+        drawn = {
+            name: seeds
+            for name, seeds in curves.items()
+            if seeds and all(curve.radii.size for curve in seeds)
+        }
+        if drawn:
+            panels.append((run.source.name, partial(ball_curves, drawn, errors=_ball_errors(run))))
+    if not panels:
+        return None
+    figure, axes = _grid(panels, min(_COLUMNS, len(panels)), _PANEL_HEIGHT)
+    _legend_below(axes.flat[0], figure)
+    return figure
+
+
+@plots.styled
+def _legend_below(ax: "Axes", figure: "Figure | None" = None) -> None:
+    """Name the methods, then the noise floor, below all axes of a figure, or on the axes."""
+    # By default a legend lists lines, such as the noise floor, before error bars.
+    handles, labels = ax.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda i: labels[i] == _FLOOR)
+    entries = [handles[i] for i in order], [labels[i] for i in order]
+    if figure is None:
+        ax.legend(*entries)
+    else:
+        columns = len(order) if sum(map(len, labels)) <= _ROW_OF_NAMES else 2
+        figure.legend(*entries, loc="outside lower center", ncols=columns)
+
+
+def _ball_errors(run: Run) -> Literal["seeds", "trials"]:
+    """What error bars of balls are taken over; the authors' code takes them over trials."""
+    return "trials" if run.options.balls == "growing" else "seeds"
+
+
+def ball_curves(
+    curves: Mapping[str, Sequence[BallCurve]],
+    ax: "Axes",
+    *,
+    errors: Literal["seeds", "trials"] = "seeds",
+) -> None:
+    """Draw CovGap over balls against their radius.
+
+    Parameters
+    ----------
+    curves : mapping of str to sequence of BallCurve
+        Methods, each with one curve for each seed; all balls have the same radii.
+    ax : Axes
+        Where to draw.
+    errors : {"seeds", "trials"}
+        Standard errors over seeds (over trials if there is one seed), or over trials only.
+    """
+    for i, (name, seeds) in enumerate(curves.items()):
+        radii, gap, error, floor = _mean_curve(seeds, errors)
+        ax.errorbar(radii, gap, error, label=name, **plots.method_style(i))
+        if i == 0:  # the noise floor is the same for all methods
+            ax.plot(radii, floor, ls=":", color=plots.theme_colour("quiet"), label=_FLOOR)
+    ax.set(xlabel="Radius of the ball", ylabel="CovGap (%)")
+    ax.set_ylim(bottom=0)
+    plots.tidy(ax)
+
+
+def _mean_curve(
+    curves: Sequence[BallCurve], errors: Literal["seeds", "trials"]
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Radii that all seeds have, with the mean gap, its standard error and the mean floor."""
+    radii = reduce(np.intersect1d, [curve.radii for curve in curves])
+    if not radii.size:
+        raise InputError(
+            "the seeds share no radius; draw all balls with the same Balls(radii=...)."
+        )
+    at = [np.searchsorted(curve.radii, radii) for curve in curves]
+    gaps, trial_errors, floors = (
+        np.stack([getattr(curve, name)[index] for curve, index in zip(curves, at, strict=True)])
+        for name in ("gap", "standard_error", "floor")
+    )
+    if len(curves) > 1 and errors == "seeds":
+        error = plots.mean_and_error(gaps)[1]
+    else:  # trials of different seeds are drawn independently
+        error = np.sqrt(np.square(trial_errors).sum(axis=0)) / len(curves)
+    return radii, gaps.mean(axis=0), error, floors.mean(axis=0)
+
+
+def _degrees(runs: Sequence[Run]) -> "Figure | None":
+    """A curve for each score of the one dataset, or for each of several datasets."""
+    if len(runs) == 1:
+        curves = {score: _by_degree(runs[0], score) for score in runs[0].options.scores}
+    else:
+        curves = {run.source.name: _by_degree(run, _SCORE) for run in runs}
+    shown = {name: curve for name, curve in curves.items() if len(curve) > 1}
+    return degree_curves(shown) if shown else None
+
+
+def degree_curves(results: Mapping[str, Mapping[int, Sequence[Evaluation]]]) -> "Figure":
+    """CovGap over Conf x Trust and mean size against the degree, one above the other.
+
+    Parameters
+    ----------
+    results : mapping of names to mappings of degrees to evaluations over seeds
+        A curve for each name.
+    """
+    from matplotlib import pyplot as plt
+    from matplotlib.ticker import MaxNLocator
+
+    figure, (top, bottom) = plt.subplots(
+        2, 1, figsize=(plots.HALF_WIDTH, 4.4), sharex=True, layout="constrained"
+    )
+    for i, (name, curve) in enumerate(results.items()):
+        degrees = np.array(sorted(curve), dtype=np.float64)
+        gaps = [[item.tables["conf_trust"].gap for item in curve[degree]] for degree in degrees]
+        sizes = [[item.sizes.mean for item in curve[degree]] for degree in degrees]
+        # Curves are shifted a little, so that equal ones do not hide each other.
+        at = degrees + _DODGE * (i - (len(results) - 1) / 2.0)
+        gap = _mean_and_error([[item.value for item in seeds] for seeds in gaps])
+        top.errorbar(at, *gap, label=name, **plots.method_style(i))
+        floors = [np.mean([item.floor for item in seeds]) for seeds in gaps]
+        top.plot(degrees, floors, ls=":", lw=1, color=plots.method_colour(i))
+        bottom.errorbar(at, *_mean_and_error(sizes), label=name, **plots.method_style(i))
+    top.plot([], [], ls=":", lw=1, color=plots.theme_colour("quiet"), label=_FLOOR)
+    top.set_ylabel("Conf x Trust CovGap (%)")
+    top.set_ylim(bottom=0)
+    bottom.set(xlabel="Degree", ylabel="Mean set size")
+    bottom.xaxis.set_major_locator(MaxNLocator(integer=True))
+    plots.tidy(top)
+    plots.tidy(bottom)
+    _legend_below(top, figure)
+    return figure
+
+
+def _mean_and_error(values: Sequence[Sequence[float]]) -> Floats:
+    """Means over seeds and their standard errors, which are 0 for one seed, shape (2, degrees)."""
+    pairs = [plots.mean_and_error(np.asarray(seeds, dtype=np.float64)) for seeds in values]
+    columns: Floats = np.array(pairs).T
+    return np.nan_to_num(columns)
+
+
+def _by_degree(run: Run, score: str) -> dict[int, list[Evaluation]]:
+    cells = {degree: Cell(score, CONDITIONAL, degree) for degree in run.options.degrees}
+    return {
+        degree: run.evaluations[cell] for degree, cell in cells.items() if cell in run.evaluations
+    }
+
+
+def _trust_rank(runs: Sequence[Run]) -> "Figure | None":
+    panels = [
+        (run.source.name, partial(trust_against_rank, run.source.tested))
+        for run in runs
+        if run.source.has_trust
+    ]
+    return _grid(panels, min(_COLUMNS, len(panels)), _PANEL_HEIGHT)[0] if panels else None
+
+
+def trust_against_rank(outputs: ModelOutputs, ax: "Axes") -> None:
+    """Trust against Rank, both in log scale: samples, and median and quartiles by rank."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    trust, ranks = np.asarray(outputs.trust), label_ranks(outputs)
+    rng = np.random.default_rng(0)
+    shown = rng.permutation(ranks.size)[:_SHOWN_SAMPLES]
+    # Ranks are integers: a little noise keeps the samples from hiding each other.
+    spread = ranks[shown] * np.exp(rng.uniform(-0.12, 0.12, size=shown.size))
+    ax.scatter(
+        spread,
+        trust[shown],
+        s=3,
+        color=plots.theme_colour("quiet"),
+        alpha=0.2,
+        lw=0,
+        rasterized=True,
+    )
+    middle, (lower, median, upper) = trust_quartiles(trust, ranks)
+    first = plots.method_colour(0)
+    ax.fill_between(middle, lower, upper, color=first, alpha=0.25, lw=0)
+    ax.plot(middle, median, "o-", color=first, ms=4, label="median and quartiles")
+    ax.set(xscale="log", yscale="log")
+    positive = trust[np.isfinite(trust) & (trust > 0.0)]  # a Trust of 0 cannot be shown
+    if positive.size:
+        low, high = np.quantile(positive, [0.001, 0.999])
+        ax.set_ylim(low / 1.1, high * 1.1)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+    ax.set(xlabel="Rank of the true class (log scale)", ylabel="Trust (log scale)")
+    ax.legend()
+    plots.tidy(ax)
+
+
+def trust_quartiles(trust: Floats, ranks: Ints) -> tuple[Floats, Floats]:
+    """Geometric mean rank and quartiles of Trust, shape (3, R), in ranges of growing Rank.
+
+    Examples
+    --------
+    >>> middle, quartiles = trust_quartiles(np.array([3.0, 5.0, 1.0]), np.array([1, 1, 2]))
+    >>> middle, quartiles[1]
+    (array([1., 2.]), array([4., 1.]))
+    """
+    # Low ranks have a range each.
+    steps = np.arange(_STEPS_PER_DOUBLING * int(np.ceil(np.log2(ranks.max() + 1))) + 1)
+    edges = np.unique(np.round(2.0 ** (steps / _STEPS_PER_DOUBLING)))
+    ranges = np.searchsorted(edges, ranks, side="right")
+    inside = [ranges == number for number in np.unique(ranges)]
+    middle: Floats = np.array([np.exp(np.log(ranks[rows]).mean()) for rows in inside])
+    quartiles = np.array([np.quantile(trust[rows], [0.25, 0.5, 0.75]) for rows in inside])
+    return middle, quartiles.T

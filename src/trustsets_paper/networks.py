@@ -1,0 +1,1155 @@
+"""The paper's networks: reading their weights, training two of them, and running all over images.
+
+A checkpoint may be a plain state dictionary, one under a key such as ``state_dict``, or in two
+parts (feature model and classifier), each perhaps saved from a `torch.nn.DataParallel`. No code
+in a file is run.
+
+Training and extraction continue where a killed run stopped, and end with the same numbers. Nothing
+random outlives a training step: the order of an epoch depends on (seed, epoch), the augmentation
+of an image on (seed, epoch, place in the epoch), dropout on (seed, step). Extraction writes whole
+batches in shards; a later run makes the shards that are missing or damaged.
+"""
+
+import json
+import math
+import os
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from trustsets import TrustSetsError
+from trustsets.errors import InputError
+from trustsets.resuming import atomic_path, digest, identity, read, read_kept, write
+from trustsets_paper import Array, Ints
+from trustsets_paper.datasets import SHOWN, ImageSet, Listing, load_dataset
+from trustsets_paper.sources import (
+    SAMPLES,
+    TRAIN,
+    UNREADABLE,
+    Description,
+    is_extracted,
+    write_text,
+)
+
+__all__ = [
+    "ARCHITECTURES",
+    "RECIPES",
+    "Architecture",
+    "EpochSummary",
+    "Network",
+    "PartSummary",
+    "Recipe",
+    "WorkOptions",
+    "extract_dataset",
+    "load_weights",
+    "read_weights",
+    "train_dataset",
+]
+
+# Declarations of operators end with the life of their library.
+_declared: list[Any] = []
+
+
+def _import_torchvision() -> tuple[Any, Any]:
+    from torchvision import models, transforms
+
+    return models, transforms
+
+
+def load_torchvision() -> tuple[Any, Any]:
+    """Return the modules `models` and `transforms` of torchvision.
+
+    A torchvision whose compiled library does not fit the installed torch refuses to be imported,
+    because it describes two operators of object detection that torch does not know then. Nothing
+    here detects objects, so the two are declared without an implementation.
+    """
+    try:
+        return _import_torchvision()
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"images need torchvision and pillow ({error}); pip install 'trustsets[paper]'."
+        ) from error
+    except RuntimeError as error:
+        if "operator torchvision::" not in str(error):
+            raise
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        del sys.modules[name]
+    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+    for name in ("nms", "qnms"):
+        if not hasattr(torch.ops.torchvision, name):
+            schema = f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            library.define(schema)  # type: ignore[no-untyped-call]
+    _declared.append(library)
+    return _import_torchvision()
+
+
+models, transforms = load_torchvision()
+
+# --- networks
+
+# Of the red, green and blue of ImageNet's training images: what all five networks expect.
+_CHANNEL_MEANS = (0.485, 0.456, 0.406)
+_CHANNEL_DEVIATIONS = (0.229, 0.224, 0.225)
+FULL_SIZE = 224
+"""Side of the square that the networks were made for."""
+HEAD = "fc."
+_HIDDEN_UNITS = 256
+_DROPOUT_SHARE = 0.4
+
+
+@final
+@dataclass(frozen=True)
+class Architecture:
+    """One network of the paper.
+
+    Attributes
+    ----------
+    name : str
+        Name in torchvision.
+    weights : str
+        Where the weights come from, in a sentence.
+    start : str
+        Where the weights come from that training starts with; empty where none is needed.
+    resize : int
+        Length of the shorter side before the central crop of 224.
+    two_layer_head : bool
+        Whether the last linear layer is replaced by two with dropout between.
+    """
+
+    name: str
+    weights: str
+    start: str = ""
+    resize: int = 256
+    two_layer_head: bool = False
+
+    def build(self, n_classes: int) -> "Network":
+        """Make the network with random weights."""
+        body = getattr(models, self.name)(weights=None)
+        width = body.fc.in_features
+        if self.two_layer_head:
+            first = _SingleLinear(width, _HIDDEN_UNITS)
+            last = _SingleLinear(_HIDDEN_UNITS, n_classes)
+            body.fc = nn.Sequential(first, nn.ReLU(), nn.Dropout(_DROPOUT_SHARE), last)
+        else:
+            body.fc = _SingleLinear(width, n_classes)
+        return Network(body)
+
+
+@final
+class _SingleLinear(nn.Linear):
+    """A linear layer in single precision, whatever the precision around it.
+
+    Half precision would round logits near 16 to multiples of 1/64, which changes probabilities
+    by a percent and makes ties of different scores. The layer costs next to nothing.
+    """
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Compute logits in float32."""
+        with torch.autocast(inputs.device.type, enabled=False):
+            return super().forward(inputs.float())
+
+
+@final
+class Network(nn.Module):
+    """A torchvision network that takes images of bytes and normalises them where it runs.
+
+    Bytes are a quarter of what floats would be, on the way to a GPU. `features` holds the output
+    of the average pool in the last forward pass.
+    """
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.features: Tensor | None = None
+        for name, values in (("means", _CHANNEL_MEANS), ("deviations", _CHANNEL_DEVIATIONS)):
+            self.register_buffer(name, torch.tensor(values).reshape(3, 1, 1), persistent=False)
+        body.get_submodule("avgpool").register_forward_hook(self._keep_features)
+
+    def _keep_features(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        self.features = None if self.training else output.flatten(1)
+
+    def move(self, device: torch.device) -> None:
+        """Move to a device; a GPU runs faster with channels last."""
+        self.to(device)
+        if device.type == "cuda":
+            self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of images (n, 3, height, width) in uint8."""
+        scaled = images.float().div(255.0)
+        inputs = scaled.sub(self.get_buffer("means")).div(self.get_buffer("deviations"))
+        if images.is_cuda:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        logits: Tensor = self.body(inputs)
+        return logits
+
+
+def _torchvision_weights(file: str) -> str:
+    where = f"https://download.pytorch.org/models/{file}"
+    return f"The public one is {file} (torchvision, IMAGENET1K_V1): {where}"
+
+
+def _balanced_weights(folder: str, file: str) -> str:
+    where = f"https://dl.fbaipublicfiles.com/classifier-balancing/{folder}/models/{file}"
+    what = "classifier-balancing, instance-balanced sampling"
+    return f"The public one is {file} ({what}): {where}"
+
+
+_NOT_PUBLIC = "There is no public one: make it with trustsets paper train"
+ARCHITECTURES = {
+    # The paper follows a pipeline that resizes to the crop itself for this dataset.
+    "imagenet": Architecture("resnet50", _torchvision_weights("resnet50-0676ba61.pth"), resize=224),
+    "imagenet-lt": Architecture(
+        "resnext50_32x4d", _balanced_weights("ImageNet_LT", "resnext50_uniform_e90.pth")
+    ),
+    "places365": Architecture(
+        "resnet152",
+        f"{_NOT_PUBLIC} places365",
+        start=_torchvision_weights("resnet152-394f9c45.pth"),
+    ),
+    "places365-lt": Architecture(
+        "resnet152", _balanced_weights("Places_LT", "resnet152_uniform.pth")
+    ),
+    "fitzpatrick17k": Architecture(
+        "resnet18",
+        f"{_NOT_PUBLIC} fitzpatrick17k",
+        start=_torchvision_weights("resnet18-f37072fd.pth"),
+        two_layer_head=True,
+    ),
+}
+"""Networks by the name of the dataset."""
+
+
+# --- checkpoints
+
+# Keys under which a checkpoint may keep its state dictionary, and the two parts of one.
+_WRAPPERS = ("state_dict_best", "state_dict", "model_state_dict", "model")
+_TWO_PARTS = (("feat_model", "classifier"), ("state_dict_model", "state_dict_classifier"))
+_PARALLEL = "module."
+_COUNTER = "num_batches_tracked"
+
+
+@final
+@dataclass(frozen=True)
+class Weights:
+    """A checkpoint: tensors by their names in torchvision, and metadata of the file."""
+
+    path: Path
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+
+    @property
+    def n_classes(self) -> int | None:
+        """Outputs of the last layer, where there is one."""
+        biases = [name for name in self.tensors if name.startswith(HEAD) and name.endswith("bias")]
+        return len(self.tensors[max(biases)]) if biases else None
+
+
+def read_weights(path: Path, source: str) -> Weights:
+    """Read a checkpoint; `source` says where a missing one comes from."""
+    if not path.is_file():
+        raise InputError(f"weights={path}: there is no such file. {source}.")
+    if path.suffix == ".safetensors":
+        content, facts = _read_safetensors(path)
+    else:
+        content, facts = _read_pickled(path), {}
+    return Weights(path, _flatten(path, content), facts)
+
+
+def load_weights(network: Network, weights: Weights, *, without_head: bool = False) -> None:
+    """Put weights into a network; every tensor must fit a parameter, and every parameter one.
+
+    Parameters
+    ----------
+    without_head : bool
+        Leave the last layers as they are, and take the rest (to start a training).
+    """
+    wanted, tensors = (
+        {name: state[name] for name in state if not (without_head and name.startswith(HEAD))}
+        for state in (network.body.state_dict(), weights.tensors)
+    )
+    # Networks saved by early versions of torch have no counters; nothing here reads them.
+    missing = [name for name in wanted if name not in tensors and not name.endswith(_COUNTER)]
+    further = [name for name in tensors if name not in wanted]
+    shapes = [
+        f"{name} is {tuple(tensors[name].shape)} instead of {tuple(wanted[name].shape)}"
+        for name in wanted
+        if name in tensors and tensors[name].shape != wanted[name].shape
+    ]
+    problems = [
+        f"{len(names)} {what}, such as {', '.join(names[:SHOWN])}"
+        for what, names in [("missing", missing), ("without a place", further), ("misfits", shapes)]
+        if names
+    ]
+    if problems:
+        linear = [module for module in network.body.modules() if isinstance(module, nn.Linear)]
+        raise InputError(
+            f"weights={weights.path} do not fit {type(network.body).__name__} with "
+            f"{linear[-1].out_features} classes: {'; '.join(problems)}. Give the weights of this "
+            "network."
+        )
+    network.body.load_state_dict(tensors, strict=False)
+
+
+def _read_safetensors(path: Path) -> tuple[Any, dict[str, Any]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads((file.metadata() or {}).get("trustsets", "{}"))
+            return {name: file.get_tensor(name) for name in file.keys()}, facts
+    except (SafetensorError, OSError, ValueError) as error:
+        raise InputError(f"weights={path}: not a readable safetensors file ({error}).") from error
+
+
+def _read_pickled(path: Path) -> Any:
+    """Read a file of `torch.save`, letting it build tensors and plain numbers only.
+
+    Accuracies that were saved along are often NumPy scalars, which are as harmless.
+    """
+    scalar = np.float64(0.0).__reduce__()[0]
+    numpy_names = [
+        (scalar, "numpy.core.multiarray.scalar"),
+        (scalar, "numpy._core.multiarray.scalar"),
+        np.dtype,
+        *(type(np.dtype(kind)) for kind in (np.float64, np.float32, np.int64)),
+    ]
+    try:
+        with torch.serialization.safe_globals(numpy_names):  # type: ignore[arg-type]
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise InputError(
+            f"weights={path}: not a checkpoint of tensors that can be read without running code "
+            f"({str(error).splitlines()[0][:200]}). Save its state dictionary alone, or as "
+            "safetensors."
+        ) from error
+
+
+def _flatten(path: Path, content: Any) -> dict[str, Tensor]:
+    """One state dictionary with torchvision's names out of any of the usual forms."""
+    for key in _WRAPPERS:
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+            break
+    if not isinstance(content, Mapping):
+        raise InputError(f"weights={path}: holds a {type(content).__name__}, not named tensors.")
+    for features, classifier in _TWO_PARTS:
+        if features in content and classifier in content:
+            filled = [key for key, part in content.items() if isinstance(part, Mapping) and part]
+            further = [key for key in filled if key not in (features, classifier)]
+            if further:
+                raise InputError(
+                    f"weights={path}: has the parts {features} and {classifier}, and further ones "
+                    f"({further}) that this network has no place for; leaving them out would "
+                    "change what it computes."
+                )
+            head = _plain_names(path, content[classifier])
+            named = {name if name.startswith(HEAD) else HEAD + name: head[name] for name in head}
+            return _plain_names(path, content[features]) | named
+    return _plain_names(path, content)
+
+
+def _plain_names(path: Path, state: Mapping[str, Any]) -> dict[str, Tensor]:
+    others = [str(name) for name, value in state.items() if not isinstance(value, Tensor)]
+    if others or not state:
+        raise InputError(
+            f"weights={path}: not a state dictionary in a known form; besides tensors it has "
+            f"{others[:SHOWN]}. Known are a plain one, one under {', '.join(_WRAPPERS)}, and the "
+            f"two parts {_TWO_PARTS[0]} or {_TWO_PARTS[1]}."
+        )
+    return {str(name).removeprefix(_PARALLEL): value for name, value in state.items()}
+
+
+# --- images
+
+Transform = Callable[[Any], Any]
+
+
+@final
+@dataclass(frozen=True)
+class WorkOptions:
+    """How images are decoded and run; on a CPU none of it changes the result.
+
+    Attributes
+    ----------
+    device : str
+        ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU where there is one.
+    workers : int, optional
+        Processes that decode images; 0 decodes in this one, None has one for each core.
+    max_unreadable : int
+        How many images in all may be missing or damaged before it is an error.
+    progress : bool, optional
+        Show progress bars; by default on a terminal.
+    mixed_precision : "auto", True or False
+        Extract in half precision; ``"auto"`` on a GPU.
+    shard_rows : int
+        Images after which extraction writes a shard; at most so many are lost by a kill.
+    checkpoint_steps : int
+        Training steps between checkpoints within an epoch; there is one after each epoch anyway.
+    """
+
+    device: str = "cpu"
+    workers: int | None = 0
+    max_unreadable: int = 100
+    progress: bool | None = None
+    mixed_precision: bool | Literal["auto"] = "auto"
+    shard_rows: int = 16384
+    checkpoint_steps: int = 1000
+
+    def __post_init__(self) -> None:
+        _check_least(0, workers=self.workers, max_unreadable=self.max_unreadable)
+        _check_least(1, shard_rows=self.shard_rows, checkpoint_steps=self.checkpoint_steps)
+        if self.mixed_precision not in (True, False, "auto"):
+            raise InputError(
+                f'mixed_precision must be True, False or "auto"; got {self.mixed_precision!r}.'
+            )
+
+
+def _check_least(least: int, **numbers: int | None) -> None:
+    for name, number in numbers.items():
+        if number is not None and number < least:
+            rule = "at least 1" if least else "0 or more"
+            raise InputError(f"{name} must be {rule}; got {number}.")
+
+
+def pick_device(name: str) -> torch.device:
+    """Turn ``"auto"`` into a GPU where there is one; refuse a device that cannot be used."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"device={name!r} cannot be used here: {reason}") from error
+
+
+@final
+class UnreadableImages:
+    """Names and reasons of images that could not be read; too many are an error.
+
+    They are for the file ``unreadable.txt`` of a folder.
+    """
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self._file, self._limit = folder / UNREADABLE, limit
+        self._reasons: dict[tuple[str, str], str] = {}
+
+    def add_missing(self, part: str, listing: Listing) -> None:
+        """Add all images of a listing that are not there, before any work is done."""
+        self.add(part, listing, ((row, "no such file") for row in listing.missing()))
+
+    def add(self, part: str, listing: Listing, failures: Iterable[tuple[int, str]]) -> None:
+        """Add rows with their reasons; once there are more than allowed, it is an error."""
+        self._reasons |= {(part, listing.path(row)): reason for row, reason in failures}
+        count = len(self._reasons)
+        if count > self._limit:
+            self.write()
+            first = [f"{part} {path}: {why}" for (part, path), why in sorted(self._reasons.items())]
+            raise InputError(
+                f"{count} images under {listing.root} are missing or damaged, and "
+                f"--max-unreadable allows {self._limit}. The first: {'; '.join(first[:SHOWN])}. "
+                f"The full list is in {self._file}."
+            )
+
+    def write(self) -> None:
+        """Write the file, by part and path, or remove an old one where there is nothing to say."""
+        if not self._reasons:
+            self._file.unlink(missing_ok=True)
+            return
+        reasons = sorted(self._reasons.items())
+        lines = (f"{part}\t{path}\t{reason}\n" for (part, path), reason in reasons)
+        write_text(self._file, "".join(lines))
+
+
+# What Pillow raises besides for files that are cut short, too large, or oddly made.
+_UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, TypeError, IndexError, struct.error)
+
+
+@final
+class Images(Dataset[Any]):
+    """Images of one part of a dataset, by (row, seed of its augmentation, if it has any).
+
+    `transform` makes a uint8 tensor of one shape from a PIL image in RGB.
+    """
+
+    def __init__(self, part: str, listing: Listing, transform: Transform) -> None:
+        self.part, self.listing = part, listing
+        self._transform = transform
+
+    def __len__(self) -> int:
+        return len(self.listing)
+
+    def __getitem__(self, key: tuple[int, int | None]) -> tuple[int, Tensor | str]:
+        """Row, and the image or why there is none."""
+        row, seed = key
+        image = self.open(row)
+        if isinstance(image, str):
+            return row, image
+        if seed is None:
+            return row, self._transform(image)
+        # The draws belong to the sample alone, whichever process makes them.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return row, self._transform(image)
+
+    def open(self, row: int) -> Any:
+        """An image in RGB, or the text that says why it cannot be read."""
+        from PIL import Image, UnidentifiedImageError
+
+        try:
+            with Image.open(self.listing.root / self.listing.path(row)) as image:
+                return image.convert("RGB")
+        except FileNotFoundError:
+            return "no such file"
+        except UnidentifiedImageError:
+            return "not an image"
+        except (Image.DecompressionBombError, *_UNREADABLE) as error:
+            return " ".join(str(error).split()) or type(error).__name__
+
+    def batches(
+        self,
+        keys: Iterable[Sequence[Any]],
+        title: str,
+        done: int,
+        options: WorkOptions,
+        unreadable: UnreadableImages,
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Decode batches of keys under a progress bar; images that came before are `done`.
+
+        Gives the readable images, (n, 3, size, size) uint8, and their rows in the listing.
+        """
+        from rich.console import Console
+        from rich.progress import MofNCompleteColumn, Progress
+
+        loader: DataLoader[Any] = DataLoader(
+            self,
+            batch_sampler=keys,  # type: ignore[arg-type]
+            num_workers=(os.cpu_count() or 1) if options.workers is None else options.workers,
+            collate_fn=_collate,
+            pin_memory=options.device != "cpu" and torch.cuda.is_available(),
+        )
+        console = Console(stderr=True)
+        shown = console.is_terminal if options.progress is None else options.progress
+        columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+        with Progress(*columns, console=console, disable=not shown) as bar:
+            task = bar.add_task(title, total=len(self), completed=done)
+            for images, rows, failures in loader:
+                unreadable.add(self.part, self.listing, failures)
+                yield images, rows
+                bar.advance(task, len(rows) + len(failures))
+
+
+def _collate(items: list[tuple[int, Tensor | str]]) -> tuple[Tensor, Tensor, list[Any]]:
+    images = [image for _, image in items if isinstance(image, Tensor)]
+    rows = [row for row, image in items if isinstance(image, Tensor)]
+    failures = [(row, reason) for row, reason in items if isinstance(reason, str)]
+    stacked = torch.stack(images) if images else torch.empty(0, dtype=torch.uint8)
+    return stacked, torch.tensor(rows, dtype=torch.int64), failures
+
+
+# --- training
+
+CHECKPOINT = "checkpoint.trustsets"
+WEIGHTS = "weights.safetensors"
+_STEP_EPOCHS, _STEP_FACTOR = 7, 0.1
+_MOMENTUM, _WEIGHT_DECAY = 0.9, 1e-4
+_SKIN_MARGIN = 256 / 224
+
+
+@final
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that determines a training besides data and seed.
+
+    Attributes
+    ----------
+    optimizer : str
+        ``"adam"`` or ``"sgd"`` (momentum 0.9, weight decay 0.0001).
+    schedule : str
+        ``"steps"``: a tenth every 7 epochs; ``"cosine"``: to zero at the end.
+    epochs, batch_size, learning_rate
+        Of the training.
+    head_only : bool
+        Train the last layers only.
+    balanced : bool
+        Draw images with replacement, each class equally often; otherwise each image once.
+    augmentation : str
+        ``"skin"`` or ``"scene"``.
+    """
+
+    optimizer: str
+    schedule: str
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    head_only: bool
+    balanced: bool
+    augmentation: str
+
+    def __post_init__(self) -> None:
+        _check_least(1, epochs=self.epochs, batch_size=self.batch_size)
+        if not 0.0 < self.learning_rate < math.inf:
+            raise InputError(f"learning_rate must be positive; got {self.learning_rate}.")
+
+    def rate(self, epoch: int, done: float) -> float:
+        """Learning rate in an epoch (from 0) with a share of the whole training done."""
+        if self.schedule == "steps":
+            return self.learning_rate * float(_STEP_FACTOR ** (epoch // _STEP_EPOCHS))
+        return self.learning_rate * 0.5 * (1.0 + math.cos(math.pi * done))
+
+    def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """Make a fresh optimiser."""
+        if self.optimizer == "adam":
+            return torch.optim.Adam(parameters, lr=self.learning_rate)
+        return torch.optim.SGD(
+            parameters, lr=self.learning_rate, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY
+        )
+
+    def transform(self, size: int) -> Transform:
+        """Augmentation to images of one size."""
+        steps = [transforms.RandomResizedCrop(size)]
+        if self.augmentation == "skin":  # a larger crop, trimmed after the rotation
+            larger = round(_SKIN_MARGIN * size)
+            steps = [transforms.RandomResizedCrop(larger, scale=(0.8, 1.0))]
+            steps.append(transforms.RandomRotation(15))
+        steps += [transforms.RandomHorizontalFlip(), transforms.CenterCrop(size)]
+        augment: Transform = transforms.Compose([*steps, transforms.PILToTensor()])
+        return augment
+
+
+RECIPES = {
+    # The training script of the dataset's authors, with the paper's network and 50 epochs: the
+    # ImageNet weights are frozen (batch statistics adapt) and two new layers are trained. Unlike
+    # that script, the last epoch is taken, and not the one that does best on held-out images,
+    # because those calibrate and test here.
+    "fitzpatrick17k": Recipe(
+        optimizer="adam",
+        schedule="steps",
+        epochs=50,
+        batch_size=256,
+        learning_rate=1e-3,
+        head_only=True,
+        balanced=True,
+        augmentation="skin",
+    ),
+    # The paper says only that a ResNet-152 starts from ImageNet and is fine-tuned.
+    "places365": Recipe(
+        optimizer="sgd",
+        schedule="cosine",
+        epochs=10,
+        batch_size=256,
+        learning_rate=0.01,
+        head_only=False,
+        balanced=False,
+        augmentation="scene",
+    ),
+}
+"""How the two networks of the paper that are not public are trained, by dataset."""
+
+
+@final
+@dataclass(frozen=True)
+class EpochSummary:
+    """Sums over the training images of one epoch."""
+
+    epoch: int
+    images: int = 0
+    loss_sum: float = 0.0
+    correct: int = 0
+
+    @property
+    def loss(self) -> float:
+        """Mean cross-entropy."""
+        return self.loss_sum / max(self.images, 1)
+
+    @property
+    def accuracy(self) -> float:
+        """Share of images classified right, as augmented and with dropout."""
+        return self.correct / max(self.images, 1)
+
+
+def train_dataset(
+    name: str,
+    images: Path,
+    start: Path,
+    folder: Path,
+    *,
+    lists: Path | None = None,
+    seed: int = 0,
+    size: int = FULL_SIZE,
+    options: WorkOptions | None = None,
+    **changes: Any,
+) -> tuple[Path, list[EpochSummary]]:
+    """Fine-tune the paper's network for a dataset.
+
+    Parameters
+    ----------
+    name : str
+        ``"places365"`` or ``"fitzpatrick17k"``.
+    images, lists : path
+        See `load_dataset`.
+    start : path
+        Weights to start from, those of ImageNet.
+    folder : path
+        Where checkpoints and the final ``weights.safetensors`` go; an earlier run there is
+        continued.
+    seed : int
+        Of everything random, the training split included.
+    size : int
+        Side of the images that the network sees.
+    **changes
+        Fields of the `Recipe` to change: epochs, batch_size, learning_rate...
+
+    Returns
+    -------
+    path, list of EpochSummary
+        The final weights, and how the epochs went.
+    """
+    from safetensors.torch import save
+
+    if name not in RECIPES:
+        raise InputError(f"dataset must be one of {', '.join(RECIPES)}; got {name!r}.")
+    recipe = replace(RECIPES[name], **changes)
+    dataset = load_dataset(name, images, lists=lists, seed=seed)
+    architecture = ARCHITECTURES[name]
+    weights = read_weights(start, architecture.start)
+    folder.mkdir(parents=True, exist_ok=True)
+    # The generators of the calling program go on as if nothing had been drawn.
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        network = architecture.build(len(dataset.classes))
+        load_weights(network, weights, without_head=True)
+        training = _Training(dataset, network, recipe, seed, size, folder, options or WorkOptions())
+        history = training.run()
+    facts = {
+        "dataset": dataset.name,
+        "classes": dataset.classes,
+        "seed": dataset.seed,
+        "training_seed": seed,
+        "recipe": asdict(recipe),
+    }
+    state = {name: value.cpu().contiguous() for name, value in network.body.state_dict().items()}
+    with atomic_path(folder / WEIGHTS) as temporary:
+        temporary.write_bytes(save(state, {"trustsets": json.dumps(facts)}))
+    return folder / WEIGHTS, history
+
+
+@final
+class _Training:
+    """One training: network, optimiser, and how far it is."""
+
+    def __init__(
+        self,
+        dataset: ImageSet,
+        network: Network,
+        recipe: Recipe,
+        seed: int,
+        size: int,
+        folder: Path,
+        options: WorkOptions,
+    ) -> None:
+        self._recipe, self._seed, self._options = recipe, seed, options
+        self._listing = dataset.parts[TRAIN]
+        self._images = Images(TRAIN, self._listing, recipe.transform(size))
+        self._steps_per_epoch = -(-len(self._listing) // recipe.batch_size)
+        self._checkpoint = folder / CHECKPOINT
+        self._unreadable = UnreadableImages(folder, options.max_unreadable)
+        start = _arrays(network.body.state_dict())
+        weights = [list(start), digest(*start.values())]
+        self._setting = identity([asdict(recipe), seed, size, self._listing.digest(), weights])
+        self._device, self._network = pick_device(options.device), network
+        network.move(self._device)
+        for name, parameter in network.body.named_parameters():
+            parameter.requires_grad_(not recipe.head_only or name.startswith(HEAD))
+        trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        self._optimizer = recipe.make_optimizer(trained)
+        # The next step, its epoch, and the epochs so far; the last may be unfinished.
+        self._epoch, self._step = 0, 0
+        self._history: list[EpochSummary] = []
+
+    def run(self) -> list[EpochSummary]:
+        """Train to the end, from wherever an earlier run was."""
+        self._unreadable.add_missing(TRAIN, self._listing)
+        self._resume()
+        while self._epoch < self._recipe.epochs:
+            self._run_epoch()
+        self._unreadable.write()
+        return self._history
+
+    def _run_epoch(self) -> None:
+        """All remaining steps of an epoch."""
+        first = self._step - self._epoch * self._steps_per_epoch
+        if first == 0:
+            self._history.append(EpochSummary(self._epoch))
+        self._network.train()
+        keys = _epoch_batches(self._listing, self._recipe, self._seed, self._epoch, first)
+        title = f"Epoch {self._epoch + 1} of {self._recipe.epochs}"
+        done = first * self._recipe.batch_size
+        for images, rows in self._images.batches(
+            keys, title, done, self._options, self._unreadable
+        ):
+            if len(rows):
+                self._make_step(images, torch.from_numpy(self._listing.labels)[rows])
+            self._step += 1
+            if self._step % self._options.checkpoint_steps == 0:
+                self._save()
+        self._epoch += 1
+        self._save()
+
+    def _make_step(self, images: Tensor, labels: Tensor) -> None:
+        steps = self._recipe.epochs * self._steps_per_epoch
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._recipe.rate(self._epoch, self._step / steps)
+        torch.manual_seed(_draw(self._seed, _DROPOUT, self._step))
+        inputs = images.to(self._device, non_blocking=True)
+        targets = labels.to(self._device, non_blocking=True)
+        half = self._device.type == "cuda" and torch.cuda.is_bf16_supported()
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=half):
+            logits = self._network(inputs)
+        loss = nn.functional.cross_entropy(logits.float(), targets)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        value, last = float(loss.detach()), self._history[-1]
+        if not np.isfinite(value):
+            raise TrustSetsError(
+                f"the training diverged in epoch {self._epoch + 1} (loss {value}); lower the "
+                f"learning rate, now {self._recipe.learning_rate}, and use another folder."
+            )
+        self._history[-1] = replace(
+            last,
+            images=last.images + len(labels),
+            loss_sum=last.loss_sum + value * len(labels),
+            correct=last.correct + int((logits.argmax(1) == targets).sum()),
+        )
+
+    def _save(self) -> None:
+        moments = self._optimizer.state_dict()["state"]
+        state = {
+            "setting": self._setting,
+            "epoch": self._epoch,
+            "step": self._step,
+            "history": [asdict(summary) for summary in self._history],
+            "network": _arrays(self._network.body.state_dict()),
+            "optimizer": {str(number): _arrays(values) for number, values in moments.items()},
+        }
+        write(self._checkpoint, state)
+
+    def _resume(self) -> None:
+        if not self._checkpoint.exists():
+            return
+        state = read(self._checkpoint)
+        if not isinstance(state, dict) or state.get("setting") != self._setting:
+            raise InputError(
+                f"{self._checkpoint} is of a training with other images, start weights, seed or "
+                "options; use the same, or another folder."
+            )
+        self._epoch, self._step = state["epoch"], state["step"]
+        self._history = [EpochSummary(**summary) for summary in state["history"]]
+        # Network and optimiser know which of their tensors belong on the device.
+        self._network.body.load_state_dict(_tensors(state["network"]))
+        moments = {int(number): _tensors(values) for number, values in state["optimizer"].items()}
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
+
+
+# Purposes of random draws: each gets numbers of its own.
+_ORDER, _AUGMENT, _DROPOUT = 1, 2, 3
+
+
+def _draw(seed: int, purpose: int, *position: int) -> int:
+    """Give a seed that depends on its arguments alone."""
+    sequence = np.random.SeedSequence([seed, purpose, *position])
+    return int(sequence.generate_state(1, np.uint64)[0] >> 1)
+
+
+def _epoch_batches(
+    listing: Listing, recipe: Recipe, seed: int, epoch: int, first: int = 0
+) -> Iterator[list[tuple[int, int]]]:
+    """Rows of each step of an epoch from a step on, each with the seed of its augmentation."""
+    rng = np.random.default_rng(_draw(seed, _ORDER, epoch))
+    rows = _balanced_rows(listing.labels, rng) if recipe.balanced else rng.permutation(len(listing))
+    seeds = np.random.default_rng(_draw(seed, _AUGMENT, epoch)).integers(2**62, size=len(rows))
+    size = recipe.batch_size
+    for start in range(first * size, len(rows), size):
+        step = slice(start, start + size)
+        yield list(zip(rows[step].tolist(), seeds[step].tolist(), strict=True))
+
+
+def _balanced_rows(labels: Ints, rng: np.random.Generator) -> Ints:
+    """As many rows as there are, drawn with replacement, each class with the same chance."""
+    _, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    chances = 1.0 / counts[codes] / len(counts)
+    return rng.choice(len(labels), size=len(labels), p=chances / chances.sum())
+
+
+def _arrays(tensors: dict[str, Any]) -> dict[str, Array]:
+    return {
+        name: value.detach().cpu().numpy().copy()
+        for name, value in tensors.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _tensors(arrays: dict[str, Array]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(np.array(value)) for name, value in arrays.items()}
+
+
+# --- extraction
+
+Shard = dict[str, Array]
+"""Columns of some images: logits (but not of training images), features, labels, rows, predicted
+classes."""
+_SMALL_COLUMNS = ("rows", "labels", "predicted")
+
+
+@final
+@dataclass(frozen=True)
+class PartSummary:
+    """Outcome of one part.
+
+    Attributes
+    ----------
+    images, unreadable : int
+        Images in the shards, and images left out.
+    run, seconds : int, float
+        Images and time of this run; the other images were there before.
+    accuracy : float
+        Share of images whose largest logit is that of their class.
+    """
+
+    part: str
+    images: int
+    unreadable: int
+    run: int
+    seconds: float
+    accuracy: float
+
+    @property
+    def speed(self) -> float:
+        """Images a second in this run."""
+        return self.run / self.seconds if self.seconds > 0 else 0.0
+
+
+def extract_dataset(
+    name: str,
+    images: Path,
+    weights: Path,
+    folder: Path,
+    *,
+    lists: Path | None = None,
+    seed: int = 0,
+    size: int = FULL_SIZE,
+    resize: int | None = None,
+    batch_size: int = 256,
+    options: WorkOptions | None = None,
+) -> list[PartSummary]:
+    """Run the paper's network over all parts of one of its datasets and write the outputs.
+
+    Parameters
+    ----------
+    name, images, lists, seed
+        See `load_dataset`.
+    weights : path
+        Checkpoint of the network.
+    folder : path
+        Where the outputs go, see `trustsets_paper.sources`; an earlier run there is continued, or
+        left as it is if it is complete.
+    size : int
+        Side of the square cut out of the middle, which the network sees.
+    resize : int, optional
+        Length of the shorter side before; by default as in the paper, in proportion to `size`.
+    batch_size : int
+        Images that are run together.
+    """
+    options = options or WorkOptions()
+    _check_least(1, size=size, resize=resize, batch_size=batch_size)
+    device = pick_device(options.device)
+    half = options.mixed_precision is not False and device.type == "cuda"
+    if options.mixed_precision is True and not half:
+        raise InputError(f'mixed_precision=True needs a GPU, not {device}; use "auto".')
+    dataset = load_dataset(name, images, lists=lists, seed=seed)
+    architecture = ARCHITECTURES[name]
+    checkpoint = read_weights(weights, architecture.weights)
+    _check_origin(checkpoint, dataset)
+    network = architecture.build(len(dataset.classes))
+    load_weights(network, checkpoint)
+    network.eval()
+    setting = {
+        "model": architecture.name,
+        "weights_sha256": digest(*_arrays(network.body.state_dict()).values()),
+        "device": device.type,
+        "half_precision": half,
+        "batch_size": batch_size,
+        "resize": resize or round(architecture.resize * size / FULL_SIZE),
+        "size": size,
+        "listing_sha256": {part: listing.digest() for part, listing in dataset.parts.items()},
+    }
+    network.move(device)
+    folder.mkdir(parents=True, exist_ok=True)
+    description = Description(dataset.name, dataset.classes, dataset.seed, setting)
+    _begin(folder, description)
+    unreadable = UnreadableImages(folder, options.max_unreadable)
+    for part, listing in dataset.parts.items():
+        unreadable.add_missing(part, listing)
+    steps = [transforms.Resize(setting["resize"]), transforms.CenterCrop(size)]
+    transform = transforms.Compose([*steps, transforms.PILToTensor()])
+    extraction = _Extraction(network, device, half, folder, batch_size, options, unreadable)
+    summaries = []
+    for part, listing in dataset.parts.items():
+        (folder / part).mkdir(exist_ok=True)
+        listing.write(folder / part / SAMPLES)
+        summaries.append(extraction.run(Images(part, listing, transform)))
+    replace(description, rows={own.part: own.images for own in summaries}).write(folder)
+    return summaries
+
+
+def _begin(folder: Path, description: Description) -> None:
+    """Refuse a folder of another run, and mark a new one as unfinished."""
+    if not is_extracted(folder):
+        description.write(folder)
+        return
+    before = Description.read(folder)
+    pairs = [
+        ("dataset", before.dataset, description.dataset),
+        ("seed", before.seed, description.seed),
+    ]
+    pairs += [(name, before.setting.get(name), now) for name, now in description.setting.items()]
+    other = [f"{name} was {old!r}, is {new!r}" for name, old, new in pairs if old != new]
+    if other:
+        raise InputError(
+            f"out={folder} belongs to another extraction: {'; '.join(other)}. Choose another "
+            "folder, or empty this one."
+        )
+
+
+@final
+@dataclass(frozen=True)
+class _Extraction:
+    """A network that is ready on its device, and where its outputs go."""
+
+    network: Network
+    device: torch.device
+    half: bool
+    folder: Path
+    batch_size: int
+    options: WorkOptions
+    unreadable: UnreadableImages
+
+    def run(self, images: Images) -> PartSummary:
+        """Make the shards that are not there, and name the images left out."""
+        start, size = time.perf_counter(), self.batch_size
+        n, shard_rows = len(images), -(-self.options.shard_rows // size) * size
+        paths = {
+            first: self.folder / images.part / f"shard-{first:09d}.safetensors"
+            for first in range(0, n, shard_rows)
+        }
+        # Of shards that are whole only the small columns stay in memory.
+        columns = {first: _small(read_kept(path)) for first, path in paths.items()}
+        there = sum(len(shard["rows"]) for shard in columns.values() if shard is not None)
+        missing = [first for first, shard in columns.items() if shard is None]
+        batches = [
+            range(row, min(row + size, n))
+            for first in missing
+            for row in range(first, min(first + shard_rows, n), size)
+        ]
+        waiting: list[Shard] = []
+        for rows, outputs in zip(batches, self._outputs(images, batches, there), strict=True):
+            waiting.append(outputs)
+            first = rows.start // shard_rows * shard_rows
+            if rows.stop in (first + shard_rows, n):
+                shard = _join(waiting)
+                write(paths[first], shard)
+                columns[first], waiting = _small(shard), []
+        small = _join([shard for shard in columns.values() if shard is not None])
+        return self._summary(images, small, there, time.perf_counter() - start)
+
+    def _outputs(self, images: Images, batches: Sequence[range], done: int) -> Iterator[Shard]:
+        """Outputs of each batch; a GPU has the next one while the last is fetched."""
+        keys = [[(row, None) for row in rows] for rows in batches]
+        launched = (
+            self._launch(images, inputs, rows.numpy())
+            for inputs, rows in images.batches(
+                keys, images.part, done, self.options, self.unreadable
+            )
+        )
+        previous: Callable[[], Shard] | None = None
+        for fetch in launched:
+            if previous is not None:
+                yield previous()
+            previous = fetch
+        if previous is not None:
+            yield previous()
+
+    def _launch(self, images: Images, inputs: Tensor, rows: Ints) -> Callable[[], Shard]:
+        """Start one batch; the function returned waits for its outputs and fetches them."""
+        shard = {"rows": rows, "labels": images.listing.labels[rows]}
+        if not rows.size:
+            return lambda: shard
+        with torch.inference_mode(), torch.autocast("cuda", torch.float16, enabled=self.half):
+            logits = self.network(inputs.to(self.device, non_blocking=True)).float()
+            features, predicted = self.network.features, logits.argmax(dim=1)
+        assert features is not None  # the hook ran in the forward pass
+        tensors = {"features": features, "predicted": predicted}
+        if images.part != TRAIN:
+            tensors["logits"] = logits
+        return lambda: shard | {name: value.cpu().numpy() for name, value in tensors.items()}
+
+    def _summary(self, images: Images, columns: Shard, there: int, seconds: float) -> PartSummary:
+        rows, part = columns["rows"], images.part
+        left_out = np.setdiff1d(np.arange(len(images)), rows).tolist()
+        for row in left_out:
+            why = images.open(row)
+            reason = why if isinstance(why, str) else "could not be read when it was its turn"
+            self.unreadable.add(part, images.listing, [(row, reason)])
+        self.unreadable.write()
+        if rows.size == 0:
+            raise InputError(f"no image of part {part!r} of the dataset could be read.")
+        return PartSummary(
+            part=part,
+            images=len(rows),
+            unreadable=len(left_out),
+            run=len(rows) - there,
+            seconds=seconds,
+            accuracy=float(np.mean(columns["predicted"] == columns["labels"])),
+        )
+
+
+def _join(shards: Sequence[Shard]) -> Shard:
+    """Columns of consecutive shards, end to end; those without images have few columns."""
+    filled = [shard for shard in shards if len(shard["rows"])] or shards[:1]
+    return {name: np.concatenate([shard[name] for shard in filled]) for name in filled[0]}
+
+
+def _small(shard: Shard | None) -> Shard | None:
+    if shard is None:
+        return None
+    return {name: shard[name] for name in _SMALL_COLUMNS if name in shard}
+
+
+def _check_origin(weights: Weights, dataset: ImageSet) -> None:
+    """Check that weights belong to these classes, and to this split if they are our own."""
+    n_classes, facts = weights.n_classes, weights.facts
+    if n_classes is not None and n_classes != len(dataset.classes):
+        raise InputError(
+            f"weights={weights.path} have {n_classes} classes, and the images of {dataset.name} "
+            f"have {len(dataset.classes)}; give the weights and all images of one dataset."
+        )
+    if tuple(facts.get("classes", dataset.classes)) != dataset.classes:
+        raise InputError(
+            f"weights={weights.path} were trained on other classes than {dataset.name} has here."
+        )
+    if facts.get("seed", dataset.seed) != dataset.seed:
+        raise InputError(
+            f"weights={weights.path} were trained with --seed {facts['seed']}, so images of the "
+            f"training split of seed {dataset.seed} are others; use the same seed."
+        )

@@ -1,0 +1,448 @@
+"""The pages of the experiments: one for a run, and an overview of the runs of several datasets.
+
+A page is Markdown with its tables beside it in Markdown and LaTeX and its figures as images.
+``results.json`` has the numbers, and ``run.json`` is enough to find the run again in its stages.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from trustsets import __version__
+from trustsets.errors import InputError
+from trustsets.metrics import markdown_table, title
+from trustsets_paper.figures import draw_figures
+from trustsets_paper.protocol import (
+    ATYPICALITY,
+    CLUSTERED,
+    DEFAULT,
+    PACKAGE_GROUPWISE,
+    PLUGIN,
+    Experiment,
+    Options,
+    Run,
+    StageCache,
+    Tally,
+)
+from trustsets_paper.sources import PAPER_DATASETS, read_source, write_text
+from trustsets_paper.tables import (
+    MARK,
+    CorrelationTable,
+    PaperTable,
+    correlation_table,
+    cross_tables,
+    paper_tables,
+    printed_source,
+)
+
+__all__ = ["Origin", "find_run", "time_rows", "write_overview", "write_run"]
+
+TIME_HEADER = ("Stage", "made", "reused", "seconds", "seconds saved", "processor seconds")
+"""Heads of the table that `time_rows` fills."""
+_ORIGIN = "run.json"
+
+
+@final
+@dataclass(frozen=True)
+class Origin:
+    """Where a run came from: enough to find it again in its cache.
+
+    Attributes
+    ----------
+    command : str
+        The command, with every option that is not at its default.
+    dataset, data, train, groups
+        As for `read_source`.
+    cache : str
+        Folder of the stages.
+    """
+
+    command: str
+    dataset: str
+    data: str
+    train: str | None
+    groups: tuple[str, ...]
+    cache: str
+
+
+def find_run(folder: str | os.PathLike[str]) -> Run:
+    """Return the run that left its results in a folder, from the stages that it stored.
+
+    Paths of the data are those that were given to the run. They must be valid in the current
+    folder too.
+    """
+    path = Path(folder) / _ORIGIN
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"), object_hook=_with_tuples)
+    except FileNotFoundError:
+        raise InputError(
+            f"{path}: there is no such file; name folders that trustsets paper run wrote."
+        ) from None
+    options, origin = Options(**content.pop("options")), Origin(**content)
+    train = None if origin.train is None else Path(origin.train)
+    source = read_source(origin.dataset, Path(origin.data), train, origin.groups)
+    return Experiment(source, options, StageCache(origin.cache)).run()
+
+
+def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
+    }
+
+
+def write_run(
+    run: Run,
+    folder: str | os.PathLike[str],
+    cache: StageCache,
+    *,
+    figures: bool = True,
+    origin: Origin | None = None,
+) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Write everything into a folder; each file is written whole or not at all.
+
+    Parameters
+    ----------
+    folder : path
+        Made if it does not exist. It gets ``README.md``, ``results.json``, ``tables/`` and
+        ``figures/``.
+    cache : StageCache
+        Its times go into the page; drawing is timed too.
+    figures : bool
+        Draw the figures; it takes a few seconds.
+    origin : Origin, optional
+        Where the run came from, for the page and for `find_run`.
+
+    Returns
+    -------
+    dict, list of (str, str)
+        Content of ``results.json``, and headings and texts of the tables.
+    """
+    root = Path(folder)
+    with cache.timed("tables"):
+        tables = paper_tables(run)
+    captions = {}
+    if figures:
+        with cache.timed("figures"):
+            captions = draw_figures([run], root / "figures")
+    results = plain_results(run, tables)
+    left_out = "Left out:\n\n" + "\n".join(f"- {text}" for text in run.left_out)
+    texts = _write_page(
+        root,
+        [
+            f"# {run.source.name}: the paper's tables and figures",
+            _command(None if origin is None else origin.command),
+            f"{_samples(run)} {setting(run)}",
+            _reading([run]),
+            left_out if run.left_out else "",
+        ],
+        [*tables, correlation_table([run])],
+        captions,
+        [_comparison(results["comparison"]), _times(cache)],
+    )
+    _write_json(root / "results.json", results)
+    if origin is not None:
+        _write_json(root / _ORIGIN, _plain(origin) | {"options": _plain(run.options)})
+    return results, texts
+
+
+def write_overview(
+    runs: Sequence[Run],
+    folder: str | os.PathLike[str],
+    *,
+    figures: bool = True,
+    command: str | None = None,
+) -> list[tuple[str, str]]:
+    """Write a page over several datasets, as the paper prints them.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        One for each dataset, in the order of the page.
+    folder : path
+        Made if it does not exist. It gets ``README.md``, ``tables/`` and ``figures/``.
+    command : str, optional
+        The command that makes the page.
+
+    Returns
+    -------
+    list of (str, str)
+        Headings and texts of the tables.
+    """
+    names = [run.source.name for run in runs]
+    if not runs or len(set(names)) < len(names):
+        raise InputError(f"an overview needs runs of different datasets; got {names}.")
+    root, settings = Path(folder), {run.source.name: setting(run) for run in runs}
+    if len(set(settings.values())) == 1:  # options are stated once
+        listed = "\n".join(f"- **{run.source.name}.** {_samples(run)}" for run in runs)
+        facts = [listed, settings[names[0]]]
+    else:
+        facts = [f"**{run.source.name}.** {_samples(run)} {setting(run)}" for run in runs]
+    return _write_page(
+        root,
+        [
+            "# The paper's tables and figures, dataset by dataset",
+            _command(command),
+            *facts,
+            _reading(runs),
+        ],
+        [*cross_tables(runs), correlation_table(runs)],
+        draw_figures(runs, root / "figures") if figures else {},
+    )
+
+
+def _write_page(
+    root: Path,
+    introduction: Sequence[str],
+    tables: Sequence[PaperTable | CorrelationTable],
+    captions: Mapping[str, str],
+    closing: Sequence[str] = (),
+) -> list[tuple[str, str]]:
+    """Write the tables, and the page that shows them in the order of the paper."""
+    (root / "tables").mkdir(parents=True, exist_ok=True)
+    texts = []
+    for table in sorted(tables, key=lambda table: (table.number or math.inf, table.heading)):
+        if table.rows:
+            texts.append((table.heading, table.to_markdown()))
+            write_text(root / "tables" / f"{table.slug}.md", texts[-1][1])
+            write_text(root / "tables" / f"{table.slug}.tex", table.to_latex())
+    parts = [*introduction, *(f"## {heading}\n\n{text}" for heading, text in texts)]
+    parts += ["## Figures"] if captions else []
+    parts += [
+        f"Figure {name.removeprefix('figure')}. {text}.\n\n![{text}](figures/{name}.png)"
+        for name, text in captions.items()
+    ]
+    whole = "\n\n".join(part.rstrip() for part in [*parts, *closing] if part)
+    write_text(root / "README.md", whole + "\n")
+    return texts
+
+
+def _write_json(path: Path, content: Any) -> None:
+    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+# --- numbers
+
+
+def plain_results(run: Run, tables: Sequence[PaperTable]) -> dict[str, Any]:
+    """Content of ``results.json``."""
+    source = run.source
+    content: dict[str, Any] = _plain(
+        {
+            "trustsets": __version__,
+            "dataset": source.name,
+            "samples": {part: len(outputs) for part, outputs in source.parts.items()},
+            "training_points": 0 if source.train is None else len(source.train[0]),
+            "classes": source.tested.n_classes,
+            "groups": source.groups,
+            "accuracy": source.accuracy,
+            "options": run.options,
+            "seeds": run.seeds,
+            "temperatures": run.temperatures,
+            "left_out": run.left_out,
+            "tables": [_plain_table(table) for table in tables],
+            "correlations": run.correlations,
+            "balls": {cell.method: curves for cell, curves in run.balls.items()},
+            "comparison": differences(tables),
+        }
+    )
+    return content
+
+
+def _plain(value: Any) -> Any:
+    """Lists, dicts, strings and numbers that JSON has; None for NaN and infinities."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value))
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def differences(tables: Sequence[PaperTable]) -> list[dict[str, Any]]:
+    """Every number that the paper prints too: where it is, ours, printed, difference, verdict."""
+    return [
+        {
+            "table": table.number,
+            "score": row.block[-1],
+            "method": row.name,
+            "column": column,
+            "mean": number.mean,
+            "standard_error": number.standard_error,
+            "printed": number.printed.mean,
+            "printed_standard_error": number.printed.standard_error,
+            "difference": number.difference,
+            "differs": number.differs,
+        }
+        for table in tables
+        for row in table.rows
+        for column, number in zip(table.columns, row.numbers, strict=True)
+        if number.printed is not None
+    ]
+
+
+def _plain_table(table: PaperTable) -> dict[str, Any]:
+    rows = []
+    for row in table.rows:
+        names = zip(map(str.lower, table.heads), (*row.block, row.name), strict=True)
+        metrics = {
+            column: {
+                "mean": number.mean,
+                "standard_error": number.standard_error,
+                "noise_floor": number.floor,
+                "best": number.best,
+            }
+            for column, number in zip(table.columns, row.numbers, strict=True)
+        }
+        rows.append(dict(names) | {"metrics": metrics})
+    return {"number": table.number, "title": table.title, "rows": rows}
+
+
+def _comparison(compared: list[dict[str, Any]]) -> str:
+    if not compared:
+        return ""
+    header = ["Table", "Score", "Method", "Column", "ours", "printed", "difference"]
+    rows = [
+        [
+            *(str(item["table"]), item["score"], item["method"], title(item["column"])),
+            *(f"{item['mean']:.2f}", f"{item['printed']:.2f}"),
+            f"{item['difference']:+.2f}" + f" {MARK}" * item["differs"],
+        ]
+        for item in compared
+    ]
+    outside = sum(item["differs"] for item in compared)
+    return (
+        f"## Difference from the printed tables\n\n{outside} of {len(compared)} numbers differ by "
+        f"more than two standard errors.\n\n{markdown_table(header, rows, n_names=4)}"
+    )
+
+
+def _times(cache: StageCache) -> str:
+    return (
+        "## Time by stage\n\n*Seconds* were spent in this run. *Seconds saved* were spent when the "
+        "results that it reused were made. *Processor seconds* are those of all cores for both."
+        f"\n\n{markdown_table(TIME_HEADER, time_rows(cache))}"
+    )
+
+
+def time_rows(cache: StageCache) -> list[list[str]]:
+    """Rows of the table of times: stages, what they are made of, and the sum."""
+    rows = []
+    for name, tally in cache.tallies.items():
+        rows.append(_time_row(name, tally))
+        details = cache.details.get(name, {})
+        rows += [_time_row(f"- {label}", part) for label, part in details.items()]
+    return [*rows, _time_row("everything", sum(cache.tallies.values(), Tally()))]
+
+
+def _time_row(name: str, tally: Tally) -> list[str]:
+    times = (f"{value:.1f}" for value in (tally.seconds, tally.saved, tally.cpu))
+    return [name, f"{tally.made:,}", f"{tally.reused:,}", *times]
+
+
+# --- sentences
+
+
+def _command(command: str | None) -> str:
+    return f"Made by `{command or 'trustsets_paper.pages'}`, trustsets {__version__}."
+
+
+def _samples(run: Run) -> str:
+    """Samples of a run in words."""
+    source = run.source
+    sizes = ", ".join(f"{len(outputs):,} ({part})" for part, outputs in source.parts.items())
+    train = "none" if source.train is None else f"{len(source.train[0]):,}"
+    return (
+        f"Samples: {sizes}. Training samples for the trust score: {train}. Classes: "
+        f"{source.tested.n_classes}. Accuracy: {100 * source.accuracy:.1f}%."
+    )
+
+
+def setting(run: Run) -> str:
+    """Options of a run in words."""
+    options = run.options
+    scores, degrees = ", ".join(options.scores), ", ".join(map(str, options.degrees))
+    balls = {
+        "growing": "Balls grow until they hold 10 other samples (the authors' code).",
+        "fixed": "Balls have one radius, around samples with 10 neighbours (the package's own).",
+    }[options.balls]
+    return (
+        f"{_split(run)}\n\nalpha = {options.alpha:g}; scores {scores}; degrees {degrees}, of which "
+        f"{options.degree} is in the tables. {_trust(options)} {_bins(run)} {balls}"
+    )
+
+
+def _split(run: Run) -> str:
+    if run.source.fixed_split:
+        return (
+            "The split into calibration and test samples is fixed and the temperature is the exact "
+            "maximum-likelihood one, so that a second run would give the same numbers. Errors in "
+            "parentheses are those of sampling the test samples."
+        )
+    first, last = run.seeds[0], run.seeds[-1]
+    seeds = f"seed {first}" if len(run.seeds) == 1 else f"seeds {first} to {last}"
+    return (
+        f"Calibration and test samples are halves stratified by class, {seeds}. Standard errors "
+        "over seeds are in parentheses (the plain standard deviation, divided by the root of the "
+        "number of seeds)."
+    )
+
+
+def _trust(options: Options) -> str:
+    rows = "features divided by their L2 norm" if options.normalize else "features as they are"
+    distances = "squared" if options.squared else "plain"
+    text = f"Trust: {rows}, neighbour {options.neighbour} of each class, {distances} distances"
+    kinds = {(True, 2, True): "the authors' code", (False, 1, False): "the paper's text"}
+    kind = kinds.get((options.normalize, options.neighbour, options.squared))
+    return f"{text} ({kind})." if kind else f"{text}."
+
+
+def _bins(run: Run) -> str:
+    text = {
+        "text": "divided within each confidence bin (the paper's text)",
+        "code": "divided by the same quantiles in all confidence bins (the authors' code)",
+    }[run.options.bins]
+    edges = run.options.edges_by_hand(run.source.name)
+    if edges is None:
+        return f"Trust and Rank bins are {text}."
+    listed = ", ".join(f"{edge:g}" for edge in edges)
+    return f"Trust bins are {text}; Rank bins have the edges {listed}."
+
+
+def _reading(runs: Sequence[Run]) -> str:
+    """How to read the tables, and what was run in them."""
+    text = (
+        "The paper's methods are run as the authors ran them. The temperature is fitted on the "
+        "calibration samples, Conf is taken of the unscaled softmax, and sets may be empty. NAIVE "
+        "and GROUPWISE use plain quantiles, and give empty sets where there are no calibration "
+        "samples. Two choices are this package's: the temperature is the exact maximum-likelihood "
+        "one, where the authors took gradient steps, and the components of PCA FEATURES come from "
+        "the calibration samples, which the paper does not specify. "
+        f"*{DEFAULT}* is `ConditionalConformal` with its default parameters and the score in the "
+        "tail scale; it uses the group columns, if there are any. Its sets are never empty, so "
+        "that coverage exceeds 1 - alpha where the accuracy of the classifier does."
+    )
+    if any(run.source.groups for run in runs):
+        text += (
+            f" *{PACKAGE_GROUPWISE}* is GROUPWISE with the finite-sample quantile of each group."
+        )
+    if any(run.options.related for run in runs):
+        text += (
+            f" Of related work, {PLUGIN} differs from CONDITIONAL only in its fit. {CLUSTERED} "
+            f"and {ATYPICALITY} are those of this package, at the same temperature."
+        )
+    text += " Bold: best or within 0.1 of the best. *Perfect* is the noise floor of these bins."
+    if any(run.source.name in PAPER_DATASETS for run in runs):
+        text += (
+            f" *Printed* are the numbers of {printed_source()}; {MARK} marks ours where the two "
+            "differ by more than two standard errors of the difference and the rounding of print."
+        )
+    return text

@@ -1,0 +1,743 @@
+"""The paper's protocol on one dataset: options, methods, and the experiment stage by stage.
+
+The stages are trust, temperature, sets and metrics. A cell is one (seed, score, method, degree).
+Which of its sets contain the label and how large they are is stored, and the metrics follow from
+that. Results are stored by the content of their inputs: equal inputs are never worked on twice, a
+changed option gives new keys to what depends on it and to nothing else, and no stored result can be
+out of date. A killed run continues where it was, and a damaged file is made again.
+"""
+
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, astuple, dataclass, field
+from functools import cached_property
+from operator import add
+from pathlib import Path
+from typing import Any, Literal, final
+
+import numpy as np
+
+from trustsets import (
+    APS,
+    RAPS,
+    Bins,
+    ClusteredConformal,
+    ConditionalConformal,
+    Confidence,
+    Groups,
+    MondrianConformal,
+    Polynomial,
+    PredictionSets,
+    PrincipalComponents,
+    Softmax,
+    StandardConformal,
+    TemperatureScaling,
+    Trust,
+    TrustScore,
+    evaluate,
+)
+from trustsets.basis import Partition
+from trustsets.errors import InputError, TrustSetsWarning
+from trustsets.metrics import Correlation, Evaluation, RankBins, label_ranks, rank_edges_apart
+from trustsets.predictors import Predictor
+from trustsets.resuming import digest, identity, read_kept, write
+from trustsets.scores import Score
+from trustsets_paper import Bools, Ints
+from trustsets_paper.balls import BallCurve, Balls, Neighbourhoods
+from trustsets_paper.baselines import Atypicality, PluginConformal, atypicality_groups, oracle_sets
+from trustsets_paper.sources import PAPER_DATASETS, Source
+
+__all__ = ["Cell", "Experiment", "Options", "Run", "StageCache", "Tally", "choose_methods"]
+
+# --- options
+
+SCORES: dict[str, Score] = {"softmax": Softmax(), "APS": APS(), "RAPS": RAPS()}
+"""Nonconformity scores by their names in table 5."""
+PAPER_DEGREE = 5
+"""Degree of all tables of the paper."""
+RANK_SHOWN = "conf_rank_shown"
+"""Table by Conf and Rank for the figures: rank 1 apart, the same edges for all seeds."""
+_LARGEST = 10_000
+# The authors' edges of Rank on ImageNet, three quarters of whose samples have rank 1.
+_RANK_EDGES = {"imagenet": (0.0, 1.0, 2.0, 4.0, 1000.0)}
+# Resamples behind the intervals that stand in for standard errors where the split is fixed.
+_BOOTSTRAP = 200
+# The paper draws balls with this score only.
+_BALL_SCORE = "APS"
+
+
+@final
+@dataclass(frozen=True)
+class Options:
+    """Options of an experiment.
+
+    Attributes
+    ----------
+    alpha : float
+        Allowed miscoverage.
+    seeds : tuple of int
+        Splits of the pool; a fixed split is run once.
+    scores : tuple of str
+        Among ``softmax``, ``APS`` and ``RAPS``.
+    degrees : tuple of int
+        Degrees of CONDITIONAL.
+    degree : int
+        The one in the tables.
+    bins : {"text", "code"}
+        Trust and Rank divided within each confidence bin, as the paper's text says, or by
+        the same quantiles everywhere, as the authors' code does.
+    rank_edges : tuple of float, optional
+        Edges of the Rank bins by hand, each bin holding its upper edge. The authors gave
+        ``(0, 1, 2, 4, 1000)`` for ImageNet, which is the default there.
+    balls : {"growing", "fixed"}
+        Balls of the authors' code, or those of the package; see `Balls`.
+    normalize, neighbour, squared
+        Parameters of the trust score. The authors divided features by their norm and used the
+        second neighbour and squared distances; the paper's text says False, 1 and False.
+    related : bool
+        Also run the methods that the paper's related work names.
+    device : str
+        Where trust scores are computed; results do not depend on it.
+    """
+
+    alpha: float = 0.1
+    seeds: tuple[int, ...] = tuple(range(1, 11))
+    scores: tuple[str, ...] = tuple(SCORES)
+    degrees: tuple[int, ...] = tuple(range(1, 9))
+    degree: int = PAPER_DEGREE
+    bins: Literal["text", "code"] = "text"
+    rank_edges: tuple[float, ...] | None = None
+    balls: Literal["growing", "fixed"] = "growing"
+    normalize: bool = True
+    neighbour: int = 2
+    squared: bool = True
+    related: bool = False
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.alpha < 1.0:
+            raise InputError(f"alpha must lie strictly between 0 and 1; got {self.alpha}.")
+        if not self.seeds or not self.scores:
+            raise InputError("an experiment needs at least one seed and one score.")
+        for name in self.scores:
+            if name not in SCORES:
+                raise InputError(f"scores holds {name!r}, which is none of {', '.join(SCORES)}.")
+        if min(self.all_degrees) < 1:
+            raise InputError(f"degrees must be at least 1; got {min(self.all_degrees)}.")
+        for name, choice in (("bins", ("text", "code")), ("balls", ("growing", "fixed"))):
+            if getattr(self, name) not in choice:
+                raise InputError(f"{name} must be one of {choice}; got {getattr(self, name)!r}.")
+        if self.rank_edges is not None:
+            RankBins(edges=self.rank_edges)  # says what is wrong with them
+
+    @property
+    def all_degrees(self) -> tuple[int, ...]:
+        """Degrees to run: those of the curve and the one of the tables."""
+        return tuple(sorted({*self.degrees, self.degree}))
+
+    def edges_by_hand(self, dataset: str) -> tuple[float, ...] | None:
+        """Edges of Rank: as asked for, those of the authors, or None for quantiles."""
+        return self.rank_edges or _RANK_EDGES.get(dataset)
+
+    def partitions(self, dataset: str) -> dict[str, Partition]:
+        """Evaluation bins.
+
+        Examples
+        --------
+        >>> Options(bins="code").partitions("places365")["conf_rank"].ties
+        'quantiles'
+        """
+        nested, edges = self.bins == "text", self.edges_by_hand(dataset)
+        ties: Literal["split", "quantiles"] = "split" if nested else "quantiles"
+        # Ten bins of Conf of equal width, each divided at quartiles of Trust.
+        grid = Bins(
+            Confidence(), Trust(), counts=(10, 4), spacing=("uniform", "quantile"), nested=nested
+        )
+        return {
+            "conf_trust": grid,
+            "conf_rank": RankBins(nested=nested, ties=ties, edges=edges),
+        }
+
+
+def choose_bins(asked: Literal["auto", "text", "code"], dataset: str) -> Literal["text", "code"]:
+    """Return the bins that "auto" stands for: those behind the printed numbers, if there are any.
+
+    Examples
+    --------
+    >>> choose_bins("auto", "imagenet"), choose_bins("auto", "mine"), choose_bins("text", "mine")
+    ('code', 'text', 'text')
+    """
+    if asked != "auto":
+        return asked
+    return "code" if dataset in PAPER_DATASETS else "text"
+
+
+def parse_numbers(text: str, name: str) -> tuple[int, ...]:
+    """Whole numbers of 1 or more from a list of numbers and ranges, each once, in order.
+
+    Examples
+    --------
+    >>> parse_numbers("1-3,8", "--degrees")
+    (1, 2, 3, 8)
+    """
+    numbers: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if not 1 <= first <= last <= _LARGEST:
+            raise InputError(
+                f"{name} must be a list such as 1-5,8 of whole numbers, 1 to {_LARGEST}; "
+                f"got {text!r}."
+            )
+        numbers += range(first, last + 1)
+    return tuple(dict.fromkeys(numbers))
+
+
+def parse_edges(text: str | None, name: str) -> tuple[float, ...] | None:
+    """Edges of bins from a list of numbers; None for no text.
+
+    Examples
+    --------
+    >>> parse_edges("0,1,2,4,1000", "--rank-edges")
+    (0.0, 1.0, 2.0, 4.0, 1000.0)
+    """
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"{name} must be a list of numbers such as 0,1,2,4,1000; got {text!r}."
+        ) from None
+
+
+# --- methods
+
+STANDARD, NAIVE, CONDITIONAL = "STANDARD", "CONDITIONAL (NAIVE)", "CONDITIONAL"
+GROUPWISE, PCA, DEFAULT = "GROUPWISE", "PCA FEATURES", "package default"
+PACKAGE_GROUPWISE = "package groupwise"
+"""As GROUPWISE, with the finite-sample quantile of each group."""
+PLUGIN, CLUSTERED, ATYPICALITY, ORACLE = "PLUG-IN", "CLUSTERED", "ATYPICALITY", "ORACLE"
+RELATED = (PLUGIN, CLUSTERED, ATYPICALITY, ORACLE)
+"""Methods that the paper's related work names."""
+_COMPONENTS = 20
+# The default sets this share of the calibration samples aside for tuning.
+_TUNING_SHARE = 0.2
+
+
+@final
+@dataclass(frozen=True)
+class Method:
+    """One row of a table.
+
+    Attributes
+    ----------
+    name : str
+        As the paper prints it.
+    degree : int or None
+        Degree of the polynomials, for CONDITIONAL and PLUG-IN.
+    group : str or None
+        Group column of GROUPWISE.
+    n_functions : int
+        Smallest number of calibration samples that the method needs: one for each function.
+    """
+
+    name: str
+    degree: int | None = None
+    group: str | None = None
+    n_functions: int = 1
+
+    @property
+    def title(self) -> str:
+        """Name with the degree, if there is one."""
+        return self.name if self.degree is None else f"{self.name} of degree {self.degree}"
+
+    def predictor(self, score: Score, temperature: float, atypicality: Any = None) -> Predictor:
+        """Return the predictor, at a temperature that was fitted before; ORACLE has none.
+
+        The paper's methods let sets be empty, and learn everything from the calibration samples.
+        """
+        words: dict[str, Any] = {"score": score, "temperature": temperature, "allow_empty": True}
+        make: Callable[..., Predictor] = ConditionalConformal.paper
+        if self.name == DEFAULT:  # it fits its own temperature
+            make, words = ConditionalConformal, {"score": type(score)(scale="tail")}
+        elif self.name == CLUSTERED:
+            make = ClusteredConformal
+        elif self.name == ATYPICALITY:
+            make, words["atypicality"] = atypicality_groups, atypicality
+        else:
+            words["tuning_fraction"] = 0.0
+        if self.name == STANDARD:
+            make = StandardConformal
+        elif self.group is not None:
+            package = self.name.startswith(PACKAGE_GROUPWISE)
+            make = MondrianConformal if package else MondrianConformal.paper
+            words["by"] = Groups(self.group)
+        elif self.name == NAIVE:
+            make = MondrianConformal.paper
+        elif self.name == PCA:  # besides a constant
+            words["basis"] = PrincipalComponents(self.n_functions - 1)
+        elif self.degree is not None:
+            make = PluginConformal if self.name == PLUGIN else make
+            words["basis"] = Polynomial(degree=self.degree)
+        return make(**words)
+
+
+def choose_methods(source: Source, options: Options) -> tuple[list[Method], list[str]]:
+    """Methods that the data allow, in the order of the tables, and in words what they do not."""
+    n, features = source.n_calibration, source.tested.features
+    methods = [Method(STANDARD), *_groupwise(GROUPWISE, source.groups)]
+    if source.has_trust:
+        methods += [Method(NAIVE), *(_polynomial(CONDITIONAL, d) for d in options.all_degrees)]
+    if features is not None:
+        methods.append(Method(PCA, n_functions=min(_COMPONENTS, n, features.shape[1]) + 1))
+    methods += _groupwise(PACKAGE_GROUPWISE, source.groups)
+    left_out = []
+    if source.has_trust:
+        needed = _polynomial(CONDITIONAL, PAPER_DEGREE).n_functions / (1 - _TUNING_SHARE)
+        methods.append(Method(DEFAULT, n_functions=int(np.ceil(needed)) + 1))
+    else:
+        lacking = "training samples" if source.train is None else "features"
+        left_out.append(f"Everything that needs trust scores: there are no {lacking}.")
+    if options.related:
+        methods += [_polynomial(PLUGIN, options.degree)] if source.has_trust else []
+        methods.append(Method(CLUSTERED))
+        methods += [Method(ATYPICALITY)] if source.has_trust else []
+        if source.label_probabilities is not None:
+            methods.append(Method(ORACLE))
+        else:
+            left_out.append(
+                f"{ORACLE}: the true probabilities of the classes are not known (no array "
+                "label_probabilities in the file of outputs)."
+            )
+    left_out += [
+        f"{method.title}: needs {method.n_functions} calibration samples of {n}."
+        for method in methods
+        if method.n_functions > n
+    ]
+    return [method for method in methods if method.n_functions <= n], left_out
+
+
+def _polynomial(name: str, degree: int) -> Method:
+    return Method(name, degree=degree, n_functions=(degree + 1) * (degree + 2) // 2)
+
+
+def _groupwise(name: str, columns: Sequence[str]) -> list[Method]:
+    """One method for each group column; the paper has one column."""
+    if len(columns) == 1:
+        return [Method(name, group=columns[0])]
+    return [Method(f"{name} by {column}", group=column) for column in columns]
+
+
+def _describe(predictor: Predictor) -> str:
+    """All options of a predictor as one text; equal texts mean equal methods.
+
+    Examples
+    --------
+    >>> _describe(StandardConformal(score=APS())) == _describe(StandardConformal(score=RAPS()))
+    False
+    """
+    options = predictor.get_params(deep=False)
+    used = [f"{name}={value!r}" for name, value in sorted(options.items()) if value is not None]
+    return f"{type(predictor).__name__}({', '.join(used)})"
+
+
+# --- stages
+
+
+@final
+@dataclass(frozen=True)
+class Tally:
+    """How often a stage was worked on or reused, and how long it takes.
+
+    Attributes
+    ----------
+    made, reused : int
+        Results worked on, and results read.
+    seconds : float
+        Time of the work that was done.
+    saved : float
+        Time that the results read took when they were worked on.
+    cpu : float
+        Processor time of the work, on all cores, whether done now or before.
+    """
+
+    made: int = 0
+    reused: int = 0
+    seconds: float = 0.0
+    saved: float = 0.0
+    cpu: float = 0.0
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(*map(add, astuple(self), astuple(other)))
+
+
+@final
+class StageCache:
+    """Results of stages in a folder, each one checksummed file.
+
+    Parameters
+    ----------
+    folder : path, optional
+        Made if it does not exist; None stores nothing. Several runs may share it.
+    force : bool
+        Work on everything anew, and replace what is there.
+
+    Attributes
+    ----------
+    tallies : dict of str to Tally
+        By name of the stage, in the order of first use.
+    details : dict of str to dict of str to Tally
+        By name of the stage and label of the work, where labels were given.
+
+    Examples
+    --------
+    >>> cache = StageCache(None)
+    >>> cache.get("double", {"x": 2}, lambda: {"result": 4})["result"]
+    4
+    >>> cache.tallies["double"].made
+    1
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None, *, force: bool = False) -> None:
+        self._folder = None if folder is None else Path(folder)
+        self._force = force
+        self.tallies: dict[str, Tally] = {}
+        self.details: dict[str, dict[str, Tally]] = {}
+
+    def get(
+        self,
+        stage: str,
+        inputs: dict[str, Any],
+        make: Callable[[], dict[str, Any]],
+        *,
+        label: str | None = None,
+        version: int = 1,
+    ) -> dict[str, Any]:
+        """Return the result for these inputs: the stored one, or what `make` gives.
+
+        Parameters
+        ----------
+        stage : str
+            Kind of work, and its folder.
+        inputs : dict
+            Everything the result depends on: digests and plain options.
+        make : callable
+            Does the work; gives a dict of arrays, numbers and texts.
+        label : str, optional
+            Times are also summed by this; the result does not depend on it.
+        version : int
+            To be raised whenever the same inputs give other results than before.
+        """
+        key = identity({"stage": stage, "version": version, "inputs": inputs})
+        path = self._folder and self._folder / stage / f"{key}.safetensors"
+        stored = None if path is None or self._force else read_kept(path)
+        if isinstance(stored, dict) and stored.keys() == {"seconds", "cpu", "result"}:
+            self._add(stage, label, Tally(0, 1, 0.0, stored["seconds"], stored["cpu"]))
+            return dict(stored["result"])
+        with self.timed(stage, label) as times:
+            result = make()
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(path, times | {"result": result})
+        return result
+
+    @contextmanager
+    def timed(self, name: str, label: str | None = None) -> Iterator[dict[str, float]]:
+        """Time some work; the dict that it gives has the times at the end."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        times: dict[str, float] = {}
+        yield times
+        times |= {"seconds": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+        self._add(name, label, Tally(1, 0, times["seconds"], 0.0, times["cpu"]))
+
+    def _add(self, name: str, label: str | None, more: Tally) -> None:
+        self.tallies[name] = self.tallies.get(name, Tally()) + more
+        if label is not None:
+            labels = self.details.setdefault(name, {})
+            labels[label] = labels.get(label, Tally()) + more
+
+
+# --- the experiment
+
+
+@final
+@dataclass(frozen=True)
+class Cell:
+    """Name of a result over all seeds; only CONDITIONAL and PLUG-IN have a degree."""
+
+    score: str
+    method: str
+    degree: int | None = None
+
+
+@final
+@dataclass
+class Run:
+    """Results of an experiment.
+
+    Attributes
+    ----------
+    source : Source
+        The samples; where there are training samples, with the paper's trust scores.
+    seeds : tuple of int
+        Seeds run: one where the split is fixed.
+    evaluations : dict of Cell to list of Evaluation
+        One for each seed.
+    balls : dict of Cell to list of BallCurve
+        CovGap over balls by seed, where balls were drawn.
+    temperatures : list of float
+        By seed.
+    left_out : list of str
+        What the data did not allow, in words.
+    """
+
+    source: Source
+    options: Options
+    seeds: tuple[int, ...]
+    evaluations: dict[Cell, list[Evaluation]] = field(default_factory=dict)
+    balls: dict[Cell, list[BallCurve]] = field(default_factory=dict)
+    temperatures: list[float] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def correlations(self) -> list[Correlation]:
+        """Correlations of Trust and Rank on the test samples, by seed; empty without trust."""
+        evaluations = next(iter(self.evaluations.values()), [])
+        return [item.correlation for item in evaluations if item.correlation is not None]
+
+
+@final
+class _Split:
+    """Calibration and test samples of one seed, and what the methods share on them."""
+
+    def __init__(self, source: Source, seed: int) -> None:
+        self.source, self.seed = source, seed
+        self.calibration, self.test = source.split(seed)
+        self.temperature = 1.0
+        # Names the samples of both halves by content and seed.
+        drawn = None if source.fixed_split else seed
+        self.key: dict[str, Any] = {"outputs": source.outputs_digest, "seed": drawn}
+        self._neighbourhoods: Neighbourhoods | None = None
+
+    def neighbourhoods(self, balls: Balls) -> Neighbourhoods:
+        """Balls around test samples, the same for all methods."""
+        if self._neighbourhoods is None:
+            self._neighbourhoods = balls.around(np.asarray(self.test.features))
+        return self._neighbourhoods
+
+
+@final
+class Experiment:
+    """All methods, scores and seeds on one dataset; without a cache, nothing is stored."""
+
+    def __init__(self, source: Source, options: Options, cache: StageCache | None = None) -> None:
+        self.source, self.options = source, options
+        self.cache = cache or StageCache(None)
+        self.seeds = options.seeds[:1] if source.fixed_split else options.seeds
+        self.methods, self._left_out = choose_methods(source, options)
+        # The same samples with the trust scores of the package's default.
+        self._default_source = source
+        self._trust_digests = {"paper": "none", "default": "none"}
+
+    @property
+    def n_cells(self) -> int:
+        """Number of cells that `run` goes through."""
+        return len(self.seeds) * len(self.options.scores) * len(self.methods)
+
+    def run(
+        self,
+        advance: Callable[[], None] = lambda: None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> Run:
+        """Run what is not in the cache.
+
+        Parameters
+        ----------
+        advance : callable
+            Called after every cell; there are `n_cells`.
+        say : callable
+            Told in a line what was done, seed by seed.
+        """
+        options, tallies = self.options, self.cache.tallies
+        with self.cache.timed("content of the inputs"):
+            _ = self.source.train_digest, self.source.outputs_digest, self.source.features_digest
+        source = self.source
+        if source.has_trust:
+            chosen = {
+                name: getattr(options, name) for name in ("normalize", "neighbour", "squared")
+            }
+            source = self._with_trust("paper", TrustScore(**chosen))
+            self._default_source = self._with_trust("default", TrustScore())
+            tally = tallies["trust"]
+            say(f"Trust scores: {tally.made} made in {tally.seconds:.1f} s, {tally.reused} reused.")
+        run = Run(source, options, self.seeds, left_out=list(self._left_out))
+        for seed in self.seeds:
+            before = tallies.get("sets", Tally())
+            split = _Split(source, seed)
+            split.temperature = self._temperature(split)
+            run.temperatures.append(split.temperature)
+            for score in options.scores:
+                for method in self.methods:
+                    self._run_cell(run, split, score, method)
+                    advance()
+            now = tallies["sets"]
+            say(
+                f"Seed {seed}: {now.made - before.made} methods run in "
+                f"{now.seconds - before.seconds:.1f} s, {now.reused - before.reused} reused."
+            )
+        return run
+
+    def _with_trust(self, name: str, score: TrustScore) -> Source:
+        """The samples with trust scores, which do not depend on the device."""
+        source = self.source
+        inputs = {
+            "train": source.train_digest,
+            "features": source.features_digest,
+            "predicted": digest(*(part.predicted for part in source.parts.values())),
+            "options": {
+                option: getattr(score, option) for option in ("normalize", "neighbour", "squared")
+            },
+        }
+
+        def make() -> dict[str, Any]:
+            assert source.train is not None  # checked by `has_trust`
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", TrustSetsWarning)  # small classes of a long tail
+                fitted = score.set_params(device=self.options.device).fit(*source.train)
+            return {
+                part: fitted.score(np.asarray(outputs.features), outputs.predicted)
+                for part, outputs in source.parts.items()
+            }
+
+        trust = self.cache.get("trust", inputs, make)
+        self._trust_digests[name] = digest(*trust.values())
+        return source.with_trust(trust)
+
+    def _temperature(self, split: _Split) -> float:
+        def make() -> dict[str, Any]:
+            return {"temperature": TemperatureScaling().fit(split.calibration).temperature_}
+
+        return float(self.cache.get("temperature", split.key, make)["temperature"])
+
+    def _run_cell(self, run: Run, split: _Split, score: str, method: Method) -> None:
+        covered, sizes = self._outcomes(split, score, method)
+        shown = method.degree in (None, self.options.degree)
+        balls = self._balls if score == _BALL_SCORE and shown else None
+        evaluation, curve = self._metrics(split, covered, sizes, balls)
+        cell = Cell(score, method.name, method.degree)
+        run.evaluations.setdefault(cell, []).append(evaluation)
+        if curve is not None:
+            run.balls.setdefault(cell, []).append(curve)
+
+    def _outcomes(self, split: _Split, score: str, method: Method) -> tuple[Bools, Ints]:
+        """Which sets of one cell contain the label, and their sizes."""
+        source, inputs = self.source, split.key | {"alpha": self.options.alpha}
+        predictor = None
+        if method.name == ORACLE:
+            inputs["method"], inputs["truth"] = ORACLE, digest(source.label_probabilities)
+        else:
+            atypicality = self._atypicality if method.name == ATYPICALITY else None
+            predictor = method.predictor(SCORES[score], split.temperature, atypicality)
+            inputs["method"] = _describe(predictor)
+        if method.name in {NAIVE, CONDITIONAL, PLUGIN, DEFAULT}:
+            name = "default" if method.name == DEFAULT else "paper"
+            inputs["trust"] = self._trust_digests[name]
+        if method.name in {PCA, ATYPICALITY}:
+            inputs["features"] = source.features_digest
+        if method.name == ATYPICALITY:
+            inputs["train"] = source.train_digest
+        if method.group is not None or method.name == DEFAULT:  # it conditions on all groups
+            inputs["groups"] = source.groups_digest
+
+        def make() -> dict[str, Any]:
+            with warnings.catch_warnings():
+                # Reusing calibration samples and small groups are part of the experiment.
+                warnings.simplefilter("ignore", TrustSetsWarning)
+                if predictor is None:
+                    sets = self._oracle_sets(split)
+                else:
+                    parts = split.calibration, split.test
+                    if method.name == DEFAULT:
+                        parts = self._default_source.split(split.seed)
+                    sets = predictor.calibrate(parts[0]).predict_set(parts[1], self.options.alpha)
+            return {
+                "covered": sets.covers(split.test.labels),
+                "sizes": sets.sizes.astype(np.int32),
+            }
+
+        result = self.cache.get("sets", inputs, make, label=method.title)
+        return result["covered"], result["sizes"].astype(np.int64)
+
+    def _oracle_sets(self, split: _Split) -> PredictionSets:
+        rows = np.searchsorted(self.source.tested.rows, split.test.rows)
+        truth = np.asarray(self.source.label_probabilities)[rows]
+        return oracle_sets(truth, self.options.alpha, split.test.classes)
+
+    @cached_property
+    def _atypicality(self) -> Atypicality:
+        assert self.source.train is not None  # the method is run with training samples only
+        return Atypicality.from_training(*self.source.train)
+
+    def _metrics(
+        self,
+        split: _Split,
+        covered: Bools,
+        sizes: Ints,
+        balls: Balls | None,
+    ) -> tuple[Evaluation, BallCurve | None]:
+        bins = self.options.partitions(self.source.name)
+        if not self.source.has_trust:
+            del bins["conf_trust"]
+        metrics = [*bins, "class"] + (["groups"] if self.source.groups else [])
+        metrics += ["trust_rank"] if self.source.has_trust else []
+        bins[RANK_SHOWN] = self._shown_ranks
+        inputs = split.key | {
+            "alpha": self.options.alpha,
+            "covered": digest(covered),
+            "sizes": digest(sizes),
+            "bins": {name: repr(item) for name, item in bins.items()},
+            "trust": self._trust_digests["paper"],
+            "groups": self.source.groups_digest,
+            "n_bootstrap": _BOOTSTRAP,
+            "balls": [repr(balls), self.source.features_digest],
+        }
+
+        def make() -> dict[str, Any]:
+            evaluation = evaluate(
+                covered,
+                split.test,
+                alpha=self.options.alpha,
+                sizes=sizes,
+                metrics=metrics,
+                bins=bins,
+                n_bootstrap=_BOOTSTRAP,
+            )
+            result = {"evaluation": evaluation.to_json()}
+            if balls is None:
+                return result
+            curve = split.neighbourhoods(balls).curve(covered, self.options.alpha)
+            return result | {"balls": asdict(curve)}
+
+        result = self.cache.get("metrics", inputs, make)
+        curve = BallCurve(**result["balls"]) if "balls" in result else None
+        return Evaluation.from_json(result["evaluation"]), curve
+
+    @cached_property
+    def _shown_ranks(self) -> RankBins:
+        """Bins of the heatmaps: edges by hand, or from all samples that are ever tested."""
+        by_hand = self.options.edges_by_hand(self.source.name)
+        return RankBins(edges=by_hand or rank_edges_apart(label_ranks(self.source.tested)))
+
+    @cached_property
+    def _balls(self) -> Balls | None:
+        """Balls whose radii are typical of the whole dataset; None without features."""
+        features = self.source.tested.features
+        if features is None or len(features) < 2:
+            return None
+        with self.cache.timed("radii of the balls"):
+            return Balls(self.options.balls, radii=Balls().typical_radii(features))

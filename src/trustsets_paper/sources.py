@@ -1,0 +1,320 @@
+"""The model outputs that an experiment runs on, and the folder that extraction writes.
+
+A source is a folder of ``trustsets paper extract``, a pair of files ``NAME_pool`` and
+``NAME_train``, or any file of model outputs with or without a file of training samples. The folder:
+
+::
+
+    FOLDER/
+      dataset.json            dataset, classes, seed, setting, and at the end the rows of each part
+      train/                  features, labels, predicted classes and rows in shards; no logits
+      pool/                   logits, features, labels and rows, to be split by seed
+      val/ test/              instead of pool, where the dataset fixes the split
+      PART/samples.parquet    path, label and groups of every listed image
+      unreadable.txt          part, path and reason of every image that could not be read
+
+``rows`` are row numbers of ``samples.parquet``; those of unreadable images are absent. Labels are
+positions in ``classes``. Features are float16 from a GPU and float32 from a CPU.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self, final
+
+import numpy as np
+
+from trustsets import ModelOutputs
+from trustsets.errors import InputError, StorageError
+from trustsets.resuming import atomic_path, digest, read
+from trustsets_paper import Array
+
+__all__ = ["Description", "Source", "is_extracted", "read_extracted", "read_source", "write_text"]
+
+PAPER_DATASETS = ("imagenet", "imagenet-lt", "places365", "places365-lt", "fitzpatrick17k")
+"""Datasets of the paper."""
+FORMAT = 2
+TRAIN, POOL, VAL, TEST = "train", "pool", "val", "test"
+SAMPLES = "samples.parquet"
+UNREADABLE = "unreadable.txt"
+_DESCRIPTION = "dataset.json"
+# Array of a file of outputs with the true P(y | x), where the distribution is known.
+_TRUTH = "label_probabilities"
+_SUFFIXES = (".npz", ".parquet", ".safetensors")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Samples to calibrate and test on, and training samples for the trust score.
+
+    Attributes
+    ----------
+    name : str
+        Name of the dataset.
+    parts : dict of str to ModelOutputs
+        ``pool``, to be split by seed, or ``val`` and ``test``, a split that is fixed.
+    train : (features, labels), optional
+        Training samples; labels are named like the classes of the parts.
+    label_probabilities : array of shape (n, K), optional
+        True P(y | x) of the samples of ``pool``, where the distribution is known.
+    """
+
+    name: str
+    parts: dict[str, ModelOutputs]
+    train: tuple[Array, Array] | None = None
+    label_probabilities: Array | None = None
+
+    def __post_init__(self) -> None:
+        for part, outputs in self.parts.items():
+            outputs.require_labels(f"{part} of {self.name}")
+            if np.any(np.diff(outputs.rows) <= 0):
+                raise InputError(f"rows of {part} of {self.name} must be increasing.")
+        truth, pool = self.label_probabilities, self.parts.get(POOL)
+        if truth is not None and (pool is None or truth.shape != (len(pool), pool.n_classes)):
+            raise InputError(
+                f"label_probabilities of {self.name} must have a row for each sample of the pool "
+                f"and a column for each class; got the shape {truth.shape}."
+            )
+
+    @property
+    def fixed_split(self) -> bool:
+        """Whether the dataset itself says which samples calibrate and which test."""
+        return POOL not in self.parts
+
+    @property
+    def tested(self) -> ModelOutputs:
+        """All samples that are test samples in some split."""
+        return self.parts[TEST if self.fixed_split else POOL]
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy of the classifier on the samples that test samples come from."""
+        return float(np.mean(self.tested.predicted_codes == self.tested.codes))
+
+    @property
+    def n_calibration(self) -> int:
+        """Number of calibration samples of every split."""
+        return len(self.parts[VAL]) if self.fixed_split else round(0.5 * len(self.parts[POOL]))
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the group columns."""
+        return tuple(self.tested.groups)
+
+    @property
+    def has_features(self) -> bool:
+        """Whether the samples have features."""
+        return all(part.features is not None for part in self.parts.values())
+
+    @property
+    def has_trust(self) -> bool:
+        """Whether trust scores can be computed."""
+        return self.train is not None and self.has_features
+
+    @cached_property
+    def train_digest(self) -> str:
+        """Names the content of the training samples."""
+        return "none" if self.train is None else digest(*self.train)
+
+    @cached_property
+    def outputs_digest(self) -> dict[str, str]:
+        """Names the content of logits, labels and row numbers of each part."""
+        return {
+            part: digest(outputs.logits, outputs.codes, outputs.rows, outputs.classes)
+            for part, outputs in self.parts.items()
+        }
+
+    @cached_property
+    def features_digest(self) -> str:
+        """Names the content of the features of all parts."""
+        return digest(*(part.features for part in self.parts.values()))
+
+    @cached_property
+    def groups_digest(self) -> dict[str, str]:
+        """Names the content of each group column."""
+        parts = self.parts.values()
+        return {name: digest(*(part.groups[name] for part in parts)) for name in self.groups}
+
+    def with_trust(self, trust: dict[str, Array]) -> Self:
+        """Return the same samples with their trust scores, given for each part."""
+        parts = {part: outputs.with_trust(trust[part]) for part, outputs in self.parts.items()}
+        return replace(self, parts=parts)
+
+    def split(self, seed: int) -> tuple[ModelOutputs, ModelOutputs]:
+        """Calibration and test samples: halves stratified by class, or the fixed parts."""
+        if self.fixed_split:
+            return self.parts[VAL], self.parts[TEST]
+        return self.parts[POOL].split(0.5, seed=seed, stratify=True)
+
+
+def read_source(
+    name: str, data: Path, train: Path | None = None, groups: Sequence[str] = ()
+) -> Source:
+    """Find and read the outputs of a dataset.
+
+    Parameters
+    ----------
+    name : str
+        Name of the dataset.
+    data : path
+        A folder that ``trustsets paper extract`` wrote; a folder with ``NAME_pool`` and
+        ``NAME_train`` files; or one file of outputs. Files are ``.npz``, ``.parquet`` or
+        ``.safetensors``.
+    train : path, optional
+        File of training samples, for a single file of outputs.
+    groups : sequence of str
+        Arrays that are group columns, besides those called ``group_NAME``.
+    """
+    from trustsets.files import open_outputs, read_training
+
+    folder = data / name if is_extracted(data / name) else data
+    if is_extracted(folder):
+        source = read_extracted(folder)
+        if source.name != name:
+            raise InputError(f"{folder}: holds the outputs of {source.name}, not of {name}.")
+        return source
+    if data.is_dir():
+        pool = _paired(data, f"{name}_pool")
+        if pool is None:
+            raise InputError(
+                f"{data}: holds neither extracted outputs ({_DESCRIPTION}) nor a file "
+                f"{name}_pool.npz. Name the folder that trustsets paper extract wrote, or a file "
+                "of outputs."
+            )
+        data, train = pool, train or _paired(data, f"{name}_train")
+    outputs = open_outputs(data, groups=groups).read()
+    if outputs.codes is None:
+        raise InputError(f"{data}: holds no labels, which an experiment needs; add 'labels'.")
+    points = None if train is None else read_training(train, outputs.classes)
+    return Source(name, {POOL: outputs}, points, label_probabilities=_read_truth(data))
+
+
+def _paired(folder: Path, stem: str) -> Path | None:
+    candidates = (folder / f"{stem}{suffix}" for suffix in _SUFFIXES)
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _read_truth(path: Path) -> Array | None:
+    """True probabilities in an ``.npz`` file of simulated outputs, if it has them."""
+    if path.suffix != ".npz":
+        return None
+    with np.load(path, allow_pickle=False) as arrays:
+        return arrays[_TRUTH] if _TRUTH in arrays else None
+
+
+@final
+@dataclass(frozen=True)
+class Description:
+    """What ``dataset.json`` holds.
+
+    Attributes
+    ----------
+    dataset : str
+        Name of the dataset.
+    classes : tuple of str
+        Class names in the order of the columns of the logits.
+    seed : int or None
+        Seed of the training split, where it is drawn.
+    setting : dict
+        All that the outputs depend on: network, weights, images and how they are prepared.
+    rows : dict of str to int, optional
+        Images of each part that could be read; None until all parts are complete.
+    """
+
+    dataset: str
+    classes: tuple[str, ...]
+    seed: int | None
+    setting: dict[str, Any]
+    rows: dict[str, int] | None = None
+
+    def write(self, folder: Path) -> None:
+        """Write to a folder, whole or not at all."""
+        content = json.dumps({"format": FORMAT} | asdict(self), indent=1)
+        write_text(folder / _DESCRIPTION, content + "\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> "Description":
+        """Read from a folder."""
+        path = folder / _DESCRIPTION
+        if not path.is_file():
+            raise StorageError(
+                f"{folder}: no {_DESCRIPTION}, so not a folder of extracted outputs. Make one with "
+                "trustsets paper extract."
+            )
+        try:
+            state = json.loads(path.read_text(encoding="utf-8"))
+            if state.pop("format") != FORMAT:
+                raise ValueError(f"it is not of format {FORMAT}")
+            return cls(**state | {"classes": tuple(map(str, state["classes"]))})
+        except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+            raise StorageError(f"{path}: damaged ({error}). Extract again.") from error
+
+
+def is_extracted(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds extracted outputs, complete or not."""
+    return (Path(folder) / _DESCRIPTION).is_file()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def read_extracted(folder: str | os.PathLike[str]) -> Source:
+    """Read a complete folder of ``trustsets paper extract``."""
+    root = Path(folder)
+    description = Description.read(root)
+    if description.rows is None:
+        raise StorageError(
+            f"{root}: the extraction of {description.dataset} is not finished. Run trustsets paper "
+            "extract again with the same options; it continues."
+        )
+    classes = np.array(description.classes)
+    columns = {part: _read_shards(root / part, n) for part, n in description.rows.items()}
+    train = columns.pop(TRAIN)
+    return Source(
+        description.dataset,
+        {part: _outputs(root / part, values, classes) for part, values in columns.items()},
+        (train["features"], classes[train["labels"]]),
+    )
+
+
+def _read_shards(directory: Path, n: int) -> dict[str, Array]:
+    """Columns of all shards of a part, filled in place so that nothing is in memory twice."""
+    columns: dict[str, Array] = {}
+    stop = 0
+    for path in sorted(directory.glob("shard-*.safetensors")):
+        shard = read(path)
+        start, stop = stop, stop + len(shard["rows"])
+        for name, piece in shard.items() if stop > start else ():
+            column = columns.setdefault(name, np.empty((n, *piece.shape[1:]), piece.dtype))
+            column[start:stop] = piece[: n - start]
+    if stop != n or n == 0:
+        raise StorageError(f"{directory}: holds {stop} rows instead of {n}. Extract again.")
+    return columns
+
+
+def _outputs(directory: Path, columns: dict[str, Array], classes: Array) -> ModelOutputs:
+    import pandas as pd
+
+    try:
+        samples = pd.read_parquet(directory / SAMPLES).iloc[columns["rows"]]
+    except (OSError, ValueError, IndexError) as error:
+        raise StorageError(
+            f"{directory / SAMPLES}: missing or damaged ({error}). Extract again."
+        ) from error
+    names = (name for name in samples if name not in ("path", "label"))
+    groups = {str(name): samples[name].to_numpy() for name in names}
+    return ModelOutputs(
+        logits=columns["logits"],
+        features=columns["features"],
+        labels=classes[columns["labels"]],
+        groups=groups or None,
+        classes=classes,
+        rows=columns["rows"],
+    )
