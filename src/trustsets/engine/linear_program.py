@@ -31,23 +31,16 @@ def solve_linear_program(
 ) -> float:
     """Threshold of one test row by its definition.
 
+    It is infinite, with the sign of the weight, when the dual has no feasible point.
+
     Parameters
     ----------
-    rows : (n, r) array
-        Calibration rows of the basis, well scaled.
-    scores : (n,) array
-        Scores of size about one.
+    rows, scores : (n, r) and (n,) arrays
+        Calibration rows of the basis, well scaled, and scores of size about one.
     alpha : float or (n,) array
         Miscoverage; an array holds that of each calibration point.
-    row : (r,) array
-        Test row in the same coordinates.
-    weight : float
-        Weight u of the test row.
-
-    Returns
-    -------
-    float
-        ``inf`` (for a positive weight) or ``-inf`` when the dual has no feasible point.
+    row, weight : (r,) array and float
+        Test row in the same coordinates, and its weight u.
 
     Examples
     --------

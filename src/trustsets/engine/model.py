@@ -77,7 +77,6 @@ class QuantileModel:
     _problem: Problem
     _vertex: Vertex
     _resolution: float
-    _threads: int | None = None
     _budget: int = LANDMARK_BUDGET
 
     def __post_init__(self) -> None:
@@ -175,10 +174,6 @@ class QuantileModel:
             Rows whose vertex is near that of the row before: their search starts there. It saves
             time and changes no threshold beyond rounding.
 
-        Returns
-        -------
-        Thresholds
-
         Examples
         --------
         The split conformal quantile is the case of a constant:
@@ -218,10 +213,6 @@ class QuantileModel:
             Row numbers of calibration points; by default all, rows of penalties included.
         weight : float or (m,) array, optional
             Weights as in `thresholds`; each point has the alpha it had in the fit.
-
-        Returns
-        -------
-        Thresholds
 
         Examples
         --------
@@ -349,7 +340,7 @@ class QuantileModel:
         def run(part: slice) -> None:
             rows[part] = self._problem.whitening.apply(phi[part])
 
-        in_threads(run, list(_chunks(len(phi))), self._threads)
+        in_threads(run, list(_chunks(len(phi))))
         return rows
 
     def _follow(
@@ -365,17 +356,17 @@ class QuantileModel:
         def run(part: IntArray) -> None:
             follow_paths(rows, weights, starts, part, self._scan_order.scan, landmarks, results)
 
-        in_threads(locate, list(_chunks(len(rows))), self._threads)
+        in_threads(locate, list(_chunks(len(rows))))
         if follows is None:
             order = np.argsort(starts, kind="stable")
-            in_threads(run, [order[part] for part in _chunks(len(rows))], self._threads)
+            in_threads(run, [order[part] for part in _chunks(len(rows))])
             return results
         # Rows that follow one another stay together, and come where the first of them does.
         first = np.maximum.accumulate(np.where(follows, 0, np.arange(len(rows))))
         order = np.argsort(starts[first], kind="stable")
         heads = np.flatnonzero(~follows[order])
         starts[follows] = ~starts[follows]
-        in_threads(run, np.split(order, heads[CHUNK::CHUNK]), self._threads)
+        in_threads(run, np.split(order, heads[CHUNK::CHUNK]))
         return results
 
     def _solve_rest(self, rows: FloatArray, weights: FloatArray, result: Thresholds) -> None:
@@ -394,7 +385,7 @@ class QuantileModel:
 
         # The longest rows take longest. Started first, they do not leave a thread waiting.
         lengths = np.einsum("ij,ij->i", rows[left], rows[left])
-        in_threads(run, left[np.argsort(-lengths)].tolist(), self._threads)
+        in_threads(run, left[np.argsort(-lengths)].tolist())
 
     def _solve_alone(
         self, row: FloatArray, weight: float, solved: list[Solved]
@@ -460,10 +451,6 @@ def fit_quantiles(
     start : (rank,) array, optional
         The `basic_points` of a model fitted on the same data, which make a search unnecessary.
 
-    Returns
-    -------
-    QuantileModel
-
     Examples
     --------
     Each of two disjoint groups gets its own conformal quantile:
@@ -473,9 +460,6 @@ def fit_quantiles(
     >>> model = fit_quantiles(groups, np.arange(28.0), alpha=0.1)
     >>> model.thresholds(np.eye(2)).values
     array([ 8., 26.])
-    >>> again = fit_quantiles(groups, np.arange(28.0), alpha=0.1, start=model.basic_points)
-    >>> bool(np.all(again.basic_points == model.basic_points))
-    True
     """
     problem = build_problem(phi_calib, scores_calib, alpha)
     return fit_problem(problem, None if start is None else np.asarray(start))
@@ -493,10 +477,8 @@ def _fit(problem: Problem, start: IntArray | None, resolution: float) -> Quantil
     return make_model(problem, fit_vertex(problem, start), resolution)
 
 
-def make_model(
-    problem: Problem, vertex: Vertex, resolution: float = RESOLUTION, threads: int | None = None
-) -> QuantileModel:
-    """Wrap the fitted vertex of a problem; `threads` limits those of its thresholds."""
+def make_model(problem: Problem, vertex: Vertex, resolution: float = RESOLUTION) -> QuantileModel:
+    """Wrap the fitted vertex of a problem."""
     return QuantileModel(
         alpha=problem.alpha,
         basic_points=problem.first[vertex.basic_points],
@@ -504,7 +486,6 @@ def make_model(
         _problem=problem,
         _vertex=vertex,
         _resolution=resolution,
-        _threads=threads,
     )
 
 
