@@ -169,6 +169,14 @@ class TestBatches:
         np.testing.assert_allclose(outputs.features, expected.features, atol=1e-6)
         np.testing.assert_array_equal(outputs.labels, Y)
 
+    @pytest.mark.parametrize("sized", [True, False])
+    def test_progress_is_shown_to_the_end_where_it_is_wanted(self, sized, capsys):
+        loader = batches() if sized else iter(batches())
+        extract_outputs(plain(), loader, progress=True)
+        assert ("100%" in capsys.readouterr().err) is sized
+        extract_outputs(plain(), batches(), progress=False)
+        assert capsys.readouterr().err == ""
+
     def test_other_forms_are_unpacked_by_the_user(self):
         loader = [(x, "meta", y) for x, y in batches()]
         outputs = extract_outputs(plain(), loader, unpack=lambda batch: (batch[0], batch[2]))

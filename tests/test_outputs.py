@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from trustsets import ModelOutputs
-from trustsets.errors import InputError
+from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import require_outputs
 
 logits_arrays = hnp.arrays(
@@ -17,6 +17,7 @@ logits_arrays = hnp.arrays(
 )
 
 
+@pytest.mark.filterwarnings("ignore:logits look like")
 @given(logits_arrays)
 def test_probabilities_are_a_softmax(logits):
     outputs = ModelOutputs(logits=logits)
@@ -27,6 +28,7 @@ def test_probabilities_are_a_softmax(logits):
     np.testing.assert_allclose(outputs.confidence, direct.max(axis=1), rtol=1e-14)
 
 
+@pytest.mark.filterwarnings("ignore:logits look like")
 @given(logits_arrays)
 def test_probabilities_and_their_logarithm_say_the_same(logits):
     from_logits = ModelOutputs(logits=logits).probabilities
@@ -253,3 +255,54 @@ def test_anything_but_outputs_is_told_how_to_be_wrapped(value, words):
 def test_outputs_pass_as_they_are():
     outputs = ModelOutputs(logits=np.eye(2))
     assert require_outputs(outputs, "test") is outputs
+
+
+def test_labels_that_may_be_names_or_positions_are_refused():
+    """Every position but 0 occurs: 1 to 3 of four columns could be names of which 4 is missing."""
+    logits = np.zeros((6, 4))
+    for labels in ([1, 2, 3, 1, 2, 3], [3, 2, 1, 1, 1, 1]):
+        with pytest.raises(InputError, match=r"labels are all of 1 to 3 for 4 columns.*classes="):
+            ModelOutputs(logits=logits, labels=labels)
+        assert ModelOutputs(logits=logits, labels=labels, classes=range(4)).codes[0] == labels[0]
+        named = ModelOutputs(logits=logits, labels=labels, classes=[1, 2, 3, 4])
+        assert named.codes[0] == labels[0] - 1
+    # What can be decided is decided: positions, names, and batches in which classes are missing.
+    assert ModelOutputs(logits=logits, labels=[0, 1, 2, 3, 0, 0]).classes.tolist() == [0, 1, 2, 3]
+    assert ModelOutputs(logits=logits, labels=[1, 2, 3, 4, 1, 1]).classes.tolist() == [1, 2, 3, 4]
+    assert ModelOutputs(logits=logits, labels=[2, 3, 2, 3, 2, 2]).classes.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("digits", [2, 3, 4, 6])
+@pytest.mark.parametrize("n_classes", [5, 10, 100])
+def test_rounded_probabilities_are_repaired_with_a_warning(digits, n_classes):
+    rng = np.random.default_rng(0)
+    exact = rng.dirichlet(np.full(n_classes, 0.3), size=500)
+    rounded = exact.round(digits)
+    sums = rounded.sum(axis=1)
+    if np.abs(sums - 1.0).max() > min(5e-4 * (n_classes + 1), 0.1):
+        with pytest.raises(InputError, match="must sum to 1"):
+            ModelOutputs(probabilities=rounded)
+        return
+    with pytest.warns(TrustSetsWarning, match="divided by their sum"):
+        outputs = ModelOutputs(probabilities=rounded)
+    np.testing.assert_allclose(outputs.probabilities.sum(axis=1), 1.0, atol=1e-9)
+    right = np.abs(sums - 1.0) < 1e-9
+    np.testing.assert_array_equal(outputs.probabilities[right], rounded[right])
+
+
+def test_probabilities_come_back_as_they_went_in():
+    votes = np.random.default_rng(0).multinomial(50, np.full(6, 1 / 6), size=300) / 50
+    outputs = ModelOutputs(probabilities=votes)
+    np.testing.assert_array_equal(outputs.probabilities, votes)
+    np.testing.assert_array_equal(outputs.confidence, votes.max(axis=1))
+    single = votes.astype(np.float32)
+    np.testing.assert_array_equal(ModelOutputs(probabilities=single).probabilities, single)
+
+
+def test_logits_that_look_like_probabilities_are_doubted():
+    p = np.random.default_rng(0).dirichlet(np.ones(4), size=50)
+    with pytest.warns(TrustSetsWarning, match="logits look like probabilities"):
+        ModelOutputs(logits=p)
+    with pytest.raises(InputError, match="If these are logits"):
+        ModelOutputs(probabilities=np.log(p))
+    ModelOutputs(logits=np.log(p))

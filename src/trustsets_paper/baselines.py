@@ -101,18 +101,12 @@ class RankCalibratedConformal(Predictor):
     Of the :math:`n_y` calibration samples of class y, let :math:`\epsilon_y^k` be the share in
     which more than k - 1 classes are more likely than y. With :math:`k_y` the smallest k such that
     :math:`\epsilon_y^k < \alpha`, and :math:`q_y` the finite-sample quantile of the scores of class
-    y at :math:`\alpha - \epsilon_y^{k_y}` in the place of alpha, the set of x holds y if
+    y at :math:`\alpha - \epsilon_y^{k_y}` in the place of alpha, the set of x contains y if
     s(x, y) is at most :math:`q_y` and y is among the :math:`k_y` most likely classes of x.
 
-    The shares are estimates from the calibration samples, so that **nothing is guaranteed in
-    finite samples**: class-conditional coverage can be lower than 1 - alpha by up to about
-    :math:`1 / (n_y + 1)`. With fewer than 1 / alpha - 1 samples of y the largest of their ranks
-    decides alone. A class without calibration samples is in every set.
-
-    Parameters
-    ----------
-    score, temperature, allow_empty, tuning_fraction, random_state
-        As in `StandardConformal`.
+    The shares are estimates, so that **nothing is guaranteed in finite samples**: class-conditional
+    coverage can be lower than 1 - alpha by up to about :math:`1 / (n_y + 1)`. A class without
+    calibration samples is in every set. Parameters are those of `StandardConformal`.
 
     References
     ----------
@@ -128,8 +122,6 @@ class RankCalibratedConformal(Predictor):
     >>> predictor = RankCalibratedConformal().calibrate(calibration)
     >>> predictor.largest_ranks(alpha=0.1)  # a label is among the first three nine times in ten
     array([3, 3, 3, 3, 3])
-    >>> predictor.predict_set(test, alpha=0.1)
-    PredictionSets(1000 samples, 5 classes, alpha=0.1, mean size 2.72)
     """
 
     _: KW_ONLY
@@ -191,23 +183,13 @@ class InterpolatedConformal(Predictor):
     r"""Thresholds between that of all samples and that of each class (INTERP-Q).
 
     With q the finite-sample quantile of all calibration scores and :math:`q_y` that of the scores
-    of class y, class y has the threshold :math:`\tau q_y + (1 - \tau) q`: `tau` goes from
-    `StandardConformal` (0) to ``MondrianConformal(by="class")`` (1). A class with too few samples
-    for a quantile has :math:`q_y = 1`, the largest score.
+    of class y (1, the largest score, where there are too few), class y has the threshold
+    :math:`\tau q_y + (1 - \tau) q`. So `tau` goes from `StandardConformal` (0) to
+    ``MondrianConformal(by="class")`` (1). Scores must be at most 1: `APS()` or `Softmax()` in the
+    raw scale. Other parameters are those of `StandardConformal`.
 
     Marginal coverage is at least **1 - 2 alpha** for every `tau`: no threshold is below the
-    smaller of the two, and each of them misses with probability alpha at most. With ``tau=0``
-    it is at least 1 - alpha, with ``tau=1`` class-conditionally too. In between no
-    class-conditional coverage is guaranteed.
-
-    Parameters
-    ----------
-    tau : float
-        Between 0 and 1; the published choice depends on how much larger the sets may be.
-    score : Score
-        `APS()` (default) or `Softmax()`, in the raw scale: scores of at most 1.
-    temperature, class_bias, allow_empty, tuning_fraction, random_state
-        As in `StandardConformal`.
+    smaller of the two, and each of them misses with probability alpha at most.
 
     References
     ----------
@@ -300,46 +282,17 @@ class _Design:
 class PluginConformal(Predictor):
     """Quantile regression of the scores, its fit plugged in as the threshold (BatchGCP).
 
-    With basis phi, calibration scores s_i and pinball loss l of the 1 - alpha quantile,
-
-        beta = argmin_b  sum_i l(s_i - phi(x_i)' b)        S(x) = phi(x)' beta.
-
     This is `ConditionalConformal` with weight u = 0 on the new sample: no score is imputed
-    for it, all samples share one fit, and no set is full for lack of data. In return, there
-    is **no finite-sample guarantee**. With p basis functions and scores without ties,
-    coverage is lower than 1 - alpha by about (1/2 - alpha) p / n, and tends to it as n grows.
-    A sample that uses a direction of the function class that no calibration sample has gets a
-    full set.
-
-    Parameters
-    ----------
-    score : Score
-        Default ``APS(scale="tail")``; see `Score` for the scale.
-    basis : Basis
-        Function class. Default: polynomials of degree 5 in the ranks of Conf and Trust. The
-        publication uses indicators of overlapping groups: ``Groups()``.
-    trust : TrustScore, optional
-        Fitted trust score; needed where the basis depends on Trust.
-    temperature, class_bias, allow_empty, tuning_fraction, random_state
-        As in `StandardConformal`.
+    for it, and all samples share one fit. In return, there is **no finite-sample guarantee**. With
+    p basis functions and scores without ties, coverage is lower than 1 - alpha by about
+    (1/2 - alpha) p / n. A sample that uses a direction of the function class that no calibration
+    sample has gets a full set. Other parameters than `basis` are those of `StandardConformal`; the
+    publication uses indicators of overlapping groups, ``Groups()``.
 
     References
     ----------
     C. Jung, G. Noarov, R. Ramalingam and A. Roth. Batch multivalid conformal prediction.
     ICLR 2023 (Algorithm 1, BatchGCP).
-
-    Examples
-    --------
-    >>> from trustsets import Intercept
-    >>> rng = np.random.default_rng(0)
-    >>> logits = rng.normal(size=(2000, 5))
-    >>> labels = (logits + rng.gumbel(size=(2000, 5))).argmax(axis=1)
-    >>> calibration, test = ModelOutputs(logits=logits, labels=labels).split(0.5)
-    >>> predictor = PluginConformal(basis=Intercept()).calibrate(calibration)
-    >>> sets = predictor.predict_set(test, alpha=0.1)
-    >>> scores = np.sort(APS(scale="tail").of_labels(calibration))
-    >>> bool(sets.thresholds[0] == scores[899])  # 900th of 1000; split conformal takes the 901st
-    True
     """
 
     _: KW_ONLY
@@ -429,19 +382,6 @@ class Atypicality(Statistic):
     density is that on the r-dimensional span of the training deviations from the class means;
     directions outside of it are ignored. Use `Atypicality.from_training` to make one.
 
-    Parameters
-    ----------
-    transform : {"raw", "rank"}
-        See `Statistic`; there is no ``"log"``, because the value may be negative.
-    mean : array of shape (d,)
-        Mean of the class means; subtracted first, so that no digits are lost.
-    whitening : array of shape (d, r)
-        W.
-    centres : array of shape (C, r)
-        Class means, centred and whitened.
-    log_scale : float
-        ``r log 2 pi + log det Sigma``.
-
     References
     ----------
     M. Yuksekgonul, L. Zhang, J. Zou and C. Guestrin. Beyond confidence: reliable models
@@ -478,17 +418,7 @@ class Atypicality(Statistic):
 
     @classmethod
     def from_training(cls, features: Any, labels: Any, *, transform: Transform = "raw") -> Self:
-        """Fit the Gaussians.
-
-        Parameters
-        ----------
-        features : array of shape (n, d)
-            Features of training samples, of the layer that `ModelOutputs` will hold.
-        labels : array of shape (n,)
-            Their classes, of any sortable type.
-        transform : {"raw", "rank"}
-            See `Statistic`.
-        """
+        """Fit the Gaussians."""
         matrix, classes = np.asarray(features), np.asarray(labels)
         if matrix.ndim != 2 or classes.shape != (len(matrix),):
             raise InputError(
@@ -576,36 +506,14 @@ def atypicality_groups(
 
     Confidence and atypicality are each divided at their quantiles into `groups` bins, and each
     of the ``groups * groups`` cells gets a threshold of its own. The publication takes the plain
-    quantile of a cell; `MondrianConformal` takes the finite-sample one and learns the edges
-    from the tuning part, which guarantees coverage in every cell.
-
-    Parameters
-    ----------
-    atypicality : Atypicality
-        Fitted on training features, see `Atypicality.from_training`.
-    groups : int
-        Bins of each of the two statistics. With 6 (default), a cell has about n / 36
-        calibration samples. Its sets are full if it has fewer than 9 (at alpha = 0.1).
-    **parameters
-        Further parameters of `MondrianConformal`, such as `score`.
+    quantile of a cell; `MondrianConformal`, which gets the further `parameters`, takes the
+    finite-sample one and learns the edges from the tuning part, which guarantees coverage in every
+    cell.
 
     References
     ----------
     M. Yuksekgonul, L. Zhang, J. Zou and C. Guestrin. Beyond confidence: reliable models
     should also consider atypicality. NeurIPS 2023 (section 5, AA-APS and AA-RAPS).
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> labels = rng.integers(3, size=3000)
-    >>> features = 2.0 * np.eye(3)[labels] + rng.normal(size=(3000, 3))
-    >>> atypicality = Atypicality.from_training(features[:1000], labels[:1000])
-    >>> outputs = ModelOutputs(logits=features[1000:], features=features[1000:],
-    ...                        labels=labels[1000:])
-    >>> calibration, test = outputs.split(0.5)
-    >>> predictor = atypicality_groups(atypicality, groups=3).calibrate(calibration)
-    >>> len(np.unique(predictor.predict_set(test, alpha=0.1).thresholds))
-    9
     """
     if not isinstance(atypicality, Atypicality):
         raise InputError(
@@ -632,26 +540,9 @@ def oracle_sets(probabilities: Any, alpha: float = 0.1, classes: Any = None) -> 
     With true probabilities p_(1) >= p_(2) >= ... of a sample, its set holds the k most
     likely classes (the first columns among equals), k the smallest number with
     ``p_(1) + ... + p_(k) >= 1 - alpha`` (section 2.2 of the paper). Coverage then holds for
-    every single sample, and no sets with that property are smaller.
-
-    Sums near 1 - alpha are compared exactly, and probabilities and alpha are read as the
+    every single sample, and no sets with that property are smaller. Thresholds are in the scale of
+    `APS`. Sums near 1 - alpha are compared exactly, and probabilities and alpha are read as the
     decimals they print as: ten classes of 0.1 give nine at alpha = 0.1.
-
-    Parameters
-    ----------
-    probabilities : array of shape (m, K)
-        ``P(Y = y | X = x)``; rows sum to 1 up to rounding, and are compared with
-        ``1 - alpha`` of their sum.
-    alpha : float
-        Allowed miscoverage.
-    classes : sequence of length K, optional
-        Names of the classes; default ``0..K-1``.
-
-    Returns
-    -------
-    PredictionSets
-        Its thresholds are in the scale of `APS`, where s(x, y) is the probability of the
-        classes ranked before y: the largest s of the classes in the set.
 
     Examples
     --------

@@ -150,7 +150,7 @@ def extract(
             f"{part.images:,}",
             f"{part.unreadable:,}",
             f"{part.accuracy:.1%}",
-            f"{part.speed:,.0f}" if part.run else "done before",
+            f"{part.run / part.seconds:,.0f}" if part.run else "done before",
         ]
         for part in parts
     ]
@@ -263,14 +263,6 @@ class RunOptions:
             "(the default there); each bin holds its upper edge.",
         ),
     ] = None
-    balls: Annotated[
-        Literal["growing", "fixed"],
-        option(
-            None,
-            "Balls that grow until they hold 10 samples (the authors' code), or of one "
-            "radius around samples with 10 neighbours (the package's own).",
-        ),
-    ] = "growing"
     normalize: Annotated[
         bool, option(None, "Divide features by their L2 norm in Trust, as the authors did.")
     ] = True

@@ -100,23 +100,12 @@ class Listing:
 @final
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """A dataset: its classes, and the images of each of its parts.
-
-    Attributes
-    ----------
-    name : str
-    classes : tuple of str
-        Class names; a label is a position in them.
-    parts : mapping of str to Listing
-        ``train`` and ``pool``, or ``train``, ``val`` and ``test``.
-    seed : int, optional
-        Of the training split, where it is drawn.
-    """
+    """A dataset: its classes, and the images of each of its parts."""
 
     name: str
-    classes: tuple[str, ...]
-    parts: Mapping[str, Listing]
-    seed: int | None = None
+    classes: tuple[str, ...]  # a label is a position in them
+    parts: Mapping[str, Listing]  # train and pool, or train, val and test
+    seed: int | None = None  # of the training split, where it is drawn
 
     def __post_init__(self) -> None:
         for part, listing in self.parts.items():
@@ -133,19 +122,11 @@ class ImageSet:
 
 
 def load_dataset(name: str, images: Path, *, lists: Path | None = None, seed: int = 0) -> ImageSet:
-    """List the images of a dataset.
+    """List the images of one of `DATASETS`.
 
-    Parameters
-    ----------
-    name : str
-        One of `DATASETS`.
-    images : path
-        Folder of the images.
-    lists : path, optional
-        Folder of the lists or tables that go with the images, or the one file where there is
-        one; by default they are looked for beside the images.
-    seed : int
-        Of the training split of ``fitzpatrick17k``; nothing else is drawn.
+    `lists` is the folder of the lists or tables that go with the images, or the one file where
+    there is one; by default they are looked for beside the images. `seed` is that of the training
+    split of ``fitzpatrick17k``; nothing else is drawn.
     """
     if name not in DATASETS:
         raise InputError(f"dataset must be one of {', '.join(DATASETS)}; got {name!r}.")

@@ -11,7 +11,7 @@ from functools import partial, reduce
 from io import BytesIO
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,9 +43,9 @@ _COLOURS = 256
 # Sizes in inches; the space below heatmaps is for their scale of colours.
 _PANEL_HEIGHT, _HEATMAP_HEIGHT, _SCALE_HEIGHT = 2.6, 1.55, 0.45
 _COLUMNS = 2
+_FLOOR = "noise floor"
 # A legend is one row if its names have no more letters than this, and two columns otherwise.
 _ROW_OF_NAMES = 30
-_FLOOR = "noise floor"
 # Curves over whole numbers are shifted by this much.
 _DODGE = 0.2
 _SHOWN_SAMPLES = 4000
@@ -98,13 +98,11 @@ def _caption(name: str, runs: Sequence[Run]) -> str:
     text = _CAPTIONS[name]
     if name in _BY_RANK and not all(run.options.edges_by_hand(run.source.name) for run in runs):
         text += "; rank 1 stands apart, and the other ranks are in bins of nearly equal size"
-    if name in _BY_BALLS and _ball_errors(runs[0]) == "trials":
+    if name in _BY_BALLS:
         text += (
             "; error bars describe the random choice of balls, as in the paper: the standard "
             "deviation over trials, divided by the root of their number"
         )
-    elif name in _BY_BALLS:
-        text += "; error bars are standard errors over seeds, or over trials if there is one"
     if name in _HEATMAPS:
         text += "; hatched where there are no samples"
     return text
@@ -190,7 +188,7 @@ def _ball_panels(runs: Sequence[Run], methods: Sequence[str]) -> "Figure | None"
             if seeds and all(curve.radii.size for curve in seeds)
         }
         if drawn:
-            panels.append((run.source.name, partial(ball_curves, drawn, errors=_ball_errors(run))))
+            panels.append((run.source.name, partial(ball_curves, drawn)))
     if not panels:
         return None
     figure, axes = _grid(panels, min(_COLUMNS, len(panels)), _PANEL_HEIGHT)
@@ -198,71 +196,41 @@ def _ball_panels(runs: Sequence[Run], methods: Sequence[str]) -> "Figure | None"
     return figure
 
 
-@plots.styled
-def _legend_below(ax: "Axes", figure: "Figure | None" = None) -> None:
-    """Name the methods, then the noise floor, below all axes of a figure, or on the axes."""
+def _legend_below(ax: "Axes", figure: "Figure") -> None:
+    """Name the methods, then the noise floor, below all axes of a figure."""
     # By default a legend lists lines, such as the noise floor, before error bars.
     handles, labels = ax.get_legend_handles_labels()
     order = sorted(range(len(labels)), key=lambda i: labels[i] == _FLOOR)
+    columns = len(order) if sum(map(len, labels)) <= _ROW_OF_NAMES else 2
     entries = [handles[i] for i in order], [labels[i] for i in order]
-    if figure is None:
-        ax.legend(*entries)
-    else:
-        columns = len(order) if sum(map(len, labels)) <= _ROW_OF_NAMES else 2
-        figure.legend(*entries, loc="outside lower center", ncols=columns)
+    figure.legend(*entries, loc="outside lower center", ncols=columns)
 
 
-def _ball_errors(run: Run) -> Literal["seeds", "trials"]:
-    """What error bars of balls are taken over; the authors' code takes them over trials."""
-    return "trials" if run.options.balls == "growing" else "seeds"
+def ball_curves(curves: Mapping[str, Sequence[BallCurve]], ax: "Axes") -> None:
+    """Draw CovGap over balls against their radius, for methods with one curve for each seed.
 
-
-def ball_curves(
-    curves: Mapping[str, Sequence[BallCurve]],
-    ax: "Axes",
-    *,
-    errors: Literal["seeds", "trials"] = "seeds",
-) -> None:
-    """Draw CovGap over balls against their radius.
-
-    Parameters
-    ----------
-    curves : mapping of str to sequence of BallCurve
-        Methods, each with one curve for each seed; all balls have the same radii.
-    ax : Axes
-        Where to draw.
-    errors : {"seeds", "trials"}
-        Standard errors over seeds (over trials if there is one seed), or over trials only.
+    Error bars are standard errors over trials, as in the authors' code.
     """
     for i, (name, seeds) in enumerate(curves.items()):
-        radii, gap, error, floor = _mean_curve(seeds, errors)
-        ax.errorbar(radii, gap, error, label=name, **plots.method_style(i))
+        radii = reduce(np.intersect1d, [curve.radii for curve in seeds])
+        if not radii.size:
+            raise InputError(
+                "the seeds share no radius; draw all balls with the same Balls(radii=...)."
+            )
+        at = [np.searchsorted(curve.radii, radii) for curve in seeds]
+        gaps, errors, floors = (
+            np.stack([getattr(curve, field)[index] for curve, index in zip(seeds, at, strict=True)])
+            for field in ("gap", "standard_error", "floor")
+        )
+        # Trials of different seeds are drawn independently.
+        error = np.sqrt(np.square(errors).sum(axis=0)) / len(seeds)
+        ax.errorbar(radii, gaps.mean(axis=0), error, label=name, **plots.method_style(i))
         if i == 0:  # the noise floor is the same for all methods
-            ax.plot(radii, floor, ls=":", color=plots.theme_colour("quiet"), label=_FLOOR)
+            quiet = plots.theme_colour("quiet")
+            ax.plot(radii, floors.mean(axis=0), ls=":", color=quiet, label=_FLOOR)
     ax.set(xlabel="Radius of the ball", ylabel="CovGap (%)")
     ax.set_ylim(bottom=0)
     plots.tidy(ax)
-
-
-def _mean_curve(
-    curves: Sequence[BallCurve], errors: Literal["seeds", "trials"]
-) -> tuple[Floats, Floats, Floats, Floats]:
-    """Radii that all seeds have, with the mean gap, its standard error and the mean floor."""
-    radii = reduce(np.intersect1d, [curve.radii for curve in curves])
-    if not radii.size:
-        raise InputError(
-            "the seeds share no radius; draw all balls with the same Balls(radii=...)."
-        )
-    at = [np.searchsorted(curve.radii, radii) for curve in curves]
-    gaps, trial_errors, floors = (
-        np.stack([getattr(curve, name)[index] for curve, index in zip(curves, at, strict=True)])
-        for name in ("gap", "standard_error", "floor")
-    )
-    if len(curves) > 1 and errors == "seeds":
-        error = plots.mean_and_error(gaps)[1]
-    else:  # trials of different seeds are drawn independently
-        error = np.sqrt(np.square(trial_errors).sum(axis=0)) / len(curves)
-    return radii, gaps.mean(axis=0), error, floors.mean(axis=0)
 
 
 def _degrees(runs: Sequence[Run]) -> "Figure | None":
@@ -276,13 +244,7 @@ def _degrees(runs: Sequence[Run]) -> "Figure | None":
 
 
 def degree_curves(results: Mapping[str, Mapping[int, Sequence[Evaluation]]]) -> "Figure":
-    """CovGap over Conf x Trust and mean size against the degree, one above the other.
-
-    Parameters
-    ----------
-    results : mapping of names to mappings of degrees to evaluations over seeds
-        A curve for each name.
-    """
+    """CovGap over Conf x Trust and mean size against the degree, one above the other."""
     from matplotlib import pyplot as plt
     from matplotlib.ticker import MaxNLocator
 

@@ -40,20 +40,7 @@ from trustsets_paper.sources import (
     write_text,
 )
 
-__all__ = [
-    "ARCHITECTURES",
-    "RECIPES",
-    "Architecture",
-    "EpochSummary",
-    "Network",
-    "PartSummary",
-    "Recipe",
-    "WorkOptions",
-    "extract_dataset",
-    "load_weights",
-    "read_weights",
-    "train_dataset",
-]
+__all__ = ["ARCHITECTURES", "RECIPES", "WorkOptions", "extract_dataset", "train_dataset"]
 
 # Declarations of operators end with the life of their library.
 _declared: list[Any] = []
@@ -109,27 +96,13 @@ _DROPOUT_SHARE = 0.4
 @final
 @dataclass(frozen=True)
 class Architecture:
-    """One network of the paper.
+    """One network of the paper."""
 
-    Attributes
-    ----------
-    name : str
-        Name in torchvision.
-    weights : str
-        Where the weights come from, in a sentence.
-    start : str
-        Where the weights come from that training starts with; empty where none is needed.
-    resize : int
-        Length of the shorter side before the central crop of 224.
-    two_layer_head : bool
-        Whether the last linear layer is replaced by two with dropout between.
-    """
-
-    name: str
-    weights: str
-    start: str = ""
-    resize: int = 256
-    two_layer_head: bool = False
+    name: str  # in torchvision
+    weights: str  # where they come from, in a sentence
+    start: str = ""  # where those come from that training starts with
+    resize: int = 256  # shorter side before the central crop of 224
+    two_layer_head: bool = False  # instead of the last linear layer, with dropout between
 
     def build(self, n_classes: int) -> "Network":
         """Make the network with random weights."""
@@ -266,13 +239,7 @@ def read_weights(path: Path, source: str) -> Weights:
 
 
 def load_weights(network: Network, weights: Weights, *, without_head: bool = False) -> None:
-    """Put weights into a network; every tensor must fit a parameter, and every parameter one.
-
-    Parameters
-    ----------
-    without_head : bool
-        Leave the last layers as they are, and take the rest (to start a training).
-    """
+    """Put weights into a network; every tensor must fit a parameter, and every parameter one."""
     wanted, tensors = (
         {name: state[name] for name in state if not (without_head and name.startswith(HEAD))}
         for state in (network.body.state_dict(), weights.tensors)
@@ -377,33 +344,15 @@ Transform = Callable[[Any], Any]
 @final
 @dataclass(frozen=True)
 class WorkOptions:
-    """How images are decoded and run; on a CPU none of it changes the result.
+    """How images are decoded and run; on a CPU none of it changes the result."""
 
-    Attributes
-    ----------
-    device : str
-        ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU where there is one.
-    workers : int, optional
-        Processes that decode images; 0 decodes in this one, None has one for each core.
-    max_unreadable : int
-        How many images in all may be missing or damaged before it is an error.
-    progress : bool, optional
-        Show progress bars; by default on a terminal.
-    mixed_precision : "auto", True or False
-        Extract in half precision; ``"auto"`` on a GPU.
-    shard_rows : int
-        Images after which extraction writes a shard; at most so many are lost by a kill.
-    checkpoint_steps : int
-        Training steps between checkpoints within an epoch; there is one after each epoch anyway.
-    """
-
-    device: str = "cpu"
-    workers: int | None = 0
-    max_unreadable: int = 100
-    progress: bool | None = None
-    mixed_precision: bool | Literal["auto"] = "auto"
-    shard_rows: int = 16384
-    checkpoint_steps: int = 1000
+    device: str = "cpu"  # or "cuda", or "auto" for a GPU where there is one
+    workers: int | None = 0  # processes that decode images; None has one for each core
+    max_unreadable: int = 100  # images that may be missing or damaged before it is an error
+    progress: bool | None = None  # show progress bars; None does on a terminal
+    mixed_precision: bool | Literal["auto"] = "auto"  # extract in half precision: on a GPU
+    shard_rows: int = 16384  # images in a shard; at most so many are lost by a kill
+    checkpoint_steps: int = 1000  # training steps between checkpoints within an epoch
 
     def __post_init__(self) -> None:
         _check_least(0, workers=self.workers, max_unreadable=self.max_unreadable)
@@ -568,32 +517,16 @@ _SKIN_MARGIN = 256 / 224
 @final
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that determines a training besides data and seed.
+    """Everything that determines a training besides data and seed."""
 
-    Attributes
-    ----------
-    optimizer : str
-        ``"adam"`` or ``"sgd"`` (momentum 0.9, weight decay 0.0001).
-    schedule : str
-        ``"steps"``: a tenth every 7 epochs; ``"cosine"``: to zero at the end.
-    epochs, batch_size, learning_rate
-        Of the training.
-    head_only : bool
-        Train the last layers only.
-    balanced : bool
-        Draw images with replacement, each class equally often; otherwise each image once.
-    augmentation : str
-        ``"skin"`` or ``"scene"``.
-    """
-
-    optimizer: str
-    schedule: str
+    optimizer: str  # "adam" or "sgd", with momentum and weight decay
+    schedule: str  # "steps": a tenth every 7 epochs; "cosine": to zero at the end
     epochs: int
     batch_size: int
     learning_rate: float
-    head_only: bool
-    balanced: bool
-    augmentation: str
+    head_only: bool  # train the last layers only
+    balanced: bool  # draw images with replacement, each class equally often
+    augmentation: str  # "skin" or "scene"
 
     def __post_init__(self) -> None:
         _check_least(1, epochs=self.epochs, batch_size=self.batch_size)
@@ -689,30 +622,10 @@ def train_dataset(
     options: WorkOptions | None = None,
     **changes: Any,
 ) -> tuple[Path, list[EpochSummary]]:
-    """Fine-tune the paper's network for a dataset.
+    """Fine-tune the paper's network for a dataset, from weights of ImageNet.
 
-    Parameters
-    ----------
-    name : str
-        ``"places365"`` or ``"fitzpatrick17k"``.
-    images, lists : path
-        See `load_dataset`.
-    start : path
-        Weights to start from, those of ImageNet.
-    folder : path
-        Where checkpoints and the final ``weights.safetensors`` go; an earlier run there is
-        continued.
-    seed : int
-        Of everything random, the training split included.
-    size : int
-        Side of the images that the network sees.
-    **changes
-        Fields of the `Recipe` to change: epochs, batch_size, learning_rate...
-
-    Returns
-    -------
-    path, list of EpochSummary
-        The final weights, and how the epochs went.
+    An earlier run in the folder is continued. `changes` are fields of the `Recipe`. Gives the path
+    of the final weights, and how the epochs went.
     """
     from safetensors.torch import save
 
@@ -915,29 +828,14 @@ _SMALL_COLUMNS = ("rows", "labels", "predicted")
 @final
 @dataclass(frozen=True)
 class PartSummary:
-    """Outcome of one part.
-
-    Attributes
-    ----------
-    images, unreadable : int
-        Images in the shards, and images left out.
-    run, seconds : int, float
-        Images and time of this run; the other images were there before.
-    accuracy : float
-        Share of images whose largest logit is that of their class.
-    """
+    """Outcome of one part."""
 
     part: str
     images: int
     unreadable: int
-    run: int
+    run: int  # images of this run; the others were there before
     seconds: float
     accuracy: float
-
-    @property
-    def speed(self) -> float:
-        """Images a second in this run."""
-        return self.run / self.seconds if self.seconds > 0 else 0.0
 
 
 def extract_dataset(
@@ -955,21 +853,9 @@ def extract_dataset(
 ) -> list[PartSummary]:
     """Run the paper's network over all parts of one of its datasets and write the outputs.
 
-    Parameters
-    ----------
-    name, images, lists, seed
-        See `load_dataset`.
-    weights : path
-        Checkpoint of the network.
-    folder : path
-        Where the outputs go, see `trustsets_paper.sources`; an earlier run there is continued, or
-        left as it is if it is complete.
-    size : int
-        Side of the square cut out of the middle, which the network sees.
-    resize : int, optional
-        Length of the shorter side before; by default as in the paper, in proportion to `size`.
-    batch_size : int
-        Images that are run together.
+    `folder` is described in `trustsets_paper.sources`; an earlier run there is continued. Images
+    are resized so that the shorter side is `resize` (by default as in the paper, in proportion to
+    `size`), and the network sees the square of side `size` in the middle.
     """
     options = options or WorkOptions()
     _check_least(1, size=size, resize=resize, batch_size=batch_size)

@@ -51,24 +51,14 @@ _ORIGIN = "run.json"
 @final
 @dataclass(frozen=True)
 class Origin:
-    """Where a run came from: enough to find it again in its cache.
+    """Where a run came from: enough to find it again in its cache."""
 
-    Attributes
-    ----------
-    command : str
-        The command, with every option that is not at its default.
-    dataset, data, train, groups
-        As for `read_source`.
-    cache : str
-        Folder of the stages.
-    """
-
-    command: str
+    command: str  # with every option that is not at its default
     dataset: str
     data: str
     train: str | None
     groups: tuple[str, ...]
-    cache: str
+    cache: str  # folder of the stages
 
 
 def find_run(folder: str | os.PathLike[str]) -> Run:
@@ -104,25 +94,7 @@ def write_run(
     figures: bool = True,
     origin: Origin | None = None,
 ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """Write everything into a folder; each file is written whole or not at all.
-
-    Parameters
-    ----------
-    folder : path
-        Made if it does not exist. It gets ``README.md``, ``results.json``, ``tables/`` and
-        ``figures/``.
-    cache : StageCache
-        Its times go into the page; drawing is timed too.
-    figures : bool
-        Draw the figures; it takes a few seconds.
-    origin : Origin, optional
-        Where the run came from, for the page and for `find_run`.
-
-    Returns
-    -------
-    dict, list of (str, str)
-        Content of ``results.json``, and headings and texts of the tables.
-    """
+    """Write everything into a folder; each file is written whole or not at all."""
     root = Path(folder)
     with cache.timed("tables"):
         tables = paper_tables(run)
@@ -158,22 +130,7 @@ def write_overview(
     figures: bool = True,
     command: str | None = None,
 ) -> list[tuple[str, str]]:
-    """Write a page over several datasets, as the paper prints them.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        One for each dataset, in the order of the page.
-    folder : path
-        Made if it does not exist. It gets ``README.md``, ``tables/`` and ``figures/``.
-    command : str, optional
-        The command that makes the page.
-
-    Returns
-    -------
-    list of (str, str)
-        Headings and texts of the tables.
-    """
+    """Write a page over several datasets, as the paper prints them."""
     names = [run.source.name for run in runs]
     if not runs or len(set(names)) < len(names):
         raise InputError(f"an overview needs runs of different datasets; got {names}.")
@@ -370,13 +327,10 @@ def setting(run: Run) -> str:
     """Options of a run in words."""
     options = run.options
     scores, degrees = ", ".join(options.scores), ", ".join(map(str, options.degrees))
-    balls = {
-        "growing": "Balls grow until they hold 10 other samples (the authors' code).",
-        "fixed": "Balls have one radius, around samples with 10 neighbours (the package's own).",
-    }[options.balls]
     return (
         f"{_split(run)}\n\nalpha = {options.alpha:g}; scores {scores}; degrees {degrees}, of which "
-        f"{options.degree} is in the tables. {_trust(options)} {_bins(run)} {balls}"
+        f"{options.degree} is in the tables. {_trust(options)} {_bins(run)} Balls "
+        "grow until they hold 10 other samples (the authors' code)."
     )
 
 

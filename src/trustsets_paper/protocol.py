@@ -75,48 +75,25 @@ _BALL_SCORE = "APS"
 class Options:
     """Options of an experiment.
 
-    Attributes
-    ----------
-    alpha : float
-        Allowed miscoverage.
-    seeds : tuple of int
-        Splits of the pool; a fixed split is run once.
-    scores : tuple of str
-        Among ``softmax``, ``APS`` and ``RAPS``.
-    degrees : tuple of int
-        Degrees of CONDITIONAL.
-    degree : int
-        The one in the tables.
-    bins : {"text", "code"}
-        Trust and Rank divided within each confidence bin, as the paper's text says, or by
-        the same quantiles everywhere, as the authors' code does.
-    rank_edges : tuple of float, optional
-        Edges of the Rank bins by hand, each bin holding its upper edge. The authors gave
-        ``(0, 1, 2, 4, 1000)`` for ImageNet, which is the default there.
-    balls : {"growing", "fixed"}
-        Balls of the authors' code, or those of the package; see `Balls`.
-    normalize, neighbour, squared
-        Parameters of the trust score. The authors divided features by their norm and used the
-        second neighbour and squared distances; the paper's text says False, 1 and False.
-    related : bool
-        Also run the methods that the paper's related work names.
-    device : str
-        Where trust scores are computed; results do not depend on it.
+    With ``bins="text"`` Trust and Rank are divided within each confidence bin, as the paper's text
+    says; with ``"code"`` by the same quantiles everywhere, as the authors' code does. The authors
+    gave the edges ``(0, 1, 2, 4, 1000)`` of Rank for ImageNet by hand, which is the default there.
+    They divided features by their norm and used the second neighbour and squared distances in
+    Trust; the paper's text says False, 1 and False.
     """
 
     alpha: float = 0.1
-    seeds: tuple[int, ...] = tuple(range(1, 11))
+    seeds: tuple[int, ...] = tuple(range(1, 11))  # splits of the pool; a fixed split is run once
     scores: tuple[str, ...] = tuple(SCORES)
-    degrees: tuple[int, ...] = tuple(range(1, 9))
-    degree: int = PAPER_DEGREE
+    degrees: tuple[int, ...] = tuple(range(1, 9))  # of CONDITIONAL
+    degree: int = PAPER_DEGREE  # the one in the tables
     bins: Literal["text", "code"] = "text"
-    rank_edges: tuple[float, ...] | None = None
-    balls: Literal["growing", "fixed"] = "growing"
+    rank_edges: tuple[float, ...] | None = None  # each bin holds its upper edge
     normalize: bool = True
     neighbour: int = 2
     squared: bool = True
-    related: bool = False
-    device: str = "cpu"
+    related: bool = False  # also run the methods that the paper's related work names
+    device: str = "cpu"  # where trust scores are computed; results do not depend on it
 
     def __post_init__(self) -> None:
         if not 0.0 < self.alpha < 1.0:
@@ -128,9 +105,8 @@ class Options:
                 raise InputError(f"scores holds {name!r}, which is none of {', '.join(SCORES)}.")
         if min(self.all_degrees) < 1:
             raise InputError(f"degrees must be at least 1; got {min(self.all_degrees)}.")
-        for name, choice in (("bins", ("text", "code")), ("balls", ("growing", "fixed"))):
-            if getattr(self, name) not in choice:
-                raise InputError(f"{name} must be one of {choice}; got {getattr(self, name)!r}.")
+        if self.bins not in ("text", "code"):
+            raise InputError(f'bins must be "text" or "code"; got {self.bins!r}.')
         if self.rank_edges is not None:
             RankBins(edges=self.rank_edges)  # says what is wrong with them
 
@@ -232,24 +208,12 @@ _TUNING_SHARE = 0.2
 @final
 @dataclass(frozen=True)
 class Method:
-    """One row of a table.
+    """One row of a table."""
 
-    Attributes
-    ----------
-    name : str
-        As the paper prints it.
-    degree : int or None
-        Degree of the polynomials, for CONDITIONAL and PLUG-IN.
-    group : str or None
-        Group column of GROUPWISE.
-    n_functions : int
-        Smallest number of calibration samples that the method needs: one for each function.
-    """
-
-    name: str
-    degree: int | None = None
-    group: str | None = None
-    n_functions: int = 1
+    name: str  # as the paper prints it
+    degree: int | None = None  # of the polynomials of CONDITIONAL and PLUG-IN
+    group: str | None = None  # column of GROUPWISE
+    n_functions: int = 1  # fewest calibration samples: one for each function
 
     @property
     def title(self) -> str:
@@ -352,25 +316,13 @@ def _describe(predictor: Predictor) -> str:
 @final
 @dataclass(frozen=True)
 class Tally:
-    """How often a stage was worked on or reused, and how long it takes.
-
-    Attributes
-    ----------
-    made, reused : int
-        Results worked on, and results read.
-    seconds : float
-        Time of the work that was done.
-    saved : float
-        Time that the results read took when they were worked on.
-    cpu : float
-        Processor time of the work, on all cores, whether done now or before.
-    """
+    """How often a stage was worked on or reused, and how long it takes."""
 
     made: int = 0
     reused: int = 0
-    seconds: float = 0.0
-    saved: float = 0.0
-    cpu: float = 0.0
+    seconds: float = 0.0  # of the work done now
+    saved: float = 0.0  # that reused results took when they were made
+    cpu: float = 0.0  # processor time on all cores, now and before
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(*map(add, astuple(self), astuple(other)))
@@ -379,20 +331,6 @@ class Tally:
 @final
 class StageCache:
     """Results of stages in a folder, each one checksummed file.
-
-    Parameters
-    ----------
-    folder : path, optional
-        Made if it does not exist; None stores nothing. Several runs may share it.
-    force : bool
-        Work on everything anew, and replace what is there.
-
-    Attributes
-    ----------
-    tallies : dict of str to Tally
-        By name of the stage, in the order of first use.
-    details : dict of str to dict of str to Tally
-        By name of the stage and label of the work, where labels were given.
 
     Examples
     --------
@@ -418,21 +356,7 @@ class StageCache:
         label: str | None = None,
         version: int = 1,
     ) -> dict[str, Any]:
-        """Return the result for these inputs: the stored one, or what `make` gives.
-
-        Parameters
-        ----------
-        stage : str
-            Kind of work, and its folder.
-        inputs : dict
-            Everything the result depends on: digests and plain options.
-        make : callable
-            Does the work; gives a dict of arrays, numbers and texts.
-        label : str, optional
-            Times are also summed by this; the result does not depend on it.
-        version : int
-            To be raised whenever the same inputs give other results than before.
-        """
+        """Return the result for these inputs: the stored one, or what `make` gives."""
         key = identity({"stage": stage, "version": version, "inputs": inputs})
         path = self._folder and self._folder / stage / f"{key}.safetensors"
         stored = None if path is None or self._force else read_kept(path)
@@ -554,15 +478,7 @@ class Experiment:
         advance: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = lambda text: None,
     ) -> Run:
-        """Run what is not in the cache.
-
-        Parameters
-        ----------
-        advance : callable
-            Called after every cell; there are `n_cells`.
-        say : callable
-            Told in a line what was done, seed by seed.
-        """
+        """Run what is not in the cache."""
         options, tallies = self.options, self.cache.tallies
         with self.cache.timed("content of the inputs"):
             _ = self.source.train_digest, self.source.outputs_digest, self.source.features_digest
@@ -740,4 +656,4 @@ class Experiment:
         if features is None or len(features) < 2:
             return None
         with self.cache.timed("radii of the balls"):
-            return Balls(self.options.balls, radii=Balls().typical_radii(features))
+            return Balls(radii=Balls().typical_radii(features))

@@ -67,17 +67,7 @@ class Slab:
     def worst(
         self, features: Array, covered: Bools, alpha: float, level: float = 0.95
     ) -> "SlabCoverage":
-        """Search on one half of the samples, measure on the other.
-
-        Parameters
-        ----------
-        features : array of shape (n, d)
-            Space in which slabs are cut.
-        covered : bool array of shape (n,)
-            Whether each set holds its label.
-        alpha, level : float
-            Miscoverage that was asked for, and confidence level of the interval.
-        """
+        """Search on one half of the samples, measure on the other."""
         n, d = features.shape
         if n < 4:
             raise InputError("worst-slab coverage needs at least four samples.")
@@ -126,21 +116,7 @@ class Slab:
 @final
 @dataclass(frozen=True, eq=False)
 class SlabCoverage:
-    """The worst slab and its coverage on samples that did not help to find it.
-
-    Attributes
-    ----------
-    coverage : Estimate
-        Coverage of the held-out samples in the slab.
-    searched : float
-        Coverage of the searched samples in it: too low, as it is a minimum.
-    count, covered : int
-        Held-out samples in the slab, and those covered.
-    lower, upper : float
-        Ends of the slab along the direction.
-    direction : array of shape (d,)
-        Unit vector v.
-    """
+    """The worst slab and its coverage on samples that did not help to find it."""
 
     coverage: Estimate
     searched: float
@@ -157,18 +133,6 @@ def lowest_mean_run(hits: Bools, shortest: int) -> tuple[Floats, Ints, Ints]:
     Dinkelbach's method for a ratio: given a guess q of the mean, the run that minimises
     ``sum(hits - q)`` comes from running maxima of the prefix sums; its mean is the next guess.
     Guesses fall strictly until the minimum is zero, which proves the last one optimal.
-
-    Parameters
-    ----------
-    hits : bool array of shape (M, n)
-        Rows to search.
-    shortest : int
-        Least length of a run, at most n.
-
-    Returns
-    -------
-    mean, first, last : arrays of shape (M,)
-        The mean and the first and last place of the run.
 
     Examples
     --------

@@ -209,27 +209,13 @@ def _read_truth(path: Path) -> Array | None:
 @final
 @dataclass(frozen=True)
 class Description:
-    """What ``dataset.json`` holds.
-
-    Attributes
-    ----------
-    dataset : str
-        Name of the dataset.
-    classes : tuple of str
-        Class names in the order of the columns of the logits.
-    seed : int or None
-        Seed of the training split, where it is drawn.
-    setting : dict
-        All that the outputs depend on: network, weights, images and how they are prepared.
-    rows : dict of str to int, optional
-        Images of each part that could be read; None until all parts are complete.
-    """
+    """What ``dataset.json`` holds."""
 
     dataset: str
-    classes: tuple[str, ...]
-    seed: int | None
-    setting: dict[str, Any]
-    rows: dict[str, int] | None = None
+    classes: tuple[str, ...]  # in the order of the columns of the logits
+    seed: int | None  # of the training split, where it is drawn
+    setting: dict[str, Any]  # network, weights, images: all that the outputs depend on
+    rows: dict[str, int] | None = None  # readable images of each part, once all are complete
 
     def write(self, folder: Path) -> None:
         """Write to a folder, whole or not at all."""

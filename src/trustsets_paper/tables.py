@@ -129,26 +129,12 @@ def printed_correlation(dataset: str) -> dict[str, Any] | None:
 @final
 @dataclass(frozen=True)
 class Number:
-    """One cell of a table.
-
-    Attributes
-    ----------
-    mean, standard_error : float
-        Mean and standard error over seeds. The standard deviation divides by the number of
-        seeds, as in the printed tables. With one seed the error is that of sampling the test
-        samples.
-    floor : float
-        Noise floor; NaN where undefined.
-    best : bool
-        Whether it is the best of its block, or within 0.1 of it.
-    printed : Printed or None
-        The number that the paper prints.
-    """
+    """One cell of a table."""
 
     mean: float
-    standard_error: float
-    floor: float = math.nan
-    best: bool = False
+    standard_error: float  # over seeds; of sampling the test samples where there is one seed
+    floor: float = math.nan  # noise floor
+    best: bool = False  # of its block, or within 0.1 of the best
     printed: Printed | None = None
 
     @property

@@ -48,6 +48,13 @@ from trustsets import (
 )
 from trustsets.basis import ClassClusters, ClassFrequencies
 from trustsets.scores import MarginScore, TopK
+from trustsets_paper.baselines import (
+    Atypicality,
+    InterpolatedConformal,
+    PluginConformal,
+    RankCalibratedConformal,
+    atypicality_groups,
+)
 
 FILE = Path(__file__).with_name("golden.npz")
 ALPHAS = (0.05, 0.1, 0.3)
@@ -123,6 +130,16 @@ def naive_of_the_paper() -> Any:
 
 def conditional_of_the_paper() -> Any:
     return ConditionalConformal.paper(trust=trust_score(neighbour=2, squared=True))
+
+
+def plug_in() -> Any:
+    return PluginConformal(trust=trust_score())
+
+
+def atypicality_cells() -> Any:
+    data = recorded()
+    atypicality = Atypicality.from_training(data["training/features"], data["training/labels"])
+    return atypicality_groups(atypicality, groups=3)
 
 
 def calibrate(
@@ -396,11 +413,18 @@ def other_builds() -> dict[str, Build]:
     }
 
 
+# The paper's baselines, which are not saved.
+BASELINES: dict[str, Build] = {
+    "plug-in": (plug_in, "logits"),
+    "rank-calibrated": (RankCalibratedConformal, "logits"),
+    "interpolated": (InterpolatedConformal, "logits"),
+    "atypicality": (atypicality_cells, "logits"),
+}
 BUILDS = standard_builds() | mondrian_builds() | conditional_builds() | other_builds()
 
 
 def make_cases() -> dict[str, Callable[[], Results]]:
-    cases = {name: predict(*build) for name, build in BUILDS.items()}
+    cases = {name: predict(*build) for name, build in (BUILDS | BASELINES).items()}
     for name in (
         "standard aps-raw",
         "standard aps-raw tied",

@@ -96,12 +96,14 @@ def model(standard, tmp_path):
 
 
 def likeliest_first(sets, outputs):
-    """The classes of each set by decreasing probability."""
+    """The classes of each set as the library lists them: by probability, but for class biases."""
+    listed = [own.tolist() for own in sets]
     order = np.argsort(-outputs.probabilities, axis=1, kind="stable")
-    return [
-        [str(CLASSES[code]) for code in own if inside[code]]
-        for own, inside in zip(order, sets.mask, strict=True)
+    plain = [
+        CLASSES[own[inside[own]]].tolist() for own, inside in zip(order, sets.mask, strict=True)
     ]
+    assert listed == plain
+    return listed
 
 
 def test_a_table_has_the_sets_of_predict_set(predictor):
@@ -378,20 +380,20 @@ def test_an_output_is_no_input_and_goes_where_it_is_meant_to(model, tmp_path):
 
 
 def test_snapshots_and_digests_are_of_the_content(tmp_path):
-    file, folder = tmp_path / "a", tmp_path / "folder"
+    file, folder = tmp_path / "a.npz", tmp_path / "folder"
     folder.mkdir()
-    for place in (file, folder / "b.npy"):
+    (folder / "notes.txt").write_text("is not read")
+    for place, whole in ((file, file), (folder / "logits.npy", folder)):
         place.write_bytes(b"1")
-        both = [Snapshot(place), Snapshot(place.parent, None)]
-        digests = [content_digest(place), content_digest(place.parent)]
-        for own in both:
-            own.check()
+        before, digest = Snapshot(whole, None), content_digest(whole)
+        before.check()
+        (folder / "notes.txt").write_text("at all")
+        before.check()
         (tmp_path / "other").write_bytes(b"22")
         (tmp_path / "other").replace(place)
-        for own in both:
-            with pytest.raises(InputError, match="changed while it was read"):
-                own.check()
-        assert content_digest(place) != digests[0] and content_digest(place.parent) != digests[1]
-    place.unlink()
-    with pytest.raises(InputError):
-        both[0].check()
+        with pytest.raises(InputError, match="changed while it was read"):
+            before.check()
+        assert content_digest(whole) != digest
+    file.unlink()
+    with pytest.raises(InputError, match="no such file"):
+        Snapshot(file)

@@ -249,6 +249,12 @@ def test_columns_named_like_the_classes_are_found(kind, scale, tmp_path):
             open_outputs(few)
 
 
+def test_columns_named_like_classes_say_which_cell_is_wrong(tmp_path):
+    (tmp_path / "a.csv").write_text("ant;bee;label\n0,5;0,5;ant\n0,1;0,9;bee\n")
+    with pytest.raises(InputError, match=r"'ant' must hold numbers; row 0 holds '0,5'.*point"):
+        open_outputs(tmp_path / "a.csv")
+
+
 def test_remembered_columns_are_used_where_they_are(tmp_path):
     frame = wide().rename(columns={"prob_ant": "a", "prob_bee": "b", "prob_cat": "c"})
     frame = frame.rename(columns={"label": "truth", "feature_1": "y", "feature_2": "x"})
@@ -261,6 +267,9 @@ def test_remembered_columns_are_used_where_they_are(tmp_path):
     np.testing.assert_array_equal(again.read().probabilities, first.read().probabilities)
     np.testing.assert_array_equal(again.read().features, first.read().features)
     assert again.read().labels is not None
+    asked = TableColumns(probabilities=("c,a,b",))
+    same = open_outputs(turned, classes=first.classes, columns=asked, remembered=first.table)
+    np.testing.assert_array_equal(same.read().probabilities, first.read().probabilities)
 
 
 @pytest.mark.parametrize("kind", ["npz", "compressed npz"])
@@ -288,12 +297,16 @@ def test_rows_in_messages_are_those_of_the_file(tmp_path):
     """They were those of a block, for what only the whole sample shows to be wrong."""
     row, start = 34_567, 30_000
     p = np.full((MANY, 3), 1 / 3)
+    logits = np.random.default_rng(0).normal(size=p.shape)
     faults = {
         "sums": ({"probabilities": p * np.where(np.arange(MANY) == row, 2.0, 1.0)[:, None]}, ""),
         "negative": ({"probabilities": np.where(np.arange(MANY)[:, None] == row, -1.0, p)}, ""),
-        "nan": ({"logits": np.where(np.arange(MANY)[:, None] == row, np.nan, p)}, ""),
-        "position": ({"logits": p, "labels": np.where(np.arange(MANY) == row, 9, 0)}, NAMES),
-        "name": ({"logits": p, "labels": np.where(np.arange(MANY) == row, "fox", "ant")}, NAMES),
+        "nan": ({"logits": np.where(np.arange(MANY)[:, None] == row, np.nan, logits)}, ""),
+        "position": ({"logits": logits, "labels": np.where(np.arange(MANY) == row, 9, 0)}, NAMES),
+        "name": (
+            {"logits": logits, "labels": np.where(np.arange(MANY) == row, "fox", "ant")},
+            NAMES,
+        ),
     }
     for name, (arrays, classes) in faults.items():
         np.savez(tmp_path / "a.npz", **arrays, **({"classes": classes} if classes else {}))
@@ -358,6 +371,12 @@ def test_a_label_that_is_no_class_is_refused(label, classes, tmp_path):
     if classes is CLASSES:
         with pytest.raises(InputError, match=rf"a\.npz.*'labels'.*row 7 holds {label}"):
             read_training(write_npz(tmp_path / "a", training), CLASSES)
+
+
+def test_truth_values_are_no_positions_of_named_classes(tmp_path):
+    arrays = simulated(60) | {"labels": np.arange(60) % 2 == 0}
+    with pytest.raises(InputError, match="row 0 holds True"):
+        open_outputs(write_npz(tmp_path / "a", arrays)).read()
 
 
 def test_training_samples_need_no_logits(tmp_path):
@@ -428,6 +447,7 @@ HOSTILE = {
     "a short row": (b"p_a,p_b,truth\n.5,.5,a\n\n.5,.5\n", r"row 1 \(line 4\) has 2 cells, .* 3"),
     "a long row": (b"p_a,p_b,truth\n.5,.5,a,a\n", r"row 0 \(line 2\) has 4 cells"),
     "a text": (b"p_a,p_b,truth\n.5,.5,a\n.5,high,a\n", "must hold numbers; row 1 holds 'high'"),
+    "an underscore": (b"p_a,p_b,truth\n1_0,2,a\n", "must hold numbers; row 0 holds '1_0'"),
     "an empty number": (b"p_a,p_b,truth\n.5,,a\n", "'p_b' must hold numbers; row 0 is empty"),
     "decimal commas": (b"p_a;p_b;truth\n0,5;0,5;a\n", "Write numbers with a decimal point"),
     "other classes": (b"p_a,p_b,truth\n.5,.5,c\n", "labels must be among the 2 classes; row 0"),

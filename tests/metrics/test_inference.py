@@ -13,8 +13,8 @@ from trustsets.metrics import (
     correlate,
     expected_gap,
     holm,
-    summarise_sizes,
 )
+from trustsets.metrics.evaluation import summarise_sizes
 from trustsets.metrics.inference import (
     bootstrap_gaps,
     expected_worst,

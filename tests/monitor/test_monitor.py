@@ -18,6 +18,7 @@ from trustsets import (
 )
 from trustsets._common import storage
 from trustsets.errors import InputError, StorageError, TrustSetsError
+from trustsets.monitor import MeanTrack
 
 
 @pytest.fixture
@@ -61,6 +62,28 @@ def test_counts_are_those_of_an_evaluation(rng):
     assert parts["all samples"].batch_n == 150
 
 
+def test_intervals_of_set_sizes_are_those_of_their_mean(rng):
+    samples, predictor = calibrated(rng)
+    monitor, batch = Monitor(predictor, reference=samples, level=0.9), draw(rng, 300)
+    row = monitor.observe(batch, in_order=True).verdict().parts[0]
+    track = MeanTrack()
+    track.add(predictor.predict_set(batch).sizes / 4, 0.9)
+    assert (row.size_lower, row.size_upper) == tuple(4 * end for end in track.interval(0.9))
+    assert row.size == 4 * track.mean
+
+
+def test_infinite_trust_is_larger_than_all_other(rng, tmp_path):
+    samples = draw(rng, 200)
+    trust = np.where(rng.random(200) < 0.5, np.inf, rng.random(200))
+    predictor = StandardConformal().calibrate(samples)
+    monitor = Monitor(predictor, reference=samples.replace(trust=trust))
+    monitor.save(tmp_path / "state.trustsets")
+    again = Monitor.load(tmp_path / "state.trustsets", predictor)
+    again.observe(draw(rng, 20).replace(trust=np.full(20, np.inf)))
+    rows = {row.part: row.n for row in again.verdict().parts if row.kind == "region"}
+    assert sum(rows.values()) == 20 and all("Trust from" in name for name in rows)
+
+
 CHANGES = {
     "all": ("all", "all samples"),
     "class": ("class", "class 2"),
@@ -85,6 +108,8 @@ def test_an_alarm_says_where_it_is(change, rng):
     assert found.alarm and any(own == kind and part in (None, name) for own, name in named)
     text = str(found)
     assert text.startswith("Alarm")
+    only_drift = {own for own, _ in named} == {"drift"}
+    assert ("coverage is at risk" in text) != only_drift
     for test in found.alarms[:5]:
         words = "labels are missed" if test.kind == "coverage" else test.part.lower()
         assert words in text.lower()
@@ -251,6 +276,11 @@ def test_a_batch_of_a_known_name_counts_once(rng):
     before = state_of(monitor)
     monitor.observe(batch, batch="monday")
     assert state_of(monitor) == before and monitor.batches == ["monday"]
+    monitor.observe(batch.replace(labels=None), ids=np.arange(60), batch="tuesday")
+    assert monitor.label(np.arange(30), batch.labels[:30], batch="labels") == 30
+    before = state_of(monitor)
+    assert monitor.label(np.arange(30, 60), batch.labels[30:], batch="labels") == 0
+    assert state_of(monitor) == before and monitor.batches == ["monday", "tuesday", "labels"]
 
 
 def test_the_calibration_part_of_a_reference_is_found(rng):

@@ -135,7 +135,7 @@ def test_balls_and_correlation_are_what_the_metrics_give(source, plain):
         with pytest.warns(UserWarning, match="approximately"):
             predictor = StandardConformal(score=APS(), **WORDS).calibrate(calibration)
         covered = predictor.predict_set(test).covers(test.labels)
-        curve = Balls.paper(radii=radii).around(test.features).curve(covered, alpha=0.1)
+        curve = Balls(radii=radii).around(test.features).curve(covered, alpha=0.1)
         own = plain.balls[Cell("APS", STANDARD)][place]
         assert np.array_equal(own.gap, curve.gap)
     assert Cell("APS", CONDITIONAL, 1) not in plain.balls
@@ -197,7 +197,6 @@ CHANGES = {
         {"normalize": False},
         {"trust": 1, "temperature": 0, "sets": 3 * 4, "metrics": ALL},
     ),
-    "balls": ({"balls": "fixed"}, {"trust": 0, "sets": 0, "metrics": METHODS * 2 - 2}),
     "edges of ranks": ({"rank_edges": (0, 1, 9)}, {"sets": 0, "metrics": ALL}),
     "device": ({"device": "torch:cpu"}, {"trust": 0, "sets": 0, "metrics": 0}),
 }
@@ -287,7 +286,6 @@ def test_rows_may_have_gaps(source):
         {"scores": ("LAC",)},
         {"bins": "other"},
         {"degrees": (0,)},
-        {"balls": "round"},
         {"rank_edges": (0, 2, 2)},
         {"rank_edges": (0, 1)},
     ],
@@ -312,7 +310,7 @@ def test_the_default_options_are_the_papers():
     options = Options()
     assert options.seeds == tuple(range(1, 11))
     assert (options.alpha, options.degree, options.neighbour, options.squared) == (0.1, 5, 2, True)
-    assert (options.normalize, options.balls) == (True, "growing")
+    assert options.normalize
     edges = options.partitions("imagenet")["conf_rank"].edges
     assert edges == (0.0, 1.0, 2.0, 4.0, 1000.0)
     code = Options(bins="code").partitions("places365")["conf_rank"]

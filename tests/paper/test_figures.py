@@ -59,17 +59,14 @@ def test_one_seed_has_its_own_curve_and_the_errors_of_its_trials(case, ax):
     np.testing.assert_allclose(ax.lines[-1].get_ydata(), alone.floor)
 
 
-@pytest.mark.parametrize("errors", ["seeds", "trials"])
-def test_several_seeds_have_the_mean_at_the_radii_that_all_have(case, ax, errors):
+def test_several_seeds_have_the_mean_at_the_radii_that_all_have(case, ax):
     radii = tuple(curve(case).radii.tolist())
     one, two = curve(case, radii=radii, seed=1), curve(case, radii=radii[1:], seed=2)
-    ball_curves({"standard": [one, two]}, ax, errors=errors)
+    ball_curves({"standard": [one, two]}, ax)
     at, gap, error = drawn(ax)
     np.testing.assert_array_equal(at, radii[1:])
     np.testing.assert_allclose(gap, (one.gap[1:] + two.gap) / 2.0)
-    expected = np.abs(one.gap[1:] - two.gap) / 2.0
-    if errors == "trials":
-        expected = np.hypot(one.standard_error[1:], two.standard_error) / 2.0
+    expected = np.hypot(one.standard_error[1:], two.standard_error) / 2.0
     np.testing.assert_allclose(error, expected)
 
 

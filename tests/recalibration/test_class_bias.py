@@ -6,7 +6,7 @@ from scipy.special import log_softmax
 from trustsets import ClassBias, ModelOutputs
 from trustsets._common.storage import read, write
 from trustsets.errors import InputError, NotCalibratedError
-from trustsets.recalibration.class_bias import ClassLikelihood, _without_harm
+from trustsets.recalibration import ClassLikelihood, _without_harm
 
 
 def rare_classes(n=3000, n_classes=6, seed=0, shift=None):

@@ -22,6 +22,7 @@ from trustsets import (
     TrustSetClassifier,
 )
 from trustsets.errors import TrustSetsWarning
+from trustsets_paper.baselines import PluginConformal
 
 pytestmark = pytest.mark.statistical
 
@@ -138,7 +139,9 @@ def test_plug_in_coverage_falls_short_by_the_number_that_is_stated(alpha):
     short = []
     for seed in range(repeats):
         rng = np.random.default_rng(seed)
-        predictor = PluginConformal(Softmax(), basis, allow_empty=True).calibrate(draw(rng, n))
+        predictor = PluginConformal(score=Softmax(), basis=basis, allow_empty=True).calibrate(
+            draw(rng, n)
+        )
         test = draw(rng, 1500)
         covered = predictor.predict_set(test, alpha=alpha).covers(test.labels)
         short.append(1.0 - alpha - covered.mean())

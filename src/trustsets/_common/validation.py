@@ -115,7 +115,9 @@ def warn_if_probabilities(logits: Array) -> None:
     if logits.shape[1] < 2 or logits[0].min() < 0.0:
         return
     some = logits[:1000].astype(np.float64)
-    if some.min() >= 0.0 and np.abs(some.sum(axis=1) - 1.0).max() <= _LOOKS_LIKE_SUM:
+    sums = some.sum(axis=1)
+    inside = ((some > 0.0) & (some < 1.0)).any()  # not indicators, which make small examples
+    if inside and some.min() >= 0.0 and np.abs(sums - 1.0).max() <= _LOOKS_LIKE_SUM:
         warnings.warn(
             "logits look like probabilities: no number is negative, and rows sum to 1. Pass them "
             "as probabilities= unless they are logits.",

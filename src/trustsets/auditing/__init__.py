@@ -5,9 +5,7 @@ under-covered regions that a person can read and tests each on samples that took
 search. `excess_risk` measures how well a classifier can predict which sets miss the true class.
 Both take sets of test samples, or exact leave-one-out sets of the calibration samples.
 
-The folder is not called ``audit``: importing a module binds its name in the package, so
-``trustsets.audit`` would be the module instead of the function wherever the module is imported
-first.
+The folder is not called ``audit``, because importing it would hide the function in the package.
 """
 
 from trustsets.auditing.leave_one_out import audit

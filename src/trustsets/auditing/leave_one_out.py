@@ -19,7 +19,7 @@ def audit(
     risk: bool = False,
     **options: Any,
 ) -> Evaluation:
-    r"""Measure coverage without a test set: each calibration sample is left out once.
+    """Measure coverage without a test set: each calibration sample is left out once.
 
     Parameters
     ----------
@@ -35,31 +35,16 @@ def audit(
     **options
         Options of `trustsets.evaluate`, such as ``metrics``, ``bins``, ``level``.
 
-    Returns
-    -------
-    Evaluation
-        Of ``predictor.calibration_`` (tuning samples are not among them), marked ``left_out``.
-
     Notes
     -----
-    *What the intervals contain.* The coverage of this predictor for new samples, overall or in a
-    bin G, given its calibration and tuning samples D:
-    :math:`c_G(D) = P(Y \in C_D(X) \mid G, D)`. Leaving out one of n samples hardly moves the
-    thresholds, so leave-one-out coverage differs from :math:`c_G(D)` by a mean of independent
-    terms, up to terms of order p / n for p basis functions. The exact binomial interval applies,
-    as it does to test samples.
+    Intervals are those of the coverage of this predictor for new samples, overall or in a bin,
+    given its calibration and tuning samples; for split conformal thresholds with continuous scores
+    that is a theorem, for others it holds up to terms of order p / n for p basis functions.
 
-    For `StandardConformal`, and in each cell of `MondrianConformal`, this is a theorem for
-    continuous scores where sets may be empty. Leave-one-out coverage is then k of n for all data,
-    :math:`k = \lceil (1 - \alpha) n \rceil`, and :math:`c(D)` has the law Beta(k', n + 1 - k')
-    with k' = k or k + 1, whose quantiles are the ends of the Clopper-Pearson interval of k of n or
-    lie inside of it.
-
-    *What they do not.* Where the predictor itself fixes the coverage of the bins of a table (its
-    own groups, cells or classes), leave-one-out coverage is 1 - alpha there by construction, and
-    CovGap of such a table is below its noise floor. What was learned from tuning samples counts as
-    given. Where it came from the calibration samples themselves, which ``predictor.summary()``
-    says, coverage is slightly overstated.
+    Where the predictor itself fixes the coverage of the bins of a table (its own groups, cells or
+    classes), leave-one-out coverage is 1 - alpha there by construction, and CovGap of such a table
+    is below its noise floor. Where something was learned from the calibration samples themselves,
+    which ``predictor.summary()`` says, coverage is slightly overstated.
 
     Examples
     --------

@@ -1,8 +1,7 @@
 """Under-covered regions that a person can read: searched on one half, tested on the other.
 
-A region is a conjunction of a few conditions. The search is a beam search and sees the searched
-half of the samples only: where numbers may be divided, which categories are frequent, and which
-region looks worst.
+A region is a conjunction of a few conditions. The beam search sees the searched half of the samples
+only: where numbers may be divided, which categories are frequent, which region looks worst.
 """
 
 import math
@@ -93,13 +92,7 @@ def inside(rule: Rule, columns: Sequence[Covariate]) -> Bools:
 
 
 def describe(rule: Rule) -> str:
-    """The conditions in words.
-
-    Examples
-    --------
-    >>> describe((Condition("trust", at_most=1.2), Condition("confidence", 0.5, 0.9)))
-    'trust is at most 1.2, and confidence is above 0.5 and at most 0.9'
-    """
+    """The conditions in words."""
     return ", and ".join(str(item) for item in rule)
 
 
@@ -234,18 +227,15 @@ def find_regions(
         ``sizes``, ``groups``, ``predicted`` and ``classes`` (the predicted and the true class),
         ``components``. Default: all that the data allow but entropy, margin and sizes. The
         true class is combined with groups only.
-    max_conditions : int
-        Most conditions of a region.
-    min_share : float
-        Smallest share of the samples that a region may hold.
+    max_conditions, min_share : int, float
+        Most conditions of a region, and the smallest share of the samples that it may hold.
     tolerance : float
         Report only regions whose coverage is below ``1 - alpha - tolerance``.
     n_components : int
         Principal components of the features that conditions may be about.
-    level : float
-        One minus the probability of any false positive; also the level of the intervals.
-    seed : int
-        Random state of the division into halves.
+    level, seed
+        One minus the probability of any false positive, also the level of the intervals; random
+        state of the division into halves.
 
     Notes
     -----
@@ -385,11 +375,6 @@ def evidence(count: Floats, covered: Floats, target: float) -> Floats:
 
     With c the observed coverage of n samples, ``n KL(c || target)`` where c is below the target,
     and 0 elsewhere.
-
-    Examples
-    --------
-    >>> evidence(np.array([100.0, 100.0]), np.array([80.0, 95.0]), 0.9).round(3).tolist()
-    [4.44, 0.0]
     """
     share = covered / np.maximum(count, 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -525,13 +510,7 @@ def _cuts(values: Floats) -> list[float]:
 
 
 def _shortest(low: float, middle: float, high: float) -> float:
-    """The middle, rounded to as few digits as keep it between low and high.
-
-    Examples
-    --------
-    >>> _shortest(0.91, 0.9237, 0.94), _shortest(5.0, 5.0, 5.0), _shortest(-1.5, -0.02, 0.3)
-    (0.92, 5.0, -0.02)
-    """
+    """The middle, rounded to as few digits as keep it between low and high."""
     rounded = (float(f"{middle:.{digits}g}") for digits in range(1, 17))
     return next((number for number in rounded if low <= number <= high), middle)
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._common.arrays import Floats
-from trustsets._common.frames import Flavour, frame_of_rows
+from trustsets._common.frames import Flavour
 from trustsets._common.plain import LOCAL, PlainData
 from trustsets._common.progress import progress_bar
 from trustsets._common.validation import check_least, check_open
@@ -17,6 +17,7 @@ from trustsets.auditing.covariates import Covariate, covariates, names_of
 from trustsets.errors import InputError
 from trustsets.metrics import (
     Estimate,
+    estimates_frame,
     level_text,
     mean_estimate,
     outcomes_of,
@@ -100,11 +101,7 @@ class ExcessRisk(PlainData):
 
     def to_frame(self, flavour: Flavour | None = None) -> Any:
         """One row per number: value, interval, noise floor, and what is above the floor."""
-        rows = [
-            {"metric": name, **vars(item), "above_floor": item.above_floor}
-            for name, item in self.metrics.items()
-        ]
-        return frame_of_rows(rows, flavour, index="metric")
+        return estimates_frame(self.metrics, flavour)
 
 
 def excess_risk(
@@ -137,10 +134,8 @@ def excess_risk(
         Principal components of the features that the classifier sees.
     n_permutations : int
         Permuted outcomes behind the noise floor and the p-value; 0 for neither.
-    level : float
-        Confidence level of the intervals.
-    seed : int
-        Random state of folds and permutations.
+    level, seed
+        Confidence level of the intervals; random state of folds and permutations.
 
     Notes
     -----

@@ -1,10 +1,13 @@
 """The application that holds the commands, and the boundary where errors become one line."""
 
 import sys
+import time
 from collections.abc import Sequence
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from trustsets._version import __version__
 from trustsets.cli import console
@@ -13,12 +16,9 @@ from trustsets.cli.demo import demo
 from trustsets.cli.evaluate import evaluate, report
 from trustsets.cli.explore import explore
 from trustsets.cli.monitor import monitor
-from trustsets.cli.options import expanded
-from trustsets.cli.paper import paper
+from trustsets.cli.options import argument, expanded
 from trustsets.cli.plan import plan
 from trustsets.cli.predict import predict
-from trustsets.cli.verify import verify
-from trustsets.cli.warmup import warmup
 
 __all__ = ["app", "run"]
 
@@ -58,6 +58,97 @@ def root(
     console.reset()
 
 
+NOT_VALID = 1
+"""Exit code for a certificate that proves nothing."""
+
+
+def verify(
+    certificate: Annotated[
+        Path, argument("CERTIFICATE", "Written by predictor.certificate(...).save: .json or .npz.")
+    ],
+) -> None:
+    """Check that a certificate proves its threshold.
+
+    The check uses nothing but the numbers in the file and NumPy: it is the
+    one file trustsets/verify.py, which also runs alone. The exit code is 0
+    if the certificate is valid, 1 if it is not, and 2 if it is none.
+
+    Example:
+
+      trustsets verify certificate.json
+    """
+    from trustsets.errors import InputError
+    from trustsets.verify import failing_conditions, read_certificate
+
+    try:
+        numbers = read_certificate(str(certificate))
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    found = failing_conditions(numbers)
+    claim = f"the threshold {numbers['threshold']:.6g} at alpha {numbers['alpha']:.6g}"
+    text = f"not valid: {'; '.join(found)}" if found else f"valid: it proves {claim}"
+    if console.settings.json:
+        console.print_json({"valid": not found, "failing": found})
+    else:
+        console.print_lines([text])
+    if found:
+        raise typer.Exit(NOT_VALID)
+
+
+def warmup() -> None:
+    """Compile the numerical kernels now instead of at the first calibration.
+
+    This is useful when an image is built. Compiled code is kept beside the
+    installed package, or in the folder that NUMBA_CACHE_DIR names.
+
+    Example:
+
+      trustsets warmup --quiet
+    """
+    import numpy as np
+
+    from trustsets.engine import warm_up
+    from trustsets.engine.compiled import stop_announcing
+    from trustsets.trust import TrustScore
+
+    stop_announcing()
+    start, rng = time.perf_counter(), np.random.default_rng(0)
+    with console.progress("compiling", total=3) as advance:
+        warm_up()
+        advance(1)
+        for kind in (np.float32, np.float64):
+            features, labels = rng.random((60, 3)).astype(kind), np.arange(60) % 3
+            TrustScore().fit(features, labels).score(features, labels)
+            advance(1)
+    seconds = round(time.perf_counter() - start, 1)
+    text = f"The numerical kernels are ready (after {seconds} s)."
+    console.conclude({"seconds": seconds}, text)
+
+
+class _PaperCommands(TyperGroup):
+    """The commands of `trustsets_paper`, imported when one of them is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of the commands."""
+        names: list[str] = self._group().list_commands(ctx)
+        return names
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """One of the commands."""
+        return self._group().get_command(ctx, cmd_name)
+
+    def _group(self) -> Any:
+        from trustsets_paper.cli import paper as commands
+
+        return typer.main.get_group(commands)
+
+
+paper = typer.Typer(
+    name="paper",
+    cls=_PaperCommands,
+    no_args_is_help=True,
+    help="The paper's experiments, from images to tables.",
+)
 for command in (
     demo, plan, calibrate, predict, evaluate, explore, audit, report, monitor, verify, warmup,
 ):  # fmt: skip

@@ -75,19 +75,28 @@ class MethodOptions:
         names = None if self.classes is None else read_classes(self.classes)
         return open_outputs(outputs, groups=self.group or (), classes=names, columns=columns)
 
+    @property
+    def could_use_trust(self) -> bool:
+        """Whether the method has a place for a trust score."""
+        from trustsets.files.reading import split_names
+        from trustsets.recipes import uses_trust
+
+        basis, statistics = split_names(self.basis or ()), split_names(self.statistic or ())
+        return uses_trust(self.method, basis, statistics)
+
     def predictor(
         self, source: "OutputsFile", samples: "ModelOutputs", *, always_trust: bool = False
     ) -> "tuple[Predictor, ModelOutputs]":
         """The predictor, not calibrated, and the samples with trust where it is known."""
         from trustsets.files.reading import split_names
-        from trustsets.recipes import make_predictor, uses_trust
+        from trustsets.recipes import make_predictor
 
         parameters = _parameters(self.set or ())
         neighbour = parameters.pop("neighbour", 1)
         basis = split_names(self.basis or ()) or None
         statistics = split_names(self.statistic or ())
         trust = None
-        if uses_trust(self.method, basis, statistics) or (always_trust and self.train is not None):
+        if self.could_use_trust or (always_trust and self.train is not None):
             trust = self._trust(source, samples, neighbour, "trust" in statistics)
         predictor = make_predictor(
             self.method,
@@ -120,7 +129,6 @@ class MethodOptions:
                     "the trust score needs training samples: give a file with their features and "
                     "labels (--train FILE)."
                 )
-            console.say("There are no training samples (--train), so trust is not used.")
             return None
         if samples.features is None:
             raise InputError(
@@ -277,7 +285,11 @@ def calibrate(
         "temperature": predictor.temperature_,
         "summary": summary,
     }
-    console.conclude(record | result, *summary.split("\n"), f"Saved to {output}.")
+    notes = []
+    if options.train is None and options.could_use_trust and samples.trust is None:
+        notes.append("There are no training samples (--train), so trust is not used.")
+    lines = (*notes, *summary.split("\n"), f"Saved to {output}.")
+    console.conclude(record | result, *lines)
 
 
 def audit(

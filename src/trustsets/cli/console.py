@@ -8,6 +8,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -184,14 +185,19 @@ def progress(title: str, total: int | None) -> AbstractContextManager[Advance]:
 
 @contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Print warnings of this package as one line each, and others with --debug only."""
+    """Print warnings of this package as one line each, and others with --debug only.
+
+    Blocks of a file warn of the same with other numbers; it is said once.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("default")
-        usual = warnings.showwarning
+        usual, said = warnings.showwarning, set[str]()
 
         def show(message: Any, category: type[Warning], *rest: Any, **named: Any) -> None:
             if category.__module__ == "trustsets.errors":
-                if not settings.quiet:
+                words = re.sub(r"\d[\d.,]*", "", str(message))
+                if not settings.quiet and words not in said:
+                    said.add(words)
                     _print_to_stderr("Warning", "yellow", str(message))
             elif settings.debug:
                 usual(message, category, *rest, **named)

@@ -411,12 +411,12 @@ class _CsvColumn(Column):
     @cached_property
     def _numbers(self) -> Array:
         try:
-            return np.array(list(map(float, self._cells)))
+            return np.array(list(map(_number, self._cells)))
         except ValueError:
             pass
         for row, cell in enumerate(self._cells):
             try:
-                float(cell)
+                _number(cell)
             except ValueError:
                 hint = "Write numbers with a decimal point." if "," in cell else ""
                 raise InputError(
@@ -444,6 +444,12 @@ class _CsvColumn(Column):
     def read_names(self, start: int, stop: int) -> Array:
         """Cells as integers or texts."""
         return self._names[start:stop]
+
+
+def _number(cell: str) -> float:
+    if "_" in cell:  # Python reads 1_000 as a number
+        raise ValueError
+    return float(cell)
 
 
 def stacked(name: str, columns: Sequence[Column]) -> Column:

@@ -269,11 +269,14 @@ def _set_columns(
     probabilities: bool,
     p_values: bool,
 ) -> dict[str, list[Any]]:
-    """Columns of a result; the classes of a set come likeliest first, and so do their numbers."""
+    """Columns of a result; the classes of a set come as in `PredictionSets`, likeliest first."""
     chance = np.zeros(sets.mask.shape) if samples is None else samples.probabilities
     order = np.argsort(-chance, axis=1, kind="stable")
+    if sets.scores is not None and sets.predicted is not None:
+        unlikely = np.arange(sets.classes.size) != sets.predicted[:, None]
+        order = np.lexsort((unlikely, sets.scores), axis=1)
     inside = np.take_along_axis(sets.mask, order, axis=1)
-    members = [own[kept] for own, kept in zip(order, inside, strict=True)]
+    members = [codes[own] for codes, own in zip(order, inside, strict=True)]
     thresholds = sets.thresholds if sets.thresholds.ndim == 1 else sets.thresholds.max(axis=1)
     found: dict[str, list[Any]] = {
         "set": [sets.classes[codes].tolist() for codes in members],

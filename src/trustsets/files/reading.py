@@ -379,7 +379,8 @@ def _values(
         patterns = getattr(columns, kind)
         if patterns and (tabular or _usual(found, kind) is None):
             parts = match_columns(list(found), split_names(patterns, found), kind)
-            return kind, *_class_columns(found, kind, parts, classes)
+            if sorted(parts) != sorted(getattr(remembered, kind)):
+                return kind, *_class_columns(found, kind, parts, classes)
     for kind in kinds:
         if (name := _usual(found, kind)) is not None:
             return kind, found[name], None
@@ -434,9 +435,11 @@ def _named_like_classes(
         for name, own in found.items()
         if name not in other and not name.startswith(_INDEX) and own.holds_numbers
     ]
-    named = [name for name in numbers if name in wanted]
+    named = [name for name in found if name in wanted and name not in other]
     if len(named) < max(2, len(wanted)):
         return []
+    for name in named:
+        found[name].read_numbers(0, found[name].shape[0])  # says which cell is none
     if len(named) == len(numbers):
         return named
     # A class without a labelled sample has a column, too, and other numbers have columns as well:
@@ -561,7 +564,7 @@ def _complete(column: Column, start: int, stop: int) -> Array:
 def read_labels(column: Column, classes: Array | None, start: int, stop: int) -> Array:
     """Labels as class names: integers are positions where no name is written as an integer."""
     labels = _complete(column, start, stop)
-    if classes is None or classes.dtype.kind in "iub" or labels.dtype.kind not in "iub":
+    if classes is None or classes.dtype.kind in "iub" or labels.dtype.kind not in "iu":
         return labels
     if any(str(name).lstrip("-").isdecimal() for name in classes):
         return labels.astype(str)

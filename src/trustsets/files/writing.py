@@ -73,10 +73,8 @@ def check_output(
 
 
 def _files(target: Path) -> list[Path]:
-    """The file itself, or all files of a folder."""
-    if not target.is_dir():
-        return [target]
-    return [file for file in sorted(target.rglob("*")) if not file.is_dir()]
+    """The file itself, or the arrays of a folder."""
+    return sorted(target.glob("*.npy")) if target.is_dir() else [target]
 
 
 def content_digest(path: StrPath) -> str:

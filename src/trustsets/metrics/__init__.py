@@ -7,7 +7,6 @@ agrees with the test samples.
 
 from trustsets._common.plain import PlainData, from_plain, to_plain
 from trustsets.metrics.binning import (
-    WHOLE_AXES,
     Binned,
     BinTable,
     FrequencyBins,
@@ -40,9 +39,9 @@ from trustsets.metrics.evaluation import (
     Evaluation,
     conditional_coverage,
     correlate,
+    estimates_frame,
     evaluate,
     outcomes_of,
-    summarise_sizes,
 )
 from trustsets.metrics.inference import (
     Estimate,
@@ -61,7 +60,6 @@ __all__ = [
     "METRICS",
     "NUMBERS",
     "PAPER_BINS",
-    "WHOLE_AXES",
     "BinTable",
     "Binned",
     "Comparison",
@@ -82,6 +80,7 @@ __all__ = [
     "conditional_coverage",
     "correlate",
     "escape_latex",
+    "estimates_frame",
     "evaluate",
     "expected_gap",
     "from_plain",
@@ -96,7 +95,6 @@ __all__ = [
     "rank_edges_apart",
     "share_estimate",
     "split_name",
-    "summarise_sizes",
     "table_title",
     "title",
     "to_plain",

@@ -222,15 +222,7 @@ def tabulate(
 
 
 def bin_samples(partition: Partition, outputs: ModelOutputs, name: str = "bins") -> Binned:
-    """Fit a partition on samples and put them into its bins.
-
-    Examples
-    --------
-    >>> from trustsets import Groups
-    >>> outputs = ModelOutputs(logits=[[1.0, 0.0]] * 3, groups={"sex": ["f", "m", "f"]})
-    >>> bin_samples(Groups("sex"), outputs).labels
-    ('f', 'm')
-    """
+    """Fit a partition on samples and put them into its bins."""
     if not isinstance(partition, Partition):
         raise InputError(
             f"{name} must be a Partition such as Bins(), RankBins() or Groups(...); "
@@ -259,13 +251,7 @@ def bin_by_class(outputs: ModelOutputs) -> Binned:
 
 
 def bin_by_size(sizes: Ints, n_classes: int) -> Binned:
-    """Strata of set size: 0-1, 2-3, 4-10, 11-100, more; as far as there are classes.
-
-    Examples
-    --------
-    >>> bin_by_size(np.array([1, 0, 7]), n_classes=10).labels
-    ('Size 0-1', 'Size 4-10')
-    """
+    """Strata of set size: 0-1, 2-3, 4-10, 11-100, more; as far as there are classes."""
     upper = np.array([top for top in SIZE_STRATA if top < n_classes] + [n_classes])
     lower = np.append(0, upper[:-1] + 1)
     codes, cells = np.unique(np.searchsorted(upper, sizes), return_inverse=True)
@@ -561,11 +547,6 @@ def quantile_cuts(ranks: Ints, count: int) -> Floats:
     """Inner edges of `count` bins at the plain quantiles of the ranks (the authors' code).
 
     Shape (count - 1,), non-decreasing; a bin holds its upper edge. +inf without ranks.
-
-    Examples
-    --------
-    >>> quantile_cuts(np.array([1, 1, 1, 2, 5]), 4).tolist()  # quartiles 1, 1 and 2
-    [1.5, 1.5, 2.5]
     """
     if not ranks.size:
         return np.full(count - 1, np.inf)
@@ -573,13 +554,7 @@ def quantile_cuts(ranks: Ints, count: int) -> Floats:
 
 
 def rank_edges_apart(ranks: Ints, count: int = 4) -> tuple[float, ...]:
-    """Edges for heatmaps: a bin for rank 1, and bins of nearly equal size for other ranks.
-
-    Examples
-    --------
-    >>> rank_edges_apart(np.array([1, 1, 1, 1, 2, 2, 3, 4, 9]))
-    (0.0, 1.0, 2.0, 3.0, 9.0)
-    """
+    """Edges for heatmaps: a bin for rank 1, and bins of nearly equal size for other ranks."""
     errors = ranks[ranks > 1]
     cuts = equal_cuts(errors, count - 1) if errors.size else np.empty(0)
     inner = np.floor(cuts[np.isfinite(cuts)]).tolist()
@@ -606,13 +581,7 @@ def equal_cuts(ranks: Ints, count: int) -> Floats:
 
 
 def _growing_cuts(values: Floats, most: int) -> Floats:
-    """Inner edges of at most `most` ranges whose ends grow by one factor; zeros are in the first.
-
-    Examples
-    --------
-    >>> _growing_cuts(np.array([1.0, 3.0, 100.0]), 2), _growing_cuts(np.array([0.9, 1.1]), 4)
-    (array([10.]), array([], dtype=float64))
-    """
+    """Inner edges of at most `most` ranges that grow by one factor; zeros are in the first."""
     positive = values[values > 0.0]
     if not positive.size:
         return np.empty(0)

@@ -160,38 +160,20 @@ def split_name(name: str) -> tuple[str, str, str]:
 
 
 def number_of(name: str) -> Number:
-    """The row of a number, by its name in ``Evaluation.metrics``.
-
-    Examples
-    --------
-    >>> number_of("conf_trust.gap").form, number_of("class.below_0.5").best
-    ('points', 'low')
-    """
+    """The row of a number, by its name in ``Evaluation.metrics``."""
     table, part, _ = split_name(name)
     return NUMBERS.get(f".{part}" if table else part, Number(part))
 
 
 def table_title(name: str) -> str:
-    """Name of a table of bins for people; groups and bins of the user have their own.
-
-    Examples
-    --------
-    >>> table_title("conf_trust"), table_title("group:sex")
-    ('Conf x Trust', 'sex')
-    """
+    """Name of a table of bins for people; groups and bins of the user have their own."""
     if name == "excess_risk":
         return "Excess risk"
     return METRICS[name].title if name in METRICS else name.removeprefix("group:")
 
 
 def title(metric: str) -> str:
-    """Short name of a number of ``Evaluation.metrics`` for people.
-
-    Examples
-    --------
-    >>> title("conf_trust.gap"), title("class.below_0.5")
-    ('Conf x Trust CovGap', 'Class share below 0.5')
-    """
+    """Short name of a number of ``Evaluation.metrics`` for people."""
     number, (table, _, least) = number_of(metric), split_name(metric)
     text = (number.short or number.title).replace("{}", least)
     return f"{table_title(table)} {text}" if table else text

@@ -156,8 +156,7 @@ def compare(
         gaps over Conf x Trust, Conf x Rank, classes and groups with their shortfalls, the worst
         group, and the macro coverage of the classes, as far as every evaluation has them.
     n_bootstrap, seed : int
-        Resamples behind the intervals of gaps, and their seed. Seeds, and samples within
-        each seed, are resampled as if independent; splits of one pool are only nearly so.
+        Resamples of seeds and of samples within each, behind the intervals of gaps; their seed.
 
     Examples
     --------

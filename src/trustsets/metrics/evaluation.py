@@ -24,7 +24,7 @@ from trustsets.metrics.binning import (
     label_ranks,
     tabulate,
 )
-from trustsets.metrics.catalogue import METRICS, escape_latex, latex_table, markdown_table, title
+from trustsets.metrics.catalogue import METRICS, markdown_table, title
 from trustsets.metrics.inference import (
     PERCENT,
     Estimate,
@@ -86,14 +86,7 @@ class SizeSummary:
 
 
 def summarise_sizes(sizes: Ints, n_classes: int) -> SizeSummary:
-    """Mean, spread and histogram of set sizes.
-
-    Examples
-    --------
-    >>> summary = summarise_sizes(np.array([0, 1, 1, 3]), n_classes=3)
-    >>> summary.mean, summary.median, summary.empty, summary.full
-    (1.25, 1.0, 1, 1)
-    """
+    """Mean, spread and histogram of set sizes."""
     values, counts = np.unique(sizes, return_counts=True)
     spread = float(sizes.std(ddof=1)) if sizes.size > 1 else math.nan
     return SizeSummary(
@@ -128,12 +121,6 @@ def correlate(trust: Floats, rank: Ints) -> Correlation:
 
     A constant input has no correlation. With infinite Trust, Spearman's correlation is
     defined, as it needs only the order, and Pearson's is not.
-
-    Examples
-    --------
-    >>> result = correlate(np.array([3.0, 2.0, 1.0, 0.5]), np.array([1, 1, 2, 9]))
-    >>> round(result.pearson, 3), round(result.spearman, 3)
-    (-0.749, -0.949)
     """
     undefined = (math.nan, math.nan)
     if trust.size < 3 or np.ptp(rank) == 0 or (trust == trust[0]).all():
@@ -184,15 +171,6 @@ def conditional_coverage(sets: PredictionSets, label_probabilities: Any) -> Floa
 
     `label_probabilities` of shape (m, K) come from a simulation, or from many human labels of each
     sample.
-
-    Examples
-    --------
-    >>> sets = PredictionSets(
-    ...     mask=np.array([[True, False], [True, True]]), thresholds=np.zeros(2),
-    ...     status=np.zeros(2, dtype=np.int8), alpha=0.1, classes=np.arange(2),
-    ... )
-    >>> conditional_coverage(sets, [[0.7, 0.3], [0.5, 0.5]]).tolist()
-    [0.7, 1.0]
     """
     truth = floating_matrix(label_probabilities, "label_probabilities")
     if truth.shape != sets.mask.shape:
@@ -296,15 +274,8 @@ class Evaluation(PlainData):
     def plot(self, table: str | None = None, ax: "Axes | None" = None) -> "Axes":
         """Draw one of the tables with matplotlib; `trustsets.plots` has more figures.
 
-        Parameters
-        ----------
-        table : str, optional
-            Name of a table of bins: a heatmap where it has two axes, coverage with intervals
-            where it has one. ``"sizes"`` for the distribution of set sizes. Default: the first
-            table.
-        ax : Axes, optional
-            Where to draw; a new figure by default.
-
+        A `table` of two axes is a heatmap, others show coverage with intervals; ``"sizes"`` is the
+        distribution of set sizes. Default: the first table, on a new figure.
         """
         from trustsets import plots
 
@@ -324,37 +295,19 @@ class Evaluation(PlainData):
 
         It is a frame of the package that the outputs came in, or of `flavour`.
         """
-        rows = [
-            {"metric": name, **vars(item), "above_floor": item.above_floor}
-            for name, item in self.metrics.items()
-        ]
-        return frame_of_rows(rows, flavour or self.flavour, index="metric")
+        return estimates_frame(self.metrics, flavour or self.flavour)
 
     def to_markdown(self) -> str:
         """Pipe table of the metrics, and the advice if there is any."""
-        table = markdown_table(self._header("%"), self._lines())
+        interval = f"{level_text(self.level)} interval"
+        header = ["Metric", "Value", interval, "Noise floor", "Above floor"]
+        rows = []
+        for name, item in self.metrics.items():
+            numbers = (item.value, item.lower, item.upper, item.floor, item.above_floor)
+            value, low, high, *floors = ("" if math.isnan(x) else f"{x:.3f}" for x in numbers)
+            rows.append([title(name), value, f"{low} to {high}" if low else "", *floors])
+        table = markdown_table(header, rows)
         return f"{table}\n\n{self.advice}" if self.advice else table
-
-    def to_latex(self) -> str:
-        """Booktabs table of the metrics."""
-        safe = [[escape_latex(text) for text in line] for line in self._lines()]
-        return latex_table(self._header(r"\%"), [safe])
-
-    def _header(self, percent: str) -> list[str]:
-        interval = f"{level_text(self.level)[:-1]}{percent} interval"
-        return ["Metric", "Value", interval, "Noise floor", "Above floor"]
-
-    def _lines(self) -> list[list[str]]:
-        return [
-            [
-                title(name),
-                _number(item.value),
-                "" if math.isnan(item.lower) else f"{_number(item.lower)} to {_number(item.upper)}",
-                _number(item.floor),
-                _number(item.above_floor),
-            ]
-            for name, item in self.metrics.items()
-        ]
 
 
 def evaluate(
@@ -386,9 +339,9 @@ def evaluate(
     sizes : int array of shape (n,), optional
         Sizes of the sets, where `sets` is an array.
     metrics : sequence of str, optional
-        Names among ``conf_trust``, ``conf_rank``, ``conf_frequency``, ``class``, ``groups``,
-        ``size_strata``, ``trust_rank``, ``conditional``. Default: all that the data allow.
-        Marginal coverage and sizes are always measured.
+        Names in `trustsets.metrics.METRICS`: ``conf_trust``, ``conf_rank``, ``conf_frequency``,
+        ``class``, ``groups``, ``size_strata``, ``trust_rank``, ``conditional``. Default: all that
+        the data allow. Marginal coverage and sizes are always measured.
     bins : mapping of str to Partition, optional
         Other bins, or more of them: ``{"conf_rank": RankBins(edges=(0, 1, 2, 4, 1000))}`` for
         edges by hand, ``{"sex x site": Groups("sex", "site")}`` for a crossing. A table of an
@@ -401,10 +354,8 @@ def evaluate(
         ``metrics["class.below_0.5"]``.
     label_probabilities : array of shape (n, K), optional
         True P(y | x), where known, for the true conditional coverage.
-    level : float
-        Confidence level of the intervals.
-    n_bootstrap, seed : int
-        Resamples behind the intervals of CovGap, and their seed.
+    level, n_bootstrap, seed
+        Confidence level of the intervals; resamples behind those of CovGap, and their seed.
 
     Examples
     --------
@@ -436,7 +387,10 @@ def evaluate(
     if set_sizes is None:
         if sizes is None:
             raise InputError("sizes must be given where sets says only which samples are covered.")
-        set_sizes = column(sizes, "sizes", len(outputs)).astype(np.int64)
+        numbers = column(sizes, "sizes", len(outputs))
+        if not np.isin(numbers, np.arange(outputs.n_classes + 1)).all():
+            raise InputError(f"sizes must be whole numbers from 0 to {outputs.n_classes}.")
+        set_sizes = numbers.astype(np.int64)
     names = _chosen(metrics, bins, outputs, label_probabilities)
     tables: dict[str, BinTable] = {}
     for name, binned in _divide(names, bins, outputs, set_sizes).items():
@@ -489,6 +443,11 @@ def outcomes_of(
     """
     require_outputs(outputs, "outputs")
     if not isinstance(sets, PredictionSets):
+        if not hasattr(sets, "__array__") and not isinstance(sets, list | tuple):
+            raise InputError(
+                "sets must be PredictionSets, such as predictor.predict_set(outputs), or say of "
+                f"each sample whether its set contains the true class; got {type(sets).__name__}."
+            )
         if alpha is None or not 0.0 < alpha < 1.0:
             raise InputError(
                 "alpha must be given with a coverage vector, strictly between 0 and 1; "
@@ -496,10 +455,7 @@ def outcomes_of(
             )
         hits = column(sets, "sets", len(outputs))
         if hits.dtype.kind not in "biuf" or not np.isin(hits, (0, 1)).all():
-            raise InputError(
-                "sets must be PredictionSets or a calibrated predictor, or say of each sample "
-                "whether its set contains the true class: True or False, 1 or 0."
-            )
+            raise InputError("sets must be PredictionSets, or True or False for each sample.")
         return hits.astype(bool), None, float(alpha)
     if alpha is not None:
         raise InputError("alpha belongs to a coverage vector; PredictionSets know their own.")
@@ -520,15 +476,15 @@ def outcomes_of(
         )
     if not np.array_equal(sets.classes, outputs.classes):
         raise InputError(
-            "sets and outputs must name the same classes in the same order; they name other "
-            "classes, or order them otherwise. Pass the same classes= to both."
+            "sets and outputs name other classes, or order them otherwise; pass the same classes= "
+            "to both."
         )
     return sets.covers(outputs.labels), sets.sizes, sets.alpha
 
 
 def _is_predictor(value: Any) -> "TypeGuard[Predictor]":
     """Whether this is a predictor; its room is not imported for that."""
-    return callable(getattr(value, "predict_set", None)) and hasattr(value, "calibrate")
+    return hasattr(type(value), "class_counts_")
 
 
 def _chosen(
@@ -596,5 +552,10 @@ def _check_below(below: float | Sequence[float]) -> tuple[float, ...]:
     return shares
 
 
-def _number(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.3f}"
+def estimates_frame(metrics: Mapping[str, Estimate], flavour: Flavour | None) -> Any:
+    """One row per number: value, interval, noise floor, and what is above the floor."""
+    rows = [
+        {"metric": name, **vars(item), "above_floor": item.above_floor}
+        for name, item in metrics.items()
+    ]
+    return frame_of_rows(rows, flavour, index="metric")

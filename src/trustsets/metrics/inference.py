@@ -1,14 +1,9 @@
 """Coverage gaps, their intervals and noise floors, and tests of under-coverage.
 
-There are two questions about a coverage below 1 - alpha. *Does this predictor, with the
-thresholds it has, cover less than 1 - alpha?* Given the thresholds, the covered samples of a bin
-are binomial: intervals, noise floors and `under_coverage` follow from this law alone. *Is the
-guarantee violated?* A guarantee averages over calibration draws, and a valid predictor covers
-less than 1 - alpha after about half of them: `check_guarantee` takes the calibration draw and the
-test sample into account.
-
-Everything here is exact except the intervals of coverage gaps, which are a bootstrap, of means
-over bins, which are normal, and the law of coverage of predictors with several basis functions.
+*Does this predictor, with the thresholds it has, cover less than 1 - alpha?* Given the thresholds,
+the covered samples of a bin are binomial: intervals, noise floors and `under_coverage` follow from
+this law. *Is the guarantee violated?* It averages over calibration draws, and a valid predictor
+covers less than 1 - alpha after about half of them: see `check_guarantee`.
 """
 
 import math
@@ -62,13 +57,7 @@ def level_text(level: float) -> str:
 
 
 def share_estimate(covered: Any, count: Any, level: float, floor: float = math.nan) -> Estimate:
-    """Share of `count` samples with its exact interval; NaN for no samples.
-
-    Examples
-    --------
-    >>> share_estimate(9, 10, level=0.95).value
-    0.9
-    """
+    """Share of `count` samples with its exact interval; NaN for no samples."""
     lower, upper = binomial_interval(covered, count, level)
     value = float(covered / count) if count else math.nan
     return Estimate(value, float(lower), float(upper), floor)
@@ -88,12 +77,6 @@ def binomial_interval(covered: Any, count: Any, level: float = 0.95) -> tuple[Fl
 
     It contains the true probability with probability `level` or more. A count of zero gives
     [0, 1].
-
-    Examples
-    --------
-    >>> lower, upper = binomial_interval(9, 10)
-    >>> round(float(lower), 3), round(float(upper), 3)
-    (0.555, 0.997)
     """
     k, n = np.asarray(covered, dtype=np.float64), np.asarray(count, dtype=np.float64)
     tail = (1.0 - level) / 2.0
@@ -117,12 +100,6 @@ def gap_halves(
     `count` and `covered` have shape (..., B); leading axes are separate tables. `divisor` takes the
     place of the number of non-empty bins: the paper divides the class gap by the number of classes
     K, present or not.
-
-    Examples
-    --------
-    >>> shortfall, excess = gap_halves(np.array([10, 4, 0]), np.array([8, 4, 0]), alpha=0.1)
-    >>> round(float(shortfall), 6), round(float(excess), 6)
-    (5.0, 5.0)
     """
     present = count > 0
     share = covered / np.maximum(count, 1)
@@ -139,11 +116,6 @@ def mean_absolute_deviation(count: Any, probability: float) -> Floats:
     De Moivre's closed form: with m = floor(n p),
 
         E |X - n p| = 2 n p (1 - p) P(Binomial(n - 1, p) = m).
-
-    Examples
-    --------
-    >>> mean_absolute_deviation(np.array([1, 2]), 0.5).round(10).tolist()
-    [0.5, 0.25]
     """
     n = np.asarray(count, dtype=np.int64)
     trials = np.maximum(n, 1)
@@ -173,11 +145,6 @@ def expected_worst(count: Ints, alpha: float) -> float:
 
     The integral of ``P(min > t) = prod_b P(X_b > t n_b)``, a step function whose steps
     are at the fractions k / n_b. The worst of many small bins is low for any method.
-
-    Examples
-    --------
-    >>> round(expected_worst(np.array([1, 1]), alpha=0.1), 3)  # both must be covered
-    0.81
     """
     sizes, repeats = np.unique(count[count > 0], return_counts=True)
     fractions = [np.arange(size + 1) / size for size in sizes.tolist()]
@@ -198,11 +165,6 @@ def macro_coverage(count: Ints, covered: Ints, alpha: float, level: float) -> Es
     The interval is the normal one, with variance ``sum_b p_b (1 - p_b) / n_b / B^2``. A bin of
     one sample would seem to have no variance, so p_b is ``(covered + 1) / (count + 2)``. In
     bins of few samples with coverage above 0.7 this makes the interval wider than necessary.
-
-    Examples
-    --------
-    >>> macro_coverage(np.array([100, 2]), np.array([90, 1]), alpha=0.1, level=0.95).value
-    0.7
     """
     variance = _smoothed(count, covered) * (1.0 - _smoothed(count, covered)) / count
     return _mean_over_bins(covered / count, variance, level, 1.0 - alpha)
@@ -219,12 +181,6 @@ def share_below(count: Ints, covered: Ints, least: float, alpha: float, level: f
     each bin had other samples, drawn with a coverage that is uncertain too. In simulations the
     95% interval held in 92% of cases where all true coverages equal `least`, and in 94% or more
     otherwise.
-
-    Examples
-    --------
-    >>> share = share_below(np.array([100, 2]), np.array([90, 0]), 0.5, alpha=0.1, level=0.95)
-    >>> share.value, round(share.floor, 3)
-    (0.5, 0.005)
     """
     needed = np.ceil(least * count - _ROUNDING)
     below, p = covered < needed, _smoothed(count, covered)
@@ -263,11 +219,6 @@ def holm(p_values: Floats) -> Floats:
 
     Calling every bin with an adjusted p-value up to q under-covered makes any false positive with
     probability q at most.
-
-    Examples
-    --------
-    >>> holm(np.array([0.01, 0.04, 0.03])).round(6).tolist()
-    [0.03, 0.06, 0.06]
     """
     order = np.argsort(p_values)
     factors = np.arange(p_values.size, 0, -1)
@@ -338,16 +289,11 @@ def check_guarantee(
 
     Notes
     -----
-    *Split conformal thresholds.* With continuous scores and exchangeable samples, the coverage
-    given n calibration samples has the law Beta(n + 1 - l, l), ``l = floor((n + 1) alpha)``,
-    and the number of covered ones among m test samples is beta-binomial; with ties it is
-    stochastically larger. The p-value is the lower tail of this law, so it is valid for every n
-    and m. Cells of a partition have independent laws given their sizes.
-
-    *Several basis functions.* Coverage given the calibration varies about a mean of 1 - alpha or
-    more with the variance of a share of n samples, up to terms of order p / n for p functions. The
-    law is Beta with mean 1 - alpha and n - p effective samples, an approximation on the cautious
-    side.
+    With continuous scores and exchangeable samples, the coverage of a split conformal threshold
+    given n calibration samples has the law Beta(n + 1 - l, l), ``l = floor((n + 1) alpha)``, and
+    the number of covered ones among m test samples is beta-binomial; with ties it is stochastically
+    larger. The p-value is the lower tail of this law. For p basis functions the law is Beta with
+    mean 1 - alpha and n - p effective samples, an approximation on the cautious side.
 
     Leave-one-out coverage of calibration samples is fixed by construction and says nothing here.
 

@@ -11,8 +11,7 @@ from trustsets._common.arrays import Array, Codes, Floats, read_only
 from trustsets._common.storage import require, require_numbers, storable
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
-from trustsets.recalibration import ClassBias, TemperatureScaling
-from trustsets.recalibration.temperature import check_temperature
+from trustsets.recalibration import ClassBias, TemperatureScaling, check_temperature
 
 __all__ = [
     "Calibration",

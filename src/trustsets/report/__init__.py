@@ -16,7 +16,7 @@ from trustsets.report.content import (
     range_of,
     size_chart,
 )
-from trustsets.report.page import page_environment, page_styles, write_report
+from trustsets.report.page import page_styles, write_report
 from trustsets.report.samples import MOST_CLASSES, worst_first
 from trustsets.report.verdict import Judgement, Verdict, judge, verdict
 
@@ -32,7 +32,6 @@ __all__ = [
     "glance",
     "judge",
     "number",
-    "page_environment",
     "page_styles",
     "percent",
     "range_of",

@@ -26,7 +26,7 @@ from trustsets.report.samples import MOST_CLASSES, MOST_SAMPLES, list_samples, r
 from trustsets.report.verdict import ONE_METHOD, verdict
 from trustsets.sets import PredictionSets
 
-__all__ = ["page_environment", "page_styles", "write_report"]
+__all__ = ["page_styles", "write_report"]
 
 Evaluations = Mapping[str, Evaluation]
 
@@ -111,7 +111,15 @@ def write_report(
     # Set sizes are the method's own choice, so the gap over their bins says nothing against it.
     goals = [name for name in content.division_names(methods) if name != "size_strata"]
     first = next(iter(methods.values()))
-    environment = page_environment("trustsets.report", keep_trailing_newline=True)
+    # Everything that reaches the page is escaped, but for our own style sheets and script.
+    environment = Environment(
+        loader=PackageLoader("trustsets.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
     page = environment.get_template("report.html").render(
         title=title,
         facts=facts,
@@ -158,19 +166,7 @@ def write_report(
     return target
 
 
-# ---- Renderer, also of the explorer's page -----------------------------------------------------
-
-
-def page_environment(package: str, **options: Any) -> Environment:
-    """The templates of a package, which escape what they are filled with."""
-    return Environment(
-        loader=PackageLoader(package, "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        **options,
-    )
+# ---- Style sheets, also of the explorer's page, and script ---------------------------------------
 
 
 def page_styles() -> dict[str, Markup]:
@@ -186,7 +182,6 @@ def _script() -> dict[str, Any]:
     # Within a function, what the script defines is out of reach of other scripts.
     script = "".join(("(() => {\n", _read("report.js"), "})();\n"))
     digest = hashlib.sha256(script.encode("utf-8")).digest()
-    # The file is ours; everything else that reaches a page is escaped.
     return {"script": Markup(script), "script_digest": base64.b64encode(digest).decode("ascii")}
 
 

@@ -1,16 +1,105 @@
-"""Statistics of the model outputs: confidence, trust, entropy, margin, class frequency."""
+"""Numbers known about a sample before its label: what coverage is conditioned on.
 
+A statistic is a small value object: one number per sample that does not need the label, and then a
+transform.
+"""
+
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, final
 
 import numpy as np
 
 from trustsets._common.arrays import Floats
 from trustsets._common.blocks import row_numbers
-from trustsets._common.storage import require, storable
+from trustsets._common.storage import require, require_increasing, require_numbers, storable
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
-from trustsets.statistics.statistic import Statistic
+
+__all__ = [
+    "ClassFrequency",
+    "Confidence",
+    "Entropy",
+    "FittedStatistic",
+    "Margin",
+    "Statistic",
+    "Transform",
+    "Trust",
+]
+
+Transform = Literal["raw", "log", "rank"]
+
+# Logarithms are taken of at least this, so that a statistic of 0 stays finite.
+_SMALLEST = 1e-12
+
+
+@dataclass(frozen=True)
+class Statistic(ABC):
+    """One number per sample that does not need the label.
+
+    Parameters
+    ----------
+    transform : {"raw", "log", "rank"}
+        The number itself; its logarithm; or its rank among the samples that it is fitted on,
+        between 0 and 1. All three carry the same information; the last two have no heavy tail.
+    """
+
+    transform: Transform = "raw"
+
+    def __post_init__(self) -> None:
+        if self.transform not in ("raw", "log", "rank"):
+            raise InputError(f'transform must be "raw", "log" or "rank"; got {self.transform!r}.')
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Short name for tables and messages."""
+
+    @abstractmethod
+    def measure(self, outputs: ModelOutputs) -> Floats:
+        """Return the untransformed statistic of each sample, shape (n,)."""
+
+    @property
+    @final
+    def learns(self) -> bool:
+        """Whether the transform depends on the data it is fitted on."""
+        return self.transform == "rank"
+
+    @final
+    def fit(self, outputs: ModelOutputs) -> "FittedStatistic":
+        """Learn the transform from samples."""
+        reference = np.sort(self.measure(outputs)) if self.learns else None
+        return FittedStatistic(self, reference)
+
+
+@final
+@storable
+@dataclass(frozen=True)
+class FittedStatistic:
+    """A statistic, and for ranks the sorted values of the samples it was fitted on."""
+
+    statistic: Statistic
+    reference: Floats | None
+
+    def check_state(self) -> None:
+        """Refuse a reference that no fit gives."""
+        field = "FittedStatistic.reference"
+        wanted = self.statistic.learns == (self.reference is not None)
+        require(wanted, field, "belongs to the transform 'rank', and to no other")
+        if self.reference is not None:
+            require_numbers(self.reference, field, None)
+            require_increasing(self.reference, field)
+
+    def values(self, outputs: ModelOutputs) -> Floats:
+        """Return the transformed statistic of each sample, shape (n,)."""
+        measured = self.statistic.measure(outputs)
+        if self.reference is not None:
+            below = np.searchsorted(self.reference, measured, side="left")
+            up_to = np.searchsorted(self.reference, measured, side="right")
+            return (below + up_to) / (2.0 * self.reference.size)
+        if self.statistic.transform == "log":
+            return np.log(np.maximum(measured, _SMALLEST))
+        return measured
 
 
 @final
@@ -21,7 +110,6 @@ class Confidence(Statistic):
 
     Examples
     --------
-    >>> from trustsets import ModelOutputs
     >>> outputs = ModelOutputs(probabilities=[[0.75, 0.25]])
     >>> Confidence().fit(outputs).values(outputs)
     array([0.75])
@@ -55,7 +143,6 @@ class Entropy(Statistic):
 
     Examples
     --------
-    >>> from trustsets import ModelOutputs
     >>> outputs = ModelOutputs(probabilities=[[0.5, 0.5], [1.0, 0.0]])
     >>> Entropy().measure(outputs).round(4)
     array([0.6931, 0.    ])
@@ -81,7 +168,6 @@ class Margin(Statistic):
 
     Examples
     --------
-    >>> from trustsets import ModelOutputs
     >>> outputs = ModelOutputs(probabilities=[[0.5, 0.25, 0.25]])
     >>> Margin().measure(outputs)
     array([0.25])
@@ -116,7 +202,6 @@ class ClassFrequency(Statistic):
 
     Examples
     --------
-    >>> from trustsets import ModelOutputs
     >>> outputs = ModelOutputs(logits=[[1.0, 0.0], [0.0, 1.0]])
     >>> ClassFrequency(counts=(9, 99)).measure(outputs).round(4)
     array([2.3026, 4.6052])
