@@ -179,8 +179,8 @@ def test_sets_hold_what_both_methods_hold(tau, score, make_outputs):
 
 
 def test_with_too_few_samples_for_all_classes_together_sets_are_full(make_outputs):
-    predictor = InterpolatedConformal(tau=0.5).calibrate(make_outputs(8))
-    sets = predictor.predict_set(make_outputs(5, seed=1))
+    few, new = make_outputs(8, classes=range(5)), make_outputs(5, seed=1, classes=range(5))
+    sets = InterpolatedConformal(tau=0.5).calibrate(few).predict_set(new)
     assert sets.mask.all() and np.isinf(sets.thresholds).all()
     assert (sets.status == Status.TOO_FEW_POINTS).all()
 

@@ -347,11 +347,9 @@ def evaluate(
         edges by hand, ``{"sex x site": Groups("sex", "site")}`` for a crossing. A table of an
         earlier evaluation of the same samples gives its bins again, which saves time.
     class_divisor : {"all", "present"}
-        Divide the class CovGap by K, as the paper does, or by the classes that occur. All
-        other means over classes are over those that occur.
+        Divide the class CovGap by K, as the paper does, or by the classes that occur.
     below : float or sequence of float
-        Report the share of bins, such as classes, that are covered less than this:
-        ``metrics["class.below_0.5"]``.
+        Report the share of bins covered less than this: ``metrics["class.below_0.5"]``.
     label_probabilities : array of shape (n, K), optional
         True P(y | x), where known, for the true conditional coverage.
     level, n_bootstrap, seed
