@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
 
-.PHONY: demo explore test quick lint types unit quick-numerical quick-library coverage browser docs bench clean
+.PHONY: demo explore test quick lint types unit quick-unit coverage browser docs bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "trustsets needs Python 3.11 or newer; try make PYTHON=python3.11")'
@@ -30,9 +30,9 @@ $(BENCH_READY): pyproject.toml constraints.txt benchmarks/requirements.txt
 test: lint types unit
 
 # A minute and a half on two cores, for the moments between edits. mypy checks the files that changed since
-# its last run and those that use them; tests marked slow are left out, and the others run in two halves.
+# its last run and those that use them; tests marked slow are left out.
 quick: $(READY)
-	$(MAKE) --jobs=2 --output-sync=target quick-numerical quick-library lint types
+	$(MAKE) --jobs=2 --output-sync=target quick-unit lint types
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -42,18 +42,12 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
+# Two processes on two cores: more OpenMP threads than cores would wait for each other.
 unit: $(READY) browser
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal
 
-NUMERICAL := tests/_common tests/basis tests/engine tests/metrics tests/neighbours tests/recalibration \
- tests/test_scores.py
-# Two halves share two cores: more OpenMP threads than cores would wait for each other.
-FAST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow and not statistical"
-quick-numerical: $(READY)
-	$(FAST) $(NUMERICAL)
-
-quick-library: $(READY)
-	$(FAST) tests $(NUMERICAL:%=--ignore=%)
+quick-unit: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow and not statistical" --numprocesses=2 --dist=worksteal
 
 # Branches of the library that tests reach in their own process. Compiled functions cannot be
 # watched, so the tests of the engine run a second time without compilation.

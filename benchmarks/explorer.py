@@ -22,9 +22,9 @@ from rich.table import Table
 
 from trustsets import ModelOutputs, TrustScore
 from trustsets.engine import warm_up
-from trustsets.explorer.answers import answer, preview
-from trustsets.explorer.session import SLIDER, Session
-from trustsets.explorer.state import Setting, State
+from trustsets_explorer.answers import answer, preview
+from trustsets_explorer.session import SLIDER, Session
+from trustsets_explorer.state import Setting, State
 
 START = State((Setting(basis="polynomial", degree=5),))
 DIMENSION = 24

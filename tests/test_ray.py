@@ -1,5 +1,8 @@
 """Sets of a Ray dataset are bitwise identical to those of one process."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ from trustsets.files import predict_table
 from trustsets.ray import predict_dataset
 
 pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 ray = pytest.importorskip("ray")
 pytest.importorskip("ray.data")
 # Ray sets fields of its own that it deprecates.
@@ -67,6 +71,20 @@ def test_sets_are_those_of_one_process(name, batch_rows, predictors, table):
     expected = predict_table(predictor, table, **asked)
     assert expected.column_names[:2] == ["row", "name"]
     assert found.sort_by("row").select(expected.column_names).equals(expected.combine_chunks())
+
+
+def test_the_lines_of_the_page_run(predictors, table, tmp_path):
+    page = (Path(__file__).parents[1] / "docs" / "scale.md").read_text(encoding="utf-8")
+    lines = re.search(r"## Datasets on Ray.*?```python\n(.*?)```", page, flags=re.DOTALL)[1]
+    (tmp_path / "new").mkdir()
+    pq.write_table(
+        table.rename_columns(["id", *table.column_names[1:]]), tmp_path / "new/0.parquet"
+    )
+    predictors["standard"].save(tmp_path / "model.trustsets")
+    for name in ("new/", "sets/", "model.trustsets"):
+        lines = lines.replace(f'"{name}"', repr(str(tmp_path / name)))
+    exec(lines, {})
+    assert pq.read_table(tmp_path / "sets").num_rows == len(table)
 
 
 def test_options_of_ray_pass_through_and_mistakes_are_told_before_it_starts(predictors, table):

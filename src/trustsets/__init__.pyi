@@ -40,3 +40,4 @@ from .status import Status as Status
 from .trust import TrustScore as TrustScore
 
 __version__: str
+__all__: list[str]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trustsets import ModelOutputs, TrustScore
-from trustsets.explorer.session import Session
+from trustsets_explorer.session import Session
 
 CLASSES = np.array(["cat", "<b>dog</b>", "cow & calf", "'ox'", "hen", "owl"])
 

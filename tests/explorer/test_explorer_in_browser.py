@@ -8,8 +8,8 @@ import pytest
 from browser import start_browser
 
 import trustsets
-from trustsets.explorer import explore
 from trustsets.report import divisions
+from trustsets_explorer import explore
 
 pytestmark = pytest.mark.slow
 PATIENCE = 20.0

@@ -10,9 +10,9 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from trustsets import ModelOutputs
-from trustsets.explorer.gallery import Gallery
-from trustsets.explorer.server import make_app
-from trustsets.explorer.session import Session
+from trustsets_explorer.gallery import Gallery
+from trustsets_explorer.server import make_app
+from trustsets_explorer.session import Session
 
 TOKEN, PORT = "a-token-of-some-length", 4321
 HOST = f"127.0.0.1:{PORT}"

@@ -8,12 +8,12 @@ import pytest
 import trustsets
 from trustsets import ConditionalConformal, evaluate
 from trustsets.errors import InputError
-from trustsets.explorer import answers, exports, samples
-from trustsets.explorer import session as sessions
-from trustsets.explorer.gallery import Gallery, Train
-from trustsets.explorer.session import Kept, Session, Superseded
-from trustsets.explorer.state import Setting, State
 from trustsets.report import worst_first
+from trustsets_explorer import answers, exports, samples
+from trustsets_explorer import session as sessions
+from trustsets_explorer.gallery import Gallery, Train
+from trustsets_explorer.session import Kept, Session, Superseded
+from trustsets_explorer.state import Setting, State
 
 TABLES = ["conf_trust", "conf_rank", "conf_frequency", "class", "groups"]
 SETTINGS = [
@@ -60,7 +60,7 @@ def test_alphas_prepared_beforehand_change_no_number(data):
     plain, prepared = Session(data.outputs, data.trust), Session(data.outputs, data.trust)
     prepared.predictor(setting, 3)
     prepared.prepare_alphas(state_of(setting), 0)
-    assert prepared.predictor(setting, 3).state_.learned._processes
+    assert prepared.predictor(setting, 3)._problem._processes
     for alpha in (0.005, 0.11, 0.3):
         state = state_of(setting, alpha)
         assert plain.evaluation(state, 0).to_dict() == prepared.evaluation(state, 0).to_dict()

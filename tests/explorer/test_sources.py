@@ -14,7 +14,7 @@ from PIL import Image
 
 from trustsets import explore
 from trustsets.errors import InputError
-from trustsets.explorer.sources import explore_files
+from trustsets_explorer.sources import explore_files
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from trustsets import (
     Polynomial,
     StandardConformal,
     Trust,
+    TrustSetClassifier,
     compare,
     evaluate,
 )
@@ -415,3 +416,22 @@ def test_levels_have_as_many_digits_as_tell_them_from_certainty(miss):
     assert shown == pytest.approx(100.0 * miss, rel=0.51)
     # At most two digits after the nines: 99.996%, not 99.99597%.
     assert len(text[:-1].replace(".", "").lstrip("9")) <= 3
+
+
+@pytest.mark.parametrize(
+    "value", ["standard", None, object(), 3, {"sets": 1}, TrustSetClassifier(None)]
+)
+@pytest.mark.parametrize("function", [evaluate, find_regions, excess_risk])
+def test_what_is_no_sets_is_named(make_case, function, value):
+    _, outputs = make_case(n=60)
+    with pytest.raises(
+        InputError, match=f"^sets must be PredictionSets.*got {type(value).__name__}"
+    ):
+        function(value, outputs, alpha=0.1)
+
+
+@pytest.mark.parametrize("sizes", [["a"] * 60, np.full(60, 7), np.full(60, -1), np.full(60, 1.5)])
+def test_sizes_are_whole_numbers_of_classes(make_case, sizes):
+    _, outputs = make_case(n=60)
+    with pytest.raises(InputError, match="sizes must be whole numbers from 0 to 6"):
+        evaluate(np.ones(60, bool), outputs, alpha=0.1, sizes=sizes)

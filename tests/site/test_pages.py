@@ -21,8 +21,8 @@ PAGES = [
 SMALLER = {"degrees=(1, 2, 3, 4, 5)": "seeds=(1,), scores=('APS',), degrees=(1, 2), degree=2"}
 # Pages whose blocks need what other tests give them: a cluster, or another library.
 ELSEWHERE = {
-    "scale.md": ("test_ray.py", "test_spark.py"),
-    "first_tries.md": ("test_first_tries.py", "test_frames.py", "test_mlflow.py", "test_spark.py"),
+    "scale.md": ("test_ray.py",),
+    "first_tries.md": ("test_first_tries.py", "test_frames.py"),
 }
 
 

@@ -224,9 +224,8 @@ def find_regions(
         Miscoverage that was asked for, where `sets` is an array.
     by : sequence of str, optional
         What conditions may be about, among ``confidence``, ``trust``, ``entropy``, ``margin``,
-        ``sizes``, ``groups``, ``predicted`` and ``classes`` (the predicted and the true class),
-        ``components``. Default: all that the data allow but entropy, margin and sizes. The
-        true class is combined with groups only.
+        ``sizes``, ``groups``, ``predicted``, ``classes`` (the true class, with groups only) and
+        ``components``. Default: all that the data allow but entropy, margin and sizes.
     max_conditions, min_share : int, float
         Most conditions of a region, and the smallest share of the samples that it may hold.
     tolerance : float

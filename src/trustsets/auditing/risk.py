@@ -126,10 +126,9 @@ def excess_risk(
     alpha : float, optional
         Miscoverage that was asked for, where `sets` is an array.
     by : sequence of str, optional
-        What the classifier sees, among ``confidence``, ``trust``, ``entropy``, ``margin``,
-        ``sizes``, ``groups``, ``predicted``, ``classes``, ``components``. Default: all that the
-        data allow but the predicted and the true class. The true class is not known when
-        predicting; with it, coverage given the class is measured too.
+        What the classifier sees, among the names in `find_regions`. Default: all that the data
+        allow but the predicted and the true class. The true class is not known when predicting;
+        with it, class-conditional coverage is measured too.
     n_components : int
         Principal components of the features that the classifier sees.
     n_permutations : int

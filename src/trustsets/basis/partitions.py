@@ -273,7 +273,7 @@ class FittedCustomGroups(FittedPartition):
 
 @final
 @storable
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class Bins(Partition):
     """Cells of a grid of statistics, by default of Conf and Trust (Corollary 1).
 
@@ -342,6 +342,11 @@ class Bins(Partition):
         if set(spacings) - {"uniform", "quantile"}:
             raise InputError(f'spacing takes "uniform" or "quantile"; got {spacing!r}.')
         vars(self).update(of=of, counts=numbers, spacing=spacings, nested=bool(nested), edges=edges)
+
+    def __repr__(self) -> str:
+        grid = f"counts={self.counts}, spacing={self.spacing}, nested={self.nested}"
+        names = ", ".join(map(repr, self.of))
+        return f"Bins({names}, {grid if self.edges is None else f'edges={self.edges}'})"
 
     def to_state(self) -> dict[str, Any]:
         """What `from_state` needs."""

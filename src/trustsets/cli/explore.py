@@ -1,4 +1,4 @@
-"""``trustsets explore``: a local page on which every knob moves coverage live."""
+"""``trustsets explore``: a local page that shows coverage live while parameters move."""
 
 from pathlib import Path
 from typing import Annotated
@@ -41,7 +41,7 @@ def explore(
         bool, option(None, "Open the page in the browser.", "--browser/--no-browser")
     ] = True,
 ) -> None:
-    """Turn the knobs on your own data and watch coverage move.
+    """Move parameters on your own data and watch coverage.
 
     Serves a page on this machine alone. It splits OUTPUTS into calibration
     and test samples and shows what alpha, score, degree, trust, classes and
@@ -51,7 +51,7 @@ def explore(
 
       trustsets explore held_out.npz --train train.npz
     """
-    from trustsets.explorer.sources import explore_files, explore_task
+    from trustsets_explorer.sources import explore_files, explore_task
 
     with console.progress("Preparing the explorer", None):
         if outputs is None:

@@ -440,9 +440,8 @@ class RankBins(Partition):
 class FrequencyBins(Partition):
     """Cells of Conf x class frequency: equal widths of Conf, ranges of growing frequency.
 
-    The frequency of a sample is the share of its label's class, in percent. Ranges of
-    frequency grow by the same factor, which is 2 or more, so that classes that are about equally
-    frequent are in one range.
+    The frequency of a sample is the share of its label's class, in percent. Ranges grow by the same
+    factor, 2 or more, so that classes that are about equally frequent are in one range.
 
     Parameters
     ----------

@@ -111,9 +111,8 @@ METRICS = {
 class Number:
     """How one number of ``Evaluation.metrics`` is shown and compared.
 
-    `short` is a title for narrow tables. A form is a share between 0 and 1, one that is often
-    near 0, percentage points, any number, or a number that is mostly whole. `best` says which
-    end is better, if any. A title may contain ``{}`` for the number that ends a name.
+    `short` is a title for narrow tables. `best` says which end is better, if any. A title may
+    contain ``{}`` for the number that ends a name.
     """
 
     title: str

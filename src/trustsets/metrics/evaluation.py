@@ -347,11 +347,9 @@ def evaluate(
         edges by hand, ``{"sex x site": Groups("sex", "site")}`` for a crossing. A table of an
         earlier evaluation of the same samples gives its bins again, which saves time.
     class_divisor : {"all", "present"}
-        Divide the class CovGap by K, as the paper does, or by the classes that occur. All
-        other means over classes are over those that occur.
+        Divide the class CovGap by K, as the paper does, or by the classes that occur.
     below : float or sequence of float
-        Report the share of bins, such as classes, that are covered less than this:
-        ``metrics["class.below_0.5"]``.
+        Report the share of bins covered less than this: ``metrics["class.below_0.5"]``.
     label_probabilities : array of shape (n, K), optional
         True P(y | x), where known, for the true conditional coverage.
     level, n_bootstrap, seed
@@ -387,7 +385,10 @@ def evaluate(
     if set_sizes is None:
         if sizes is None:
             raise InputError("sizes must be given where sets says only which samples are covered.")
-        set_sizes = column(sizes, "sizes", len(outputs)).astype(np.int64)
+        numbers = column(sizes, "sizes", len(outputs))
+        if not np.isin(numbers, np.arange(outputs.n_classes + 1)).all():
+            raise InputError(f"sizes must be whole numbers from 0 to {outputs.n_classes}.")
+        set_sizes = numbers.astype(np.int64)
     names = _chosen(metrics, bins, outputs, label_probabilities)
     tables: dict[str, BinTable] = {}
     for name, binned in _divide(names, bins, outputs, set_sizes).items():
@@ -440,6 +441,11 @@ def outcomes_of(
     """
     require_outputs(outputs, "outputs")
     if not isinstance(sets, PredictionSets):
+        if not hasattr(sets, "__array__") and not isinstance(sets, list | tuple):
+            raise InputError(
+                "sets must be PredictionSets, such as predictor.predict_set(outputs), or say of "
+                f"each sample whether its set contains the true class; got {type(sets).__name__}."
+            )
         if alpha is None or not 0.0 < alpha < 1.0:
             raise InputError(
                 "alpha must be given with a coverage vector, strictly between 0 and 1; "
@@ -447,10 +453,7 @@ def outcomes_of(
             )
         hits = column(sets, "sets", len(outputs))
         if hits.dtype.kind not in "biuf" or not np.isin(hits, (0, 1)).all():
-            raise InputError(
-                "sets must be PredictionSets or a calibrated predictor, or say of each sample "
-                "whether its set contains the true class: True or False, 1 or 0."
-            )
+            raise InputError("sets must be PredictionSets, or True or False for each sample.")
         return hits.astype(bool), None, float(alpha)
     if alpha is not None:
         raise InputError("alpha belongs to a coverage vector; PredictionSets know their own.")
@@ -471,15 +474,15 @@ def outcomes_of(
         )
     if not np.array_equal(sets.classes, outputs.classes):
         raise InputError(
-            "sets and outputs must name the same classes in the same order; they name other "
-            "classes, or order them otherwise. Pass the same classes= to both."
+            "sets and outputs name other classes, or order them otherwise; pass the same classes= "
+            "to both."
         )
     return sets.covers(outputs.labels), sets.sizes, sets.alpha
 
 
 def _is_predictor(value: Any) -> "TypeGuard[Predictor]":
     """Whether this is a predictor; its room is not imported for that."""
-    return callable(getattr(value, "predict_set", None)) and hasattr(value, "calibrate")
+    return hasattr(type(value), "class_counts_")
 
 
 def _chosen(

@@ -12,6 +12,7 @@ import numpy as np
 from trustsets._common.arrays import Codes, Floats, read_only
 from trustsets._common.blocks import row_numbers
 from trustsets._common.draws import Stream, row_uniforms
+from trustsets._common.quantiles import check_alpha
 from trustsets._common.ranks import ranks_of
 from trustsets._common.storage import require, require_numbers, storable
 from trustsets.basis import Basis, BasisChoice, Classes, FittedBasis, Polynomial, Sum, choose_basis
@@ -250,6 +251,15 @@ class ConditionalConformal(Predictor):
         """Make the fits that `predict_set` needs at this alpha now."""
         self._problem.prepare(float(alpha))
         return self
+
+    def fitted_values(self, outputs: ModelOutputs, alpha: float) -> Floats:
+        """Fitted quantiles of new samples, shape (m,): lower bounds of their thresholds.
+
+        They take a product where thresholds take a path, for previews.
+        """
+        outputs = self._prepare(outputs)
+        model = self._problem.fit(check_alpha(alpha))
+        return np.asarray(model.fitted(self.conditions_on.design(outputs)))
 
     def prepare_along(self, alphas: tuple[float, ...]) -> Self:
         """Make the fits of many alphas now, for a fraction of the time of single ones."""

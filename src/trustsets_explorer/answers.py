@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from trustsets.explorer.session import Check, Outcome, Session
-from trustsets.explorer.state import State
 from trustsets.metrics import Evaluation, to_plain
 from trustsets.plots import deepest_coverage
 from trustsets.report import (
@@ -17,6 +15,8 @@ from trustsets.report import (
     size_chart,
     verdict,
 )
+from trustsets_explorer.session import Check, Outcome, Session
+from trustsets_explorer.state import State
 
 __all__ = ["answer", "preview"]
 

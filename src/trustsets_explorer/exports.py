@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-import trustsets
-from trustsets.basis import Groups
-from trustsets.basis.base import Sum
-from trustsets.explorer.session import Check, Session
-from trustsets.explorer.state import Setting, State
+from trustsets import __all__ as PUBLIC
+from trustsets.basis import Groups, Sum
 from trustsets.predictors import Predictor
 from trustsets.report import write_report
+from trustsets_explorer.session import Check, Session
+from trustsets_explorer.state import Setting, State
 
 __all__ = ["as_command", "as_python", "saved_predictor", "saved_report"]
 
@@ -36,7 +35,7 @@ def as_python(session: Session, state: State, place: int, names: dict[str, str])
     source = names.get("outputs", "held_out.npz")
     size = "" if setting.max_size is None else f", max_size={setting.max_size}"
     predictor = _constructor(setting.build(session.trust_score), trained)
-    used = {*re.findall(r"\b[A-Z]\w+", predictor)} & {*trustsets.__all__}
+    used = {*re.findall(r"\b[A-Z]\w+", predictor)} & {*PUBLIC}
     used |= ({"TrustScore"} if trained else set()) | ({"evaluate"} if not size else set())
     lines = [
         f"from trustsets import {', '.join(sorted(used))}",

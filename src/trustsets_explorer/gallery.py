@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Array
+Array = NDArray[Any]
 
 __all__ = ["Gallery", "Train"]
 

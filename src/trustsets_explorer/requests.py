@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from starlette.responses import Response
 
 from trustsets.errors import InputError
-from trustsets.explorer import answers, exports, samples
-from trustsets.explorer.gallery import Gallery
-from trustsets.explorer.session import Check, Session
-from trustsets.explorer.state import State
+from trustsets_explorer import answers, exports, samples
+from trustsets_explorer.gallery import Gallery
+from trustsets_explorer.session import Check, Session
+from trustsets_explorer.state import State
 
 __all__ = ["ACTIONS", "Ask"]
 

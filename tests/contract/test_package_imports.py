@@ -1,4 +1,4 @@
-"""What the paper's package may import of `trustsets`: public names of public rooms."""
+"""What the packages beside `trustsets` may import of it: public names of public rooms."""
 
 import ast
 from importlib import import_module
@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+import trustsets_explorer
 import trustsets_paper
 
-ROOT = Path(trustsets_paper.__file__).parent
-FILES = sorted(ROOT.glob("*.py"))
+PACKAGES = (trustsets_paper, trustsets_explorer)
+FILES = [file for own in PACKAGES for file in sorted(Path(own.__file__).parent.glob("*.py"))]
 
 
 def imported(path):
@@ -30,7 +31,8 @@ def is_public(module, name):
     room = import_module(module)
     # Rooms themselves may be imported from the package.
     submodule = module == "trustsets" and (Path(room.__file__).parent / f"{name}.py").exists()
-    return name in {*room.__all__, "__version__"} or (submodule and not name.startswith("_"))
+    offered = {*room.__all__, "__all__", "__version__"}
+    return name in offered or (submodule and not name.startswith("_"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -44,7 +46,7 @@ def test_only_public_names_are_imported(path):
 def test_the_rule_has_teeth():
     assert is_public("trustsets.metrics", "Evaluation") and is_public("trustsets", "plots")
     for module, name in [
-        ("trustsets._common.arrays", "Floats"),
+        ("trustsets._arrays", "Floats"),
         ("trustsets.metrics.evaluation", "evaluate"),
         ("trustsets.metrics", "_no_such"),
         ("trustsets", None),

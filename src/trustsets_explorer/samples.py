@@ -5,19 +5,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Array, Floats, texts_of
 from trustsets.auditing import find_regions
 from trustsets.errors import InputError
-from trustsets.explorer.gallery import Gallery
-from trustsets.explorer.session import Check, Session
-from trustsets.explorer.state import State
 from trustsets.metrics import to_plain
 from trustsets.outputs import ModelOutputs
-from trustsets.predictors.explain import needs_label
 from trustsets.report import MOST_CLASSES, percent, range_of, worst_first
 from trustsets.sets import PredictionSets
 from trustsets.status import Status
 from trustsets.trust import TrustScore
+from trustsets_explorer.gallery import Gallery
+from trustsets_explorer.session import Check, Session
+from trustsets_explorer.state import State
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
 
 __all__ = ["describe", "list_cell", "p_values", "regions"]
 
@@ -84,11 +85,10 @@ def p_values(
     predictor = session.predictor(state.settings[place], state.seed)
     alphas = sorted({*_P_ALPHAS, state.alpha})
     part = split.test.take(rows)
-    trust = split.test.trust[rows] if split.test.trust is not None else None
     for alpha in alphas:
         check()
         predictor.prepare(alpha)
-    p = predictor.predict_p(part, alphas, trust=trust)
+    p = predictor.predict_p(part, alphas)
     names, codes = texts_of(part.classes), part.require_labels("the p-values")
     order = np.argsort(-part.probabilities, axis=1, kind="stable")[:, :MOST_CLASSES]
     found = []
@@ -144,10 +144,10 @@ def _why(session: Session, state: State, place: int, row: int) -> str:
         return "Sets of limited size have no explanation; leave the size limit out for one."
     predictor = session.predictor(setting, state.seed)
     sample = split.test.take([row])
-    trust = split.test.trust[[row]] if split.test.trust is not None else None
     try:
-        label = sample.labels[0] if needs_label(predictor) and sample.labels is not None else None
-        return predictor.explain(sample, state.alpha, label=label, trust=trust).summary
+        needs_label = predictor.has_class_thresholds and sample.labels is not None
+        label = sample.labels[0] if needs_label and sample.labels is not None else None
+        return predictor.explain(sample, state.alpha, label=label).summary()
     except InputError as error:
         return f"There is no explanation: {error}"
 
@@ -175,6 +175,11 @@ def _neighbours(session: Session, gallery: Gallery, sample: ModelOutputs) -> lis
                 }
             )
     return found
+
+
+def texts_of(values: Array) -> list[str]:
+    """Class names as texts."""
+    return [str(value) for value in values.tolist()]
 
 
 def _distances(train: Array, sample: Array, normalize: bool) -> Floats:

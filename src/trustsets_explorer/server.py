@@ -28,11 +28,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trustsets.errors import InputError, TrustSetsError
-from trustsets.explorer.gallery import Gallery
-from trustsets.explorer.requests import ACTIONS, Ask
-from trustsets.explorer.session import Kept, Session, Superseded
-from trustsets.explorer.state import State
 from trustsets.report import page_styles
+from trustsets_explorer.gallery import Gallery
+from trustsets_explorer.requests import ACTIONS, Ask
+from trustsets_explorer.session import Kept, Session, Superseded
+from trustsets_explorer.state import State
 
 __all__ = ["make_app"]
 
@@ -184,7 +184,7 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 async def _file(name: str, request: Request) -> Response:
-    text = (resources.files("trustsets.explorer") / "page" / name).read_text(encoding="utf-8")
+    text = (resources.files("trustsets_explorer") / "page" / name).read_text(encoding="utf-8")
     return Response(text, media_type=_KINDS[name.rpartition(".")[2]])
 
 
@@ -218,7 +218,7 @@ async def _start(desk: Desk, request: Request) -> Response:
 
 
 async def _act(desk: Desk, request: Request) -> Response:
-    """Run one of the actions on the worker; see `trustsets.explorer.requests`."""
+    """Run one of the actions on the worker; see `trustsets_explorer.requests`."""
     name = request.path_params["action"]
     if name not in ACTIONS:
         return _refused("there is no such request.", 404)

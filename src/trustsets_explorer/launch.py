@@ -1,6 +1,7 @@
 """`explore`: start the server, say where it is, open the browser."""
 
 import html
+import os
 import secrets
 import socket
 import threading
@@ -9,15 +10,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self, final
 
-from trustsets._common.arrays import Floats
-from trustsets._common.atomic import StrPath
-from trustsets.errors import InputError
-from trustsets.explorer.gallery import Gallery, Train
-from trustsets.explorer.session import Session
-from trustsets.outputs import ModelOutputs
-from trustsets.statistics import SupportsTrust
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["Explorer", "explore"]
+from trustsets.errors import InputError
+from trustsets.outputs import ModelOutputs, SupportsTrust
+from trustsets_explorer.gallery import Gallery, Train
+from trustsets_explorer.session import Session
+
+__all__ = ["Explorer", "StrPath", "explore"]
+
+Floats = NDArray[np.float64]
+StrPath = str | os.PathLike[str]
 
 _LOCAL = "127.0.0.1"
 _PATIENCE = 30.0
@@ -36,7 +40,7 @@ class Explorer:
         try:
             import uvicorn
 
-            from trustsets.explorer.server import make_app
+            from trustsets_explorer.server import make_app
         except ImportError as error:
             raise InputError(
                 f"the explorer needs {error.name}; install it with pip install "
@@ -100,7 +104,7 @@ def explore(
     browser: bool = False,
     names: dict[str, str] | None = None,
 ) -> Explorer:
-    """Serve a local page on which every knob moves coverage live; `stop()` ends it.
+    """Serve a local page on which every parameter moves coverage live; `stop()` ends it.
 
     Parameters
     ----------

@@ -17,23 +17,22 @@ from typing import Any, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Array, Floats
-from trustsets._common.arrays import Codes as Ints
 from trustsets.errors import InputError, TrustSetsWarning
-from trustsets.explorer.state import Knobs, Setting, State
 from trustsets.metrics import Binned, Evaluation, evaluate
-from trustsets.outputs import ModelOutputs
-from trustsets.predictors import Predictor
-from trustsets.predictors.conditional_fit import ConditionalLearned
+from trustsets.outputs import ModelOutputs, SupportsTrust
+from trustsets.predictors import ConditionalConformal, Predictor
 from trustsets.sets import PredictionSets
-from trustsets.statistics import SupportsTrust
 from trustsets.trust import TrustScore
+from trustsets_explorer.state import Knobs, Setting, State
 
 __all__ = ["SLIDER", "Outcome", "Session", "Split", "Superseded"]
 
 SLIDER = tuple(round(0.005 * step, 3) for step in range(1, 101))
 """Alphas of the page's slider."""
 T = TypeVar("T")
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Check = Callable[[], None]
 
 _MOST_SPLITS, _MOST_PREDICTORS, _MOST_OUTCOMES, _MOST_RANKED = 3, 6, 200, 4
@@ -75,7 +74,6 @@ class Split:
 
     calibration: ModelOutputs
     test: ModelOutputs
-    calibration_trust: Floats | None
     places: NDArray[np.int64]
 
     @cached_property
@@ -139,12 +137,12 @@ class Session:
         outputs.require_labels("the explorer")
         if not 0.0 < share < 1.0:
             raise InputError(f"share must lie strictly between 0 and 1; got {share}.")
-        self.outputs, self.share = outputs, share
+        self.outputs, self.share = outputs.with_trust(trust), share
         self.n_test = len(outputs.split_indices(share)[1])
         self.trust_score = trust if isinstance(trust, TrustScore) else None
-        self.trust = None if trust is None else outputs.with_trust(trust).trust
+        self.trust = self.outputs.trust
         groups = tuple(outputs.groups)
-        self.knobs = Knobs.of(groups, outputs.n_classes, has_trust=trust is not None)
+        self.knobs = Knobs.of(groups, outputs.n_classes, has_trust=self.trust is not None)
         self._splits, self._predictors = Kept(_MOST_SPLITS), Kept(_MOST_PREDICTORS)
         self._outcomes, self._ranked = Kept(_MOST_OUTCOMES), Kept(_MOST_RANKED)
 
@@ -162,9 +160,7 @@ class Session:
 
     def _make_split(self, seed: int) -> Split:
         first, rest = self.outputs.split_indices(self.share, seed)
-        own = (None, None) if self.trust is None else (self.trust[first], self.trust[rest])
-        calibration, test = (self.outputs.take(part) for part in (first, rest))
-        return Split(calibration, test.with_trust(own[1]), own[0], rest)
+        return Split(self.outputs.take(first), self.outputs.take(rest), rest)
 
     def predictor(self, setting: Setting, seed: int) -> Predictor:
         """The calibrated predictor of a setting."""
@@ -174,8 +170,7 @@ class Session:
             with warnings.catch_warnings():
                 # The page shows what a warning would say: full sets, and the summary's sentences.
                 warnings.simplefilter("ignore", TrustSetsWarning)
-                own = setting.build(self.trust_score)
-                return own.calibrate(split.calibration, trust=split.calibration_trust)
+                return setting.build(self.trust_score).calibrate(split.calibration)
 
         return self._predictors.get_or_make(self._key(setting, seed), make)
 
@@ -187,12 +182,11 @@ class Session:
     def sets(self, state: State, place: int, rows: Array) -> PredictionSets:
         """Sets of some of the test samples."""
         setting, split = state.settings[place].used, self.split(state.seed)
-        trust = split.test.trust[rows] if split.test.trust is not None else None
         predictor = self.predictor(setting, state.seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TrustSetsWarning)
             return predictor.predict_set(
-                split.test.take(rows), state.alpha, max_size=setting.max_size, trust=trust
+                split.test.take(rows), state.alpha, max_size=setting.max_size
             )
 
     def outcome(self, state: State, place: int, check: Check = lambda: None) -> Outcome:
@@ -205,7 +199,7 @@ class Session:
         split = self.split(state.seed)
         check()
         predictor, n = self.predictor(state.settings[place], state.seed), len(split.places)
-        basis = predictor.state_.learned.conditions_on
+        basis = predictor.conditions_on
         stage = _CANDIDATE_STAGE if basis is not None and basis.uses_label else _STAGE
         codes = split.test.require_labels("the explorer")
         covered, sizes, promised = np.empty(n, bool), np.empty(n, np.int64), []
@@ -226,28 +220,31 @@ class Session:
         The fitted value is a lower bound of the threshold, so no set is larger than the exact one.
         """
         setting = state.settings[place].used
-        learned = self._learned(state, place)
-        known = (setting, state.alpha, state.seed) in self._outcomes
-        if known or not isinstance(learned, ConditionalLearned):
+        predictor, split = self.predictor(setting, state.seed), self.split(state.seed)
+        is_made = (setting, state.alpha, state.seed) in self._outcomes
+        if is_made or not isinstance(predictor, ConditionalConformal):
             return self.outcome(state, place, check)
-        if learned.basis.uses_label or setting.max_size is not None:
+        if predictor.conditions_on.uses_label or setting.max_size is not None:
             return None
-        split, predictor = self.split(state.seed), self.predictor(setting, state.seed)
-        scoring = predictor.state_.scoring(predictor.score)
         check()
-        fitted = learned.fit(state.alpha).fitted(learned.basis.design(split.test))
+        fitted = predictor.fitted_values(split.test, state.alpha)
         check()
-        ranked = self._ranked.get_or_make(
-            self._key(setting, state.seed),
-            lambda: scoring.score.ranked(
-                scoring.corrected(split.test), temperature=scoring.temperature
-            ),
+        ranked, of_labels = self._ranked.get_or_make(
+            self._key(setting, state.seed), lambda: self._sorted_scores(predictor, split.test)
         )
-        sizes, covered = ranked.outcomes(fitted, smallest=0 if predictor.allow_empty else 1)
+        sizes = np.count_nonzero(ranked <= fitted[:, None], axis=1)
+        covered = of_labels <= fitted
+        if not predictor.allow_empty:
+            # The class of lowest score is kept in a set that would be empty.
+            covered |= (sizes == 0) & (of_labels == ranked[:, 0])
+            sizes = np.maximum(sizes, 1)
         return Outcome(covered, sizes, None, is_rough=True)
 
-    def _learned(self, state: State, place: int) -> Any:
-        return self.predictor(state.settings[place], state.seed).state_.learned
+    @staticmethod
+    def _sorted_scores(predictor: Predictor, test: ModelOutputs) -> tuple[Floats, Floats]:
+        """Nonconformity scores of all classes in increasing order, and those of the labels."""
+        scores, codes = predictor.scores(test), test.require_labels("the explorer")
+        return np.sort(scores, axis=1), scores[np.arange(len(codes)), codes]
 
     def prepare_alphas(self, state: State, place: int) -> None:
         """Fit along the alphas of the page's slider, which makes the next moves of alpha faster.
@@ -255,9 +252,9 @@ class Session:
         Unlike everything else here, it may run beside other work: it changes nothing that is kept,
         apart from the fits of a predictor that is there.
         """
-        own = self._predictors.get(self._key(state.settings[place], state.seed))
-        if own is not None and isinstance(own.state_.learned, ConditionalLearned):
-            own.state_.learned.prepare_along(SLIDER)
+        predictor = self._predictors.get(self._key(state.settings[place], state.seed))
+        if isinstance(predictor, ConditionalConformal):
+            predictor.prepare_along(SLIDER)
 
     def evaluation(
         self,

@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from trustsets._common.atomic import StrPath
 from trustsets.demo import load
 from trustsets.errors import InputError
-from trustsets.explorer.launch import Explorer, explore
 from trustsets.files import open_columns, open_outputs, read_classes, read_training
 from trustsets.outputs import ModelOutputs
 from trustsets.trust import TrustScore
+from trustsets_explorer.launch import Explorer, StrPath, explore
 
 __all__ = ["explore_files", "explore_task"]
 
