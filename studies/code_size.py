@@ -48,7 +48,8 @@ def measure(root: Path) -> dict[str, str]:
         for module, tree in trees.items()
         for node in walk_functions(tree)
     ]
-    imports = {module: set(imported(tree, module, trees)) for module, tree in trees.items()}
+    loaded = {m: set(imported(loaded_nodes(tree), m, trees)) for m, tree in trees.items()}
+    imports = {m: set(imported(ast.walk(tree), m, trees)) for m, tree in trees.items()}
     words = Counter(word for tree in trees.values() for word in bound_names(tree))
     median, most = np.quantile(lengths, (0.5, 0.99))
     return {
@@ -56,7 +57,7 @@ def measure(root: Path) -> dict[str, str]:
         "lines": f"{sum(len(text.splitlines()) for text in texts.values()):,}",
         "code lines": f"{sum(map(code_lines, texts.values(), trees.values())):,}",
         "public names": str(len(public_names(root, trees[root.name]))),
-        "import depth": str(import_depth(imports)),
+        "import depth": str(import_depth(loaded)),
         "modules with a single importer": str(len(single_importers(imports, packages))),
         f"functions over {MOST_PARAMETERS} parameters": str(
             sum(parameter_count(node) > MOST_PARAMETERS for node in functions)
@@ -113,9 +114,9 @@ def public_names(root: Path, tree: ast.Module) -> list[str]:
     return names
 
 
-def imported(tree: ast.Module, module: str, trees: Trees) -> Iterator[str]:
-    """Modules of the same package that a module imports when it is itself imported."""
-    for node in loaded_statements(tree):
+def imported(nodes: Iterator[ast.AST], module: str, trees: Trees) -> Iterator[str]:
+    """Modules of the same package that the imports among some nodes of a module name."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
@@ -128,13 +129,13 @@ def imported(tree: ast.Module, module: str, trees: Trees) -> Iterator[str]:
                 yield goal
 
 
-def loaded_statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Statements that run when a module is imported: none inside functions or for checkers only."""
+def loaded_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """What runs when a module is imported: nothing inside functions or for type checkers only."""
     for child in ast.iter_child_nodes(node):
         for_checkers = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and not for_checkers:
             yield child
-            yield from loaded_statements(child)
+            yield from loaded_nodes(child)
 
 
 def import_depth(imports: dict[str, set[str]]) -> int:
