@@ -208,7 +208,8 @@ def test_bad_words_of_the_interpolation_are_named(words, message, make_outputs):
 @pytest.mark.parametrize("alpha", [0.1, 0.25, 0.45, 0.5])
 def test_plug_in_with_a_constant_is_the_empirical_quantile(n, alpha, make_outputs):
     """The smallest minimiser of the pinball loss: the ceil(n (1 - alpha))-th smallest score."""
-    calibration, test = make_outputs(n), make_outputs(30, seed=1)
+    calibration = make_outputs(n, classes=range(5))
+    test = make_outputs(30, seed=1, classes=range(5))
     predictor = PluginConformal(basis=Intercept(), allow_empty=True).calibrate(calibration)
     share = n * (1 - Fraction(repr(alpha)))
     rank = -(-share.numerator // share.denominator)
