@@ -92,8 +92,8 @@ def run(kind: str, runs: int, n: int, m: int) -> None:
     print(f"{'method':24s} coverage   size   coverage of each class")
     for label, numbers in rows.items():
         mean = np.mean(numbers, axis=0)
-        by_class = " ".join(f"{value:.3f}" for value in mean[2:])
-        print(f"{label:24s} {mean[0]:8.3f} {mean[1]:6.2f}   {by_class}")
+        classes = " ".join(f"{value:.3f}" for value in mean[2:])
+        print(f"{label:24s} {mean[0]:8.3f} {mean[1]:6.2f}   {classes}")
 
 
 def draw_inputs(n: int, rng: np.random.Generator, kind: str = "none") -> ModelOutputs:
