@@ -1,12 +1,15 @@
 """`explore`: start the server, say where it is, open the browser."""
 
+import asyncio
 import html
 import os
 import secrets
 import socket
+import tempfile
 import threading
+import weakref
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -40,7 +43,12 @@ class Explorer:
         try:
             import uvicorn
 
-            from trustsets_explorer.server import make_app
+            from trustsets_explorer.server import (
+                BACKLOG,
+                LimitedProtocol,
+                log_loop_error,
+                make_app,
+            )
         except ImportError as error:
             raise InputError(
                 f"the explorer needs {error.name}; install it with pip install "
@@ -51,12 +59,19 @@ class Explorer:
         self.session, self._token = session, secrets.token_urlsafe(24)
         app = make_app(session, gallery, self._token, self.port, names)
         config = uvicorn.Config(
-            app, log_level="error", access_log=False, lifespan="off", ws="none",
-            server_header=False, timeout_graceful_shutdown=2,
+            app, http=LimitedProtocol, backlog=BACKLOG, timeout_keep_alive=5, log_level="error",
+            access_log=False, lifespan="off", ws="none", server_header=False,
+            timeout_graceful_shutdown=2,
         )  # fmt: skip
-        self._server = uvicorn.Server(config)
+        self._server = server = uvicorn.Server(config)
+        self._remove_page: Callable[[], object] = lambda: None
+
+        async def serve(sockets: list[socket.socket]) -> None:
+            asyncio.get_running_loop().set_exception_handler(log_loop_error)
+            await server.serve(sockets=sockets)
+
         self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True
+            target=lambda sockets: asyncio.run(serve(sockets)), args=([self._socket],), daemon=True
         )
         self._thread.start()
 
@@ -64,6 +79,25 @@ class Explorer:
     def url(self) -> str:
         """Address of the page, with the token that it needs."""
         return f"http://{_LOCAL}:{self.port}/?token={self._token}"
+
+    def open_browser(self) -> None:
+        """Open the page in the browser.
+
+        The browser gets the name of a private file that leads to the page: every user of the
+        machine can read the arguments of a process, and the address has the token.
+        """
+        self._remove_page()
+        # Readable by its owner only; removed at the end, or when Python ends.
+        handle, name = tempfile.mkstemp(prefix="trustsets-", suffix=".html")
+        self._remove_page = weakref.finalize(self._server, Path(name).unlink, missing_ok=True)
+        url = html.escape(self.url, quote=True)
+        with os.fdopen(handle, "w", encoding="utf-8") as page:
+            page.write(
+                '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
+                f'<meta http-equiv="refresh" content="0; url={url}">'
+                f'<title>Explorer</title><p><a href="{url}">Open the explorer</a></p>\n'
+            )
+        webbrowser.open(Path(name).as_uri())
 
     def wait(self) -> None:
         """Return when the server has ended."""
@@ -74,6 +108,7 @@ class Explorer:
         self._server.should_exit = True
         self._thread.join(_PATIENCE)
         self._socket.close()
+        self._remove_page()
 
     def __enter__(self) -> Self:
         return self
@@ -153,7 +188,7 @@ def explore(
     session = Session(outputs, trust, share=share)
     explorer = Explorer(session, gallery, port, names or {})
     if browser:
-        webbrowser.open(explorer.url)
+        explorer.open_browser()
     return explorer
 
 

@@ -4,10 +4,12 @@ Everybody on this machine can reach a local port, and every page in a browser ca
 it. So a request needs the token of the address (constant time, in the query or the cookie that the
 page sets), the right Host (against rebinding of names), and the right Origin. Bodies are small JSON
 objects with exactly known names. What breaks a rule is answered by a status of 400 to 415 and one
-sentence.
+sentence. Connections, their silence, decoders of images and lines of the log are limited, so that
+nobody without the token can keep the owner out or fill memory or disk.
 """
 
 import asyncio
+import collections
 import hmac
 import json
 import logging
@@ -20,12 +22,14 @@ from functools import partial
 from importlib import resources
 from typing import Any, final
 
+import h11
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trustsets.errors import InputError, TrustSetsError
 from trustsets.report import page_styles
@@ -34,11 +38,18 @@ from trustsets_explorer.requests import ACTIONS, Ask
 from trustsets_explorer.session import Kept, Session, Superseded
 from trustsets_explorer.state import State
 
-__all__ = ["make_app"]
+__all__ = ["BACKLOG", "LimitedProtocol", "log_loop_error", "make_app"]
 
-_log = logging.getLogger(__name__)
-
+# Connections that the kernel holds until they are accepted, and open ones. Together they stay
+# below 256, the smallest usual limit of open files.
+BACKLOG, _MOST_CONNECTIONS = 32, 100
+# A request must have come as a whole after so many seconds.
+_REQUEST_SECONDS = 5.0
+# The log takes at most so many records in so many seconds.
+_MOST_RECORDS, _RECORD_SECONDS = 20, 60.0
 _MOST_BYTES = 16 << 10
+# Small images that are kept, each below a megabyte.
+_MOST_IMAGES = 64
 # Lanes of questions: at most eight for each open page.
 _MOST_LANES = 256
 # Seconds without a question after which the next moves of alpha are prepared.
@@ -62,12 +73,100 @@ _SCRIPTS = ("dom", "knobs", "maps", "charts", "samples", "explorer")
 _FILES = ("icon.svg", "explorer.css", *(f"{name}.js" for name in _SCRIPTS))
 
 
+class _RateLimit(logging.Filter):
+    """Passes the first records of each period, so that failures in a row do not fill a disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._times = collections.deque[float](maxlen=_MOST_RECORDS)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = time.monotonic()
+        if len(self._times) == _MOST_RECORDS and now - self._times[0] < _RECORD_SECONDS:
+            return False
+        self._times.append(now)
+        return True
+
+
+_log = logging.getLogger(__name__)
+_log.addFilter(_RateLimit())
+
+
+def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error of the event loop, for instance that no file is left for a connection."""
+    _log.error("%s", context["message"], exc_info=context.get("exception"))
+
+
+@final
+class LimitedProtocol(H11Protocol):
+    """A connection that must send its request in time, and gives way when there are too many.
+
+    Any user of the machine can open connections. Each silent or unfinished one holds an open file,
+    of which a process has few; uvicorn itself waits for the first request without an end.
+    """
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Make room if need be, and start the clock."""
+        if len(self.connections) >= _MOST_CONNECTIONS:
+            self._drop_oldest()
+        super().connection_made(transport)
+        self._limit_wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Handle what came, and stop the clock if it completes a request."""
+        super().data_received(data)
+        self._limit_wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clock."""
+        self._end_wait()
+        super().connection_lost(exc)
+
+    def _is_waiting(self) -> bool:
+        """Whether the next move is the client's."""
+        return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+
+    def _limit_wait(self) -> None:
+        """Start the clock of a request; further bytes of the same request do not restart it."""
+        if not self._is_waiting():
+            self._end_wait()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(_REQUEST_SECONDS, self._give_up)
+
+    def _end_wait(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        self._deadline = None
+        # The request may have ended meanwhile; then the time-out of kept connections counts.
+        if self._is_waiting() and self.timeout_keep_alive_task is None:
+            self.transport.abort()
+
+    def _drop_oldest(self) -> None:
+        """Close the connection that has waited longest: the newest is likelier the owner's."""
+        waiting = [
+            other
+            for other in self.connections
+            if isinstance(other, LimitedProtocol) and other._deadline is not None
+        ]
+        if waiting:
+            oldest = min(waiting, key=lambda other: other._deadline.when())  # type: ignore[union-attr]
+            oldest._end_wait()
+            oldest.transport.abort()
+            self.connections.discard(oldest)
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Desk:
     """What all requests share: the data, the newest question of each page, and one worker.
 
-    One thread computes, so that predictors need no locks. A second one does what nobody waits for.
+    One thread computes, so that predictors need no locks. A second one does what nobody waits for,
+    and a third decodes images, one at a time, because one may take 200 MB.
     """
 
     session: Session
@@ -75,6 +174,8 @@ class Desk:
     names: dict[str, str]
     worker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     idle: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+    decoder: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+    images: Kept = field(default_factory=lambda: Kept(_MOST_IMAGES))
     newest: Kept = field(default_factory=lambda: Kept(_MOST_LANES))
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -83,6 +184,10 @@ class Desk:
         with self.lock:
             if any(self.newest.get(lane, 0) > generation for lane in lanes):
                 raise Superseded
+
+    def image(self, part: str, row: int) -> bytes | None:
+        """A small image of a sample, decoded once; runs on the decoder only."""
+        return self.images.get_or_make((part, row), lambda: self.gallery.image(part, row))
 
     def note(self, lane: str, generation: int) -> None:
         """Remember the newest question in a lane."""
@@ -175,7 +280,9 @@ class _Door:
 
 
 def _refused(text: str, status: int = 403) -> Response:
-    return PlainTextResponse(text[:1].upper() + text[1:], status)
+    # Nobody who is refused keeps a connection.
+    headers = {"Connection": "close"} if status == 403 else None
+    return PlainTextResponse(text[:1].upper() + text[1:], status, headers)
 
 
 async def _failed(request: Request, error: Exception) -> Response:
@@ -198,7 +305,7 @@ async def _image(desk: Desk, request: Request) -> Response:
     if part not in ("held_out", "train") or not re.fullmatch(r"[0-9]{1,9}", row, re.ASCII):
         return _refused("there is no such image.", 404)
     loop = asyncio.get_running_loop()
-    data = await loop.run_in_executor(None, desk.gallery.image, part, int(row))
+    data = await loop.run_in_executor(desk.decoder, desk.image, part, int(row))
     if data is None:
         return _refused("there is no such image.", 404)
     return Response(data, media_type="image/png")
