@@ -1,4 +1,4 @@
-"""`explore`: start the server, say where it is, open the browser."""
+"""`explore`: start the server on data, files or a demo, say where it is, open the browser."""
 
 import asyncio
 import html
@@ -16,12 +16,16 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
+from trustsets.demo import load
 from trustsets.errors import InputError
+from trustsets.files import open_columns, open_outputs, read_classes, read_training
 from trustsets.outputs import ModelOutputs, SupportsTrust
-from trustsets_explorer.gallery import Gallery, Train
+from trustsets.trust import TrustScore
+from trustsets_explorer.samples import Gallery
 from trustsets_explorer.session import Session
 
-__all__ = ["Explorer", "StrPath", "explore"]
+__all__ = ["Explorer", "explore", "explore_files", "explore_task"]
+
 
 Floats = NDArray[np.float64]
 StrPath = str | os.PathLike[str]
@@ -146,7 +150,7 @@ def explore(
     outputs : ModelOutputs
         Held-out samples with labels. The page splits them into calibration and test samples.
     trust : TrustScore, or array of shape (n,), optional
-        Fitted trust score, or known values. By default one is fitted on `train`.
+        Fitted trust score, or its values. By default one is fitted on `train`.
     train : ModelOutputs, or features and labels, optional
         Training samples, for the trust score and to show those nearest to a sample.
     images : path, or array of shape (n, height, width) or (n, height, width, 3), optional
@@ -176,14 +180,32 @@ def explore(
     ...     explorer.url.startswith("http://127.0.0.1:")
     True
     """
-    points = _train(train)
+    n, points = len(outputs), _train_arrays(train)
     if trust is None and points is not None:
-        from trustsets.trust import TrustScore
-
-        trust = TrustScore().fit(points.features, points.labels)
-    written = {"held_out": texts, "train": train_texts}
-    gallery = _gallery(
-        len(outputs), points, images, {"held_out": image_names, "train": train_images}, written
+        trust = TrustScore().fit(*points)
+    folder = Path(images) if isinstance(images, str | Path) else None
+    lists = {"texts": texts, "image_names": image_names}
+    lists |= {} if folder is not None else {"images": images}
+    for name, values in lists.items():
+        if values is not None and len(values) != n:
+            raise InputError(f"{name} must have one entry for each of the {n} samples.")
+    held_out: Any = images if folder is None else _image_files(folder, image_names, n)
+    pictures: dict[str, Any] = (
+        {} if images is None else {"held_out": held_out, "train": train_images}
+    )
+    gallery = Gallery(
+        points,
+        folder=folder,
+        images={
+            part: values
+            for part, values in pictures.items()
+            if images is not None and values is not None
+        },
+        texts={
+            part: values
+            for part, values in (("held_out", texts), ("train", train_texts))
+            if values is not None
+        },
     )
     session = Session(outputs, trust, share=share)
     explorer = Explorer(session, gallery, port, names or {})
@@ -195,45 +217,31 @@ def explore(
 def _bind(port: int) -> socket.socket:
     if not 0 <= port < 1 << 16:
         raise InputError(f"port must lie between 0 and 65535; got {port}.")
-    own = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        own.bind((_LOCAL, port))
+        listener.bind((_LOCAL, port))
         # From now on a browser waits for the server's thread, instead of being refused.
-        own.listen()
+        listener.listen()
     except OSError as error:
-        own.close()
+        listener.close()
         raise InputError(
             f"port {port} cannot be used ({error.strerror}); choose another, or 0 for any."
         ) from error
-    return own
+    return listener
 
 
-def _train(train: ModelOutputs | tuple[Any, Any] | None) -> Train | None:
+def _train_arrays(train: ModelOutputs | tuple[Any, Any] | None) -> tuple[Any, Any] | None:
     if train is None:
         return None
     features, labels = (train.features, train.labels) if isinstance(train, ModelOutputs) else train
     if features is None or labels is None or len(features) != len(labels):
         raise InputError("train must have features and labels, one of each for every sample.")
-    return Train(features, labels)
+    return features, labels
 
 
-def _gallery(
-    n: int, train: Train | None, images: Any, pictures: dict[str, Any], texts: dict[str, Any]
-) -> Gallery:
-    """Images and texts, as many as there are samples."""
-    given = {"texts": texts["held_out"], "image_names": pictures["held_out"]}
-    given |= {} if isinstance(images, str | Path) else {"images": images}
-    for what, own in given.items():
-        if own is not None and len(own) != n:
-            raise InputError(f"{what} must have one entry for each of the {n} samples.")
-    written = {part: own for part, own in texts.items() if own is not None}
-    others = {} if pictures["train"] is None else {"train": pictures["train"]}
-    if images is None:
-        return Gallery(train, texts=written)
-    if not isinstance(images, str | Path):
-        return Gallery(train, arrays={"held_out": images} | others, texts=written)
-    folder, names = Path(images), pictures["held_out"]
+def _image_files(folder: Path, names: Sequence[str] | None, n: int) -> Sequence[str]:
+    """Names of the image files of n samples within a folder."""
     if not folder.is_dir():
         raise InputError(f"{folder}: there is no such folder of images.")
     if names is None:
@@ -243,4 +251,74 @@ def _gallery(
                 f"{folder} has {len(names)} files for {n} samples; say which belongs to which "
                 "(image_names, or an array 'image' in the file of outputs)."
             )
-    return Gallery(train, folder, {"held_out": names} | others, texts=written)
+    return names
+
+
+# Columns that may name the image file of each sample.
+_IMAGE_COLUMNS = ("image", "path", "file", "id")
+
+
+def explore_files(
+    outputs: StrPath,
+    *,
+    train: StrPath | None = None,
+    classes: StrPath | None = None,
+    groups: tuple[str, ...] = (),
+    images: StrPath | None = None,
+    text: str | None = None,
+    port: int = 0,
+    browser: bool = True,
+) -> Explorer:
+    """Explore a file of labelled outputs; the parameters are those of ``trustsets explore``."""
+    if images is not None and text is not None:
+        raise InputError("samples have images or texts; give --images or --text, not both.")
+    names = None if classes is None else read_classes(classes)
+    source = open_outputs(outputs, groups=groups, classes=names)
+    held_out = source.read_labelled("the explorer")
+    options: dict[str, Any] = {"names": {"outputs": str(outputs)}}
+    if train is not None:
+        options["train"] = read_training(train, held_out.classes, source.table)
+        options["trust"] = TrustScore().fit(*options["train"])
+        options["names"]["train"] = str(train)
+    if text is not None:
+        options["texts"] = _texts(outputs, text)
+        if train is not None and text in open_columns(train):
+            options["train_texts"] = _texts(train, text)
+    if images is not None:
+        options |= {"images": Path(images), "image_names": _image_names(outputs)}
+        options |= {} if train is None else {"train_images": _image_names(train)}
+    return explore(held_out, port=port, browser=browser, **options)
+
+
+def explore_task(name: str, *, seed: int = 0, port: int = 0, browser: bool = True) -> Explorer:
+    """Explore the data of one of the demo's tasks."""
+    task = load(name, seed)
+    outputs = ModelOutputs.concat([task.calibration, task.test])
+    images = None if task.images is None else task.images[outputs.rows]
+    return explore(
+        outputs,
+        train=task.train,
+        images=images,
+        train_images=task.train_images,
+        port=port,
+        browser=browser,
+    )
+
+
+def _texts(path: StrPath, name: str) -> list[str]:
+    columns = open_columns(path)
+    if name not in columns:
+        raise InputError(
+            f"{path}: there is no array {name!r} of texts; there are {', '.join(sorted(columns))}."
+        )
+    column = columns[name]
+    if len(column.shape) != 1:
+        raise InputError(f"{path}: array {name!r} must hold one text for each sample.")
+    return [str(text) for text in column.read_names(0, column.shape[0]).tolist()]
+
+
+def _image_names(path: StrPath) -> list[str] | None:
+    """Names of the image files, from the first column that may hold them."""
+    columns = open_columns(path)
+    name = next((name for name in _IMAGE_COLUMNS if name in columns), None)
+    return None if name is None else _texts(path, name)

@@ -22,9 +22,9 @@ import pytest
 from PIL import Image
 
 from trustsets import explore
-from trustsets_explorer.gallery import Gallery
+from trustsets_explorer.samples import Gallery
 
-OPEN_FILES, STRANGERS = 256, 400
+OPEN_FILES, STRANGERS = 256, 300
 MEGAPIXELS = 49
 SERVER = """
 import sys
