@@ -335,6 +335,9 @@ class QuantileModel:
 
     def _whiten(self, phi: FloatArray) -> FloatArray:
         """Whitened rows, computed in threads."""
+        if len(phi) <= CHUNK:
+            # A single row would wait longer for the threads than for its product.
+            return self._problem.whitening.apply(phi)
         rows = np.empty((len(phi), self.rank))
 
         def run(part: slice) -> None:
@@ -356,7 +359,10 @@ class QuantileModel:
         def run(part: IntArray) -> None:
             follow_paths(rows, weights, starts, part, self._scan_order.scan, landmarks, results)
 
-        in_threads(locate, list(_chunks(len(rows))))
+        if len(rows) <= CHUNK:
+            locate(slice(None))
+        else:
+            in_threads(locate, list(_chunks(len(rows))))
         if follows is None:
             order = np.argsort(starts, kind="stable")
             in_threads(run, [order[part] for part in _chunks(len(rows))])
