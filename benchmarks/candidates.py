@@ -52,35 +52,40 @@ class Counter:
         setattr(QuantileModel, "thresholds", self._real)  # noqa: B010
 
 
-def simulate(n: int, n_classes: int) -> tuple[ModelOutputs, Any]:
-    """Outputs and trust of n samples; the classes differ in how far their logit stands out."""
+def simulate(n: int, n_classes: int) -> ModelOutputs:
+    """Outputs of n samples; the classes differ in how far their logit stands out."""
     rng = np.random.default_rng(0)
     codes, lift = rng.integers(n_classes, size=n), rng.uniform(2.0, 6.0, size=n_classes)
     logits = rng.normal(size=(n, n_classes)).astype(np.float32)
     logits[np.arange(n), codes] += lift[codes]
     logits *= 1.5
     trust = np.exp(rng.normal(size=n) + 0.5 * (logits.argmax(axis=1) == codes))
-    return ModelOutputs(logits=logits, labels=codes), trust
+    return ModelOutputs(logits=logits, labels=codes, trust=trust)
 
 
-def measure(score: Score, basis: Any, outputs: ModelOutputs, trust: Any, most: int) -> list[str]:
+def measure(score: Score, basis: Any, outputs: ModelOutputs, most: int) -> list[str]:
     """One row of the table."""
     calibration, test = outputs.split(0.5)
     test = test.take(np.arange(min(most, len(test))))
     predictor = ConditionalConformal(score=score, basis=basis, class_bias=None)
-    predictor.calibrate(calibration, trust=trust[calibration.rows])
+    predictor.calibrate(calibration)
     began = time.perf_counter()
-    predictor.state_.scoring(score).matrix(test)
+    predictor.scores(test)
     scoring = time.perf_counter() - began
     with Counter() as counter:
         began, busy = time.perf_counter(), time.process_time()
-        sets = predictor.predict_set(test, alpha=0.1, trust=trust[test.rows])
+        sets = predictor.predict_set(test, alpha=0.1)
         taken, busy = time.perf_counter() - began, time.process_time() - busy
-    learned = predictor.state_.learned
-    cells = len(test) * len(np.unique(learned.basis.class_cells(test.n_classes)))
+    fitted = predictor.state_.fitted
+    cells = len(test) * len(np.unique(fitted.basis.class_cells(test.n_classes)))
     decided = 1.0 - counter.rows / cells
-    own = [f"{taken - scoring:.1f}", f"{busy:.1f}", f"{decided:.1%}", f"{sets.sizes.mean():.1f}"]
-    return [repr(score), str(learned.phi.shape[1]), f"{cells:,}", *own]
+    numbers = [
+        f"{taken - scoring:.1f}",
+        f"{busy:.1f}",
+        f"{decided:.1%}",
+        f"{sets.sizes.mean():.1f}",
+    ]
+    return [repr(score), str(fitted.phi.shape[1]), f"{cells:,}", *numbers]
 
 
 def main() -> None:
@@ -96,11 +101,11 @@ def main() -> None:
     labels: Any = Classes(options.penalty)
     if options.clusters:
         labels = ClassClusters(options.clusters, options.penalty)
-    outputs, trust = simulate(50_000, options.classes)
+    outputs = simulate(50_000, options.classes)
     columns = ("score", "functions", "candidates", "seconds", "processor", "without a path", "size")
     table = Table(*columns)
     for name in options.scores:
-        table.add_row(*measure(SCORES[name], SMOOTH + labels, outputs, trust, options.test))
+        table.add_row(*measure(SCORES[name], SMOOTH + labels, outputs, options.test))
     Console(width=120).print(table)
 
 

@@ -82,9 +82,10 @@ def run(options: argparse.Namespace, report: Callable[[Table], None]) -> None:
     with watch.stage("predict sets"):
         sets = predictor.predict_set(test, alpha=ALPHA)
     total = sum(watch.seconds.values())
-    learned = predictor.state_.learned
-    tests = learned.basis.design(_observed(test, trust, options.peer_points))
-    peer = mapie_seconds(Data(learned.phi, learned.scores, tests), options.peer_points)
+    state = predictor.state_
+    few = test.take(np.linspace(0, len(test) - 1, options.peer_points).astype(int))
+    tests = predictor.conditions_on.design(few.with_trust(trust))
+    peer = mapie_seconds(Data(state.fitted.phi, state.scores, tests), options.peer_points)
     table = Table(title=f"{options.rows:,} + {options.rows:,} samples, degree 5")
     for heading in ("stage", "seconds"):
         table.add_column(heading, justify="left" if heading == "stage" else "right")
@@ -99,11 +100,6 @@ def run(options: argparse.Namespace, report: Callable[[Table], None]) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     table.add_row("peak memory, data included (MB)", f"{peak:.0f}")
     report(table)
-
-
-def _observed(test: ModelOutputs, trust: TrustScore, points: int) -> Any:
-
-    return test.take(np.linspace(0, len(test) - 1, points).astype(int)).with_trust(trust)
 
 
 def main() -> None:

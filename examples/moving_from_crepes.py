@@ -1,7 +1,7 @@
 """For users of crepes: the same sets, and the call that makes them here.
 
-`WrapClassifier.calibrate` with the default (hinge) scores is `StandardConformal(score=Softmax())`; with
-`class_cond=True` it is `MondrianConformal(by="class")`.
+`WrapClassifier.calibrate` with the default (hinge) scores is `StandardConformal(score=Softmax())`;
+with `class_cond=True` it is `MondrianConformal(by="class")`.
 """
 
 try:

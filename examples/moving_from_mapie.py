@@ -1,7 +1,7 @@
 """For users of MAPIE: the same sets, and the call that makes them here.
 
-`SplitConformalClassifier` with the score "lac" is `StandardConformal(score=Softmax())`. Their sets are
-compared below, sample by sample.
+`SplitConformalClassifier` with the score "lac" is `StandardConformal(score=Softmax())`. Their sets
+are compared below, sample by sample.
 """
 
 try:

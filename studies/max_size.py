@@ -1,9 +1,9 @@
-"""Sets of at most k classes: what is promised, what is reached, and how often nothing is.
+"""Sets of at most k classes: their target, their coverage, and how often there is no guarantee.
 
-For every data set and k: the mean of 1 - alpha over the samples with a promise, the share of their
-sets that hold the label, the mean absolute and the worst difference of the two over cells of
-confidence and trust (10 x 4, cells of 100 samples or more), the share of samples without a promise,
-and the mean size. Means over seeds; half of the samples calibrate, the other half tests.
+For every data set and k: the mean of 1 - alpha over the samples with a guarantee, the coverage of
+their sets, the mean absolute and the worst difference of the two over cells of confidence and trust
+(10 x 4, cells of 100 samples or more), the share of samples without a guarantee, and the mean size.
+Means over seeds; half of the samples calibrate, the other half tests.
 
     python studies/max_size.py --bench DIR [--errors 0.5 1 1.5]
 """
@@ -19,11 +19,11 @@ from trustsets.predictors import max_size
 NAMES = ("cifar100", "cifar100lt", "ham10000")
 SIZES = (1, 2, 3, 5)
 FEWEST = 100
-COLUMNS = ("promised", "reached", "cells", "worst", "none", "size")
+COLUMNS = ("target", "coverage", "cells", "worst", "none", "size")
 
 
-def load(folder: Path, name: str) -> tuple[ModelOutputs, np.ndarray]:
-    """Samples of the pool and their trust."""
+def load(folder: Path, name: str) -> ModelOutputs:
+    """Samples of the pool, with their trust."""
     train, pool = (np.load(folder / f"{name}_{part}.npz") for part in ("train", "pool"))
     trust = TrustScore().fit(train["features"].astype(np.float32), train["labels"])
     outputs = ModelOutputs(
@@ -31,47 +31,44 @@ def load(folder: Path, name: str) -> tuple[ModelOutputs, np.ndarray]:
         features=pool["features"].astype(np.float32),
         labels=pool["labels"].astype(np.int64),
     )
-    return outputs, outputs.with_trust(trust).require_trust("this study")
+    return outputs.with_trust(trust)
 
 
-def cells(test: ModelOutputs, trust: np.ndarray) -> np.ndarray:
+def cells(test: ModelOutputs) -> np.ndarray:
     """Cell of each sample: confidence in 10 parts of equal width, trust in 4 of equal size."""
     wide = np.linspace(test.confidence.min(), test.confidence.max(), 11)[1:-1]
+    trust = test.require_trust("this study")
     quarters = np.quantile(trust, (0.25, 0.5, 0.75))
     return 4 * np.searchsorted(wide, test.confidence) + np.searchsorted(quarters, trust)
 
 
-def measure(
-    predictor: ConditionalConformal, test: ModelOutputs, trust: np.ndarray, size: int
-) -> list[float]:
+def measure(predictor: ConditionalConformal, test: ModelOutputs, size: int) -> list[float]:
     """The row of one k."""
-    sets = predictor.predict_set(test, alpha=0.1, max_size=size, trust=trust)
+    sets = predictor.predict_set(test, alpha=0.1, max_size=size)
     assert sets.sizes.max() <= size
     alphas = np.asarray(sets.alpha)
-    kept, covered = alphas < 1.0, sets.covers(test.labels)
+    guaranteed, covered = alphas < 1.0, sets.covers(test.labels)
     gap = covered - (1.0 - alphas)
-    own = cells(test, trust)
-    gaps = [gap[kept & (own == cell)] for cell in np.unique(own)]
-    means = [each.mean() for each in gaps if each.size >= FEWEST] or [np.nan]
+    codes = cells(test)
+    gaps = [gap[guaranteed & (codes == cell)] for cell in np.unique(codes)]
+    means = [differences.mean() for differences in gaps if differences.size >= FEWEST] or [np.nan]
     return [
-        1.0 - alphas[kept].mean(),
-        covered[kept].mean(),
+        1.0 - alphas[guaranteed].mean(),
+        covered[guaranteed].mean(),
         float(np.abs(means).mean()),
         float(np.min(means)),
-        1.0 - kept.mean(),
+        1.0 - guaranteed.mean(),
         sets.sizes.mean(),
     ]
 
 
-def study(outputs: ModelOutputs, trust: np.ndarray, seeds: int) -> np.ndarray:
+def study(outputs: ModelOutputs, seeds: int) -> np.ndarray:
     """Means over seeds, one row for each k."""
     runs = []
     for seed in range(seeds):
-        first, second = outputs.split_indices(0.5, seed)
-        predictor = ConditionalConformal(random_state=seed)
-        predictor.calibrate(outputs.take(first), trust=trust[first])
-        test = outputs.take(second)
-        runs.append([measure(predictor, test, trust[second], size) for size in SIZES])
+        calibration, test = outputs.split(0.5, seed=seed)
+        predictor = ConditionalConformal(random_state=seed).calibrate(calibration)
+        runs.append([measure(predictor, test, size) for size in SIZES])
     return np.asarray(np.nanmean(runs, axis=0))
 
 
@@ -84,11 +81,11 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"{'data':<12}{'errors':>7}{'k':>4}" + "".join(f"{name:>10}" for name in COLUMNS))
     for name in NAMES:
-        outputs, trust = load(arguments.bench, name)
+        outputs = load(arguments.bench, name)
         for errors in arguments.errors:
             max_size.ERRORS = errors
-            for size, row in zip(SIZES, study(outputs, trust, arguments.seeds), strict=True):
-                numbers = "".join(f"{own:>10.3f}" for own in row)
+            for size, row in zip(SIZES, study(outputs, arguments.seeds), strict=True):
+                numbers = "".join(f"{number:>10.3f}" for number in row)
                 print(f"{name:<12}{errors:>7g}{size:>4}{numbers}", flush=True)
 
 

@@ -1,9 +1,10 @@
-"""Other populations simulated: coverage with and without `adapt`, errors of shares and weights.
+"""Other populations simulated: coverage with and without `adapt`, errors of the estimates.
 
-Run with ``python studies/shift.py``. Three kinds of label shift: other class shares alone, where
-logits are those of the best classifier up to a temperature (`calibrated`) or further from it
-(`uncalibrated`), and other class shares together with more noise, where the assumption of `adapt`
-is false (`noisy`). Classes are not equally hard, so that coverage on average depends on shares.
+Run with ``python studies/shift.py``. Three kinds of label shift: other class prevalences alone,
+where logits are those of the best classifier up to a temperature (`calibrated`) or further from it
+(`uncalibrated`), and other class prevalences together with more noise, where the assumption of
+`adapt` is false (`noisy`). Classes are not equally hard, so that marginal coverage depends on
+prevalences.
 
 Six kinds of covariate shift. The first feature says how hard a sample is, and the classifier does
 not know it well. New samples are more often hard (`inputs`), with weights of features or, wrongly,
@@ -49,11 +50,11 @@ INPUT_METHODS: dict[str, Callable[[], Predictor]] = {
 }
 
 
-def draw(shares: np.ndarray, n: int, rng: np.random.Generator, kind: str) -> ModelOutputs:
+def draw(prevalences: np.ndarray, n: int, rng: np.random.Generator, kind: str) -> ModelOutputs:
     """Samples with normal inputs around the mean of their class."""
-    labels = rng.choice(len(shares), p=shares, size=n)
+    labels = rng.choice(len(prevalences), p=prevalences, size=n)
     noise = 1.6 if kind == "noisy" else 1.0
-    x = noise * rng.normal(size=(n, len(shares))) + np.diag(MEANS)[labels]
+    x = noise * rng.normal(size=(n, len(prevalences))) + np.diag(MEANS)[labels]
     scale = 1.0 if kind == "uncalibrated" else MEANS
     return ModelOutputs(logits=1.5 * (x * scale - np.square(scale) / 2.0), labels=labels)
 
@@ -62,7 +63,7 @@ def run(kind: str, runs: int, n: int, m: int) -> None:
     """Print the table of one kind of shift."""
     source = "calibrated" if kind == "noisy" else kind
     rows: dict[str, list[list[float]]] = {}
-    errors, checks, inside, warned = [], [], [], 0
+    errors, inside, warned = [], [], 0
     for seed in range(runs):
         rng = np.random.default_rng(seed)
         calibration, tuning = (draw(OLD, size, rng, source) for size in (n, 300))
@@ -73,28 +74,26 @@ def run(kind: str, runs: int, n: int, m: int) -> None:
                 warnings.simplefilter("always", TrustSetsWarning)
                 adapted = predictor.adapt(unlabelled)
             if name == "STANDARD":
-                found = adapted.shares_
-                errors.append(np.abs(found.shares - NEW))
-                checks.append(np.abs(found.check - NEW))
-                inside.append((found.low <= NEW) & (NEW <= found.high))
+                prevalence = adapted.prevalence_
+                errors.append(np.abs(prevalence.estimate - NEW))
+                inside.append((prevalence.low <= NEW) & (NEW <= prevalence.high))
                 warned += len(caught) > 0
-            for label, own in ((name, predictor), (f"{name}, adapted", adapted)):
-                sets = own.predict_set(test, 0.1)
+            for label, method in ((name, predictor), (f"{name}, adapted", adapted)):
+                sets = method.predict_set(test, 0.1)
                 covered = sets.covers(test.labels)
                 by_class = [covered[test.codes == y].mean() for y in range(len(NEW))]
                 rows.setdefault(label, []).append([covered.mean(), sets.sizes.mean(), *by_class])
     print(f"\n{kind}: {runs} runs, n = {n}, m = {m}, alpha = 0.1")
     largest = np.mean(np.max(errors, axis=1))
     print(
-        f"shares: mean error {np.mean(errors):.4f} (of the worst class {largest:.4f}), by "
-        f"predicted classes {np.mean(checks):.4f}; 95% intervals hold {np.mean(inside):.1%}; "
-        f"runs with a warning {warned / runs:.0%}"
+        f"prevalences: mean error {np.mean(errors):.4f} (of the worst class {largest:.4f}); "
+        f"95% intervals contain {np.mean(inside):.1%}; runs with a warning {warned / runs:.0%}"
     )
     print(f"{'method':24s} coverage   size   coverage of each class")
     for label, numbers in rows.items():
         mean = np.mean(numbers, axis=0)
-        each = " ".join(f"{value:.3f}" for value in mean[2:])
-        print(f"{label:24s} {mean[0]:8.3f} {mean[1]:6.2f}   {each}")
+        classes = " ".join(f"{value:.3f}" for value in mean[2:])
+        print(f"{label:24s} {mean[0]:8.3f} {mean[1]:6.2f}   {classes}")
 
 
 def draw_inputs(n: int, rng: np.random.Generator, kind: str = "none") -> ModelOutputs:
@@ -145,13 +144,13 @@ def run_inputs(kind: str, runs: int, n: int, m: int) -> None:
                 warnings.simplefilter("always", TrustSetsWarning)
                 adapted = predictor.adapt(unlabelled, shift="covariate", of=of)
                 if name == "STANDARD":
-                    own, truth = adapted.weights_, true_weights(calibration, kind)
+                    ratios, truth = adapted.weights_, true_weights(calibration, kind)
                     if truth is not None:
-                        errors.append(np.abs(own.weights - truth / truth.mean()).mean())
-                    sizes.append(own.effective_size)
+                        errors.append(np.abs(ratios.weights - truth / truth.mean()).mean())
+                    sizes.append(ratios.effective_size)
                     warned += len(caught) > 0
-                for label, each in ((name, predictor), (f"{name}, adapted", adapted)):
-                    rows.setdefault(label, []).append(_summary(each.predict_set(test, 0.1), test))
+                for label, method in ((name, predictor), (f"{name}, adapted", adapted)):
+                    rows.setdefault(label, []).append(_summary(method.predict_set(test, 0.1), test))
     error = f"mean error {np.mean(errors):.3f}" if errors else "no density ratio"
     print(f"\n{kind} (of {of}): {runs} runs, n = {n}, m = {m}, alpha = 0.1")
     print(f"weights: {error}; effective size {np.mean(sizes):.0f}; warned {warned / runs:.0%}")
@@ -165,8 +164,8 @@ def run_inputs(kind: str, runs: int, n: int, m: int) -> None:
 def _summary(sets: PredictionSets, test: ModelOutputs) -> list[float]:
     covered, kinds = sets.covers(test.labels), test.groups["kind"]
     parts = [covered[kinds == name] for name in ("easy", "hard")]
-    each = [part.mean() if part.size else np.nan for part in parts]
-    return [covered.mean(), sets.sizes.mean(), sets.mask.all(axis=1).mean(), *each]
+    means = [part.mean() if part.size else np.nan for part in parts]
+    return [covered.mean(), sets.sizes.mean(), sets.mask.all(axis=1).mean(), *means]
 
 
 def main() -> None:
@@ -175,11 +174,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--n", type=int, default=2000)
     parser.add_argument("--m", type=int, default=2000)
-    given = parser.parse_args()
+    options = parser.parse_args()
     for kind in ("calibrated", "uncalibrated", "noisy"):
-        run(kind, given.runs, given.n, given.m)
+        run(kind, options.runs, options.n, options.m)
     for kind in ("none", "inputs", "confidence", "blind", "labels", "outside"):
-        run_inputs(kind, given.runs, given.n, given.m)
+        run_inputs(kind, options.runs, options.n, options.m)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import matplotlib as mpl
 import numpy as np
@@ -216,3 +217,14 @@ def test_the_bar_of_colours_has_the_scale_of_the_heatmaps(case):
     assert bar.get_xlabel() == "Coverage"
     assert [text.get_text() for text in bar.get_xticklabels()] == ["0.60", "0.90", "1.00"]
     assert {ax.images[0].norm.vmin for ax in axes.flat} == {0.6000000000000001}
+
+
+def test_a_bin_is_hatched_only_if_every_seed_has_few_samples_in_it(case):
+    _, _, result = case
+    table = result.tables["conf_trust"]
+    big = int(np.argmax(table.count))
+    count = np.where(np.arange(table.count.size) == big, 5, table.count)
+    small = replace(result, tables={"conf_trust": replace(table, count=count)})
+    x, y = table.index[big]
+    assert heatmap_data(small, "conf_trust").few[y, x]
+    assert not heatmap_data([result, small], "conf_trust").few[y, x]

@@ -1,4 +1,4 @@
-"""Pages that the site makes when it is built: the gallery, the command line, the statuses."""
+"""Pages that the site makes when it is built: the gallery, the command line, the rooms."""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +7,7 @@ from command_line import command_line_page
 from gallery import Example, run_examples
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from rooms import building_blocks_page, rooms_picture
 from social import social_image
 from statuses import status_page
 
@@ -18,6 +19,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "reference/command_line.md", content=command_line_page()))
     files.append(File.generated(config, "reference/statuses.md", content=status_page()))
     files.append(File.generated(config, "figures/social.png", content=social_image()))
+    blocks = building_blocks_page(ROOT / "docs" / "reference")
+    files.append(File.generated(config, "reference/building_blocks.md", content=blocks))
+    files.append(File.generated(config, "figures/rooms.svg", content=rooms_picture()))
     titles = _titles(config.nav)
     for example in run_examples(ROOT / "examples", ROOT / "build" / "examples"):
         _add_example(example, titles, files, config)

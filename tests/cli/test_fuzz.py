@@ -330,13 +330,13 @@ def small(tmp_path_factory, prepared):
     return folder
 
 
-def test_two_thousand_damaged_files_give_0_or_one_line(small, tmp_path):
+def test_four_hundred_damaged_files_give_0_or_one_line(small, tmp_path):
     """Every reader; no traceback, no other exit code, and no more than 1 GB of memory."""
     script = Path(__file__).with_name("fuzzing.py")
     workers = []
     for seed in range(2):
         shutil.copytree(small, tmp_path / str(seed))
-        words = [sys.executable, script, str(seed), "1000", tmp_path / str(seed)]
+        words = [sys.executable, script, str(seed), "200", tmp_path / str(seed)]
         workers.append(
             subprocess.Popen(
                 words,
@@ -354,6 +354,6 @@ def test_two_thousand_damaged_files_give_0_or_one_line(small, tmp_path):
         found = json.loads(told)
         codes.update(found["codes"])
         assert found["peak"] < 1024
-    assert sum(codes.values()) == 2000
+    assert sum(codes.values()) == 400
     for name in CASES:
-        assert codes[f"{name}: 2"] >= 10, (name, codes)
+        assert codes[f"{name}: 2"] >= 3, (name, codes)

@@ -87,11 +87,9 @@ def test_what_needs_another_package_says_how_to_install_it(tmp_path):
     for line in (
         "predict m.trustsets new.npz -o sets.parquet",
         "predict m.trustsets new.parquet -o sets.csv",
-        "monitor m.trustsets new.npz --state w.trustsets",
     ):
         done = run_without(tmp_path, line)
         assert done.returncode == 2, done.stderr
         words = " ".join(done.stderr.split())
         assert "needs pyarrow, which is not installed" in words
         assert 'pip install "trustsets[tables]"' in words
-    assert not (tmp_path / "w.trustsets").exists()

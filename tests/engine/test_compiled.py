@@ -1,21 +1,47 @@
-"""First use: all kernels are compiled by `warm_up`, and one line says so."""
+"""Compiled kernels on first use, from a cache that may be damaged or missing, and in workers."""
 
+import importlib.util
+import io
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
-from problems import COMPILED
+from problems import COMPILED, random_case
 
-from trustsets.engine import compiled
+from trustsets.engine import (
+    QuantileModel,
+    Sensitivity,
+    compiled,
+    fit_quantile_process,
+    fit_quantiles,
+    prove_threshold,
+)
 
 LIST_KERNELS = """
-import importlib, pkgutil
+import importlib, pickle, pkgutil
+import numpy as np
 import trustsets.engine as engine
 from numba.core.registry import CPUDispatcher
 engine.warm_up()
 model = engine.fit_quantiles([[1.0]] * 20, range(20))
 model.thresholds([[1.0]] * 3, weight=[0.1, 0.2, 0.3])
+# Large arrays of a model are read-only memory maps in workers, and small ones are writable.
+phi, scores = np.ones((20, 1)), np.arange(20.0)
+phi.flags.writeable = scores.flags.writeable = False
+engine.fit_quantiles(phi, scores).leave_one_out()
+buffers = []
+stored = pickle.dumps(model, protocol=5, buffer_callback=buffers.append)
+for kind in (bytes, bytearray):
+    copy = pickle.loads(stored, buffers=[kind(buffer) for buffer in buffers])
+    copy.thresholds([[1.0]] * 3)
+    engine.prove_threshold(copy, [1.0])
 for part in pkgutil.iter_modules(engine.__path__):
     module = importlib.import_module(f"trustsets.engine.{part.name}")
     for name, value in vars(module).items():
@@ -23,14 +49,23 @@ for part in pkgutil.iter_modules(engine.__path__):
             if not value.targetoptions.get("no_cpython_wrapper"):
                 print(name, len(value.signatures))
 """
+NO_FOLDER = """
+import numba.core.caching as caching
+caching.CacheImpl._locator_classes = []  # no folder is writable
+import numpy as np
+from trustsets.engine.problem import distinct_points
+print(len(distinct_points(np.ones((9, 2)), np.arange(9.0) // 3)[0]))
+"""
+needs_compiler = pytest.mark.skipif(not COMPILED, reason="there is nothing to compile")
 
 
-@pytest.mark.skipif(not COMPILED, reason="there is nothing to compile")
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+
+@needs_compiler
 def test_warming_up_leaves_no_kernel_to_compile_and_none_twice() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LIST_KERNELS], capture_output=True, text=True, check=True
-    )
-    kernels = dict(line.split() for line in done.stdout.splitlines())
+    kernels = dict(line.split() for line in run(LIST_KERNELS).stdout.splitlines())
     assert len(kernels) > 10
     assert {name: count for name, count in kernels.items() if count != "1"} == {}
 
@@ -47,3 +82,134 @@ def test_the_notice_comes_once_and_only_for_kernels_of_the_package(
         announcer.on_start(event)
     assert capsys.readouterr().err.count("compiling") == 1
     assert stopped == [True]
+
+
+@needs_compiler
+def test_without_a_writable_folder_kernels_compile_and_a_line_names_the_variable() -> None:
+    done = run(NO_FOLDER)
+    assert done.stdout == "3\n"
+    assert done.stderr.count("\n") == 1
+    assert "set NUMBA_CACHE_DIR to a folder that is" in done.stderr
+
+
+def flipped(content: bytes, seed: int) -> bytes:
+    damaged = bytearray(content)
+    damaged[np.random.default_rng(seed).integers(len(content))] ^= 0x10
+    return bytes(damaged)
+
+
+DAMAGE: dict[str, Callable[[bytes, int], bytes]] = {
+    "truncated": lambda content, seed: content[: len(content) * seed // 8],
+    "zeros": lambda content, seed: bytes(len(content)),
+    "other bytes": lambda content, seed: np.random.default_rng(seed).bytes(len(content)),
+    "one bit": flipped,
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_compiled_code_is_compiled_again(kind: str, suffix: str, tmp_path: Path) -> None:
+    source = tmp_path / "kernel.py"
+    source.write_text(
+        "from trustsets.engine.compiled import entry\n"
+        "@entry()\ndef twice(x):\n    total = 0.0\n    for k in range(2):\n        total += x\n"
+        "    return total\n"
+    )
+
+    def kernel() -> Any:
+        specification = importlib.util.spec_from_file_location("kernel", source)
+        assert specification is not None and specification.loader is not None
+        module = importlib.util.module_from_spec(specification)
+        specification.loader.exec_module(module)
+        return module.twice
+
+    folder = Path(kernel()._cache.cache_path)
+    for seed in range(8):
+        assert kernel()(1.5) == 3.0  # writes, or repairs, the cache
+        for path in folder.glob(f"*twice*.{suffix}"):
+            path.write_bytes(DAMAGE[kind](path.read_bytes(), seed))
+        assert kernel()(1.5) == 3.0
+    again = kernel()
+    again(1.5)
+    assert sum(again.stats.cache_hits.values()) == 1
+
+
+def arrays(value: Any) -> Iterator[np.ndarray]:
+    """All arrays of a model's fields, at any depth."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from arrays(getattr(value, field.name))
+
+
+class MappingUnpickler(pickle.Unpickler):
+    """Replaces arrays by read-only memory maps of files, as joblib does for its workers."""
+
+    def __init__(self, stored: bytes, folder: Path) -> None:
+        super().__init__(io.BytesIO(stored))
+        self.folder = folder
+
+    def persistent_load(self, number: Any) -> Any:
+        return np.load(self.folder / f"{number}.npy", mmap_mode="r")
+
+
+class MappingPickler(pickle.Pickler):
+    def __init__(self, stream: io.BytesIO, folder: Path) -> None:
+        super().__init__(stream)
+        self.folder, self.count = folder, 0
+
+    def persistent_id(self, value: Any) -> Any:
+        if not isinstance(value, np.ndarray) or not value.size:
+            return None
+        self.count += 1
+        np.save(self.folder / f"{self.count}.npy", value)
+        return self.count
+
+
+def mapped(model: QuantileModel, folder: Path) -> QuantileModel:
+    stream = io.BytesIO()
+    MappingPickler(stream, folder).dump(model)
+    return MappingUnpickler(stream.getvalue(), folder).load()
+
+
+def answers(model: QuantileModel, tests: np.ndarray) -> list[np.ndarray]:
+    """What every query says, extreme rows and the linear program included."""
+    results = [model.thresholds(rows, alpha=0.15) for rows in (tests, 30.0 * tests)]
+    results += [model.thresholds(tests, weight=0.2, alpha=0.3), model.leave_one_out()]
+    alone = [model._solve_alone(row, 0.85, [])[0] for row in model._whiten(tests)]
+    proof = prove_threshold(model, tests[0], alpha=0.15)
+    path = Sensitivity(model, tests[0], proof).path(int(proof.basic_points[0]))
+    return [
+        *(part for result in results for part in (result.values, result.status)),
+        model.fitted(tests),
+        np.array(alone),
+        *(proof.coefficients, proof.duals, path.scores, path.values),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["plain", "alphas", "penalised", "process"])
+@pytest.mark.parametrize("features", ["polynomial3", "bins", "duplicated"])
+def test_a_model_works_on_read_only_memory_maps(features: str, kind: str, tmp_path: Path) -> None:
+    """Every query, on arrays that nobody can write to; and none changes what was learned."""
+    case = random_case(1, features, "rounded", n=150 if COMPILED else 20)
+    phi, scores, alpha = case.phi, case.scores, np.full(len(case.phi), 0.2)
+    if kind == "penalised":
+        phi = np.vstack([phi, 3.0 * np.eye(phi.shape[1]), -3.0 * np.eye(phi.shape[1])])
+        scores, alpha = np.append(scores, np.zeros(2 * phi.shape[1])), np.full(len(phi), 0.2)
+    if kind == "alphas":
+        alpha = np.random.default_rng(0).uniform(0.05, 0.4, len(phi))
+    model = fit_quantiles(phi, scores, alpha if kind == "alphas" else 0.2)
+    if kind == "process":
+        model = pickle.loads(pickle.dumps(fit_quantile_process(phi, scores, [0.1, 0.2]))).at(0.2)
+    before, size = [array.copy() for array in arrays(model)], len(pickle.dumps(model))
+    expected = answers(model, case.tests[:3])
+    assert len(pickle.dumps(model)) == size  # what can be made again is not sent to workers
+    copy = mapped(model, tmp_path)
+    for there, wanted in zip(answers(copy, case.tests[:3]), expected, strict=True):
+        np.testing.assert_array_equal(there, wanted)
+    for changed in (model, copy, pickle.loads(pickle.dumps(model))):
+        for array, wanted in zip(arrays(changed), before, strict=True):
+            np.testing.assert_array_equal(array, wanted)
+            assert not array.flags.writeable

@@ -37,7 +37,7 @@ def test_reduced_fits_reach_the_optimum_of_the_whole(features: str, scores: str)
     vertex = fit_vertex(problem)
     assert vertex.certificate.holds
     slope = np.where(vertex.residuals > 0, 1 - case.alpha, -case.alpha)
-    loss = float(np.ldexp((problem.copies * slope) @ vertex.residuals, problem.exponent))
+    loss = float(np.ldexp((problem.multiplicities * slope) @ vertex.residuals, problem.exponent))
     bounds = (-case.alpha, 1.0 - case.alpha)
     rows = problem.whitening.apply(case.phi)  # all points, copies apart
     zero = np.zeros(rows.shape[1])

@@ -158,11 +158,13 @@ def test_a_fit_over_samples_needs_as_few_pivots_as_with_one_alpha(
     again = fit_quantiles(phi, scores, alphas, start=model.basic_points)
     assert again.certificate.pivots == 0
     problem = model._problem
-    nudged = problem.centred_scores + problem.nudges
-    beta = solve_base(problem.rows, nudged, problem.copies, problem.alpha, problem.linear)
+    perturbed = problem.centred_scores + problem.perturbations
+    beta = solve_base(
+        problem.rows, perturbed, problem.multiplicities, problem.alpha, problem.linear
+    )
     assert beta is not None
     basic = model._scan_order.vertex.basic_points
-    np.testing.assert_allclose(problem.rows[basic] @ beta, nudged[basic], atol=1e-9)
+    np.testing.assert_allclose(problem.rows[basic] @ beta, perturbed[basic], atol=1e-9)
 
 
 PHI, SCORES = np.column_stack([np.ones(30), np.arange(30.0)]), np.linspace(0.0, 1.0, 30)

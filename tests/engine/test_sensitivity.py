@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from problems import COMPILED, Case, random_case
+from problems import COMPILED, Array, random_case
 
 from trustsets.engine import ScorePath, Sensitivity, fit_quantiles, prove_threshold
 from trustsets.engine import proof as module
@@ -12,29 +12,36 @@ N = 60 if COMPILED else 25
 
 @pytest.mark.parametrize("scores", ["continuous", "mostly_zero"])
 @pytest.mark.parametrize("features", ["normal", "bins", "duplicated", "polynomial3", "student"])
-@pytest.mark.parametrize("copied", [False, True])
-def test_paths_are_those_of_new_fits(features: str, scores: str, copied: bool) -> None:
+@pytest.mark.parametrize("kind", ["one alpha", "copied", "alphas", "alphas, penalised"])
+def test_paths_are_those_of_new_fits(features: str, scores: str, kind: str) -> None:
     rng = np.random.default_rng(len(features))
     case = random_case(3, features, scores, n=N)
-    drawn = rng.integers(N, size=N) if copied else np.arange(N)
-    case = Case(case.phi[drawn], case.scores[drawn], case.tests, 0.2)
-    model, scale = fit_quantiles(case.phi, case.scores, 0.2), np.abs(case.scores).max()
-    rows = [row for row in case.tests if np.isfinite(model.thresholds(row[None]).values[0])]
-    for row in rows[: 2 if COMPILED else 1]:
-        proof = prove_threshold(model, row)
-        own = Sensitivity(model, row, proof)
-        assert own.weights @ case.scores[own.points] == pytest.approx(
-            proof.threshold, abs=1e-9 * scale * np.abs(own.weights).sum()
-        )
-        for point in [*own.points[: 4 if COMPILED else 1], *rng.integers(N, size=1)]:
-            path = own.path(point)
+    drawn = rng.integers(N, size=N) if kind == "copied" else np.arange(N)
+    phi, values, p = case.phi[drawn], case.scores[drawn], case.phi.shape[1]
+    alpha: float | Array = 0.2
+    if "penalised" in kind:
+        penalty = 0.5 * np.abs(phi).max(axis=0) * np.eye(p)[1:]
+        phi = np.vstack([phi, penalty, -penalty])
+        values = np.append(values, np.zeros(2 * len(penalty)))
+    if "alphas" in kind:
+        alpha = np.append(rng.uniform(0.05, 0.5, N), np.full(len(phi) - N, 0.3))
+    model, scale = fit_quantiles(phi, values, alpha), np.abs(values).max()
+    finite = np.isfinite(model.thresholds(case.tests, alpha=0.2).values)
+    for row in case.tests[finite][: 2 if COMPILED else 1]:
+        proof = prove_threshold(model, row, alpha=0.2)
+        sensitivity = Sensitivity(model, row, proof)
+        size = scale * np.abs(sensitivity.weights).sum()
+        threshold = sensitivity.weights @ values[sensitivity.points]
+        assert threshold == pytest.approx(proof.threshold, abs=1e-9 * size)
+        basic = sensitivity.points[sensitivity.points < N]
+        for point in [*basic[: 4 if COMPILED else 1], *rng.integers(N, size=1)]:
+            path = sensitivity.path(point)
             low, high = path.scores[[0, -1]] + np.array([-0.3, 0.3]) * scale
             for score in rng.uniform(low, high, 3):
-                moved = case.scores.copy()
+                moved = values.copy()
                 moved[point] = score
-                again = fit_quantiles(case.phi, moved, 0.2).thresholds(row[None]).values[0]
-                found = path.at(np.array([score]))[0]
-                assert found == pytest.approx(again, abs=1e-7 * scale * np.abs(own.weights).sum())
+                again = fit_quantiles(phi, moved, alpha).thresholds(row[None], alpha=0.2).values[0]
+                assert path.at(np.array([score]))[0] == pytest.approx(again, abs=1e-7 * size)
 
 
 def test_the_largest_score_has_no_upper_end() -> None:

@@ -82,15 +82,15 @@ def test_a_sum_is_never_rounded_down(digits: int) -> None:
         assert digits == 52 or found == exact
 
 
-def test_nudges_break_ties_and_keep_the_order_of_scores() -> None:
+def test_perturbations_break_ties_and_keep_the_order_of_scores() -> None:
     gap = 1.25 * RESOLUTION
     scores = np.append(gap * np.repeat(np.arange(40.0), 5), np.linspace(0.5, 0.9, 20))
     problem = build_problem(np.arange(220.0)[:, None], scores, 0.1)
     np.testing.assert_array_equal(problem.scores, scores)
-    assert np.all(problem.nudges > 0.0)
-    assert len(np.unique(problem.nudges)) == 220
-    assert problem.nudges[:200].max() > 0.4 * gap
-    assert problem.nudges[:195].max() < 0.5 * gap
+    assert np.all(problem.perturbations > 0.0)
+    assert len(np.unique(problem.perturbations)) == 220
+    assert problem.perturbations[:200].max() > 0.4 * gap
+    assert problem.perturbations[:195].max() < 0.5 * gap
 
 
 def test_only_equal_points_are_merged() -> None:

@@ -179,8 +179,8 @@ def test_sets_hold_what_both_methods_hold(tau, score, make_outputs):
 
 
 def test_with_too_few_samples_for_all_classes_together_sets_are_full(make_outputs):
-    predictor = InterpolatedConformal(tau=0.5).calibrate(make_outputs(8))
-    sets = predictor.predict_set(make_outputs(5, seed=1))
+    few, new = make_outputs(8, classes=range(5)), make_outputs(5, seed=1, classes=range(5))
+    sets = InterpolatedConformal(tau=0.5).calibrate(few).predict_set(new)
     assert sets.mask.all() and np.isinf(sets.thresholds).all()
     assert (sets.status == Status.TOO_FEW_POINTS).all()
 
@@ -208,7 +208,8 @@ def test_bad_words_of_the_interpolation_are_named(words, message, make_outputs):
 @pytest.mark.parametrize("alpha", [0.1, 0.25, 0.45, 0.5])
 def test_plug_in_with_a_constant_is_the_empirical_quantile(n, alpha, make_outputs):
     """The smallest minimiser of the pinball loss: the ceil(n (1 - alpha))-th smallest score."""
-    calibration, test = make_outputs(n), make_outputs(30, seed=1)
+    calibration = make_outputs(n, classes=range(5))
+    test = make_outputs(30, seed=1, classes=range(5))
     predictor = PluginConformal(basis=Intercept(), allow_empty=True).calibrate(calibration)
     share = n * (1 - Fraction(repr(alpha)))
     rank = -(-share.numerator // share.denominator)

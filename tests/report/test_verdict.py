@@ -12,6 +12,7 @@ from trustsets import (
     ConditionalConformal,
     Confidence,
     Groups,
+    Intercept,
     ModelOutputs,
     MondrianConformal,
     StandardConformal,
@@ -134,6 +135,28 @@ def test_the_p_value_is_that_of_both_draws():
         found = judge(measured([m], [covered]), calibrated(n))
         assert found.p_value == check_guarantee(covered, m, n, 0.1).p_value[0]
         assert (found.outcome == "below") == (found.p_value <= 0.025)
+
+
+def test_half_of_the_significance_is_for_marginal_coverage_and_half_for_all_bins():
+    """Every count of covered samples around both limits, 2.5% and 5%."""
+    predictor, seen = calibrated(1000), set()
+    for covered in range(860, 885):
+        found = judge(measured([1000], [covered]), predictor)
+        limit = found.p_value <= 0.025
+        assert (found.outcome == "below") == limit == found.low["group:site"][0]
+        seen.add((limit, found.p_value <= 0.05))
+    assert seen == {(True, True), (False, True), (False, False)}
+
+
+def test_bins_of_other_methods_rest_on_their_share_of_the_calibration_samples():
+    """A tenth of the samples: 200 of 2,000 where thresholds vary, all of them where they do not."""
+    rng = np.random.default_rng(0)
+    outputs = ModelOutputs(logits=rng.normal(size=(2000, 3)), labels=rng.integers(3, size=2000))
+    result = measured([9000, 1000], [8100, 860])
+    assert judge(result, calibrated(2000)).low["group:site"].tolist() == [False, True]
+    for predictor in (MondrianConformal(by="class"), ConditionalConformal(basis=Intercept())):
+        found = judge(result, predictor.calibrate(outputs))
+        assert found.low["group:site"].tolist() == [False, False]
 
 
 def test_the_same_coverage_is_explained_by_few_calibration_samples_only():

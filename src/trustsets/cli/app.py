@@ -126,21 +126,18 @@ def warmup() -> None:
 
 
 class _PaperCommands(TyperGroup):
-    """The commands of `trustsets_paper`, imported when one of them is asked for."""
+    """The commands of `trustsets_paper`, imported when they are asked for."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Names of the commands."""
-        names: list[str] = self._group().list_commands(ctx)
-        return names
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """One of the commands."""
-        return self._group().get_command(ctx, cmd_name)
-
-    def _group(self) -> Any:
+    @property
+    def commands(self) -> Any:
+        """Commands by name."""
         from trustsets_paper.cli import paper as commands
 
-        return typer.main.get_group(commands)
+        return typer.main.get_group(commands).commands
+
+    @commands.setter
+    def commands(self, value: Any) -> None:
+        """Nothing: the group itself has no commands."""
 
 
 paper = typer.Typer(

@@ -105,8 +105,7 @@ def _digits(seed: int, n_train: int = 100) -> DemoTask:
     network = MLPClassifier(
         (64,), alpha=1e-5, batch_size=25, learning_rate_init=2e-3, random_state=seed
     )
-    # Pass by pass, because `fit` would warn that it has not converged. On one core, because
-    # threads slow down matrix products of this size.
+    # Pass by pass, because `fit` would warn; on one core, because threads slow so small a network.
     with threadpool_limits(1):
         for _ in range(300):
             network.partial_fit(pixels[seen], labels[seen], classes=np.arange(10))

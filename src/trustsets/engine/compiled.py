@@ -19,14 +19,12 @@ from numba import njit
 from numba.core import caching, event
 from numpy.typing import NDArray
 
-__all__ = ["REASSOCIATE", "BoolArray", "FloatArray", "IntArray", "entry", "inner", "read_only"]
-
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
+# Sums may be reordered, so that they vectorise; infinities and NaN keep their meaning.
 REASSOCIATE = {"reassoc", "contract", "nsz"}
-"""Sums may be reordered, so that they vectorise; infinities and NaN keep their meaning."""
 
 _NOTICE = (
     "trustsets: compiling numerical kernels for this machine, once per installation; "
@@ -108,6 +106,8 @@ def read_only(array: Any) -> Any:
     of writable and read-only arguments, and in a worker process large arrays are read-only memory
     maps while small ones are writable.
     """
+    if type(array) is np.ndarray and not array.flags.writeable:
+        return array
     view = np.asarray(array).view()
     view.flags.writeable = False
     return view

@@ -41,37 +41,24 @@ from trustsets.engine.linear_program import or_infinite, solve_face
 from trustsets.engine.problem import Problem, scan_keys
 from trustsets.engine.scan_order import Scan, ScanOrder
 
-__all__ = [
-    "ExtremeVertex",
-    "Solved",
-    "WeightedSample",
-    "choose_sample",
-    "find_ray",
-    "fit_extreme",
-    "solve_reduced",
-]
-
+# Points in the active set of the first round, and of those after it.
 FIRST_ACTIVE, ACTIVE = 1024, 4096
-"""Points in the active set of the first round, and of those after it."""
-SAMPLE_SIZE = 4096
-"""Points in the weighted sample of a model."""
+SAMPLE_SIZE = 4096  # Points in the weighted sample of a model.
+# Points are sampled with a probability that grows like this power of the length of their row.
 SAMPLE_POWER = 1.5
-"""Points are sampled with a probability that grows like this power of the length of their row."""
+# With no more points than this on the wrong side, the weighted sample is not needed any more.
 FEW_WRONG = 200
-"""With no more points than this on the wrong side, the weighted sample is not needed any more."""
+# Growth of the active set after a round that helped little, and of the sample after a ray.
 GROWTH, BIG_GROWTH = 1.5, 8
-"""Growth of the active set after a round that helped little, and of the sample after a ray."""
+# Points that have gone this share of their way to the other side are near the centre.
 NEAR_SHARE = 0.5
-"""Points that have gone this share of their way to the other side are near the centre."""
-SIMILAR_SHARE = 0.5
-"""A goal is similar to another if they differ by less than this share of it."""
+SIMILAR_SHARE = 0.5  # A goal is similar to another if they differ by less than this share of it.
+# A ray is a proof if the goal exceeds the growth of the loss along it by this share.
 RAY_TOL = 1e-9
-"""A ray is a proof if the goal exceeds the growth of the loss along it by this share."""
+# Points in the first reduced program, and the growth of their number after each failure.
 PROGRAM_ACTIVE, PROGRAM_GROWTH = 2000, 4
-"""Points in the first reduced program, and the growth of their number after each failure."""
 
-Solved = tuple[FloatArray, IntArray]
-"""A goal, and the basic points of its optimal vertex."""
+Solved = tuple[FloatArray, IntArray]  # A goal, and the basic points of its optimal vertex.
 
 
 class WeightedSample(NamedTuple):
@@ -110,25 +97,15 @@ class ExtremeVertex(NamedTuple):
 
 
 class Centre(NamedTuple):
-    """A vertex around which the active set of a round is chosen.
+    """A vertex around which the active set of a round is chosen."""
 
-    Attributes
-    ----------
-    basic_points : (rank,) array
-        Row numbers in increasing order.
-    near, gap : arrays
-        Row numbers of points that are on the other side than at the base vertex, or on their way
-        there; and their distance from crossing, which is negative on the other side.
-    has_crossed : (n,) array
-        Which points are on the other side.
-    crossed_sum : (rank,) array
-        How much these points have reduced the nonbasic sum of the base vertex.
-    """
-
-    basic_points: IntArray
+    basic_points: IntArray  # (rank,): row numbers in increasing order.
+    # Row numbers of points that are on the other side than at the base vertex, or on their way
+    # there; and their distance from crossing, which is negative on the other side.
     near: IntArray
     gap: FloatArray
-    has_crossed: BoolArray
+    has_crossed: BoolArray  # (n,): which points are on the other side.
+    # (rank,): how much these points have reduced the nonbasic sum of the base vertex.
     crossed_sum: FloatArray
 
 
@@ -199,7 +176,7 @@ class _ExtremeFit(ActiveSet):
         positions, gap = positions[:count], gap[:count].copy()
         near, has_crossed = order[positions], np.zeros(len(order), np.bool_)
         has_crossed[near[gap < 0.0]] = True
-        crossed_sum = _sum_of_rows(scan.blocks, scan.copies, positions[gap < 0.0])
+        crossed_sum = _sum_of_rows(scan.blocks, scan.multiplicities, positions[gap < 0.0])
         return Centre(basic, near, gap, has_crossed, crossed_sum)
 
     def choose(self) -> IntArray:
@@ -228,7 +205,7 @@ class _ExtremeFit(ActiveSet):
         part = self.data.take(both)
         # A sampled point acts like all the points that it represents.
         represented = np.concatenate([np.ones(len(self.active)), weights])[order]
-        part = part._replace(copies=read_only(part.copies * represented))
+        part = part._replace(multiplicities=read_only(part.multiplicities * represented))
         # The sampled points are part of the fixed sum already. Subtracting their slopes leaves the
         # slope at the centre unchanged, whatever their weights are.
         sampled = compensated_sum(self.data.rows[points], weights * self._slopes(points))
@@ -242,7 +219,7 @@ class _ExtremeFit(ActiveSet):
     def _slopes(self, points: IntArray) -> FloatArray:
         """Slopes of the loss at the centre; zero for the basic points of the base vertex."""
         is_above = (self.vertex.residuals[points] > 0.0) != self.centre.has_crossed[points]
-        slopes = loss_slopes(self.data.copies[points], is_above, self.alpha)
+        slopes = loss_slopes(self.data.multiplicities[points], is_above, self.alpha)
         slopes[np.isin(points, self.vertex.basic_points)] = 0.0
         return slopes
 
@@ -274,7 +251,7 @@ class _ExtremeFit(ActiveSet):
         """Whether a ray is one of all points, too, or all points were solved for."""
         if status == UNBOUNDED:
             # A ray over few points may be stopped by others, so all of them are asked.
-            loss = _loss_along(self.data.rows, self.data.copies, self.edge, self.alpha)
+            loss = _loss_along(self.data.rows, self.data.multiplicities, self.edge, self.alpha)
             if (self.goal + self.problem.linear) @ self.edge > (1.0 + RAY_TOL) * loss:
                 return True
         return self.n_solved == len(self.data.rows)
@@ -332,20 +309,22 @@ def _find_near(scan: Scan, shift: FloatArray, positions: IntArray, gap: FloatArr
 
 
 @entry()
-def _sum_of_rows(blocks: FloatArray, copies: FloatArray, positions: IntArray) -> FloatArray:
-    """Sum of the rows of some positions, times the sign of their residuals and their copies."""
+def _sum_of_rows(blocks: FloatArray, multiplicities: FloatArray, positions: IntArray) -> FloatArray:
+    """Sum of the rows of some positions, times the sign of their residuals and multiplicity."""
     total, lost = np.zeros(blocks.shape[1]), np.zeros(blocks.shape[1])
     for position in positions:
         block, lane = position // WIDTH, position % WIDTH
         for j in range(len(total)):
-            add_term(copies[position] * blocks[block, j, lane], j, total, lost)
+            add_term(multiplicities[position] * blocks[block, j, lane], j, total, lost)
     for j in range(len(total)):
         total[j] += lost[j]
     return total
 
 
 @entry()
-def _loss_along(rows: FloatArray, copies: FloatArray, edge: FloatArray, alpha: float) -> float:
+def _loss_along(
+    rows: FloatArray, multiplicities: FloatArray, edge: FloatArray, alpha: float
+) -> float:
     """Growth of the loss per unit of an edge, far along it where no residual changes its sign.
 
     There, a point with ``Q_i edge > 0`` is below the fit and one with ``Q_i edge < 0`` above. If
@@ -356,7 +335,7 @@ def _loss_along(rows: FloatArray, copies: FloatArray, edge: FloatArray, alpha: f
     total = 0.0
     for i in range(len(rows)):
         speed = row_dot(rows, i, edge)
-        total += copies[i] * max(alpha * speed, (alpha - 1.0) * speed)
+        total += multiplicities[i] * max(alpha * speed, (alpha - 1.0) * speed)
     return total
 
 
@@ -380,7 +359,7 @@ class _ReducedProgram(ActiveSet):
     ) -> None:
         self.problem, self.row, self.weight = problem, row, weight
         self.scores = problem.scores / problem.score_scale
-        self.slopes = loss_slopes(problem.copies, residuals > 0.0, problem.alpha)
+        self.slopes = loss_slopes(problem.multiplicities, residuals > 0.0, problem.alpha)
         self.order = np.argsort(scan_keys(residuals, problem.norms))
         self.size = PROGRAM_ACTIVE
         self.optimum: tuple[float, FloatArray] | None = None
@@ -392,13 +371,13 @@ class _ReducedProgram(ActiveSet):
 
     def solve_active(self) -> int:
         """Run HiGHS over the active points."""
-        rows, copies, active = self.problem.rows, self.problem.copies, self.active
+        rows, multiplicities, active = self.problem.rows, self.problem.multiplicities, self.active
         fixed = self.order[self.size :]
         linear = self.problem.linear + self.slopes[fixed] @ rows[fixed]
         self.optimum = solve_face(
             rows[active],
             self.scores[active],
-            copies[active],
+            multiplicities[active],
             self.problem.alpha,
             self.row,
             self.weight,

@@ -44,53 +44,29 @@ from trustsets.engine.linear_program import solve_base
 from trustsets.engine.problem import Problem, scan_keys
 from trustsets.errors import InputError
 
-__all__ = [
-    "CAPPED",
-    "OPTIMAL",
-    "UNBOUNDED",
-    "ActiveSet",
-    "Certificate",
-    "PointSet",
-    "Vertex",
-    "certify",
-    "descend",
-    "fit_vertex",
-    "high_leverage",
-    "loss_slopes",
-    "problem_points",
-    "refit_vertex",
-]
-
 OPTIMAL, UNBOUNDED, CAPPED = 0, 1, 2
 
-DUAL_TOL = 1e-10
-"""A basic dual value may leave its box by this much and still count as optimal."""
-REFRESH = 100
-"""Pivots between two computations of residuals and sums from scratch."""
-CAP_FACTOR = 60
-"""Pivots allowed per basic point; at least ten times this many are allowed."""
+DUAL_TOL = 1e-10  # A basic dual value may leave its box by this much and still count as optimal.
+REFRESH = 100  # Pivots between two computations of residuals and sums from scratch.
+CAP_FACTOR = 60  # Pivots allowed per basic point; at least ten times this many are allowed.
+# The residual that a leaving point gets from a step of length zero.
 TINY = float(np.finfo(np.float64).tiny)
-"""The residual that a leaving point gets from a step of length zero."""
-BEYOND = 1e200
-"""Longer than every step, and finite, so that products with it are never NaN."""
+BEYOND = 1e200  # Longer than every step, and finite, so that products with it are never NaN.
+# The rounding error of a residual is below this share of the terms that it is the sum of.
 ROUNDING = 2.0**-46
-"""The rounding error of a residual is below this share of the terms that it is the sum of."""
-CERTIFICATE_TOL = 1e-8
-"""Largest accepted violation in a certificate."""
+CERTIFICATE_TOL = 1e-8  # Largest accepted violation in a certificate.
+# Rounds of reduce, solve, check. The active set grows, so all points are active long before.
 MAX_ROUNDS = 60
-"""Rounds of reduce, solve, check. The active set grows, so all points are active long before."""
-CORE_SIZE = 3000
-"""Problems with up to this many points are solved as a whole."""
+CORE_SIZE = 3000  # Problems with up to this many points are solved as a whole.
+# Active points around the solution of a sample, in units of (rank * n) ** (2/3).
 ACTIVE_FACTOR = 1.0
-"""Active points around the solution of a sample, in units of (rank * n) ** (2/3)."""
+# Growth of the active set when points changed side, and when it is not known which are missing.
 GROWTH, BIG_GROWTH = 1.5, 8.0
-"""Growth of the active set when points changed side, and when it is not known which are missing."""
-LEVERAGE_FACTOR = 20
-"""Points of largest leverage that are always active, in units of the rank."""
+LEVERAGE_FACTOR = 20  # Points of largest leverage that are always active, in units of the rank.
+# A row depends on those chosen before it if its part outside them is below this share.
 INDEPENDENT_TOL = 1e-8
-"""A row depends on those chosen before it if its part outside them is below this share."""
+# Largest problem given to HiGHS as a whole when all else failed; it takes about a minute.
 PROGRAM_SIZE = 200_000
-"""Largest problem given to HiGHS as a whole when all else failed; it takes about a minute."""
 
 
 class PointSet(NamedTuple):
@@ -99,8 +75,8 @@ class PointSet(NamedTuple):
     rows: FloatArray
     norms: FloatArray
     centred_scores: FloatArray
-    nudges: FloatArray
-    copies: FloatArray
+    perturbations: FloatArray
+    multiplicities: FloatArray
     tilt: FloatArray
     score_scale: float
 
@@ -121,9 +97,9 @@ def problem_points(problem: Problem) -> PointSet:
     return PointSet._make([*arrays, problem.score_scale])
 
 
-def loss_slopes(copies: FloatArray, is_above: BoolArray, alpha: float) -> FloatArray:
+def loss_slopes(multiplicities: FloatArray, is_above: BoolArray, alpha: float) -> FloatArray:
     """Dual values of points off the fit: ``1 - alpha`` above it and ``-alpha`` below, per copy."""
-    return np.asarray(copies * np.where(is_above, 1.0 - alpha, -alpha))
+    return np.asarray(multiplicities * np.where(is_above, 1.0 - alpha, -alpha))
 
 
 class _Scratch(NamedTuple):
@@ -169,7 +145,7 @@ def descend(
 
 
 @entry()
-def _descend(
+def _descend(  # noqa: PLR0912 - a pivot reads from top to bottom
     data: PointSet,
     linear: FloatArray,
     alpha: float,
@@ -177,8 +153,9 @@ def _descend(
     edge: FloatArray,
     scratch: _Scratch,
 ) -> tuple[int, int]:
-    rows, copies, rank = data.rows, data.copies, len(basic)
-    total, inverse, is_basic = scratch.total, scratch.inverse, scratch.is_basic
+    rows, multiplicities, rank = data.rows, data.multiplicities, len(basic)
+    residual, speed, total = scratch.residual, scratch.speed, scratch.total
+    inverse, is_basic = scratch.inverse, scratch.is_basic
     for k in range(rank):
         is_basic[basic[k]] = True
     # The first pivot finds the vertex stale, so everything is computed from scratch.
@@ -186,27 +163,43 @@ def _descend(
     for pivot in range(cap):
         leaving, excess, sign = -1, 0.0, 0.0
         if stale < REFRESH:
-            leaving, excess, sign = _steepest_edge(inverse, total, alpha, copies, basic)
+            leaving, excess, sign = _steepest_edge(inverse, total, alpha, multiplicities, basic)
         # Updates drift, so only freshly computed numbers may decide that a vertex is optimal.
         if leaving < 0:
-            if not _refresh(data, linear, alpha, basic, scratch):
+            if not invert(rows, basic, inverse):
                 return CAPPED, pivot
-            leaving, excess, sign = _steepest_edge(inverse, total, alpha, copies, basic)
+            _perturbed_residuals(data, basic, inverse, residual)
+            for j in range(rank):
+                total[j] = linear[j]
+            for i in range(len(rows)):
+                if not is_basic[i]:
+                    eta = multiplicities[i] * (1.0 - alpha if residual[i] > 0.0 else -alpha)
+                    for j in range(rank):
+                        total[j] += eta * rows[i, j]
+            leaving, excess, sign = _steepest_edge(inverse, total, alpha, multiplicities, basic)
             stale = 0
-        if leaving < 0:
-            return OPTIMAL, pivot
+            if leaving < 0:
+                return OPTIMAL, pivot
         stale += 1
         # Along the edge the residual of the leaving point gets the sign of the broken bound.
         for j in range(rank):
             edge[j] = -sign * inverse[leaving, j]
-        _speeds(rows, edge, basic, scratch.speed)
-        chosen = _turn(copies, edge, excess, length, scratch)
+        for i in range(len(rows)):
+            speed[i] = row_dot(rows, i, edge)
+        for k in range(rank):
+            speed[basic[k]] = 0.0
+        chosen = _turn(multiplicities, edge, excess, length, scratch)
         if chosen < 0:
             return UNBOUNDED, pivot
         length, entering, out = scratch.step[chosen], scratch.point[chosen], basic[leaving]
         _pass_points(data, length, scratch)
         # After a step of length zero, too, the leaving point lies on a side.
-        _swap(data, alpha, out, sign * max(length, TINY), entering, scratch)
+        new = sign * max(length, TINY)
+        left_at = multiplicities[out] * (1.0 - alpha if new > 0.0 else -alpha)
+        came_from = multiplicities[entering] * (1.0 - alpha if residual[entering] > 0.0 else -alpha)
+        for j in range(rank):
+            total[j] += left_at * rows[out, j] - came_from * rows[entering, j]
+        residual[out], residual[entering] = new, 0.0
         basic[leaving], is_basic[out], is_basic[entering] = entering, False, True
         # The edge has been gone, so its array takes the row of the entering point.
         for j in range(rank):
@@ -215,45 +208,13 @@ def _descend(
     return CAPPED, cap
 
 
-@inner(inline="always")
-def _refresh(
-    data: PointSet, linear: FloatArray, alpha: float, basic: IntArray, scratch: _Scratch
-) -> bool:
-    """Compute inverse, residuals and sum of a vertex from scratch; false if it is singular."""
-    residual, inverse = scratch.residual, scratch.inverse
-    if not invert(data.rows, basic, inverse):
-        return False
-    _nudged_residuals(data, basic, inverse, residual)
-    _nonbasic_sum(data, linear, alpha, scratch)
-    return True
-
-
-@inner(inline="always")
-def _speeds(rows: FloatArray, edge: FloatArray, basic: IntArray, speed: FloatArray) -> None:
-    """Rates at which residuals fall along the edge; those of basic points count as zero."""
-    for i in range(len(rows)):
-        speed[i] = row_dot(rows, i, edge)
-    for k in range(len(basic)):
-        speed[basic[k]] = 0.0
-
-
-@inner(inline="always")
-def _nonbasic_sum(data: PointSet, linear: FloatArray, alpha: float, scratch: _Scratch) -> None:
-    """Store `linear` plus the sum of ``eta_i Q_i`` over nonbasic points."""
-    rows, copies, total = data.rows, data.copies, scratch.total
-    residual, is_basic = scratch.residual, scratch.is_basic
-    for j in range(len(total)):
-        total[j] = linear[j]
-    for i in range(len(rows)):
-        if not is_basic[i]:
-            eta = copies[i] * (1.0 - alpha if residual[i] > 0.0 else -alpha)
-            for j in range(len(total)):
-                total[j] += eta * rows[i, j]
-
-
 @inner()
 def _steepest_edge(
-    inverse: FloatArray, total: FloatArray, alpha: float, copies: FloatArray, basic: IntArray
+    inverse: FloatArray,
+    total: FloatArray,
+    alpha: float,
+    multiplicities: FloatArray,
+    basic: IntArray,
 ) -> tuple[int, float, float]:
     """Find the basic point to leave: its number, the excess of its dual value, and the side.
 
@@ -262,12 +223,15 @@ def _steepest_edge(
     leaving, best, excess, sign = -1, 0.0, 0.0, 0.0
     for k in range(len(inverse)):
         eta = -row_dot(inverse, k, total)
-        size = copies[basic[k]]
+        size = multiplicities[basic[k]]
         above, below = eta - size * (1.0 - alpha), -alpha * size - eta
         violation = max(above, below)
         if violation <= DUAL_TOL:
             continue
-        slope = violation / np.sqrt(_square(inverse, k))
+        square = 0.0
+        for j in range(len(inverse)):
+            square += inverse[k, j] * inverse[k, j]
+        slope = violation / np.sqrt(square)
         if slope > best:
             leaving, best, excess = k, slope, violation
             sign = 1.0 if above > below else -1.0
@@ -275,16 +239,8 @@ def _steepest_edge(
 
 
 @inner(inline="always")
-def _square(matrix: FloatArray, i: int) -> float:
-    total = 0.0
-    for j in range(matrix.shape[1]):
-        total += matrix[i, j] * matrix[i, j]
-    return total
-
-
-@inner(inline="always")
 def _turn(
-    copies: FloatArray, edge: FloatArray, excess: float, last: float, scratch: _Scratch
+    multiplicities: FloatArray, edge: FloatArray, excess: float, last: float, scratch: _Scratch
 ) -> int:
     """Position in `step` and `point` of the crossing at which the slope turns, or -1."""
     tiny = EDGE_TOL * np.sqrt(dot(edge, edge))
@@ -292,7 +248,7 @@ def _turn(
     # crossings to select from; the second is further, and the third look has no horizon.
     for look in range(3):
         horizon = BEYOND if look == 2 else (64.0 if look else 4.0) * last
-        count = _crossings(copies, tiny, horizon, scratch)
+        count = _crossings(multiplicities, tiny, horizon, scratch)
         chosen = _weighted_select(scratch.step, scratch.drop, scratch.point, count, excess)
         if chosen >= 0:
             return chosen
@@ -300,10 +256,10 @@ def _turn(
 
 
 @inner()
-def _crossings(copies: FloatArray, tiny: float, horizon: float, scratch: _Scratch) -> int:
+def _crossings(multiplicities: FloatArray, tiny: float, horizon: float, scratch: _Scratch) -> int:
     """Collect where residuals ``residual - t * speed`` reach zero for t up to the horizon.
 
-    At its zero a point changes the slope of the loss by its copies times its rate, its `drop`.
+    At its zero a point changes the slope of the loss by multiplicity times rate, its `drop`.
     """
     residual, speed, count = scratch.residual, scratch.speed, 0
     for low in range(0, len(residual), WIDTH):
@@ -318,7 +274,7 @@ def _crossings(copies: FloatArray, tiny: float, horizon: float, scratch: _Scratc
             rate = speed[i] if residual[i] > 0.0 else -speed[i]
             if rate > tiny and abs(residual[i]) <= horizon * rate:
                 scratch.step[count] = abs(residual[i]) / rate
-                scratch.drop[count] = copies[i] * rate
+                scratch.drop[count] = multiplicities[i] * rate
                 scratch.point[count] = i
                 count += 1
     return count
@@ -361,7 +317,7 @@ def _pass_points(data: PointSet, length: float, scratch: _Scratch) -> None:
 
     The speeds are not needed any more, so their array takes the old residuals.
     """
-    rows, copies, total = data.rows, data.copies, scratch.total
+    rows, multiplicities, total = data.rows, data.multiplicities, scratch.total
     residual, speed = scratch.residual, scratch.speed
     for low in range(0, len(residual), WIDTH):
         passed = 0
@@ -374,43 +330,30 @@ def _pass_points(data: PointSet, length: float, scratch: _Scratch) -> None:
             continue
         for i in range(low, low + WIDTH):
             if (speed[i] > 0.0) != (residual[i] > 0.0):
-                change = copies[i] if residual[i] > 0.0 else -copies[i]
+                change = multiplicities[i] if residual[i] > 0.0 else -multiplicities[i]
                 for j in range(len(total)):
                     total[j] += change * rows[i, j]
 
 
-@inner(inline="always")
-def _swap(
-    data: PointSet, alpha: float, leaving: int, new: float, entering: int, scratch: _Scratch
-) -> None:
-    """Exchange two points in the residuals and in the sum; the leaving one gets residual `new`."""
-    rows, copies, residual, total = data.rows, data.copies, scratch.residual, scratch.total
-    left_at = copies[leaving] * (1.0 - alpha if new > 0.0 else -alpha)
-    came_from = copies[entering] * (1.0 - alpha if residual[entering] > 0.0 else -alpha)
-    for j in range(len(total)):
-        total[j] += left_at * rows[leaving, j] - came_from * rows[entering, j]
-    residual[leaving], residual[entering] = new, 0.0
-
-
 @inner()
-def _nudged_residuals(
+def _perturbed_residuals(
     data: PointSet, basic: IntArray, inverse: FloatArray, out: FloatArray
 ) -> None:
-    """Residuals of nudged scores at the vertex of the `basic` points, exactly zero on these.
+    """Residuals of perturbed scores at the vertex of the `basic` points, exactly zero on these.
 
-    Scores and nudges are solved for separately. A residual of the scores within `ROUNDING` of zero
-    counts as zero: the point is tied, and the residual of its nudge, which has all its digits,
-    decides its side. So the side of a point depends on the vertex and not on the way there.
+    Scores and perturbations are solved for separately. A residual of the scores within `ROUNDING`
+    of zero counts as zero: the point is tied, and the residual of its perturbation, which has all
+    its digits, decides its side. So the side depends on the vertex and not on the way there.
     """
-    rows, norms, nudges = data.rows, data.norms, data.nudges
+    rows, norms, perturbations = data.rows, data.norms, data.perturbations
     centred_scores = data.centred_scores
     beta, small = np.empty(len(basic)), np.empty(len(basic))
     _solve_vertex(rows, centred_scores, basic, inverse, beta)
-    _solve_vertex(rows, nudges, basic, inverse, small)
+    _solve_vertex(rows, perturbations, basic, inverse, small)
     size = np.sqrt(dot(beta, beta))
     for i in range(len(rows)):
         plain = centred_scores[i] - row_dot(rows, i, beta)
-        out[i] = nudges[i] - row_dot(rows, i, small)
+        out[i] = perturbations[i] - row_dot(rows, i, small)
         if abs(plain) > ROUNDING * (abs(centred_scores[i]) + norms[i] * size):
             out[i] += plain
     for k in range(len(basic)):
@@ -458,7 +401,7 @@ class Certificate:
     Attributes
     ----------
     dual_violation : float
-        How far a basic ``eta`` leaves ``[-alpha, 1 - alpha]``, times its copies.
+        How far a basic ``eta`` leaves ``[-alpha, 1 - alpha]``, times its multiplicity.
     sign_violation : float
         Largest residual of a basic point, as a share of the score scale.
     equality_residual : float
@@ -481,28 +424,17 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vertex:
-    """A vertex over a `PointSet`, with its certificate.
+    """A vertex over a `PointSet`, with its certificate."""
 
-    Attributes
-    ----------
-    basic_points : (rank,) array
-        Row numbers, in the point set, of the points with residual zero; in increasing order.
-    inverse : (rank, rank) array
-        Inverse basis, transposed (see `kernels`); NaN where the basic rows are dependent.
-    residuals : (n,) array
-        Of the nudged scores; exactly zero at the basic points.
-    nonbasic_sum : (rank,) array
-        Sum of ``eta_i Q_i`` over nonbasic points, and the linear term of the problem.
-    eta : (rank,) array
-        Dual values of the basic points.
-    certificate : Certificate
-    """
-
+    # (rank,): row numbers, in the point set, of the points with residual zero; in increasing order.
     basic_points: IntArray
+    # (rank, rank): inverse basis, transposed (see `kernels`); NaN where the basic rows are
+    # dependent.
     inverse: FloatArray
-    residuals: FloatArray
+    residuals: FloatArray  # (n,): of the perturbed scores; exactly zero at the basic points.
+    # (rank,): sum of ``eta_i Q_i`` over nonbasic points, and the linear term of the problem.
     nonbasic_sum: FloatArray
-    eta: FloatArray
+    eta: FloatArray  # (rank,): dual values of the basic points.
     certificate: Certificate
 
 
@@ -510,12 +442,12 @@ def certify(
     data: PointSet, alpha: float, basic: IntArray, linear: FloatArray, pivots: int
 ) -> Vertex:
     """Compute everything about a vertex anew, with the numbers that prove it optimal."""
-    low, high = -alpha * data.copies[basic], (1.0 - alpha) * data.copies[basic]
+    low, high = -alpha * data.multiplicities[basic], (1.0 - alpha) * data.multiplicities[basic]
     block = data.rows[basic]
     inverse, residuals = _solve_at(data, basic)
     beta = inverse.T @ data.centred_scores[basic]
     off = float(np.abs(data.centred_scores[basic] - block @ beta).max(initial=0.0))
-    slopes = loss_slopes(data.copies, residuals > 0.0, alpha)
+    slopes = loss_slopes(data.multiplicities, residuals > 0.0, alpha)
     slopes[basic] = 0.0
     total = linear + compensated_sum(data.rows, slopes)
     eta = -inverse @ total
@@ -543,7 +475,7 @@ def _invert_and_solve(
 ) -> None:
     # A singular basis leaves NaN in the inverse, so all residuals become NaN, too.
     invert(data.rows, basic, inverse)
-    _nudged_residuals(data, basic, inverse, residuals)
+    _perturbed_residuals(data, basic, inverse, residuals)
 
 
 class ActiveSet(ABC):
@@ -612,8 +544,10 @@ def fit_vertex(problem: Problem, start: IntArray | None = None) -> Vertex:
         basic, pivots = _read_start(start, problem), 0
     vertex = _solve_and_certify(data, problem.alpha, basic, pivots)
     if not vertex.certificate.holds and len(data.rows) <= PROGRAM_SIZE:
-        nudged = data.centred_scores + data.nudges
-        optimum = solve_base(data.rows, nudged, data.copies, problem.alpha, problem.linear)
+        perturbed = data.centred_scores + data.perturbations
+        optimum = solve_base(
+            data.rows, perturbed, data.multiplicities, problem.alpha, problem.linear
+        )
         if optimum is not None:
             basic = _independent_near(data, optimum)
             vertex = _solve_and_certify(data, problem.alpha, basic, vertex.certificate.pivots)
@@ -662,7 +596,7 @@ class _BaseFit(ActiveSet):
 
     def solve_active(self) -> int:
         """Descend over the active points."""
-        slopes = loss_slopes(self.data.copies, self.residuals > 0.0, self.alpha)
+        slopes = loss_slopes(self.data.multiplicities, self.residuals > 0.0, self.alpha)
         slopes[self.active] = 0.0
         start = np.searchsorted(self.active, np.sort(self.basic))
         part = self.data.take(self.active)
@@ -701,7 +635,7 @@ class _BaseFit(ActiveSet):
 
 def _independent_near(data: PointSet, optimum: FloatArray) -> IntArray:
     """Points with independent rows that lie nearest to a solution: almost its basic points."""
-    key = scan_keys(data.centred_scores + data.nudges - data.rows @ optimum, data.norms)
+    key = scan_keys(data.centred_scores + data.perturbations - data.rows @ optimum, data.norms)
     chosen: list[int] = []
     for i in np.argsort(key):
         if len(_greedy_rows(data.rows[[*chosen, i]])) > len(chosen):

@@ -18,19 +18,18 @@ from trustsets.engine.compiled import (
     read_only,
 )
 
+# Veltkamp's constant: splits a double in two halves whose products are exact.
 SPLITTER = 2.0**27 + 1.0
-"""Veltkamp's constant: splits a double in two halves whose products are exact."""
-WIDTH = 16
-"""Points per block: a few vector registers."""
+WIDTH = 16  # Points per block: a few vector registers.
+# Zero as a NumPy integer: numba compiles a kernel anew for each Python integer passed to it.
 ZERO: Any = np.int64(0)
-"""Zero as a NumPy integer: numba compiles a kernel anew for each Python integer passed to it."""
+# A product of a row with an edge counts as zero below this share of the edge's length.
 EDGE_TOL = 1e-11
-"""A product of a row with an edge counts as zero below this share of the edge's length."""
+# A coefficient this close to an integer is that integer: its term then carries no rounding.
 SNAP_TOL = 1e-11
-"""A coefficient this close to an integer is that integer: its term then carries no rounding."""
+# A threshold whose sum was rounded is raised by this share of the absolute values of its terms,
+# some thirty times the largest rounding error seen.
 THRESHOLD_ROUNDING = 2.0**-42
-"""A threshold whose sum was rounded is raised by this share of the absolute values of its terms,
-some thirty times the largest rounding error seen."""
 
 
 @inner(fastmath=REASSOCIATE)

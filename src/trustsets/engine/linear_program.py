@@ -20,14 +20,10 @@ from trustsets.errors import TrustSetsError
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
 
-__all__ = ["SOLVER_TOL", "solve_base", "solve_face", "solve_linear_program"]
 
-BOUND_TOL = 1e-9
-"""Dual values this close to a bound count as equal to it, as on the path."""
-SOLVER_TOL = 1e-10
-"""Feasibility tolerances of HiGHS, the smallest it accepts."""
-SOLVED, INFEASIBLE, UNBOUNDED = 0, 2, 3
-"""Outcomes as `scipy.optimize.linprog` numbers them."""
+BOUND_TOL = 1e-9  # Dual values this close to a bound count as equal to it, as on the path.
+SOLVER_TOL = 1e-10  # Feasibility tolerances of HiGHS, the smallest it accepts.
+SOLVED, INFEASIBLE, UNBOUNDED = 0, 2, 3  # Outcomes as `scipy.optimize.linprog` numbers them.
 
 
 def solve_linear_program(
@@ -35,23 +31,16 @@ def solve_linear_program(
 ) -> float:
     """Threshold of one test row by its definition.
 
+    It is infinite, with the sign of the weight, when the dual has no feasible point.
+
     Parameters
     ----------
-    rows : (n, r) array
-        Calibration rows of the basis, well scaled.
-    scores : (n,) array
-        Scores of size about one.
+    rows, scores : (n, r) and (n,) arrays
+        Calibration rows of the basis, well scaled, and scores of size about one.
     alpha : float or (n,) array
         Miscoverage; an array holds that of each calibration point.
-    row : (r,) array
-        Test row in the same coordinates.
-    weight : float
-        Weight u of the test row.
-
-    Returns
-    -------
-    float
-        ``inf`` (for a positive weight) or ``-inf`` when the dual has no feasible point.
+    row, weight : (r,) array and float
+        Test row in the same coordinates, and its weight u.
 
     Examples
     --------
@@ -61,8 +50,8 @@ def solve_linear_program(
     >>> solve_linear_program(np.ones((8, 1)), np.arange(8.0), 0.1, np.ones(1), 0.9)
     inf
     """
-    copies, linear = np.ones(len(rows)), np.zeros(len(row))
-    optimum = solve_face(rows, scores, copies, alpha, row, weight, linear)
+    multiplicities, linear = np.ones(len(rows)), np.zeros(len(row))
+    optimum = solve_face(rows, scores, multiplicities, alpha, row, weight, linear)
     if optimum is None:
         raise TrustSetsError(
             "HiGHS could not solve this linear program; scale rows and scores to sizes near one."
@@ -76,13 +65,17 @@ def or_infinite(value: float, weight: float) -> float:
 
 
 def solve_base(
-    rows: FloatArray, scores: FloatArray, copies: FloatArray, alpha: float, linear: FloatArray
+    rows: FloatArray,
+    scores: FloatArray,
+    multiplicities: FloatArray,
+    alpha: float,
+    linear: FloatArray,
 ) -> FloatArray | None:
     """Return a b that minimises the quantile loss less ``linear @ b``, or None.
 
     This is one program over all points.
     """
-    bounds = np.column_stack([-alpha * copies, (1.0 - alpha) * copies])
+    bounds = np.column_stack([-alpha * multiplicities, (1.0 - alpha) * multiplicities])
     dual = _linprog(-scores, A_eq=rows.T, b_eq=-linear, bounds=bounds)
     return -np.asarray(dual.eqlin.marginals) if dual.status == SOLVED else None
 
@@ -90,14 +83,14 @@ def solve_base(
 def solve_face(
     rows: FloatArray,
     scores: FloatArray,
-    copies: FloatArray,
+    multiplicities: FloatArray,
     alpha: float | FloatArray,
     row: FloatArray,
     weight: float,
     linear: FloatArray,
 ) -> tuple[float, FloatArray] | None:
     """Smallest optimal value and its b; nan without a dual point, -inf if unbounded, or None."""
-    low, high = -alpha * copies, (1.0 - alpha) * copies
+    low, high = -alpha * multiplicities, (1.0 - alpha) * multiplicities
     bounds = np.column_stack([low, high])
     dual = _linprog(-scores, A_eq=rows.T, b_eq=-weight * row - linear, bounds=bounds)
     if dual.status != SOLVED:

@@ -46,21 +46,12 @@ from trustsets.engine.scan_order import ScanOrder, make_scan_order
 from trustsets.engine.whitening import RANK_TOL
 from trustsets.status import Status, Thresholds
 
-__all__ = [
-    "QuantileModel",
-    "fit_problem",
-    "fit_quantiles",
-    "make_model",
-    "warm_up",
-]
-
+# Score differences that count as ties, as shares of the score scale. Where rounding keeps a
+# solution from being certified, the next one is tried; with the last all scores are equal.
 RESOLUTIONS = (RESOLUTION, 2.0**-24, 2.0**-12, 4.0)
-"""Score differences that count as ties, as shares of the score scale. Where rounding keeps a
-solution from being certified, the next one is tried; with the last all scores are equal."""
-CHUNK = 256
-"""Test points that a thread takes at a time."""
+CHUNK = 256  # Test points that a thread takes at a time.
+# Extreme rows that others may start from; more would lengthen the search for the nearest.
 MOST_SOLVED = 256
-"""Extreme rows that others may start from; more would lengthen the search for the nearest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +77,6 @@ class QuantileModel:
     _problem: Problem
     _vertex: Vertex
     _resolution: float
-    _threads: int | None = None
     _budget: int = LANDMARK_BUDGET
 
     def __post_init__(self) -> None:
@@ -150,7 +140,7 @@ class QuantileModel:
     @property
     def n_points(self) -> int:
         """Number of calibration points n."""
-        return int(self._problem.copies.sum())
+        return int(self._problem.multiplicities.sum())
 
     def thresholds(
         self,
@@ -183,10 +173,6 @@ class QuantileModel:
         follows : (m,) array of bool, optional
             Rows whose vertex is near that of the row before: their search starts there. It saves
             time and changes no threshold beyond rounding.
-
-        Returns
-        -------
-        Thresholds
 
         Examples
         --------
@@ -227,10 +213,6 @@ class QuantileModel:
             Row numbers of calibration points; by default all, rows of penalties included.
         weight : float or (m,) array, optional
             Weights as in `thresholds`; each point has the alpha it had in the fit.
-
-        Returns
-        -------
-        Thresholds
 
         Examples
         --------
@@ -288,8 +270,12 @@ class QuantileModel:
         Its leverage is then one, and its column ``Q (Q'Q)^-1 Q_i`` of the hat matrix is zero for
         all other points. At most `rank` points have a leverage near one.
         """
-        rows, norms, copies = self._problem.rows, self._problem.norms, self._problem.copies
-        alone = (copies[point] == 1.0) & (norms[point] ** 2 > 0.5 * len(rows))
+        rows, norms, multiplicities = (
+            self._problem.rows,
+            self._problem.norms,
+            self._problem.multiplicities,
+        )
+        alone = (multiplicities[point] == 1.0) & (norms[point] ** 2 > 0.5 * len(rows))
         for k in np.flatnonzero(alone):
             # Whitening makes Q'Q a multiple of the identity only up to the condition of the basis.
             column = np.abs(rows @ np.linalg.solve(rows.T @ rows, rows[point[k]]))
@@ -349,12 +335,15 @@ class QuantileModel:
 
     def _whiten(self, phi: FloatArray) -> FloatArray:
         """Whitened rows, computed in threads."""
+        if len(phi) <= CHUNK:
+            # A single row would wait longer for the threads than for its product.
+            return self._problem.whitening.apply(phi)
         rows = np.empty((len(phi), self.rank))
 
         def run(part: slice) -> None:
             rows[part] = self._problem.whitening.apply(phi[part])
 
-        in_threads(run, list(_chunks(len(phi))), self._threads)
+        in_threads(run, list(_chunks(len(phi))))
         return rows
 
     def _follow(
@@ -370,17 +359,20 @@ class QuantileModel:
         def run(part: IntArray) -> None:
             follow_paths(rows, weights, starts, part, self._scan_order.scan, landmarks, results)
 
-        in_threads(locate, list(_chunks(len(rows))), self._threads)
+        if len(rows) <= CHUNK:
+            locate(slice(None))
+        else:
+            in_threads(locate, list(_chunks(len(rows))))
         if follows is None:
             order = np.argsort(starts, kind="stable")
-            in_threads(run, [order[part] for part in _chunks(len(rows))], self._threads)
+            in_threads(run, [order[part] for part in _chunks(len(rows))])
             return results
         # Rows that follow one another stay together, and come where the first of them does.
         first = np.maximum.accumulate(np.where(follows, 0, np.arange(len(rows))))
         order = np.argsort(starts[first], kind="stable")
         heads = np.flatnonzero(~follows[order])
         starts[follows] = ~starts[follows]
-        in_threads(run, np.split(order, heads[CHUNK::CHUNK]), self._threads)
+        in_threads(run, np.split(order, heads[CHUNK::CHUNK]))
         return results
 
     def _solve_rest(self, rows: FloatArray, weights: FloatArray, result: Thresholds) -> None:
@@ -399,7 +391,7 @@ class QuantileModel:
 
         # The longest rows take longest. Started first, they do not leave a thread waiting.
         lengths = np.einsum("ij,ij->i", rows[left], rows[left])
-        in_threads(run, left[np.argsort(-lengths)].tolist(), self._threads)
+        in_threads(run, left[np.argsort(-lengths)].tolist())
 
     def _solve_alone(
         self, row: FloatArray, weight: float, solved: list[Solved]
@@ -465,10 +457,6 @@ def fit_quantiles(
     start : (rank,) array, optional
         The `basic_points` of a model fitted on the same data, which make a search unnecessary.
 
-    Returns
-    -------
-    QuantileModel
-
     Examples
     --------
     Each of two disjoint groups gets its own conformal quantile:
@@ -478,9 +466,6 @@ def fit_quantiles(
     >>> model = fit_quantiles(groups, np.arange(28.0), alpha=0.1)
     >>> model.thresholds(np.eye(2)).values
     array([ 8., 26.])
-    >>> again = fit_quantiles(groups, np.arange(28.0), alpha=0.1, start=model.basic_points)
-    >>> bool(np.all(again.basic_points == model.basic_points))
-    True
     """
     problem = build_problem(phi_calib, scores_calib, alpha)
     return fit_problem(problem, None if start is None else np.asarray(start))
@@ -498,10 +483,8 @@ def _fit(problem: Problem, start: IntArray | None, resolution: float) -> Quantil
     return make_model(problem, fit_vertex(problem, start), resolution)
 
 
-def make_model(
-    problem: Problem, vertex: Vertex, resolution: float = RESOLUTION, threads: int | None = None
-) -> QuantileModel:
-    """Wrap the fitted vertex of a problem; `threads` limits those of its thresholds."""
+def make_model(problem: Problem, vertex: Vertex, resolution: float = RESOLUTION) -> QuantileModel:
+    """Wrap the fitted vertex of a problem."""
     return QuantileModel(
         alpha=problem.alpha,
         basic_points=problem.first[vertex.basic_points],
@@ -509,7 +492,6 @@ def make_model(
         _problem=problem,
         _vertex=vertex,
         _resolution=resolution,
-        _threads=threads,
     )
 
 

@@ -43,54 +43,34 @@ from trustsets.engine.problem import Problem
 from trustsets.engine.scan_order import Scan, ScanOrder
 from trustsets.status import Status
 
-__all__ = [
-    "LANDMARK_BUDGET",
-    "MANY_ROWS",
-    "WEIGHT_TOL",
-    "Landmarks",
-    "PathResults",
-    "blank_results",
-    "follow_paths",
-    "make_landmarks",
-    "nearest_landmarks",
-]
-
-WEIGHT_TOL = 1e-9
-"""Breakpoints this close to the weight of the test point count as equal to it."""
+WEIGHT_TOL = 1e-9  # Breakpoints this close to the weight of the test point count as equal to it.
+# A dual value does not move if its coefficient is below this share of the largest.
 COEFFICIENT_TOL = 1e-11
-"""A dual value does not move if its coefficient is below this share of the largest."""
-CHECK_TOL = 1e-9
-"""Accuracy asked of coefficients and dual values at the end of a path."""
+CHECK_TOL = 1e-9  # Accuracy asked of coefficients and dual values at the end of a path.
+# Distances are enlarged by this factor before they are compared with keys, to cover rounding.
 RADIUS_SLACK = 1.0 + 1e-9
-"""Distances are enlarged by this factor before they are compared with keys, to cover rounding."""
-FLOOR_SLACK = 1e-9
-"""The floor of a block is lowered by this share of its terms, to cover rounding."""
+FLOOR_SLACK = 1e-9  # The floor of a block is lowered by this share of its terms, to cover rounding.
+# The length of a step that nothing ends; finite, so that products with it are never NaN.
 UNREACHED = 1e150
-"""The length of a step that nothing ends; finite, so that products with it are never NaN."""
+# A path may take `CAP_FACTOR * rank + CAP_BASE` pivots; the descent takes over longer ones.
 CAP_FACTOR, CAP_BASE = 5, 20
-"""A path may take `CAP_FACTOR * rank + CAP_BASE` pivots; the descent takes over longer ones."""
+# The same factor for landmarks, because the first ones are far from all others.
 LANDMARK_CAP_FACTOR = 20
-"""The same factor for landmarks, because the first ones are far from all others."""
-REFRESH = 50
-"""Pivots between two computations of the vertex from scratch."""
+REFRESH = 50  # Pivots between two computations of the vertex from scratch.
+# A row becomes a landmark if it is at least this many pivots away from the nearest one.
 WORTH_STORING = 2
-"""A row becomes a landmark if it is at least this many pivots away from the nearest one."""
-ENOUGH = 4
-"""There are landmarks enough when candidates take fewer pivots than this on average."""
+ENOUGH = 4  # There are landmarks enough when candidates take fewer pivots than this on average.
+# Most work on landmarks, in pivots times the squared rank: some tenths of a second.
 LANDMARK_BUDGET = 20_000_000
-"""Most work on landmarks, in pivots times the squared rank: some tenths of a second."""
-MANY_ROWS = 10
-"""Factor of that for a model of which very many thresholds will be asked."""
+MANY_ROWS = 10  # Factor of that for a model of which very many thresholds will be asked.
+# Landmarks besides the base vertex. More shorten paths but lengthen the search for the nearest.
 MOST = 1023
-"""Landmarks besides the base vertex. More shorten paths but lengthen the search for the nearest."""
+# Memory that landmarks may take: there are fewer of them where the rank is high.
 MOST_BYTES = 2**26
-"""Memory that landmarks may take: there are fewer of them where the rank is high."""
-ROUND = 256
-"""Candidates between two checks whether more are worth their time."""
-POINTS_EACH = 2
-"""Calibration points per candidate: a small problem does not repay many landmarks."""
+ROUND = 256  # Candidates between two checks whether more are worth their time.
+POINTS_EACH = 2  # Calibration points per candidate: a small problem does not repay many landmarks.
+# Members that landmarks may have on average, and that one may have, in units of the rank.
 MEMBER_FACTOR, MOST_MEMBERS = 4, 24
-"""Members that landmarks may have on average, and that one may have, in units of the rank."""
 
 EXACT = int(Status.EXACT)
 FALLBACK = int(Status.FALLBACK)
@@ -110,7 +90,7 @@ INFINITE = int(Status.HIGH_LEVERAGE)
     LANDMARK_SHIFT,
     EDGE,
     COEFFICIENT,
-    BASIC_COPIES,
+    BASIC_MULTIPLICITY,
     GOAL,
     DIRECTION,
     ROW,
@@ -119,7 +99,7 @@ INFINITE = int(Status.HIGH_LEVERAGE)
 ) = cast(Any, np.arange(13))
 INVERSE: Any = np.int64(3)
 # Rows of `PathState.member`, of which landmarks store the first three.
-SIDE, COPIES, RESIDUAL, SPEED, N_MEMBER = cast(Any, np.arange(5))
+SIDE, MULTIPLICITY, RESIDUAL, SPEED, N_MEMBER = cast(Any, np.arange(5))
 STORED_MEMBER: Any = np.int64(3)
 # Rows of `PathState.visits`.
 UPDATED_AT, READ_FOR, SCANNED, BOUNDED_FOR, N_VISITS = cast(Any, np.arange(5))
@@ -132,87 +112,62 @@ AT_LANDMARK, AT_VERTEX, RATE, BLOCK_ROWS = cast(Any, np.arange(4))
 
 
 class Landmarks(NamedTuple):
-    """Vertices to start from, packed in few arrays.
+    """Vertices to start from, packed in few arrays."""
 
-    Attributes
-    ----------
-    blocks : (n_blocks, rank, WIDTH) array
-        Goals, in the layout of `Scan.blocks`.
-    half_square : (n_blocks * WIDTH,) array
-        Half the squared length of each goal; infinite where there is no landmark.
-    vertex : (L, INVERSE + rank, rank) array
-        For each landmark the rows `FROM_BASE`, `DUAL` and `NONBASIC_SUM` of `PathState.vectors`,
-        then its inverse basis.
-    slot : (L, rank) array
-        Which members are basic, as in `PathState`.
-    first : (L + 1,) array
-        Where the members of each landmark begin in the arrays below, which list them in turn.
-    position, row, member : (capacity,), (capacity, rank) and (STORED_MEMBER, capacity) arrays
-        The members, as in `PathState`; `member` has the rows `SIDE`, `COPIES` and `RESIDUAL`.
-    """
-
-    blocks: FloatArray
+    blocks: FloatArray  # (n_blocks, rank, WIDTH): goals, in the layout of `Scan.blocks`.
+    # (n_blocks * WIDTH,): half the squared length of each goal; infinite where there is no
+    # landmark.
     half_square: FloatArray
+    # (L, INVERSE + rank, rank): for each landmark the rows `FROM_BASE`, `DUAL` and `NONBASIC_SUM`
+    # of `PathState.vectors`, then its inverse basis.
     vertex: FloatArray
-    slot: IntArray
+    slot: IntArray  # (L, rank): which members are basic, as in `PathState`.
+    # (L + 1,): where the members of each landmark begin in the arrays below, which list them in
+    # turn.
     first: IntArray
+    # (capacity,), (capacity, rank) (STORED_MEMBER, capacity): The members, as in `PathState`;
+    # `member` has the rows `SIDE`, `MULTIPLICITY` and `RESIDUAL`.
     position: IntArray
     row: FloatArray
     member: FloatArray
 
 
 class PathState(NamedTuple):
-    """The work arrays of one thread: vertex, members, scan cache and scratch.
+    """The work arrays of one thread: vertex, members, scan cache and scratch."""
 
-    Attributes
-    ----------
-    vectors : (N_VECTORS, rank) array
-        The vertex. It lies `FROM_BASE` away from the base vertex and `FROM_LANDMARK` away from the
-        landmark where the path started, which lies `LANDMARK_SHIFT` away from the base vertex.
-        `EDGE` is the direction of the step. `NONBASIC_SUM` is the sum of the nonbasic points' rows
-        times their dual values. Basic point k has dual value ``DUAL[k]`` and ``BASIC_COPIES[k]``
-        copies. `ROW` is the test row, `GOAL` that row times its weight, and `DIRECTION` the goal
-        less that of the landmark. ``COEFFICIENT`` expresses `DIRECTION` (at the end of a path:
-        `ROW`) in the basic rows; on the way, dual value k falls at the rate ``COEFFICIENT[k]``.
-        `SPARE` is scratch.
-    slot : (rank,) array
-        Vertex: basic point k is member ``slot[k]``.
-    inverse : (rank, rank) array
-        Vertex: the inverse basis, transposed (see `kernels`).
-    ratio : (rank,) array
-        Scratch of the exchange (see `kernels`).
-    position, row : (most,) and (most, rank) arrays
-        Members: the points whose role may differ from that at the base vertex, which are its basic
-        points and every point that entered since. The scan skips members.
-    member : (N_MEMBER, most) array
-        Members: `SIDE`, 0 for basic points and else the sign of the residual; `COPIES`;
-        `RESIDUAL`; `SPEED`, the rate at which the residual falls along the edge.
-    cache : (FIRST_BLOCK + n_blocks * BLOCK_ROWS, WIDTH) array
-        Scan cache: products of the centres of a superblock with `FROM_LANDMARK` and `EDGE`; then
-        for each block the signed residuals `AT_LANDMARK` and `AT_VERTEX`, and their rates. Members
-        are infinite.
-    floor : (n_superblocks * WIDTH,) array
-        Scan cache: a lower bound of the residuals of each block at the landmark.
-    visits : (N_VISITS, n_blocks) array
-        Scan cache: residuals of a block at the vertex are valid if `UPDATED_AT` equals the `STEP`;
-        those at the landmark if `READ_FOR` equals the `LANDMARK`; and floors if `BOUNDED_FOR` of
-        the superblock does, so that paths from one landmark share them. `SCANNED` lists the blocks
-        that this step scanned.
-    counters : (N_COUNTERS,) array
-        Scan cache: `STEP` grows with every step, `LANDMARK` is the number of the landmark plus
-        one, `LANDMARK_MEMBERS` the number of its members.
-    """
-
+    # (N_VECTORS, rank): the vertex. It lies `FROM_BASE` away from the base vertex and
+    # `FROM_LANDMARK` away from the landmark where the path started, which lies `LANDMARK_SHIFT`
+    # away from the base vertex. `EDGE` is the direction of the step. `NONBASIC_SUM` is the sum of
+    # the nonbasic points' rows times their dual values. Basic point k has the dual value
+    # ``DUAL[k]`` and the multiplicity ``BASIC_MULTIPLICITY[k]``. `ROW` is the test row, `GOAL` that
+    # row times its weight, and `DIRECTION` the goal less that of the landmark. ``COEFFICIENT``
+    # expresses `DIRECTION` (at the end of a path: `ROW`) in the basic rows; on the way, dual value
+    # k falls at the rate ``COEFFICIENT[k]``. `SPARE` is scratch.
     vectors: FloatArray
-    slot: IntArray
-    inverse: FloatArray
-    ratio: FloatArray
+    slot: IntArray  # (rank,): vertex: basic point k is member ``slot[k]``.
+    inverse: FloatArray  # (rank, rank): vertex: the inverse basis, transposed (see `kernels`).
+    ratio: FloatArray  # (rank,): scratch of the exchange (see `kernels`).
+    # (most,) and (most, rank): members, the points whose role may differ from that at the base
+    # vertex: its basic points and every point that entered since. The scan skips members.
     position: IntArray
     row: FloatArray
+    # (N_MEMBER, most): members: `SIDE`, 0 for basic points and else the sign of the residual;
+    # `MULTIPLICITY`; `RESIDUAL`; `SPEED`, the rate at which the residual falls along the edge.
     member: FloatArray
+    # (FIRST_BLOCK + n_blocks * BLOCK_ROWS, WIDTH): scan cache: products of the centres of a
+    # superblock with `FROM_LANDMARK` and `EDGE`; then for each block the signed residuals
+    # `AT_LANDMARK` and `AT_VERTEX`, and their rates. Members are infinite.
     cache: FloatArray
+    # (n_superblocks * WIDTH,): scan cache: a lower bound of the residuals of each block at the
+    # landmark.
     floor: FloatArray
+    # (N_VISITS, n_blocks): scan cache: residuals of a block at the vertex are valid if `UPDATED_AT`
+    # equals the `STEP`; those at the landmark if `READ_FOR` equals the `LANDMARK`; and floors if
+    # `BOUNDED_FOR` of the superblock does, so that paths from one landmark share them. `SCANNED`
+    # lists the blocks that this step scanned.
     visits: IntArray
+    # (N_COUNTERS,): scan cache: `STEP` grows with every step, `LANDMARK` is the number of the
+    # landmark plus one, `LANDMARK_MEMBERS` the number of its members.
     counters: IntArray
 
 
@@ -303,7 +258,7 @@ def _begin_landmarks(scan_order: ScanOrder, size: int) -> Landmarks:
     landmarks.vertex[0, INVERSE:] = vertex.inverse
     landmarks.slot[0] = landmarks.position[:rank] = np.arange(rank)
     landmarks.row[:rank] = scan_order.basic_rows
-    landmarks.member[COPIES, :rank] = scan_order.scan.copies[:rank]
+    landmarks.member[MULTIPLICITY, :rank] = scan_order.scan.multiplicities[:rank]
     return landmarks
 
 
@@ -508,7 +463,7 @@ def _load_landmark(landmark: int, landmarks: Landmarks, state: PathState) -> int
         vectors[LANDMARK_SHIFT, k] = vectors[FROM_BASE, k]
         vectors[FROM_LANDMARK, k] = 0.0
         slot[k] = landmarks.slot[landmark, k]
-        vectors[BASIC_COPIES, k] = member[COPIES, slot[k]]
+        vectors[BASIC_MULTIPLICITY, k] = member[MULTIPLICITY, slot[k]]
         direction[k] = goal[k] - landmarks.blocks[block, k, lane]
     for k in range(rank):
         vectors[COEFFICIENT, k] = row_dot(inverse, k, direction)
@@ -552,9 +507,9 @@ def _store_landmark(
 
 
 @inner(inline="always")
-def _bound(alpha: float, upper: bool, copies: float) -> float:
-    """Bound of a dual value; the box of a point grows with its copies."""
-    return copies * (1.0 - alpha if upper else -alpha)
+def _bound(alpha: float, upper: bool, multiplicities: float) -> float:
+    """Bound of a dual value; the box of a point grows with its multiplicity."""
+    return multiplicities * (1.0 - alpha if upper else -alpha)
 
 
 @inner()
@@ -564,14 +519,18 @@ def _next_breakpoint(vectors: FloatArray, alpha: float) -> tuple[int, float]:
     This is the ratio test of the dual: value k falls at the rate ``coefficient[k]``. The point is
     -1 when none moves.
     """
-    coefficient, dual, copies = vectors[COEFFICIENT], vectors[DUAL], vectors[BASIC_COPIES]
+    coefficient, dual, multiplicities = (
+        vectors[COEFFICIENT],
+        vectors[DUAL],
+        vectors[BASIC_MULTIPLICITY],
+    )
     leaving, least, largest = -1, np.inf, 1.0
     for k in range(len(dual)):
         largest = max(largest, abs(coefficient[k]))
     for k in range(len(dual)):
         rate = coefficient[k]
         if abs(rate) > COEFFICIENT_TOL * largest:
-            bound = _bound(alpha, rate < 0.0, copies[k])
+            bound = _bound(alpha, rate < 0.0, multiplicities[k])
             # A dual value that rounding put outside its box leaves at once.
             share = max((dual[k] - bound) / rate, 0.0)
             if share < least:
@@ -588,7 +547,7 @@ def _leave(leaving: int, share: float, alpha: float, state: PathState) -> None:
     for k in range(len(dual)):
         dual[k] -= share * coefficient[k]
     rises = coefficient[leaving] < 0.0
-    bound = _bound(alpha, rises, vectors[BASIC_COPIES, leaving])
+    bound = _bound(alpha, rises, vectors[BASIC_MULTIPLICITY, leaving])
     # A point whose dual value is at its upper bound may get a positive residual, so its product
     # with the edge is -1; at the lower bound the residual may turn negative.
     side = 1.0 if rises else -1.0
@@ -600,7 +559,9 @@ def _leave(leaving: int, share: float, alpha: float, state: PathState) -> None:
 
 
 @inner()
-def _first_crossing(members: int, scan: Scan, state: PathState) -> tuple[float, int, int]:
+def _first_crossing(  # noqa: PLR0912, PLR0915 - a scan reads from top to bottom
+    members: int, scan: Scan, state: PathState
+) -> tuple[float, int, int]:
     """First zero of a residual along the edge: step, entering point, number of scanned blocks.
 
     The entering point is the number of a member, or the number of members plus a position. It is
@@ -611,8 +572,8 @@ def _first_crossing(members: int, scan: Scan, state: PathState) -> tuple[float, 
     updated_at, read_for, bounded_for = visits[UPDATED_AT], visits[READ_FOR], visits[BOUNDED_FOR]
     spread, group_key, counters = scan.spread, scan.group_key, state.counters
     step, landmark, hidden = counters[STEP], counters[LANDMARK], counters[LANDMARK_MEMBERS]
-    long = dot(edge, edge)
-    tiny = EDGE_TOL * np.sqrt(long)
+    shift, long = vectors[LANDMARK_SHIFT], dot(edge, edge)
+    tiny, far = EDGE_TOL * np.sqrt(long), np.sqrt(dot(shift, shift))
     # Terms of the distances from base vertex and landmark, which are quadratic along the edge.
     here, along = dot(from_base, from_base), dot(from_base, edge)
     gone, ahead = dot(from_landmark, from_landmark), dot(from_landmark, edge)
@@ -625,8 +586,15 @@ def _first_crossing(members: int, scan: Scan, state: PathState) -> tuple[float, 
         if group_key[superblock * WIDTH] > radius:
             break
         if bounded_for[superblock] != landmark:
+            # Lower bounds of the residuals at the landmark, until a path reads these.
             bounded_for[superblock] = landmark
-            _set_floors(superblock, scan, state)
+            block_products(scan.centres, superblock, shift, cache, WITH_WAY)
+            for lane in range(WIDTH):
+                block, middle = superblock * WIDTH + lane, cache[WITH_WAY, lane]
+                around = spread[block] * far
+                slack = FLOOR_SLACK * (abs(middle) + around)
+                least = (1.0 - FLOOR_SLACK) * scan.least_distance[block]
+                floor[block] = least - (middle + around + slack)
         block_products(scan.centres, superblock, from_landmark, cache, WITH_WAY)
         block_products(scan.centres, superblock, edge, cache, WITH_EDGE)
         for lane in range(WIDTH):
@@ -639,15 +607,24 @@ def _first_crossing(members: int, scan: Scan, state: PathState) -> tuple[float, 
             if read_for[block] != landmark:
                 # The first path that needs the block replaces its bound by the true minimum.
                 read_for[block] = landmark
-                _read_landmark(block, first + AT_LANDMARK, scan, state)
-                _hide(block, ZERO, hidden, first + AT_LANDMARK, state)
-                floor[block] = _least(cache, first + AT_LANDMARK)
+                row = first + AT_LANDMARK
+                block_products(scan.blocks, block, shift, cache, row)
+                for i in range(WIDTH):
+                    cache[row, i] = scan.distance[block * WIDTH + i] - cache[row, i]
+                _hide(block, ZERO, hidden, row, state)
+                least = np.inf
+                for i in range(WIDTH):
+                    least = min(least, cache[row, i])
+                floor[block] = least * (1.0 - FLOOR_SLACK if least > 0.0 else 1.0 + FLOOR_SLACK)
                 if bound < floor[block]:
                     continue
             if updated_at[block] != step:
                 # The step before did not scan the block, so its residuals are out of date.
-                _read_vertex(block, first, scan, state)
-                _hide(block, hidden, members, first + AT_VERTEX, state)
+                row = first + AT_VERTEX
+                block_products(scan.blocks, block, from_landmark, cache, row)
+                for i in range(WIDTH):
+                    cache[row, i] = cache[first + AT_LANDMARK, i] - cache[row, i]
+                _hide(block, hidden, members, row, state)
             visits[SCANNED, scanned] = block
             scanned += 1
             block_products(scan.blocks, block, edge, cache, first + RATE)
@@ -688,54 +665,12 @@ def _member_crossing(
 
 
 @inner(inline="always")
-def _set_floors(superblock: int, scan: Scan, state: PathState) -> None:
-    """Store lower bounds of the residuals at the landmark, for the blocks of a superblock."""
-    shift, cache = state.vectors[LANDMARK_SHIFT], state.cache
-    block_products(scan.centres, superblock, shift, cache, WITH_WAY)
-    far = np.sqrt(dot(shift, shift))
-    for lane in range(WIDTH):
-        block, middle = superblock * WIDTH + lane, cache[WITH_WAY, lane]
-        around = scan.spread[block] * far
-        slack = FLOOR_SLACK * (abs(middle) + around)
-        least = (1.0 - FLOOR_SLACK) * scan.least_distance[block]
-        state.floor[block] = least - (middle + around + slack)
-
-
-@inner(inline="always")
-def _read_landmark(block: int, row: int, scan: Scan, state: PathState) -> None:
-    """Store signed residuals at the landmark: distances less the products with its shift."""
-    cache = state.cache
-    block_products(scan.blocks, block, state.vectors[LANDMARK_SHIFT], cache, row)
-    for lane in range(WIDTH):
-        cache[row, lane] = scan.distance[block * WIDTH + lane] - cache[row, lane]
-
-
-@inner(inline="always")
-def _read_vertex(block: int, first: int, scan: Scan, state: PathState) -> None:
-    """Store signed residuals at the vertex, from those at the landmark."""
-    cache = state.cache
-    block_products(scan.blocks, block, state.vectors[FROM_LANDMARK], cache, first + AT_VERTEX)
-    for lane in range(WIDTH):
-        at_landmark = cache[first + AT_LANDMARK, lane]
-        cache[first + AT_VERTEX, lane] = at_landmark - cache[first + AT_VERTEX, lane]
-
-
-@inner(inline="always")
 def _hide(block: int, first: int, last: int, row: int, state: PathState) -> None:
     """Make the residuals of members of a block infinite, so that the scan never chooses them."""
     position, cache = state.position, state.cache
     for m in range(first, last):
         if position[m] // WIDTH == block:
             cache[row, position[m] % WIDTH] = np.inf
-
-
-@inner(inline="always")
-def _least(cache: FloatArray, row: int) -> float:
-    """Smallest residual of a block, lowered to cover rounding."""
-    least = np.inf
-    for lane in range(WIDTH):
-        least = min(least, cache[row, lane])
-    return least * (1.0 - FLOOR_SLACK if least > 0.0 else 1.0 + FLOOR_SLACK)
 
 
 @inner()
@@ -785,15 +720,21 @@ def _enter(leaving: int, entering: int, members: int, scan: Scan, state: PathSta
     coefficient, nonbasic_sum = vectors[COEFFICIENT], vectors[NONBASIC_SUM]
     new = entering
     if entering >= members:
-        new = members
-        _join(new, entering - members, scan, state)
+        # It joins the members: its row is copied out of its block, and the scan skips it.
+        new, position = members, entering - members
+        block, lane, side = position // WIDTH, position % WIDTH, scan.side[position]
+        state.cache[FIRST_BLOCK + block * BLOCK_ROWS + AT_VERTEX, lane] = np.inf
+        state.position[new] = position
+        member[SIDE, new], member[MULTIPLICITY, new] = side, scan.multiplicities[position]
+        for j in range(row.shape[1]):
+            row[new, j] = side * scan.blocks[block, j, lane]
         members += 1
-    copies = member[COPIES, new]
-    bound = _bound(scan.alpha, member[SIDE, new] > 0.0, copies)
+    multiplicities = member[MULTIPLICITY, new]
+    bound = _bound(scan.alpha, member[SIDE, new] > 0.0, multiplicities)
     member[SIDE, new] = 0.0
     member[RESIDUAL, new] = 0.0
     state.slot[leaving] = new
-    vectors[BASIC_COPIES, leaving] = copies
+    vectors[BASIC_MULTIPLICITY, leaving] = multiplicities
     vectors[DUAL, leaving] = bound
     exchange(state.inverse, leaving, row[new], ratio)
     # The rank-one update of the inverse changes the coefficients by the same ratios.
@@ -803,18 +744,6 @@ def _enter(leaving: int, entering: int, members: int, scan: Scan, state: PathSta
         coefficient[k] -= ratio[k] * pivot_coefficient
     coefficient[leaving] = ratio[leaving] * pivot_coefficient
     return members
-
-
-@inner(inline="always")
-def _join(new: int, position: int, scan: Scan, state: PathState) -> None:
-    """Make a point a member: copy its row out of its block and hide it from the scan."""
-    block, lane, side = position // WIDTH, position % WIDTH, scan.side[position]
-    state.cache[FIRST_BLOCK + block * BLOCK_ROWS + AT_VERTEX, lane] = np.inf
-    state.position[new] = position
-    state.member[SIDE, new] = side
-    state.member[COPIES, new] = scan.copies[position]
-    for j in range(state.row.shape[1]):
-        state.row[new, j] = side * scan.blocks[block, j, lane]
 
 
 @inner()
@@ -859,8 +788,9 @@ def _finish(scan: Scan, state: PathState) -> tuple[float, bool]:
     """Threshold of the last vertex, and whether the vertex passes its check.
 
     All errors are measured with the basic rows themselves; the updated inverse serves only to
-    correct them. The coefficients solve ``Q_B' c = q`` and the threshold is ``c @ s_B`` with scores
-    before nudges. Dual feasibility does not depend on scores, so this vertex is optimal for them.
+    correct them. The coefficients solve ``Q_B' c = q`` and the threshold is ``c @ s_B`` with the
+    scores themselves: dual feasibility does not depend on scores, so this vertex is optimal for
+    them without perturbations, too.
     """
     vectors, slot, inverse, rank = state.vectors, state.slot, state.inverse, len(state.slot)
     test_row, coefficient, dual = vectors[ROW], vectors[COEFFICIENT], vectors[DUAL]
@@ -877,10 +807,16 @@ def _finish(scan: Scan, state: PathState) -> tuple[float, bool]:
         off_dual = _refine(target, dual, state)
     drift, outside = 0.0, 0.0
     for k in range(rank):
-        position, copies, eta = state.position[slot[k]], vectors[BASIC_COPIES, k], dual[k]
+        position, multiplicities, eta = (
+            state.position[slot[k]],
+            vectors[BASIC_MULTIPLICITY, k],
+            dual[k],
+        )
         start = _base_residual(position, rank, scan)
         drift = max(drift, abs(start - row_dot(state.row, slot[k], vectors[FROM_BASE])))
-        outside = max(outside, eta - copies * (1.0 - scan.alpha), -copies * scan.alpha - eta)
+        outside = max(
+            outside, eta - multiplicities * (1.0 - scan.alpha), -multiplicities * scan.alpha - eta
+        )
         scores[k] = scan.score[position]
     value = weighted_sum(coefficient, scores)
     size = max(1.0, np.sqrt(dot(test_row, test_row)))

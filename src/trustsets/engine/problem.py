@@ -1,10 +1,10 @@
 """The calibration problem as the solvers see it, made of what callers pass.
 
-Input is checked here. Equal points are merged into one point with a number of copies: a sum over
-points then has one term for all copies, and a path passes them in one pivot. Rows are whitened, and
+Input is checked here. Equal points are merged into one point with a multiplicity: a sum over points
+then has one term for all of them, and a path passes them in one pivot. Rows are whitened, and
 scores are brought into general position: thresholds are exact for scores that were merged at
-`RESOLUTION`, and the nudges that break ties make every solver end; docs/engine.md says why ("Ties
-and rounding").
+`RESOLUTION`, and the perturbations that break ties make every solver end ("Ties and rounding" in
+docs/engine.md).
 """
 
 from dataclasses import dataclass, replace
@@ -18,99 +18,53 @@ from trustsets.engine.kernels import compensated_sum
 from trustsets.engine.whitening import Whitening, fit_whitening
 from trustsets.errors import InputError
 
-__all__ = [
-    "RESOLUTION",
-    "Problem",
-    "build_problem",
-    "centred_scores",
-    "coarsen",
-    "distinct_points",
-    "read_alphas",
-    "read_follows",
-    "read_points",
-    "read_test_alphas",
-    "read_test_rows",
-    "read_weights",
-    "scan_keys",
-    "score_scale",
-]
-
-SMALLEST = 2.0**-1000
-"""Entries of basis rows below this count as zero."""
+SMALLEST = 2.0**-1000  # Entries of basis rows below this count as zero.
+# Scores closer than this share of the score scale (about 4e-12) count as equal: residuals carry
+# rounding errors of up to 1e-14, which a difference that decides a sign must exceed clearly.
 RESOLUTION = 2.0**-38
-"""Scores closer than this share of the score scale (about 4e-12) count as equal: residuals carry
-rounding errors of up to 1e-14, which a difference that decides a sign must exceed clearly."""
-PERTURBATION = 2.0**-37
-"""Largest nudge that breaks ties, as a share of the score scale."""
+PERTURBATION = 2.0**-37  # Largest perturbation that breaks ties, as a share of the score scale.
+# Scores beyond this many times the typical size have no influence on the score scale.
 WIDEST_RANGE = 2.0**20
-"""Scores beyond this many times the typical size have no influence on the score scale."""
+# The function class contains constants if it reproduces the constant 1 this well.
 CONSTANT_TOL = 1e-11
-"""The function class contains constants if it reproduces the constant 1 this well."""
-SHORTEST = 1e-200
-"""A whitened row shorter than this never changes side."""
+SHORTEST = 1e-200  # A whitened row shorter than this never changes side.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """Calibration data as the solvers see it.
+    """Calibration data as the solvers see it."""
 
-    Attributes
-    ----------
-    rows : (n, rank) array
-        Whitened basis rows.
-    norms : (n,) array
-        Their lengths.
-    scores : (n,) array
-        Scores over ``2 ** exponent``, with scores that are too close to tell apart made equal to
-        the largest of them: thresholds are sums of these, times ``2 ** exponent``.
-    centred_scores : (n,) array
-        The scores less their most frequent value where the function class contains constants,
-        else the scores. Solvers use these: residuals of points at that value are then exact.
-    nudges : (n,) array
-        Small amounts that break ties and keep the order of scores. They are stored apart from
-        the scores, because a sum of the two would lose most digits of the nudge.
-    copies : (n,) array
-        How many equal calibration points (basis row and score) each point stands for.
-    first : (n,) array
-        Row number of the first of them in the calibration data.
-    point : (n_rows,) array
-        Number of the point that each row of the calibration data became.
-    alpha : float
-        Miscoverage; the mean where every row has its own.
-    alphas : (n_rows,) array or None
-        Miscoverage of every row of the calibration data, where they were given one by one.
-    tilt : (n,) array
-        How much `alpha` exceeds the alphas of the point's rows, summed over its copies.
-    linear : (rank,) array
-        Sum of ``tilt_i Q_i``. Because ``loss_a(r) = loss_b(r) + (b - a) r`` for any two alphas a
-        and b, the problem with an alpha for each point is that with one alpha and this linear term.
-    score_scale : float
-        The size of the largest scores, outliers apart, to which tolerances refer.
-    exponent : int
-        The largest score lies between ``2 ** (exponent - 1)`` and ``2 ** exponent``. Powers of two
-        change no digit of a score, so thresholds scale with scores bit for bit.
-    has_constants : bool
-        Whether the function class contains constants.
-    whitening : Whitening
-        The map that made `rows`.
-    """
-
-    rows: FloatArray
-    norms: FloatArray
+    rows: FloatArray  # (n, rank): whitened basis rows.
+    norms: FloatArray  # (n,): their lengths.
+    # (n,): scores over ``2 ** exponent``, with scores that are too close to tell apart made equal
+    # to the largest of them: thresholds are sums of these, times ``2 ** exponent``.
     scores: FloatArray
+    # (n,): the scores less their most frequent value where the function class contains constants,
+    # else the scores. Solvers use these: residuals of points at that value are then exact.
     centred_scores: FloatArray
-    nudges: FloatArray
-    copies: FloatArray
-    first: IntArray
-    point: IntArray
-    alpha: float
+    # (n,): small amounts that break ties and keep the order of scores. They are stored apart from
+    # the scores, because a sum of the two would lose most digits of the perturbation.
+    perturbations: FloatArray
+    # (n,): how many equal calibration points (basis row and score) each point stands for.
+    multiplicities: FloatArray
+    first: IntArray  # (n,): row number of the first of them in the calibration data.
+    point: IntArray  # (n_rows,): number of the point that each row of the calibration data became.
+    alpha: float  # Miscoverage; the mean where every row has its own.
+    # (n_rows,) or None: miscoverage of every row of the calibration data, where they were given one
+    # by one.
     alphas: FloatArray | None
+    # (n,): how much `alpha` exceeds the alphas of the point's rows, summed over these.
     tilt: FloatArray
+    # (rank,): sum of ``tilt_i Q_i``. Because ``loss_a(r) = loss_b(r) + (b - a) r`` for any two
+    # alphas a and b, the problem with an alpha for each point is that with one alpha and this
+    # linear term.
     linear: FloatArray
-    score_scale: float
+    score_scale: float  # The size of the largest scores, outliers apart, to which tolerances refer.
+    # The largest score lies between ``2 ** (exponent - 1)`` and ``2 ** exponent``. Powers of two
+    # change no digit of a score, so thresholds scale with scores bit for bit.
     exponent: int
-    has_constants: bool
-    whitening: Whitening
+    has_constants: bool  # Whether the function class contains constants.
+    whitening: Whitening  # The map that made `rows`.
 
 
 def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Problem:
@@ -129,7 +83,7 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Proble
     mean_alpha = float(np.clip(alphas.mean(), alphas.min(), alphas.max()))
     exponent = int(np.frexp(np.abs(all_scores).max())[1])
     scaled = np.ldexp(all_scores, -exponent)
-    first, copies, point = distinct_points(matrix, scaled)
+    first, multiplicities, point = distinct_points(matrix, scaled)
     if len(first) < len(scaled):
         matrix = matrix[first]
     whitening = fit_whitening(matrix)
@@ -143,15 +97,15 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Proble
     constant = rows.T @ np.ones(len(rows)) / len(rows)
     has_constants = bool(np.abs(rows @ constant - 1.0).max() <= CONSTANT_TOL)
     centre = _most_frequent(*distinct) if has_constants else 0.0
-    scale = score_scale(values - centre, copies, float(alphas.min()))
-    merged, centred, nudges = _general_position(distinct, RESOLUTION, scale, has_constants)
+    scale = score_scale(values - centre, multiplicities, float(alphas.min()))
+    merged, centred, perturbations = _general_position(distinct, RESOLUTION, scale, has_constants)
     return Problem(
         rows=rows,
         norms=np.sqrt(np.einsum("ij,ij->i", rows, rows)),
         scores=merged,
         centred_scores=centred,
-        nudges=nudges,
-        copies=copies,
+        perturbations=perturbations,
+        multiplicities=multiplicities,
         first=first,
         point=point,
         alpha=mean_alpha,
@@ -167,10 +121,10 @@ def build_problem(phi: ArrayLike, scores: ArrayLike, alpha: ArrayLike) -> Proble
 
 def coarsen(problem: Problem, resolution: float) -> Problem:
     """Return the problem with scores closer than `resolution` (of the scale) rounded up."""
-    scores, centred, nudges = _general_position(
+    scores, centred, perturbations = _general_position(
         _distinct(problem.scores), resolution, problem.score_scale, problem.has_constants
     )
-    return replace(problem, scores=scores, centred_scores=centred, nudges=nudges)
+    return replace(problem, scores=scores, centred_scores=centred, perturbations=perturbations)
 
 
 def scan_keys(residuals: FloatArray, norms: FloatArray) -> FloatArray:
@@ -202,32 +156,32 @@ def centred_scores(scores: FloatArray, has_constants: bool) -> FloatArray:
     return scores - _most_frequent(*_distinct(scores)) if has_constants else scores
 
 
-def score_scale(centred: FloatArray, copies: FloatArray, alpha: float) -> float:
+def score_scale(centred: FloatArray, multiplicities: FloatArray, alpha: float) -> float:
     """Size of the largest centred scores; a few outliers do not count.
 
     Rounding errors of residuals are relative to this size. The typical score would be a poor
     measure: for a classifier that is nearly always right, the fit lies among few large scores.
     """
     size = np.abs(centred)
-    largest, wanted = float(size.max()), (1.0 - 0.25 * alpha) * copies.sum()
-    if copies[WIDEST_RANGE * size < largest].sum() < wanted:
+    largest, wanted = float(size.max()), (1.0 - 0.25 * alpha) * multiplicities.sum()
+    if multiplicities[WIDEST_RANGE * size < largest].sum() < wanted:
         # The typical score is large enough, whichever it is.
         return largest or 1.0
     order = np.argsort(size)
-    typical = size[order[np.searchsorted(np.cumsum(copies[order]), wanted)]]
+    typical = size[order[np.searchsorted(np.cumsum(multiplicities[order]), wanted)]]
     return float(min(largest, WIDEST_RANGE * typical or np.inf)) or 1.0
 
 
 def _general_position(
     distinct: tuple[FloatArray, IntArray], resolution: float, scale: float, has_constants: bool
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Scores without close ones, the same centred, and nudges that break ties; from `_distinct`.
+    """Scores without close ones, the same centred, and perturbations; from `_distinct`.
 
     Scores that follow each other more closely than `resolution * scale` become equal to their
     largest: no score gets smaller, so thresholds can only grow, and coverage is kept. Then every
-    score has a fixed random nudge, less than half the gap to the next score. Equal scores become
-    distinct, different scores keep their order, and no nudge exceeds `PERTURBATION * scale`.
-    Nudges depend on the row number only, never on a test point.
+    score has a fixed random perturbation, less than half the gap to the next score. Equal scores
+    become distinct, different scores keep their order, and no perturbation exceeds
+    `PERTURBATION * scale`. It depends on the row number only, never on a test point.
     """
     values, group = distinct
     is_last = np.append(np.diff(values) > resolution * scale, True)
@@ -245,11 +199,11 @@ def _uniform_hash(count: int) -> FloatArray:
 
 
 def distinct_points(phi: FloatArray, scores: FloatArray) -> tuple[IntArray, FloatArray, IntArray]:
-    """First row number and number of copies of every different point, in order of the first.
+    """First row number and multiplicity of every different point, in order of the first.
 
     The third array holds the number of the different point of each row. Equal points have equal
     keys, so sorting by key makes them neighbours. A different point with the same key may come
-    between two copies. These then stay apart, which costs time only.
+    between two equal ones. These then stay apart, which costs time only.
     """
     key = np.empty(len(scores))
     largest = np.abs(phi).max(axis=0, initial=0.0)
@@ -263,12 +217,12 @@ def distinct_points(phi: FloatArray, scores: FloatArray) -> tuple[IntArray, Floa
     is_new = np.ones(len(scores), np.bool_)
     is_new[again] = False
     first, group = order[is_new], np.cumsum(is_new) - 1
-    copies = np.bincount(group).astype(np.float64)
+    multiplicities = np.bincount(group).astype(np.float64)
     sorting = np.argsort(first)
     rank, point = np.empty(len(first), np.int64), np.empty(len(scores), np.int64)
     rank[sorting] = np.arange(len(first))
     point[order] = rank[group]
-    return first[sorting], copies[sorting], point
+    return first[sorting], multiplicities[sorting], point
 
 
 @entry()

@@ -1,8 +1,8 @@
 """The quantile process: fits at many alphas of the same data, each started from the one before.
 
-The optimal vertex changes step by step with alpha, and rows, scores and nudges do not depend on
-alpha at all. So the data are prepared once, and the vertex of one alpha is a few pivots away from
-that of the next.
+The optimal vertex changes step by step with alpha, and rows, scores and perturbations do not depend
+on alpha at all. So the data are prepared once, and the vertex of one alpha is a few pivots away
+from that of the next.
 
 Each fit is certified as a single one is. An optimal vertex whose dual values all lie strictly
 inside their box is the only one, so it is the vertex that a single fit finds. Where a dual value is
@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trustsets._common.blocks import in_threads
 from trustsets.engine.compiled import FloatArray, IntArray
 from trustsets.engine.fit import Certificate, Vertex, certify, problem_points, refit_vertex
 from trustsets.engine.model import QuantileModel, fit_problem, make_model
@@ -30,12 +29,9 @@ from trustsets.engine.problem import (
     score_scale,
 )
 from trustsets.errors import InputError
-from trustsets.status import Thresholds
 
-__all__ = ["QuantileProcess", "default_alphas", "fit_quantile_process"]
-
+# An optimal vertex is unique if no dual value comes this close to a bound of its box.
 UNIQUE_TOL = 1e-7
-"""An optimal vertex is unique if no dual value comes this close to a bound of its box."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,11 +43,11 @@ class _Fit:
     certificate: Certificate
     resolution: float
 
-    def model(self, threads: int | None) -> QuantileModel:
+    def model(self) -> QuantileModel:
         linear, pivots = np.zeros(len(self.basic)), self.certificate.pivots
         points, alpha = problem_points(self.problem), self.problem.alpha
         vertex = certify(points, alpha, self.basic, linear, pivots)
-        return make_model(self.problem, vertex, self.resolution, threads)
+        return make_model(self.problem, vertex, self.resolution)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +68,8 @@ class QuantileProcess:
     >>> import numpy as np
     >>> from trustsets.engine import fit_quantile_process
     >>> process = fit_quantile_process(np.ones((99, 1)), np.arange(99.0), [0.01, 0.1, 0.2])
-    >>> process.thresholds(np.ones((1, 1))).values
-    array([[98., 89., 79.]])
+    >>> [model.thresholds(np.ones((1, 1))).values[0] for model in process]
+    [np.float64(98.0), np.float64(89.0), np.float64(79.0)]
     >>> process.at(0.1).thresholds(np.ones((1, 1))).values
     array([89.])
     """
@@ -86,10 +82,10 @@ class QuantileProcess:
 
     def __getitem__(self, number: int) -> QuantileModel:
         """Make the model of the alpha with this number."""
-        return self._fits[number].model(None)
+        return self._fits[number].model()
 
     def __iter__(self) -> Iterator[QuantileModel]:
-        return (fit.model(None) for fit in self._fits)
+        return (fit.model() for fit in self._fits)
 
     def at(self, alpha: float) -> QuantileModel:
         """Make the model of an alpha of the grid."""
@@ -100,26 +96,6 @@ class QuantileProcess:
                 f"{self.alphas[0]} to {self.alphas[-1]}, got {alpha!r}; fit the process with it."
             )
         return self[number]
-
-    def fitted(self, phi: ArrayLike) -> FloatArray:
-        """Values of the base fits, shape (m, A): lower bounds of the thresholds, without a path."""
-        return np.stack([model.fitted(phi) for model in self], axis=1)
-
-    def thresholds(self, phi_test: ArrayLike) -> Thresholds:
-        """Thresholds of every test row at every alpha; the arrays have shape (m, A).
-
-        They are those of the single models, bit for bit. Threads take an alpha at a time.
-        """
-        phi = np.asarray(phi_test)
-        shape = (len(self), len(phi)) if phi.ndim else (len(self), 0)
-        values, status = np.empty(shape), np.empty(shape, np.int8)
-
-        def run(number: int) -> None:
-            result = self._fits[number].model(1).thresholds(phi)
-            values[number], status[number] = result.values, result.status
-
-        in_threads(run, range(len(self)))
-        return Thresholds(values.T, status.T)
 
 
 def default_alphas() -> FloatArray:
@@ -147,21 +123,7 @@ def fit_quantile_process(
     scores_calib : (n,) array
         Scores of their true labels; ties are allowed.
     alphas : (A,) array, optional
-        Miscoverages, strictly between 0 and 1 and increasing. The default are a hundred, from
-        0.001 to 0.98 and finer near 0 (`default_alphas`).
-
-    Returns
-    -------
-    QuantileProcess
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> x = np.linspace(0.0, 1.0, 200)
-    >>> phi = np.stack([np.ones(200), x], axis=1)
-    >>> process = fit_quantile_process(phi, x + np.sin(99.0 * x), [0.1, 0.2, 0.3])
-    >>> [model.certificate.holds for model in process]
-    [True, True, True]
+        Miscoverages, strictly between 0 and 1 and increasing; by default `default_alphas`.
     """
     grid = default_alphas() if alphas is None else _read_alphas(alphas)
     fits: list[_Fit] = []
@@ -180,8 +142,8 @@ def _fit(problem: Problem, start: IntArray | None) -> _Fit:
 
 def _is_unique(vertex: Vertex, problem: Problem) -> bool:
     """Whether all dual values lie clearly inside their box, so that no other vertex is optimal."""
-    copies = problem.copies[vertex.basic_points]
-    low, high = -problem.alpha * copies, (1.0 - problem.alpha) * copies
+    multiplicities = problem.multiplicities[vertex.basic_points]
+    low, high = -problem.alpha * multiplicities, (1.0 - problem.alpha) * multiplicities
     inside = np.minimum(vertex.eta - low, high - vertex.eta)
     return bool(inside.min(initial=np.inf) > UNIQUE_TOL)
 
@@ -200,7 +162,7 @@ def _problems(phi: ArrayLike, scores: ArrayLike, alphas: FloatArray) -> Iterator
     largest = sizes.max()
     is_same = WIDEST_RANGE * sizes.min(initial=largest, where=sizes > 0.0) >= largest
     for alpha in alphas.tolist():
-        scale = first.score_scale if is_same else score_scale(centred, first.copies, alpha)
+        scale = first.score_scale if is_same else score_scale(centred, first.multiplicities, alpha)
         if scale not in by_scale:
             by_scale[scale] = coarsen(replace(first, scores=values, score_scale=scale), RESOLUTION)
         yield replace(by_scale[scale], alpha=alpha)

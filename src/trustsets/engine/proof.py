@@ -31,12 +31,9 @@ from trustsets.engine.whitening import Whitening
 from trustsets.errors import InputError, TrustSetsError
 from trustsets.status import Status
 
-__all__ = ["ScorePath", "Sensitivity", "ThresholdProof", "prove_threshold"]
-
+# Residuals and dual values whose rates are smaller, relative to the largest, do not move.
 RATE_TOL = 1e-10
-"""Residuals and dual values whose rates are smaller, relative to the largest, do not move."""
-MOST_STEPS = 1000
-"""A path that is not finished after so many steps is unknown from there on."""
+MOST_STEPS = 1000  # A path that is not finished after so many steps is unknown from there on.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,14 +130,14 @@ def _prove_finite(
     vertex = _optimal_vertex(model, goal)
     basic = vertex.basic_points
     beta = np.asarray(np.linalg.solve(problem.rows[basic], problem.scores[basic]), np.float64)
-    eta = loss_slopes(problem.copies, vertex.residuals > 0.0, problem.alpha)
+    eta = loss_slopes(problem.multiplicities, vertex.residuals > 0.0, problem.alpha)
     eta[basic] = vertex.eta
     off = np.abs(problem.scores - problem.rows @ beta)
     near = off <= RESOLUTION * problem.score_scale * np.maximum(problem.norms, 1.0)
     near[basic] = True
     points = np.flatnonzero(near[problem.point])
     # Copies share the dual value of their point, and each moves by what its own alpha differs.
-    duals = (eta / problem.copies)[problem.point[points]]
+    duals = (eta / problem.multiplicities)[problem.point[points]]
     if problem.alphas is not None:
         duals = duals + (problem.alpha - problem.alphas[points])
     coefficients = np.ldexp(_in_basis(problem.whitening, beta), problem.exponent)
@@ -273,7 +270,7 @@ class Sensitivity:
         problem = model._problem
         self._rows = problem.rows[problem.point]
         self._scores = problem.scores[problem.point]
-        self._nudges = problem.nudges[problem.point]
+        self._nudges = problem.perturbations[problem.point]
         self._exponent = problem.exponent
         self._goal = problem.whitening.apply(np.asarray(row, np.float64)[None])[0]
         alphas = np.full(len(self._rows), problem.alpha)
@@ -288,9 +285,9 @@ class Sensitivity:
     def duals(self) -> FloatArray:
         """Dual values of all points at the vertex; only basic points are between their bounds."""
         basic = self.points
-        nudged = self._scores + self._nudges
-        beta = np.linalg.solve(self._rows[basic], nudged[basic])
-        eta = np.where(nudged - self._rows @ beta > 0.0, self._low + 1.0, self._low)
+        perturbed = self._scores + self._nudges
+        beta = np.linalg.solve(self._rows[basic], perturbed[basic])
+        eta = np.where(perturbed - self._rows @ beta > 0.0, self._low + 1.0, self._low)
         eta[self._proof.points] = self._proof.duals
         total = eta - self._low
         inside = self._proof.points[np.abs(total[self._proof.points] - 0.5) < 0.5]

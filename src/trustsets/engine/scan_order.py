@@ -26,78 +26,51 @@ from trustsets.engine.fit import Vertex, high_leverage
 from trustsets.engine.kernels import WIDTH, three_way
 from trustsets.engine.problem import Problem, scan_keys
 
-__all__ = ["Scan", "ScanOrder", "make_scan_order"]
-
+# Blocks of the first group, which stays in the order of keys; groups double after it.
 FIRST_BLOCKS = 4
-"""Blocks of the first group, which stays in the order of keys; groups double after it."""
-SAMPLED = 64
-"""Points that decide along which coordinate a part of a group is split."""
-DEPTH: Any = np.int64(64)
-"""More halvings than a group can need."""
-SPREAD_SLACK = 1.0 + 1e-9
-"""Distances to a centre are enlarged by this factor to cover rounding."""
+SAMPLED = 64  # Points that decide along which coordinate a part of a group is split.
+DEPTH: Any = np.int64(64)  # More halvings than a group can need.
+SPREAD_SLACK = 1.0 + 1e-9  # Distances to a centre are enlarged by this factor to cover rounding.
+# Accepted error of a basic residual at the end of a path, as a share of the score scale.
 DRIFT_TOL = 1e-11
-"""Accepted error of a basic residual at the end of a path, as a share of the score scale."""
 
 
 class Scan(NamedTuple):
-    """Points in scan order, as kernels read them; a position is a place in that order.
+    """Points in scan order, as kernels read them; a position is a place in that order."""
 
-    Attributes
-    ----------
-    blocks : (n_blocks, rank, WIDTH) array
-        Rows times the sign of their residual, transposed in blocks so that the products of a
-        block with a vector run over contiguous points; padded with zeros.
-    centres : (n_superblocks, rank, WIDTH) array
-        Centres of the blocks in the same layout; `WIDTH` blocks form a superblock.
-    spread, least_distance, group_key : (n_superblocks * WIDTH,) arrays
-        For each block the largest distance of a point to the centre, the smallest absolute
-        residual, and the smallest key of the block's group (infinite for padding).
-    side, copies, distance, score : (n_blocks * WIDTH,) arrays
-        For each position the sign of the residual, +1 for basic points; the number of equal
-        calibration points; the absolute residual, infinite for basic points and padding; and the
-        score before centring.
-    alpha, reach, tolerance : float
-        Miscoverage; a bound on the length of any goal that points can balance; accepted drift of
-        a residual.
-    """
-
+    # (n_blocks, rank, WIDTH): rows times the sign of their residual, transposed in blocks so that
+    # the products of a block with a vector run over contiguous points; padded with zeros.
     blocks: FloatArray
+    # (n_superblocks, rank, WIDTH): centres of the blocks in the same layout; `WIDTH` blocks form a
+    # superblock.
     centres: FloatArray
+    # (n_superblocks * WIDTH,): for each block the largest distance of a point to the centre, the
+    # smallest absolute residual, and the smallest key of the block's group (infinite for padding).
     spread: FloatArray
     least_distance: FloatArray
     group_key: FloatArray
+    # (n_blocks * WIDTH,): for each position the sign of the residual, +1 for basic points; the
+    # number of equal calibration points; the absolute residual, infinite for basic points and
+    # padding; and the score before centring.
     side: FloatArray
-    copies: FloatArray
+    multiplicities: FloatArray
     distance: FloatArray
     score: FloatArray
+    # Miscoverage; a bound on the length of any goal that points can balance; accepted drift of a
+    # residual.
     alpha: float
     reach: float
     tolerance: float
 
 
 class ScanOrder(NamedTuple):
-    """The base vertex with all points in scan order.
+    """The base vertex with all points in scan order."""
 
-    Attributes
-    ----------
-    scan : Scan
-        The points. Basic points come first, in the order of `vertex`.
-    order : (n,) array
-        Row number in the problem of each position.
-    vertex : Vertex
-        The optimal vertex of the base problem, by row numbers of the problem.
-    basic_rows : (rank, rank) array
-        Rows of its basic points.
-    high_leverage : array
-        Row numbers of the points of largest leverage.
-    """
-
-    scan: Scan
-    order: IntArray
-    vertex: Vertex
-    basic_rows: FloatArray
-    high_leverage: IntArray
+    scan: Scan  # The points. Basic points come first, in the order of `vertex`.
+    order: IntArray  # (n,): row number in the problem of each position.
+    vertex: Vertex  # The optimal vertex of the base problem, by row numbers of the problem.
+    basic_rows: FloatArray  # (rank, rank): rows of its basic points.
+    high_leverage: IntArray  # Row numbers of the points of largest leverage.
 
 
 def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
@@ -112,8 +85,8 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
     padded = n_blocks * WIDTH
     signed = np.zeros((n_blocks, WIDTH, rank))
     signed.reshape(padded, rank)[:n_points] = problem.rows[order] * side[order, None]
-    sides, copies, score = np.zeros(padded), np.zeros(padded), np.zeros(padded)
-    sides[:n_points], copies[:n_points] = side[order], problem.copies[order]
+    sides, multiplicities, score = np.zeros(padded), np.zeros(padded), np.zeros(padded)
+    sides[:n_points], multiplicities[:n_points] = side[order], problem.multiplicities[order]
     score[:n_points] = problem.scores[order]
     distance = np.full(padded, np.inf)
     distance[rank:n_points] = np.abs(vertex.residuals[order[rank:]])
@@ -125,7 +98,7 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
         least_distance=least,
         group_key=group_key,
         side=sides,
-        copies=copies,
+        multiplicities=multiplicities,
         distance=distance,
         score=score,
         alpha=problem.alpha,
@@ -138,7 +111,9 @@ def make_scan_order(problem: Problem, vertex: Vertex) -> ScanOrder:
 
 def _reach(problem: Problem) -> float:
     """Length that no goal exceeds whose dual has a feasible point."""
-    longest = max(problem.alpha, 1.0 - problem.alpha) * float(problem.norms @ problem.copies)
+    longest = max(problem.alpha, 1.0 - problem.alpha) * float(
+        problem.norms @ problem.multiplicities
+    )
     return longest + float(np.linalg.norm(problem.linear))
 
 

@@ -14,12 +14,10 @@ from trustsets.engine.compiled import (
 )
 from trustsets.engine.kernels import two_product, two_sum
 
-__all__ = ["RANK_TOL", "Whitening", "fit_whitening"]
-
+# A column whose part outside the others is smaller than this share of the largest is dependent.
 RANK_TOL = 1e-12
-"""A column whose part outside the others is smaller than this share of the largest is dependent."""
+# A test row whose part outside the calibration row space exceeds this share of it is unseen.
 UNSEEN_TOL = 1e-9
-"""A test row whose part outside the calibration row space exceeds this share of it is unseen."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,27 +29,17 @@ class Whitening:
     Any invertible `T` gives the same function class, so `T` itself may carry rounding errors. The
     product must be accurate: it is summed in twice the working precision, because a plain product
     would move thresholds by 1e-6 where the basis has condition 1e10.
-
-    Attributes
-    ----------
-    scale : (p,) array
-        Exact inverse scale of every column.
-    independent, dependent : (rank,) and (p - rank,) arrays
-        Column numbers. The dependent columns are the independent ones times `relation`.
-    transform : (rank, rank) array
-        `T`, upper triangular.
-    relation : (rank, p - rank) array
-        Coefficients of the dependent columns, fitted on the calibration data.
-    seen : float
-        Largest deviation from `relation` (rounding) among calibration rows.
     """
 
-    scale: FloatArray
+    scale: FloatArray  # (p,): exact inverse scale of every column.
+    # (rank,) (p - rank,): column numbers. The dependent columns are the independent ones times
+    # `relation`.
     independent: IntArray
     dependent: IntArray
-    transform: FloatArray
+    transform: FloatArray  # (rank, rank): `T`, upper triangular.
+    # (rank, p - rank): coefficients of the dependent columns, fitted on the calibration data.
     relation: FloatArray
-    seen: float
+    seen: float  # Largest deviation from `relation` (rounding) among calibration rows.
 
     @property
     def rank(self) -> int:

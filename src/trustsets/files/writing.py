@@ -245,7 +245,7 @@ def read_sets(path: StrPath, classes: Array) -> PredictionSets:
                 status.append(_STATUS[word])
                 alphas.add(float(alpha))
             masks.append(mask)
-    except InputError:
+    except (InputError, UnicodeEncodeError):
         raise
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise InputError(
