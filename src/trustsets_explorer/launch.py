@@ -184,28 +184,18 @@ def explore(
     if trust is None and points is not None:
         trust = TrustScore().fit(*points)
     folder = Path(images) if isinstance(images, str | Path) else None
-    lists = {"texts": texts, "image_names": image_names}
+    lists: dict[str, Any] = {"texts": texts, "image_names": image_names}
     lists |= {} if folder is not None else {"images": images}
     for name, values in lists.items():
         if values is not None and len(values) != n:
             raise InputError(f"{name} must have one entry for each of the {n} samples.")
-    held_out: Any = images if folder is None else _image_files(folder, image_names, n)
-    pictures: dict[str, Any] = (
-        {} if images is None else {"held_out": held_out, "train": train_images}
-    )
+    if folder is not None:
+        images = _image_files(folder, image_names, n)
     gallery = Gallery(
         points,
         folder=folder,
-        images={
-            part: values
-            for part, values in pictures.items()
-            if images is not None and values is not None
-        },
-        texts={
-            part: values
-            for part, values in (("held_out", texts), ("train", train_texts))
-            if values is not None
-        },
+        images=_present(held_out=images, train=None if images is None else train_images),
+        texts=_present(held_out=texts, train=train_texts),
     )
     session = Session(outputs, trust, share=share)
     explorer = Explorer(session, gallery, port, names or {})
@@ -238,6 +228,10 @@ def _train_arrays(train: ModelOutputs | tuple[Any, Any] | None) -> tuple[Any, An
     if features is None or labels is None or len(features) != len(labels):
         raise InputError("train must have features and labels, one of each for every sample.")
     return features, labels
+
+
+def _present(**parts: Any) -> dict[str, Any]:
+    return {part: values for part, values in parts.items() if values is not None}
 
 
 def _image_files(folder: Path, names: Sequence[str] | None, n: int) -> Sequence[str]:

@@ -2,9 +2,9 @@
 
 All of it is cached, the least recently used first to go: at most three splits (each a copy of the
 held-out outputs), six predictors (each with its calibration problem and up to 24 fits, about 5 MB
-each at 21 basis functions), the outcomes of 200 states (9 bytes a test sample), and the sorted scores of
-four predictors (8 bytes for each class of each test sample). What takes long is done in stages, and
-`check` is called between them: it raises `Superseded` when a newer state has come.
+each at 21 basis functions), the outcomes of 200 states (9 bytes a test sample), and the sorted
+scores of four predictors (8 bytes for each class of each test sample). What takes long is done in
+stages, and `check` is called between them: it raises `Superseded` when a newer state has come.
 """
 
 import warnings
