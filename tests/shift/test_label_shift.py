@@ -269,3 +269,25 @@ def test_wrong_input_is_refused(tmp_path):
     predictor.save(tmp_path / "a.trustsets")
     with pytest.raises(NotCalibratedError, match="calibration samples"):
         load(tmp_path / "a.trustsets").adapt(outputs)
+
+
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
+@pytest.mark.parametrize("shift", ["label", "covariate"])
+@pytest.mark.parametrize("n_classes", [1, 2])
+@pytest.mark.parametrize("m", [1, 3])
+def test_one_class_and_one_sample_work(m, n_classes, shift):
+    rng = np.random.default_rng(0)
+    outputs = ModelOutputs(
+        logits=rng.normal(size=(200, n_classes)),
+        labels=np.arange(200) % n_classes,
+        groups={"site": ["a", "b"] * 100},
+    )
+    for predictor in (
+        StandardConformal(),
+        MondrianConformal(by="class"),
+        MondrianConformal(by=Groups("site")),
+        ConditionalConformal(basis=Groups("site")),
+    ):
+        adapted = predictor.calibrate(outputs).adapt(outputs, shift=shift)
+        sets = adapted.predict_set(outputs.take(np.arange(m)), 0.1)
+        assert sets.mask.shape == (m, n_classes) and sets.mask.any(axis=1).all()

@@ -495,7 +495,7 @@ class ConditionalConformal(Predictor):
         """
         basis = self.conditions_on
         problem = self._cached("weighted", lambda: self._problem.weighted(weights))
-        by_class = new_weights.shape[0] == 1 and new_weights.shape[1] > 1
+        by_class = len(new_weights) == 1 and (len(outputs) > 1 or new_weights.shape[1] > 1)
         factor = _RAISED if by_class else _RAISED_MORE
         if not (by_class or basis.uses_label):
             parts = problem.thresholds(basis.design(outputs) * new_weights, alphas)

@@ -125,8 +125,8 @@ def weighted_cell_thresholds(
 
     `new_weights` has shape (m, 1), or (1, K) where the weight depends on the candidate class.
     """
-    by_class = new_weights.shape[0] == 1 and new_weights.shape[1] > 1
     m = len(new_cells)
+    by_class = len(new_weights) == 1 and (m > 1 or new_weights.shape[1] > 1)
     shape = (m, new_weights.shape[1], len(alphas)) if by_class else (m, len(alphas))
     values, is_seen = np.full(shape, np.inf), np.zeros(m, dtype=bool)
     for cell in np.unique(new_cells[new_cells >= 0]):
