@@ -43,7 +43,6 @@ PACKAGES = (
     "statistics",
     "status",
     "trust",
-    "verify",
 )
 # Where a new reader finds the answer to each question.
 QUESTIONS = {
