@@ -47,12 +47,7 @@ class Explorer:
         try:
             import uvicorn
 
-            from trustsets_explorer.server import (
-                BACKLOG,
-                LimitedProtocol,
-                log_loop_error,
-                make_app,
-            )
+            from trustsets_explorer import server as web
         except ImportError as error:
             raise InputError(
                 f"the explorer needs {error.name}; install it with pip install "
@@ -61,17 +56,17 @@ class Explorer:
         self._socket = _bind(port)
         self.port: int = self._socket.getsockname()[1]
         self.session, self._token = session, secrets.token_urlsafe(24)
-        app = make_app(session, gallery, self._token, self.port, names)
+        app = web.make_app(session, gallery, self._token, self.port, names)
         config = uvicorn.Config(
-            app, http=LimitedProtocol, backlog=BACKLOG, timeout_keep_alive=5, log_level="error",
-            access_log=False, lifespan="off", ws="none", server_header=False,
+            app, http=web.LimitedProtocol, backlog=web.BACKLOG, timeout_keep_alive=5,
+            log_level="error", access_log=False, lifespan="off", ws="none", server_header=False,
             timeout_graceful_shutdown=2,
         )  # fmt: skip
         self._server = server = uvicorn.Server(config)
         self._remove_page: Callable[[], object] = lambda: None
 
         async def serve(sockets: list[socket.socket]) -> None:
-            asyncio.get_running_loop().set_exception_handler(log_loop_error)
+            asyncio.get_running_loop().set_exception_handler(web.log_loop_error)
             await server.serve(sockets=sockets)
 
         self._thread = threading.Thread(

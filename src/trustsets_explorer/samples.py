@@ -42,16 +42,9 @@ _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 class Gallery:
     """Images and texts of samples, by part (``held_out`` or ``train``) and row.
 
-    Attributes
-    ----------
-    train : features and labels, optional
-        The training samples, among which the nearest are looked for.
-    folder : path, optional
-        Where images are; nothing outside it is ever read.
-    images : dict
-        Images of each part: names of files within the folder, or arrays where there is no folder.
-    texts : dict
-        Texts of each part.
+    `train` has features and labels of the training samples, among which the nearest are looked for.
+    `images` are names of files within `folder`, outside which nothing is ever read, or arrays where
+    there is no folder.
     """
 
     train: tuple[Array, Array] | None = None

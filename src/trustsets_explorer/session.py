@@ -130,14 +130,8 @@ class Outcome:
 class Session:
     """Held-out outputs with labels, and everything that was computed from them so far.
 
-    Parameters
-    ----------
-    outputs : ModelOutputs
-        Held-out samples with labels; a seed splits them into calibration and test samples.
-    trust : TrustScore, array of shape (n,) or None
-        Fitted trust score, or values of all samples.
-    share : float
-        Share of the samples that is for calibration.
+    A seed splits the outputs into calibration samples (the part `share`) and test samples. `trust`
+    is a fitted trust score or its values.
     """
 
     def __init__(
@@ -315,15 +309,7 @@ def preview(session: Session, state: State, check: Check = lambda: None) -> dict
 
 
 def answer(session: Session, state: State, check: Check = lambda: None) -> dict[str, Any]:
-    """Numbers of one or two methods at a state.
-
-    Returns
-    -------
-    dict
-        ``methods``, ``verdict``, ``glance``, ``divisions``, ``gaps``, ``sizes`` and ``lists`` are
-        those of the report; ``tables`` the numbers of each bin, by method and table; ``points``
-        size and under-coverage of each method.
-    """
+    """Numbers of one or two methods at a state: tables, charts and words as in the report."""
     outcomes = [session.outcome(state, index, check) for index in range(len(state.settings))]
     return _shown(session, state, outcomes, check)
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+import webbrowser
 
 import numpy as np
 import pytest
@@ -88,6 +89,15 @@ def test_the_first_page_compares_the_default_with_standard(chromium, explorer, d
     cells = chromium.texts('.heatmap[data-index="1"][data-table="conf_trust"] td[data-bin]')
     shown = divisions({"standard": result})[0].heatmaps[0].rows
     assert cells == [own.text for _, row in shown for own in row if own.bin is not None]
+    assert chromium.complaints() == []
+
+
+def test_the_private_file_leads_to_the_page(chromium, explorer, monkeypatch):
+    monkeypatch.setattr(webbrowser, "open", chromium.open)
+    explorer.open_browser()
+    wait(chromium, f"location.href.startsWith({json.dumps(explorer.url)})")
+    settle(chromium)
+    assert "mean set size" in chromium.text("#status")
     assert chromium.complaints() == []
 
 
