@@ -99,11 +99,12 @@ COVERAGE_COLOURS: dict[Theme, tuple[str, str, str]] = {
 }
 # Every one but the last has the letter widths of Helvetica. Matplotlib brings the last along.
 FONTS = ("Helvetica Neue", "Helvetica", "Arial", "Liberation Sans", "DejaVu Sans")
-# Inches: a panel is half as wide as a printed page.
 HALF_WIDTH = 3.5
+"""Width of a panel in inches: half of a printed page."""
 # Points of text, of numbers along axes and in legends, and in the cells of heatmaps.
 TEXT: dict[Medium, tuple[float, float, float]] = {"print": (8, 7, 6.5), "page": (10, 9, 8)}
 DPI: dict[Medium, int] = {"print": 200, "page": 105}
+"""Dots per inch of saved figures."""
 # Coverage this far below the target has the deepest colour. The scale is fixed, so that noise
 # in a good table does not look like a failure.
 DEEPEST = 0.3
