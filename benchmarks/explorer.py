@@ -1,4 +1,4 @@
-"""Response times of the explorer over random moves of its knobs, and the memory it holds.
+"""Response times of the explorer over random moves of its parameters, and the memory it holds.
 
 Run with ``python benchmarks/explorer.py [--moves 200] [--n 20000] [--classes 100]``. Half of the
 samples are for calibration, half are tested. The page shows a preview (approximate) before the
@@ -22,8 +22,7 @@ from rich.table import Table
 
 from trustsets import ModelOutputs, TrustScore
 from trustsets.engine import warm_up
-from trustsets_explorer.answers import answer, preview
-from trustsets_explorer.session import SLIDER, Session
+from trustsets_explorer.session import SLIDER, Session, answer, preview
 from trustsets_explorer.state import Setting, State
 
 START = State((Setting(basis="polynomial", degree=5),))
@@ -50,7 +49,7 @@ def simulated(n: int, n_train: int, n_classes: int) -> tuple[ModelOutputs, Any]:
 
 
 def change(draw: random.Random, **choices: list[Any]) -> Callable[[State], State]:
-    """A move of one knob of the method to another value."""
+    """A move of one parameter of the method to another value."""
 
     def move(state: State) -> State:
         own = state.settings[0]
@@ -64,7 +63,7 @@ def change(draw: random.Random, **choices: list[Any]) -> Callable[[State], State
 
 
 def moves_of(draw: random.Random) -> dict[str, Callable[[State], State]]:
-    """The knobs, by name, as functions of a state."""
+    """The parameters, by name, as functions of a state."""
     two, one = ("confidence", "trust"), ("confidence",)
     return {
         "alpha": lambda state: replace(state, alpha=draw.choice(SLIDER[:60])),
@@ -99,7 +98,7 @@ def measure(session: Session, count: int) -> tuple[dict[str, list[tuple[float, f
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in [*moves, PREVIEW]}
     timed(session, state)
     held = [memory()]
-    # Each kind as often, in a random order; a method that lacks a knob goes back first.
+    # Each kind as often, in a random order; a method that lacks a parameter goes back first.
     order = [name for name in moves for _ in range(max(count // len(moves), 1))]
     draw.shuffle(order)
     for place, name in enumerate(order):

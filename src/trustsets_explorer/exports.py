@@ -28,9 +28,9 @@ _FLAGS = {
 }
 
 
-def as_python(session: Session, state: State, place: int, names: dict[str, str]) -> str:
+def as_python(session: Session, state: State, index: int, names: dict[str, str]) -> str:
     """A program that makes the sets of a method, those of the page."""
-    setting, has_trust = state.settings[place].used, session.trust is not None
+    setting, has_trust = state.settings[index].used, session.trust is not None
     trained = has_trust and "train" in names
     source = names.get("outputs", "held_out.npz")
     size = "" if setting.max_size is None else f", max_size={setting.max_size}"
@@ -62,12 +62,12 @@ def as_python(session: Session, state: State, place: int, names: dict[str, str])
 def _constructor(predictor: Predictor, trained: bool) -> str:
     """The call that makes a predictor, without what is at its default."""
     defaults = inspect.signature(type(predictor)).parameters
-    given = {
+    arguments = {
         name: "trust" if name == "trust" else _text(value)
         for name, value in predictor.get_params(deep=False).items()
         if (name == "trust" and trained) or (name != "trust" and value != defaults[name].default)
     }
-    inside = ", ".join(f"{name}={text}" for name, text in given.items())
+    inside = ", ".join(f"{name}={text}" for name, text in arguments.items())
     return f"{type(predictor).__name__}({inside})"
 
 
@@ -81,9 +81,9 @@ def _text(value: Any) -> str:
     return repr(value)
 
 
-def as_command(state: State, place: int, names: dict[str, str]) -> str:
+def as_command(state: State, index: int, names: dict[str, str]) -> str:
     """Commands that calibrate the method on all held-out samples, and predict new ones."""
-    setting = state.settings[place]
+    setting = state.settings[index]
     words = ["trustsets", "calibrate", names.get("outputs", "held_out.npz")]
     words += ["--train", names["train"]] if "train" in names else []
     words += [*_options(setting), "-o", "model.trustsets"]
@@ -105,9 +105,9 @@ def _options(setting: Setting) -> list[str]:
     return words
 
 
-def saved_predictor(session: Session, state: State, place: int) -> bytes:
+def saved_predictor(session: Session, state: State, index: int) -> bytes:
     """The calibrated predictor, as `Predictor.save` writes it."""
-    predictor = session.predictor(state.settings[place], state.seed)
+    predictor = session.predictor(state.settings[index], state.seed)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.trustsets"
         predictor.save(path)
@@ -118,19 +118,19 @@ def saved_report(session: Session, state: State, names: dict[str, str], check: C
     """The report of the methods on the test samples."""
     split = session.split(state.seed)
     evaluations = {
-        name: session.evaluation(state, place, check) for place, name in enumerate(state.names)
+        name: session.evaluation(state, index, check) for index, name in enumerate(state.names)
     }
-    given: dict[str, Any] = {}
-    if all(own.used.max_size is None for own in state.settings):
-        rows = np.arange(len(split.places))
-        made = {name: session.sets(state, place, rows) for place, name in enumerate(state.names)}
-        given = {"outputs": split.test, "sets": made}
+    samples: dict[str, Any] = {}
+    if all(setting.used.max_size is None for setting in state.settings):
+        rows = np.arange(len(split.positions))
+        sets = {name: session.sets(state, index, rows) for index, name in enumerate(state.names)}
+        samples = {"outputs": split.test, "sets": sets}
     check()
     details = {"Data": names.get("outputs", ""), "Split seed": state.seed}
-    details |= {name: _one_line(own) for name, own in zip(state.names, state.settings, strict=True)}
+    settings = dict(zip(state.names, state.settings, strict=True))
+    details |= {name: _one_line(setting) for name, setting in settings.items()}
     predictors = {
-        name: session.predictor(own, state.seed)
-        for name, own in zip(state.names, state.settings, strict=True)
+        name: session.predictor(setting, state.seed) for name, setting in settings.items()
     }
     with tempfile.TemporaryDirectory() as folder:
         page = write_report(
@@ -138,7 +138,7 @@ def saved_report(session: Session, state: State, names: dict[str, str], check: C
             evaluations,
             predictors=predictors,
             details={name: value for name, value in details.items() if value != ""},
-            **given,
+            **samples,
         )
         return page.read_bytes()
 

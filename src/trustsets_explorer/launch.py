@@ -1,24 +1,31 @@
-"""`explore`: start the server, say where it is, open the browser."""
+"""`explore`: start the server on data, files or a demo, say where it is, open the browser."""
 
+import asyncio
 import html
 import os
 import secrets
 import socket
+import tempfile
 import threading
+import weakref
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trustsets.demo import load
 from trustsets.errors import InputError
+from trustsets.files import open_columns, open_outputs, read_classes, read_training
 from trustsets.outputs import ModelOutputs, SupportsTrust
-from trustsets_explorer.gallery import Gallery, Train
+from trustsets.trust import TrustScore
+from trustsets_explorer.samples import Gallery
 from trustsets_explorer.session import Session
 
-__all__ = ["Explorer", "StrPath", "explore"]
+__all__ = ["Explorer", "explore", "explore_files", "explore_task"]
+
 
 Floats = NDArray[np.float64]
 StrPath = str | os.PathLike[str]
@@ -40,7 +47,7 @@ class Explorer:
         try:
             import uvicorn
 
-            from trustsets_explorer.server import make_app
+            from trustsets_explorer import server as web
         except ImportError as error:
             raise InputError(
                 f"the explorer needs {error.name}; install it with pip install "
@@ -49,14 +56,21 @@ class Explorer:
         self._socket = _bind(port)
         self.port: int = self._socket.getsockname()[1]
         self.session, self._token = session, secrets.token_urlsafe(24)
-        app = make_app(session, gallery, self._token, self.port, names)
+        app = web.make_app(session, gallery, self._token, self.port, names)
         config = uvicorn.Config(
-            app, log_level="error", access_log=False, lifespan="off", ws="none",
-            server_header=False, timeout_graceful_shutdown=2,
+            app, http=web.LimitedProtocol, backlog=web.BACKLOG, timeout_keep_alive=5,
+            log_level="error", access_log=False, lifespan="off", ws="none", server_header=False,
+            timeout_graceful_shutdown=2,
         )  # fmt: skip
-        self._server = uvicorn.Server(config)
+        self._server = server = uvicorn.Server(config)
+        self._remove_page: Callable[[], object] = lambda: None
+
+        async def serve(sockets: list[socket.socket]) -> None:
+            asyncio.get_running_loop().set_exception_handler(web.log_loop_error)
+            await server.serve(sockets=sockets)
+
         self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True
+            target=lambda sockets: asyncio.run(serve(sockets)), args=([self._socket],), daemon=True
         )
         self._thread.start()
 
@@ -64,6 +78,25 @@ class Explorer:
     def url(self) -> str:
         """Address of the page, with the token that it needs."""
         return f"http://{_LOCAL}:{self.port}/?token={self._token}"
+
+    def open_browser(self) -> None:
+        """Open the page in the browser.
+
+        The browser gets the name of a private file that leads to the page: every user of the
+        machine can read the arguments of a process, and the address has the token.
+        """
+        self._remove_page()
+        # Readable by its owner only; removed at the end, or when Python ends.
+        handle, name = tempfile.mkstemp(prefix="trustsets-", suffix=".html")
+        self._remove_page = weakref.finalize(self._server, Path(name).unlink, missing_ok=True)
+        url = html.escape(self.url, quote=True)
+        with os.fdopen(handle, "w", encoding="utf-8") as page:
+            page.write(
+                '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
+                f'<meta http-equiv="refresh" content="0; url={url}">'
+                f'<title>Explorer</title><p><a href="{url}">Open the explorer</a></p>\n'
+            )
+        webbrowser.open(Path(name).as_uri())
 
     def wait(self) -> None:
         """Return when the server has ended."""
@@ -74,6 +107,7 @@ class Explorer:
         self._server.should_exit = True
         self._thread.join(_PATIENCE)
         self._socket.close()
+        self._remove_page()
 
     def __enter__(self) -> Self:
         return self
@@ -111,7 +145,7 @@ def explore(
     outputs : ModelOutputs
         Held-out samples with labels. The page splits them into calibration and test samples.
     trust : TrustScore, or array of shape (n,), optional
-        Fitted trust score, or known values. By default one is fitted on `train`.
+        Fitted trust score, or its values. By default one is fitted on `train`.
     train : ModelOutputs, or features and labels, optional
         Training samples, for the trust score and to show those nearest to a sample.
     images : path, or array of shape (n, height, width) or (n, height, width, 3), optional
@@ -141,64 +175,62 @@ def explore(
     ...     explorer.url.startswith("http://127.0.0.1:")
     True
     """
-    points = _train(train)
+    n, points = len(outputs), _train_arrays(train)
     if trust is None and points is not None:
-        from trustsets.trust import TrustScore
-
-        trust = TrustScore().fit(points.features, points.labels)
-    written = {"held_out": texts, "train": train_texts}
-    gallery = _gallery(
-        len(outputs), points, images, {"held_out": image_names, "train": train_images}, written
+        trust = TrustScore().fit(*points)
+    folder = Path(images) if isinstance(images, str | Path) else None
+    lists: dict[str, Any] = {"texts": texts, "image_names": image_names}
+    lists |= {} if folder is not None else {"images": images}
+    for name, values in lists.items():
+        if values is not None and len(values) != n:
+            raise InputError(f"{name} must have one entry for each of the {n} samples.")
+    if folder is not None:
+        images = _image_files(folder, image_names, n)
+    gallery = Gallery(
+        points,
+        folder=folder,
+        images=_present(held_out=images, train=None if images is None else train_images),
+        texts=_present(held_out=texts, train=train_texts),
     )
     session = Session(outputs, trust, share=share)
     explorer = Explorer(session, gallery, port, names or {})
     if browser:
-        webbrowser.open(explorer.url)
+        explorer.open_browser()
     return explorer
 
 
 def _bind(port: int) -> socket.socket:
     if not 0 <= port < 1 << 16:
         raise InputError(f"port must lie between 0 and 65535; got {port}.")
-    own = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        own.bind((_LOCAL, port))
+        listener.bind((_LOCAL, port))
         # From now on a browser waits for the server's thread, instead of being refused.
-        own.listen()
+        listener.listen()
     except OSError as error:
-        own.close()
+        listener.close()
         raise InputError(
             f"port {port} cannot be used ({error.strerror}); choose another, or 0 for any."
         ) from error
-    return own
+    return listener
 
 
-def _train(train: ModelOutputs | tuple[Any, Any] | None) -> Train | None:
+def _train_arrays(train: ModelOutputs | tuple[Any, Any] | None) -> tuple[Any, Any] | None:
     if train is None:
         return None
     features, labels = (train.features, train.labels) if isinstance(train, ModelOutputs) else train
     if features is None or labels is None or len(features) != len(labels):
         raise InputError("train must have features and labels, one of each for every sample.")
-    return Train(features, labels)
+    return features, labels
 
 
-def _gallery(
-    n: int, train: Train | None, images: Any, pictures: dict[str, Any], texts: dict[str, Any]
-) -> Gallery:
-    """Images and texts, as many as there are samples."""
-    given = {"texts": texts["held_out"], "image_names": pictures["held_out"]}
-    given |= {} if isinstance(images, str | Path) else {"images": images}
-    for what, own in given.items():
-        if own is not None and len(own) != n:
-            raise InputError(f"{what} must have one entry for each of the {n} samples.")
-    written = {part: own for part, own in texts.items() if own is not None}
-    others = {} if pictures["train"] is None else {"train": pictures["train"]}
-    if images is None:
-        return Gallery(train, texts=written)
-    if not isinstance(images, str | Path):
-        return Gallery(train, arrays={"held_out": images} | others, texts=written)
-    folder, names = Path(images), pictures["held_out"]
+def _present(**parts: Any) -> dict[str, Any]:
+    return {part: values for part, values in parts.items() if values is not None}
+
+
+def _image_files(folder: Path, names: Sequence[str] | None, n: int) -> Sequence[str]:
+    """Names of the image files of n samples within a folder."""
     if not folder.is_dir():
         raise InputError(f"{folder}: there is no such folder of images.")
     if names is None:
@@ -208,4 +240,74 @@ def _gallery(
                 f"{folder} has {len(names)} files for {n} samples; say which belongs to which "
                 "(image_names, or an array 'image' in the file of outputs)."
             )
-    return Gallery(train, folder, {"held_out": names} | others, texts=written)
+    return names
+
+
+# Columns that may name the image file of each sample.
+_IMAGE_COLUMNS = ("image", "path", "file", "id")
+
+
+def explore_files(
+    outputs: StrPath,
+    *,
+    train: StrPath | None = None,
+    classes: StrPath | None = None,
+    groups: tuple[str, ...] = (),
+    images: StrPath | None = None,
+    text: str | None = None,
+    port: int = 0,
+    browser: bool = True,
+) -> Explorer:
+    """Explore a file of labelled outputs; the parameters are those of ``trustsets explore``."""
+    if images is not None and text is not None:
+        raise InputError("samples have images or texts; give --images or --text, not both.")
+    names = None if classes is None else read_classes(classes)
+    source = open_outputs(outputs, groups=groups, classes=names)
+    held_out = source.read_labelled("the explorer")
+    options: dict[str, Any] = {"names": {"outputs": str(outputs)}}
+    if train is not None:
+        options["train"] = read_training(train, held_out.classes, source.table)
+        options["trust"] = TrustScore().fit(*options["train"])
+        options["names"]["train"] = str(train)
+    if text is not None:
+        options["texts"] = _texts(outputs, text)
+        if train is not None and text in open_columns(train):
+            options["train_texts"] = _texts(train, text)
+    if images is not None:
+        options |= {"images": Path(images), "image_names": _image_names(outputs)}
+        options |= {} if train is None else {"train_images": _image_names(train)}
+    return explore(held_out, port=port, browser=browser, **options)
+
+
+def explore_task(name: str, *, seed: int = 0, port: int = 0, browser: bool = True) -> Explorer:
+    """Explore the data of one of the demo's tasks."""
+    task = load(name, seed)
+    outputs = ModelOutputs.concat([task.calibration, task.test])
+    images = None if task.images is None else task.images[outputs.rows]
+    return explore(
+        outputs,
+        train=task.train,
+        images=images,
+        train_images=task.train_images,
+        port=port,
+        browser=browser,
+    )
+
+
+def _texts(path: StrPath, name: str) -> list[str]:
+    columns = open_columns(path)
+    if name not in columns:
+        raise InputError(
+            f"{path}: there is no array {name!r} of texts; there are {', '.join(sorted(columns))}."
+        )
+    column = columns[name]
+    if len(column.shape) != 1:
+        raise InputError(f"{path}: array {name!r} must hold one text for each sample.")
+    return [str(text) for text in column.read_names(0, column.shape[0]).tolist()]
+
+
+def _image_names(path: StrPath) -> list[str] | None:
+    """Names of the image files, from the first column that may hold them."""
+    columns = open_columns(path)
+    name = next((name for name in _IMAGE_COLUMNS if name in columns), None)
+    return None if name is None else _texts(path, name)

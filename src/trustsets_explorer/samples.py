@@ -1,6 +1,11 @@
-"""Samples behind a number: those of a cell, one with its set and reasons, and regions."""
+"""Samples behind a number: those of a cell, one with its set and reasons, images, regions."""
 
-from typing import Any
+import io
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,41 +18,112 @@ from trustsets.report import MOST_CLASSES, percent, range_of, worst_first
 from trustsets.sets import PredictionSets
 from trustsets.status import Status
 from trustsets.trust import TrustScore
-from trustsets_explorer.gallery import Gallery
 from trustsets_explorer.session import Check, Session
 from trustsets_explorer.state import State
+
+__all__ = ["Gallery", "describe", "list_cell", "p_values", "regions"]
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
-__all__ = ["describe", "list_cell", "p_values", "regions"]
 
 _MOST_LISTED = 20
 _NEIGHBOURS = 3
-# Few, because each may need a fit; these are kept.
+# Few, because each may need a fit; the fits are cached.
 _P_ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+_LONGEST_TEXT = 5000
+_LARGEST_IMAGE = 512
+_MOST_PIXELS = 50_000_000
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    """Images and texts of samples, by part (``held_out`` or ``train``) and row.
+
+    `train` has features and labels of the training samples, among which the nearest are looked for.
+    `images` are names of files within `folder`, outside which nothing is ever read, or arrays where
+    there is no folder.
+    """
+
+    train: tuple[Array, Array] | None = None
+    folder: Path | None = None
+    images: Mapping[str, Any] = field(default_factory=dict)
+    texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def has_image(self, part: str, row: int) -> bool:
+        """Whether there is an image of a sample."""
+        return row < len(self.images.get(part, ()))
+
+    def text(self, part: str, row: int) -> str | None:
+        """The text of a sample, or None."""
+        texts = self.texts.get(part, ())
+        return str(texts[row])[:_LONGEST_TEXT] if row < len(texts) else None
+
+    def image(self, part: str, row: int) -> bytes | None:
+        """The image of a sample, made anew as a small PNG; None where there is none."""
+        from PIL import Image
+
+        if not self.has_image(part, row):
+            return None
+        try:
+            if self.folder is None:
+                return _small_png(Image.fromarray(_pixels(self.images[part][row])))
+            path = _inside(self.folder, str(self.images[part][row]))
+            if path is None:
+                return None
+            with Image.open(path, formats=_FORMATS) as image:
+                width, height = image.size
+                # Before anything is unpacked: a small file may claim a huge image.
+                return None if width * height > _MOST_PIXELS else _small_png(image)
+        except Exception:
+            # Files that are no images fail in as many ways as there are formats.
+            return None
+
+
+def _inside(folder: Path, name: str) -> Path | None:
+    """The file of an image, if links and dots do not lead out of the folder."""
+    folder = folder.resolve()
+    # Unlike Path.resolve, this reports a loop of links as an OSError in every Python.
+    path = Path(os.path.realpath(folder / name, strict=True))
+    return path if path.is_relative_to(folder) and path.is_file() else None
+
+
+def _pixels(values: Array) -> NDArray[np.uint8]:
+    """Grey or colour values as bytes; real numbers are taken to lie between 0 and 1."""
+    if values.dtype == np.uint8:
+        return values
+    return np.asarray(np.rint(255.0 * np.clip(np.nan_to_num(values), 0.0, 1.0)), dtype=np.uint8)
+
+
+def _small_png(image: Any) -> bytes:
+    image.thumbnail((_LARGEST_IMAGE, _LARGEST_IMAGE))
+    out = io.BytesIO()
+    image.convert("RGB").save(out, format="PNG")
+    return out.getvalue()
 
 
 def list_cell(
-    session: Session, state: State, place: int, table: Any, number: Any, check: Check
+    session: Session, state: State, index: int, table: Any, number: Any, check: Check
 ) -> dict[str, Any]:
     """The worst samples of a cell, or of all where no table is named; see `worst_first`."""
-    evaluation, split = session.evaluation(state, place, check), session.split(state.seed)
-    members, title = np.ones(len(split.places), bool), "All test samples"
+    evaluation, split = session.evaluation(state, index, check), session.split(state.seed)
+    members, title = np.ones(len(split.positions), bool), "All test samples"
     if table is not None:
-        own = evaluation.tables.get(table) if isinstance(table, str) else None
-        known = isinstance(number, int) and not isinstance(number, bool)
-        if own is None or not known or not 0 <= number < own.count.size:
+        bins = evaluation.tables.get(table) if isinstance(table, str) else None
+        is_whole = isinstance(number, int) and not isinstance(number, bool)
+        if bins is None or not is_whole or not 0 <= number < bins.count.size:
             raise InputError("table and bin must name a bin of the page.")
-        assert own.cells is not None  # made by `tabulate` just now
-        members, title = own.cells == number, own.labels[number]
+        assert bins.cells is not None  # made by `tabulate` just now
+        members, title = bins.cells == number, bins.labels[number]
     test = split.test
     codes = test.require_labels("the list of samples")
     likely = test.probabilities[np.arange(len(test)), codes]
     order = worst_first(evaluation, likely)
     rows = order[members[order]][:_MOST_LISTED]
     check()
-    sets = session.sets(state, place, rows)
+    sets = session.sets(state, index, rows)
     return {
         "title": title,
         "count": int(members.sum()),
@@ -75,14 +151,14 @@ def _row(session: Session, state: State, sets: PredictionSets, i: int, row: int)
 
 
 def p_values(
-    session: Session, state: State, place: int, rows: NDArray[np.int64], check: Check
+    session: Session, state: State, index: int, rows: NDArray[np.int64], check: Check
 ) -> list[Any]:
     """P-values of the most probable classes of samples, and of the label, at a few alphas.
 
     A p-value is the smallest of these alphas at which the class leaves the set.
     """
     split = session.split(state.seed)
-    predictor = session.predictor(state.settings[place], state.seed)
+    predictor = session.predictor(state.settings[index], state.seed)
     alphas = sorted({*_P_ALPHAS, state.alpha})
     part = split.test.take(rows)
     for alpha in alphas:
@@ -91,12 +167,12 @@ def p_values(
     p = predictor.predict_p(part, alphas)
     names, codes = texts_of(part.classes), part.require_labels("the p-values")
     order = np.argsort(-part.probabilities, axis=1, kind="stable")[:, :MOST_CLASSES]
-    found = []
+    samples = list[Any]()
     for i, row in enumerate(rows.tolist()):
         chosen = dict.fromkeys([*order[i].tolist(), int(codes[i])])
         texts = [[names[k], _p_text(float(p[i, k]), alphas)] for k in chosen]
-        found.append({"row": row, "label": names[codes[i]], "classes": texts})
-    return found
+        samples.append({"row": row, "label": names[codes[i]], "classes": texts})
+    return samples
 
 
 def _p_text(p: float, alphas: list[float]) -> str:
@@ -106,12 +182,12 @@ def _p_text(p: float, alphas: list[float]) -> str:
 
 
 def describe(
-    session: Session, gallery: Gallery, state: State, place: int, row: int
+    session: Session, gallery: Gallery, state: State, index: int, row: int
 ) -> dict[str, Any]:
     """One test sample: image or text, set, threshold, reasons, nearest training samples."""
     split = session.split(state.seed)
-    sample, at = split.test.take([row]), int(split.places[row])
-    sets = session.sets(state, place, np.array([row]))
+    sample, at = split.test.take([row]), int(split.positions[row])
+    sets = session.sets(state, index, np.array([row]))
     plain: dict[str, Any] = to_plain(
         _row(session, state, sets, 0, row)
         | {
@@ -121,8 +197,8 @@ def describe(
             "alpha": float(np.atleast_1d(sets.alpha)[0]),
             "image": f"/image/held_out/{at}" if gallery.has_image("held_out", at) else None,
             "text": gallery.text("held_out", at),
-            "groups": {name: str(own[0]) for name, own in sample.groups.items()},
-            "why": _why(session, state, place, row),
+            "groups": {name: str(values[0]) for name, values in sample.groups.items()},
+            "why": _why(session, state, index, row),
             "neighbours": _neighbours(session, gallery, sample),
         }
     )
@@ -131,15 +207,15 @@ def describe(
 
 def _threshold(sets: PredictionSets, sample: ModelOutputs) -> float | None:
     """The threshold of the sample, or of its label where each class has its own."""
-    own = sets.thresholds[0]
-    if np.ndim(own):
-        own = own[sample.require_labels("the threshold")[0]]
-    return float(own)
+    threshold = sets.thresholds[0]
+    if np.ndim(threshold):
+        threshold = threshold[sample.require_labels("the threshold")[0]]
+    return float(threshold)
 
 
-def _why(session: Session, state: State, place: int, row: int) -> str:
+def _why(session: Session, state: State, index: int, row: int) -> str:
     """The explanation in words, or why there is none."""
-    split, setting = session.split(state.seed), state.settings[place].used
+    split, setting = session.split(state.seed), state.settings[index].used
     if setting.max_size is not None:
         return "Sets of limited size have no explanation; leave the size limit out for one."
     predictor = session.predictor(setting, state.seed)
@@ -154,17 +230,17 @@ def _why(session: Session, state: State, place: int, row: int) -> str:
 
 def _neighbours(session: Session, gallery: Gallery, sample: ModelOutputs) -> list[dict[str, Any]]:
     """Nearest training samples of the predicted class and of others, which Trust compares."""
-    train, trust = gallery.train, session.trust_score
-    if train is None or sample.features is None:
+    if gallery.train is None or sample.features is None:
         return []
+    (features, labels), trust = gallery.train, session.trust_score
     normalize = trust.normalize if isinstance(trust, TrustScore) else True
-    gaps = _distances(np.asarray(train.features), np.asarray(sample.features[0]), normalize)
-    own = train.labels == sample.predicted[0]
-    names, found = texts_of(train.labels), []
-    for kind, members in (("predicted class", own), ("other classes", ~own)):
-        there = np.flatnonzero(members)
-        for row in there[np.argsort(gaps[there], kind="stable")[:_NEIGHBOURS]].tolist():
-            found.append(
+    gaps = _distances(np.asarray(features), np.asarray(sample.features[0]), normalize)
+    is_predicted = labels == sample.predicted[0]
+    names, neighbours = texts_of(labels), list[dict[str, Any]]()
+    for kind, members in (("predicted class", is_predicted), ("other classes", ~is_predicted)):
+        rows = np.flatnonzero(members)
+        for row in rows[np.argsort(gaps[rows], kind="stable")[:_NEIGHBOURS]].tolist():
+            neighbours.append(
                 {
                     "kind": kind,
                     "row": row,
@@ -174,7 +250,7 @@ def _neighbours(session: Session, gallery: Gallery, sample: ModelOutputs) -> lis
                     "text": gallery.text("train", row),
                 }
             )
-    return found
+    return neighbours
 
 
 def texts_of(values: Array) -> list[str]:
@@ -196,22 +272,22 @@ def _distances(train: Array, sample: Array, normalize: bool) -> Floats:
     return gaps
 
 
-def regions(session: Session, state: State, place: int, check: Check) -> dict[str, Any]:
+def regions(session: Session, state: State, index: int, check: Check) -> dict[str, Any]:
     """Under-covered regions of a method, as the audit finds them."""
-    outcome, split = session.outcome(state, place, check), session.split(state.seed)
+    outcome, split = session.outcome(state, index, check), session.split(state.seed)
     check()
-    found = find_regions(outcome.covered, split.test, alpha=state.alpha)
+    search = find_regions(outcome.covered, split.test, alpha=state.alpha)
     return {
-        "searched": ", ".join(found.columns),
-        "found": [
+        "searched": ", ".join(search.columns),
+        "regions": [
             {
-                "name": own.name,
-                "sentence": own.sentence,
-                "coverage": percent(own.coverage.value),
-                "interval": range_of(own.coverage.lower, own.coverage.upper),
-                "share": percent(own.share),
-                "rows": own.examples.tolist(),
+                "name": region.name,
+                "sentence": region.sentence,
+                "coverage": percent(region.coverage.value),
+                "interval": range_of(region.coverage.lower, region.coverage.upper),
+                "share": percent(region.share),
+                "rows": region.examples.tolist(),
             }
-            for own in found.found
+            for region in search.found
         ],
     }

@@ -3,11 +3,13 @@
 Everybody on this machine can reach a local port, and every page in a browser can send requests to
 it. So a request needs the token of the address (constant time, in the query or the cookie that the
 page sets), the right Host (against rebinding of names), and the right Origin. Bodies are small JSON
-objects with exactly known names. What breaks a rule is answered by a status of 400 to 415 and one
-sentence.
+objects with exactly the expected names. What breaks a rule is answered by a status of 400 to 415
+and one sentence. Connections, their silence, decoders of images and lines of the log are limited,
+so that nobody without the token can keep the owner out or fill memory or disk.
 """
 
 import asyncio
+import collections
 import hmac
 import json
 import logging
@@ -20,30 +22,43 @@ from functools import partial
 from importlib import resources
 from typing import Any, final
 
+import h11
+import numpy as np
+from numpy.typing import NDArray
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trustsets.errors import InputError, TrustSetsError
 from trustsets.report import page_styles
-from trustsets_explorer.gallery import Gallery
-from trustsets_explorer.requests import ACTIONS, Ask
-from trustsets_explorer.session import Kept, Session, Superseded
+from trustsets_explorer import exports, samples
+from trustsets_explorer.samples import Gallery
+from trustsets_explorer.session import Cache, Check, Session, Superseded, answer, preview
 from trustsets_explorer.state import State
 
-__all__ = ["make_app"]
+__all__ = ["BACKLOG", "LimitedProtocol", "log_loop_error", "make_app"]
 
-_log = logging.getLogger(__name__)
 
+# Connections that the kernel holds until they are accepted, and open ones. Together they stay
+# below 256, the smallest usual limit of open files.
+BACKLOG, _MOST_CONNECTIONS = 32, 100
+# A request must have come as a whole after so many seconds.
+_REQUEST_SECONDS = 5.0
+# The log takes at most so many records in so many seconds.
+_MOST_RECORDS, _RECORD_SECONDS = 20, 60.0
 _MOST_BYTES = 16 << 10
+# Small images in the cache, each below a megabyte.
+_MOST_IMAGES = 64
 # Lanes of questions: at most eight for each open page.
 _MOST_LANES = 256
 # Seconds without a question after which the next moves of alpha are prepared.
 _IDLE = 0.3
 _LARGEST_WHOLE = 2**31
+_MOST_ROWS = 50
 _CLIENT = re.compile(r"[0-9a-f]{8,32}")
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -58,16 +73,104 @@ _HEADERS = {
 }
 _KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 # Files of the page, besides itself.
-_SCRIPTS = ("dom", "knobs", "maps", "charts", "samples", "explorer")
+_SCRIPTS = ("dom", "parameters", "maps", "charts", "samples", "explorer")
 _FILES = ("icon.svg", "explorer.css", *(f"{name}.js" for name in _SCRIPTS))
+
+
+class _RateLimit(logging.Filter):
+    """Passes the first records of each period, so that failures in a row do not fill a disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._times = collections.deque[float](maxlen=_MOST_RECORDS)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = time.monotonic()
+        if len(self._times) == _MOST_RECORDS and now - self._times[0] < _RECORD_SECONDS:
+            return False
+        self._times.append(now)
+        return True
+
+
+_log = logging.getLogger(__name__)
+_log.addFilter(_RateLimit())
+
+
+def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error of the event loop, for instance that no file is left for a connection."""
+    _log.error("%s", context["message"], exc_info=context.get("exception"))
+
+
+@final
+class LimitedProtocol(H11Protocol):
+    """A connection that must send its request in time, and gives way when there are too many.
+
+    Any user of the machine can open connections. Each silent or unfinished one holds an open file,
+    of which a process has few; uvicorn itself waits for the first request without an end.
+    """
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Make room if need be, and start the clock."""
+        if len(self.connections) >= _MOST_CONNECTIONS:
+            self._drop_oldest()
+        super().connection_made(transport)
+        self._limit_wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Handle what came, and stop the clock if it completes a request."""
+        super().data_received(data)
+        self._limit_wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clock."""
+        self._end_wait()
+        super().connection_lost(exc)
+
+    def _is_waiting(self) -> bool:
+        """Whether the next move is the client's."""
+        return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+
+    def _limit_wait(self) -> None:
+        """Start the clock of a request; further bytes of the same request do not restart it."""
+        if not self._is_waiting():
+            self._end_wait()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(_REQUEST_SECONDS, self._give_up)
+
+    def _end_wait(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        self._deadline = None
+        # The request may have ended meanwhile; then the time-out of idle connections counts.
+        if self._is_waiting() and self.timeout_keep_alive_task is None:
+            self.transport.abort()
+
+    def _drop_oldest(self) -> None:
+        """Close the connection that has waited longest: the newest is likelier the owner's."""
+        waiting = [
+            other
+            for other in self.connections
+            if isinstance(other, LimitedProtocol) and other._deadline is not None
+        ]
+        if waiting:
+            oldest = min(waiting, key=lambda other: other._deadline.when())  # type: ignore[union-attr]
+            oldest._end_wait()
+            oldest.transport.abort()
+            self.connections.discard(oldest)
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Desk:
+class _Shared:
     """What all requests share: the data, the newest question of each page, and one worker.
 
-    One thread computes, so that predictors need no locks. A second one does what nobody waits for.
+    One thread computes, so that predictors need no locks. A second one does what nobody waits for,
+    and a third decodes images, one at a time, because one may take 200 MB.
     """
 
     session: Session
@@ -75,7 +178,9 @@ class Desk:
     names: dict[str, str]
     worker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     idle: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
-    newest: Kept = field(default_factory=lambda: Kept(_MOST_LANES))
+    decoder: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+    images: Cache = field(default_factory=lambda: Cache(_MOST_IMAGES))
+    newest: Cache = field(default_factory=lambda: Cache(_MOST_LANES))
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def check(self, lanes: tuple[str, ...], generation: int) -> None:
@@ -84,6 +189,10 @@ class Desk:
             if any(self.newest.get(lane, 0) > generation for lane in lanes):
                 raise Superseded
 
+    def image(self, part: str, row: int) -> bytes | None:
+        """A small image of a sample, decoded once; runs on the decoder only."""
+        return self.images.get_or_make((part, row), lambda: self.gallery.image(part, row))
+
     def note(self, lane: str, generation: int) -> None:
         """Remember the newest question in a lane."""
         with self.lock:
@@ -91,28 +200,39 @@ class Desk:
             self.newest[lane] = max(latest, generation)
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Query:
+    """One question of a page: a state, one of its methods, a bin, or some test samples."""
+
+    action: str
+    state: State
+    check: Check
+    index: int
+    table: Any
+    bin: Any
+    rows: list[int] | None
+
+    def require_rows(self) -> NDArray[np.int64]:
+        """The test samples that are asked about."""
+        if self.rows is None:
+            raise InputError("rows must name test samples here.")
+        return np.array(self.rows, dtype=np.int64)
+
+
 def make_app(
     session: Session, gallery: Gallery, token: str, port: int, names: dict[str, str]
 ) -> ASGIApp:
     """The application that answers on this port to those who know the token.
 
-    Parameters
-    ----------
-    session, gallery : Session, Gallery
-        The data, and the images and texts of samples.
-    token : str
-        Secret part of the address.
-    port : int
-        Where it is served.
-    names : dict
-        Names of the files that the data came from, for the code that a reader copies.
+    `names` are the files that the data came from, for the code that a reader copies.
     """
-    desk = Desk(session, gallery, names)
+    shared = _Shared(session, gallery, names)
     routes = [
         Route("/", partial(_file, "explorer.html"), methods=["GET"]),
-        Route("/image/{part}/{row}", partial(_image, desk), methods=["GET"]),
-        Route("/start", partial(_start, desk), methods=["GET"]),
-        Route("/api/{action}", partial(_act, desk), methods=["POST"]),
+        Route("/image/{part}/{row}", partial(_image, shared), methods=["GET"]),
+        Route("/start", partial(_start, shared), methods=["GET"]),
+        Route("/api/{action}", partial(_act, shared), methods=["POST"]),
         *(Route(f"/{name}", partial(_file, name), methods=["GET"]) for name in _FILES),
         *(
             Route(f"/{name}.css", partial(_sheet, name), methods=["GET"])
@@ -121,11 +241,11 @@ def make_app(
     ]
     app = Starlette(routes=routes, exception_handlers={500: _failed, Exception: _failed})
     app.router.redirect_slashes = False
-    return _Door(app, token, port)
+    return _Guard(app, token, port)
 
 
 @final
-class _Door:
+class _Guard:
     """Refuses who may not ask, limits bodies, and adds the headers that keep the page to itself."""
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
@@ -158,8 +278,8 @@ class _Door:
         if headers.get("host", "") not in self._hosts:
             return _refused("this address is not the explorer's; use the one that was printed.")
         origin = headers.get("origin")
-        own = {f"http://{host}" for host in self._hosts}
-        if origin is not None and origin not in own:
+        origins = {f"http://{host}" for host in self._hosts}
+        if origin is not None and origin not in origins:
             return _refused("requests of other pages are refused.")
         if request.method != "GET" and origin is None:
             return _refused("requests must say which page they come from.")
@@ -167,15 +287,17 @@ class _Door:
             # A link from elsewhere may open the page itself; the token decides then.
             if request.url.path != "/" or headers.get("sec-fetch-mode") != "navigate":
                 return _refused("requests of other pages are refused.")
-        given = [request.query_params.get("token", ""), request.cookies.get(self._cookie, "")]
-        known = [hmac.compare_digest(own.encode(), self._token) for own in given]
-        if not any(known):
+        tokens = [request.query_params.get("token", ""), request.cookies.get(self._cookie, "")]
+        # All are compared, whatever the first gives.
+        if not any([hmac.compare_digest(token.encode(), self._token) for token in tokens]):
             return _refused("the token is missing or wrong; use the whole address.")
         return None
 
 
 def _refused(text: str, status: int = 403) -> Response:
-    return PlainTextResponse(text[:1].upper() + text[1:], status)
+    # Nobody who is refused keeps a connection.
+    headers = {"Connection": "close"} if status == 403 else None
+    return PlainTextResponse(text[:1].upper() + text[1:], status, headers)
 
 
 async def _failed(request: Request, error: Exception) -> Response:
@@ -193,69 +315,63 @@ async def _sheet(name: str, request: Request) -> Response:
     return Response(str(page_styles()[name]), media_type="text/css")
 
 
-async def _image(desk: Desk, request: Request) -> Response:
+async def _image(shared: _Shared, request: Request) -> Response:
     part, row = request.path_params["part"], request.path_params["row"]
     if part not in ("held_out", "train") or not re.fullmatch(r"[0-9]{1,9}", row, re.ASCII):
         return _refused("there is no such image.", 404)
     loop = asyncio.get_running_loop()
-    data = await loop.run_in_executor(None, desk.gallery.image, part, int(row))
+    data = await loop.run_in_executor(shared.decoder, shared.image, part, int(row))
     if data is None:
         return _refused("there is no such image.", 404)
     return Response(data, media_type="image/png")
 
 
-async def _start(desk: Desk, request: Request) -> Response:
-    """What the page needs once: the knobs, the first state, and facts of the data."""
-    session = desk.session
+async def _start(shared: _Shared, request: Request) -> Response:
+    """What the page needs once: the parameters, the first state, and facts of the data."""
+    session = shared.session
     return JSONResponse(
         {
-            "knobs": asdict(session.knobs),
+            "parameters": asdict(session.parameters),
             "state": session.first_state.to_dict(),
             "n": len(session.outputs),
-            "source": desk.names.get("outputs", ""),
+            "source": shared.names.get("outputs", ""),
         }
     )
 
 
-async def _act(desk: Desk, request: Request) -> Response:
-    """Run one of the actions on the worker; see `trustsets_explorer.requests`."""
-    name = request.path_params["action"]
-    if name not in ACTIONS:
+async def _act(shared: _Shared, request: Request) -> Response:
+    """Run one of the actions on the worker."""
+    action = request.path_params["action"]
+    if action not in _ACTIONS:
         return _refused("there is no such request.", 404)
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         return _refused("requests must be application/json.", 415)
     try:
-        return await _compute(desk, name, _read(await _body(request), desk, name))
+        query = _read(await _body(request), shared, action)
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(shared.worker, _run, shared, query)
+        query.check()
     except Superseded:
         return JSONResponse({"superseded": True})
     except _TooLarge:
         return _refused(f"requests must have at most {_MOST_BYTES} bytes.", 413)
     except (TrustSetsError, ClientDisconnect) as error:
         return _refused(str(error), 400)
+    if action == "answer":
+        shared.idle.submit(_prepare, shared, query)
+    return result if isinstance(result, Response) else JSONResponse(result)
 
 
-async def _compute(desk: Desk, name: str, ask: Ask) -> Response:
-    def run() -> Any:
-        ask.check()
-        return ACTIONS[name](ask)
-
-    found = await asyncio.get_running_loop().run_in_executor(desk.worker, run)
-    ask.check()
-    if name == "answer":
-        desk.idle.submit(_prepare, desk, ask)
-    return found if isinstance(found, Response) else JSONResponse(found)
-
-
-def _prepare(desk: Desk, ask: Ask) -> None:
+def _prepare(shared: _Shared, query: Query) -> None:
     """Make the next move of alpha fast, unless something newer has come."""
     try:
         end = time.monotonic() + _IDLE
         while time.monotonic() < end:
-            ask.check()
+            query.check()
             time.sleep(_IDLE / 20)
-        for place in range(len(ask.state.settings)):
-            ask.check()
-            desk.session.prepare_alphas(ask.state, place)
+        for index in range(len(query.state.settings)):
+            query.check()
+            shared.session.prepare_alphas(query.state, index)
     except Superseded:
         return
     except Exception:
@@ -278,7 +394,7 @@ async def _body(request: Request) -> bytes:
     return b"".join(parts)
 
 
-def _read(body: bytes, desk: Desk, action: str) -> Ask:
+def _read(body: bytes, shared: _Shared, action: str) -> Query:
     """Check what was sent: a client, a generation, a state and up to four small values.
 
     Everything gives way to a newer question of its kind, and all but previews to a newer answer.
@@ -287,35 +403,69 @@ def _read(body: bytes, desk: Desk, action: str) -> Ask:
         data = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         raise InputError("the body must be JSON.") from None
-    known = {"client", "generation", "state", "place", "table", "bin", "rows"}
-    if not isinstance(data, dict) or not {"client", "generation", "state"} <= set(data) <= known:
-        raise InputError(f"the body must be an object with the names {', '.join(sorted(known))}.")
+    names = {"client", "generation", "state", "index", "table", "bin", "rows"}
+    if not isinstance(data, dict) or not {"client", "generation", "state"} <= set(data) <= names:
+        raise InputError(f"the body must be an object with the names {', '.join(sorted(names))}.")
     client, generation = data["client"], data["generation"]
     if not isinstance(client, str) or not _CLIENT.fullmatch(client):
         raise InputError("client must be 8 to 32 hexadecimal digits.")
-    if not _is_whole(generation):
+    if not _is_in(generation, range(_LARGEST_WHOLE)):
         raise InputError("generation must be a whole number.")
+    state = State.read(data["state"], shared.session.parameters)
+    index, rows = data.get("index", 0), data.get("rows")
+    if not _is_in(index, range(len(state.settings))):
+        raise InputError("index must be 0, or 1 for a second method.")
+    if rows is not None:
+        is_list = isinstance(rows, list) and 0 < len(rows) <= _MOST_ROWS
+        if not is_list or not all(_is_in(row, range(shared.session.n_test)) for row in rows):
+            raise InputError(f"rows must be up to {_MOST_ROWS} numbers of test samples.")
     lane = f"{client}/{action}"
     # The answer to the very state of a preview is asked for at the same time.
     lanes = (lane,) if action == "preview" else tuple({f"{client}/answer", lane})
-    ask = Ask(
-        session=desk.session,
-        gallery=desk.gallery,
-        names=desk.names,
-        state=State.read(data["state"], desk.session.knobs),
-        check=partial(desk.check, lanes, generation),
-        place=data.get("place", 0),
-        table=data.get("table"),
-        bin=data.get("bin"),
-        rows=data.get("rows"),
-    )
-    desk.note(lane, generation)
-    return ask
+    check = partial(shared.check, lanes, generation)
+    shared.note(lane, generation)
+    return Query(action, state, check, index, data.get("table"), data.get("bin"), rows)
 
 
 def _no_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST_WHOLE
+def _is_in(value: Any, allowed: range) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value in allowed
+
+
+# What a page can ask for.
+_ACTIONS = (
+    "answer", "preview", "list", "p-values", "sample", "regions", "code", "predictor", "report",
+)  # fmt: skip
+
+
+def _run(shared: _Shared, query: Query) -> Any:  # noqa: PLR0911
+    """Plain data for one of the actions, or a file."""
+    query.check()
+    session, state, index, check = shared.session, query.state, query.index, query.check
+    match query.action:
+        case "answer":
+            return answer(session, state, check)
+        case "preview":
+            return preview(session, state, check)
+        case "list":
+            return samples.list_cell(session, state, index, query.table, query.bin, check)
+        case "p-values":
+            return samples.p_values(session, state, index, query.require_rows(), check)
+        case "sample":
+            row = int(query.require_rows()[0])
+            return samples.describe(session, shared.gallery, state, index, row)
+        case "regions":
+            return samples.regions(session, state, index, check)
+        case "code":
+            return {
+                "python": exports.as_python(session, state, index, shared.names),
+                "command": exports.as_command(state, index, shared.names),
+            }
+        case "predictor":
+            data = exports.saved_predictor(session, state, index)
+        case _:
+            data = exports.saved_report(session, state, shared.names, check)
+    return Response(data, media_type="application/octet-stream")

@@ -1,10 +1,10 @@
 """The data, and what was computed from them: splits, predictors, outcomes of sets.
 
-All of it is kept, the least recently used first to go: at most three splits (a copy of the held-out
-outputs each), six predictors (each with its calibration problem and up to 24 fits, some 5 MB a fit
-at 21 basis functions), the outcomes of 200 states (9 bytes a test sample), and the sorted scores of
-four predictors (8 bytes for each class of each test sample). What takes long is done in stages, and
-`check` is called between them: it raises `Superseded` when a newer state has come.
+All of it is cached, the least recently used first to go: at most three splits (each a copy of the
+held-out outputs), six predictors (each with its calibration problem and up to 24 fits, about 5 MB
+each at 21 basis functions), the outcomes of 200 states (9 bytes a test sample), and the sorted
+scores of four predictors (8 bytes for each class of each test sample). What takes long is done in
+stages, and `check` is called between them: it raises `Superseded` when a newer state has come.
 """
 
 import warnings
@@ -18,14 +18,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets.errors import InputError, TrustSetsWarning
-from trustsets.metrics import Binned, Evaluation, evaluate
+from trustsets.metrics import Binned, Evaluation, evaluate, to_plain
 from trustsets.outputs import ModelOutputs, SupportsTrust
+from trustsets.plots import deepest_coverage
 from trustsets.predictors import ConditionalConformal, Predictor
+from trustsets.report import (
+    bin_lists,
+    division_names,
+    divisions,
+    gap_chart,
+    glance,
+    number,
+    percent,
+    size_chart,
+    verdict,
+)
 from trustsets.sets import PredictionSets
 from trustsets.trust import TrustScore
-from trustsets_explorer.state import Knobs, Setting, State
+from trustsets_explorer.state import Parameters, Setting, State
 
-__all__ = ["SLIDER", "Outcome", "Session", "Split", "Superseded"]
+__all__ = ["SLIDER", "Outcome", "Session", "Split", "Superseded", "answer", "preview"]
+
 
 SLIDER = tuple(round(0.005 * step, 3) for step in range(1, 101))
 """Alphas of the page's slider."""
@@ -49,7 +62,7 @@ class Superseded(Exception):
 
 
 @final
-class Kept(OrderedDict[Hashable, Any]):
+class Cache(OrderedDict[Hashable, Any]):
     """The values used last, at most so many."""
 
     def __init__(self, most: int) -> None:
@@ -63,8 +76,8 @@ class Kept(OrderedDict[Hashable, Any]):
             while len(self) > self._most:
                 self.popitem(last=False)
         self.move_to_end(key)
-        found: T = self[key]
-        return found
+        value: T = self[key]
+        return value
 
 
 @final
@@ -74,7 +87,7 @@ class Split:
 
     calibration: ModelOutputs
     test: ModelOutputs
-    places: NDArray[np.int64]
+    positions: NDArray[np.int64]
 
     @cached_property
     def binned(self) -> dict[str, Binned]:
@@ -103,13 +116,13 @@ class Split:
 class Outcome:
     """What became of the sets of the test samples: whether they hold the label, and sizes.
 
-    `promised` is the mean of 1 - alpha that sets of limited size promise, None for others. A rough
+    `target` is the mean of 1 - alpha over sets of limited size, None for others. A rough
     outcome is one of approximate sets.
     """
 
     covered: NDArray[np.bool_]
     sizes: Ints
-    promised: float | None
+    target: float | None
     is_rough: bool = False
 
 
@@ -117,14 +130,8 @@ class Outcome:
 class Session:
     """Held-out outputs with labels, and everything that was computed from them so far.
 
-    Parameters
-    ----------
-    outputs : ModelOutputs
-        Held-out samples with labels; a seed splits them into calibration and test samples.
-    trust : TrustScore, array of shape (n,) or None
-        Fitted trust score, or known values of all samples.
-    share : float
-        Share of the samples that is for calibration.
+    A seed splits the outputs into calibration samples (the part `share`) and test samples. `trust`
+    is a fitted trust score or its values.
     """
 
     def __init__(
@@ -142,17 +149,19 @@ class Session:
         self.trust_score = trust if isinstance(trust, TrustScore) else None
         self.trust = self.outputs.trust
         groups = tuple(outputs.groups)
-        self.knobs = Knobs.of(groups, outputs.n_classes, has_trust=self.trust is not None)
-        self._splits, self._predictors = Kept(_MOST_SPLITS), Kept(_MOST_PREDICTORS)
-        self._outcomes, self._ranked = Kept(_MOST_OUTCOMES), Kept(_MOST_RANKED)
+        self.parameters = Parameters.of(groups, outputs.n_classes, has_trust=self.trust is not None)
+        self._splits, self._predictors = Cache(_MOST_SPLITS), Cache(_MOST_PREDICTORS)
+        self._outcomes, self._ranked = Cache(_MOST_OUTCOMES), Cache(_MOST_RANKED)
 
     @property
     def first_state(self) -> State:
         """What the page shows first: the default method beside the standard one."""
-        known = tuple(name for name in ("confidence", "trust") if name in self.knobs.statistics)
-        own = Setting(statistics=known)
-        standard = replace(own, method="standard", scale="raw")
-        return State((own, standard))
+        statistics = tuple(
+            name for name in ("confidence", "trust") if name in self.parameters.statistics
+        )
+        setting = Setting(statistics=statistics)
+        standard = replace(setting, method="standard", scale="raw")
+        return State((setting, standard))
 
     def split(self, seed: int) -> Split:
         """Calibration and test samples of a seed."""
@@ -179,9 +188,9 @@ class Session:
         """What determines a predictor."""
         return replace(setting.used, max_size=None), seed
 
-    def sets(self, state: State, place: int, rows: Array) -> PredictionSets:
+    def sets(self, state: State, index: int, rows: Array) -> PredictionSets:
         """Sets of some of the test samples."""
-        setting, split = state.settings[place].used, self.split(state.seed)
+        setting, split = state.settings[index].used, self.split(state.seed)
         predictor = self.predictor(setting, state.seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TrustSetsWarning)
@@ -189,41 +198,41 @@ class Session:
                 split.test.take(rows), state.alpha, max_size=setting.max_size
             )
 
-    def outcome(self, state: State, place: int, check: Check = lambda: None) -> Outcome:
+    def outcome(self, state: State, index: int, check: Check = lambda: None) -> Outcome:
         """Hits and sizes of the sets of all test samples, made in stages."""
-        setting = state.settings[place].used
+        setting = state.settings[index].used
         key = setting, state.alpha, state.seed
-        return self._outcomes.get_or_make(key, lambda: self._make_outcome(state, place, check))
+        return self._outcomes.get_or_make(key, lambda: self._make_outcome(state, index, check))
 
-    def _make_outcome(self, state: State, place: int, check: Check) -> Outcome:
+    def _make_outcome(self, state: State, index: int, check: Check) -> Outcome:
         split = self.split(state.seed)
         check()
-        predictor, n = self.predictor(state.settings[place], state.seed), len(split.places)
+        predictor, n = self.predictor(state.settings[index], state.seed), len(split.positions)
         basis = predictor.conditions_on
         stage = _CANDIDATE_STAGE if basis is not None and basis.uses_label else _STAGE
         codes = split.test.require_labels("the explorer")
-        covered, sizes, promised = np.empty(n, bool), np.empty(n, np.int64), []
+        covered, sizes, targets = np.empty(n, bool), np.empty(n, np.int64), []
         for start in range(0, n, stage):
             check()
             rows = np.arange(start, min(start + stage, n))
-            sets = self.sets(state, place, rows)
+            sets = self.sets(state, index, rows)
             covered[rows] = sets.mask[np.arange(rows.size), codes[rows]]
             sizes[rows] = sets.sizes
-            promised += [1.0 - sets.alpha] if isinstance(sets.alpha, np.ndarray) else []
+            targets += [1.0 - sets.alpha] if isinstance(sets.alpha, np.ndarray) else []
         check()
-        mean = float(np.concatenate(promised).mean()) if promised else None
+        mean = float(np.concatenate(targets).mean()) if targets else None
         return Outcome(covered, sizes, mean)
 
-    def preview(self, state: State, place: int, check: Check = lambda: None) -> Outcome | None:
-        """Outcome with fitted values in the place of thresholds; None where that is not quick.
+    def preview(self, state: State, index: int, check: Check = lambda: None) -> Outcome | None:
+        """Outcome with fitted values instead of thresholds; None where that is not quick.
 
         The fitted value is a lower bound of the threshold, so no set is larger than the exact one.
         """
-        setting = state.settings[place].used
+        setting = state.settings[index].used
         predictor, split = self.predictor(setting, state.seed), self.split(state.seed)
         is_made = (setting, state.alpha, state.seed) in self._outcomes
         if is_made or not isinstance(predictor, ConditionalConformal):
-            return self.outcome(state, place, check)
+            return self.outcome(state, index, check)
         if predictor.conditions_on.uses_label or setting.max_size is not None:
             return None
         check()
@@ -235,7 +244,7 @@ class Session:
         sizes = np.count_nonzero(ranked <= fitted[:, None], axis=1)
         covered = of_labels <= fitted
         if not predictor.allow_empty:
-            # The class of lowest score is kept in a set that would be empty.
+            # The class of lowest score stays in a set that would be empty.
             covered |= (sizes == 0) & (of_labels == ranked[:, 0])
             sizes = np.maximum(sizes, 1)
         return Outcome(covered, sizes, None, is_rough=True)
@@ -246,20 +255,20 @@ class Session:
         scores, codes = predictor.scores(test), test.require_labels("the explorer")
         return np.sort(scores, axis=1), scores[np.arange(len(codes)), codes]
 
-    def prepare_alphas(self, state: State, place: int) -> None:
+    def prepare_alphas(self, state: State, index: int) -> None:
         """Fit along the alphas of the page's slider, which makes the next moves of alpha faster.
 
-        Unlike everything else here, it may run beside other work: it changes nothing that is kept,
+        Unlike everything else here, it may run beside other work: it changes nothing in the caches,
         apart from the fits of a predictor that is there.
         """
-        predictor = self._predictors.get(self._key(state.settings[place], state.seed))
+        predictor = self._predictors.get(self._key(state.settings[index], state.seed))
         if isinstance(predictor, ConditionalConformal):
             predictor.prepare_along(SLIDER)
 
     def evaluation(
         self,
         state: State,
-        place: int,
+        index: int,
         check: Check = lambda: None,
         outcome: Outcome | None = None,
     ) -> Evaluation:
@@ -267,14 +276,101 @@ class Session:
 
         They are those of the sets of the state, or of another `outcome`.
         """
-        found, split = outcome or self.outcome(state, place, check), self.split(state.seed)
+        outcome = outcome or self.outcome(state, index, check)
+        split = self.split(state.seed)
         check()
         return evaluate(
-            found.covered,
+            outcome.covered,
             split.test,
-            sizes=found.sizes,
+            sizes=outcome.sizes,
             alpha=state.alpha,
             metrics=split.tables,
             bins=split.binned,
-            n_bootstrap=_ROUGH_BOOTSTRAP if found.is_rough else 1000,
+            n_bootstrap=_ROUGH_BOOTSTRAP if outcome.is_rough else 1000,
         )
+
+
+# What a tooltip shows of each bin.
+_BIN_NUMBERS = ("labels", "count", "coverage", "lower", "upper", "mean_size", "p_value", "holm")
+
+
+def preview(session: Session, state: State, check: Check = lambda: None) -> dict[str, Any]:
+    """The same as `answer` with approximate sets, quickly; empty where that cannot be done.
+
+    While a slider moves, the eye needs something at once. The sets are never larger than the exact
+    ones, and differ from them for a few samples in a hundred.
+    """
+    indices = range(len(state.settings))
+    outcomes = [session.preview(state, index, check) for index in indices]
+    quick = [outcome for outcome in outcomes if outcome is not None]
+    if len(quick) < len(outcomes):
+        return {}
+    return _shown(session, state, quick, check) | {"approximate": True}
+
+
+def answer(session: Session, state: State, check: Check = lambda: None) -> dict[str, Any]:
+    """Numbers of one or two methods at a state: tables, charts and words as in the report."""
+    outcomes = [session.outcome(state, index, check) for index in range(len(state.settings))]
+    return _shown(session, state, outcomes, check)
+
+
+def _shown(session: Session, state: State, outcomes: list[Outcome], check: Check) -> dict[str, Any]:
+    evaluations = {
+        name: session.evaluation(state, index, check, outcomes[index])
+        for index, name in enumerate(state.names)
+    }
+    goals = division_names(evaluations)
+    check()
+    predictors = {
+        name: session.predictor(state.settings[index], state.seed)
+        for index, name in enumerate(state.names)
+        if state.settings[index].used.max_size is None
+    }
+    first = next(iter(evaluations.values()))
+    points = [_point(*pair) for pair in zip(outcomes, evaluations.values(), strict=True)]
+    plain: dict[str, Any] = to_plain(
+        {
+            "state": state.to_dict(),
+            "methods": list(evaluations),
+            "target": f"{100.0 * (1.0 - state.alpha):g}%",
+            "deepest": f"{100.0 * deepest_coverage(1.0 - state.alpha):.3g}%",
+            "n": [len(session.split(state.seed).calibration), first.n],
+            "verdict": str(verdict(evaluations, predictors)),
+            "spoken": _spoken(evaluations),
+            "glance": glance(evaluations, goals),
+            "divisions": divisions(evaluations),
+            "gaps": gap_chart(evaluations, goals),
+            "sizes": size_chart(evaluations),
+            "lists": bin_lists(evaluations),
+            "tables": {name: _tables(evaluation) for name, evaluation in evaluations.items()},
+            "points": points,
+        }
+    )
+    return plain
+
+
+def _tables(evaluation: Evaluation) -> dict[str, Any]:
+    return {
+        name: {column: getattr(table, column) for column in _BIN_NUMBERS}
+        for name, table in evaluation.tables.items()
+    }
+
+
+def _point(outcome: Outcome, evaluation: Evaluation) -> dict[str, Any]:
+    """Mean size against the shortfall of coverage over the bins of the first table."""
+    name = "conf_trust" if "conf_trust" in evaluation.tables else "conf_rank"
+    return {
+        "size": evaluation.metrics["size"],
+        "under": evaluation.tables[name].shortfall,
+        "table": name,
+        "target": "" if outcome.target is None else percent(outcome.target),
+    }
+
+
+def _spoken(evaluations: dict[str, Evaluation]) -> str:
+    """One sentence for readers who hear the page."""
+    parts = list[str]()
+    for name, evaluation in evaluations.items():
+        coverage, size = percent(evaluation.coverage.value), number(evaluation.sizes.mean)
+        parts.append(f"{name}: coverage {coverage}, mean set size {size}")
+    return "; ".join(parts) + "."

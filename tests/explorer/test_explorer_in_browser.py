@@ -1,7 +1,8 @@
-"""The page as a reader meets it: knobs by mouse and keys, cells, samples, addresses, files."""
+"""The page as a reader meets it: parameters by mouse and keys, cells, samples, addresses, files."""
 
 import json
 import time
+import webbrowser
 
 import numpy as np
 import pytest
@@ -85,13 +86,22 @@ def test_the_first_page_compares_the_default_with_standard(chromium, explorer, d
     sets = trustsets.StandardConformal().calibrate(calibration).predict_set(test, 0.1)
     result = trustsets.evaluate(sets, test.with_trust(data.trust), metrics=["conf_trust"])
     assert f"mean set size {result.sizes.mean:.2f}" in chromium.text("#status").split(";")[1]
-    cells = chromium.texts('.heatmap[data-place="1"][data-table="conf_trust"] td[data-bin]')
+    cells = chromium.texts('.heatmap[data-index="1"][data-table="conf_trust"] td[data-bin]')
     shown = divisions({"standard": result})[0].heatmaps[0].rows
     assert cells == [own.text for _, row in shown for own in row if own.bin is not None]
     assert chromium.complaints() == []
 
 
-KNOBS = [
+def test_the_private_file_leads_to_the_page(chromium, explorer, monkeypatch):
+    monkeypatch.setattr(webbrowser, "open", chromium.open)
+    explorer.open_browser()
+    wait(chromium, f"location.href.startsWith({json.dumps(explorer.url)})")
+    settle(chromium)
+    assert "mean set size" in chromium.text("#status")
+    assert chromium.complaints() == []
+
+
+PARAMETERS = [
     ("alpha", "alpha", "ArrowRight"),
     ("alpha-number", "alpha", "ArrowUp"),
     ("seed", "seed", "ArrowUp"),
@@ -110,10 +120,10 @@ KNOBS = [
 ]
 
 
-def test_every_knob_moves_by_keys_and_keeps_the_focus(browser, explorer):
+def test_every_parameter_moves_by_keys_and_keeps_the_focus(browser, explorer):
     setting = "#a.method=conditional&a.basis=polynomial&a.degree=2&a.statistics=confidence"
     open_page(browser, explorer, setting + "&b.method=class&alpha=0.1&seed=0&a.per_class=auto")
-    for key, name, press in KNOBS:
+    for key, name, press in PARAMETERS:
         if key == "A-basis":
             continue
         before = address(browser)
@@ -148,10 +158,10 @@ def test_the_slider_and_boxes_move_by_mouse(browser):
     assert point(browser) != before
     browser.click("#second")
     settle(browser)
-    assert browser.evaluate("document.querySelectorAll('#knobs fieldset').length") == 1
+    assert browser.evaluate("document.querySelectorAll('#parameters fieldset').length") == 1
     browser.click("#second")
     settle(browser)
-    assert browser.evaluate("document.querySelectorAll('#knobs fieldset').length") == 2
+    assert browser.evaluate("document.querySelectorAll('#parameters fieldset').length") == 2
     browser.click("#theme")
     assert browser.evaluate("document.querySelector('#dark').media") == "screen"
 
@@ -165,7 +175,7 @@ def test_the_newest_of_many_quick_moves_is_shown(browser):
 
 
 def test_a_cell_opens_its_samples_and_a_sample_its_reasons(browser, data, explorer):
-    grid = '.heatmap[data-place="0"][data-table="conf_trust"]'
+    grid = '.heatmap[data-index="0"][data-table="conf_trust"]'
     cell = f"{grid} td[data-bin]"
     browser.hover(cell)
     assert "95% interval" in browser.text("#tip")

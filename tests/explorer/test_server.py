@@ -10,7 +10,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from trustsets import ModelOutputs
-from trustsets_explorer.gallery import Gallery
+from trustsets_explorer.samples import Gallery
 from trustsets_explorer.server import make_app
 from trustsets_explorer.session import Session
 
@@ -73,7 +73,7 @@ def test_the_page_needs_the_token_and_keeps_to_itself(app):
     policy = page.headers["content-security-policy"]
     assert "default-src 'none'" in policy and "http" not in policy and "unsafe" not in policy
     # The cookie alone is enough from now on.
-    for name in ("explorer.js", "knobs.js", "report.css", "dark.css", "icon.svg"):
+    for name in ("explorer.js", "parameters.js", "report.css", "dark.css", "icon.svg"):
         assert stranger.get(f"/{name}").status_code == 200
     refused = stranger.get("/explorer.js", headers={"host": "example.org"})
     assert refused.status_code == 403
@@ -144,11 +144,11 @@ def test_every_action_answers(client, state):
         assert found.status_code == 200, found.text
         return found
 
-    listed = of("list", place=1, table="class", bin=0).json()
+    listed = of("list", index=1, table="class", bin=0).json()
     row = listed["rows"][0]["row"]
     assert of("sample", rows=[row]).json()["row"] == row
     assert [own["row"] for own in of("p-values", rows=[row, 0]).json()] == [row, 0]
-    assert "found" in of("regions").json()
+    assert "regions" in of("regions").json()
     assert "calibrate" in of("code").json()["command"]
     assert len(of("predictor").content) > 1000
     assert of("report").content.startswith(b"<!doctype html>")
@@ -188,7 +188,7 @@ def test_a_thousand_odd_requests_never_make_the_server_fail(client, state):
     actions = "answer preview list p-values sample regions code predictor x%00".split()
     paths = ["/", "/start", "/image/held_out/0", "/image/held_out/7", "/image/x/1", "/%2e%2e/"]
     for number in range(1000):
-        whole = {"client": CLIENT, "generation": number, "state": standard, "place": 0}
+        whole = {"client": CLIENT, "generation": number, "state": standard, "index": 0}
         whole |= {"table": "class", "bin": 1, "rows": [0, 3]}
         body = json.dumps(_mutate(draw, whole)).encode()
         if draw.random() < 0.2:

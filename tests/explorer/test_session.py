@@ -1,4 +1,4 @@
-"""The numbers of the page are those of the library, whatever was kept or done in stages."""
+"""The numbers of the page are those of the library, whatever was cache or done in stages."""
 
 from dataclasses import replace
 
@@ -9,10 +9,10 @@ import trustsets
 from trustsets import ConditionalConformal, evaluate
 from trustsets.errors import InputError
 from trustsets.report import worst_first
-from trustsets_explorer import answers, exports, samples
+from trustsets_explorer import exports, samples
 from trustsets_explorer import session as sessions
-from trustsets_explorer.gallery import Gallery, Train
-from trustsets_explorer.session import Kept, Session, Superseded
+from trustsets_explorer.samples import Gallery
+from trustsets_explorer.session import Cache, Session, Superseded
 from trustsets_explorer.state import Setting, State
 
 TABLES = ["conf_trust", "conf_rank", "conf_frequency", "class", "groups"]
@@ -47,7 +47,7 @@ def test_numbers_equal_those_of_evaluate(data, session, setting, monkeypatch):
     )
     found = session.evaluation(state, 0)
     assert found.to_dict() | {"correlation": None} == wanted.to_dict() | {"correlation": None}
-    shown = answers.answer(session, state)
+    shown = sessions.answer(session, state)
     assert shown["points"][0]["size"]["value"] == wanted.sizes.mean
     assert shown["points"][0]["under"]["value"] == wanted.tables["conf_trust"].shortfall.value
     assert shown["tables"][setting.method]["class"]["coverage"] == list(
@@ -72,7 +72,7 @@ def test_previews_are_close_from_below_or_exact(session, setting):
     quick = session.preview(state, 0)
     assert (quick is None) == (setting.per_class == "yes")
     if quick is None:
-        assert answers.preview(session, state) == {}
+        assert sessions.preview(session, state) == {}
         return
     exact = session.outcome(state, 0)
     assert (quick.sizes <= exact.sizes).all() and (quick.covered <= exact.covered).all()
@@ -87,11 +87,11 @@ def test_sets_of_limited_size_are_those_of_the_predictor(data, session):
     sets = setting.build(data.trust).calibrate(calibration).predict_set(test, 0.12, max_size=2)
     found = session.outcome(state_of(setting), 0)
     assert np.array_equal(found.sizes, sets.sizes) and found.sizes.max() <= 2
-    assert found.promised == pytest.approx(1.0 - sets.alpha.mean())
+    assert found.target == pytest.approx(1.0 - sets.alpha.mean())
     assert np.array_equal(found.covered, sets.covers(test.labels))
 
 
-def test_knobs_that_do_not_matter_share_one_predictor(session):
+def test_parameters_that_do_not_matter_share_one_predictor(session):
     plain, other = Setting(method="standard"), Setting(method="standard", degree=2, per_class="no")
     assert session.predictor(plain, 0) is session.predictor(other, 0)
     assert session.predictor(plain, 0) is not session.predictor(replace(plain, score="raps"), 0)
@@ -114,11 +114,11 @@ def test_work_ends_between_stages_and_leaves_nothing_half_done(data, monkeypatch
     assert session.outcome(state, 0).covered.size == 600
 
 
-def test_only_the_last_used_values_are_kept():
-    kept = Kept(2)
+def test_only_the_last_used_values_are_cache():
+    cache = Cache(2)
     for key in "abac":
-        kept.get_or_make(key, lambda key=key: key.upper())
-    assert dict(kept) == {"a": "A", "c": "C"}
+        cache.get_or_make(key, lambda key=key: key.upper())
+    assert dict(cache) == {"a": "A", "c": "C"}
 
 
 @pytest.mark.parametrize("setting", [*SETTINGS[:5], Setting(max_size=2, per_class="no")])
@@ -172,7 +172,7 @@ def test_listed_samples_are_the_worst_of_their_cell(session):
 
 @pytest.mark.parametrize("setting", [SETTINGS[1], SETTINGS[3], SETTINGS[6], SETTINGS[10]])
 def test_a_sample_has_its_set_reasons_and_neighbours(data, session, setting):
-    state, gallery = state_of(setting), Gallery(Train(*data.train))
+    state, gallery = state_of(setting), Gallery(data.train)
     row = 17
     found = samples.describe(session, gallery, state, 0, row)
     sample = session.split(3).test.take([row])
@@ -191,7 +191,7 @@ def test_a_sample_has_its_set_reasons_and_neighbours(data, session, setting):
 
 def test_states_outside_the_rules_are_refused(session):
     good = session.first_state.to_dict()
-    assert State.read(good, session.knobs) == session.first_state
+    assert State.read(good, session.parameters) == session.first_state
     wrong = [
         ("alpha", 0.0), ("alpha", "0.1"), ("alpha", True), ("alpha", 10**400), ("seed", -1),
         ("seed", 1.5), ("settings", []), ("settings", good["settings"] * 2), ("more", 1),
@@ -203,17 +203,19 @@ def test_states_outside_the_rules_are_refused(session):
     ]  # fmt: skip
     for name, value in wrong:
         with pytest.raises(InputError):
-            State.read(good | {name: value}, session.knobs)
+            State.read(good | {name: value}, session.parameters)
     for name, value in inner:
         settings = [good["settings"][0] | {name: value}]
         with pytest.raises(InputError):
-            State.read(good | {"settings": settings}, session.knobs)
+            State.read(good | {"settings": settings}, session.parameters)
 
 
 def test_data_without_trust_and_groups_leave_out_what_needs_them(data):
     plain = trustsets.ModelOutputs(logits=data.outputs.logits, labels=data.outputs.codes)
     session = Session(plain)
-    assert "trust" not in session.knobs.statistics and "groups" not in session.knobs.methods
-    shown = answers.answer(session, session.first_state)
+    assert (
+        "trust" not in session.parameters.statistics and "groups" not in session.parameters.methods
+    )
+    shown = sessions.answer(session, session.first_state)
     assert shown["points"][0]["table"] == "conf_rank"
     assert isinstance(session.predictor(session.first_state.settings[0], 0), ConditionalConformal)

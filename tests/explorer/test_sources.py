@@ -14,7 +14,7 @@ from PIL import Image
 
 from trustsets import explore
 from trustsets.errors import InputError
-from trustsets_explorer.sources import explore_files
+from trustsets_explorer import explore_files
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +53,8 @@ def ask(explorer, action, **more):
 def test_texts_and_neighbours_come_from_the_files(folder):
     files = {"train": folder / "train.npz", "text": "note", "browser": False}
     with explore_files(folder / "held_out.npz", **files) as explorer:
-        found = ask(explorer, "sample", rows=[5], place=1).json()
-        assert found["text"] == f"<u>sample {explorer.session.split(0).places[5]}</u>"
+        found = ask(explorer, "sample", rows=[5], index=1).json()
+        assert found["text"] == f"<u>sample {explorer.session.split(0).positions[5]}</u>"
         assert len(found["neighbours"]) == 6 and found["image"] is None
         code = ask(explorer, "code").json()
         assert str(folder / "train.npz") in code["python"] and "--train" in code["command"]

@@ -171,8 +171,9 @@ def test_class_biases_do_not_give_up_rare_classes():
         by_class = []
         for change in (ClassBias().fit(tuning).transform, lambda outputs: outputs):
             limit = np.sort(score.of_labels(change(calibration)))[1620]
-            sets = score.sets(change(test), np.full(len(test), limit), smallest=1)
-            hits = sets[np.arange(len(test)), test.codes]
+            changed = change(test)
+            # The most likely class is always in the set.
+            hits = (score.of_labels(changed) <= limit) | (changed.predicted_codes == test.codes)
             by_class.append(np.bincount(test.codes, hits, n_classes) / np.bincount(test.codes))
         changes.append(by_class[0] - by_class[1])
     rarest = np.array(changes)[:, -3:]

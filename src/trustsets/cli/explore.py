@@ -51,13 +51,13 @@ def explore(
 
       trustsets explore held_out.npz --train train.npz
     """
-    from trustsets_explorer.sources import explore_files, explore_task
+    from trustsets_explorer import explore_files, explore_task
 
     with console.progress("Preparing the explorer", None):
         if outputs is None:
-            found = explore_task(str(task), port=port, browser=browser)
+            explorer = explore_task(str(task), port=port, browser=browser)
         else:
-            found = explore_files(
+            explorer = explore_files(
                 outputs,
                 train=train,
                 classes=classes,
@@ -68,10 +68,10 @@ def explore(
                 browser=browser,
             )
     try:
-        console.print_lines([found.url])
+        console.print_lines([explorer.url])
         console.flush()
         console.say("The explorer is at this address, for this machine alone. Ctrl-C ends it.")
-        found.wait()
+        explorer.wait()
     except KeyboardInterrupt:
-        found.stop()
+        explorer.stop()
         console.say("The explorer has ended.")

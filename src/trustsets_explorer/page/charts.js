@@ -10,9 +10,9 @@ function ticks(low, high) {
   const rough = Math.max(high - low, 1e-9) / 5;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].map((unit) => unit * power).find((unit) => unit >= rough - 1e-12);
-  const found = [];
-  for (let i = Math.floor(low / step + 1e-9); i <= Math.ceil(high / step - 1e-9); i += 1) found.push(+(i * step).toFixed(10));
-  return found.length > 1 ? found : [found[0], found[0] + step];
+  const ticks = [];
+  for (let i = Math.floor(low / step + 1e-9); i <= Math.ceil(high / step - 1e-9); i += 1) ticks.push(+(i * step).toFixed(10));
+  return ticks.length > 1 ? ticks : [ticks[0], ticks[0] + step];
 }
 
 function words(point) {
@@ -23,15 +23,15 @@ function words(point) {
 // All that is shown, the newest last; approximate points are not kept.
 function remember(answer) {
   const now = { state: answer.state, points: answer.points, names: answer.methods };
-  const same = (own) => JSON.stringify(own.state) === JSON.stringify(now.state);
+  const same = (item) => JSON.stringify(item.state) === JSON.stringify(now.state);
   const before = trace.length && same(trace.at(-1)) ? trace.slice(0, -1) : trace.slice(-MOST);
   if (!answer.approximate) trace.splice(0, trace.length, ...before, now);
   return [...before, now];
 }
 
 function scales(points) {
-  const sizes = points.flatMap((own) => [own.size.lower, own.size.upper, own.size.value]).filter(Number.isFinite);
-  const unders = points.flatMap((own) => [own.under.upper, own.under.floor, own.under.value]).filter(Number.isFinite);
+  const sizes = points.flatMap((item) => [item.size.lower, item.size.upper, item.size.value]).filter(Number.isFinite);
+  const unders = points.flatMap((item) => [item.under.upper, item.under.floor, item.under.value]).filter(Number.isFinite);
   const [xs, ys] = [ticks(Math.min(...sizes), Math.max(...sizes)), ticks(0, Math.max(...unders, 0.5))];
   const { left, right, top, bottom } = FRAME;
   return {
@@ -55,8 +55,8 @@ function dot(point, scale, radius, act) {
     event.preventDefault();
     act();
   };
-  const own = { cx: scale.x(point.size.value), cy: scale.y(point.under.value), r: radius, tabindex: 0, role: "button", "aria-label": words(point), "data-key": point.key };
-  return make("circle", { ...own, onclick: choose, onkeydown: choose }, make("title", {}, words(point)));
+  const attributes = { cx: scale.x(point.size.value), cy: scale.y(point.under.value), r: radius, tabindex: 0, role: "button", "aria-label": words(point), "data-key": point.key };
+  return make("circle", { ...attributes, onclick: choose, onkeydown: choose }, make("title", {}, words(point)));
 }
 
 // `goTo` restores an earlier state, `open` lists the samples of a method.
@@ -64,18 +64,18 @@ export function drawTrace(answer, goTo, open) {
   const past = remember(answer);
   FRAME.width = Math.min(Math.max(one("#trace-chart").clientWidth, 300), 760);
   FRAME.right = FRAME.width - 14;
-  const series = answer.methods.map((name, place) => past.filter((own) => own.points[place]).map((own, i, all) => ({
-    ...own.points[place], name: own.names[place], state: own.state, key: i === all.length - 1 ? `now-${place}` : `was-${place}-${i}`,
+  const series = answer.methods.map((name, index) => past.filter((item) => item.points[index]).map((item, i, all) => ({
+    ...item.points[index], name: item.names[index], state: item.state, key: i === all.length - 1 ? `now-${index}` : `was-${index}-${i}`,
   })));
   const scale = scales(series.flat());
-  const groups = series.map((points, place) => {
+  const groups = series.map((points, index) => {
     const now = points.at(-1);
-    const line = points.map((own) => `${scale.x(own.size.value)},${scale.y(own.under.value)}`).join(" ");
+    const line = points.map((item) => `${scale.x(item.size.value)},${scale.y(item.under.value)}`).join(" ");
     const bars = [];
     if (Number.isFinite(now.size.lower)) bars.push(make("line", { x1: scale.x(now.size.lower), x2: scale.x(now.size.upper), y1: scale.y(now.under.value), y2: scale.y(now.under.value) }));
     bars.push(make("line", { x1: scale.x(now.size.value), x2: scale.x(now.size.value), y1: scale.y(now.under.lower), y2: scale.y(now.under.upper) }));
-    return make("g", { class: `m${place}` }, make("polyline", { class: "way", points: line }), bars,
-      points.slice(0, -1).map((own) => dot(own, scale, 3.5, () => goTo(own.state))), dot(now, scale, 7, () => open(place)));
+    return make("g", { class: `m${index}` }, make("polyline", { class: "way", points: line }), bars,
+      points.slice(0, -1).map((item) => dot(item, scale, 3.5, () => goTo(item.state))), dot(now, scale, 7, () => open(index)));
   });
   const floor = scale.y(answer.points[0].under.floor);
   const chart = make("svg", { viewBox: `0 0 ${FRAME.width} ${FRAME.height}`, role: "group", "aria-label": "Mean set size against under-coverage" },

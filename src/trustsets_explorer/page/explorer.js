@@ -1,7 +1,7 @@
 // The page: asks for what a state shows, drops what came too late, and draws.
 import { drawTrace } from "./charts.js";
 import { grouped, make, one } from "./dom.js";
-import { fromAddress, Knobs, toAddress } from "./knobs.js";
+import { fromAddress, Parameters, toAddress } from "./parameters.js";
 import { drawGaps, drawLists, drawMaps, drawNumbers, drawSizes, hideTip } from "./maps.js";
 import { drawRegions, openList } from "./samples.js";
 
@@ -9,7 +9,7 @@ const results = one("#results");
 const status = one("#status");
 const client = [...crypto.getRandomValues(new Uint8Array(8))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 let generation = 0;
-let knobs = null;
+let parameters = null;
 let shown = null;
 let waiting = null;
 let moves = 0;
@@ -42,7 +42,7 @@ function say(text) {
 // ---- Moving --------------------------------------------------------------------------------
 
 async function update() {
-  history.replaceState(null, "", toAddress(knobs.state));
+  history.replaceState(null, "", toAddress(parameters.state));
   results.setAttribute("aria-busy", "true");
   moves += 1;
   const [asked, started] = [moves, performance.now()];
@@ -50,7 +50,7 @@ async function update() {
   const late = setTimeout(() => waiting === asked && say("Computing …"), 1000);
   peek(asked);
   try {
-    const reply = await send("answer", { state: knobs.state });
+    const reply = await send("answer", { state: parameters.state });
     if (waiting !== asked) return;
     if (!reply.ok) return say(await reply.text());
     const answer = await reply.json();
@@ -70,29 +70,29 @@ async function update() {
 
 // Show approximate numbers until the exact ones are there.
 async function peek(asked) {
-  const reply = await send("preview", { state: knobs.state }).catch(() => null);
+  const reply = await send("preview", { state: parameters.state }).catch(() => null);
   if (!reply?.ok) return;
-  const found = await reply.json();
+  const quick = await reply.json();
   const isLate = waiting !== asked || results.getAttribute("aria-busy") === "false";
-  if (isLate || !found.approximate) return;
-  shown = found;
+  if (isLate || !quick.approximate) return;
+  shown = quick;
   results.classList.add("approximate");
-  draw(found);
+  draw(quick);
 }
 
 function goTo(state) {
-  knobs.write(structuredClone(state));
+  parameters.write(structuredClone(state));
   update();
 }
 
-const open = (place, table, bin) => openList(ask, shown.methods[place], { place, ...(table === undefined ? {} : { table, bin }) });
+const open = (index, table, bin) => openList(ask, shown.methods[index], { index, ...(table === undefined ? {} : { table, bin }) });
 
 function draw(answer) {
   hideTip();
   one("#verdict .verdict").textContent = answer.verdict;
-  const promises = answer.points.map((own, i) => (own.promised ? `${answer.methods[i]}: sets of limited size promise ${own.promised} on average.` : "")).filter(Boolean);
-  one("#verdict .promise").textContent = promises.join(" ");
-  one("#facts").textContent = `${grouped(answer.n[0])} calibration and ${grouped(answer.n[1])} test samples${knobs.start.source ? ` of ${knobs.start.source}` : ""}, target coverage ${answer.target}.`;
+  const targets = answer.points.map((item, i) => (item.target ? `${answer.methods[i]}: sets of limited size have a mean target coverage of ${item.target}.` : "")).filter(Boolean);
+  one("#verdict .target").textContent = targets.join(" ");
+  one("#facts").textContent = `${grouped(answer.n[0])} calibration and ${grouped(answer.n[1])} test samples${parameters.start.source ? ` of ${parameters.start.source}` : ""}, target coverage ${answer.target}.`;
   drawTrace(answer, goTo, open);
   drawMaps(answer, open);
   drawNumbers(answer);
@@ -105,17 +105,17 @@ function draw(answer) {
 // ---- Regions, and what leaves the page ---------------------------------------------------------
 
 function drawButtons(answer) {
-  const region = answer.methods.map((name, place) => make("button", { type: "button", "data-key": `regions-${place}`, onclick: async () => {
+  const region = answer.methods.map((name, index) => make("button", { type: "button", "data-key": `regions-${index}`, onclick: async () => {
     one("#region-list").replaceChildren(make("p", {}, "Searching …"));
-    drawRegions(await ask("regions", { place }), name, ask, place);
+    drawRegions(await ask("regions", { index }), name, ask, index);
   } }, `Search for ${name}`));
   one("#region-buttons").replaceChildren(...region);
   const kinds = [
-    ["Copy as Python", (place) => copyCode("python", place)],
-    ["Copy as command", (place) => copyCode("command", place)],
-    ["Save this predictor", (place) => download("predictor", "model.trustsets", { place })],
+    ["Copy as Python", (index) => copyCode("python", index)],
+    ["Copy as command", (index) => copyCode("command", index)],
+    ["Save this predictor", (index) => download("predictor", "model.trustsets", { index })],
   ];
-  const lines = answer.methods.map((name, place) => make("div", { class: "tools" }, make("span", { class: "name" }, name), kinds.map(([text, act], i) => make("button", { type: "button", "data-key": `export-${i}-${place}`, onclick: () => act(place) }, text))));
+  const lines = answer.methods.map((name, index) => make("div", { class: "tools" }, make("span", { class: "name" }, name), kinds.map(([text, act], i) => make("button", { type: "button", "data-key": `export-${i}-${index}`, onclick: () => act(index) }, text))));
   const report = make("button", { type: "button", "data-key": "report", onclick: () => download("report", "report.html", {}) }, "Save this report");
   one("#exports").replaceChildren(...lines, make("div", { class: "tools" }, report));
 }
@@ -130,19 +130,19 @@ async function copy(text, what) {
   }
 }
 
-async function copyCode(kind, place) {
-  const found = await ask("code", { place });
-  if (!found) return;
-  await copy(found[kind], "The code");
+async function copyCode(kind, index) {
+  const code = await ask("code", { index });
+  if (!code) return;
+  await copy(code[kind], "The code");
   one("#exports .code")?.remove();
-  one("#exports").append(make("pre", { class: "code", tabindex: 0 }, found[kind]));
+  one("#exports").append(make("pre", { class: "code", tabindex: 0 }, code[kind]));
 }
 
 async function download(action, name, more) {
   one("#exported").textContent = "Preparing the file …";
   const reply = await send(action, { state: shown.state, ...more });
   if (!reply.ok) return (one("#exported").textContent = await reply.text());
-  if (reply.headers.get("content-type").startsWith("application/json")) return (one("#exported").textContent = "Given up, because a knob was moved.");
+  if (reply.headers.get("content-type").startsWith("application/json")) return (one("#exported").textContent = "Given up, because a parameter was moved.");
   const link = make("a", { href: URL.createObjectURL(await reply.blob()), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
@@ -169,8 +169,8 @@ async function begin() {
   if (!reply.ok) return say(await reply.text());
   const start = await reply.json();
   const first = fromAddress(location.hash, start);
-  knobs = new Knobs(one("#controls"), start, update);
-  if (first !== start.state) knobs.write(first);
+  parameters = new Parameters(one("#controls"), start, update);
+  if (first !== start.state) parameters.write(first);
   window.addEventListener("hashchange", () => goTo(fromAddress(location.hash, start)));
   await update();
 }

@@ -1,4 +1,4 @@
-// Heatmaps, tables of numbers, gaps, sizes and lists: the report's own, drawn anew for each answer.
+// Heatmaps, tables of numbers, gaps, sizes and lists: those of the report, drawn anew for each answer.
 import { all, grouped, make, one, percent, small, show, swatch } from "./dom.js";
 
 const tip = one("#tip");
@@ -20,9 +20,9 @@ function showTip(cell, table) {
   const list = make("dl", {}, facts(table, +cell.dataset.bin).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
   tip.replaceChildren(make("b", {}, table.labels[+cell.dataset.bin]), list);
   tip.hidden = false;
-  const [box, own] = [cell.getBoundingClientRect(), tip.getBoundingClientRect()];
-  const left = Math.max(8, Math.min(box.left + box.width / 2 - own.width / 2, document.documentElement.clientWidth - own.width - 8));
-  const above = box.top - own.height - 8;
+  const [box, bounds] = [cell.getBoundingClientRect(), tip.getBoundingClientRect()];
+  const left = Math.max(8, Math.min(box.left + box.width / 2 - bounds.width / 2, document.documentElement.clientWidth - bounds.width - 8));
+  const above = box.top - bounds.height - 8;
   tip.style.left = `${left + window.scrollX}px`;
   tip.style.top = `${(above > 4 ? above : box.bottom + 8) + window.scrollY}px`;
 }
@@ -66,9 +66,9 @@ function paint(cell, style) {
   }
 }
 
-function heatmap(map, name, place, table, open) {
-  const key = (y, x) => `${place}/${name}/${y}/${x}`;
-  const remembered = one(`.heatmap[data-place="${place}"][data-table="${CSS.escape(name)}"] td[tabindex="0"]`)?.dataset.key;
+function heatmap(map, name, index, table, open) {
+  const key = (y, x) => `${index}/${name}/${y}/${x}`;
+  const remembered = one(`.heatmap[data-index="${index}"][data-table="${CSS.escape(name)}"] td[tabindex="0"]`)?.dataset.key;
   const rows = map.rows.map(([label, cells], y) => make("tr", { role: "row" }, make("th", { scope: "row", role: "rowheader" }, label), ...cells.map((cell, x) => {
     const empty = cell.bin === null;
     const spoken = empty ? "no samples" : `${table.labels[cell.bin]}: ${facts(table, cell.bin).map((pair) => pair.join(" ")).join(", ")}`;
@@ -77,7 +77,7 @@ function heatmap(map, name, place, table, open) {
     return made;
   })));
   const columns = map.columns.map((text) => make("th", { scope: "col", role: "columnheader" }, text.replace("–", "–\u200b")));
-  const grid = make("table", { class: "heatmap", role: "grid", "aria-readonly": "true", "aria-label": `${name}, ${map.method}: coverage in percent`, "data-table": name, "data-place": place },
+  const grid = make("table", { class: "heatmap", role: "grid", "aria-readonly": "true", "aria-label": `${name}, ${map.method}: coverage in percent`, "data-table": name, "data-index": index },
     make("tbody", {}, rows), make("tfoot", {}, make("tr", { role: "row" }, make("td", { role: "presentation" }), columns)));
   const cells = all("tbody td", grid);
   const first = cells.find((cell) => cell.dataset.key === remembered) ?? cells.find((cell) => cell.dataset.bin !== undefined) ?? cells[0];
@@ -85,8 +85,8 @@ function heatmap(map, name, place, table, open) {
   const reached = (event) => event.target.closest("tbody td");
   for (const kind of ["mouseover", "focusin"]) grid.addEventListener(kind, (event) => reached(event) && showTip(reached(event), table));
   for (const kind of ["mouseleave", "focusout"]) grid.addEventListener(kind, hideTip);
-  grid.addEventListener("keydown", (event) => onKey(grid, event, (cell) => open(place, name, +cell.dataset.bin)));
-  grid.addEventListener("click", (event) => reached(event)?.dataset.bin !== undefined && open(place, name, +reached(event).dataset.bin));
+  grid.addEventListener("keydown", (event) => onKey(grid, event, (cell) => open(index, name, +cell.dataset.bin)));
+  grid.addEventListener("click", (event) => reached(event)?.dataset.bin !== undefined && open(index, name, +reached(event).dataset.bin));
   return grid;
 }
 
@@ -96,10 +96,10 @@ export function drawMaps(answer, open) {
   show(one("#divisions"), answer.divisions.map((division) => make("div", { class: "division" },
     make("h3", {}, division.title),
     make("div", { class: "maps" }, division.heatmaps.map((map) => {
-      const place = answer.methods.indexOf(map.method);
+      const index = answer.methods.indexOf(map.method);
       return make("figure", {},
-        answer.methods.length > 1 ? make("figcaption", {}, swatch(place), map.method) : null,
-        heatmap(map, division.name, place, answer.tables[map.method][division.name], open),
+        answer.methods.length > 1 ? make("figcaption", {}, swatch(index), map.method) : null,
+        heatmap(map, division.name, index, answer.tables[map.method][division.name], open),
         make("p", { class: "axes" }, `Across: ${map.axes[0]}. Upwards: ${map.axes[1]}.`));
     })))));
 }

@@ -29,29 +29,29 @@ const trustText = (value) => (value === null ? "–" : value >= 1e6 ? value.toEx
 export async function openList(ask, method, request) {
   openPanel();
   show(panel, bar("Samples"), make("p", { role: "status" }, "Looking for the samples …"));
-  const found = await ask("list", request);
-  if (!found || found.superseded) return panel.close();
+  const list = await ask("list", request);
+  if (!list || list.superseded) return panel.close();
   const heads = ["Row", "True class", "Result", "Set", "Size", "p-values", "Conf", "Trust"];
-  const rows = found.rows.map((own) => make("tr", { "data-row": own.row },
-    make("td", {}, button(String(own.number), () => openSample(ask, method, { place: request.place, rows: [own.row] }, () => openList(ask, method, request)), `row-${own.row}`)),
-    make("td", { class: "name" }, own.label),
-    make("td", { class: own.covered ? "name" : "name missed" }, own.covered ? "covered" : "missed"),
-    make("td", { class: "set" }, setInWords(own.size, own.set)),
-    make("td", {}, grouped(own.size)),
+  const rows = list.rows.map((item) => make("tr", { "data-row": item.row },
+    make("td", {}, button(String(item.number), () => openSample(ask, method, { index: request.index, rows: [item.row] }, () => openList(ask, method, request)), `row-${item.row}`)),
+    make("td", { class: "name" }, item.label),
+    make("td", { class: item.covered ? "name" : "name missed" }, item.covered ? "covered" : "missed"),
+    make("td", { class: "set" }, setInWords(item.size, item.set)),
+    make("td", {}, grouped(item.size)),
     make("td", { class: "set p" }, "…"),
-    make("td", {}, own.confidence.toFixed(3)),
-    make("td", {}, trustText(own.trust))));
+    make("td", {}, item.confidence.toFixed(3)),
+    make("td", {}, trustText(item.trust))));
   const table = make("table", {}, make("thead", {}, make("tr", {}, heads.map((text) => make("th", { scope: "col" }, text)))), make("tbody", {}, rows));
-  show(panel, bar(`${method}, ${found.title}`),
-    make("p", { class: "note" }, `${found.rows.length} of ${grouped(found.count)} samples. Those whose set misses the true class come first, then the largest sets. Choose a row for its reasons.`),
+  show(panel, bar(`${method}, ${list.title}`),
+    make("p", { class: "note" }, `${list.rows.length} of ${grouped(list.count)} samples. Those whose set misses the true class come first, then the largest sets. Choose a row for its reasons.`),
     make("div", { class: "scroll samples" }, table));
   one("button[data-key^=row]", panel)?.focus();
-  if (!found.rows.length) return;
-  const p = await ask("p-values", { place: request.place, rows: found.rows.map((own) => own.row) });
+  if (!list.rows.length) return;
+  const p = await ask("p-values", { index: request.index, rows: list.rows.map((item) => item.row) });
   if (!p || p.superseded) return;
-  for (const own of p) {
-    const cell = one(`tr[data-row="${own.row}"] .p`, panel);
-    if (cell) cell.textContent = pWords(own, 3);
+  for (const item of p) {
+    const cell = one(`tr[data-row="${item.row}"] .p`, panel);
+    if (cell) cell.textContent = pWords(item, 3);
   }
 }
 
@@ -71,35 +71,35 @@ const picture = (source, text) => [
 
 export async function openSample(ask, method, request, back) {
   openPanel();
-  const own = await ask("sample", request);
-  if (!own || own.superseded) return panel.close();
+  const sample = await ask("sample", request);
+  if (!sample || sample.superseded) return panel.close();
   const facts = [
-    ["True class", own.label], ["Predicted class", own.predicted], ["Result", own.covered ? "covered" : "missed"],
-    ["Set", setInWords(own.size, own.set)], ["Size", grouped(own.size)],
-    ["Threshold", own.threshold === null ? "infinite" : String(+own.threshold.toPrecision(4))], ["Status", own.status],
-    ["Alpha of this set", String(+own.alpha.toPrecision(4))], ["Conf", own.confidence.toFixed(3)], ["Trust", trustText(own.trust)],
-    ...Object.entries(own.groups),
+    ["True class", sample.label], ["Predicted class", sample.predicted], ["Result", sample.covered ? "covered" : "missed"],
+    ["Set", setInWords(sample.size, sample.set)], ["Size", grouped(sample.size)],
+    ["Threshold", sample.threshold === null ? "infinite" : String(+sample.threshold.toPrecision(4))], ["Status", sample.status],
+    ["Alpha of this set", String(+sample.alpha.toPrecision(4))], ["Conf", sample.confidence.toFixed(3)], ["Trust", trustText(sample.trust)],
+    ...Object.entries(sample.groups),
   ];
   const list = make("dl", { class: "facts" }, facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
-  const near = own.neighbours.map((other) => make("li", {}, make("b", {}, other.label), ` (${other.kind}, training row ${grouped(other.row)}, distance ${other.distance.toFixed(4)})`, picture(other.image, other.text)));
+  const near = sample.neighbours.map((other) => make("li", {}, make("b", {}, other.label), ` (${other.kind}, training row ${grouped(other.row)}, distance ${other.distance.toFixed(4)})`, picture(other.image, other.text)));
   const p = make("p", { class: "p", role: "status" }, "Computing p-values …");
-  show(panel, bar(`Sample ${own.number}, ${method}`, back ? button("Back to the list", back, "back") : []),
-    picture(own.image, own.text), list,
+  show(panel, bar(`Sample ${sample.number}, ${method}`, back ? button("Back to the list", back, "back") : []),
+    picture(sample.image, sample.text), list,
     make("h3", {}, "P-values"), p,
-    make("h3", {}, "Why"), make("pre", { class: "why" }, own.why),
+    make("h3", {}, "Why"), make("pre", { class: "why" }, sample.why),
     near.length ? make("h3", {}, "Nearest training samples") : null,
     near.length ? make("p", { class: "note" }, "Trust is the distance to the nearest other class over the distance to the predicted class.") : null,
     make("ul", { class: "near" }, near));
   one("button", panel).focus();
-  const found = await ask("p-values", request);
-  if (found && !found.superseded) p.textContent = `${pWords(found[0], 99)}. A p-value is the smallest of a few alphas at which the class leaves the set.`;
+  const values = await ask("p-values", request);
+  if (values && !values.superseded) p.textContent = `${pWords(values[0], 99)}. A p-value is the smallest of a few alphas at which the class leaves the set.`;
 }
 
-export function drawRegions(found, method, ask, place) {
+export function drawRegions(search, method, ask, index) {
   const list = one("#region-list");
-  if (!found || found.superseded) return list.replaceChildren(make("p", {}, "The search was given up, because a knob was moved."));
-  if (!found.found.length) return list.replaceChildren(make("p", {}, `${method}: no region is significantly under-covered, among conditions on ${found.searched}.`));
-  list.replaceChildren(make("h3", {}, method), ...found.found.map((own, i) => make("div", { class: "region" },
-    make("p", {}, own.sentence),
-    own.rows.length ? make("p", { class: "note" }, "Missed samples: ", ...own.rows.flatMap((row) => [make("button", { type: "button", "data-key": `region-${i}-${row}`, onclick: () => openSample(ask, method, { place, rows: [row] }, null) }, String(row)), " "])) : null)));
+  if (!search || search.superseded) return list.replaceChildren(make("p", {}, "The search was given up, because a parameter was moved."));
+  if (!search.regions.length) return list.replaceChildren(make("p", {}, `${method}: no region is significantly under-covered, among conditions on ${search.searched}.`));
+  list.replaceChildren(make("h3", {}, method), ...search.regions.map((region, i) => make("div", { class: "region" },
+    make("p", {}, region.sentence),
+    region.rows.length ? make("p", { class: "note" }, "Missed samples: ", ...region.rows.flatMap((row) => [make("button", { type: "button", "data-key": `region-${i}-${row}`, onclick: () => openSample(ask, method, { index, rows: [row] }, null) }, String(row)), " "])) : null)));
 }

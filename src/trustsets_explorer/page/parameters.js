@@ -1,4 +1,4 @@
-// The knobs: native inputs made from what the data allow, and their state in the address.
+// The parameters: native inputs made from what the data allow, and their state in the address.
 import { all, make, one } from "./dom.js";
 
 const LETTERS = ["A", "B"];
@@ -20,34 +20,34 @@ const TITLES = {
   per_class: "Classes", temperature: "Temperature", max_size: "Size limit",
 };
 const regression = (s) => s.method === "conditional";
-const ownBasis = (s) => regression(s) && s.basis !== "auto";
-// Whether a knob matters for a setting; the server ignores it otherwise.
+const hasBasis = (s) => regression(s) && s.basis !== "auto";
+// Whether a parameter matters for a setting; the server ignores it otherwise.
 const USED = {
   basis: regression,
-  degree: (s) => ownBasis(s) && s.basis === "polynomial",
-  penalty: (s) => ownBasis(s) && s.basis === "polynomial",
-  statistics: (s) => s.method === "mondrian" || (ownBasis(s) && s.basis !== "intercept"),
-  groups: (s) => s.method === "groups" || ownBasis(s),
+  degree: (s) => hasBasis(s) && s.basis === "polynomial",
+  penalty: (s) => hasBasis(s) && s.basis === "polynomial",
+  statistics: (s) => s.method === "mondrian" || (hasBasis(s) && s.basis !== "intercept"),
+  groups: (s) => s.method === "groups" || hasBasis(s),
   per_class: (s) => s.method === "conditional",
   max_size: (s) => s.method === "conditional",
 };
 
 const label = (id, text) => make("label", { for: id }, text);
-const line = (...children) => make("div", { class: "knob" }, ...children);
+const line = (...children) => make("div", { class: "parameter" }, ...children);
 
 function select(id, name, choices, value) {
-  const options = Object.entries(choices).map(([own, text]) => make("option", { value: own, selected: own === value }, text));
+  const options = Object.entries(choices).map(([item, text]) => make("option", { value: item, selected: item === value }, text));
   return line(label(id, TITLES[name]), make("select", { id, "data-name": name, "data-key": id }, ...options));
 }
 
 function checks(id, name, names, chosen) {
-  const boxes = names.map((own, i) => {
+  const boxes = names.map((item, i) => {
     const box = make("input", { type: "checkbox", id: `${id}-${i}`, "data-name": name, "data-key": `${id}-${i}` });
-    box.value = own;
-    box.checked = chosen.includes(own);
-    return make("span", { class: "check" }, box, label(`${id}-${i}`, own));
+    box.value = item;
+    box.checked = chosen.includes(item);
+    return make("span", { class: "check" }, box, label(`${id}-${i}`, item));
   });
-  return make("div", { class: "knob", role: "group", "aria-label": TITLES[name] }, make("span", { class: "name" }, TITLES[name]), ...boxes);
+  return make("div", { class: "parameter", role: "group", "aria-label": TITLES[name] }, make("span", { class: "name" }, TITLES[name]), ...boxes);
 }
 
 function number(id, name, attributes, value) {
@@ -66,17 +66,17 @@ function degree(id, value) {
 function temperature(id, value) {
   const kind = value === null ? "none" : value === "tuning" ? "tuning" : "own";
   const choices = { none: "as given", tuning: "fitted", own: "this number:" };
-  const own = make("input", { type: "number", min: 0.05, max: 20, step: 0.05, "aria-label": "Temperature, number", "data-name": "own_temperature", "data-key": `${id}-own`, hidden: kind !== "own" });
-  own.value = kind === "own" ? value : 1;
+  const item = make("input", { type: "number", min: 0.05, max: 20, step: 0.05, "aria-label": "Temperature, number", "data-name": "own_temperature", "data-key": `${id}-own`, hidden: kind !== "own" });
+  item.value = kind === "own" ? value : 1;
   const field = select(id, "temperature", choices, kind);
-  field.append(own);
+  field.append(item);
   return field;
 }
 
-function fieldset(letter, setting, knobs) {
+function fieldset(letter, setting, allowed) {
   const id = (name) => `${letter}-${name}`;
-  const methods = Object.fromEntries(knobs.methods.map((name) => [name, METHODS[name] ?? name]));
-  const scores = Object.fromEntries(knobs.scores.map((name) => [name, SCORES[name] ?? name]));
+  const methods = Object.fromEntries(allowed.methods.map((name) => [name, METHODS[name] ?? name]));
+  const scores = Object.fromEntries(allowed.scores.map((name) => [name, SCORES[name] ?? name]));
   const lines = [
     select(id("method"), "method", methods, setting.method),
     select(id("score"), "score", scores, setting.score),
@@ -85,15 +85,15 @@ function fieldset(letter, setting, knobs) {
     select(id("basis"), "basis", CHOICES.basis, setting.basis),
     degree(id("degree"), setting.degree),
     number(id("penalty"), "penalty", { min: 0, max: 1000, step: "any" }, setting.penalty),
-    checks(id("statistics"), "statistics", knobs.statistics, setting.statistics),
-    knobs.groups.length ? checks(id("groups"), "groups", knobs.groups, setting.groups) : null,
+    checks(id("statistics"), "statistics", allowed.statistics, setting.statistics),
+    allowed.groups.length ? checks(id("groups"), "groups", allowed.groups, setting.groups) : null,
     select(id("per_class"), "per_class", CHOICES.per_class, setting.per_class),
-    number(id("max_size"), "max_size", { min: 1, max: knobs.n_classes, step: 1, placeholder: "none" }, setting.max_size),
+    number(id("max_size"), "max_size", { min: 1, max: allowed.n_classes, step: 1, placeholder: "none" }, setting.max_size),
   ];
   const title = make("legend", {}, make("span", { class: `swatch m${LETTERS.indexOf(letter)}` }), `Method ${letter}`);
   const [first, ...rest] = lines.filter(Boolean);
   // A narrow window has little room, so that all but the method is folded there.
-  const more = make("details", { open: unfolded[letter] ?? !NARROW.matches, ontoggle: (event) => (unfolded[letter] = event.target.open) }, make("summary", { "data-key": id("more") }, "Its knobs"), ...rest);
+  const more = make("details", { open: unfolded[letter] ?? !NARROW.matches, ontoggle: (event) => (unfolded[letter] = event.target.open) }, make("summary", { "data-key": id("more") }, "Its parameters"), ...rest);
   return make("fieldset", { "data-letter": letter }, title, first, more);
 }
 
@@ -107,7 +107,7 @@ function numberOf(input) {
 
 function readSetting(box, before) {
   const value = (name) => one(`[data-name="${name}"]`, box)?.value;
-  const chosen = (name) => all(`[data-name="${name}"]:checked`, box).map((own) => own.value);
+  const chosen = (name) => all(`[data-name="${name}"]:checked`, box).map((item) => item.value);
   const kind = value("temperature");
   const statistics = chosen("statistics");
   return {
@@ -125,21 +125,21 @@ function readSetting(box, before) {
   };
 }
 
-// Knobs that a method does not have cannot be moved.
+// Parameters that a method does not have cannot be moved.
 function disable(box, setting) {
   for (const [name, used] of Object.entries(USED)) {
     for (const input of all(`[data-name="${name}"]`, box)) input.disabled = !used(setting);
   }
   one('[data-name="own_temperature"]', box).hidden = one('[data-name="temperature"]', box).value !== "own";
   const statistics = all('[data-name="statistics"]', box);
-  const chosen = statistics.filter((own) => own.checked);
+  const chosen = statistics.filter((item) => item.checked);
   // One statistic must stay.
   if (chosen.length === 1) chosen[0].disabled = true;
   const output = one('[data-name="degree"] + output', box);
   output.textContent = one('[data-name="degree"]', box).value;
 }
 
-export class Knobs {
+export class Parameters {
   constructor(box, start, changed) {
     [this.box, this.start, this.state] = [box, start, start.state];
     box.addEventListener("submit", (event) => event.preventDefault());
@@ -164,9 +164,9 @@ export class Knobs {
     const both = make("input", { type: "checkbox", id: "second", "data-key": "second" });
     both.checked = second;
     one("#alpha-bar", this.box).replaceChildren(line(label("alpha-range", "Alpha"), alpha, exact));
-    one("#knobs", this.box).replaceChildren(
+    one("#parameters", this.box).replaceChildren(
       line(label("seed", "Split seed"), seed),
-      ...state.settings.map((own, i) => fieldset(LETTERS[i], own, start.knobs)),
+      ...state.settings.map((item, i) => fieldset(LETTERS[i], item, start.parameters)),
       make("div", { class: "check" }, both, label("second", "Compare with a second method")),
     );
     all("fieldset", this.box).forEach((box, i) => disable(box, state.settings[i]));
@@ -199,45 +199,45 @@ export class Knobs {
 // ---- The state in the address ---------------------------------------------------------------
 
 export function toAddress(state) {
-  const found = new URLSearchParams({ alpha: state.alpha, seed: state.seed });
+  const query = new URLSearchParams({ alpha: state.alpha, seed: state.seed });
   state.settings.forEach((setting, i) => {
     for (const [name, value] of Object.entries(setting)) {
-      for (const own of Array.isArray(value) ? value : [value ?? ""]) found.append(`${"ab"[i]}.${name}`, own);
+      for (const item of Array.isArray(value) ? value : [value ?? ""]) query.append(`${"ab"[i]}.${name}`, item);
     }
   });
-  return `#${found}`;
+  return `#${query}`;
 }
 
 // What the address says, with the first state for what it leaves out or has wrong.
 export function fromAddress(hash, start) {
-  const given = new URLSearchParams(hash.slice(1));
-  const letters = ["a", "b"].filter((own) => [...given.keys()].some((key) => key.startsWith(`${own}.`)));
+  const query = new URLSearchParams(hash.slice(1));
+  const letters = ["a", "b"].filter((item) => [...query.keys()].some((key) => key.startsWith(`${item}.`)));
   if (!letters.includes("a")) return start.state;
   const inside = (text, low, high, other) => (text !== null && text.trim() !== "" && +text >= low && +text <= high ? +text : other);
   const setting = (letter, plain) => {
-    const first = (name) => given.get(`${letter}.${name}`);
-    const listed = (name, known) => given.getAll(`${letter}.${name}`).filter((own) => known.includes(own));
-    const choice = (name, known) => (known.includes(first(name)) ? first(name) : plain[name]);
-    const statistics = [...new Set(listed("statistics", start.knobs.statistics))];
-    const size = inside(first("max_size"), 1, start.knobs.n_classes, null);
+    const first = (name) => query.get(`${letter}.${name}`);
+    const listed = (name, allowed) => query.getAll(`${letter}.${name}`).filter((item) => allowed.includes(item));
+    const choice = (name, allowed) => (allowed.includes(first(name)) ? first(name) : plain[name]);
+    const statistics = [...new Set(listed("statistics", start.parameters.statistics))];
+    const size = inside(first("max_size"), 1, start.parameters.n_classes, null);
     const heat = first("temperature");
     return {
-      method: choice("method", start.knobs.methods),
-      score: choice("score", start.knobs.scores),
+      method: choice("method", start.parameters.methods),
+      score: choice("score", start.parameters.scores),
       scale: choice("scale", Object.keys(CHOICES.scale)),
       temperature: heat === "tuning" ? heat : inside(heat, 0.05, 20, null),
       basis: choice("basis", Object.keys(CHOICES.basis)),
       degree: Math.round(inside(first("degree"), 0, 8, plain.degree)),
       penalty: inside(first("penalty"), 0, 1000, plain.penalty),
       statistics: statistics.length ? statistics : plain.statistics,
-      groups: [...new Set(listed("groups", start.knobs.groups))],
+      groups: [...new Set(listed("groups", start.parameters.groups))],
       per_class: choice("per_class", Object.keys(CHOICES.per_class)),
       max_size: size === null ? null : Math.round(size),
     };
   };
   return {
     settings: letters.map((letter, i) => setting(letter, start.state.settings[i])),
-    alpha: inside(given.get("alpha"), 0.001, 0.999, start.state.alpha),
-    seed: Math.round(inside(given.get("seed"), 0, 2147483647, start.state.seed)),
+    alpha: inside(query.get("alpha"), 0.001, 0.999, start.state.alpha),
+    seed: Math.round(inside(query.get("seed"), 0, 2147483647, start.state.seed)),
   };
 }
