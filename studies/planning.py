@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from trustsets._common.arrays import Floats
-from trustsets._common.quantiles import conformal_rank
+from trustsets._arrays import Floats
+from trustsets._quantiles import conformal_rank
 from trustsets.engine import fit_quantiles
 from trustsets.planning import CoverageLaw
 

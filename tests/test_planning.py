@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from trustsets import plan
-from trustsets._common.quantiles import conformal_rank
+from trustsets._quantiles import conformal_rank
 from trustsets.errors import InputError
 from trustsets.metrics import check_guarantee
 from trustsets.planning import (

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from trustsets import APS, RAPS, SAPS, ModelOutputs, Softmax, StandardConformal
-from trustsets._common import blocks
+from trustsets import _blocks as blocks
 from trustsets.errors import InputError
 from trustsets.scores import MarginScore, TopK
 

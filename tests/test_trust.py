@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
-from trustsets._common import storage
+from trustsets import _storage as storage
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.trust import DISTANCE_FLOOR, LARGEST_SCORE, TrustScore
 

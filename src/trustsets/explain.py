@@ -13,9 +13,9 @@ from typing import Any, Self, final
 
 import numpy as np
 
-from trustsets._common.arrays import Array, Codes, Floats
-from trustsets._common.atomic import atomic_path
-from trustsets._common.quantiles import conformal_quantile
+from trustsets._arrays import Array, Codes, Floats
+from trustsets._quantiles import conformal_quantile
+from trustsets._storage import atomic_path
 from trustsets.engine import ScorePath
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs

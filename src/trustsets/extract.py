@@ -16,12 +16,12 @@ from typing import Any, final
 
 import numpy as np
 
-from trustsets._common.arrays import Array, to_numpy
-from trustsets._common.atomic import StrPath
-from trustsets._common.progress import progress_bar
-from trustsets._common.resuming import locked
+from trustsets._arrays import Array, to_numpy
+from trustsets._blocks import progress_bar
+from trustsets._storage import StrPath
 from trustsets.errors import InputError, TrustSetsError
 from trustsets.outputs import ModelOutputs
+from trustsets.resuming import locked
 
 __all__ = ["extract_outputs"]
 

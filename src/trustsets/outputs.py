@@ -12,11 +12,9 @@ from typing import Any, Literal, Protocol, Self, final, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trustsets._common.arrays import Array, Codes, Floats, column, floating_matrix, read_only
-from trustsets._common.blocks import for_each_block, row_numbers
-from trustsets._common.draws import content_keys
-from trustsets._common.frames import Flavour, flavour_of, frame_fields
-from trustsets._common.validation import (
+from trustsets._arrays import Array, Codes, Floats, column, floating_matrix, read_only
+from trustsets._blocks import for_each_block, row_numbers
+from trustsets._checks import (
     check_classes,
     check_features,
     check_groups,
@@ -28,6 +26,8 @@ from trustsets._common.validation import (
     rounding_of_sums,
     warn_if_probabilities,
 )
+from trustsets._draws import content_keys
+from trustsets._frames import Flavour, flavour_of, frame_fields
 from trustsets.errors import InputError
 
 __all__ = ["ModelOutputs", "SupportsTrust", "check_alike", "require_outputs"]

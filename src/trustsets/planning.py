@@ -17,10 +17,10 @@ import numpy as np
 from scipy import special
 from scipy.optimize import brentq
 
-from trustsets._common.arrays import Array, Codes, Floats
-from trustsets._common.frames import Flavour, frame_of_rows
-from trustsets._common.quantiles import check_alpha
-from trustsets._common.validation import check_not_negative, check_open
+from trustsets._arrays import Array, Codes, Floats
+from trustsets._checks import check_not_negative, check_open
+from trustsets._frames import Flavour, frame_of_rows
+from trustsets._quantiles import check_alpha
 from trustsets.errors import InputError
 from trustsets.metrics import PlainData
 from trustsets.outputs import ModelOutputs

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Array, Floats
-from trustsets._common.storage import atomic_path
+from trustsets._arrays import Array, Floats
+from trustsets._storage import atomic_path
 from trustsets.errors import InputError
 from trustsets.metrics import BinTable, Evaluation
 

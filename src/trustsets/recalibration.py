@@ -13,12 +13,12 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Codes, Floats, read_only
-from trustsets._common.blocks import for_each_block, row_blocks, row_numbers
-from trustsets._common.draws import Stream, row_uniforms
-from trustsets._common.estimator import Estimator
-from trustsets._common.storage import require, require_numbers, storable
-from trustsets._common.validation import check_number
+from trustsets._arrays import Codes, Floats, read_only
+from trustsets._blocks import for_each_block, row_blocks, row_numbers
+from trustsets._checks import check_number
+from trustsets._draws import Stream, row_uniforms
+from trustsets._estimator import Estimator
+from trustsets._storage import require, require_numbers, storable
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
 

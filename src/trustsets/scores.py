@@ -11,11 +11,10 @@ from typing import Any, Literal, final
 
 import numpy as np
 
-from trustsets._common.arrays import Codes, Floats, to_numpy
-from trustsets._common.blocks import for_each_block
-from trustsets._common.ranks import ranks_of
-from trustsets._common.storage import function_name, named_function, storable
-from trustsets._common.validation import check_not_negative
+from trustsets._arrays import Codes, Floats, ranks_of, to_numpy
+from trustsets._blocks import for_each_block
+from trustsets._checks import check_not_negative
+from trustsets._storage import function_name, named_function, storable
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, Self, final, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Array, column, read_only
-from trustsets._common.frames import Flavour, make_frame
-from trustsets._common.optional import needed
-from trustsets._common.validation import encode_labels
+from trustsets._arrays import Array, column, read_only
+from trustsets._checks import encode_labels
+from trustsets._frames import Flavour, make_frame, needed
 from trustsets.errors import InputError
 from trustsets.status import Status, Thresholds
 

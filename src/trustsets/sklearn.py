@@ -38,8 +38,8 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
-from trustsets._common.arrays import MISSING, Array, Floats, group_column, is_missing
-from trustsets._common.validation import check_groups, check_open
+from trustsets._arrays import MISSING, Array, Floats, group_column, is_missing
+from trustsets._checks import check_groups, check_open
 from trustsets.auditing import excess_risk
 from trustsets.basis import Bins
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning

@@ -10,9 +10,9 @@ from typing import Literal, final
 
 import numpy as np
 
-from trustsets._common.arrays import Floats
-from trustsets._common.blocks import row_numbers
-from trustsets._common.storage import require, require_increasing, require_numbers, storable
+from trustsets._arrays import Floats
+from trustsets._blocks import row_numbers
+from trustsets._storage import require, require_increasing, require_numbers, storable
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 

@@ -9,11 +9,10 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trustsets._common.arrays import Array, Floats, to_numpy
-from trustsets._common.blocks import for_each_block
-from trustsets._common.estimator import Estimator
-from trustsets._common.progress import progress_bar
-from trustsets._common.storage import require, require_increasing, require_numbers, storable
+from trustsets._arrays import Array, Floats, to_numpy
+from trustsets._blocks import for_each_block, progress_bar
+from trustsets._estimator import Estimator
+from trustsets._storage import require, require_increasing, require_numbers, storable
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.neighbours import (
     ClassPoints,

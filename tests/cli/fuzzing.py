@@ -115,7 +115,7 @@ def damage_model(rng, path):
     """Damage the tree or the tensors of a model, with the checksum that belongs to them."""
     from safetensors.numpy import save
 
-    from trustsets._common import storage
+    from trustsets import _storage as storage
 
     header, arrays = storage._read_parts(path)
     if rng.random() < 0.5:

@@ -26,7 +26,7 @@ from trustsets import (
     StandardConformal,
     load,
 )
-from trustsets._common import storage
+from trustsets import _storage as storage
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.scores import MarginScore, TopK
 

@@ -16,7 +16,7 @@ from trustsets import (
     StandardConformal,
     evaluate,
 )
-from trustsets._common import storage
+from trustsets import _storage as storage
 from trustsets.errors import InputError, StorageError, TrustSetsError
 from trustsets.monitor import MeanTrack
 

@@ -14,7 +14,7 @@ from trustsets import (
     StandardConformal,
     Status,
 )
-from trustsets._common.quantiles import conformal_quantile
+from trustsets._quantiles import conformal_quantile
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.predictors.clustered import (
     _k_means,

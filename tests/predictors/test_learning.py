@@ -14,7 +14,7 @@ from trustsets import (
     Polynomial,
     PrincipalComponents,
 )
-from trustsets._common import storage
+from trustsets import _storage as storage
 from trustsets.errors import TrustSetsWarning
 
 RANKS = (Confidence(transform="rank"),)

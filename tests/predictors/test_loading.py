@@ -22,7 +22,7 @@ from trustsets import (
     StandardConformal,
     TrustScore,
 )
-from trustsets._common import storage
+from trustsets import _storage as storage
 from trustsets.statistics import ClassFrequency
 
 TRAINING = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 5
@@ -47,7 +47,7 @@ import os, sys
 # Slow to import, and none of them knows a class of ours.
 import numba, scipy.stats, sklearn.cluster, sklearn.decomposition
 import trustsets
-from trustsets._common import storage
+from trustsets import _storage as storage
 for path in sys.argv[1:]:
     # Every file meets an interpreter that has read no other.
     if os.fork() == 0:

@@ -8,7 +8,7 @@ import pytest
 
 import trustsets
 from trustsets import ConditionalConformal, Confidence, Polynomial
-from trustsets._common import storage
+from trustsets import _storage as storage
 from trustsets.engine import fit as fit_module
 from trustsets.errors import StorageError
 

@@ -13,7 +13,7 @@ from trustsets import (
     Intercept,
     ModelOutputs,
 )
-from trustsets._common.draws import Stream, row_uniforms
+from trustsets._draws import Stream, row_uniforms
 from trustsets.scores import Score
 
 SEEDS = (*range(12), 2**31, 2**31 + 1, 2**63, 2**64 - 1)

@@ -4,7 +4,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 from trustsets import ClassBias, ModelOutputs
-from trustsets._common.storage import read, write
+from trustsets._storage import read, write
 from trustsets.errors import InputError, NotCalibratedError
 from trustsets.recalibration import ClassLikelihood, _without_harm
 

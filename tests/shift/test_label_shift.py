@@ -19,7 +19,7 @@ from trustsets import (
     StandardConformal,
     load,
 )
-from trustsets._common.quantiles import conformal_quantile
+from trustsets._quantiles import conformal_quantile
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.predictors.quantiles import weighted_quantiles
 from trustsets.shift import ClassPrevalence

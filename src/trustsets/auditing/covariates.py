@@ -6,7 +6,7 @@ from typing import final
 
 import numpy as np
 
-from trustsets._common.arrays import Codes, Floats, texts_of
+from trustsets._arrays import Codes, Floats, texts_of
 from trustsets.basis import PrincipalComponents
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from trustsets._common.quantiles import check_alphas
+from trustsets._quantiles import check_alphas
 from trustsets.auditing.risk import excess_risk
 from trustsets.errors import InputError
 from trustsets.metrics import Evaluation, FrequencyBins, evaluate

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from trustsets._common.arrays import Codes, Floats
-from trustsets._common.frames import Flavour, frame_of_rows
-from trustsets._common.plain import LOCAL, PlainData
-from trustsets._common.validation import check_least, check_open
+from trustsets._arrays import Codes, Floats
+from trustsets._checks import check_least, check_open
+from trustsets._frames import Flavour, frame_of_rows
+from trustsets._plain import LOCAL, PlainData
 from trustsets.auditing.covariates import Covariate, covariates, names_of, restrict
 from trustsets.errors import InputError
 from trustsets.metrics import Estimate, holm, outcomes_of, share_estimate, under_coverage

@@ -8,11 +8,11 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Floats
-from trustsets._common.frames import Flavour
-from trustsets._common.plain import LOCAL, PlainData
-from trustsets._common.progress import progress_bar
-from trustsets._common.validation import check_least, check_open
+from trustsets._arrays import Floats
+from trustsets._blocks import progress_bar
+from trustsets._checks import check_least, check_open
+from trustsets._frames import Flavour
+from trustsets._plain import LOCAL, PlainData
 from trustsets.auditing.covariates import Covariate, covariates, names_of
 from trustsets.errors import InputError
 from trustsets.metrics import (

@@ -10,9 +10,9 @@ from typing import final
 
 import numpy as np
 
-from trustsets._common.arrays import Floats
-from trustsets._common.draws import Stream, row_uniforms
-from trustsets._common.storage import require, require_numbers, storable
+from trustsets._arrays import Floats
+from trustsets._draws import Stream, row_uniforms
+from trustsets._storage import require, require_numbers, storable
 from trustsets.basis.base import Basis
 from trustsets.basis.functions import Polynomial
 from trustsets.basis.partitions import Groups

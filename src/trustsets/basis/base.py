@@ -11,8 +11,8 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Codes, Floats
-from trustsets._common.storage import require, storable
+from trustsets._arrays import Codes, Floats
+from trustsets._storage import require, storable
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 

@@ -10,16 +10,16 @@ import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Codes, Floats, floating_matrix
-from trustsets._common.blocks import for_each_block
-from trustsets._common.storage import (
+from trustsets._arrays import Codes, Floats, floating_matrix
+from trustsets._blocks import for_each_block
+from trustsets._checks import check_not_negative
+from trustsets._storage import (
     function_name,
     named_function,
     require,
     require_numbers,
     storable,
 )
-from trustsets._common.validation import check_not_negative
 from trustsets.basis.base import Basis, FittedBasis
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs

@@ -11,10 +11,10 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Codes, Floats, read_only
-from trustsets._common.blocks import for_each_block
-from trustsets._common.storage import require, require_numbers, storable
-from trustsets._common.validation import check_not_negative
+from trustsets._arrays import Codes, Floats, read_only
+from trustsets._blocks import for_each_block
+from trustsets._checks import check_not_negative
+from trustsets._storage import require, require_numbers, storable
 from trustsets.basis.base import Basis, FittedBasis, joint_cells
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs

@@ -7,8 +7,8 @@ from typing import Any, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Codes, Floats, group_column, texts_of
-from trustsets._common.storage import (
+from trustsets._arrays import Codes, Floats, group_column, texts_of
+from trustsets._storage import (
     function_name,
     named_function,
     require,

@@ -257,7 +257,7 @@ def calibrate(
 
       trustsets calibrate held_out.npz --train train.npz -o model.trustsets
     """
-    from trustsets._common import storage
+    from trustsets import _storage as storage
     from trustsets.files import Snapshot, check_output
 
     inputs = [outputs, options.train, options.tuning, options.classes, adapt]

@@ -230,7 +230,7 @@ def evaluate(
 
       trustsets evaluate test.npz standard.trustsets ours=model.trustsets
     """
-    from trustsets._common.atomic import atomic_path
+    from trustsets._storage import atomic_path
     from trustsets.files import Snapshot, check_output
 
     record = resolved(context)

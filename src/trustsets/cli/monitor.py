@@ -60,10 +60,10 @@ def monitor(
 
       trustsets monitor model.trustsets new.parquet --state watch.trustsets
     """
-    from trustsets._common.resuming import locked
     from trustsets.errors import InputError
     from trustsets.files import Snapshot, check_output
     from trustsets.predictors import load
+    from trustsets.resuming import locked
 
     record = resolved(context)
     if outputs is not None and labels is not None:

@@ -7,7 +7,7 @@ from typing import final
 
 import numpy as np
 
-from trustsets._common.arrays import Array
+from trustsets._arrays import Array
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.trust import TrustScore

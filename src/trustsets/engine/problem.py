@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trustsets._common.draws import number_hashes
+from trustsets._draws import number_hashes
 from trustsets.engine.compiled import BoolArray, FloatArray, IntArray, entry, read_only
 from trustsets.engine.kernels import compensated_sum
 from trustsets.engine.whitening import Whitening, fit_whitening

@@ -22,9 +22,9 @@ from typing import IO, Any, Literal, final
 
 import numpy as np
 
-from trustsets._common.arrays import Array
-from trustsets._common.atomic import StrPath
-from trustsets._common.optional import needed
+from trustsets._arrays import Array
+from trustsets._frames import needed
+from trustsets._storage import StrPath
 from trustsets.errors import InputError
 
 __all__ = [

@@ -8,12 +8,12 @@ from typing import Any, final
 
 import numpy as np
 
-from trustsets._common import storage
-from trustsets._common.arrays import Array
-from trustsets._common.atomic import StrPath
-from trustsets._common.frames import flavour_of
-from trustsets._common.progress import Progress, no_progress
-from trustsets._common.quantiles import check_alphas
+from trustsets import _storage as storage
+from trustsets._arrays import Array
+from trustsets._blocks import Progress, no_progress
+from trustsets._frames import flavour_of
+from trustsets._quantiles import check_alphas
+from trustsets._storage import StrPath
 from trustsets.errors import InputError
 from trustsets.files.reading import (
     PLAIN,

@@ -11,11 +11,9 @@ from typing import Any, Literal, Self, final
 
 import numpy as np
 
-from trustsets._common.arrays import Array, group_column
-from trustsets._common.atomic import StrPath
-from trustsets._common.frames import flavour_of, frame_names
-from trustsets._common.optional import needed
-from trustsets._common.patterns import class_names, listed, match_columns
+from trustsets._arrays import Array, group_column
+from trustsets._frames import class_names, flavour_of, frame_names, listed, match_columns, needed
+from trustsets._storage import StrPath
 from trustsets.errors import InputError
 from trustsets.files.arrays import Column, open_columns, plain_file, stacked, table_columns
 from trustsets.outputs import ModelOutputs

@@ -12,10 +12,9 @@ from typing import IO, Any, final
 
 import numpy as np
 
-from trustsets._common.arrays import Array
-from trustsets._common.atomic import StrPath, atomic_path, is_stream
-from trustsets._common.optional import needed
-from trustsets._common.storage import parse_json
+from trustsets._arrays import Array
+from trustsets._frames import needed
+from trustsets._storage import StrPath, atomic_path, is_stream, parse_json
 from trustsets.errors import InputError
 from trustsets.files.arrays import plain_file, read_csv
 from trustsets.files.reading import GROUP_PREFIX

@@ -5,7 +5,7 @@ metric and `NUMBERS` says how their numbers are shown. `check_guarantee` tests w
 agrees with the test samples.
 """
 
-from trustsets._common.plain import PlainData, from_plain, to_plain
+from trustsets._plain import PlainData, from_plain, to_plain
 from trustsets.metrics.binning import (
     Binned,
     BinTable,

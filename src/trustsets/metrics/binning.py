@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from trustsets._common.arrays import Array, Floats
-from trustsets._common.blocks import for_each_block
-from trustsets._common.draws import Stream, row_uniforms
-from trustsets._common.frames import Flavour, make_frame
-from trustsets._common.plain import LOCAL
-from trustsets._common.ranks import ranks_of
+from trustsets._arrays import Array, Floats, ranks_of
+from trustsets._blocks import for_each_block
+from trustsets._draws import Stream, row_uniforms
+from trustsets._frames import Flavour, make_frame
+from trustsets._plain import LOCAL
 from trustsets.basis import Bins, FittedBins, FittedGroups, Partition
 from trustsets.errors import InputError
 from trustsets.metrics.inference import (

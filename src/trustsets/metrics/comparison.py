@@ -8,8 +8,8 @@ from typing import Any, final
 import numpy as np
 from scipy import stats
 
-from trustsets._common.frames import Flavour, frame_of_rows
-from trustsets._common.plain import PlainData
+from trustsets._frames import Flavour, frame_of_rows
+from trustsets._plain import PlainData
 from trustsets.errors import InputError
 from trustsets.metrics.catalogue import (
     bold,

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from trustsets._common.arrays import Floats, column, floating_matrix, to_numpy
-from trustsets._common.blocks import for_each_block
-from trustsets._common.frames import Flavour, frame_of_rows
-from trustsets._common.plain import LOCAL, PlainData
-from trustsets._common.validation import check_least, check_open
+from trustsets._arrays import Floats, column, floating_matrix, to_numpy
+from trustsets._blocks import for_each_block
+from trustsets._checks import check_least, check_open
+from trustsets._frames import Flavour, frame_of_rows
+from trustsets._plain import LOCAL, PlainData
 from trustsets.basis import Partition
 from trustsets.errors import InputError
 from trustsets.metrics.binning import (

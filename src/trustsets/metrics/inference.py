@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from trustsets._common.arrays import Floats
-from trustsets._common.quantiles import conformal_rank
+from trustsets._arrays import Floats
+from trustsets._quantiles import conformal_rank
 
 Ints = NDArray[np.int64]
 

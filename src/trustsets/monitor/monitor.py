@@ -10,12 +10,12 @@ from typing import Any, Self, final
 
 import numpy as np
 
-from trustsets._common import storage
-from trustsets._common.arrays import Array, Codes, Floats, column, texts_of, to_numpy
-from trustsets._common.draws import Stream, row_uniforms
-from trustsets._common.frames import Flavour, frame_of_rows
-from trustsets._common.quantiles import check_alpha
-from trustsets._common.validation import encode_labels
+from trustsets import _storage as storage
+from trustsets._arrays import Array, Codes, Floats, column, texts_of, to_numpy
+from trustsets._checks import encode_labels
+from trustsets._draws import Stream, row_uniforms
+from trustsets._frames import Flavour, frame_of_rows
+from trustsets._quantiles import check_alpha
 from trustsets.errors import InputError, StorageError
 from trustsets.metrics import PlainData
 from trustsets.monitor.sequential import Evidence, share_intervals

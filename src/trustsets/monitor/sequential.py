@@ -19,8 +19,8 @@ from typing import Any, final
 import numpy as np
 from scipy import special
 
-from trustsets._common.arrays import Codes, Floats
-from trustsets._common.storage import require, require_increasing, storable
+from trustsets._arrays import Codes, Floats
+from trustsets._storage import require, require_increasing, storable
 
 __all__ = [
     "EmpiricalDistribution",

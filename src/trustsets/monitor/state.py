@@ -13,11 +13,11 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Array, Codes, Floats
-from trustsets._common.draws import Stream, row_uniforms
-from trustsets._common.quantiles import check_alpha
-from trustsets._common.storage import require, require_increasing, require_numbers, storable
-from trustsets._common.validation import check_open
+from trustsets._arrays import Array, Codes, Floats
+from trustsets._checks import check_open
+from trustsets._draws import Stream, row_uniforms
+from trustsets._quantiles import check_alpha
+from trustsets._storage import require, require_increasing, require_numbers, storable
 from trustsets.errors import InputError
 from trustsets.monitor.sequential import (
     MOST_SAMPLES,

@@ -17,9 +17,8 @@ from numba import float32, float64, int32
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from trustsets._common.arrays import Floats, read_only
-from trustsets._common.blocks import available_cores
-from trustsets._common.progress import Advance
+from trustsets._arrays import Floats, read_only
+from trustsets._blocks import Advance, available_cores
 from trustsets.engine.compiled import entry, inner
 from trustsets.neighbours.points import (
     BLOCK_ROWS,

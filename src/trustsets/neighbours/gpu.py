@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trustsets._common.arrays import Floats
-from trustsets._common.progress import Advance
+from trustsets._arrays import Floats
+from trustsets._blocks import Advance
 from trustsets.neighbours.points import (
     BLOCK_ROWS,
     ClassDistances,

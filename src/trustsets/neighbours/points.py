@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Floats
-from trustsets._common.blocks import row_numbers
+from trustsets._arrays import Floats
+from trustsets._blocks import row_numbers
 
 FloatArray = NDArray[np.floating[Any]]
 IndexArray = NDArray[np.int64]

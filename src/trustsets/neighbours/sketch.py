@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Floats
+from trustsets._arrays import Floats
 from trustsets.neighbours.points import ClassPoints, FloatArray, IndexArray
 
 if TYPE_CHECKING:

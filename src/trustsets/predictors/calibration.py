@@ -7,8 +7,8 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Array, Codes, Floats, read_only
-from trustsets._common.storage import require, require_numbers, storable
+from trustsets._arrays import Array, Codes, Floats, read_only
+from trustsets._storage import require, require_numbers, storable
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
 from trustsets.recalibration import ClassBias, TemperatureScaling, check_temperature

@@ -24,7 +24,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Codes, Floats
+from trustsets._arrays import Codes, Floats
 from trustsets.basis import FittedBasis
 from trustsets.engine import QuantileModel
 from trustsets.outputs import ModelOutputs

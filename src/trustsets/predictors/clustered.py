@@ -7,10 +7,10 @@ from typing import Any, Literal, Self, final
 
 import numpy as np
 
-from trustsets._common.arrays import Codes, Floats
-from trustsets._common.draws import Stream
-from trustsets._common.quantiles import check_alpha
-from trustsets._common.storage import require, require_numbers, storable
+from trustsets._arrays import Codes, Floats
+from trustsets._draws import Stream
+from trustsets._quantiles import check_alpha
+from trustsets._storage import require, require_numbers, storable
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors.calibration import Calibration

@@ -9,12 +9,11 @@ from typing import Any, Self, final
 
 import numpy as np
 
-from trustsets._common.arrays import Codes, Floats, read_only
-from trustsets._common.blocks import row_numbers
-from trustsets._common.draws import Stream, row_uniforms
-from trustsets._common.quantiles import check_alpha
-from trustsets._common.ranks import ranks_of
-from trustsets._common.storage import require, require_numbers, storable
+from trustsets._arrays import Codes, Floats, ranks_of, read_only
+from trustsets._blocks import row_numbers
+from trustsets._draws import Stream, row_uniforms
+from trustsets._quantiles import check_alpha
+from trustsets._storage import require, require_numbers, storable
 from trustsets.basis import Basis, BasisChoice, Classes, FittedBasis, Polynomial, Sum, choose_basis
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs, SupportsTrust

@@ -16,8 +16,8 @@ from typing import Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Codes, Floats
-from trustsets._common.storage import require, require_numbers, storable
+from trustsets._arrays import Codes, Floats
+from trustsets._storage import require, require_numbers, storable
 
 __all__ = ["MissProbability", "SizeLimits"]
 

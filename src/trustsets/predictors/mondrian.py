@@ -7,9 +7,9 @@ from typing import Any, Literal, Self, final
 
 import numpy as np
 
-from trustsets._common.arrays import Codes, Floats
-from trustsets._common.quantiles import conformal_rank
-from trustsets._common.storage import require, require_numbers, storable
+from trustsets._arrays import Codes, Floats
+from trustsets._quantiles import conformal_rank
+from trustsets._storage import require, require_numbers, storable
 from trustsets.basis import Bins, CustomGroups, FittedGroups, FittedPartition, Groups, Partition
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs, SupportsTrust

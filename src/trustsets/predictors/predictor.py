@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common import storage
-from trustsets._common.arrays import Array, Codes, Floats, column
-from trustsets._common.draws import Stream, row_uniforms
-from trustsets._common.estimator import Estimator
-from trustsets._common.progress import progress_bar
-from trustsets._common.quantiles import check_alpha, check_alphas
+from trustsets import _storage as storage
+from trustsets._arrays import Array, Codes, Floats, column
+from trustsets._blocks import progress_bar
+from trustsets._draws import Stream, row_uniforms
+from trustsets._estimator import Estimator
+from trustsets._quantiles import check_alpha, check_alphas
 from trustsets.basis import FittedBasis
 from trustsets.errors import InputError, StorageError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs, SupportsTrust, require_outputs

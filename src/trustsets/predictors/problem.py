@@ -6,7 +6,7 @@ from typing import Any, Self, TypeVar, final
 
 import numpy as np
 
-from trustsets._common.arrays import Codes, Floats, read_only
+from trustsets._arrays import Codes, Floats, read_only
 from trustsets.engine import QuantileModel, QuantileProcess, fit_quantile_process, fit_quantiles
 from trustsets.errors import InputError
 from trustsets.status import Status, Thresholds

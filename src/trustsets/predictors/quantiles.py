@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Self, final
 
 import numpy as np
 
-from trustsets._common.arrays import Codes, Floats
-from trustsets._common.quantiles import conformal_quantile, conformal_rank
+from trustsets._arrays import Codes, Floats
+from trustsets._quantiles import conformal_quantile, conformal_rank
 from trustsets.status import Status, Thresholds
 
 if TYPE_CHECKING:

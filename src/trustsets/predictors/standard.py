@@ -5,8 +5,8 @@ from typing import Any, final
 
 import numpy as np
 
-from trustsets._common.arrays import Codes, Floats
-from trustsets._common.storage import storable
+from trustsets._arrays import Codes, Floats
+from trustsets._storage import storable
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors.calibration import Calibration
 from trustsets.predictors.predictor import Predictor

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from trustsets._common.storage import atomic_path
+from trustsets._storage import atomic_path
 from trustsets._version import __version__
 from trustsets.auditing import Regions
 from trustsets.errors import InputError

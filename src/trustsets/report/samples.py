@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Floats, texts_of
-from trustsets._common.blocks import for_each_block
+from trustsets._arrays import Floats, texts_of
+from trustsets._blocks import for_each_block
 from trustsets.auditing import Region, Regions
 from trustsets.metrics import BinTable, Evaluation
 from trustsets.outputs import ModelOutputs

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Floats
+from trustsets._arrays import Floats
 from trustsets.auditing import Region, Regions
 from trustsets.basis import Groups
 from trustsets.metrics import METRICS, BinTable, Evaluation, check_guarantee, holm

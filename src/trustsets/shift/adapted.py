@@ -6,8 +6,8 @@ from typing import Any, NoReturn, Self, final
 
 import numpy as np
 
-from trustsets._common.arrays import Floats
-from trustsets._common.storage import storable
+from trustsets._arrays import Floats
+from trustsets._storage import storable
 from trustsets.basis import FittedBasis, FittedSum
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs

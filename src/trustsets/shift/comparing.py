@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Floats
+from trustsets._arrays import Floats
 
 __all__ = ["effective_size", "equal_means", "same_distribution"]
 

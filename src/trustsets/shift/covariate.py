@@ -19,9 +19,9 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import Codes, Floats
-from trustsets._common.draws import Stream, row_uniforms
-from trustsets._common.storage import require, require_numbers, storable
+from trustsets._arrays import Codes, Floats
+from trustsets._draws import Stream, row_uniforms
+from trustsets._storage import require, require_numbers, storable
 from trustsets.basis import Basis, Custom, FittedBasis, FittedSum, Polynomial, PrincipalComponents
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs

@@ -14,8 +14,8 @@ from typing import final
 
 import numpy as np
 
-from trustsets._common.arrays import Codes, Floats
-from trustsets._common.storage import require_numbers, storable
+from trustsets._arrays import Codes, Floats
+from trustsets._storage import require_numbers, storable
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
 from trustsets.recalibration import ClassLikelihood

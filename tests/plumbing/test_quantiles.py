@@ -4,7 +4,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from trustsets._common.quantiles import (
+from trustsets._quantiles import (
     check_alpha,
     check_alphas,
     conformal_quantile,

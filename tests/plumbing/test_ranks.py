@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trustsets._common.ranks import count_up_to, most_likely, ranks_of
+from trustsets._arrays import count_up_to, most_likely, ranks_of
 
 
 @pytest.fixture(params=[2, 5, 1000])

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from trustsets._common.draws import Stream, content_keys, row_uniforms
+from trustsets._draws import Stream, content_keys, row_uniforms
 
 
 def test_draws_depend_on_the_row_alone():

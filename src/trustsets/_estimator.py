@@ -8,8 +8,6 @@ from typing import Any, Self
 
 from trustsets.errors import InputError
 
-__all__ = ["Estimator"]
-
 
 class Estimator:
     """Base class whose parameters are those of `__init__`, each kept under its own name.

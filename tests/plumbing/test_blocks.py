@@ -5,8 +5,8 @@ import os
 import numpy as np
 import pytest
 
-from trustsets._common import blocks
-from trustsets._common.blocks import available_cores, row_blocks, row_numbers
+from trustsets import _blocks as blocks
+from trustsets._blocks import available_cores, row_blocks, row_numbers
 
 
 @pytest.mark.parametrize(("value", "expected"), [("3", 3), ("2,4", 2), (" 1 ", 1)])

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from trustsets._common import validation
-from trustsets._common.validation import (
+from trustsets import _checks as validation
+from trustsets._checks import (
     check_classes,
     check_features,
     check_groups,

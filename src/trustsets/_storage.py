@@ -14,19 +14,158 @@ import dataclasses
 import hashlib
 import json
 import logging
+import os
+import shutil
+import stat
 import sys
-from collections.abc import Callable
+import tempfile
+import types
+from collections.abc import Callable, Iterator, Mapping
+from glob import escape
 from pathlib import Path
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import IO, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from trustsets._common.arrays import Array
-from trustsets._common.atomic import StrPath
-from trustsets._common.atomic import atomic_path as atomic_path
-from trustsets._common.field_types import mismatch
+from trustsets._arrays import Array
 from trustsets.errors import InputError, StorageError
+
+StrPath = str | os.PathLike[str]
+# A path that leads here is a device, or an open file of some process.
+_DEVICES = ("/dev/", "/proc/")
+
+
+@contextlib.contextmanager
+def atomic_path(path: StrPath) -> Iterator[Path]:
+    """Yield a temporary path that is renamed to `path` when the block succeeds.
+
+    Temporary files that a killed process left there are removed.
+    """
+    target = Path(path)
+    place = real_place(target)
+    folder = Path(tempfile.gettempdir()) if is_stream(target) else place.parent
+    _sweep(folder, place.name)
+    handle, name = tempfile.mkstemp(dir=folder, prefix=f".{place.name}.", suffix=".part")
+    temporary = Path(name)
+    with os.fdopen(handle, "rb") as locked:
+        # The lock tells `_sweep` in other processes that this file is in use.
+        try_lock(locked)
+        try:
+            yield temporary
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            if is_stream(target):
+                with temporary.open("rb") as source, target.open("wb") as stream:
+                    shutil.copyfileobj(source, stream)
+            else:
+                temporary.chmod(_mode(place))
+                temporary.replace(place)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a path leads to a device, a pipe or a socket."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    plain = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+    return not plain or os.path.realpath(path).startswith(_DEVICES)
+
+
+def real_place(path: Path) -> Path:
+    """Where a file of this name lies, or would lie, once links are followed."""
+    return path if is_stream(path) else Path(os.path.realpath(path))
+
+
+def try_lock(file: IO[bytes]) -> bool:
+    """Lock an open file for this process; the system unlocks it when the process ends."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: two runs at once are not noticed there
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _sweep(folder: Path, name: str) -> None:
+    """Remove temporary files of this name that no process is writing any more."""
+    for left in folder.glob(f".{escape(name)}.*.part"):
+        with contextlib.suppress(OSError), left.open("rb") as file:
+            if try_lock(file):
+                left.unlink()
+
+
+def _mode(place: Path) -> int:
+    """Permissions of the file that is there, or those of a new one."""
+    try:
+        return stat.S_IMODE(place.stat().st_mode)
+    except FileNotFoundError:
+        current = os.umask(0)
+        os.umask(current)
+        return 0o666 & ~current
+
+
+def mismatch(values: Mapping[str, Any], annotated: Any) -> str | None:
+    """Name of the first value that is not what `annotated` (a class or function) says."""
+    hints = get_type_hints(annotated)
+    return next(
+        (name for name, own in values.items() if name in hints and not fits(own, hints[name])), None
+    )
+
+
+def fits(value: Any, annotation: Any) -> bool:  # noqa: PLR0911
+    """Whether a value is of a type; types that cannot be checked are accepted.
+
+    A list is accepted for a tuple, as it is by the constructors of these classes.
+
+    Examples
+    --------
+    >>> fits(3, int), fits(3, float), fits(True, int), fits("3", int | None)
+    (True, True, False, False)
+    >>> fits((1, 2), tuple[int, ...]), fits((1, "a"), tuple[int, ...])
+    (True, False)
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    origin, own = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return any(fits(value, each) for each in own)
+    if origin is Literal:
+        return any(type(value) is type(each) and value == each for each in own)
+    if origin is tuple:
+        return isinstance(value, tuple | list) and _tuple_fits(value, own)
+    if origin is np.ndarray:
+        return isinstance(value, np.ndarray) and _dtype_fits(value.dtype, own)
+    if annotation is Any:
+        return True
+    if annotation is None:
+        return value is None
+    if annotation in (int, float):
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return whole or (annotation is float and isinstance(value, float))
+    if getattr(annotation, "_is_protocol", False):
+        return all(hasattr(value, name) for name in vars(annotation) if not name.startswith("_"))
+    if isinstance(annotation, type) and origin is None:
+        return isinstance(value, annotation)
+    return True
+
+
+def _tuple_fits(value: tuple[Any, ...] | list[Any], own: tuple[Any, ...]) -> bool:
+    if len(own) == 2 and own[1] is Ellipsis:
+        return all(fits(item, own[0]) for item in value)
+    return len(value) == len(own) and all(map(fits, value, own))
+
+
+def _dtype_fits(dtype: np.dtype[Any], own: tuple[Any, ...]) -> bool:
+    (wanted,) = get_args(own[1]) or (Any,)
+    return wanted is Any or not isinstance(wanted, type) or np.issubdtype(dtype, wanted)
+
 
 _log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from trustsets._common import arrays
-from trustsets._common.arrays import (
+from trustsets import _arrays as arrays
+from trustsets._arrays import (
     check_finite,
     column,
     floating_matrix,

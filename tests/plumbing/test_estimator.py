@@ -7,7 +7,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from trustsets import APS, ConditionalConformal, TrustScore
-from trustsets._common.estimator import Estimator
+from trustsets._estimator import Estimator
 from trustsets.errors import InputError
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import trustsets
 from trustsets import StandardConformal
-from trustsets._common import storage
+from trustsets import _storage as storage
 from trustsets.errors import StorageError
 
 
@@ -46,8 +46,8 @@ def test_a_tensor_declared_otherwise_is_noticed(change, saved):
     data = saved.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + length])
-    (name,) = (key for key, own in header.items() if own.get("shape") == [200])
-    assert header[name]["dtype"] == "F64"
+    arrays = {key: own for key, own in header.items() if own.get("shape") == [200]}
+    (name,) = (key for key, own in arrays.items() if own["dtype"] == "F64")
     header[name] |= change
     text = json.dumps(header).encode()
     saved.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length :])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._common.arrays import (
+from trustsets._arrays import (
     Array,
     column,
     floating_matrix,
@@ -16,25 +16,9 @@ from trustsets._common.arrays import (
     read_only,
     to_numpy,
 )
-from trustsets._common.blocks import row_blocks
-from trustsets._common.frames import flavour_of, frame_names
+from trustsets._blocks import row_blocks
+from trustsets._frames import flavour_of, frame_names
 from trustsets.errors import InputError, TrustSetsWarning
-
-__all__ = [
-    "check_classes",
-    "check_features",
-    "check_groups",
-    "check_least",
-    "check_not_negative",
-    "check_number",
-    "check_open",
-    "check_probabilities",
-    "check_rows",
-    "check_trust",
-    "encode_labels",
-    "rounding_of_sums",
-    "warn_if_probabilities",
-]
 
 # Probabilities written with three digits: each is off by half a thousandth at most. A row whose sum
 # is farther from 1 than this explains is refused, and so is one that is off by a tenth.
@@ -105,9 +89,12 @@ def check_probabilities(value: Any) -> Array:
 
 
 def rounding_of_sums(probabilities: Array) -> float:
-    """How far a sum of K probabilities may be from 1 by the rounding of their type alone."""
-    width = probabilities.shape[1]
-    return max(_CLOSE_SUM, float(4 * width * np.finfo(probabilities.dtype).eps))
+    """How far a sum of probabilities may be from 1 by the rounding of their type alone.
+
+    Each number is off by at most half a unit in the last place, so that their sum is off by half an
+    eps; classifiers that compute in the type itself lose a few more.
+    """
+    return max(_CLOSE_SUM, float(8 * np.finfo(probabilities.dtype).eps))
 
 
 def warn_if_probabilities(logits: Array) -> None:

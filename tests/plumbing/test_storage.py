@@ -23,7 +23,7 @@ from trustsets import (
     StandardConformal,
     TemperatureScaling,
 )
-from trustsets._common import storage
+from trustsets import _storage as storage
 from trustsets.errors import NotCalibratedError, StorageError
 
 
@@ -159,7 +159,7 @@ def test_what_cannot_be_saved_is_named(make_outputs, tmp_path):
 
 def test_what_can_be_saved_can_be_loaded(make_outputs, tmp_path):
     """Parameters of NumPy's types, and lists for tuples; what would not load is not saved."""
-    bins = Bins(of=[Confidence()], counts=[np.int64(3)], spacing=["quantile"])
+    bins = Bins(Confidence(), counts=[np.int64(3)], spacing=["quantile"])
     odd = MondrianConformal(by=bins, temperature=np.float64(1.5), allow_empty=np.bool_(True))
     odd.calibrate(make_outputs()).save(tmp_path / "m.trustsets")
     assert trustsets.load(tmp_path / "m.trustsets").allow_empty is True
@@ -227,15 +227,7 @@ def test_a_custom_basis_without_a_name_is_refused_with_a_sentence(
 @pytest.mark.parametrize("spec", ["os:system", "shutil:rmtree", "builtins:exec", "numpy:array", ""])
 def test_a_file_cannot_name_any_function(spec):
     with pytest.raises(StorageError, match="which is not there"):
-        storage._build("Custom", {"spec": spec, "name": "x"})
-
-
-def test_files_with_older_field_names_still_load():
-    old = {"columns": ("sex",), "restraint": 5.0}
-    assert storage._build("Groups", old) == Groups("sex", penalty=5.0)
-    seen = {"columns": ("sex",), "levels": (("f", "m"),), "combinations": (("f",), ("m",))}
-    fitted = storage._build("FittedGroups", seen | {"price": 5.0})
-    assert (fitted.penalty, fitted.values) == (5.0, (("f", "m"),))
+        storage._build("Custom", {"function": spec, "name": "x", "of_label": False})
 
 
 def test_the_package_logs_to_its_own_logger(make_outputs, tmp_path, caplog):

@@ -1,1 +1,0 @@
-"""Helpers behind the public modules: arrays, blocks, draws, quantiles, ranks, storage, checks."""
