@@ -36,7 +36,7 @@ def first_sentence(package: str, room: str = "") -> str:
     home = ROOT / "src" / package / room
     path = home / "__init__.py" if home.is_dir() else home.with_suffix(".py")
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return text.partition("\n")[0]
+    return text.partition("\n")[0].replace("`", "")
 
 
 def rooms_picture() -> bytes:
