@@ -72,6 +72,16 @@ def test_blocks_run_in_their_order(path, tmp_path, monkeypatch, capsys) -> None:
         assert 1 <= sizes.min() and sizes.mean() < 4
 
 
+def test_the_code_of_the_readme_runs_as_pasted_and_prints_what_it_says(capsys) -> None:
+    (code,) = blocks(ROOT / "README.md")
+    exec(compile(code, "README.md", "exec"), {})
+    comments = re.findall(r"^print\(.*\)  # (.*)$", code, flags=re.MULTILINE)
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == len(comments) == 2
+    for line, comment in zip(printed, comments, strict=True):
+        assert comment.startswith(line)
+
+
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_other_blocks_are_run_elsewhere(name) -> None:
     tests = [path for path in (ROOT / "tests").rglob("*.py") if path.name in ELSEWHERE[name]]
