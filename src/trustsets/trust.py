@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trustsets._arrays import Array, Floats, to_numpy
-from trustsets._blocks import for_each_block, progress_bar
+from trustsets._blocks import for_each_block
 from trustsets._estimator import Estimator
+from trustsets._progress import progress_bar
 from trustsets._storage import require, require_increasing, require_numbers, storable
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.neighbours import (

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from trustsets._blocks import no_progress, progress_bar
+from trustsets._progress import no_progress, progress_bar
 
 
 @pytest.mark.parametrize("wanted", [None, False])

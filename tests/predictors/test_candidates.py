@@ -31,7 +31,7 @@ def some(seed, n, n_classes=5, spread=1.0):
     labels = rng.choice(n_classes, n, p=share / share.sum())
     logits = 2.0 * np.eye(n_classes)[labels] + spread * rng.normal(size=(n, n_classes))
     groups = {"site": rng.choice(["a", "b"], n)}
-    return ModelOutputs(logits=logits, labels=labels, groups=groups)
+    return ModelOutputs(logits=logits, labels=labels, groups=groups, classes=range(n_classes))
 
 
 BASES = [

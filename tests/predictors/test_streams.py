@@ -14,7 +14,7 @@ from trustsets import (
     ModelOutputs,
 )
 from trustsets._draws import Stream, row_uniforms
-from trustsets.scores import Score
+from trustsets.scores import RankScore
 
 SEEDS = (*range(12), 2**31, 2**31 + 1, 2**63, 2**64 - 1)
 
@@ -37,7 +37,7 @@ def test_all_pairs_of_seed_and_stream_are_uncorrelated():
     assert max(np.abs(same).max(), np.abs(shifted).max()) < 6.0 / np.sqrt(4000)
 
 
-class Recorder(Score):
+class Recorder(RankScore):
     """Softmax scores that keep the draws they are given."""
 
     kept: ClassVar[list[np.ndarray]] = []
@@ -72,7 +72,7 @@ def test_calibration_tuning_prediction_and_level_have_draws_of_their_own(make_ou
 def fresh(rng, n):
     logits = 2.0 * rng.normal(size=(n, 3))
     labels = (logits / 1.5 + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    return ModelOutputs(logits=logits, labels=labels)
+    return ModelOutputs(logits=logits, labels=labels, classes=range(3))
 
 
 def coverage(make, alpha, n, repeats):

@@ -43,6 +43,7 @@ def draw(n, seed, tilt=0.0, move=0.0):
         labels=labels,
         features=np.column_stack([hard + move, z]),
         groups={"site": np.where(hard > 0.6, "a", "b")},
+        classes=range(4),
     )
 
 

@@ -36,7 +36,8 @@ def draw(shares, n, seed, noise=1.0):
     easy = np.linspace(2.6, 0.8, len(shares))[labels]
     logits = noise * rng.normal(size=(n, len(shares))) + easy[:, None] * np.eye(len(shares))[labels]
     site = rng.choice(["a", "b"], size=n)
-    return ModelOutputs(logits=1.5 * logits, labels=labels, groups={"site": site})
+    names = range(len(shares))
+    return ModelOutputs(logits=1.5 * logits, labels=labels, groups={"site": site}, classes=names)
 
 
 def known(old, new):

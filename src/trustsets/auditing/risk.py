@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._arrays import Floats
-from trustsets._blocks import progress_bar
 from trustsets._checks import check_least, check_open
 from trustsets._frames import Flavour
 from trustsets._plain import LOCAL, PlainData
+from trustsets._progress import progress_bar
 from trustsets.auditing.covariates import Covariate, covariates, names_of
 from trustsets.errors import InputError
 from trustsets.metrics import (

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trustsets._blocks import Advance, progress_bar
+from trustsets._progress import Advance, progress_bar
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,8 +10,8 @@ import numpy as np
 
 from trustsets import _storage as storage
 from trustsets._arrays import Array
-from trustsets._blocks import Progress, no_progress
 from trustsets._frames import flavour_of
+from trustsets._progress import Progress, no_progress
 from trustsets._quantiles import check_alphas
 from trustsets._storage import StrPath
 from trustsets.errors import InputError

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from trustsets._arrays import Floats
-from trustsets._blocks import Advance
+from trustsets._progress import Advance
 from trustsets.errors import InputError
 from trustsets.neighbours.points import (
     ClassDistances,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from trustsets._arrays import Floats
-from trustsets._blocks import Advance
+from trustsets._progress import Advance
 from trustsets.neighbours.points import (
     BLOCK_ROWS,
     ClassDistances,

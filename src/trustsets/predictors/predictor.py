@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 
 from trustsets import _storage as storage
 from trustsets._arrays import Array, Codes, Floats, column
-from trustsets._blocks import progress_bar
 from trustsets._draws import Stream, row_uniforms
 from trustsets._estimator import Estimator
+from trustsets._progress import progress_bar
 from trustsets._quantiles import check_alpha, check_alphas
 from trustsets.basis import FittedBasis
 from trustsets.errors import InputError, StorageError, TrustSetsWarning
