@@ -379,7 +379,7 @@ def _digest(tree: str, arrays: _Arrays) -> str:
     return digest.hexdigest()
 
 
-def _encode(value: Any, arrays: _Arrays) -> Any:
+def _encode(value: Any, arrays: _Arrays) -> Any:  # noqa: PLR0911
     """Turn a value into JSON, its numeric arrays into named tensors."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -393,6 +393,8 @@ def _encode(value: Any, arrays: _Arrays) -> Any:
         return {type(value).__name__: [_encode(item, arrays) for item in value]}
     if isinstance(value, dict):
         return {"dict": {str(key): _encode(item, arrays) for key, item in value.items()}}
+    if callable(value) and _REGISTRY.get(type(value).__name__) is not type(value):
+        return {"function": function_name(value)}
     return _encode_object(value, arrays)
 
 
@@ -448,6 +450,8 @@ def _decode(node: Any, arrays: _Arrays) -> Any:  # noqa: PLR0911
             found = np.empty(len(items), dtype=object)
             found[:] = items
             return found
+        case {"function": str(name)}:
+            return named_function(name)
         case {"float": "inf" | "-inf" | "nan" as text}:
             return float(text)
     raise StorageError(f"unknown entry {sorted(node)}.")

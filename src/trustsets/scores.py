@@ -14,7 +14,7 @@ import numpy as np
 from trustsets._arrays import Codes, Floats, ranks_of, to_numpy
 from trustsets._blocks import for_each_block
 from trustsets._checks import check_not_negative
-from trustsets._storage import function_name, named_function, storable
+from trustsets._storage import storable
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
 
@@ -177,15 +177,6 @@ class CustomScore(Score):
         if not np.isfinite(scores).all():
             raise InputError("function must return finite scores; got NaN or infinity.")
         return scores.astype(np.float64)
-
-    def to_state(self) -> dict[str, Any]:
-        """The name of the function, which must lead back to it."""
-        return {"function": function_name(self.function)}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> "CustomScore":
-        """Rebuild from `to_state`, with a function that this process has imported already."""
-        return cls(function=named_function(state["function"]))
 
 
 class RankScore(Score):

@@ -227,7 +227,7 @@ def test_a_custom_basis_without_a_name_is_refused_with_a_sentence(
 @pytest.mark.parametrize("spec", ["os:system", "shutil:rmtree", "builtins:exec", "numpy:array", ""])
 def test_a_file_cannot_name_any_function(spec):
     with pytest.raises(StorageError, match="which is not there"):
-        storage._build("Custom", {"function": spec, "name": "x", "of_label": False})
+        storage._decode({"function": spec}, {})
 
 
 def test_the_package_logs_to_its_own_logger(make_outputs, tmp_path, caplog):

@@ -13,13 +13,7 @@ from numpy.typing import NDArray
 from trustsets._arrays import Codes, Floats, floating_matrix
 from trustsets._blocks import for_each_block
 from trustsets._checks import check_not_negative
-from trustsets._storage import (
-    function_name,
-    named_function,
-    require,
-    require_numbers,
-    storable,
-)
+from trustsets._storage import require, require_numbers, storable
 from trustsets.basis.base import Basis, FittedBasis
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
@@ -298,16 +292,6 @@ class Custom(Basis, FittedBasis):
     function: Callable[..., Any]
     name: str = "combination of your own functions"
     of_label: bool = False
-
-    def to_state(self) -> dict[str, Any]:
-        """The name of the function, which must lead back to it."""
-        spec = function_name(self.function)
-        return {"function": spec, "name": self.name, "of_label": self.of_label}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> "Custom":
-        """Rebuild from `to_state`, with a function that this process has imported already."""
-        return cls(named_function(state["function"]), str(state["name"]), bool(state["of_label"]))
 
     @property
     def uses_label(self) -> bool:

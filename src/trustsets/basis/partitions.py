@@ -8,13 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets._arrays import Codes, Floats, group_column, texts_of
-from trustsets._storage import (
-    function_name,
-    named_function,
-    require,
-    require_numbers,
-    storable,
-)
+from trustsets._storage import require, require_numbers, storable
 from trustsets.basis.base import FittedPartition, Partition
 from trustsets.errors import InputError
 from trustsets.outputs import ModelOutputs
@@ -214,15 +208,6 @@ class CustomGroups(Partition):
     learns = False
 
     function: Callable[[ModelOutputs], Any]
-
-    def to_state(self) -> dict[str, Any]:
-        """The name of the function."""
-        return {"function": function_name(self.function)}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> "CustomGroups":
-        """Rebuild from `to_state`, with a function that this process has imported already."""
-        return cls(named_function(state["function"]))
 
     def fit(self, outputs: ModelOutputs) -> "FittedCustomGroups":
         """Note which groups occur."""
