@@ -168,6 +168,20 @@ def far_rows(features: str) -> tuple[Case, Array]:
     return case, (case.tests * sizes[:, None, None]).reshape(-1, case.phi.shape[1])
 
 
+@pytest.mark.parametrize("features", ["polynomial3", "polynomial8"])
+def test_the_scan_may_end_where_keys_exceed_the_distance(features: str) -> None:
+    """Leave-one-out of tied scores, with as much weight as a row can have, is that of all keys."""
+    for seed in range(4 if COMPILED else 1):
+        case = random_case(seed, features, "mostly_zero", n=400 if COMPILED else 40)
+        model, every = (fit_quantiles(case.phi, case.scores, 0.1) for _ in range(2))
+        order = every._scan_order
+        keys = np.where(np.isfinite(order.scan.group_key), -2.0 - every.rank, np.inf)
+        scan = order.scan._replace(group_key=keys)
+        object.__setattr__(every, "_scan_order", order._replace(scan=scan))
+        found, expected = (own.leave_one_out().values for own in (model, every))
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("features", ["line", "polynomial1", "student"])
 def test_bounds_never_hide_a_crossing(monkeypatch: pytest.MonkeyPatch, features: str) -> None:
     """Long paths from the base vertex are the same when every block is scanned in every step."""
