@@ -251,11 +251,6 @@ class ModelOutputs:
         """Group columns by name."""
         return dict(self._groups)
 
-    @property
-    def has_rows(self) -> bool:
-        """Whether the identities of the samples were given."""
-        return self._rows_given
-
     @cached_property
     def draw_keys(self) -> Codes:
         """One integer per sample, shape (n,), that its random draws are made from.

@@ -181,11 +181,6 @@ class PredictionSets:
         return self.mask.ndim == 2
 
     @property
-    def has_own_alphas(self) -> bool:
-        """Whether every sample has an alpha of its own."""
-        return isinstance(self.alpha, np.ndarray)
-
-    @property
     def sizes(self) -> NDArray[np.int64]:
         """Number of classes in each set, shape (m,) or (m, A)."""
         counts: NDArray[np.int64] = np.count_nonzero(self.mask, axis=1)
