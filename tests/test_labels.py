@@ -73,11 +73,11 @@ def test_new_samples_need_no_class_names(names):
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
 def test_labels_that_may_be_names_or_positions_are_refused():
     predictor, new, codes = named_case(np.arange(1, 6))
-    few = np.flatnonzero(codes < 4)[:5]
+    few = np.flatnonzero((codes < 4) & (codes != 1))[:5]
     unclear = ModelOutputs(
         logits=new["logits"][few], features=new["features"][few], labels=codes[few] + 1
     )
-    for take in (predictor.update, predictor.forget, Monitor(predictor, alpha=0.1).observe):
+    for take in (predictor.update, Monitor(predictor, alpha=0.1).observe):
         with pytest.raises(
             InputError, match=r"pass ModelOutputs\(..., classes=predictor.classes_\)"
         ):

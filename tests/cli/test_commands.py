@@ -393,7 +393,8 @@ def test_an_interrupt_while_modules_are_imported_ends_quietly(after, folder):
     time.sleep(0.15 + after)
     child.send_signal(signal.SIGINT)
     _, said = child.communicate()
-    assert child.returncode in (130, 0), said
+    # A signal that arrives when all is done ends the interpreter as it ends any other program.
+    assert child.returncode in (130, 0, -signal.SIGINT), said
     assert b"Traceback" not in said
 
 

@@ -471,3 +471,19 @@ def test_hostile_tables_are_refused_with_a_reason(case, tmp_path):
     with pytest.raises(InputError, match=message) as raised:
         open_outputs(path, columns=COLUMNS).read()
     assert str(raised.value).startswith(str(path))
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2, 3] * 5, [1, 2, 3, 4] * 5, [10, 20, 30, 40] * 5])
+def test_parts_of_a_file_have_the_class_names_of_the_whole(labels, tmp_path):
+    """A part may lack a class, and its integers alone would then name other columns, or none."""
+    np.savez(tmp_path / "a.npz", logits=np.zeros((20, 4)), labels=labels)
+    source = open_outputs(tmp_path / "a.npz")
+    whole = source.read()
+    for start in range(20):
+        for stop in range(start + 1, 21):
+            part = source.read(start, stop)
+            np.testing.assert_array_equal(part.classes, whole.classes)
+            np.testing.assert_array_equal(part.labels, whole.labels[start:stop])
+    np.savez(tmp_path / "b.npz", logits=np.zeros((3, 4)), labels=[1, 2, 3])
+    with pytest.raises(InputError, match=r"b\.npz: labels are all of 1 to 3 for 4 columns"):
+        open_outputs(tmp_path / "b.npz").read()

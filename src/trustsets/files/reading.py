@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, final
 import numpy as np
 
 from trustsets._arrays import Array, group_column
+from trustsets._checks import check_classes
 from trustsets._frames import class_names, flavour_of, frame_names, listed, match_columns, needed
 from trustsets._storage import StrPath
 from trustsets.errors import InputError
@@ -164,7 +165,14 @@ class OutputsFile:
             return None
         labels = _complete(self.labels, 0, len(self))
         if labels.dtype.kind in "iub":
-            return None
+            # Decided by all labels of the file, so that a part of it has the names of the whole.
+            try:
+                names = check_classes(None, labels, self.n_classes)
+            except InputError as error:
+                if labels.min() < 0 or labels.max() >= self.n_classes:
+                    return None  # a label that is no class is named, with its row, when it is read
+                raise InputError(f"{self.path}: {error}") from error
+            return None if np.array_equal(names, np.arange(self.n_classes)) else names
         distinct = sorted(set(labels.tolist()))
         if len(distinct) != self.n_classes:
             raise self.labels.error(
@@ -195,8 +203,11 @@ class OutputsFile:
         rows = None if self.in_memory else np.arange(start, stop)
         if self.row is not None:
             rows = self.row.read_names(start, stop)
+        names = self.classes
+        if names is None and self.labels is not None:
+            names = np.arange(self.n_classes)
         try:
-            return ModelOutputs(**fields, classes=self.classes, rows=rows)
+            return ModelOutputs(**fields, classes=names, rows=rows)
         except InputError as error:
             # It counts the rows of this block, and the reader those of the file.
             message = re.sub(
