@@ -193,7 +193,7 @@ def answers(model: QuantileModel, tests: np.ndarray) -> list[np.ndarray]:
 @pytest.mark.parametrize("features", ["polynomial3", "bins", "duplicated"])
 def test_a_model_works_on_read_only_memory_maps(features: str, kind: str, tmp_path: Path) -> None:
     """Every query, on arrays that nobody can write to; and none changes what was learned."""
-    case = random_case(1, features, "rounded", n=150 if COMPILED else 20)
+    case = random_case(1, features, "rounded", n=150 if COMPILED else 60)
     phi, scores, alpha = case.phi, case.scores, np.full(len(case.phi), 0.2)
     if kind == "penalised":
         phi = np.vstack([phi, 3.0 * np.eye(phi.shape[1]), -3.0 * np.eye(phi.shape[1])])
