@@ -52,15 +52,6 @@ MEASURES = (
     "true_under",
 )
 VERSIONS = ("mapie", "torchcp", "crepes", "puncc", "covmetrics", "lightgbm", "scikit-learn")
-    "mapie",
-    "torchcp",
-    "crepes",
-    "puncc",
-    "covmetrics",
-    "lightgbm",
-    "scikit-learn",
-    "numpy",
-)
 MEMORY_SET = "mnist1d"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
