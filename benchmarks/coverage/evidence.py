@@ -335,6 +335,8 @@ def main() -> None:
         run_all(options, sets, library)
         if options.memory and not memory_path(library).exists():
             measure_memory(options, library)
+    if set(options.parts) != set(PARTS):
+        return
     results = summarize(options, sets, library)
     text = json.dumps(results, separators=(",", ":")).replace('},"', '},\n"')
     options.output.parent.mkdir(parents=True, exist_ok=True)

@@ -207,7 +207,7 @@ PEERS = {
         Method("MAPIE LAC", "mapie", _peer(mapie_sets, score="lac")),
         Method("MAPIE APS", "mapie", _peer(mapie_sets, score="aps")),
         Method("MAPIE RAPS", "mapie", _peer(mapie_sets, score="raps")),
-        Method("MAPIE conditional", "mapie", _mapie_conditional, largest_pool=1000),
+        Method("MAPIE conditional", "mapie", _mapie_conditional, largest_pool=2000),
         Method(
             "TorchCP LAC (THR)",
             "torchcp",
