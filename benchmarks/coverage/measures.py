@@ -29,6 +29,7 @@ BOOSTING: dict[str, Any] = {
     "num_leaves": 8,
     "learning_rate": 0.15,
     "min_data_in_leaf": 30,
+    "max_bin": 63,
     "feature_pre_filter": False,
     "seed": 0,
     "num_threads": 1,
