@@ -20,7 +20,7 @@ from splits import ALPHA, Split
 
 judged = pytest.mark.skipif(
     importlib.util.find_spec("covmetrics") is None,
-    reason="runs in the environment of make evidence",
+    reason="needs covmetrics, see make evidence",
 )
 
 
