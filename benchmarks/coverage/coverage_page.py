@@ -19,9 +19,13 @@ from scipy.stats import t as student
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results" / "coverage.json"
+README = ROOT / "README.md"
+MARKS = ("<!-- headline -->", "<!-- /headline -->")
 EXPLANATIONS = Path(__file__).parent / "explanations.json"
 DEFAULT, REFERENCE = "default", "split conformal"
 SIGNIFICANCE = 0.05
+SMALLEST_DIVISOR = 0.2
+"""Ratios to fewer points than this say nothing: they are within the noise of the judge."""
 LOWER_IS_BETTER = (
     "ert",
     "ert_under",
@@ -97,12 +101,26 @@ class Results:
         return list(names)
 
     def pair(self, name: str, method: str, part: str, measure: str) -> Pair | None:
-        """Mean and standard deviation over splits; None where it was not measured."""
+        """Mean and standard deviation over splits; None where it was not measured.
+
+        `part` is "at_alpha", "equal_size" (split conformal sets of the method's size, without a
+        deviation), "minus_equal_size" or "default_minus_it" (paired differences).
+        """
         row = self.content["sets"][name]["methods"].get(method, {})
-        if part not in row:
+        if "mean" not in row:
             return None
-        pair = row[part][self.content["measures"].index(measure)]
-        return None if pair is None else (pair[0], pair[1])
+        index = self.content["measures"].index(measure)
+        mean, equal = row["mean"][index], row["equal_size_mean"][index]
+        if mean is None:
+            return None
+        if part == "at_alpha":
+            return mean, row["sd"][index]
+        if part == "equal_size":
+            return equal, 0.0
+        if part == "minus_equal_size":
+            return mean - equal, row["minus_equal_size_sd"][index]
+        default = self.content["sets"][name]["methods"][DEFAULT]["mean"][index]
+        return default - mean, row["default_minus_it_sd"][index]
 
     def means(self, names: Iterable[str], method: str, part: str, measure: str) -> list[float]:
         """Means on the data sets where there is one."""
@@ -275,9 +293,9 @@ def method_table(results: Results, names: Sequence[str]) -> str:
             continue
         ratios = []
         for measure in ("ert", "ert_under"):
-            ours = np.mean(results.means(ran, method, "at_alpha", measure))
-            other = np.mean(results.means(ran, method, "equal_size", measure))
-            ratios.append(number(float(ours / other)))
+            ours = float(np.mean(results.means(ran, method, "at_alpha", measure)))
+            other = float(np.mean(results.means(ran, method, "equal_size", measure)))
+            ratios.append(number(ours / other if other > SMALLEST_DIVISOR else None))
         values = [
             number(mean_of(results.means(ran, method, "at_alpha", measure)))
             for measure in (
@@ -297,9 +315,9 @@ def method_table(results: Results, names: Sequence[str]) -> str:
         ]
         coverage = number(mean_of(results.means(ran, method, "at_alpha", "coverage")), 3)
         size = number(size_ratio(results, method, ran))
-        count = str(len(ran))
-        rows.append([method, count, coverage, size, *values, *ratios, *against])
-    head = ["method", "sets", "coverage", "size", "ERT", "ERT under", "ERT under, 2nd"]
+        empty = f"{100 * np.mean(results.means(ran, method, 'at_alpha', 'empty')):.1f}%"
+        rows.append([method, str(len(ran)), coverage, size, empty, *values, *ratios, *against])
+    head = ["method", "sets", "coverage", "size", "empty", "ERT", "ERT under", "ERT under, 2nd"]
     head += ["Conf x Trust", "class", "slab", "ERT, ratio", "under, ratio"]
     head += ["default on ERT", "default on under"]
     return table(head, rows)
@@ -444,9 +462,8 @@ def page(results: Results, explanations: dict[str, str]) -> str:
     parts = [
         f"# Coverage given the input: every method on {len(unseen)} data sets that nobody tuned on",
         f"Made by `{content['command']}` with the defaults of commit {content['commit']}, seeds 1 "
-        f"to {max(splits)}, alpha = {content['alpha']}; the "
-        "[protocol](https://github.com/trustsets/trustsets/blob/main/benchmarks/coverage/"
-        "PROTOCOL.md) was written before the run. All numbers are from "
+        f"to {max(splits)}, alpha = {content['alpha']}. The protocol, "
+        "`benchmarks/coverage/PROTOCOL.md`, was written before the run. All numbers are from "
         "[coverage.json](coverage.json). ERT is the excess risk of the target coverage, in "
         "percentage points: 0 means that a gradient-boosted judge finds no inputs whose coverage "
         "differs from 90%; its under-coverage component counts inputs below 90% alone.",
@@ -467,8 +484,11 @@ def page(results: Results, explanations: dict[str, str]) -> str:
         "## All methods",
         "Means over the unseen data sets on which a method ran, at alpha; size is relative to "
         "split conformal sets at alpha (geometric mean). The ratios compare each method with "
-        "split conformal sets of *its* size. The last columns count wins / ties / losses of the "
-        "default against the method, at alpha.",
+        "split conformal sets of *its* size, and are left out where those have next to no ERT. The "
+        "last columns count wins / ties / losses of the default against the method, at alpha. A "
+        "method whose sets may be empty avoids coverage above 90% of inputs that the classifier "
+        "gets right, and with it a part of ERT, though not of its under-coverage component; the "
+        "default never gives an empty set.",
         method_table(results, unseen),
         "## Groups" if _has(results, "worst_group") else "",
         special_table(results, ("group_under", "worst_group"))
@@ -489,7 +509,7 @@ def page(results: Results, explanations: dict[str, str]) -> str:
         time_table(results),
         "## Data",
         data_table(results),
-        f"Python {content['python']}; {versions}. `{content['command']}` makes its ours "
+        f"Python {content['python']}; {versions}. `{content['command']}` makes its own "
         "environment, fetches the sources, runs everything and writes this page; `SOURCE=DIR` "
         "reads local copies. Failures: " + _failures(results),
     ]
@@ -520,24 +540,31 @@ def _failures(results: Results) -> str:
 
 
 def headline(results: Results) -> str:
-    """A few lines for the front page."""
+    """A few lines for the front page, with links from the root of the repository."""
     names = results.sets()
-    lines = []
-    for measure in ("ert", "ert_under"):
-        ours, other, ratio = main_ratio(results, measure, names)
-        low, high = interval(results.means(names, DEFAULT, "minus_equal_size", measure))
-        title = "excess risk of the target coverage (ERT)"
-        title = title if measure == "ert" else "under-coverage component"
-        lines.append(
-            f"{title} {ours:.2f} points, not {other:.2f} ({ratio:.2f} times; difference "
-            f"{low:+.2f} to {high:+.2f})"
-        )
+    rows = []
+    for title, method, part in (
+        ("split conformal", REFERENCE, "at_alpha"),
+        ("split conformal, as large as the default's sets", DEFAULT, "equal_size"),
+        ("`ConditionalConformal()`", DEFAULT, "at_alpha"),
+    ):
+        size = size_ratio(results, DEFAULT if part == "equal_size" else method, names)
+        values = [
+            number(mean_of(results.means(names, method, part, measure)))
+            for measure in ("ert", "ert_under", "class_under")
+        ]
+        coverage = number(mean_of(results.means(names, method, part, "coverage")), 3)
+        rows.append([title, number(size), coverage, *values])
+    head = ["", "relative size", "coverage", "ERT", "ERT under", "class under"]
     verdicts = results.verdicts(names, DEFAULT, "minus_equal_size", "ert")
+    low, high = interval(results.means(names, DEFAULT, "minus_equal_size", "ert"))
     return (
-        f"On {len(names)} public data sets that nobody tuned on, ten splits each, against split "
-        f"conformal sets **of the same mean size**: {lines[0]}; its {lines[1]}. By data set, "
-        f"ERT wins / ties / losses: {counts(verdicts)}. "
-        "[Every method, data set and loss](docs/results/coverage.md).\n"
+        f"{table(head, rows)}\n\nMeans over {len(names)} data sets that nobody tuned on, ten "
+        "splits each, alpha = 0.1. ERT is the excess risk of the target coverage in percentage "
+        "points (0 is even coverage), with its under-coverage component. At equal size the "
+        f"default changes ERT by {low:+.2f} to {high:+.2f} points (95% interval over data sets); "
+        f"by data set it wins / ties / loses {counts(verdicts)}. "
+        "[All methods, data sets and losses](docs/results/coverage.md).\n"
     )
 
 
@@ -603,6 +630,13 @@ def _panel(results: Results, name: str, axis: Any) -> None:
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
 
 
+def with_headline(readme: str, text: str) -> str:
+    """The front page with this text between its two marks."""
+    before, rest = readme.split(MARKS[0])
+    _, after = rest.split(MARKS[1])
+    return f"{before}{MARKS[0]}\n{text}{MARKS[1]}{after}"
+
+
 OUTPUTS: dict[str, Callable[[Results, dict[str, str]], str]] = {
     "coverage.md": page,
     "headline.md": lambda results, _: headline(results),
@@ -622,6 +656,8 @@ def main() -> None:
         path = options.results.with_name(name)
         path.write_text(make(results, explanations))
         print(path)
+    if options.results == RESULTS:
+        README.write_text(with_headline(README.read_text(), headline(results)))
 
 
 if __name__ == "__main__":

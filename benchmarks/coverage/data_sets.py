@@ -168,6 +168,8 @@ class Task:
         True label probabilities.
     seconds, trust_seconds : float
         Processor seconds that it took to make the task, and of these for trust scores.
+    train_features, train_labels : array, optional
+        What trust is computed from.
     """
 
     kind: str
@@ -181,6 +183,8 @@ class Task:
     truth: Floats | None
     seconds: float
     trust_seconds: float
+    train_features: Array | None = None
+    train_labels: Array | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -206,6 +210,13 @@ class Task:
             classes=np.arange(self.n_classes),
             rows=np.arange(len(self))[rows],
         )
+
+    @cached_property
+    def trust_score(self) -> TrustScore | None:
+        """The fitted trust score that `trust` is from, where there are training samples."""
+        if self.train_features is None or self.train_labels is None:
+            return None
+        return TrustScore().fit(self.train_features, self.train_labels)
 
     @cached_property
     def probabilities(self) -> Floats:
@@ -238,22 +249,39 @@ class DataSet:
     def load(self, library: Library) -> Task:
         """The task, from the cache if it was made before."""
         path = library.cache / "tasks" / f"{self.name}.npz"
-        if not path.exists():
+        training = path.with_name(f"{self.name}-training.npz")
+        if not (path.exists() and training.exists()):
             path.parent.mkdir(parents=True, exist_ok=True)
             start = time.process_time()
             with threadpool_limits(1), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                arrays = _finish(self.make(library))
+                trained = self.make(library)
+                arrays = _finish(trained)
             arrays["seconds"] = np.array(time.process_time() - start)
-            partial = path.with_suffix(".partial.npz")
-            np.savez(partial, **arrays)
-            partial.rename(path)
-        with np.load(path) as saved:
-            return _task({name: saved[name] for name in saved.files})
+            _save(training, _training(trained))
+            _save(path, arrays)
+        with np.load(path) as pool, np.load(training) as train:
+            return _task({name: saved[name] for saved in (pool, train) for name in saved.files})
+
+
+def _save(path: Path, arrays: Mapping[str, Any]) -> None:
+    partial = path.with_name(f"{path.name}.partial.npz")
+    np.savez(partial, **arrays)
+    partial.rename(path)
+
+
+def _training(trained: Trained) -> dict[str, Any]:
+    """Training samples of the trust score; none where only its values are known."""
+    if trained.train_features is None:
+        return {}
+    return {
+        "train_features": np.asarray(trained.train_features, dtype=np.float32),
+        "train_labels": np.asarray(trained.train_labels),
+    }
 
 
 def checksum(library: Library, name: str) -> str:
-    """First 16 digits of the SHA-256 of all arrays of a cached task."""
+    """First 16 digits of the SHA-256 of all arrays of the pool of a cached task."""
     digest = hashlib.sha256()
     with np.load(library.cache / "tasks" / f"{name}.npz") as saved:
         for key in sorted(set(saved.files) - {"seconds", "trust_seconds"}):
@@ -281,10 +309,8 @@ def _finish(trained: Trained) -> dict[str, Any]:
     for name, setting in settings.items():
         values = getattr(trained, name)
         if values is None:
-            score = TrustScore(**setting).fit(
-                np.asarray(trained.train_features, dtype=np.float32),
-                np.asarray(trained.train_labels),
-            )
+            training = _training(trained)
+            score = TrustScore(**setting).fit(training["train_features"], training["train_labels"])
             predicted = arrays[kind].argmax(axis=1)
             start = time.process_time()
             values = score.score(arrays["features"], predicted)
@@ -304,6 +330,8 @@ def _task(arrays: Mapping[str, Array]) -> Task:
         truth=arrays.get("truth"),
         seconds=float(arrays["seconds"]),
         trust_seconds=float(arrays["trust_seconds"]),
+        train_features=arrays.get("train_features"),
+        train_labels=arrays.get("train_labels"),
         **{name: arrays[name] for name in ("features", "labels", "trust", "paper_trust", "raw")},
     )
 

@@ -20,12 +20,13 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from data_sets import CACHE, ROOT, DataSet, Library, available, checksum
+from data_sets import CACHE, ROOT, DataSet, Library, Task, available, checksum
 from measures import Judge
 from methods import DEFAULT, METHODS, REFERENCE
 from peers import PEERS
@@ -77,11 +78,17 @@ def result_path(part: str, name: str, seed: int, library: Library) -> Path:
     return folder / f"{name}-{checksum(library, name)[:8]}-{seed}.json"
 
 
+@lru_cache
+def load(name: str, library: Library) -> Task:
+    """A task, which stays in memory for its other splits."""
+    return available([name])[0].load(library)
+
+
 def run_split(part: str, name: str, seed: int, library: Library) -> None:
     """Run all methods of a part on one split of one data set, and keep the result."""
     quiet()
     path = result_path(part, name, seed, library)
-    task = available([name])[0].load(library)
+    task = load(name, library)
     split = Split.draw(task, seed)
     judge = Judge(split)
     measured: dict[bytes, dict[str, float]] = {}
@@ -159,16 +166,23 @@ def _column(rows: list[dict[str, Any]], part: str, measure: str) -> list[float]:
     return [row[part][measure] for row in rows if measure in row.get(part, {})]
 
 
-def _spread(values: Any) -> list[float] | None:
-    """Mean and standard deviation over splits, at four significant digits."""
-    if len(values) == 0:
-        return None
-    deviation = np.std(values, ddof=1) if len(values) > 1 else 0.0
-    return [_rounded(np.mean(values)), _rounded(deviation)]
+def _means(values: dict[str, Any]) -> list[float | None]:
+    """Means over splits by measure, at four significant digits; None where nothing was measured."""
+    return [_rounded(np.mean(values[name])) if len(values[name]) else None for name in MEASURES]
 
 
-def _rounded(value: Any) -> float:
-    return float(f"{float(value):.4g}")
+def _deviations(values: dict[str, Any]) -> list[float | None]:
+    """Standard deviations over splits by measure, at three significant digits."""
+    return [
+        None
+        if len(values[name]) == 0
+        else _rounded(np.std(values[name], ddof=1) if len(values[name]) > 1 else 0.0, digits=3)
+        for name in MEASURES
+    ]
+
+
+def _rounded(value: Any, digits: int = 4) -> float:
+    return float(f"{float(value):.{digits}g}")
 
 
 def summarize_method(rows: list[dict[str, Any]], default: list[dict[str, Any]]) -> dict[str, Any]:
@@ -180,10 +194,11 @@ def summarize_method(rows: list[dict[str, Any]], default: list[dict[str, Any]]) 
     equal = {name: np.array(_column(rows, "equal_size", name)) for name in MEASURES}
     ours = {name: np.array(_column(default, "at_alpha", name)) for name in MEASURES}
     summary: dict[str, Any] = {
-        "at_alpha": [_spread(at_alpha[name]) for name in MEASURES],
-        "equal_size": [_spread(equal[name]) for name in MEASURES],
-        "minus_equal_size": [_spread(at_alpha[name] - equal[name]) for name in MEASURES],
-        "default_minus_it": [_spread(ours[name] - at_alpha[name]) for name in MEASURES],
+        "mean": _means(at_alpha),
+        "sd": _deviations(at_alpha),
+        "equal_size_mean": _means(equal),
+        "minus_equal_size_sd": _deviations({k: at_alpha[k] - equal[k] for k in MEASURES}),
+        "default_minus_it_sd": _deviations({k: ours[k] - at_alpha[k] for k in MEASURES}),
     }
     for key in ("calibrate_seconds", "predict_seconds"):
         seconds = [row[key] for row in rows if key in row]
