@@ -3,10 +3,10 @@ import pytest
 
 from trustsets import ModelOutputs, StandardConformal
 from trustsets.auditing import ExcessRisk, excess_risk
-from trustsets.auditing import risk as risk_module
-from trustsets.auditing.covariates import Covariate
 from trustsets.errors import InputError
 from trustsets.metrics import level_text
+from trustsets.metrics import risk as risk_module
+from trustsets.metrics.covariates import Covariate
 
 
 def slow_halves(predicted, covered, target):

@@ -123,6 +123,7 @@ class Number:
 
 # A name that starts with a dot is a part of a table of bins, or of a metric with several numbers.
 NUMBERS = {
+    "alpha": Number("Alpha", "share"),
     "coverage": Number("Coverage", "share"),
     "size": Number("Mean set size", short="Size"),
     "size_median": Number("Median set size", "whole", short="Median size"),

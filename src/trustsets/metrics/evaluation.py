@@ -376,7 +376,7 @@ def evaluate(
     if class_divisor not in {"all", "present"}:
         raise InputError(f'class_divisor must be "all" or "present"; got {class_divisor!r}.')
     n_calibration = None
-    if _is_predictor(sets):
+    if is_predictor(sets):
         n_calibration = sets.n_calibration_
         bins.setdefault("conf_frequency", FrequencyBins(sets.class_counts_))
         outputs = outputs.with_trust(sets.trust)
@@ -480,7 +480,7 @@ def outcomes_of(
     return sets.covers(outputs.labels), sets.sizes, sets.alpha
 
 
-def _is_predictor(value: Any) -> "TypeGuard[Predictor]":
+def is_predictor(value: Any) -> "TypeGuard[Predictor]":
     """Whether this is a predictor; its room is not imported for that."""
     return hasattr(type(value), "class_counts_")
 

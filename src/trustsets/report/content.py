@@ -16,6 +16,7 @@ from trustsets.metrics import (
     METRICS,
     NUMBERS,
     BinTable,
+    Comparison,
     Estimate,
     Evaluation,
     number_of,
@@ -216,6 +217,19 @@ def other_measures(evaluations: Evaluations) -> Glance | None:
     names.sort(key=lambda name: list(_FORMS).index(number_of(name).form))
     rows = [(title(name), _cells(evaluations, name)) for name in names]
     return Glance("Other measures", rows) if rows else None
+
+
+def equal_size(comparison: Comparison, methods: Sequence[str]) -> Glance:
+    """Every method at the mean set size of one of them, the last block of `comparison`."""
+    setting = comparison.keys[-1][0]
+    rows = dict(zip(comparison.keys, comparison.entries, strict=True))
+    numbers = []
+    for i, name in enumerate(comparison.columns):
+        form = _FORMS[number_of(name).form]
+        entries = [rows[setting, method][i] for method in methods]
+        cells = [form(Estimate(entry.mean, entry.lower, entry.upper)) for entry in entries]
+        numbers.append((title(name), cells))
+    return Glance(setting, numbers)
 
 
 def terms(evaluations: Evaluations) -> list[tuple[str, str]]:
