@@ -89,6 +89,8 @@ def test_methods_at_equal_size_have_a_section_with_the_numbers_of_compare(case):
     assert json.loads(text.split('id="data">')[1].split("</script>")[0])["equal_size"] == (
         table.to_dict()
     )
+    i = table.columns.index("excess_risk.under")
+    assert f"and {number(table.entries[3][i].mean)} points by excess risk." in text
     assert "equal-size" not in render_report(case.results)
     for wrong in (
         compare(case.predictors, outputs=case.outputs),

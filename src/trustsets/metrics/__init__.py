@@ -54,6 +54,7 @@ from trustsets.metrics.inference import (
     holm,
     level_text,
     mean_estimate,
+    rms_gap,
     share_estimate,
     under_coverage,
 )
@@ -98,6 +99,7 @@ __all__ = [
     "number_of",
     "outcomes_of",
     "rank_edges_apart",
+    "rms_gap",
     "sets_of_size",
     "share_estimate",
     "split_name",

@@ -134,6 +134,7 @@ NUMBERS = {
     ".gap": Number("CovGap", "points", "low"),
     ".shortfall": Number("shortfall", "points", "low"),
     ".excess": Number("excess", "points", "low"),
+    ".rms": Number("RMS gap without noise", "points", "low", short="RMS gap"),
     ".worst": Number("worst coverage", "share", "high"),
     ".macro": Number("macro coverage", "share"),
     ".below_": Number("share below {}", "share", "low"),

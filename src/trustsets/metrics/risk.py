@@ -94,7 +94,7 @@ class ExcessRisk(PlainData):
         return text
 
     def to_frame(self, flavour: Flavour | None = None) -> Any:
-        """One row per number: value, interval, noise floor, and what is above the floor."""
+        """One row per number: value, interval, noise floor."""
         return estimates_frame(self.metrics, flavour)
 
 

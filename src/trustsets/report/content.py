@@ -258,6 +258,7 @@ def _gaps(evaluations: Evaluations, name: str) -> Glance:
     rows = [
         ("CovGap, points", _cells(evaluations, f"{name}.gap", floor=True)),
         ("Shortfall, points", _cells(evaluations, f"{name}.shortfall", floor=True)),
+        ("RMS gap without noise, points", _cells(evaluations, f"{name}.rms")),
         ("Bins significantly too low", [low(item) for item in evaluations.values()]),
         ("Lowest coverage", [_lowest(item, f"{name}.worst") for item in evaluations.values()]),
     ]

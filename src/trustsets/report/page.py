@@ -130,7 +130,7 @@ def write_report(
         facts=facts,
         details=shown,
         methods=list(methods),
-        verdict=verdict(methods, made_by, found),
+        verdict=verdict(methods, made_by, found, comparison),
         guarantees=[
             (name, predictor.summary(chosen.get(name)).splitlines())
             for name, predictor in made_by.items()
