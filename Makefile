@@ -2,16 +2,23 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PLAIN := $(VENV)/.plain
 READY := $(VENV)/.ready
 BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
 
 .PHONY: demo explore test quick lint types unit quick-unit coverage browser docs bench clean
 
-$(READY): pyproject.toml constraints.txt
+# The package as users install it: enough for the demo.
+$(PLAIN): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "trustsets needs Python 3.11 or newer; try make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+# The same with all extras and the tools of development.
+$(READY): $(PLAIN)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --editable . --group dev
 	touch $@
 
@@ -67,7 +74,7 @@ browser:
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-demo: $(READY)
+demo: $(PLAIN)
 	$(BIN)/trustsets demo
 
 # The live page, on the demo's data; TASK=digits for another task.
