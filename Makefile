@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
 
-.PHONY: demo explore test quick lint types unit quick-unit coverage browser docs bench clean
+.PHONY: demo explore test quick lint types unit quick-unit coverage browser docs bench results clean
 
 # The package as users install it: enough for the demo.
 $(PLAIN): pyproject.toml constraints.txt
@@ -84,6 +84,11 @@ explore: $(READY)
 
 bench: $(BENCH_READY)
 	for script in benchmarks/*.py; do $(BENCH)/bin/python $$script || exit 1; done
+
+# The pages of docs/results, remade with the shipped default and stamped; DATA is a folder of saved
+# outputs for the pages that need one.
+results: $(READY)
+	$(BIN)/python studies/results.py $(if $(DATA),--data $(DATA))
 
 clean:
 	rm -rf $(VENV) $(BENCH) build dist .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
