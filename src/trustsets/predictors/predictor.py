@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trustsets import _storage as storage
-from trustsets._arrays import Array, Codes, Floats, column
+from trustsets._arrays import Alphas, Array, Codes, Floats, column
 from trustsets._draws import Stream, row_uniforms
 from trustsets._estimator import Estimator
 from trustsets._progress import progress_bar
@@ -192,9 +192,7 @@ class Predictor(Estimator, ABC):
         """
 
     @abstractmethod
-    def _thresholds(
-        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
-    ) -> Thresholds:
+    def _thresholds(self, outputs: ModelOutputs, scores: Floats, alphas: Alphas) -> Thresholds:
         """Thresholds of new samples with values of shape (m, A) or (m, K, A).
 
         `scores` are the nonconformity scores of all classes, shape (m, K).
@@ -275,17 +273,15 @@ class Predictor(Estimator, ABC):
             "same alpha."
         )
 
-    def _leave_one_out_thresholds(
-        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
-    ) -> Thresholds:
+    def _leave_one_out_thresholds(self, scores: Floats, alphas: Alphas) -> Thresholds:
         """Thresholds of the calibration samples, each by the predictor without it."""
-        state, parts = self._state(), []
+        state, samples, parts = self.state_, self.calibration_, []
         with progress_bar("leaving samples out", len(state)) as advance:
             for i in range(len(state)):
                 rest, one = np.delete(np.arange(len(state)), i), np.array([i])
                 fitted = None if state.fitted is None else state.fitted.take(rest)
                 other = self._with_state(state.take(rest, fitted))
-                parts.append(other._thresholds(outputs.take(one), scores[one], alphas))
+                parts.append(other._thresholds(samples.take(one), scores[one], alphas))
                 advance(1)
         return Thresholds(
             np.concatenate([part.values for part in parts]),
@@ -300,12 +296,7 @@ class Predictor(Estimator, ABC):
         )
 
     def weighted_thresholds(
-        self,
-        outputs: ModelOutputs,
-        scores: Floats,
-        alphas: tuple[float, ...],
-        weights: Floats,
-        new_weights: Floats,
+        self, outputs: ModelOutputs, scores: Floats, alphas: Alphas, weights: Floats, new: Floats
     ) -> Thresholds:
         r"""Thresholds where calibration samples and new samples have weights, for `adapt`.
 
@@ -321,7 +312,7 @@ class Predictor(Estimator, ABC):
             As in `_thresholds`.
         weights : array of shape (n,)
             Of the calibration samples.
-        new_weights : array of shape (m, 1) or (1, K)
+        new : array of shape (m, 1) or (1, K)
             Of the new samples, or of every candidate class.
         """
         raise NotImplementedError
@@ -428,7 +419,7 @@ class Predictor(Estimator, ABC):
         alphas, is_single = check_alphas(alpha)
         samples = self.calibration_
         scores, predicted = self._score(samples)
-        thresholds = self._leave_one_out_thresholds(samples, scores, alphas)
+        thresholds = self._leave_one_out_thresholds(scores, alphas)
         alpha = alphas[0] if is_single else alphas
         return self._sets(samples, scores, predicted, thresholds, alpha)
 
