@@ -65,8 +65,7 @@ def compare_thresholds(n: int, degree: int, points: int) -> None:
 
 def by_linear_program(phi: np.ndarray, scores: np.ndarray, row: np.ndarray) -> float:
     """The threshold of one point by its definition, with SciPy's HiGHS."""
-    n = len(scores)
-    bounds = np.tile([-ALPHA, 1.0 - ALPHA], (n, 1))
+    bounds = (-ALPHA, 1.0 - ALPHA)
     dual = linprog(-scores, A_eq=phi.T, b_eq=-(1.0 - ALPHA) * row, bounds=bounds, method="highs")
     return float(-row @ dual.eqlin.marginals)
 
@@ -86,7 +85,7 @@ def compare_sets() -> None:
     network = LogisticRegression(max_iter=2000).fit(X[:900], y[:900])
 
     class Probabilities(BasePredictor):
-        def predict(self, X, **_):
+        def predict(self, X: np.ndarray, **_: object) -> np.ndarray:
             return self.model.predict_proba(X)
 
     peer = LAC(Probabilities(network, is_trained=True), train=False)

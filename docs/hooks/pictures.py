@@ -10,6 +10,7 @@ from functools import cache
 from itertools import pairwise
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import beta
 
@@ -61,7 +62,7 @@ def conformal_threshold() -> bytes:
         return _svg(figure)
 
 
-def _draw_set(ax, test: ModelOutputs, threshold: float) -> None:
+def _draw_set(ax: Axes, test: ModelOutputs, threshold: float) -> None:
     likely = np.argsort(-test.probabilities[SAMPLE])[:8]
     scores = 1.0 - test.probabilities[SAMPLE, likely]
     inside = scores <= threshold
@@ -71,7 +72,7 @@ def _draw_set(ax, test: ModelOutputs, threshold: float) -> None:
     ax.set_yticks(places, names)
     ax.axvline(threshold, color=BELOW)
     ax.set(xlabel="nonconformity score of the class", xlim=(0.0, 1.05))
-    ax.set_title(f"a new sample (true class: {test.labels[SAMPLE]})", loc="left")
+    ax.set_title(f"a new sample (true class: {test.classes[test.codes[SAMPLE]]})", loc="left")
 
 
 def coverage_law() -> bytes:
