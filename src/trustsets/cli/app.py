@@ -697,18 +697,22 @@ def report(
     It takes what 'trustsets evaluate' takes, and says whether marginal coverage
     reaches its target, in which classes and groups it does not, and what to do.
     Then come heatmaps of coverage, and the worst classes, groups and samples.
+    Several models are also compared at the mean set size of the last one.
 
     Example:
 
       trustsets report test.npz standard.trustsets model.trustsets
     """
     from trustsets.auditing import excess_risk, find_regions
+    from trustsets.metrics import compare
     from trustsets.report import write_report
 
     record = resolved(context)
     evaluations, samples, predictors, sets = _evaluated(options, table, output, ".html")
-    searched = None
+    searched = comparison = None
     with console.progress("Report", None):
+        if len(predictors) > 1:
+            comparison = compare(predictors, outputs=samples, alpha=options.alpha, equal_size=True)
         if regions:
             shared: dict[str, Any] = {"level": options.level, "seed": options.seed}
             searched = {name: find_regions(one, samples, **shared) for name, one in sets.items()}
@@ -722,6 +726,7 @@ def report(
             outputs=samples,
             sets=sets,
             regions=searched,
+            comparison=comparison,
             details={"Outputs": str(options.outputs), "Options": json.dumps(record)},
         )
     text = f"The report is in {output}; open it in a browser."
