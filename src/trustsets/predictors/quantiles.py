@@ -40,6 +40,7 @@ __all__ = [
     "class_thresholds",
     "leave_one_out_quantiles",
     "limited",
+    "quantile_p_values",
     "quantile_thresholds",
     "weighted_cell_thresholds",
     "weighted_quantiles",
@@ -88,6 +89,20 @@ def class_thresholds(table: Thresholds, m: int) -> Thresholds:
         np.broadcast_to(table.values, (m, *table.values.shape)),
         np.broadcast_to(worst, (m, worst.size)),
     )
+
+
+def quantile_p_values(cell_scores: Floats, scores: Floats) -> Floats:
+    """P-values ``(1 + #{s_i >= s}) / (n + 1)`` of scores, from n increasing calibration scores.
+
+    A score is at most the finite-sample quantile at alpha exactly if its p-value exceeds alpha.
+
+    Examples
+    --------
+    >>> quantile_p_values(np.arange(1.0, 10.0), np.array([0.5, 9.0, 9.5]))
+    array([1. , 0.2, 0.1])
+    """
+    above = cell_scores.size - np.searchsorted(cell_scores, scores, side="left")
+    return np.asarray((1.0 + above) / (cell_scores.size + 1.0))
 
 
 def leave_one_out_quantiles(scores: Floats, cells: Codes, alphas: tuple[float, ...]) -> Thresholds:
