@@ -19,7 +19,7 @@ from trustsets.errors import InputError
 
 BENCH = Path(__file__).parents[3] / "shared" / "bench"
 DATA = Path(trustsets.demo.__file__).parent / "data"
-SPLIT, MATCHED, CONDITIONAL = "split conformal", "same size", "conditional"
+SPLIT, MATCHED, CONDITIONAL = "split conformal", "same size", "trustsets"
 
 
 @pytest.fixture(scope="module", params=sorted(TASKS))
