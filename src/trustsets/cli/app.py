@@ -139,9 +139,9 @@ def demo(
 ) -> None:
     """See what the sets do, offline, in about 20 seconds.
 
-    Compares split conformal sets with conditional sets of the same mean size,
-    by confidence and trust, shows sets of some samples, and writes a report to
-    open in a browser.
+    What split conformal sets do on outputs of a deep network, what trustsets do
+    at the same mean size, for whom it matters, three samples in words, and a
+    report to open in a browser.
 
     Example:
 
@@ -162,35 +162,15 @@ def demo(
         console.print_json(resolved(context) | {"result": to_plain(result)})
         return
     console.print_text(result.title, style="bold")
-    console.print_text(result.setting)
-    console.print_text("")
-    console.print_table(
-        ("", "alpha", "coverage (95%)", "classes per set"),
-        [
-            (name, f"{method.alpha:.3f}", str(method), f"{method.size:.2f}")
-            for name, method in result.methods.items()
-        ],
-    )
-    console.print_text("Coverage by confidence and trust", style="bold")
-    console.print_text(
-        "Trust is the distance to the nearest training sample of another class, divided by that to "
-        "the nearest one of the predicted class."
-    )
-    console.print_table(
-        ("confidence", "trust", "n", "right", *result.methods),
-        [
-            (*cell.words, str(cell.n), f"{cell.accuracy:.0%}", *map(str, cell.methods.values()))
-            for cell in result.cells
-        ],
-    )
-    console.print_text(result.finding, style="cyan")
-    console.print_text("")
-    console.print_text("Some sets, at the same mean size", style="bold")
-    for lines in result.examples:
-        console.print_text(lines[0])
-        console.print_lines(lines[1:])
-    console.print_text("")
-    console.print_lines(["Report, to open in a browser:", f"  {Path(result.report).resolve()}"])
+    for part in result.story:
+        if isinstance(part, str):
+            console.print_text(part)
+        elif isinstance(part, list):
+            console.print_text(part[0])
+            console.print_lines(part[1:])
+        else:
+            console.print_table(*part)
+        console.print_text("")
 
 
 @app.command()
