@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trustsets._arrays import Array, to_numpy
 from trustsets.errors import InputError
 
 
@@ -69,7 +69,7 @@ def match_columns(names: Sequence[str], patterns: Sequence[str], what: str) -> d
     return matched
 
 
-def class_names(parts: Sequence[str]) -> Array:
+def class_names(parts: Sequence[str]) -> NDArray[Any]:
     """Class names from parts of column names; integers where all of them are written so.
 
     Examples
@@ -143,12 +143,14 @@ def _listed(names: str | Sequence[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def _matrix(frame: Any, names: Sequence[str]) -> Array:
+def _matrix(frame: Any, names: Sequence[str]) -> NDArray[Any]:
     """Numbers of several columns, shape (n, len(names))."""
+    from trustsets._arrays import to_numpy
+
     return np.column_stack([_numbers(to_numpy(frame[name], name), name) for name in names])
 
 
-def _numbers(values: Array, name: str) -> Array:
+def _numbers(values: NDArray[Any], name: str) -> NDArray[Any]:
     if values.dtype.kind in "fiub":
         return values
     try:
