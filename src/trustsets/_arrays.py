@@ -10,6 +10,7 @@ from trustsets.errors import InputError
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
+Alphas = tuple[float, ...]
 
 MISSING = "(missing)"
 """The group of the samples whose value in a group column is missing."""
