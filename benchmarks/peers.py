@@ -86,7 +86,7 @@ def compare_sets() -> None:
 
     class Probabilities(BasePredictor):
         def predict(self, X: np.ndarray, **_: object) -> np.ndarray:
-            return self.model.predict_proba(X)
+            return np.asarray(self.model.predict_proba(X))
 
     peer = LAC(Probabilities(network, is_trained=True), train=False)
     peer.fit(X_calib=X[900:1400], y_calib=y[900:1400])

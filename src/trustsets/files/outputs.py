@@ -1,9 +1,9 @@
 """Model outputs in files: which array is what, and samples by ranges of rows."""
 
 import math
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +16,19 @@ from trustsets._checks import check_classes
 from trustsets._frames import class_names, flavour_of, frame_names, listed, match_columns, needed
 from trustsets._storage import StrPath
 from trustsets.errors import InputError
-from trustsets.files.arrays import Column, open_columns, plain_file, stacked, table_columns
+from trustsets.files.tables import (
+    Column,
+    arrow_columns,
+    check_fits,
+    open_columns,
+    plain_file,
+    stacked,
+)
 from trustsets.outputs import ModelOutputs
 
 __all__ = [
+    "PLAIN",
+    "ROW",
     "OutputsFile",
     "TableColumns",
     "arrow_table",
@@ -28,11 +37,12 @@ __all__ = [
     "read_classes",
     "read_late_labels",
     "read_training",
+    "split_names",
 ]
 
 ROW = "row"
 """Number of a sample in its data set; random draws are keyed on it."""
-GROUP_PREFIX = "group_"
+_GROUP = "group_"
 _USUAL: dict[str, tuple[str, ...]] = {
     "logits": ("logits",),
     "probabilities": ("probabilities", "probs"),
@@ -47,13 +57,9 @@ _PREFIXES: dict[str, tuple[str, ...]] = {
     "probabilities": ("prob_", "proba_", "probability_"),
     "features": ("feature_", "features_", "embedding_"),
 }
-# How pandas calls the index of a frame in a Parquet file.
-_INDEX = "__index_level_"
-# Rows that sum to 1 up to this are probabilities.
-_SUM_TOLERANCE = 0.02
+_KINDS: tuple[Literal["logits", "probabilities"], ...] = ("logits", "probabilities")
 # Bytes of the numbers of a block of rows.
 _BLOCK_BYTES = 64 << 20
-_MOST_ROWS = 1 << 16
 _LONGEST_NAME = 10_000
 
 
@@ -82,7 +88,7 @@ class TableColumns:
 
 
 PLAIN = TableColumns()
-"""Columns are known by their names."""
+"""Columns are told apart by their names."""
 
 
 @final
@@ -96,8 +102,8 @@ class OutputsFile:
         The file, for messages.
     kind : {"logits", "probabilities"}
         What `values` holds.
-    class_names, own_classes : array of shape (K,), optional
-        Class names as they were given, or as the file has them; and those of the file alone.
+    class_names, stored_classes : array of shape (K,), optional
+        Class names as asked for, or else as the file has them; and those of the file alone.
     table : TableColumns
         The names of the columns that were put together, or none.
     """
@@ -108,27 +114,20 @@ class OutputsFile:
     features: Column | None
     labels: Column | None
     trust: Column | None
-    row: Column | None
     groups: Mapping[str, Column]
     ids: Mapping[str, Column]
     class_names: Array | None
-    own_classes: Array | None
+    stored_classes: Array | None
     table: TableColumns
+    row: Column | None = None
     in_memory: bool = False
 
     def __post_init__(self) -> None:
-        for column in (self.values, self.features):
-            if column is not None:
-                _check_shape(column, 2, self.values)
-        for column in (
-            self.labels,
-            self.trust,
-            self.row,
-            *self.groups.values(),
-            *self.ids.values(),
-        ):
-            if column is not None:
-                _check_shape(column, 1, self.values)
+        columns = (self.labels, self.trust, self.row, *self.groups.values(), *self.ids.values())
+        for n_dimensions, parts in ((2, (self.values, self.features)), (1, columns)):
+            for column in parts:
+                if column is not None:
+                    _check_shape(column, n_dimensions, self.values)
 
     def __len__(self) -> int:
         return self.values.shape[0]
@@ -146,26 +145,20 @@ class OutputsFile:
         """The same samples as if they had no labels."""
         return replace(self, labels=None)
 
-    @property
+    @cached_property
     def classes(self) -> Array | None:
-        """Class names: as given, as in the file, or the distinct labels where these are texts."""
+        """Class names: as asked for, as in the file, or the distinct labels; None for 0 to K-1."""
         names = self.class_names
-        if names is None:
-            return self._distinct_labels
-        if names.shape != (self.n_classes,):
+        if names is not None and names.shape != (self.n_classes,):
             raise InputError(
                 f"{self.path}: array 'classes' has shape {names.shape}, and there are "
                 f"{self.n_classes} classes. Give one name for each column of the logits."
             )
-        return names
-
-    @cached_property
-    def _distinct_labels(self) -> Array | None:
-        if self.labels is None:
-            return None
+        if names is not None or self.labels is None:
+            return names
+        # Decided by all labels of the file, so that a part of it has the names of the whole.
         labels = _complete(self.labels, 0, len(self))
         if labels.dtype.kind in "iub":
-            # Decided by all labels of the file, so that a part of it has the names of the whole.
             try:
                 names = check_classes(None, labels, self.n_classes)
             except InputError as error:
@@ -187,25 +180,23 @@ class OutputsFile:
     ) -> ModelOutputs:
         """Samples `start` up to `stop`; their `rows` are their numbers in the file."""
         stop = len(self) if stop is None else min(stop, len(self))
-        n = stop - start
         fields: dict[str, Any] = {self.kind: _finite(self.values, start, stop)}
         if features and self.features is not None:
             fields["features"] = _finite(self.features, start, stop)
         if self.trust is not None:
             fields["trust"] = self.trust.read_numbers(start, stop)
+        names = self.classes
         if self.labels is not None:
-            fields["labels"] = read_labels(self.labels, self.classes, start, stop)
-        fields["groups"] = {
-            name: group_column(column.read_names(start, stop), f"{self.path}: group {name!r}", n)
-            for name, column in self.groups.items()
-        }
+            fields["labels"] = read_labels(self.labels, names, start, stop)
+            names = np.arange(self.n_classes) if names is None else names
+        for name, column in self.groups.items():
+            values = column.read_names(start, stop)
+            groups = fields.setdefault("groups", {})
+            groups[name] = group_column(values, f"{self.path}: group {name!r}", stop - start)
         # Rows of a table may be anywhere in a data set; those of a file are numbered by it.
         rows = None if self.in_memory else np.arange(start, stop)
         if self.row is not None:
             rows = self.row.read_names(start, stop)
-        names = self.classes
-        if names is None and self.labels is not None:
-            names = np.arange(self.n_classes)
         try:
             return ModelOutputs(**fields, classes=names, rows=rows)
         except InputError as error:
@@ -224,17 +215,19 @@ class OutputsFile:
             )
         return self.read_all()
 
+    @property
+    def _width(self) -> int:
+        return self.n_classes + (0 if self.features is None else self.features.shape[1])
+
     def read_all(self) -> ModelOutputs:
         """All samples, which must fit into memory."""
         # Once as they are, once in float64 for the scores, and the sets.
-        width = self.n_classes + (0 if self.features is None else self.features.shape[1])
-        check_fits(self.path, len(self) * (16 * width + self.n_classes))
+        check_fits(self.path, len(self) * (16 * self._width + self.n_classes))
         return self.read()
 
-    def blocks(self, most_rows: int = _MOST_ROWS) -> Iterator[tuple[int, int]]:
+    def blocks(self, most_rows: int = 1 << 16) -> Iterator[tuple[int, int]]:
         """Ranges of rows, in order, that are small enough to be worked on at a time."""
-        width = self.n_classes + (0 if self.features is None else self.features.shape[1])
-        rows = max(1, min(most_rows, _BLOCK_BYTES // (8 * width)))
+        rows = max(1, min(most_rows, _BLOCK_BYTES // (8 * self._width)))
         for start in range(0, len(self), rows):
             yield start, min(start + rows, len(self))
 
@@ -255,7 +248,7 @@ def open_outputs(
     path : path
         The arrays are ``logits`` (or ``probabilities``), ``features``, ``labels``, ``trust``,
         group columns ``group_NAME``, and ``classes``, the names of the columns of the logits. A
-        table may have one column for each class instead: ``prob_cat``, or just ``cat``.
+        table may have one column for each class instead, such as ``prob_cat``.
     groups : sequence of str
         Further arrays that are group columns.
     ids : sequence of str
@@ -276,13 +269,10 @@ def open_outputs(
     ...     len(source), source.read(1, 3)
     (3, ModelOutputs(n=2, K=3, labels))
     """
-    target = Path(path)
-    found = open_columns(target)
-    tabular = target.suffix.lower() in (".csv", ".parquet")
-    try:
-        return _resolve(target, found, tabular, groups, ids, classes, columns, remembered)
-    except InputError as error:
-        raise _in_file(target, error) from error
+    with _naming(Path(path)) as target:
+        arrays = open_columns(target)
+        columns = _for_file(target, arrays, columns)
+        return _resolve(target, arrays, groups, ids, classes, columns, remembered)
 
 
 def open_table(
@@ -294,9 +284,9 @@ def open_table(
     columns: TableColumns = PLAIN,
 ) -> OutputsFile:
     """Open outputs in an Arrow table, or a frame of pandas or polars, as `open_outputs` does."""
-    found = table_columns(arrow_table(table))
-    source = _resolve(Path("table"), found, True, groups, ids, classes, columns, PLAIN)
-    return replace(source, row=found.get(ROW), in_memory=True)
+    arrays = arrow_columns(arrow_table(table))
+    source = _resolve(Path("table"), arrays, groups, ids, classes, columns, PLAIN)
+    return replace(source, row=arrays.get(ROW), in_memory=True)
 
 
 def arrow_table(table: Any) -> Any:
@@ -309,20 +299,40 @@ def arrow_table(table: Any) -> Any:
             f"{type(table).__name__}."
         )
     frame_names(table, "table")
-    if flavour == "polars":
-        return table.to_arrow()
-    if flavour == "pyarrow":
-        return table
+    if flavour != "pandas":
+        return table.to_arrow() if flavour == "polars" else table
     try:
         return pa.Table.from_pandas(table, preserve_index=False)
     except pa.ArrowException as error:
         raise InputError(f"table cannot be read as an Arrow table ({error}).") from error
 
 
+# --- Which array is what -----------------------------------------------------------------------
+
+_Arrays = Mapping[str, Column]
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[Path]:
+    """Put the name of the file before errors that lack it."""
+    try:
+        yield path
+    except InputError as error:
+        if str(error).startswith(str(path)):
+            raise
+        raise InputError(f"{path}: {error}") from error
+
+
+def _for_file(path: Path, arrays: _Arrays, columns: TableColumns) -> TableColumns:
+    """The columns that were asked for: of a table all, of other files the label, if it is there."""
+    if path.suffix.lower() in (".csv", ".parquet"):
+        return columns
+    return TableColumns(label=columns.label if columns.label in arrays else None)
+
+
 def _resolve(
     path: Path,
-    found: dict[str, Column],
-    tabular: bool,
+    arrays: _Arrays,
     groups: Sequence[str],
     ids: Sequence[str],
     classes: Any,
@@ -331,187 +341,128 @@ def _resolve(
 ) -> OutputsFile:
     """Tell the arrays apart by their names."""
     group_columns = {
-        name.removeprefix(prefix): column
-        for name, column in found.items()
-        for prefix in (GROUP_PREFIX, "groups/", "group:")
-        if name.startswith(prefix) and name != prefix
+        name.removeprefix(_GROUP): column
+        for name, column in arrays.items()
+        if name.startswith(_GROUP) and name != _GROUP
     }
-    for group in split_names(groups, found):
+    for group in split_names(groups, arrays):
         if group not in group_columns:
-            group_columns[group] = _required(found, group, "group column")
-    copied = {name: _required(found, name, "column to copy") for name in split_names(ids, found)}
-    if "id" in found:
-        copied.setdefault("id", found["id"])
-    label = _label_name(found, tabular, columns.label, remembered.label)
-    features = _matrix(found, tabular, "features", columns.features, remembered.features)
-    stored = _usual(found, "classes")
-    own_names = None if stored is None else _read_class_names(found[stored])
-    names = own_names if classes is None else np.asarray(classes)
-    other = {label, ROW, "id", "trust", *copied, *(group.name for group in group_columns.values())}
-    other |= set() if features is None else {features.name, *features.names}
-    kind, values, column_names = _values(found, tabular, columns, remembered, names, label, other)
-    own_names = own_names if column_names is None else column_names
-    table = TableColumns(
-        **{kind: tuple(values.names)},
-        features=() if features is None else tuple(features.names),
-        label=label if tabular else None,
-    )
-    trust = _usual(found, "trust")
+            group_columns[group] = arrays[_required(arrays, group, "group column")]
+    copied = [_required(arrays, name, "column to copy") for name in split_names(ids, arrays)]
+    copied += ["id"] if "id" in arrays and "id" not in copied else []
+    label = _label_name(arrays, columns, remembered)
+    features = _matrix(arrays, "features", columns.features, remembered.features)
+    stored = _usual(arrays, "classes")
+    stored_classes = None if stored is None else _read_class_names(arrays[stored])
+    names = stored_classes if classes is None else np.asarray(classes)
+    kind, values, column_classes = _values(arrays, columns, remembered, names)
+    stored_classes = stored_classes if column_classes is None else column_classes
+    is_table = path.suffix.lower() in (".csv", ".parquet")
+    trust = _usual(arrays, "trust")
     return OutputsFile(
         path=path,
         kind=kind,
         values=values,
         features=features,
-        labels=None if label is None else found[label],
-        trust=None if trust is None else found[trust],
-        row=None,
+        labels=None if label is None else arrays[label],
+        trust=None if trust is None else arrays[trust],
         groups=group_columns,
-        ids=copied,
-        class_names=own_names if names is None else names,
-        own_classes=own_names,
-        table=table,
+        ids={name: arrays[name] for name in copied},
+        class_names=stored_classes if names is None else names,
+        stored_classes=stored_classes,
+        table=TableColumns(
+            **{kind: tuple(values.names)},
+            features=() if features is None else tuple(features.names),
+            label=label if is_table else None,
+        ),
     )
 
 
 def _values(
-    found: Mapping[str, Column],
-    tabular: bool,
+    arrays: _Arrays,
     columns: TableColumns,
     remembered: TableColumns,
     classes: Array | None,
-    label: str | None,
-    other: Collection[str | None],
 ) -> tuple[Literal["logits", "probabilities"], Column, Array | None]:
-    """Whether there are logits or probabilities, their matrix, and class names of its columns."""
-    kinds: tuple[Literal["logits", "probabilities"], ...] = ("logits", "probabilities")
-    for kind in kinds:
-        patterns = getattr(columns, kind)
-        if patterns and (tabular or _usual(found, kind) is None):
-            parts = match_columns(list(found), split_names(patterns, found), kind)
+    """Whether there are logits or probabilities, their matrix, and class names of its columns.
+
+    Columns that were asked for come first; then arrays with the usual names, the columns of the
+    calibration, and columns with the usual prefixes.
+    """
+    for kind in _KINDS:
+        if patterns := getattr(columns, kind):
+            parts = match_columns(list(arrays), split_names(patterns, arrays), kind)
             if sorted(parts) != sorted(getattr(remembered, kind)):
-                return kind, *_class_columns(found, kind, parts, classes)
-    for kind in kinds:
-        if (name := _usual(found, kind)) is not None:
-            return kind, found[name], None
-    for kind in kinds:
+                return kind, *_class_columns(arrays, kind, parts, classes)
+    for kind in _KINDS:
+        if (name := _usual(arrays, kind)) is not None and not getattr(columns, kind):
+            return kind, arrays[name], None
+    for kind in _KINDS:
         names = getattr(remembered, kind)
-        if names and all(name in found for name in names):
-            return kind, stacked(kind, [found[name] for name in names]), classes
-    for kind in kinds:
-        for prefix in _PREFIXES[kind]:
-            names = [name for name in found if name.startswith(prefix) and name != prefix]
-            if names:
-                parts = {name: name.removeprefix(prefix) for name in names}
-                return kind, *_class_columns(found, kind, parts, classes)
-    named = _named_like_classes(found, classes, label, other)
-    if named:
-        kind = "probabilities" if _sum_to_one([found[name] for name in named]) else "logits"
-        return kind, *_class_columns(found, kind, dict(zip(named, named, strict=True)), classes)
+        if names and all(name in arrays for name in names):
+            return kind, stacked(kind, [arrays[name] for name in names]), classes
+    for kind in _KINDS:
+        if parts := _prefixed(arrays, kind):
+            return kind, *_class_columns(arrays, kind, parts, classes)
     raise InputError(
-        f"there is no array 'logits' or 'probabilities'; there are {listed(sorted(found))}. Rename "
-        "yours, or say which columns of a table hold them (--probability-columns 'prob_*')."
+        f"there is no array 'logits' or 'probabilities'; there are {listed(sorted(arrays))}. "
+        "Rename yours, or say which columns of a table hold them (--probability-columns 'prob_*')."
     )
 
 
 def _class_columns(
-    found: Mapping[str, Column], kind: str, parts: Mapping[str, str], classes: Array | None
+    arrays: _Arrays, kind: str, parts: Mapping[str, str], classes: Array | None
 ) -> tuple[Column, Array]:
-    """The matrix of columns that are named by classes, in the order of `classes` if given."""
+    """The matrix of columns that are named by classes, in the order of `classes` if there are."""
     if classes is not None:
         by_class = {part: name for name, part in parts.items()}
         wanted = [str(name) for name in classes.tolist()]
         if sorted(by_class) == sorted(wanted):
-            return stacked(kind, [found[by_class[name]] for name in wanted]), classes
-    return stacked(kind, [found[name] for name in parts]), class_names([*parts.values()])
+            return stacked(kind, [arrays[by_class[name]] for name in wanted]), classes
+    return stacked(kind, [arrays[name] for name in parts]), class_names([*parts.values()])
 
 
-def _named_like_classes(
-    found: Mapping[str, Column],
-    classes: Array | None,
-    label: str | None,
-    other: Collection[str | None],
-) -> list[str]:
-    """Columns that have the names of the classes; without classes, those of the labels."""
-    if classes is not None:
-        names = [str(name) for name in classes.tolist()]
-        return names if all(name in found for name in names) else []
-    if label is None:
-        return []
-    labels = found[label].read_names(0, found[label].shape[0])
-    wanted = {str(value) for value in labels.tolist()}
-    numbers = [
-        name
-        for name, own in found.items()
-        if name not in other and not name.startswith(_INDEX) and own.holds_numbers
-    ]
-    named = [name for name in found if name in wanted and name not in other]
-    if len(named) < max(2, len(wanted)):
-        return []
-    for name in named:
-        found[name].read_numbers(0, found[name].shape[0])  # says which cell is none
-    if len(named) == len(numbers):
-        return named
-    # A class without a labelled sample has a column, too, and other numbers have columns as well:
-    # only the sum of probabilities tells the two apart.
-    for names in (named, numbers):
-        if _sum_to_one([found[name] for name in names]):
-            return names
-    rest = [name for name in numbers if name not in wanted]
-    raise InputError(
-        f"the columns {listed(named)} are named like labels, and {listed(rest)} may be classes or "
-        "not. Say which columns hold the classes (--logit-columns or --probability-columns)."
-    )
-
-
-def _sum_to_one(columns: Sequence[Column]) -> bool:
-    numbers = stacked("probabilities", columns).read_numbers(0, columns[0].shape[0])
-    sums = numbers.sum(axis=1, dtype=np.float64)
-    return bool((numbers >= 0.0).all() and (np.abs(sums - 1.0) <= _SUM_TOLERANCE).all())
+def _prefixed(arrays: _Arrays, kind: str) -> dict[str, str]:
+    """Columns with a usual prefix, each with the rest of its name."""
+    for prefix in _PREFIXES[kind]:
+        names = [name for name in arrays if name.startswith(prefix) and name != prefix]
+        if names:
+            return {name: name.removeprefix(prefix) for name in names}
+    return {}
 
 
 def _matrix(
-    found: Mapping[str, Column],
-    tabular: bool,
-    kind: str,
-    patterns: Sequence[str],
-    remembered: Sequence[str] = (),
+    arrays: _Arrays, kind: str, patterns: Sequence[str], remembered: Sequence[str] = ()
 ) -> Column | None:
     """A matrix of this kind: as asked for, an array of its name, or columns as usual."""
-    usual = _usual(found, kind)
-    if patterns and (tabular or usual is None):
-        names = list(match_columns(list(found), split_names(patterns, found), kind))
-    elif usual is not None:
-        return found[usual]
-    elif remembered and all(name in found for name in remembered):
+    if patterns:
+        names = list(match_columns(list(arrays), split_names(patterns, arrays), kind))
+    elif (usual := _usual(arrays, kind)) is not None:
+        return arrays[usual]
+    elif remembered and all(name in arrays for name in remembered):
         names = list(remembered)
     else:
-        by_prefix = (
-            [name for name in found if name.startswith(prefix) and name != prefix]
-            for prefix in _PREFIXES[kind]
-        )
-        names = next((names for names in by_prefix if names), [])
-    return stacked(kind, [found[name] for name in names]) if names else None
+        names = list(_prefixed(arrays, kind))
+    return stacked(kind, [arrays[name] for name in names]) if names else None
 
 
 def _label_name(
-    found: Mapping[str, Column], tabular: bool, asked: str | None, remembered: str | None
+    arrays: _Arrays, columns: TableColumns, remembered: TableColumns = PLAIN
 ) -> str | None:
-    usual = _usual(found, "labels")
-    if asked is not None and (tabular or asked in found):
-        return _required(found, asked, "label column").name
-    if usual is None and remembered in found:
-        return remembered
-    return usual
+    if columns.label is not None:
+        return _required(arrays, columns.label, "label column")
+    usual = _usual(arrays, "labels")
+    return remembered.label if usual is None and remembered.label in arrays else usual
 
 
-def _usual(found: Collection[str], what: str) -> str | None:
-    return next((name for name in _USUAL[what] if name in found), None)
+def _usual(arrays: _Arrays, what: str) -> str | None:
+    return next((name for name in _USUAL[what] if name in arrays), None)
 
 
-def _required(found: Mapping[str, Column], name: str, what: str) -> Column:
-    if name not in found:
-        raise InputError(f"there is no {what} {name!r}; there are {listed(sorted(found))}.")
-    return found[name]
+def _required(arrays: _Arrays, name: str, what: str) -> str:
+    if name not in arrays:
+        raise InputError(f"there is no {what} {name!r}; there are {listed(sorted(arrays))}.")
+    return name
 
 
 def split_names(items: Sequence[str], names: Collection[str] = ()) -> list[str]:
@@ -522,8 +473,11 @@ def split_names(items: Sequence[str], names: Collection[str] = ()) -> list[str]:
     >>> split_names(["sex,age", "a, b"], names=["a, b"])
     ['sex', 'age', 'a, b']
     """
-    parts = [[item] if item in names else item.split(",") for item in items]
-    return list(dict.fromkeys(part.strip() for own in parts for part in own if part.strip()))
+    lists = [[item] if item in names else item.split(",") for item in items]
+    return list(dict.fromkeys(part.strip() for parts in lists for part in parts if part.strip()))
+
+
+# --- Values ------------------------------------------------------------------------------------
 
 
 def _check_shape(column: Column, n_dimensions: int, values: Column) -> None:
@@ -545,10 +499,10 @@ def _finite(column: Column, start: int, stop: int) -> Array:
     values = column.read_numbers(start, stop)
     finite = np.isfinite(values)
     if not finite.all():
-        row, place = np.argwhere(~finite)[0]
-        where = f"column {column.names[place]!r}" if column.names else f"column {place}"
+        row, number = np.argwhere(~finite)[0]
+        where = f"column {column.names[number]!r}" if column.names else f"column {number}"
         raise column.error(
-            f"must be finite; row {start + row}, {where} holds {values[row, place]}. Drop or "
+            f"must be finite; row {start + row}, {where} holds {values[row, number]}. Drop or "
             "repair such rows first."
         )
     return values
@@ -570,9 +524,11 @@ def _complete(column: Column, start: int, stop: int) -> Array:
     return labels
 
 
-def read_labels(column: Column, classes: Array | None, start: int, stop: int) -> Array:
+def read_labels(
+    column: Column, classes: Array | None, start: int = 0, stop: int | None = None
+) -> Array:
     """Labels as class names: integers are positions where no name is written as an integer."""
-    labels = _complete(column, start, stop)
+    labels = _complete(column, start, column.shape[0] if stop is None else stop)
     if classes is None or classes.dtype.kind in "iub" or labels.dtype.kind not in "iu":
         return labels
     if any(str(name).lstrip("-").isdecimal() for name in classes):
@@ -590,7 +546,7 @@ def read_labels(column: Column, classes: Array | None, start: int, stop: int) ->
 def _read_class_names(column: Column) -> Array:
     if len(column.shape) != 1:
         raise column.error(f"has shape {column.shape}; it must be a list of names.")
-    names = column.read_names(0, column.shape[0])
+    names = column.read_names()
     if names.dtype.kind != "O":
         return names
     longest = max((len(str(name)) for name in names), default=0)
@@ -601,19 +557,15 @@ def _read_class_names(column: Column) -> Array:
 
 def read_classes(path: StrPath) -> Array:
     """Class names from a text file with one a line, or from the array ``classes`` of a file."""
-    target = Path(path)
-    if target.suffix.lower() != ".txt":
-        found = open_columns(target)
-        name = _usual(found, "classes")
-        if name is None:
-            raise InputError(
-                f"{target}: there is no array 'classes'; there are {listed(sorted(found))}."
-            )
-        return _read_class_names(found[name])
-    try:
-        lines = plain_file(target).read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{target}: not a text file in UTF-8 ({error}).") from error
+    with _naming(Path(path)) as target:
+        if target.suffix.lower() != ".txt":
+            arrays = open_columns(target)
+            name = _usual(arrays, "classes") or _required(arrays, "classes", "array")
+            return _read_class_names(arrays[name])
+        try:
+            lines = plain_file(target).read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise InputError(f"not a text file in UTF-8 ({error}).") from error
     return np.array(lines) if lines else np.array([], dtype="U1")
 
 
@@ -621,18 +573,14 @@ def read_late_labels(
     path: StrPath, classes: Array, columns: TableColumns = PLAIN
 ) -> tuple[Array, Array]:
     """Names and labels of samples whose labels came later: the arrays ``id`` and ``labels``."""
-    target = Path(path)
-    found = open_columns(target)
-    tabular = target.suffix.lower() in (".csv", ".parquet")
-    label = _label_name(found, tabular, columns.label, None)
-    if label is None or "id" not in found:
-        raise InputError(
-            f"{target}: it needs arrays 'id' and 'labels'; there are {listed(sorted(found))}."
-        )
-    n = found["id"].shape[0]
-    if found["id"].shape != (n,) or found[label].shape != (n,):
-        raise InputError(f"{target}: arrays 'id' and 'labels' must have one value for each sample.")
-    return found["id"].read_names(0, n), read_labels(found[label], classes, 0, n)
+    with _naming(Path(path)) as target:
+        arrays = open_columns(target)
+        label = _label_name(arrays, _for_file(target, arrays, columns))
+        ids = arrays[_required(arrays, "id", "array")]
+        labels = arrays[label or _required(arrays, "labels", "array")]
+        for column in (ids, labels):
+            _check_shape(column, 1, ids)
+        return ids.read_names(), read_labels(labels, classes)
 
 
 def read_training(
@@ -643,46 +591,19 @@ def read_training(
     Integer labels are positions in the array ``classes`` of the file if it has one, and else
     in `classes`.
     """
-    target = Path(path)
-    found = open_columns(target)
-    tabular = target.suffix.lower() in (".csv", ".parquet")
-    try:
-        features = _matrix(found, tabular, "features", columns.features)
-        label = _label_name(found, tabular, columns.label, None)
-        for what, there in (("features", features), ("labels", label)):
-            if there is None:
-                raise InputError(
-                    f"there is no array {what!r}, which the trust score needs of the training "
-                    f"samples; there are {listed(sorted(found))}."
-                )
-        assert features is not None and label is not None
+    with _naming(Path(path)) as target:
+        arrays = open_columns(target)
+        columns = _for_file(target, arrays, columns)
+        features = _matrix(arrays, "features", columns.features)
+        if features is None:
+            raise InputError(
+                "there is no array 'features', which the trust score needs of the training "
+                f"samples; there are {listed(sorted(arrays))}."
+            )
+        label = _label_name(arrays, columns) or _required(arrays, "labels", "array")
         _check_shape(features, 2, features)
-        _check_shape(found[label], 1, features)
-    except InputError as error:
-        raise _in_file(target, error) from error
-    n = features.shape[0]
-    check_fits(target, 16 * n * features.shape[1])
-    if (name := _usual(found, "classes")) is not None:
-        classes = _read_class_names(found[name])
-    return _finite(features, 0, n), read_labels(found[label], classes, 0, n)
-
-
-def _in_file(path: Path, error: InputError) -> InputError:
-    """The same error with the name of its file, unless it has it."""
-    return error if str(error).startswith(str(path)) else InputError(f"{path}: {error}")
-
-
-def check_fits(path: Path, need: int) -> None:
-    """Refuse a file whose arrays, as announced, do not fit into memory."""
-    try:
-        match = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-        free = int(match.group(1)) << 10 if match else None
-    except OSError:
-        free = None
-    if free is None and hasattr(os, "sysconf"):
-        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if free is not None and need > free:
-        raise InputError(
-            f"{path}: its arrays need {need / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} "
-            "GiB are free. Use fewer samples, float16 arrays or a larger machine."
-        )
+        _check_shape(arrays[label], 1, features)
+        check_fits(target, 16 * math.prod(features.shape))
+        if (name := _usual(arrays, "classes")) is not None:
+            classes = _read_class_names(arrays[name])
+        return _finite(features, 0, features.shape[0]), read_labels(arrays[label], classes)
