@@ -22,8 +22,7 @@ from trustsets import (
 from trustsets._quantiles import conformal_quantile
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.predictors.quantiles import weighted_quantiles
-from trustsets.shift import ClassPrevalence
-from trustsets.shift.prevalence import estimate_prevalence
+from trustsets.shift import ClassPrevalence, estimate_prevalence
 
 OLD, NEW = np.array([0.55, 0.3, 0.15]), np.array([0.1, 0.3, 0.6])
 RANKS = Polynomial(2, (Confidence("rank"),))
@@ -48,7 +47,7 @@ def known(old, new):
 
 def adapt_to(monkeypatch, predictor, shares):
     """Adapt with known prevalences."""
-    monkeypatch.setattr("trustsets.shift.adapted.estimate_prevalence", lambda *_: shares)
+    monkeypatch.setattr("trustsets.shift.estimate_prevalence", lambda *_: shares)
     return predictor.adapt(draw(NEW, 60, 0))
 
 
@@ -82,8 +81,8 @@ def test_conditional_sets_are_those_of_weighted_linear_programs(basis, monkeypat
             exact = program_threshold(rows, scores, weights, row, (NEW / OLD)[y], 0.2)
             assert sets.mask[i, y] == (matrix[i, y] <= exact + 1e-9)
             long_row = (NEW / OLD)[y] * row[None]
-            [part] = adapted.original._cache["weighted"].thresholds(long_row, (0.2,))
-            value = part.values[0] / (NEW / OLD)[y]
+            thresholds = adapted.original._cache["weighted"].thresholds(long_row, (0.2,))
+            value = thresholds.values[0, 0] / (NEW / OLD)[y]
             np.testing.assert_allclose(value, exact, rtol=1e-7, atol=1e-9)
     assert 0 < sets.mask.sum() < 18
 
