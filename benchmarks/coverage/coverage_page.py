@@ -52,6 +52,8 @@ TITLES = {
     "true_below": "inputs of true coverage below 80%, in %",
     "true_under": "mean true shortfall",
 }
+LARGEST_SHOWN = 3.0
+"""Times the size of split conformal sets; larger sets are not in the figure."""
 TARGETS = {"ert": 0.6, "ert_under": 0.45}
 COLORS = {
     "trustsets": "#1b6ca8",
@@ -472,8 +474,9 @@ def page(results: Results, explanations: dict[str, str]) -> str:
         f"{len(unseen)} unseen data sets:",
         summary(results),
         "![Mean set size against the under-coverage component of ERT, by data set](coverage.svg)",
-        "*One point per method and data set. The line is split conformal prediction at other "
-        "alphas: points below it are better than split conformal sets of the same size.*",
+        "*One point per method and data set; the star is the default. The line is split conformal prediction at other "
+        "alphas: points below it are better than split conformal sets of the same size. Sets more "
+        f"than {LARGEST_SHOWN:g} times as large as split conformal sets at alpha are not shown.*",
         "## By data set",
         "Each cell: default / split conformal sets of the same size. **+** marks a significant "
         "win of the default, **-** a significant loss; without a mark it is a tie. The size at "
@@ -592,7 +595,7 @@ def figure(results: Results) -> str:
         for label, color in COLORS.items()
     ]
     handles.append(Line2D([], [], color="0.6", label="split conformal at other alphas"))
-    canvas.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+    canvas.legend(handles=handles, loc="outside upper center", ncols=6, frameon=False)
     canvas.supxlabel("mean set size")
     canvas.supylabel("ERT under (points)")
     text = io.StringIO()
@@ -604,11 +607,12 @@ def figure(results: Results) -> str:
 def _panel(results: Results, name: str, axis: Any) -> None:
     """Methods as points; split conformal sets of their sizes as a line."""
     line = []
+    smallest = min(results.means([name], REFERENCE, "at_alpha", "size"))
     for method in results.methods():
         size = results.pair(name, method, "at_alpha", "size")
         under = results.pair(name, method, "at_alpha", "ert_under")
         other = results.pair(name, method, "equal_size", "ert_under")
-        if size is None or under is None or other is None:
+        if size is None or under is None or other is None or size[0] > LARGEST_SHOWN * smallest:
             continue
         line.append((size[0], other[0]))
         package = next((word for word in COLORS if method.startswith(word)), "trustsets")
