@@ -474,8 +474,8 @@ def page(results: Results, explanations: dict[str, str]) -> str:
         f"{len(unseen)} unseen data sets:",
         summary(results),
         "![Mean set size against the under-coverage component of ERT, by data set](coverage.svg)",
-        "*One point per method and data set; the star is the default. The line is split conformal prediction at other "
-        "alphas: points below it are better than split conformal sets of the same size. Sets more "
+        "*One point per method and data set; the star is the default. The line is split conformal "
+        "prediction at other alphas: points below it are better than split conformal sets of the same size. Sets more "
         f"than {LARGEST_SHOWN:g} times as large as split conformal sets at alpha are not shown.*",
         "## By data set",
         "Each cell: default / split conformal sets of the same size. **+** marks a significant "
