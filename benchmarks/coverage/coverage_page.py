@@ -475,8 +475,9 @@ def page(results: Results, explanations: dict[str, str]) -> str:
         summary(results),
         "![Mean set size against the under-coverage component of ERT, by data set](coverage.svg)",
         "*One point per method and data set; the star is the default. The line is split conformal "
-        "prediction at other alphas: points below it are better than split conformal sets of the same size. Sets more "
-        f"than {LARGEST_SHOWN:g} times as large as split conformal sets at alpha are not shown.*",
+        "prediction at other alphas: points below it are better than split conformal sets of the "
+        f"same size. Sets more than {LARGEST_SHOWN:g} times as large as split conformal sets at "
+        "alpha are not shown.*",
         "## By data set",
         "Each cell: default / split conformal sets of the same size. **+** marks a significant "
         "win of the default, **-** a significant loss; without a mark it is a tie. The size at "
