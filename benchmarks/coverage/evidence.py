@@ -284,7 +284,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%h", "--", "src/trustsets"]
+    """The commit that froze the defaults, by its title."""
+    pattern = "--grep=^Freeze the default$"
+    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%h", pattern]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     return done.stdout.strip() or "unknown"
 
