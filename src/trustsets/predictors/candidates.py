@@ -89,19 +89,6 @@ class LabelParts:
         cost = alpha * self.column_sums[0] + (1.0 - alpha) * self.column_sums[1]
         return np.asarray((weight * self.labels > (1.0 + _SLACK) * cost).any(axis=1))
 
-    def cell_groups(self, model: QuantileModel) -> list[Codes]:
-        """Cells in groups of equal fitted values: coefficients that a penalty keeps at zero.
-
-        Such a coefficient stays zero with a new row, too, unless the row outweighs the penalty.
-        The rows of one sample for the cells of a group therefore have nearly the same vertex.
-        """
-        offsets = self.offsets(model)
-        order = np.argsort(offsets, kind="stable")
-        with np.errstate(invalid="ignore"):  # the difference of two infinite values
-            steps = np.diff(offsets[order])
-        equal = steps <= _SLACK * np.maximum(np.abs(offsets[order[1:]]), 1.0)
-        return np.split(order, np.flatnonzero(~equal) + 1)
-
     def offsets(self, model: QuantileModel) -> Floats:
         """Fitted values of one sample with the label of each cell, shape (C,)."""
         rows = [self.relabel(self.centres[:1], cell) for cell in range(len(self.labels))]
@@ -186,54 +173,24 @@ def candidate_thresholds(
     low -= _rounding(low, candidates.scale)
     high = np.full(low.shape, np.inf)
     infinite = np.zeros(candidates.n_cells, np.bool_)
-    groups = list(np.arange(candidates.n_cells)[:, None])
     if candidates.parts is not None:
         infinite = candidates.parts.are_infinite(model.alpha, 1.0 - model.alpha)
-        groups = candidates.parts.cell_groups(model)
         if len(scores) >= _FEWEST_SAMPLES and candidates.n_cells >= _FEWEST_CELLS:
-            high = _upper_bounds(model, candidates, low, groups)
+            high = _upper_bounds(model, candidates, low)
             high += 2.0 * _rounding(high, candidates.scale)
     status = np.full(low.shape, np.int8(Status.EXACT))
     # Where no calibration point shares a direction, the threshold is infinite.
     unseen = np.isinf(low)
     left = (_between(scores, low, high, candidates.cells) | unseen) & ~infinite
     values = low.copy()
-    for group in groups:
-        task = _Task(model, candidates.rows(group[0]), group, candidates.parts)
-        values[:, group], status[:, group] = task.solve(left[:, group])
+    for cell in np.flatnonzero(left.any(axis=0)).tolist():
+        index = np.flatnonzero(left[:, cell])
+        exact = model.thresholds(candidates.rows(cell)[index])
+        values[index, cell], status[index, cell] = exact.values, exact.status
     kept = left & (_between(scores, low, values, candidates.cells) | unseen)
     values, status = np.where(kept, values, low), np.where(kept, status, np.int8(Status.EXACT))
     values[:, infinite], status[:, infinite] = np.inf, Status.HIGH_LEVERAGE
     return Thresholds(values, status)
-
-
-@final
-@dataclass(frozen=True)
-class _Task:
-    """Rows of samples with the labels of a group of cells, whose thresholds are wanted."""
-
-    model: QuantileModel
-    rows: Floats
-    group: Codes
-    parts: LabelParts | None
-
-    def solve(self, wanted: Bools, factor: float = 1.0) -> tuple[Floats, NDArray[np.int8]]:
-        """Thresholds of the rows times `factor` where `wanted`, shape (m, G), and statuses."""
-        values = np.full(wanted.shape, np.inf)
-        status = np.full(wanted.shape, np.int8(Status.EXACT))
-        samples = np.flatnonzero(wanted.any(axis=1))
-        step = max(1, _NUMBERS // max(len(self.group) * self.rows.shape[1], 1))
-        for start in range(0, len(samples), step):
-            mine = samples[start : start + step]
-            sample, place = np.nonzero(wanted[mine])
-            rows = self.rows[mine[sample]]
-            if self.parts is not None:
-                rows = self.parts.relabel(rows, self.group[place])
-            follows = np.concatenate([[False], sample[1:] == sample[:-1]])
-            found = self.model.thresholds(factor * rows, follows=follows)
-            values[mine[sample], place] = found.values
-            status[mine[sample], place] = found.status
-        return values, status
 
 
 def _between(scores: Floats, low: Floats, high: Floats, cells: Codes) -> Bools:
@@ -272,9 +229,7 @@ def _seen_cell(values: Floats) -> int:
     return int(np.argmax(np.isfinite(values)))
 
 
-def _upper_bounds(
-    model: QuantileModel, candidates: CandidateRows, low: Floats, groups: list[Codes]
-) -> Floats:
+def _upper_bounds(model: QuantileModel, candidates: CandidateRows, low: Floats) -> Floats:
     """Bounds of the thresholds from above, shape (m, C); infinite where there is none."""
     parts = candidates.parts
     assert parts is not None
@@ -285,13 +240,12 @@ def _upper_bounds(
     used = np.unique(near)
     of_centres = np.full((len(centres), candidates.n_cells), np.inf)
     finite = ~parts.are_infinite(model.alpha, _T / _THETA)
-    for group in groups:
-        task = _Task(model, centres[used], group, parts)
-        wanted = np.broadcast_to(finite[group], (len(used), len(group)))
-        # ``g'(beta(g / 2) + beta(g)) / 2`` for g = t a / theta: thresholds are those at g / u.
-        factor = _T / _THETA / weight
-        half, whole = task.solve(wanted, 0.5 * factor)[0], task.solve(wanted, factor)[0]
-        of_centres[np.ix_(used, group)] = weight * (half + 0.5 * whole)
+    # ``g'(beta(g / 2) + beta(g)) / 2`` for g = t a / theta: thresholds are those at g / u.
+    factor = _T / _THETA / weight
+    for cell in np.flatnonzero(finite).tolist():
+        goals = factor * parts.relabel(centres[used], cell)
+        half, whole = model.thresholds(0.5 * goals).values, model.thresholds(goals).values
+        of_centres[used, cell] = weight * (half + 0.5 * whole)
     # ``g'beta(g)`` for g = t d / (1 - theta).
     goals = (_T / (1.0 - _THETA) / weight) * (rows - centres[near])
     of_samples = weight * model.thresholds(goals).values

@@ -343,7 +343,6 @@ class ConditionalConformal(Predictor):
             fitted.penalty,
             fitted.group_penalty,
             ties=tuple(ties),
-            uses_label=fitted.basis.uses_label,
             starts=fitted.starts,
         )
 

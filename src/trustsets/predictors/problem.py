@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 @final
 class FitCache(dict[Hashable, Any]):
-    """The last fits by key; each holds its landmarks, so that only a few are kept."""
+    """The last fits by key; each holds its points in scan order, so only a few are kept."""
 
     def __init__(self, most: int = 24) -> None:
         super().__init__()
@@ -57,8 +57,6 @@ class CalibrationProblem:
         without them thresholds are not limited.
     ties : sequence of arrays of shape (n,)
         What orders points with equal rows and scores.
-    uses_label : bool
-        Whether the functions depend on the candidate label, so that many rows are asked for.
     starts : tuple of (alpha, multiple of the group penalty, basic points)
         Fits that were made before, from which to begin.
     """
@@ -71,14 +69,13 @@ class CalibrationProblem:
         group_penalty: Floats | None,
         *,
         ties: tuple[Floats | Codes, ...] = (),
-        uses_label: bool = False,
         starts: tuple[tuple[float, float, Codes], ...] = (),
     ) -> None:
         # Sorted, so that a fit cannot depend on the order in which the samples came.
         self.order = np.lexsort((*ties, *phi.T, scores))
         self.phi, self.scores = read_only(phi[self.order]), read_only(scores[self.order])
         self.penalty, self.group_penalty = penalty, group_penalty
-        self.uses_label, self.starts = uses_label, starts
+        self.starts = starts
         self.fits = FitCache()
         self._processes: dict[float, QuantileProcess] = {}
 
@@ -123,8 +120,7 @@ class CalibrationProblem:
             process = self._processes.get(multiple)
             if process is not None and alpha in process.alphas:
                 return process.at(alpha)
-            model = self._fit_from_start(alpha, multiple)
-            return model.for_many_rows() if self.uses_label else model
+            return self._fit_from_start(alpha, multiple)
 
         return self.fits.get_or_fit((alpha, multiple), make)
 
@@ -175,17 +171,31 @@ class CalibrationProblem:
 
     def thresholds(self, phi: Floats, alphas: tuple[float, ...]) -> list[Thresholds]:
         """Thresholds of new samples with these rows, for each alpha."""
-        return [
-            limited([_plain(model.thresholds(phi)) for model in models])
-            for models in self.fits_along(alphas)
-        ]
+        if len(alphas) <= _FEW_ALPHAS:
+            return [
+                limited([model.thresholds(phi) for model in self.prepare(alpha)])
+                for alpha in alphas
+            ]
+        return [limited(parts) for parts in self._along(phi, alphas, None)]
 
     def random_thresholds(
         self, phi: Floats, alphas: tuple[float, ...], draws: Floats
     ) -> list[Thresholds]:
         """Thresholds with random weights; limited ones would cover more than exactly 1 - alpha."""
-        fits = (models[0] for models in self.fits_along(alphas))
-        return [_plain(model.thresholds(phi, weight=draws - model.alpha)) for model in fits]
+        if len(alphas) <= _FEW_ALPHAS:
+            return [self.fit(alpha).thresholds(phi, weight=draws - alpha) for alpha in alphas]
+        return [parts[0] for parts in self._along(phi, alphas, draws)]
+
+    def _along(
+        self, phi: Floats, alphas: tuple[float, ...], draws: Floats | None
+    ) -> list[list[Thresholds]]:
+        """Thresholds at many alphas; for each of them those of all fits that `prepare` makes."""
+        self.prepare_along(alphas)
+        limits = self.limits if draws is None else self.limits[:1]
+        processes = [self._processes[multiple].thresholds(phi, draws) for _, multiple in limits]
+        parts = [list(parts) for parts in zip(*processes, strict=True)]
+        # A process has each alpha once, in increasing order.
+        return [parts[number] for number in np.searchsorted(np.unique(alphas), alphas)]
 
     def leave_one_out(self, alphas: tuple[float, ...], draws: Floats | None) -> list[Thresholds]:
         """Thresholds of the calibration samples, each without itself, in their given order."""
@@ -240,10 +250,8 @@ class CalibrationProblem:
     ) -> Thresholds:
         """Thresholds of new samples that have an alpha each, from `sample_alpha_fits`."""
         if draws is not None:
-            return _plain(fits[0][1].thresholds(phi, weight=draws - alphas, alpha=alphas))
-        return limited(
-            [_plain(model.thresholds(phi, alpha=factor * alphas)) for factor, model in fits]
-        )
+            return fits[0][1].thresholds(phi, weight=draws - alphas, alpha=alphas)
+        return limited([model.thresholds(phi, alpha=factor * alphas) for factor, model in fits])
 
 
 def limited(parts: list[Thresholds]) -> Thresholds:
@@ -263,7 +271,3 @@ def limited(parts: list[Thresholds]) -> Thresholds:
         np.clip(plain.values, low.values, top),
         np.where(plain.values > top, status, plain.status),
     )
-
-
-def _plain(thresholds: Any) -> Thresholds:
-    return Thresholds(thresholds.values, thresholds.status)
