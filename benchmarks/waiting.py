@@ -143,7 +143,7 @@ def growth() -> None:
     """Microseconds of a threshold with 25,000 and with 1,000,000 calibration points."""
     from trustsets.engine import fit_quantiles
 
-    def rows(count: int, seed: int) -> Any:
+    def rows(count: int, seed: int) -> tuple[Any, Any]:
         rng = np.random.default_rng(seed)
         a, b = rng.random((2, count))
         powers = [(i, j) for i in range(6) for j in range(6 - i)]

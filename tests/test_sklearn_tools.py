@@ -399,7 +399,7 @@ def test_sets_come_as_frames_where_asked(table):
     found = found.set_output(transform=None).predict_set(frame[700:])
     assert isinstance(found, pl.DataFrame) and found["size"].to_list() == sets.sizes.tolist()
     names = [own.tolist() for own in sets]  # the most likely class first
-    assert found["set"].to_list() == names == sets.to_arrow()["set"].to_pylist()
+    assert found["set"].to_list() == names == sets.to_frame("pyarrow")["set"].to_pylist()
     assert [each[0] for each in names if each] == model.predict(frame[700:])[
         sets.sizes > 0
     ].tolist()

@@ -29,7 +29,10 @@ def row_blocks(n_rows: int, width: int) -> Iterator[slice]:
 
 def for_each_block(function: Callable[[slice], None], n_rows: int, width: int) -> None:
     """Call `function` on every block of rows, in threads when there are several blocks."""
-    in_threads(function, list(row_blocks(n_rows, width)))
+    if 0 < 8 * n_rows * width <= BLOCK_BYTES:
+        function(slice(0, n_rows))
+    else:
+        in_threads(function, list(row_blocks(n_rows, width)))
 
 
 def in_threads(
@@ -62,6 +65,8 @@ def row_numbers(
     >>> row_numbers(lambda rows: table[rows].sum(axis=1), *table.shape)
     array([1., 5., 9.])
     """
+    if 0 < 8 * n_rows * width <= BLOCK_BYTES:
+        return np.array(function(slice(0, n_rows)), dtype)
     result = np.empty(n_rows, dtype)
 
     def fill(rows: slice) -> None:

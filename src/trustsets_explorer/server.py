@@ -40,9 +40,6 @@ from trustsets_explorer.samples import Gallery
 from trustsets_explorer.session import Cache, Check, Session, Superseded, answer, preview
 from trustsets_explorer.state import State
 
-__all__ = ["BACKLOG", "LimitedProtocol", "log_loop_error", "make_app"]
-
-
 # Connections that the kernel holds until they are accepted, and open ones. Together they stay
 # below 256, the smallest usual limit of open files.
 BACKLOG, _MOST_CONNECTIONS = 32, 100

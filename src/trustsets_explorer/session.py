@@ -37,9 +37,6 @@ from trustsets.sets import PredictionSets
 from trustsets.trust import TrustScore
 from trustsets_explorer.state import Parameters, Setting, State
 
-__all__ = ["SLIDER", "Outcome", "Session", "Split", "Superseded", "answer", "preview"]
-
-
 SLIDER = tuple(round(0.005 * step, 3) for step in range(1, 101))
 """Alphas of the page's slider."""
 T = TypeVar("T")

@@ -525,8 +525,8 @@ def _set_gate(superblock: int, extent: FloatArray, floor: FloatArray, gate: Floa
     """Store the shortest way from the anchor on which a block could have a crossing."""
     least = np.inf
     for block in range(superblock * WIDTH, (superblock + 1) * WIDTH):
-        # The blocks of padding have no extent and an infinite floor.
-        if floor[block] < least * extent[block]:
+        # The blocks of padding have no extent, and rows of zeros never cross.
+        if extent[block] > 0.0 and floor[block] < least * extent[block]:
             least = floor[block] / extent[block]
     gate[superblock] = least
 

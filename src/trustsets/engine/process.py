@@ -91,9 +91,7 @@ class QuantileProcess:
     def __iter__(self) -> Iterator[QuantileModel]:
         return (fit.model() for fit in self._fits)
 
-    def thresholds(
-        self, phi_test: ArrayLike, shares: ArrayLike | None = None
-    ) -> Iterator[Thresholds]:
+    def thresholds(self, phi_test: ArrayLike, shares: ArrayLike = 1.0) -> Iterator[Thresholds]:
         """Thresholds of test rows at each alpha in turn, as `QuantileModel.thresholds` has them.
 
         The rows are checked, whitened and ordered once for all alphas.
@@ -101,8 +99,8 @@ class QuantileProcess:
         Parameters
         ----------
         phi_test : (m, p) array
-        shares : float or (m,) array, optional
-            Numbers U in (0, 1]: the weight of a row is ``U - alpha``, by default ``1 - alpha``.
+        shares : float or (m,) array
+            Numbers U in (0, 1]: the weight of a row is ``U - alpha``.
         """
         first = self[0]
         phi = read_test_rows(phi_test, first.n_columns)
@@ -110,8 +108,7 @@ class QuantileProcess:
         tour = make_tour(rows)
         for fit in self._fits:
             alphas = np.asarray(fit.problem.alpha)
-            weight = None if shares is None else np.asarray(shares) - alphas
-            weights = read_weights(weight, alphas, len(phi))
+            weights = read_weights(np.asarray(shares) - alphas, alphas, len(phi))
             model = fit.model()
             yield model._final(model._solve_rows(rows, weights, unseen, tour))
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard, final
+from typing import TYPE_CHECKING, Any, Self, TypeGuard, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -291,7 +291,7 @@ class Evaluation(PlainData):
         return plots.coverage_by_group(self, name, ax)
 
     def to_frame(self, flavour: Flavour | None = None) -> Any:
-        """One row per metric: value, interval, noise floor, and what is above the floor.
+        """One row per metric: value, interval, noise floor.
 
         It is a frame of the package that the outputs came in, or of `flavour`.
         """
@@ -300,12 +300,12 @@ class Evaluation(PlainData):
     def to_markdown(self) -> str:
         """Pipe table of the metrics, and the advice if there is any."""
         interval = f"{level_text(self.level)} interval"
-        header = ["Metric", "Value", interval, "Noise floor", "Above floor"]
+        header = ["Metric", "Value", interval, "Noise floor"]
         rows = []
         for name, item in self.metrics.items():
-            numbers = (item.value, item.lower, item.upper, item.floor, item.above_floor)
-            value, low, high, *floors = ("" if math.isnan(x) else f"{x:.3f}" for x in numbers)
-            rows.append([title(name), value, f"{low} to {high}" if low else "", *floors])
+            numbers = (item.value, item.lower, item.upper, item.floor)
+            value, low, high, floor = ("" if math.isnan(x) else f"{x:.3f}" for x in numbers)
+            rows.append([title(name), value, f"{low} to {high}" if low else "", floor])
         table = markdown_table(header, rows)
         return f"{table}\n\n{self.advice}" if self.advice else table
 
@@ -318,7 +318,6 @@ def evaluate(
     sizes: Any = None,
     metrics: Sequence[str] | None = None,
     bins: Mapping[str, Partition | Binned] | None = None,
-    class_divisor: Literal["all", "present"] = "all",
     below: float | Sequence[float] = 0.5,
     label_probabilities: Any = None,
     level: float = 0.95,
@@ -346,8 +345,6 @@ def evaluate(
         Other bins, or more of them: ``{"conf_rank": RankBins(edges=(0, 1, 2, 4, 1000))}`` for
         edges by hand, ``{"sex x site": Groups("sex", "site")}`` for a crossing. A table of an
         earlier evaluation of the same samples gives its bins again, which saves time.
-    class_divisor : {"all", "present"}
-        Divide the class CovGap by K, as the paper does, or by the classes that occur.
     below : float or sequence of float
         Report the share of bins covered less than this: ``metrics["class.below_0.5"]``.
     label_probabilities : array of shape (n, K), optional
@@ -373,10 +370,8 @@ def evaluate(
     check_open(level=level)
     check_least(1, n_bootstrap=n_bootstrap)
     bins, thresholds = dict(bins or {}), _check_below(below)
-    if class_divisor not in {"all", "present"}:
-        raise InputError(f'class_divisor must be "all" or "present"; got {class_divisor!r}.')
     n_calibration = None
-    if _is_predictor(sets):
+    if is_predictor(sets):
         n_calibration = sets.n_calibration_
         bins.setdefault("conf_frequency", FrequencyBins(sets.class_counts_))
         outputs = outputs.with_trust(sets.trust)
@@ -392,14 +387,14 @@ def evaluate(
     names = _chosen(metrics, bins, outputs, label_probabilities)
     tables: dict[str, BinTable] = {}
     for name, binned in _divide(names, bins, outputs, set_sizes).items():
-        all_classes = name == "class" and class_divisor == "all"
         tables[name] = tabulate(
             name,
             binned,
             covered,
             set_sizes,
             alpha,
-            divisor=outputs.n_classes if all_classes else None,
+            # As in the paper, the gap over classes is divided by K, whether all occur or not.
+            divisor=outputs.n_classes if name == "class" else None,
             below=thresholds,
             level=level,
             n_bootstrap=n_bootstrap,
@@ -480,7 +475,7 @@ def outcomes_of(
     return sets.covers(outputs.labels), sets.sizes, sets.alpha
 
 
-def _is_predictor(value: Any) -> "TypeGuard[Predictor]":
+def is_predictor(value: Any) -> "TypeGuard[Predictor]":
     """Whether this is a predictor; its room is not imported for that."""
     return hasattr(type(value), "class_counts_")
 
@@ -551,9 +546,6 @@ def _check_below(below: float | Sequence[float]) -> tuple[float, ...]:
 
 
 def estimates_frame(metrics: Mapping[str, Estimate], flavour: Flavour | None) -> Any:
-    """One row per number: value, interval, noise floor, and what is above the floor."""
-    rows = [
-        {"metric": name, **vars(item), "above_floor": item.above_floor}
-        for name, item in metrics.items()
-    ]
+    """One row per number: value, interval, noise floor."""
+    rows = [{"metric": name, **vars(item)} for name, item in metrics.items()]
     return frame_of_rows(rows, flavour, index="metric")

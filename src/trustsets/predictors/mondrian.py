@@ -19,6 +19,7 @@ from trustsets.predictors.quantiles import (
     QuantileFit,
     class_thresholds,
     leave_one_out_quantiles,
+    quantile_p_values,
     quantile_thresholds,
     weighted_cell_thresholds,
     weighted_quantiles,
@@ -249,6 +250,21 @@ class MondrianConformal(Predictor):
             np.where(unseen, -np.inf if self.paper_rules else np.inf, table.values[cells]),
             np.where(unseen, np.int8(Status.UNSEEN_GROUP), table.status[cells]),
         )
+
+    def _exact_p_values(self, outputs: ModelOutputs, scores: Floats) -> Floats | None:
+        if self.paper_rules:
+            return None
+        cell_scores, partition = self._cell_scores(), self.conditions_on
+        p_values = np.ones_like(scores)  # where a cell has no calibration samples
+        if partition is None:
+            for code, of_class in enumerate(cell_scores):
+                p_values[:, code] = quantile_p_values(of_class, scores[:, code])
+            return p_values
+        cells = partition.cells(outputs)
+        for cell in np.unique(cells[cells >= 0]):
+            members = cells == cell
+            p_values[members] = quantile_p_values(cell_scores[cell], scores[members])
+        return p_values
 
     def _leave_one_out_thresholds(
         self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]

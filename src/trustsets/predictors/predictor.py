@@ -11,7 +11,7 @@ Who fits what, and when:
 4. `predict_set` computes the scores of all classes, asks `_thresholds`, and compares.
 
 A predictor is a subclass with three methods: `_fit`, `_thresholds` and `_guarantee`. What else it
-may change is a method of `Predictor` that says so.
+may change stands after them.
 """
 
 import logging
@@ -34,6 +34,7 @@ from trustsets._estimator import Estimator
 from trustsets._progress import progress_bar
 from trustsets._quantiles import check_alpha, check_alphas
 from trustsets.basis import FittedBasis
+from trustsets.engine import default_alphas
 from trustsets.errors import InputError, StorageError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs, SupportsTrust, require_outputs
 from trustsets.predictors.calibration import (
@@ -65,30 +66,6 @@ _ROUNDING = Context(prec=3, rounding=ROUND_DOWN)
 _LARGEST_USUAL_ALPHA = 0.5
 
 
-@final
-@dataclass(frozen=True)
-class PointPredictions:
-    """The most plausible class of each sample, and how sure that is.
-
-    Attributes
-    ----------
-    labels : array of shape (m,)
-        The class with the largest p-value; of several, the one with the lowest score.
-    confidence : array of shape (m,)
-        One minus the second largest p-value: the largest 1 - alpha whose set has no other class.
-    credibility : array of shape (m,)
-        The largest p-value. If it is small, no class suits the sample.
-    codes, p_values : arrays of shape (m, K)
-        Positions of all classes in the order of their p-values, and these, largest first.
-    """
-
-    labels: Array
-    confidence: Floats
-    credibility: Floats
-    codes: Codes
-    p_values: Floats
-
-
 class Predictor(Estimator, ABC):
     """A conformal predictor; see `StandardConformal` for the common parameters.
 
@@ -107,6 +84,102 @@ class Predictor(Estimator, ABC):
     _samples: ModelOutputs | None = None
     _cache: dict[str, Any] | None = None
     _population = "exchangeable new samples"
+
+    def calibrate(
+        self, outputs: ModelOutputs, *, tuning: ModelOutputs | None = None, alphas: Any = None
+    ) -> Self:
+        """Learn thresholds from labelled samples that the classifier was not trained on.
+
+        Parameters
+        ----------
+        outputs : ModelOutputs
+            Calibration samples with labels.
+        tuning : ModelOutputs, optional
+            Other labelled samples, for what is learned besides the thresholds (temperature, bin
+            edges). Without them a random `tuning_fraction` of the calibration samples is set aside,
+            if there is anything to learn.
+        alphas : array of shape (n,), optional
+            Alpha of each of the samples, for `predict_set` with `sample_alphas`: one function of
+            the inputs, not learned from these samples. Only for `ConditionalConformal`.
+        """
+        self._check_score()
+        self._check_parameters()
+        seed = resolve_seed(self.random_state)
+        require_outputs(outputs, "outputs").require_labels("calibrate")
+        if alphas is not None:
+            alphas = self._checked_calibration_alphas(alphas, len(outputs))
+        calibration, tuning, index = self._tuning_parts(outputs, tuning, seed)
+        is_reused = tuning is calibration
+        bias = resolve_class_bias(self._default_class_bias(), tuning)
+        state = Calibration(
+            classes=outputs.classes,
+            n_features=outputs.n_features,
+            rows=calibration.rows,
+            codes=calibration.require_labels("calibrate"),
+            scores=np.zeros(0),
+            is_correct=calibration.predicted_codes == calibration.codes,
+            alphas=None if alphas is None else alphas[index],
+            temperature=resolve_temperature(
+                self.temperature, tuning if bias is None else bias.transform(tuning)
+            ),
+            class_bias=bias,
+            seed=seed,
+            n_tuning=0 if is_reused else len(tuning),
+            tuning_rows=tuning.rows if len(index) < len(outputs) else np.zeros(0, np.int64),
+            reused=self._all_tuned() if is_reused else (),
+            **classifier_doubts(calibration),
+        )
+        _log.info(
+            "%s: calibrating on %d samples of %d classes, tuning on %d others",
+            type(self).__name__, len(calibration), outputs.n_classes, state.n_tuning,
+        )  # fmt: skip
+        scores = self._label_scores(calibration, state, Stream.CALIBRATION_SCORE)
+        state = replace(state, scores=scores)
+        state = replace(state, fitted=self._fit(state, calibration, tuning))
+        state.warn_about_classes(class_conditional=self.is_class_conditional)
+        self._set_state(state, calibration)
+        return self
+
+    def predict_set(
+        self,
+        outputs: ModelOutputs,
+        alpha: Any = 0.1,
+        *,
+        sample_alphas: Any = None,
+        max_size: int | None = None,
+    ) -> PredictionSets:
+        """Return prediction sets with coverage at least 1 - alpha.
+
+        Parameters
+        ----------
+        outputs : ModelOutputs
+            New samples; labels are not used.
+        alpha : float or sequence of float
+            Miscoverage. A list or tuple gives sets for each alpha, nested in each other.
+        sample_alphas : array of shape (m,), optional
+            One alpha for each sample, a function of its inputs, instead of `alpha`. Where
+            `ConditionalConformal` was calibrated with `alphas` of the same function, coverage
+            weighted by any f >= 0 of the function class is at least the weighted mean of 1 - alpha.
+            Otherwise each sample gets the set that it would get if all had its alpha, rounded down
+            to three digits; coverage of the samples with one alpha is then guaranteed only if their
+            indicator is in the function class, or if the alphas do not depend on the inputs.
+        max_size : int, optional
+            Largest size of a set. The alpha of each sample is raised where so few classes cannot
+            reach it; `PredictionSets.alpha` says to what, and it is 1, with a status, where they
+            can guarantee nothing. Only for `ConditionalConformal` with tuning samples of its own.
+        """
+        outputs = self._prepare(outputs)  # class names and trust
+        scores, predicted = self._score(outputs)  # of recalibrated outputs, shape (m, K)
+        if max_size is not None:
+            return self._sized_sets(outputs, scores, predicted, alpha, max_size, sample_alphas)
+        if sample_alphas is not None:
+            levels = read_alphas(sample_alphas, "sample_alphas", len(outputs))
+            thresholds = self._sample_alpha_thresholds(outputs, scores, levels)
+            return replace(self._sets(outputs, scores, predicted, thresholds, 1.0), alpha=levels)
+        alphas, is_single = _read_alpha(alpha)
+        thresholds = self._thresholds(outputs, scores, alphas)
+        alpha = alphas[0] if is_single else alphas
+        return self._sets(outputs, scores, predicted, thresholds, alpha)
 
     # What a predictor writes.
 
@@ -171,6 +244,10 @@ class Predictor(Estimator, ABC):
     def prepare(self, alpha: float) -> Self:
         """Make the fits that `predict_set` needs at this alpha now."""
         return self
+
+    def _exact_p_values(self, outputs: ModelOutputs, scores: Floats) -> Floats | None:
+        """P-values of all classes, shape (m, K), in closed form; None where there is none."""
+        return None
 
     def _sample_alpha_thresholds(
         self, outputs: ModelOutputs, scores: Floats, alphas: Floats
@@ -266,198 +343,30 @@ class Predictor(Estimator, ABC):
         """What the method fitted, with anything that makes a loaded predictor faster."""
         return self._state().fitted
 
-    # What all predictors share.
-
-    @property
-    def classes_(self) -> Array:
-        """Names of the classes, in the order of the columns."""
-        return self._state().classes
-
-    @property
-    def temperature_(self) -> float:
-        """Temperature that divides the logits before scores are computed."""
-        return self._state().temperature
-
-    @property
-    def n_calibration_(self) -> int:
-        """Number of calibration samples behind the thresholds, tuning samples not counted."""
-        return len(self._state())
-
-    @property
-    def n_tuning_(self) -> int:
-        """Number of samples that were set aside for tuning."""
-        return self._state().n_tuning
-
-    @property
-    def class_counts_(self) -> Codes:
-        """Number of calibration samples of each class, shape (K,)."""
-        return self._state().counts
-
-    @property
-    def calibration_rows_(self) -> Codes:
-        """Rows of the calibration samples, among those given to `calibrate` and `update`."""
-        return self._state().rows
-
-    @property
-    def calibration_(self) -> ModelOutputs:
-        """The calibration samples, which are kept in memory only."""
-        self._state()
-        if self._samples is None:
-            from trustsets.errors import NotCalibratedError
-
-            raise NotCalibratedError(
-                "files and copies do not hold the calibration samples; call calibrate with them."
-            )
-        return self._samples
-
-    @property
-    def has_calibration(self) -> bool:
-        """Whether the calibration samples are in memory."""
-        return self._samples is not None
-
-    @property
-    def needed_groups(self) -> tuple[str, ...]:
-        """Names of the group columns that thresholds of new samples depend on."""
-        basis = self.conditions_on
-        return () if basis is None else basis.needed_groups
-
-    @property
-    def uses_features(self) -> bool:
-        """Whether thresholds of new samples may depend on their features."""
-        basis = self.conditions_on
-        return basis is not None and basis.uses_features
-
-    @property
-    def has_class_thresholds(self) -> bool:
-        """Whether each class has a threshold of its own."""
-        basis = self.conditions_on
-        return self.is_class_conditional or (basis is not None and basis.uses_label)
-
-    @property
-    def draws_at_random(self) -> bool:
-        """Whether sets depend on random draws, which are keyed on the rows of the samples."""
-        return self.randomized or self.score.randomized
-
-    def calibrate(
-        self, outputs: ModelOutputs, *, tuning: ModelOutputs | None = None, alphas: Any = None
-    ) -> Self:
-        """Learn thresholds from labelled samples that the classifier was not trained on.
-
-        Parameters
-        ----------
-        outputs : ModelOutputs
-            Calibration samples with labels.
-        tuning : ModelOutputs, optional
-            Other labelled samples, for what is learned besides the thresholds (temperature, bin
-            edges). Without them a random `tuning_fraction` of the calibration samples is set aside,
-            if there is anything to learn.
-        alphas : array of shape (n,), optional
-            Alpha of each of the samples `outputs`, for `predict_set` with `sample_alphas`. One
-            function of the inputs, which was not learned from these samples, must give the alphas
-            of all samples. Only for `ConditionalConformal`.
-        """
-        self._check_score()
-        self._check_parameters()
-        seed = resolve_seed(self.random_state)
-        require_outputs(outputs, "outputs").require_labels("calibrate")
-        if alphas is not None:
-            alphas = self._checked_calibration_alphas(alphas, len(outputs))
-        calibration, tuning, index = self._tuning_parts(outputs, tuning, seed)
-        is_reused = tuning is calibration
-        bias = resolve_class_bias(self._default_class_bias(), tuning)
-        state = Calibration(
-            classes=outputs.classes,
-            n_features=_width(outputs),
-            rows=calibration.rows,
-            codes=calibration.require_labels("calibrate"),
-            scores=np.zeros(0),
-            is_correct=calibration.predicted_codes == calibration.codes,
-            alphas=None if alphas is None else alphas[index],
-            temperature=resolve_temperature(
-                self.temperature, tuning if bias is None else bias.transform(tuning)
-            ),
-            class_bias=bias,
-            seed=seed,
-            n_tuning=0 if is_reused else len(tuning),
-            tuning_rows=tuning.rows if len(index) < len(outputs) else np.zeros(0, np.int64),
-            reused=self._all_tuned() if is_reused else (),
-            **classifier_doubts(calibration),
-        )
-        _log.info(
-            "%s: calibrating on %d samples of %d classes, tuning on %d others",
-            type(self).__name__, len(calibration), outputs.n_classes, state.n_tuning,
-        )  # fmt: skip
-        scores = self._label_scores(calibration, state, Stream.CALIBRATION_SCORE)
-        state = replace(state, scores=scores)
-        state = replace(state, fitted=self._fit(state, calibration, tuning))
-        state.warn_about_classes(class_conditional=self.is_class_conditional)
-        self._set_state(state, calibration)
-        return self
-
-    def predict_set(
-        self,
-        outputs: ModelOutputs,
-        alpha: Any = 0.1,
-        *,
-        sample_alphas: Any = None,
-        max_size: int | None = None,
-    ) -> PredictionSets:
-        """Return prediction sets with coverage at least 1 - alpha.
-
-        Parameters
-        ----------
-        outputs : ModelOutputs
-            New samples; labels are not used.
-        alpha : float or sequence of float
-            Miscoverage. A list or tuple gives sets for each alpha, nested in each other.
-        sample_alphas : array of shape (m,), optional
-            One alpha for each sample, a function of its inputs, instead of `alpha`. If
-            `ConditionalConformal` was calibrated with `alphas` of the same function, each sample is
-            covered at its alpha over the function class: weighted by any f >= 0 of the class,
-            coverage is at least the weighted mean of 1 - alpha. Otherwise each sample gets the set
-            that it would get if all had its alpha, rounded down to three digits. Coverage is then
-            guaranteed for the samples with one alpha only if the indicator of these samples is in
-            the function class (or they are groups or cells of the method), or if the alphas do not
-            depend on the inputs.
-        max_size : int, optional
-            Largest size of a set. The alpha of each sample is raised where so few classes cannot
-            reach it; `PredictionSets.alpha` says to what, and it is 1, with a status, where they
-            can guarantee nothing. Only for `ConditionalConformal` with tuning samples of its own.
-        """
-        outputs = self._prepare(outputs)
-        scores = self._scores(outputs)
-        if max_size is not None:
-            return self._sized_sets(outputs, scores, alpha, max_size, sample_alphas)
-        if sample_alphas is not None:
-            levels = read_alphas(sample_alphas, "sample_alphas", len(outputs))
-            thresholds = self._sample_alpha_thresholds(outputs, scores, levels)
-            return replace(self._sets(outputs, scores, thresholds, 1.0), alpha=levels)
-        alphas, is_single = _read_alpha(alpha)
-        thresholds = self._thresholds(outputs, scores, alphas)
-        return self._sets(outputs, scores, thresholds, alphas[0] if is_single else alphas)
+    # What all predictors have.
 
     def scores(self, outputs: ModelOutputs) -> Floats:
         """Nonconformity scores of all classes of new samples, shape (m, K)."""
-        return self._scores(self._prepare(outputs))
+        return self._score(self._prepare(outputs))[0]
 
     def predict_p(self, outputs: ModelOutputs, alphas: Any = None) -> Floats:
         r"""P-values of all classes, shape (m, K): the alpha at which each class leaves the set.
 
-        For alphas :math:`a_1 < \dots < a_A` and nested sets, :math:`p(x, y)` is the smallest alpha
-        of the grid at which y is not in the set of x, and 1 if y is in all of them. Then the sets
-        ``predict_p(outputs, alphas) > alpha`` are those of ``predict_set(outputs, alphas)``, and
-        :math:`P(p \le a) \le a` for the true class and every a, over the function class, the groups
-        or the classes in the same sense as coverage. (A single ``predict_set(outputs, alpha)`` can
-        be smaller where thresholds at neighbouring alphas cross.) Unless `allow_empty` is set, the
-        most likely class is in every set, so its p-value is 1 where a set would be empty.
+        For `StandardConformal` and `MondrianConformal` they are exact unless a grid is given:
+        :math:`p(x, y) = (1 + \#\{i : s_i \ge s(x, y)\}) / (n + 1)` over the n calibration samples
+        of the cell. Other predictors need a grid of alphas: p is its smallest alpha at which y is
+        not in the set, and 1 if y is in all of the nested sets. The sets ``predict_p(...) > alpha``
+        are those of `predict_set`, at the alphas of a grid those of the sequence. For the true
+        class :math:`P(p \le a) \le a` for every a, in the same sense as coverage. Unless
+        `allow_empty` is set, the most likely class has p-value 1 where a set would be empty.
 
         Parameters
         ----------
         outputs : ModelOutputs
             New samples; labels are not used.
         alphas : sequence of float, optional
-            The grid. P-values are among these numbers and 1. Default: 100 numbers from 0.001 to
-            0.98, finer near 0, without those that are too small for the calibration samples.
+            The grid. Default where one is needed: 100 numbers from 0.001 to 0.98, finer near 0,
+            without those that are too small for the calibration samples.
 
         Examples
         --------
@@ -465,27 +374,23 @@ class Predictor(Estimator, ABC):
         >>> logits = np.log([[0.7, 0.2, 0.1]] * 19)
         >>> outputs = ModelOutputs(logits=logits, labels=[0] * 14 + [1] * 4 + [2])
         >>> predictor = StandardConformal(score=APS(), allow_empty=True).calibrate(outputs)
-        >>> predictor.predict_p(outputs.take([0]), [0.05, 0.1, 0.2, 0.3, 0.5])
-        array([[1. , 0.3, 0.1]])
+        >>> predictor.predict_p(outputs[0]), predictor.predict_p(outputs[0], [0.05, 0.1, 0.3])
+        (array([[1.  , 0.3 , 0.1 ]]), array([[1. , 0.3, 0.1]]))
         """
-        grid = self._grid(alphas)
-        counts = self._count_alphas(outputs, grid)[0]
+        p_values, _, predicted = self._p_values(outputs, alphas)
         if not self.allow_empty:
             # As in `predict_set`: if the smallest set is empty, all sets get the class.
-            empty = np.flatnonzero(~(counts == len(grid)).any(axis=1))
-            top = self._state().recalibrated(outputs).predicted_codes
-            counts[empty, top[empty]] = len(grid)
-        return np.append(grid, 1.0)[counts]
+            empty = np.flatnonzero((p_values < 1.0).all(axis=1))
+            p_values[empty, predicted[empty]] = 1.0
+        return p_values
 
-    def predict_confidence(self, outputs: ModelOutputs, alphas: Any = None) -> PointPredictions:
+    def predict_confidence(self, outputs: ModelOutputs, alphas: Any = None) -> "PointPredictions":
         """The most plausible class of each sample with its confidence and credibility.
 
         Parameters are those of `predict_p`. Classes that are in a set only because it would be
         empty do not count, so that a low credibility shows a sample that no class suits.
         """
-        grid = self._grid(alphas)
-        counts, scores = self._count_alphas(outputs, grid)
-        p_values = np.append(grid, 1.0)[counts]
+        p_values, scores, _ = self._p_values(outputs, alphas)
         codes = np.lexsort((scores, -p_values), axis=1)
         ordered = np.take_along_axis(p_values, codes, axis=1)
         second = ordered[:, 1] if ordered.shape[1] > 1 else np.zeros(len(ordered))
@@ -521,10 +426,11 @@ class Predictor(Estimator, ABC):
         0.9
         """
         alphas, is_single = check_alphas(alpha)
-        scores = self._scores(self.calibration_)
-        thresholds = self._leave_one_out_thresholds(self.calibration_, scores, alphas)
-        single = alphas[0] if is_single else alphas
-        return self._sets(self.calibration_, scores, thresholds, single)
+        samples = self.calibration_
+        scores, predicted = self._score(samples)
+        thresholds = self._leave_one_out_thresholds(samples, scores, alphas)
+        alpha = alphas[0] if is_single else alphas
+        return self._sets(samples, scores, predicted, thresholds, alpha)
 
     def update(self, more: ModelOutputs) -> Self:
         """Add labelled samples to those that thresholds are computed from.
@@ -752,7 +658,77 @@ class Predictor(Estimator, ABC):
         # samples nor the fits, which they make again, to the same bits, when first needed.
         return {**vars(self), "_samples": None, "_cache": None}
 
-    # Below this line: helpers of the methods above, in the order of their use.
+    # What a calibrated predictor says of itself.
+
+    @property
+    def classes_(self) -> Array:
+        """Names of the classes, in the order of the columns."""
+        return self._state().classes
+
+    @property
+    def temperature_(self) -> float:
+        """Temperature that divides the logits before scores are computed."""
+        return self._state().temperature
+
+    @property
+    def n_calibration_(self) -> int:
+        """Number of calibration samples behind the thresholds, tuning samples not counted."""
+        return len(self._state())
+
+    @property
+    def n_tuning_(self) -> int:
+        """Number of samples that were set aside for tuning."""
+        return self._state().n_tuning
+
+    @property
+    def class_counts_(self) -> Codes:
+        """Number of calibration samples of each class, shape (K,)."""
+        return self._state().counts
+
+    @property
+    def calibration_rows_(self) -> Codes:
+        """Rows of the calibration samples, among those given to `calibrate` and `update`."""
+        return self._state().rows
+
+    @property
+    def calibration_(self) -> ModelOutputs:
+        """The calibration samples, which are kept in memory only."""
+        self._state()
+        if self._samples is None:
+            from trustsets.errors import NotCalibratedError
+
+            raise NotCalibratedError(
+                "files and copies do not hold the calibration samples; call calibrate with them."
+            )
+        return self._samples
+
+    @property
+    def has_calibration(self) -> bool:
+        """Whether the calibration samples are in memory."""
+        return self._samples is not None
+
+    @property
+    def needed_groups(self) -> tuple[str, ...]:
+        """Names of the group columns that thresholds of new samples depend on."""
+        basis = self.conditions_on
+        return () if basis is None else basis.needed_groups
+
+    @property
+    def uses_features(self) -> bool:
+        """Whether thresholds of new samples may depend on their features."""
+        basis = self.conditions_on
+        return basis is not None and basis.uses_features
+
+    @property
+    def has_class_thresholds(self) -> bool:
+        """Whether each class has a threshold of its own."""
+        basis = self.conditions_on
+        return self.is_class_conditional or (basis is not None and basis.uses_label)
+
+    @property
+    def draws_at_random(self) -> bool:
+        """Whether sets depend on random draws, which are keyed on the rows of the samples."""
+        return self.randomized or self.score.randomized
 
     def _state(self) -> Calibration:
         if not hasattr(self, "state_"):
@@ -831,8 +807,8 @@ class Predictor(Estimator, ABC):
     def _label_scores(self, outputs: ModelOutputs, state: Calibration, stream: Stream) -> Floats:
         """Scores of the labels, shape (n,); random draws are keyed on the rows."""
         draws = row_uniforms(state.seed, stream, outputs.rows) if self.score.randomized else None
-        recalibrated = state.recalibrated(outputs)
-        return self.score.of_labels(recalibrated, temperature=state.temperature, draws=draws)
+        outputs = state.recalibrated(outputs)
+        return self.score.of_labels(outputs, temperature=state.temperature, draws=draws)
 
     def _prepare(self, outputs: ModelOutputs, *, with_labels: bool = False) -> ModelOutputs:
         """New samples with the class names of the calibration, and with trust.
@@ -846,7 +822,7 @@ class Predictor(Estimator, ABC):
                 f"outputs have {outputs.n_classes} classes, but calibration had "
                 f"{state.classes.size}."
             )
-        width = _width(outputs)
+        width = outputs.n_features
         if None not in (width, state.n_features) and width != state.n_features:
             raise InputError(
                 f"outputs have features of dimension {width}, but calibration had "
@@ -868,29 +844,44 @@ class Predictor(Estimator, ABC):
             outputs = outputs.replace(classes=state.classes)
         return outputs.with_trust(self.trust)
 
-    def _scores(self, outputs: ModelOutputs) -> Floats:
-        """Scores of all classes of prepared samples, shape (m, K)."""
-        state, draws = self._state(), None
+    def _score(self, outputs: ModelOutputs) -> tuple[Floats, Codes]:
+        """Scores of all classes of prepared samples, shape (m, K), and the most likely class.
+
+        Both are those of recalibrated outputs; what thresholds depend on is not.
+        """
+        state, draws = self.state_, None
         if self.score.randomized:
             draws = row_uniforms(state.seed, Stream.PREDICTION_SCORE, outputs.draw_keys)
-        recalibrated = state.recalibrated(outputs)
-        return self.score.matrix(recalibrated, temperature=state.temperature, draws=draws)
+        outputs = state.recalibrated(outputs)
+        scores = self.score.matrix(outputs, temperature=state.temperature, draws=draws)
+        return scores, outputs.predicted_codes
 
     def _sets(
-        self, outputs: ModelOutputs, scores: Floats, thresholds: Thresholds, alpha: Any
+        self,
+        outputs: ModelOutputs,
+        scores: Floats,
+        predicted: Codes,
+        thresholds: Thresholds,
+        alpha: Any,
     ) -> PredictionSets:
         return PredictionSets.from_scores(
             scores,
             thresholds,
             alpha,
-            classes=self.classes_,
-            predicted=self._state().recalibrated(outputs).predicted_codes,
+            classes=self.state_.classes,
+            predicted=predicted,
             allow_empty=self.allow_empty,
             flavour=outputs.flavour,
         )
 
     def _sized_sets(
-        self, outputs: ModelOutputs, scores: Floats, alpha: Any, max_size: Any, sample_alphas: Any
+        self,
+        outputs: ModelOutputs,
+        scores: Floats,
+        predicted: Codes,
+        alpha: Any,
+        max_size: Any,
+        sample_alphas: Any,
     ) -> PredictionSets:
         """Sets of at most `max_size` classes."""
         size = _read_size(max_size)
@@ -898,45 +889,43 @@ class Predictor(Estimator, ABC):
             raise InputError("max_size takes one alpha for all samples, the smallest of any set.")
         alpha = _read_alpha(alpha)[0][0]
         if size >= self.classes_.size:
-            sets = self._sets(outputs, scores, self._thresholds(outputs, scores, (alpha,)), alpha)
+            thresholds = self._thresholds(outputs, scores, (alpha,))
+            sets = self._sets(outputs, scores, predicted, thresholds, alpha)
             return replace(sets, alpha=np.full(len(sets), alpha))
         thresholds, alphas = self._sized_thresholds(outputs, alpha, size)
-        sets = self._sets(outputs, scores, thresholds, alpha)
+        sets = self._sets(outputs, scores, predicted, thresholds, alpha)
         # Where so few classes cannot reach alpha, the set holds all of them.
         mask = self._most_likely(outputs, size) & (sets.mask | (alphas > alpha)[:, None])
         return replace(sets, mask=mask, status=thresholds.status[:, 0], alpha=alphas)
 
     def _most_likely(self, outputs: ModelOutputs, size: int) -> NDArray[np.bool_]:
         """Mark the `size` most likely classes, shape (m, K); of equals the first columns."""
-        state = self._state()
-        block = slice(0, len(outputs))
-        p = state.recalibrated(outputs).block_probabilities(block, state.temperature)
+        state = self.state_
+        p = state.recalibrated(outputs).block_probabilities(
+            slice(0, len(outputs)), state.temperature
+        )
         mask = np.zeros(p.shape, dtype=bool)
         top = np.argsort(-p, axis=1, kind="stable")[:, :size]
         np.put_along_axis(mask, top, True, axis=1)
         return mask
 
-    def _grid(self, alphas: Any) -> tuple[float, ...]:
-        """The alphas in increasing order, or those of the default grid that are large enough."""
-        if alphas is None:
-            from trustsets.engine import default_alphas
-
-            grid = default_alphas()
-            alphas = grid[grid >= min(self.smallest_alpha, grid[-1])]
-        return tuple(sorted(set(check_alphas(alphas)[0])))
-
-    def _count_alphas(
-        self, outputs: ModelOutputs, grid: tuple[float, ...]
-    ) -> tuple[NDArray[np.int64], Floats]:
-        """At how many alphas each class is within the threshold, and all scores; both (m, K)."""
+    def _p_values(self, outputs: ModelOutputs, alphas: Any) -> tuple[Floats, Floats, Codes]:
+        """P-values and scores of all classes, both of shape (m, K), and the most likely class."""
+        grid = () if alphas is None else tuple(sorted(set(check_alphas(alphas)[0])))
         outputs = self._prepare(outputs)
-        scores = self._scores(outputs)
+        scores, predicted = self._score(outputs)
+        if not grid:
+            exact = self._exact_p_values(outputs, scores)
+            if exact is not None:
+                return exact, scores, predicted
+            usual = default_alphas()
+            grid = tuple(usual[usual >= min(self.smallest_alpha, usual[-1])].tolist())
         thresholds = self._thresholds(outputs, scores, grid).values
         counts = np.zeros(scores.shape, np.int64)
         for number in range(len(grid)):
             limits = thresholds[..., number]
             counts += scores <= (limits[:, None] if limits.ndim == 1 else limits)
-        return counts, scores
+        return np.append(grid, 1.0)[counts], scores, predicted
 
     def _new_rows(self, more: ModelOutputs) -> Codes:
         """Rows of samples that come later: their own, or new ones where one of these is taken.
@@ -970,6 +959,30 @@ class Predictor(Estimator, ABC):
         return sample, check_alpha(alpha), code
 
 
+@final
+@dataclass(frozen=True)
+class PointPredictions:
+    """The most plausible class of each sample, and how sure that is.
+
+    Attributes
+    ----------
+    labels : array of shape (m,)
+        The class with the largest p-value; of several, the one with the lowest score.
+    confidence : array of shape (m,)
+        One minus the second largest p-value: the largest 1 - alpha whose set has no other class.
+    credibility : array of shape (m,)
+        The largest p-value. If it is small, no class suits the sample.
+    codes, p_values : arrays of shape (m, K)
+        Positions of all classes in the order of their p-values, and these, largest first.
+    """
+
+    labels: Array
+    confidence: Floats
+    credibility: Floats
+    codes: Codes
+    p_values: Floats
+
+
 def load(path: str | os.PathLike[str]) -> Any:
     """Read a predictor that was written by its `save`.
 
@@ -989,6 +1002,9 @@ def load(path: str | os.PathLike[str]) -> Any:
 
 
 def _read_alpha(alpha: Any) -> tuple[tuple[float, ...], bool]:
+    """The alphas, and whether a single one was given."""
+    if type(alpha) is float and 0.0 < alpha <= _LARGEST_USUAL_ALPHA:
+        return (alpha,), True
     if isinstance(alpha, np.ndarray) and alpha.ndim:
         raise InputError(
             "alpha must be a number, or a list of numbers for nested sets; one alpha for each "
@@ -1058,7 +1074,3 @@ def _positions(rows: Any, n: int) -> Codes:
             f"order of calibration_rows_, or booleans for all {n}; got {rows!r}."
         )
     return np.asarray(index % n, np.int64)
-
-
-def _width(outputs: ModelOutputs) -> int | None:
-    return None if outputs.features is None else int(outputs.features.shape[1])

@@ -13,6 +13,7 @@ from trustsets.predictors.predictor import Predictor
 from trustsets.predictors.quantiles import (
     QuantileFit,
     leave_one_out_quantiles,
+    quantile_p_values,
     quantile_thresholds,
     weighted_cell_thresholds,
 )
@@ -84,15 +85,18 @@ class StandardConformal(Predictor):
     def _thresholds(
         self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
     ) -> Thresholds:
-        table = quantile_thresholds([np.sort(self._state().scores)], alphas)
+        table = quantile_thresholds([np.sort(self.state_.scores)], alphas)
         one_cell = np.zeros(len(outputs), dtype=np.int64)
         return Thresholds(table.values[one_cell], table.status[one_cell])
+
+    def _exact_p_values(self, outputs: ModelOutputs, scores: Floats) -> Floats:
+        return quantile_p_values(np.sort(self.state_.scores), scores)
 
     def _leave_one_out_thresholds(
         self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
     ) -> Thresholds:
         one_cell = np.zeros(len(outputs), dtype=np.int64)
-        return leave_one_out_quantiles(self._state().scores, one_cell, alphas)
+        return leave_one_out_quantiles(self.state_.scores, one_cell, alphas)
 
     def check_weights(self) -> None:
         """Weighted quantiles are always there."""
@@ -109,15 +113,15 @@ class StandardConformal(Predictor):
         cells = np.zeros(len(weights), dtype=np.int64)
         new_cells = np.zeros(len(outputs), dtype=np.int64)
         return weighted_cell_thresholds(
-            self._state().scores, cells, weights, new_cells, new_weights, alphas
+            self.state_.scores, cells, weights, new_cells, new_weights, alphas
         )
 
     def quantile_fits(
         self, outputs: ModelOutputs, alpha: float, code: int | None
     ) -> tuple[list[QuantileFit], Codes]:
         """The fit of the constant function, whose threshold is the quantile."""
-        order = np.argsort(self._state().scores, kind="stable")
-        return [QuantileFit.of_constant(self._state().scores[order], alpha)], order
+        order = np.argsort(self.state_.scores, kind="stable")
+        return [QuantileFit.of_constant(self.state_.scores[order], alpha)], order
 
     def _guarantee(self) -> str:
         return "the sets contain the true class with probability at least 1 - alpha (marginally)."

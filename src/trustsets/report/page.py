@@ -17,7 +17,7 @@ from trustsets._storage import atomic_path
 from trustsets._version import __version__
 from trustsets.auditing import Regions
 from trustsets.errors import InputError
-from trustsets.metrics import Evaluation, to_plain
+from trustsets.metrics import Comparison, Evaluation, to_plain
 from trustsets.outputs import ModelOutputs
 from trustsets.plots import Theme, css_variables, deepest_coverage
 from trustsets.predictors import Predictor
@@ -25,8 +25,6 @@ from trustsets.report import content
 from trustsets.report.samples import MOST_CLASSES, MOST_SAMPLES, list_samples, region_cards
 from trustsets.report.verdict import ONE_METHOD, verdict
 from trustsets.sets import PredictionSets
-
-__all__ = ["page_styles", "write_report"]
 
 Evaluations = Mapping[str, Evaluation]
 
@@ -41,16 +39,15 @@ def write_report(
     outputs: ModelOutputs | None = None,
     sets: PredictionSets | Mapping[str, PredictionSets] | None = None,
     regions: Regions | Mapping[str, Regions] | None = None,
+    comparison: Comparison | None = None,
     title: str = "Coverage report",
     details: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write evaluations as one HTML page that needs no network.
 
     The page starts with a verdict: whether marginal coverage reaches its target, in which groups
-    and classes it does not, and what to do. Then come a table of the methods, heatmaps for mouse
-    and keyboard, coverage gaps against their noise floors, set sizes, and tables by class and
-    group that sort and filter. It offers the numbers as JSON and CSV. The same arguments give the
-    same bytes.
+    and classes coverage does not, and what to do. Then come tables, heatmaps, gaps against noise
+    floors and set sizes. It offers the numbers as JSON and CSV. Equal arguments give equal bytes.
 
     Parameters
     ----------
@@ -66,15 +63,12 @@ def write_report(
         of the outputs where they have it.
     regions : Regions, or mapping of method name to Regions, optional
         What `trustsets.auditing.find_regions` found; shown after the verdict.
+    comparison : Comparison, optional
+        The methods at equal mean size: ``compare(predictors, outputs=outputs, equal_size=True)``.
     title : str
         Title of the page.
     details : mapping, optional
         Facts about the run to show at the end: data, model, score, date.
-
-    Returns
-    -------
-    Path
-        Where the page is.
 
     Examples
     --------
@@ -97,7 +91,8 @@ def write_report(
     methods = _check_evaluations(evaluations)
     made_by: dict[str, Predictor] = _by_method("predictors", predictors, methods, Predictor)
     chosen = _check_samples(methods, outputs, sets)
-    found = _check_regions(methods, regions)
+    searched = _check_regions(methods, regions)
+    _check_comparison(methods, comparison)
     facts = _facts(methods)
     shown = {str(name): str(value) for name, value in (details or {}).items()}
     grids = content.grid_names(methods)
@@ -106,6 +101,7 @@ def write_report(
         "facts": facts | shown,
         "metrics": {method: to_plain(item.metrics) for method, item in methods.items()},
         "evaluations": {method: item.to_dict() for method, item in methods.items()},
+        "equal_size": comparison and comparison.to_dict(),
         "samples": outputs and list_samples(methods, outputs, chosen, grids),
     }
     # Set sizes are the method's own choice, so the gap over their bins says nothing against it.
@@ -125,16 +121,17 @@ def write_report(
         facts=facts,
         details=shown,
         methods=list(methods),
-        verdict=verdict(methods, made_by, found),
+        verdict=verdict(methods, made_by, searched, comparison),
         guarantees=[
             (name, predictor.summary(chosen.get(name)).splitlines())
             for name, predictor in made_by.items()
         ],
         regions=[
             (name, item, *region_cards(item, outputs, chosen.get(name)))
-            for name, item in found.items()
+            for name, item in searched.items()
         ],
         glance=content.glance(methods, goals),
+        equal_size=comparison and content.equal_size(comparison, list(methods)),
         divisions=content.divisions(methods),
         gaps=content.gap_chart(methods, goals),
         sizes=content.size_chart(methods),
@@ -315,3 +312,17 @@ def _check_regions(
                 "sets."
             )
     return by_name
+
+
+def _check_comparison(methods: Evaluations, comparison: Comparison | None) -> None:
+    """Refuse a comparison that lacks rows at equal size, or has other methods."""
+    if comparison is None:
+        return
+    last = {key[-1] for key in comparison.keys if key[0] == comparison.keys[-1][0]}
+    alpha = next(iter(methods.values())).alpha
+    if len(comparison.keys[0]) != 2 or last != set(methods) or comparison.alpha != alpha:
+        raise InputError(
+            f"comparison must have rows at equal size of the methods {list(methods)} at alpha="
+            f"{alpha:g}; make it with compare(predictors, outputs=outputs, alpha={alpha:g}, "
+            "equal_size=True)."
+        )
