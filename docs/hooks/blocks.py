@@ -8,6 +8,7 @@ A page is run in an empty folder and starts with no names, as a reader does who 
 
 import contextlib
 import io
+import math
 import os
 import re
 import sys
@@ -18,10 +19,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 # Pages whose blocks need another library, a cluster or much time; tests of these run them.
 ELSEWHERE = {"scale.md", "tools.md", "paper.md"}
-_BLOCK = re.compile(
+BLOCK = re.compile(
     r"^```python\n(?P<code>.*?)^```\n(?P<gap>\n```text\n(?P<output>.*?)^```\n)?",
     flags=re.DOTALL | re.MULTILINE,
 )
+_NUMBER = re.compile(r"-?\d[\d,]*\.?\d*(?:e-?\d+)?")
 _HEADLINE = re.compile(r"(<!-- headline -->).*?(<!-- /headline -->)", flags=re.DOTALL)
 
 
@@ -49,13 +51,26 @@ def outputs(text: str, name: str) -> Iterator[tuple["re.Match[str]", str]]:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
-            for block in _BLOCK.finditer(text):
+            for block in BLOCK.finditer(text):
                 printed = io.StringIO()
                 with contextlib.redirect_stdout(printed):
                     exec(compile(block["code"], name, "exec"), namespace)
                 yield block, printed.getvalue()
         finally:
             os.chdir(before)
+
+
+def same_output(printed: str, shown: str) -> bool:
+    """Whether the words are equal and the numbers nearly: processors round sums differently."""
+    words = [re.sub(r"\s+", " ", _NUMBER.sub("0", text)).strip() for text in (printed, shown)]
+    numbers = [
+        [float(number.replace(",", "")) for number in _NUMBER.findall(text)]
+        for text in (printed, shown)
+    ]
+    return words[0] == words[1] and all(
+        math.isclose(one, other, rel_tol=0.02, abs_tol=0.011)
+        for one, other in zip(*numbers, strict=True)
+    )
 
 
 def written_anew(text: str, name: str) -> str:
