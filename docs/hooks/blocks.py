@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,7 @@ BLOCK = re.compile(
     flags=re.DOTALL | re.MULTILINE,
 )
 _NUMBER = re.compile(r"-?\d[\d,]*\.?\d*(?:e-?\d+)?")
+_WRAPPER = textwrap.TextWrapper(96, replace_whitespace=False, break_long_words=False)
 _HEADLINE = re.compile(r"(<!-- headline -->).*?(<!-- /headline -->)", flags=re.DOTALL)
 
 
@@ -79,10 +81,18 @@ def written_anew(text: str, name: str) -> str:
     for block, printed in outputs(text, name):
         parts += [text[end : block.start()], f"```python\n{block['code']}```\n"]
         if printed.strip():
-            parts.append(f"\n```text\n{printed.rstrip()}\n```\n")
+            parts.append(f"\n```text\n{_wrapped(printed)}\n```\n")
         end = block.end()
     text = "".join([*parts, text[end:]])
     return _HEADLINE.sub(lambda found: f"{found[1]}\n{headline(for_readme=True)}\n{found[2]}", text)
+
+
+def _wrapped(printed: str) -> str:
+    """Sentences in lines that a page has room for; rows of tables stay as they are."""
+    lines = printed.rstrip().splitlines()
+    return "\n".join(
+        line if line.startswith("|") else "\n".join(_WRAPPER.wrap(line)) or line for line in lines
+    )
 
 
 if __name__ == "__main__":
