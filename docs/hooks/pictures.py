@@ -72,7 +72,7 @@ def _draw_set(ax: Axes, test: ModelOutputs, threshold: float) -> None:
     ax.set_yticks(places, names)
     ax.axvline(threshold, color=BELOW)
     ax.set(xlabel="nonconformity score of the class", xlim=(0.0, 1.05))
-    ax.set_title(f"a new sample (true class: {test.classes[test.codes[SAMPLE]]})", loc="left")
+    ax.set_title(f"a new sample (true class: {np.asarray(test.labels)[SAMPLE]})", loc="left")
 
 
 def coverage_law() -> bytes:

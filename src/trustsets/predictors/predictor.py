@@ -25,10 +25,9 @@ from decimal import ROUND_DOWN, Context
 from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trustsets import _storage as storage
-from trustsets._arrays import Array, Codes, Floats, column
+from trustsets._arrays import Alphas, Array, Codes, Floats, column
 from trustsets._draws import Stream, row_uniforms
 from trustsets._estimator import Estimator
 from trustsets._progress import progress_bar
@@ -169,17 +168,20 @@ class Predictor(Estimator, ABC):
             can guarantee nothing. Only for `ConditionalConformal` with tuning samples of its own.
         """
         outputs = self._prepare(outputs)  # class names and trust
-        scores, predicted = self._score(outputs)  # of recalibrated outputs, shape (m, K)
+        recalibrated = self.state_.recalibrated(outputs)  # class biases
+        scores = self._score(recalibrated)  # of all classes, shape (m, K)
         if max_size is not None:
-            return self._sized_sets(outputs, scores, predicted, alpha, max_size, sample_alphas)
+            if isinstance(alpha, Sequence) or np.ndim(alpha) != 0 or sample_alphas is not None:
+                raise InputError("max_size takes one alpha for all samples, the smallest of any.")
+            [alpha], _ = _read_alpha(alpha)
+            return self._sized_sets(outputs, recalibrated, scores, alpha, _read_size(max_size))
         if sample_alphas is not None:
             levels = read_alphas(sample_alphas, "sample_alphas", len(outputs))
             thresholds = self._sample_alpha_thresholds(outputs, scores, levels)
-            return replace(self._sets(outputs, scores, predicted, thresholds, 1.0), alpha=levels)
+            return replace(self._sets(recalibrated, scores, thresholds, 1.0), alpha=levels)
         alphas, is_single = _read_alpha(alpha)
         thresholds = self._thresholds(outputs, scores, alphas)
-        alpha = alphas[0] if is_single else alphas
-        return self._sets(outputs, scores, predicted, thresholds, alpha)
+        return self._sets(recalibrated, scores, thresholds, alphas[0] if is_single else alphas)
 
     # What a predictor writes.
 
@@ -192,9 +194,7 @@ class Predictor(Estimator, ABC):
         """
 
     @abstractmethod
-    def _thresholds(
-        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
-    ) -> Thresholds:
+    def _thresholds(self, outputs: ModelOutputs, scores: Floats, alphas: Alphas) -> Thresholds:
         """Thresholds of new samples with values of shape (m, A) or (m, K, A).
 
         `scores` are the nonconformity scores of all classes, shape (m, K).
@@ -223,7 +223,7 @@ class Predictor(Estimator, ABC):
 
     @property
     def is_class_conditional(self) -> bool:
-        """Whether coverage is guaranteed given the class, even one without calibration samples."""
+        """Whether coverage is class-conditional, even for a class without calibration samples."""
         return False
 
     @property
@@ -275,17 +275,15 @@ class Predictor(Estimator, ABC):
             "same alpha."
         )
 
-    def _leave_one_out_thresholds(
-        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
-    ) -> Thresholds:
+    def _leave_one_out_thresholds(self, scores: Floats, alphas: Alphas) -> Thresholds:
         """Thresholds of the calibration samples, each by the predictor without it."""
-        state, parts = self._state(), []
+        state, samples, parts = self.state_, self.calibration_, []
         with progress_bar("leaving samples out", len(state)) as advance:
             for i in range(len(state)):
                 rest, one = np.delete(np.arange(len(state)), i), np.array([i])
                 fitted = None if state.fitted is None else state.fitted.take(rest)
                 other = self._with_state(state.take(rest, fitted))
-                parts.append(other._thresholds(outputs.take(one), scores[one], alphas))
+                parts.append(other._thresholds(samples.take(one), scores[one], alphas))
                 advance(1)
         return Thresholds(
             np.concatenate([part.values for part in parts]),
@@ -300,39 +298,25 @@ class Predictor(Estimator, ABC):
         )
 
     def weighted_thresholds(
-        self,
-        outputs: ModelOutputs,
-        scores: Floats,
-        alphas: tuple[float, ...],
-        weights: Floats,
-        new_weights: Floats,
+        self, outputs: ModelOutputs, scores: Floats, alphas: Alphas, weights: Floats, new: Floats
     ) -> Thresholds:
         r"""Thresholds where calibration samples and new samples have weights, for `adapt`.
 
-        Let the new sample have a distribution with density ratio w to that of calibration. The new
-        sample and the calibration samples are then weighted exchangeable: given all n + 1 of them
-        without their order, sample k is the new one with probability proportional to its weight
-        (Tibshirani, Barber, Candes and Ramdas 2019). The weight may depend on the label (Podkopaev
-        and Ramdas 2021): then a candidate y of the new sample comes with the weight w(y).
-
-        Parameters
-        ----------
-        outputs, scores, alphas
-            As in `_thresholds`.
-        weights : array of shape (n,)
-            Of the calibration samples.
-        new_weights : array of shape (m, 1) or (1, K)
-            Of the new samples, or of every candidate class.
+        Let the new sample have a distribution with density ratio w to that of calibration. Given
+        all n + 1 samples without their order, sample k is then the new one with probability
+        proportional to its weight (Tibshirani, Barber, Candes and Ramdas 2019). The weight may
+        depend on the label (Podkopaev and Ramdas 2021). `weights` are those of the calibration
+        samples, shape (n,), and `new` those of the new samples, shape (m, 1), or of every candidate
+        class, shape (1, K).
         """
         raise NotImplementedError
 
     def quantile_fits(
         self, outputs: ModelOutputs, alpha: float, code: int | None
     ) -> "tuple[list[QuantileFit], Codes]":
-        """The quantile fits that decide the threshold of one sample, for `explain`.
+        """The quantile fits that decide the threshold of one sample, and the samples of the points.
 
-        Also which calibration sample each of their points is. `code` is the candidate class, where
-        each class has a threshold of its own.
+        `code` is the candidate class, where each class has a threshold of its own.
         """
         raise InputError(
             f"{type(self).__name__} has no explanation of its thresholds; use "
@@ -347,7 +331,8 @@ class Predictor(Estimator, ABC):
 
     def scores(self, outputs: ModelOutputs) -> Floats:
         """Nonconformity scores of all classes of new samples, shape (m, K)."""
-        return self._score(self._prepare(outputs))[0]
+        outputs = self._prepare(outputs)
+        return self._score(self.state_.recalibrated(outputs))
 
     def predict_p(self, outputs: ModelOutputs, alphas: Any = None) -> Floats:
         r"""P-values of all classes, shape (m, K): the alpha at which each class leaves the set.
@@ -402,17 +387,12 @@ class Predictor(Estimator, ABC):
 
         They are exact: each is the set that the predictor calibrated on all other samples would
         give, so they show coverage and sizes without a test set. What was learned from tuning
-        samples (temperature, class biases, bin edges, the choice of a basis) stays fixed, and
-        tuning samples have no sets here. The order is that of `calibration_rows_`.
+        samples stays fixed, and tuning samples have no sets here. The order is that of
+        `calibration_rows_`; `alpha` is that of `predict_set`.
 
         In closed form for `StandardConformal` and `MondrianConformal`, and by one path for each
-        sample for `ConditionalConformal`. Where basis functions depend on the label, and for the
-        other predictors, thresholds are computed anew for each sample, with a progress bar.
-
-        Parameters
-        ----------
-        alpha : float or sequence of float
-            As in `predict_set`.
+        sample for `ConditionalConformal` without functions of the label. Otherwise thresholds are
+        computed anew for each sample, with a progress bar.
 
         Examples
         --------
@@ -426,23 +406,17 @@ class Predictor(Estimator, ABC):
         0.9
         """
         alphas, is_single = check_alphas(alpha)
-        samples = self.calibration_
-        scores, predicted = self._score(samples)
-        thresholds = self._leave_one_out_thresholds(samples, scores, alphas)
-        alpha = alphas[0] if is_single else alphas
-        return self._sets(samples, scores, predicted, thresholds, alpha)
+        recalibrated = self._state().recalibrated(self.calibration_)
+        scores = self._score(recalibrated)
+        thresholds = self._leave_one_out_thresholds(scores, alphas)
+        return self._sets(recalibrated, scores, thresholds, alphas[0] if is_single else alphas)
 
     def update(self, more: ModelOutputs) -> Self:
         """Add labelled samples to those that thresholds are computed from.
 
-        Sets are then those of a new calibration on all the samples. Temperature, class biases, bin
-        edges, the chosen basis, its ranks and ranges, and everything else that was tuned stay as
-        they are until `calibrate` is called again. A loaded predictor can be updated, too.
-
-        Parameters
-        ----------
-        more : ModelOutputs
-            Samples with labels. Those without `rows` are numbered after the ones there are.
+        Sets are then those of a new calibration on all the samples, while everything that was tuned
+        stays as it is. `more` has labels; without `rows` it is numbered after the samples there
+        are. A loaded predictor can be updated, too.
 
         Examples
         --------
@@ -480,14 +454,8 @@ class Predictor(Estimator, ABC):
     def forget(self, rows: Any) -> Self:
         """Remove samples from those that thresholds are computed from.
 
-        As with `update`, sets are then those of a new calibration on the rest, and what was tuned
-        stays as it is.
-
-        Parameters
-        ----------
-        rows : array of int or bool, or slice
-            Positions of the samples in the order of `calibration_rows_`, in which those of `update`
-            come last.
+        As with `update`, sets are then those of a new calibration, and what was tuned stays. `rows`
+        are positions in the order of `calibration_rows_`: integers, booleans or a slice.
         """
         state = self._state()
         gone = _positions(rows, len(state))
@@ -506,22 +474,14 @@ class Predictor(Estimator, ABC):
     ) -> "AdaptedConformal":
         """Return a predictor for another population than that of the calibration samples.
 
-        With ``shift="label"``, class prevalences are estimated from the outputs of unlabelled
-        samples, and each calibration sample gets the ratio of new to old prevalence of its class as
-        weight. That is right if the outputs given the class have stayed the same; `adapt` warns
-        where the outputs speak against it. `prevalence_` of the new predictor has the estimates
-        with intervals. Where coverage is class-conditional, as with
-        ``MondrianConformal(by="class")`` or ``per_class=True``, it holds for all prevalences,
-        without weights and estimates. Adapted sets are often smaller.
-
-        With ``shift="covariate"``, each calibration sample gets the odds that a classifier gives to
-        its being a new one as weight, from a model that did not see it. That is right if labels and
-        outputs of samples that agree in `of` have stayed the same. No unlabelled sample can show
-        whether the labels have; `adapt` warns where weights do not make calibration samples look
-        like the new ones, where it clipped them, and where new samples are unlike all calibration
-        samples. `weights_` of the new predictor has the weights and their effective sample size.
-
-        This predictor does not change.
+        With ``shift="label"``, calibration samples are weighted by the ratio of new to old class
+        prevalences, which are estimated from the outputs of unlabelled samples (`prevalence_` of
+        the new predictor). That is right if the outputs within each class have stayed the same.
+        Class-conditional coverage holds for all prevalences, without weights; adapted sets are
+        often smaller. With ``shift="covariate"``, the weights are the odds that a classifier gives
+        to a sample's being a new one (`weights_`). That is right if labels and outputs of samples
+        that agree in `of` have stayed the same, which no unlabelled sample can show. `adapt` warns
+        where the samples speak against the weights. This predictor does not change.
 
         Parameters
         ----------
@@ -530,11 +490,10 @@ class Predictor(Estimator, ABC):
         shift : {"label", "covariate"}
             What has changed: the class prevalences, or the distribution of the inputs.
         of : {"statistics", "features"}, Basis or callable
-            What tells the populations apart, for ``shift="covariate"``. ``"statistics"`` are Conf,
-            Trust where there is a trust score, and those that the predictor depends on.
-            ``"features"`` are the first 64 principal components and their squares. A function
-            class, such as ``Groups("site")``, has the logarithm of the weight among its functions.
-            A function of `ModelOutputs` returns columns of shape (n, d); squares are added.
+            What tells the populations apart, for ``shift="covariate"``: Conf, Trust and the
+            statistics of the predictor; the first 64 principal components and their squares; a
+            function class, which has the logarithm of the weight among its functions; or a function
+            of `ModelOutputs` that returns columns of shape (n, d), whose squares are added.
 
         Examples
         --------
@@ -561,16 +520,14 @@ class Predictor(Estimator, ABC):
 
         The threshold is a weighted sum of the scores of a few calibration samples. For each of them
         the explanation says how far its score could move, because its label is wrong, say, before
-        the set changes. That range is exact: vertices are followed beyond the first change.
-
-        For `ConditionalConformal`, `StandardConformal` and `MondrianConformal`.
+        the set changes, exactly. For `ConditionalConformal`, `StandardConformal` and
+        `MondrianConformal`.
 
         Parameters
         ----------
         sample : ModelOutputs
             One sample, such as ``test[0]``.
         alpha : float
-            As in `predict_set`.
         label : class name, optional
             Explain why this class is in the set, or is not. Needed where each class has a threshold
             of its own.
@@ -593,8 +550,7 @@ class Predictor(Estimator, ABC):
     ) -> "ThresholdCertificate":
         """Numbers from which the threshold of a sample can be checked without this package.
 
-        Parameters are those of `explain`. ``certificate(...).save("certificate.json")`` writes
-        what ``trustsets verify certificate.json`` checks.
+        Parameters are those of `explain`; ``trustsets verify`` checks what its `save` writes.
         """
         from trustsets.explain import certify
 
@@ -749,7 +705,7 @@ class Predictor(Estimator, ABC):
         return other
 
     def _cached(self, key: str, make: Callable[[], _T]) -> _T:
-        """Something that follows from the state, made once; not part of copies and files."""
+        """Something that follows from the state, made once; neither copied nor saved."""
         if self._cache is None:
             self._cache = {}
         if key not in self._cache:
@@ -844,76 +800,55 @@ class Predictor(Estimator, ABC):
             outputs = outputs.replace(classes=state.classes)
         return outputs.with_trust(self.trust)
 
-    def _score(self, outputs: ModelOutputs) -> tuple[Floats, Codes]:
-        """Scores of all classes of prepared samples, shape (m, K), and the most likely class.
-
-        Both are those of recalibrated outputs; what thresholds depend on is not.
-        """
+    def _score(self, recalibrated: ModelOutputs) -> Floats:
+        """Scores of all classes of prepared samples, shape (m, K)."""
         state, draws = self.state_, None
         if self.score.randomized:
-            draws = row_uniforms(state.seed, Stream.PREDICTION_SCORE, outputs.draw_keys)
-        outputs = state.recalibrated(outputs)
-        scores = self.score.matrix(outputs, temperature=state.temperature, draws=draws)
-        return scores, outputs.predicted_codes
+            draws = row_uniforms(state.seed, Stream.PREDICTION_SCORE, recalibrated.draw_keys)
+        return self.score.matrix(recalibrated, temperature=state.temperature, draws=draws)
 
     def _sets(
-        self,
-        outputs: ModelOutputs,
-        scores: Floats,
-        predicted: Codes,
-        thresholds: Thresholds,
-        alpha: Any,
+        self, recalibrated: ModelOutputs, scores: Floats, thresholds: Thresholds, alpha: Any
     ) -> PredictionSets:
         return PredictionSets.from_scores(
             scores,
             thresholds,
             alpha,
             classes=self.state_.classes,
-            predicted=predicted,
+            predicted=recalibrated.predicted_codes,
             allow_empty=self.allow_empty,
-            flavour=outputs.flavour,
+            flavour=recalibrated.flavour,
         )
 
     def _sized_sets(
         self,
         outputs: ModelOutputs,
+        recalibrated: ModelOutputs,
         scores: Floats,
-        predicted: Codes,
-        alpha: Any,
-        max_size: Any,
-        sample_alphas: Any,
+        alpha: float,
+        size: int,
     ) -> PredictionSets:
-        """Sets of at most `max_size` classes."""
-        size = _read_size(max_size)
-        if isinstance(alpha, Sequence) or np.ndim(alpha) != 0 or sample_alphas is not None:
-            raise InputError("max_size takes one alpha for all samples, the smallest of any set.")
-        alpha = _read_alpha(alpha)[0][0]
-        if size >= self.classes_.size:
+        """Sets of at most `size` classes."""
+        if size >= recalibrated.n_classes:
             thresholds = self._thresholds(outputs, scores, (alpha,))
-            sets = self._sets(outputs, scores, predicted, thresholds, alpha)
+            sets = self._sets(recalibrated, scores, thresholds, alpha)
             return replace(sets, alpha=np.full(len(sets), alpha))
         thresholds, alphas = self._sized_thresholds(outputs, alpha, size)
-        sets = self._sets(outputs, scores, predicted, thresholds, alpha)
-        # Where so few classes cannot reach alpha, the set holds all of them.
-        mask = self._most_likely(outputs, size) & (sets.mask | (alphas > alpha)[:, None])
-        return replace(sets, mask=mask, status=thresholds.status[:, 0], alpha=alphas)
-
-    def _most_likely(self, outputs: ModelOutputs, size: int) -> NDArray[np.bool_]:
-        """Mark the `size` most likely classes, shape (m, K); of equals the first columns."""
-        state = self.state_
-        p = state.recalibrated(outputs).block_probabilities(
-            slice(0, len(outputs)), state.temperature
-        )
+        sets = self._sets(recalibrated, scores, thresholds, alpha)
+        p = recalibrated.block_probabilities(slice(0, len(sets)), self.state_.temperature)
+        # The `size` most likely classes, of equals the first columns. Where so few classes cannot
+        # reach alpha, the set holds all of them.
         mask = np.zeros(p.shape, dtype=bool)
-        top = np.argsort(-p, axis=1, kind="stable")[:, :size]
-        np.put_along_axis(mask, top, True, axis=1)
-        return mask
+        np.put_along_axis(mask, np.argsort(-p, axis=1, kind="stable")[:, :size], True, axis=1)
+        mask &= sets.mask | (alphas > alpha)[:, None]
+        return replace(sets, mask=mask, status=thresholds.status[:, 0], alpha=alphas)
 
     def _p_values(self, outputs: ModelOutputs, alphas: Any) -> tuple[Floats, Floats, Codes]:
         """P-values and scores of all classes, both of shape (m, K), and the most likely class."""
         grid = () if alphas is None else tuple(sorted(set(check_alphas(alphas)[0])))
         outputs = self._prepare(outputs)
-        scores, predicted = self._score(outputs)
+        recalibrated = self.state_.recalibrated(outputs)
+        scores, predicted = self._score(recalibrated), recalibrated.predicted_codes
         if not grid:
             exact = self._exact_p_values(outputs, scores)
             if exact is not None:

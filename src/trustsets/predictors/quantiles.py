@@ -14,7 +14,7 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Codes, Floats, read_only
+from trustsets._arrays import Alphas, Codes, Floats, read_only
 from trustsets._quantiles import conformal_quantile, conformal_rank
 from trustsets.basis import FittedBasis
 from trustsets.engine import (
@@ -64,7 +64,7 @@ _MOST_FITS = 24
 # 1. Quantiles of cells.
 
 
-def quantile_thresholds(cells: Iterable[Floats], alphas: tuple[float, ...]) -> Thresholds:
+def quantile_thresholds(cells: Iterable[Floats], alphas: Alphas) -> Thresholds:
     """Finite-sample quantile and status of each of C cells at each alpha, both of shape (C, A).
 
     `cells` are the calibration scores of each cell, increasing.
@@ -105,7 +105,7 @@ def quantile_p_values(cell_scores: Floats, scores: Floats) -> Floats:
     return np.asarray((1.0 + above) / (cell_scores.size + 1.0))
 
 
-def leave_one_out_quantiles(scores: Floats, cells: Codes, alphas: tuple[float, ...]) -> Thresholds:
+def leave_one_out_quantiles(scores: Floats, cells: Codes, alphas: Alphas) -> Thresholds:
     """Quantile of the other scores of each sample's cell and its status, both of shape (n, A).
 
     Examples
@@ -132,9 +132,7 @@ def leave_one_out_quantiles(scores: Floats, cells: Codes, alphas: tuple[float, .
     return Thresholds(values, status)
 
 
-def weighted_quantiles(
-    scores: Floats, weights: Floats, new: Floats, alphas: tuple[float, ...]
-) -> Floats:
+def weighted_quantiles(scores: Floats, weights: Floats, new: Floats, alphas: Alphas) -> Floats:
     r"""Smallest score up to which the weights reach :math:`(1-\alpha)(\sum_i w_i + w)`.
 
     Parameters
@@ -169,7 +167,7 @@ def weighted_cell_thresholds(
     weights: Floats,
     new_cells: Codes,
     new_weights: Floats,
-    alphas: tuple[float, ...],
+    alphas: Alphas,
 ) -> Thresholds:
     """Weighted quantiles within cells, of shape (m, A), or (m, K, A) for weights of candidates.
 
@@ -312,7 +310,7 @@ class CalibrationProblem:
         """Make the fit at alpha and, where thresholds are limited, the lower and the upper one."""
         return [self.fit(factor * alpha, multiple) for factor, multiple in self.limits]
 
-    def prepare_along(self, alphas: tuple[float, ...]) -> None:
+    def prepare_along(self, alphas: Alphas) -> None:
         """Fit along many alphas, for a fraction of the time of single fits; the last are kept."""
         grid = np.unique(alphas)
         for factor, multiple in self.limits:
@@ -321,7 +319,7 @@ class CalibrationProblem:
                 rows, scores = self.points(multiple)
                 self._processes[multiple] = fit_quantile_process(rows, scores, factor * grid)
 
-    def fits_along(self, alphas: tuple[float, ...]) -> Iterator[list[QuantileModel]]:
+    def fits_along(self, alphas: Alphas) -> Iterator[list[QuantileModel]]:
         """What `prepare` gives at each alpha. Where there are many, none of them is kept."""
         if len(alphas) > _FEW_ALPHAS:
             self.prepare_along(alphas)
@@ -331,19 +329,17 @@ class CalibrationProblem:
             else:
                 yield [self._processes[multiple].at(fac * alpha) for fac, multiple in self.limits]
 
-    def thresholds(self, phi: Floats, alphas: tuple[float, ...]) -> Thresholds:
+    def thresholds(self, phi: Floats, alphas: Alphas) -> Thresholds:
         """Thresholds of new samples with these rows, shape (m, A)."""
         return Thresholds.nested([limited(parts) for parts in self._along(phi, alphas)], alphas)
 
-    def random_thresholds(
-        self, phi: Floats, alphas: tuple[float, ...], draws: Floats
-    ) -> Thresholds:
+    def random_thresholds(self, phi: Floats, alphas: Alphas, draws: Floats) -> Thresholds:
         """Thresholds with random weights U - alpha."""
         parts = [plain for plain, *_ in self._along(phi, alphas, draws)]
         return Thresholds.nested(parts, alphas)
 
     def _along(
-        self, phi: Floats, alphas: tuple[float, ...], draws: Floats | float = 1.0
+        self, phi: Floats, alphas: Alphas, draws: Floats | float = 1.0
     ) -> Iterator[list[Thresholds]]:
         """For each alpha the thresholds of all fits that `prepare` makes, with weights U - alpha.
 
@@ -363,7 +359,7 @@ class CalibrationProblem:
         parts = [list(parts) for parts in zip(*processes, strict=True)]
         yield from (parts[number] for number in numbers)
 
-    def leave_one_out(self, alphas: tuple[float, ...], draws: Floats | None) -> Thresholds:
+    def leave_one_out(self, alphas: Alphas, draws: Floats | None) -> Thresholds:
         """Thresholds of the calibration samples, each without itself, in their given order."""
         points, parts = np.arange(len(self.phi)), []
         for models in self.fits_along(alphas):
