@@ -308,7 +308,7 @@ async def _file(name: str, request: Request) -> Response:
 
 
 async def _sheet(name: str, request: Request) -> Response:
-    """A style sheet of the report, which has the colours of the house style."""
+    """A style sheet of the report, which has the colours of both."""
     return Response(str(page_styles()[name]), media_type="text/css")
 
 
@@ -366,9 +366,14 @@ def _prepare(shared: _Shared, query: Query) -> None:
         while time.monotonic() < end:
             query.check()
             time.sleep(_IDLE / 20)
+        session, coming = shared.session, list[State]()
         for index in range(len(query.state.settings)):
             query.check()
-            shared.session.prepare_alphas(query.state, index)
+            coming = session.prepare_alphas(query.state, index)
+        for state in coming:
+            for index in range(len(state.settings)):
+                # On the worker, where a newer question ends it after the stage it is in.
+                shared.worker.submit(session.outcome, state, index, query.check).result()
     except Superseded:
         return
     except Exception:
