@@ -5,8 +5,7 @@ change it.
 """
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -88,13 +87,3 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def ahead(items: Iterable[_Item], count: int) -> Iterator[_Item]:
-    """The same items, each made `count` items before it is used."""
-    waiting: deque[_Item] = deque()
-    for item in items:
-        waiting.append(item)
-        if len(waiting) > count:
-            yield waiting.popleft()
-    yield from waiting

@@ -366,9 +366,14 @@ def _prepare(shared: _Shared, query: Query) -> None:
         while time.monotonic() < end:
             query.check()
             time.sleep(_IDLE / 20)
+        session, coming = shared.session, list[State]()
         for index in range(len(query.state.settings)):
             query.check()
-            shared.session.prepare_alphas(query.state, index)
+            coming = session.prepare_alphas(query.state, index)
+        for state in coming:
+            for index in range(len(state.settings)):
+                # On the worker, where a newer question ends it after the stage it is in.
+                shared.worker.submit(session.outcome, state, index, query.check).result()
     except Superseded:
         return
     except Exception:

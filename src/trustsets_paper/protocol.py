@@ -43,6 +43,7 @@ from trustsets.basis import Partition
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.metrics import Correlation, Evaluation, RankBins, label_ranks, rank_edges_apart
 from trustsets.predictors import Predictor
+from trustsets.recipes import score_name
 from trustsets.resuming import digest, identity, read_kept, write
 from trustsets.scores import Score
 from trustsets_paper import Bools, Ints
@@ -101,9 +102,12 @@ class Options:
             raise InputError(f"alpha must lie strictly between 0 and 1; got {self.alpha}.")
         if not self.seeds or not self.scores:
             raise InputError("an experiment needs at least one seed and one score.")
+        names = {score_name(name): name for name in SCORES}
         for name in self.scores:
-            if name not in SCORES:
+            if score_name(name) not in names:
                 raise InputError(f"scores holds {name!r}, which is none of {', '.join(SCORES)}.")
+        usual = tuple(names[score_name(name)] for name in self.scores)
+        object.__setattr__(self, "scores", usual)
         if min(self.all_degrees) < 1:
             raise InputError(f"degrees must be at least 1; got {min(self.all_degrees)}.")
         rules = {"bins": ("text", "code"), "splits": ("package", "authors")}

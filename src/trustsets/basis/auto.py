@@ -16,7 +16,6 @@ from trustsets._storage import require, require_numbers, storable
 from trustsets.basis.base import Basis
 from trustsets.basis.functions import Polynomial
 from trustsets.basis.partitions import Groups
-from trustsets.engine import fit_quantiles
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Confidence, Statistic, Trust
 
@@ -143,6 +142,8 @@ def _candidates(tuning: ModelOutputs) -> list[Polynomial]:
 
 def _held_out_losses(bases: list[Polynomial], tuning: ModelOutputs, scores: Floats) -> Floats:
     """Pinball loss of each tuning sample (rows) under fits without its fold (columns)."""
+    from trustsets.engine import fit_quantiles
+
     if len(bases) == 1:
         return np.zeros((scores.size, 1))
     draws = row_uniforms(0, Stream.BASIS_FOLDS, tuning.rows)

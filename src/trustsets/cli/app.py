@@ -380,9 +380,8 @@ def _calibrated(
     always_trust: bool = False,
 ) -> "tuple[OutputsFile, Predictor]":
     """The labelled outputs, and the predictor that the options describe, calibrated with them."""
-    from trustsets.errors import TrustSetsWarning
     from trustsets.files import open_outputs, read_classes, split_names
-    from trustsets.recipes import make_predictor
+    from trustsets.recipes import make_predictor, warn_of_unused_groups
 
     names = None if options.classes is None else read_classes(options.classes)
     columns = table.columns(options.label_column)
@@ -411,15 +410,8 @@ def _calibrated(
         if options.tuning is not None:
             tuning = _same_classes(options.tuning, source, groups).read_labelled("tuning")
         predictor.calibrate(samples.with_trust(trust), tuning=tuning)
-    unused = [name for name in groups if name not in predictor.needed_groups]
-    if unused and options.method != "class":
-        warnings.warn(
-            f"coverage is not conditioned on {', '.join(unused)}: the method {options.method} does "
-            "without groups, or their values have too few tuning samples. Use the method groups, "
-            "merge values, or give more samples.",
-            TrustSetsWarning,
-            stacklevel=2,
-        )
+    if options.method != "class":
+        warn_of_unused_groups(predictor, groups)
     return source, predictor
 
 
@@ -578,7 +570,7 @@ def predict(
         probabilities=probabilities,
         ids=id or (),
         columns=table.columns(),
-        progress=partial(console.progress, "Prediction sets"),
+        progress=False if console.settings.quiet else None,
     )
     result = resolved(context) | {"output": str(output)} | summary.to_dict()
     console.conclude(result, *summary.sentences(), f"Written to {output}.")

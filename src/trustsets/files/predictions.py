@@ -15,7 +15,7 @@ import numpy as np
 from trustsets import _storage as storage
 from trustsets._arrays import Array
 from trustsets._frames import flavour_of, needed
-from trustsets._progress import Progress, no_progress
+from trustsets._progress import progress_bar
 from trustsets._quantiles import check_alphas
 from trustsets._storage import StrPath
 from trustsets.errors import InputError
@@ -135,7 +135,7 @@ def predict_file(
     probabilities: bool = False,
     ids: Sequence[str] = (),
     columns: TableColumns = PLAIN,
-    progress: Progress = no_progress,
+    progress: bool | None = None,
 ) -> PredictionSummary:
     """Predict a set for every sample of a file, block by block.
 
@@ -156,9 +156,8 @@ def predict_file(
         Arrays to copy to the result; one called ``id`` always is.
     columns : TableColumns, optional
         Which columns of a table hold what; by default those that the model was calibrated with.
-    progress : callable, optional
-        Given the number of samples, returns a context that gives a function, which is then called
-        with the number of samples of each finished block.
+    progress : bool, optional
+        Show a progress bar; by default on a terminal.
     """
     target = check_output(result, _SUFFIXES, [model, outputs])
     check_alphas(alpha)
@@ -168,7 +167,8 @@ def predict_file(
     summary = PredictionSummary(len(source), source.n_classes)
 
     def blocks() -> Iterator[dict[str, Any]]:
-        with progress(len(source)) as advance:
+        title = "Prediction sets"
+        with progress_bar(title, len(source), wanted=progress, transient=True) as advance:
             for start, stop in source.blocks():
                 samples = source.read(start, stop, features=predictor.uses_features)
                 sets = predictor.predict_set(samples, float(alpha), max_size=max_size)

@@ -1,6 +1,6 @@
 """The conditional package of Gibbs, Cherian and Candès, and puncc, beside trustsets in one run.
 
-    python benchmarks/peers.py [--points 20]
+    python benchmarks/other_packages.py [--points 20]
 
 `conditionalconformal` 0.0.5 needs NumPy before 2.4, and `puncc` 0.9.3 asks for NumPy before 2, so
 both need an environment of their own (``pip install conditionalconformal puncc "numpy<2.3"``).
