@@ -308,7 +308,7 @@ async def _file(name: str, request: Request) -> Response:
 
 
 async def _sheet(name: str, request: Request) -> Response:
-    """A style sheet of the report, which has the colours of the house style."""
+    """A style sheet of the report, which has the colours of both."""
     return Response(str(page_styles()[name]), media_type="text/css")
 
 

@@ -109,7 +109,7 @@ def root(
         typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Prediction sets that keep their coverage where the classifier is overconfident.
+    """Prediction sets with more even coverage across confidence, trust and groups.
 
     New here? Run 'trustsets demo'. From arrays on disk to sets:
 
