@@ -5,7 +5,7 @@ takes which values and arrays, and a SHA-256 of both. Loading builds only classe
 with `storable`, and compares their fields with the annotations; nothing in a file is ever executed.
 The checksum detects accidents, not intent: `check_state` of a class keeps compiled code inside its
 arrays whatever a file says. There is one header because safetensors writes several metadata entries
-in random order, and equal objects should give equal files.
+in any order, and equal objects should give equal files.
 """
 
 import contextlib
