@@ -141,8 +141,9 @@ class Results:
             if pair is None:
                 continue
             data = self.content["sets"][name]
-            share = 1.0 / data["splits"] + data["test"] / data["calibration"]
-            error, freedom = pair[1] * share**0.5, max(data["splits"] - 1, 1)
+            splits = data["methods"][method]["splits"]
+            share = 1.0 / splits + data["test"] / data["calibration"]
+            error, freedom = pair[1] * share**0.5, max(splits - 1, 1)
             if error > 0.0:
                 p_value = float(2.0 * student.sf(abs(pair[0]) / error, freedom))
             else:

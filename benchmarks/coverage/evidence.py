@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from data_sets import CACHE, ROOT, DataSet, Library, Task, available, checksum
 from measures import Judge
-from methods import DEFAULT, METHODS, REFERENCE
+from methods import DEFAULT, FEWER_SPLITS, METHODS, REFERENCE
 from peers import PEERS
 from splits import ALPHA, LARGEST_TEST, Method, Split, quiet
 
@@ -102,7 +102,7 @@ def run_split(part: str, name: str, seed: int, library: Library) -> None:
     rows = {
         method.name: run_method(method, split, judge, measure)
         for method in PARTS[part].values()
-        if method.takes(task)
+        if method.takes(task) and seed <= FEWER_SPLITS.get(method.name, seed)
     }
     if part == "package":
         mask = judge.of_size(rows[DEFAULT]["total"], judge.lac_order)
@@ -194,6 +194,7 @@ def summarize_method(rows: list[dict[str, Any]], default: list[dict[str, Any]]) 
     equal = {name: np.array(_column(rows, "equal_size", name)) for name in MEASURES}
     ours = {name: np.array(_column(default, "at_alpha", name)) for name in MEASURES}
     summary: dict[str, Any] = {
+        "splits": len(rows),
         "mean": _means(at_alpha),
         "sd": _deviations(at_alpha),
         "equal_size_mean": _means(equal),
@@ -243,12 +244,13 @@ def summarize(options: argparse.Namespace, sets: list[DataSet], library: Library
         splits = _complete_splits(options, data.name, library)
         if not splits:
             continue
-        default = [rows[DEFAULT] for rows in splits]
-        methods = {
-            name: summarize_method([rows[name] for rows in splits], default)
-            for name in (*METHODS, *PEERS, LAC_OF_SIZE)
-            if name in splits[0]
-        }
+        methods = {}
+        for name in (*METHODS, *PEERS, LAC_OF_SIZE):
+            run = [rows for rows in splits if name in rows]
+            if run:
+                methods[name] = summarize_method(
+                    [rows[name] for rows in run], [rows[DEFAULT] for rows in run]
+                )
         summary[data.name] = {**describe(data, library, len(splits)), "methods": methods}
     return {
         "commit": _commit(),
