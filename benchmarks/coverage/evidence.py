@@ -331,6 +331,21 @@ def peak_of(options: argparse.Namespace) -> None:
     print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 
+def differences(first: Path, second: Path) -> tuple[int, list[str]]:
+    """Numbers that two caches share, and the names of those that differ; seconds do not count."""
+    shared, differing = 0, []
+    for path in sorted((second / "runs").glob("*/*.json")):
+        other = _read(first / path.relative_to(second))
+        for method, row in _read(path).items():
+            for part in ("at_alpha", "equal_size"):
+                for measure, value in row.get(part, {}).items():
+                    if part in other.get(method, {}):
+                        shared += 1
+                        if other[method][part][measure] != value:
+                            differing.append(f"{path.name} {method} {part} {measure}")
+    return shared, differing
+
+
 def main() -> None:
     """Run, and write the results file."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -343,10 +358,15 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true", help="measure memory, too")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument("--summarize", action="store_true", help="run nothing")
+    parser.add_argument("--compare", type=Path, help="another cache: say which numbers differ")
     parser.add_argument("--peak-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.peak_of:
         peak_of(options)
+        return
+    if options.compare:
+        shared, differing = differences(options.cache, options.compare)
+        print(f"{shared:,} numbers in both caches, {len(differing)} differ.", *differing, sep="\n")
         return
     library = Library(options.cache, options.source)
     sets = available(options.sets)
