@@ -88,6 +88,8 @@ def run_split(part: str, name: str, seed: int, library: Library) -> None:
     """Run all methods of a part on one split of one data set, and keep the result."""
     quiet()
     path = result_path(part, name, seed, library)
+    if path.exists():  # another run that shares the cache was faster
+        return
     task = load(name, library)
     split = Split.draw(task, seed)
     judge = Judge(split)
