@@ -11,6 +11,7 @@ from trustsets.basis.base import (
 )
 from trustsets.basis.functions import Custom, Intercept, Polynomial, PrincipalComponents
 from trustsets.basis.labels import ClassClusters, Classes, ClassFrequencies, Product
+from trustsets.basis.learned import Learned
 from trustsets.basis.partitions import Bins, CustomGroups, FittedBins, FittedGroups, Groups
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "FittedSum",
     "Groups",
     "Intercept",
+    "Learned",
     "Partition",
     "Polynomial",
     "PrincipalComponents",

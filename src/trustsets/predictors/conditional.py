@@ -296,19 +296,21 @@ class ConditionalConformal(Predictor):
         self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs
     ) -> FittedFunctions:
         choice, basis = None, self.basis
-        tuning_scores = None
+        scores = state.scores
+        if tuning is not calibration:
+            scores = self._label_scores(tuning, state, Stream.TUNING_SCORE)
+        training = getattr(self.trust, "training_features_", None)
         if isinstance(basis, str):
-            tuning_scores = self._label_scores(tuning, state, Stream.TUNING_SCORE)
-            choice = choose_basis(tuning, tuning_scores)
+            choice = choose_basis(tuning, scores, training)
             basis = choice.basis
-        fitted = (basis + Classes() if self.per_class else basis).fit_parts(calibration, tuning)
+        if self.per_class:
+            basis = basis + Classes()
+        fitted = basis.fit_parts(calibration, tuning, scores=scores, training=training)
         phi = fitted.design(calibration)
         _check_enough(*phi.shape)
         group_penalty = fitted.bounding_rows(calibration)
         limits = None
         if tuning is not calibration and not fitted.uses_label:
-            if tuning_scores is None:
-                tuning_scores = self._label_scores(tuning, state, Stream.TUNING_SCORE)
             # Tuning samples of groups that no calibration sample has tell nothing.
             seen = ~fitted.unseen_groups(tuning)
             if seen.any():
@@ -316,7 +318,7 @@ class ConditionalConformal(Predictor):
                     _label_ranks(calibration, state),
                     _label_ranks(tuning, state)[seen],
                     fitted.design(tuning)[seen],
-                    tuning_scores,
+                    scores,
                 )
         return FittedFunctions(
             basis=fitted,
