@@ -30,9 +30,9 @@ from trustsets import (
     TrustScore,
 )
 from trustsets.auditing import excess_risk
-from trustsets.auditing.covariates import covariates
-from trustsets.auditing.risk import BOOSTING, DEFAULT_KINDS, classifier_inputs
 from trustsets.errors import TrustSetsWarning
+from trustsets.metrics.covariates import covariates
+from trustsets.metrics.risk import BOOSTING, DEFAULT_KINDS, classifier_inputs
 
 ALPHA = 0.1
 GROUP_COLUMNS = ("sex", "age_band", "site")

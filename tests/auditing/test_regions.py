@@ -7,9 +7,9 @@ import pytest
 from trustsets import ModelOutputs, PredictionSets, StandardConformal
 from trustsets.auditing import Condition, Regions, find_regions
 from trustsets.auditing import regions as regions_module
-from trustsets.auditing.covariates import Covariate, covariates
 from trustsets.auditing.regions import evidence, inside, search_regions
 from trustsets.errors import InputError
+from trustsets.metrics.covariates import Covariate, covariates
 
 PLANTED = {
     "site is c": lambda o, t: o.groups["site"] == "c",

@@ -6,7 +6,7 @@ from scipy.optimize import linprog
 
 from trustsets import ConditionalConformal, Confidence, Groups, Intercept, Polynomial, load
 from trustsets.errors import InputError
-from trustsets.predictors.problem import CalibrationProblem
+from trustsets.predictors.quantiles import CalibrationProblem
 
 ALPHA = 0.1
 

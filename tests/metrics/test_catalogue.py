@@ -14,7 +14,7 @@ def test_every_number_has_a_row(make_case, trust):
     truth = np.full((600, 6), 1 / 6)
     found = evaluate(sets, outputs.with_trust(trust), label_probabilities=truth, **FAST).metrics
     found |= excess_risk(sets, outputs, n_permutations=0).metrics
-    rows = {name: number_of(name) for name in found}
+    rows = {name: number_of(name) for name in (*found, "alpha")}  # alpha: of `compare`
     assert set(map(id, rows.values())) == set(map(id, NUMBERS.values()))
     titles = [title(name) for name in found]
     assert len(set(titles)) == len(titles)

@@ -4,9 +4,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trustsets import compare, evaluate
+from trustsets import (
+    ConditionalConformal,
+    ModelOutputs,
+    MondrianConformal,
+    StandardConformal,
+    compare,
+    evaluate,
+)
 from trustsets.errors import InputError
-from trustsets.metrics import Comparison
+from trustsets.metrics import Comparison, excess_risk, sets_of_size
 from trustsets.metrics.inference import bootstrap_gaps
 
 
@@ -189,3 +196,102 @@ def test_bold_is_what_is_within_a_tenth_of_a_point_of_the_best(runs, part, value
     table = compare(results, columns=["coverage", f"class.{part}"])
     assert [row[1].best for row in table.entries] == [True, True, False, False]
     assert not any(row[0].best for row in table.entries)
+
+
+# ---- Equal mean size ------------------------------------------------------------------------
+
+
+def draw(n, seed):
+    """Samples with a trust that tells how often the classifier is right."""
+    rng = np.random.default_rng(seed)
+    logits = 2.0 * rng.normal(size=(n, 5))
+    trust = rng.uniform(0.5, 2.0, size=n)
+    labels = (logits * trust[:, None] / 2.0 + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    groups = {"site": rng.choice(["a", "b"], size=n)}
+    return ModelOutputs(logits=logits, labels=labels, trust=trust, groups=groups)
+
+
+def calibrated(seed=0, n=150):
+    methods = {
+        "split": StandardConformal(),
+        "classes": MondrianConformal(by="class"),
+        "conditional": ConditionalConformal(temperature=None),
+    }
+    return {name: one.calibrate(draw(n, seed)) for name, one in methods.items()}
+
+
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # of the loop over alphas
+@pytest.mark.parametrize("size", [0.5, 1.0, 1.3, 2.05, 3.0, 4.9, 5.0])
+@pytest.mark.parametrize("method", ["split", "classes"])
+def test_no_other_alpha_gives_a_nearer_mean_size(method, size):
+    """Against every alpha in turn; labels take no part, and the sets are those at their alpha."""
+    predictor, test = calibrated()[method], draw(200, 1)
+    sets = sets_of_size(predictor, test, size)
+    alphas = np.arange(0.5, 151) / 151
+    sizes = np.array([predictor.predict_set(test, alpha=a).sizes.mean() for a in alphas])
+    assert abs(sets.sizes.mean() - size) == np.abs(sizes - size).min()
+    again = predictor.predict_set(test, alpha=sets.alpha)
+    assert np.array_equal(again.mask, sets.mask)
+    unlabelled = ModelOutputs(logits=test.logits, trust=test.trust, groups=test.groups)
+    assert np.array_equal(sets_of_size(predictor, unlabelled, size).mask, sets.mask)
+
+
+def test_rows_at_equal_size_are_judged_against_the_same_target():
+    """Every number is that of `evaluate` and `excess_risk` on the sets of the matched alpha."""
+    predictors, test = calibrated(), draw(300, 1)
+    table = compare(predictors, outputs=test, alpha=0.2, equal_size="conditional", n_bootstrap=20)
+    settings = ("alpha = 0.2", "size of conditional")
+    assert table.keys == tuple((setting, name) for setting in settings for name in predictors)
+    size = predictors["conditional"].predict_set(test, alpha=0.2).sizes.mean()
+    for (setting, name), row in zip(table.keys, table.entries, strict=True):
+        one, at_alpha = predictors[name], setting == settings[0] or name == "conditional"
+        sets = one.predict_set(test, alpha=0.2) if at_alpha else sets_of_size(one, test, size)
+        covered = sets.covers(test.labels)
+        plain = evaluate(covered, test, alpha=0.2, sizes=sets.sizes, n_bootstrap=20).metrics
+        risk = excess_risk(covered, test, alpha=0.2, n_permutations=0).metrics
+        for column, entry in zip(table.columns, row, strict=True):
+            if column == "alpha":
+                assert entry.mean == sets.alpha
+            else:
+                wanted = (plain | risk)[column]
+                assert (entry.mean, entry.lower, entry.upper) == pytest.approx(
+                    (wanted.value, wanted.lower, wanted.upper), nan_ok=True
+                )
+    assert table.columns == (
+        *("alpha", "coverage", "size", "conf_trust.gap", "conf_trust.shortfall"),
+        *("class.gap", "class.shortfall", "group:site.shortfall", "group:site.worst"),
+        *("excess_risk.total", "excess_risk.under"),
+    )
+    shortfalls = [row[4].mean for row in table.entries[3:]]
+    assert [row[4].best for row in table.entries[3:]] == [
+        value <= min(shortfalls) + 0.1 for value in shortfalls
+    ]
+    assert "| size of conditional | split " in table.to_markdown()
+
+
+def test_predictors_over_seeds_are_averaged():
+    seeds = (0, 1)
+    predictors = {"split": [calibrated(seed)["split"] for seed in seeds]}
+    tests = [draw(200, 10 + seed) for seed in seeds]
+    table = compare(predictors, outputs=tests, n_bootstrap=20)
+    one_by_one = [
+        compare({"split": one}, outputs=test, n_bootstrap=20)
+        for one, test in zip(predictors["split"], tests, strict=True)
+    ]
+    assert table.keys == (("split",),) and table.columns == one_by_one[0].columns
+    for column, entry in enumerate(table.entries[0]):
+        values = [single.entries[0][column].mean for single in one_by_one]
+        assert entry.mean == pytest.approx(np.mean(values)) and entry.n_seeds == 2
+
+
+def test_bad_arguments_of_equal_size_are_named(runs):
+    predictors, test = calibrated(), draw(100, 1)
+    for change, message in (
+        (lambda: compare({"a": runs(0.9)}, equal_size=True), "need calibrated predictors"),
+        (lambda: compare(predictors | {"a": runs(0.9)}, outputs=test), "not some of each"),
+        (lambda: compare(predictors), "outputs must be the labelled test samples"),
+        (lambda: compare(predictors, outputs=[test, test]), r"\[1, 1, 1\] predictors and 2"),
+        (lambda: compare(predictors, outputs=test, equal_size="x"), "must name one of"),
+    ):
+        with pytest.raises(InputError, match=message):
+            change()

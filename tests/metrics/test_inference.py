@@ -21,6 +21,7 @@ from trustsets.metrics.inference import (
     gap_halves,
     macro_coverage,
     mean_absolute_deviation,
+    rms_gap,
     share_below,
     under_coverage,
 )
@@ -98,6 +99,46 @@ def test_noise_floors_against_enumeration_of_every_outcome():
     assert expected_worst(count, alpha) == pytest.approx(worst, rel=1e-10)
     there = count[count > 0]
     assert share_below(there, there, 0.75, alpha, 0.95).floor == pytest.approx(below, rel=1e-10)
+
+
+def test_squared_gap_has_no_bias_by_enumeration_of_every_outcome():
+    """For bins of any sizes and true coverages; bins of one sample take no part."""
+    for size, coverage in product((2, 3, 20), (0.0, 0.3, 0.8, 0.9, 0.97, 1.0)):
+        hits = np.arange(size + 1)
+        chance = stats.binom.pmf(hits, size, coverage)
+        # Beside a bin that is never covered, no estimate is negative; bins of one do not count.
+        tables = [(np.array([size, 1, size]), np.array([0, 1, k])) for k in hits.tolist()]
+        squares = [2.0 * (rms_gap(*table, 0.1, 0.95).value / 100.0) ** 2 for table in tables]
+        assert chance @ squares - 0.9**2 == pytest.approx((coverage - 0.9) ** 2, abs=1e-12)
+    assert np.isnan(rms_gap(np.array([1, 1]), np.array([0, 1]), 0.1, 0.95).value)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "coverage", "raw"),
+    [
+        # The raw gap of bins of 20 samples at 80%: 10.8, with a noise floor of 5.1.
+        ([20] * 200, [0.8] * 200, 10.8),
+        ([20] * 200, [0.9] * 200, 5.1),
+        ([5, 20, 80, 320] * 50, [0.7, 0.85, 0.9, 0.95] * 50, None),
+        ([250] * 40, [0.9, 0.88] * 20, None),
+    ],
+)
+def test_rms_gap_is_that_of_the_true_coverages(sizes, coverage, raw):
+    """Within the error of 400 tables; the interval contains it in 92% of cases or more."""
+    rng, count, truth = np.random.default_rng(0), np.array(sizes), np.array(coverage)
+    hits = rng.binomial(count, truth, size=(400, count.size))
+    if raw is not None:
+        assert np.mean(sum(gap_halves(count, hits, 0.1))) == pytest.approx(raw, abs=0.06)
+    wanted = 100.0 * np.sqrt(np.mean((truth - 0.9) ** 2))
+    found = [rms_gap(count, row, 0.1, 0.95) for row in hits]
+    squares = np.array([item.value**2 for item in found])
+    if wanted > 2.0:
+        error = squares.std() / np.sqrt(400)
+        assert abs(squares.mean() - wanted**2) < 3.5 * error
+    else:  # truncated at 0; the raw gap is above 1.5 in each of these tables
+        assert np.median(squares) <= (wanted + 0.7) ** 2
+    inside = np.mean([item.lower <= wanted <= item.upper for item in found])
+    assert inside > 0.92 - 3.0 * np.sqrt(0.92 * 0.08 / 400)
 
 
 def test_exact_interval_solves_its_defining_equations():

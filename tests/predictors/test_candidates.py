@@ -20,7 +20,7 @@ from trustsets import (
 from trustsets.basis import ClassClusters, ClassFrequencies
 from trustsets.engine import QuantileModel, fit_quantiles, solve_linear_program
 from trustsets.errors import InputError
-from trustsets.predictors import candidates
+from trustsets.predictors import quantiles
 from trustsets.status import Status
 
 
@@ -88,9 +88,9 @@ def test_bounds_decide_as_thresholds_do(penalty, monkeypatch):
     basis = Classes(penalty=penalty) + Polynomial(3, (Confidence("rank"),))
     predictor = ConditionalConformal(score=APS(scale="tail"), basis=basis).calibrate(some(0, 1500))
     test = some(1, 600)
-    monkeypatch.setattr(candidates, "_FEWEST_CELLS", 2)
+    monkeypatch.setattr(quantiles, "_FEWEST_CELLS", 2)
     by_bounds = predictor.predict_set(test, alpha=(0.05, 0.2))
-    monkeypatch.setattr(candidates, "_FEWEST_SAMPLES", 10**9)
+    monkeypatch.setattr(quantiles, "_FEWEST_SAMPLES", 10**9)
     by_paths = predictor.predict_set(test, alpha=(0.05, 0.2))
     np.testing.assert_array_equal(by_bounds.mask, by_paths.mask)
     # Where a path starts depends on which candidates are undecided, and rounding on the start.
@@ -188,7 +188,7 @@ def test_classes_proven_infinite_at_once_are_infinite(penalty, monkeypatch):
     test = some(1, 40)
     at_once = predictor.predict_set(test, alpha=(0.1, 0.4))
     none = lambda self, alpha, weight: np.zeros(len(self.labels), bool)  # noqa: E731
-    monkeypatch.setattr(candidates.LabelParts, "are_infinite", none)
+    monkeypatch.setattr(quantiles.LabelParts, "are_infinite", none)
     by_paths = predictor.predict_set(test, alpha=(0.1, 0.4))
     np.testing.assert_array_equal(at_once.mask, by_paths.mask)
     infinite = np.isinf(at_once.at(0.1).thresholds)

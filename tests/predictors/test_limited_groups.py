@@ -15,7 +15,7 @@ from trustsets import (
     load,
 )
 from trustsets.errors import InputError
-from trustsets.predictors.problem import limited
+from trustsets.predictors.quantiles import limited
 from trustsets.status import Thresholds
 
 ALPHA = 0.1

@@ -19,8 +19,8 @@ from trustsets import (
 )
 from trustsets.engine.linear_program import solve_linear_program
 from trustsets.errors import InputError
-from trustsets.predictors import max_size
-from trustsets.predictors.max_size import MissProbability
+from trustsets.predictors import conditional
+from trustsets.predictors.conditional import MissProbability
 
 LINE = Polynomial(1, (Confidence(),))
 
@@ -155,7 +155,7 @@ def test_shares_are_estimated_from_above(rate):
 
 
 def test_shares_follow_a_function_of_the_rows(monkeypatch):
-    monkeypatch.setattr(max_size, "ERRORS", 0.0)
+    monkeypatch.setattr(conditional, "ERRORS", 0.0)
     rng = np.random.default_rng(0)
     phi = np.column_stack([np.ones(4000), rng.normal(size=4000), rng.uniform(size=4000) ** 2])
     truth = expit(-1.0 + 1.5 * phi[:, 1])

@@ -16,13 +16,14 @@ from trustsets import (
     ModelOutputs,
     PredictionSets,
     Trust,
+    compare,
     evaluate,
     write_report,
 )
 from trustsets.errors import InputError
-from trustsets.metrics import Evaluation, RankBins
+from trustsets.metrics import Evaluation, RankBins, number_of
 from trustsets.plots import shade
-from trustsets.report import bin_lists, divisions, gap_chart, glance, size_chart
+from trustsets.report import bin_lists, divisions, gap_chart, glance, number, percent, size_chart
 from trustsets.report.content import ticks
 
 VOID = {"meta", "input"}
@@ -74,6 +75,30 @@ def test_sections_come_in_the_order_of_reading(page):
         "reading",
         "made",
     ]
+
+
+def test_methods_at_equal_size_have_a_section_with_the_numbers_of_compare(case):
+    """Both names stand for one predictor, so that every number appears in both columns."""
+    table = compare(case.predictors, outputs=case.outputs, equal_size="planted", n_bootstrap=20)
+    text = render_report(case.results, comparison=table)
+    section = text[text.index('id="equal-size"') : text.index('id="maps"')]
+    assert "gives the mean size of planted on the test samples" in section
+    for column, row in zip(table.columns, table.entries[2], strict=True):
+        digits = percent(row.mean) if number_of(column).form == "share" else number(row.mean)
+        assert section.count(f">{digits} <small>") >= 2, column
+    assert json.loads(text.split('id="data">')[1].split("</script>")[0])["equal_size"] == (
+        table.to_dict()
+    )
+    i = table.columns.index("excess_risk.under")
+    assert f"and {number(table.entries[3][i].mean)} points by excess risk." in text
+    assert "equal-size" not in render_report(case.results)
+    for wrong in (
+        compare(case.predictors, outputs=case.outputs),
+        compare({"standard": case.predictors["standard"]}, outputs=case.outputs, equal_size=True),
+        replace(table, alpha=0.2),
+    ):
+        with pytest.raises(InputError, match="comparison must have rows at equal size"):
+            render_report(case.results, comparison=wrong)
 
 
 def test_what_the_data_lack_is_left_out(case):

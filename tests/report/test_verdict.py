@@ -295,6 +295,8 @@ def test_a_method_below_the_target_marginally_is_not_preferred():
     low, sound = measured([1400], [1150], size=0), measured([1400], [1262], size=1)
     text = advice(low=low, sound=sound)
     assert "Prefer “sound”" in text and "do not look exchangeable" not in text
+    sizes = [f"{item.sizes.mean:.1f}" for item in (sound, low)]
+    assert "Its sets have {} classes on average, those of “low” {}.".format(*sizes) in text
     assert "Do not rely on the sets:" in advice(low=low)
 
 

@@ -82,8 +82,8 @@ def test_conditional_sets_are_those_of_weighted_linear_programs(basis, monkeypat
             exact = program_threshold(rows, scores, weights, row, (NEW / OLD)[y], 0.2)
             assert sets.mask[i, y] == (matrix[i, y] <= exact + 1e-9)
             long_row = (NEW / OLD)[y] * row[None]
-            [part] = adapted.original._cache["weighted"].thresholds(long_row, (0.2,))
-            value = part.values[0] / (NEW / OLD)[y]
+            thresholds = adapted.original._cache["weighted"].thresholds(long_row, (0.2,))
+            value = thresholds.values[0, 0] / (NEW / OLD)[y]
             np.testing.assert_allclose(value, exact, rtol=1e-7, atol=1e-9)
     assert 0 < sets.mask.sum() < 18
 

@@ -10,7 +10,7 @@ The folder is not called ``audit``, because importing it would hide the function
 
 from trustsets.auditing.leave_one_out import audit
 from trustsets.auditing.regions import Condition, Region, Regions, find_regions
-from trustsets.auditing.risk import ExcessRisk, excess_risk
+from trustsets.metrics import ExcessRisk, excess_risk
 
 __all__ = [
     "Condition",

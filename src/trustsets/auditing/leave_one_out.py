@@ -4,9 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from trustsets._quantiles import check_alphas
-from trustsets.auditing.risk import excess_risk
 from trustsets.errors import InputError
-from trustsets.metrics import Evaluation, FrequencyBins, evaluate
+from trustsets.metrics import Evaluation, FrequencyBins, evaluate, excess_risk
 from trustsets.predictors import Predictor
 from trustsets.sets import PredictionSets
 

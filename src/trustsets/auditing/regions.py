@@ -17,9 +17,9 @@ from trustsets._arrays import Codes, Floats
 from trustsets._checks import check_least, check_open
 from trustsets._frames import Flavour, frame_of_rows
 from trustsets._plain import LOCAL, PlainData
-from trustsets.auditing.covariates import Covariate, covariates, names_of, restrict
 from trustsets.errors import InputError
 from trustsets.metrics import Estimate, holm, outcomes_of, share_estimate, under_coverage
+from trustsets.metrics.covariates import Covariate, covariates, names_of, restrict
 from trustsets.outputs import ModelOutputs
 from trustsets.sets import PredictionSets
 

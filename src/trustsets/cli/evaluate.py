@@ -308,6 +308,7 @@ def report(
     It takes what 'trustsets evaluate' takes, and says whether marginal coverage
     reaches its target, in which classes and groups it does not, and what to do.
     Then come heatmaps of coverage, and the worst classes, groups and samples.
+    Several models are also compared at the mean set size of the last one.
 
     Example:
 
@@ -315,6 +316,7 @@ def report(
     """
     from trustsets.auditing import excess_risk, find_regions
     from trustsets.files import Snapshot, check_output
+    from trustsets.metrics import compare
     from trustsets.report import write_report
 
     record = resolved(context)
@@ -322,8 +324,11 @@ def report(
     before = Snapshot(*options.inputs)
     samples, predictors, sets = _load(options, table.columns(options.label_column))
     found = _evaluate(options, samples, predictors, sets)
-    searched = None
+    searched = comparison = None
     with console.progress("Report", None):
+        if len(predictors) == len(sets) > 1:
+            alpha = next(iter(found.values())).alpha
+            comparison = compare(predictors, outputs=samples, alpha=alpha, equal_size=True)
         if regions:
             shared: dict[str, Any] = {"level": options.level, "seed": options.seed}
             searched = {name: find_regions(own, samples, **shared) for name, own in sets.items()}
@@ -338,6 +343,7 @@ def report(
             outputs=samples,
             sets=sets,
             regions=searched,
+            comparison=comparison,
             title=title,
             details={"Outputs": str(options.outputs), "Options": json.dumps(record)},
         )

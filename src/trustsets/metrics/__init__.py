@@ -1,6 +1,7 @@
 """Metrics of prediction sets, each with an interval and a noise floor.
 
-`evaluate` measures one method and `compare` puts several side by side. `METRICS` lists every
+`evaluate` measures one method, and `compare` puts several side by side, also at equal mean size.
+`METRICS` lists every
 metric and `NUMBERS` says how their numbers are shown. `check_guarantee` tests whether a guarantee
 agrees with the test samples.
 """
@@ -33,6 +34,7 @@ from trustsets.metrics.comparison import (
     Comparison,
     Entry,
     compare,
+    sets_of_size,
 )
 from trustsets.metrics.evaluation import (
     Correlation,
@@ -52,9 +54,11 @@ from trustsets.metrics.inference import (
     holm,
     level_text,
     mean_estimate,
+    rms_gap,
     share_estimate,
     under_coverage,
 )
+from trustsets.metrics.risk import ExcessRisk, excess_risk
 
 __all__ = [
     "METRICS",
@@ -67,6 +71,7 @@ __all__ = [
     "Entry",
     "Estimate",
     "Evaluation",
+    "ExcessRisk",
     "FrequencyBins",
     "GuaranteeCheck",
     "Metric",
@@ -82,6 +87,7 @@ __all__ = [
     "escape_latex",
     "estimates_frame",
     "evaluate",
+    "excess_risk",
     "expected_gap",
     "from_plain",
     "holm",
@@ -93,6 +99,8 @@ __all__ = [
     "number_of",
     "outcomes_of",
     "rank_edges_apart",
+    "rms_gap",
+    "sets_of_size",
     "share_estimate",
     "split_name",
     "table_title",

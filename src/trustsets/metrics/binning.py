@@ -30,6 +30,7 @@ from trustsets.metrics.inference import (
     gap_halves,
     holm,
     macro_coverage,
+    rms_gap,
     share_below,
     share_estimate,
     under_coverage,
@@ -100,6 +101,8 @@ class BinTable(Binned):
         What CovGap divides by; None means the number of bins that hold samples.
     gap, shortfall, excess : Estimate
         CovGap in percent, and its two halves.
+    rms : Estimate
+        Root mean square gap of the true coverages, an estimate without the noise of the bins.
     worst : Estimate
         Lowest coverage of any bin; its interval is corrected for the choice among B bins
         (Bonferroni), and its noise floor is the expected lowest coverage of a perfect method.
@@ -123,6 +126,7 @@ class BinTable(Binned):
     gap: Estimate
     shortfall: Estimate
     excess: Estimate
+    rms: Estimate
     worst: Estimate
     macro: Estimate
     below: dict[str, Estimate]
@@ -141,7 +145,8 @@ class BinTable(Binned):
     @property
     def metrics(self) -> dict[str, Estimate]:
         """The numbers by the ends of their names in ``Evaluation.metrics``."""
-        numbers = {name: getattr(self, name) for name in ("gap", "shortfall", "excess", "worst")}
+        names = ("gap", "shortfall", "excess", "rms", "worst")
+        numbers = {name: getattr(self, name) for name in names}
         if self.has_names:
             numbers |= {"macro": self.macro}
             numbers |= {f"below_{least}": item for least, item in self.below.items()}
@@ -213,6 +218,7 @@ def tabulate(
         gap=Estimate(shortfall + excess, *ends[0], floor),
         shortfall=Estimate(shortfall, *ends[1], floor / 2.0),
         excess=Estimate(excess, *ends[2], floor / 2.0),
+        rms=rms_gap(count, hits, alpha, level),
         worst=share_estimate(hits[lowest], count[lowest], corrected, expected_worst(count, alpha)),
         macro=macro_coverage(count, hits, alpha, level),
         below={f"{least:g}": share_below(count, hits, least, alpha, level) for least in below},

@@ -123,6 +123,7 @@ class Number:
 
 # A name that starts with a dot is a part of a table of bins, or of a metric with several numbers.
 NUMBERS = {
+    "alpha": Number("Alpha", "share"),
     "coverage": Number("Coverage", "share"),
     "size": Number("Mean set size", short="Size"),
     "size_median": Number("Median set size", "whole", short="Median size"),
@@ -133,6 +134,7 @@ NUMBERS = {
     ".gap": Number("CovGap", "points", "low"),
     ".shortfall": Number("shortfall", "points", "low"),
     ".excess": Number("excess", "points", "low"),
+    ".rms": Number("RMS gap without noise", "points", "low", short="RMS gap"),
     ".worst": Number("worst coverage", "share", "high"),
     ".macro": Number("macro coverage", "share"),
     ".below_": Number("share below {}", "share", "low"),

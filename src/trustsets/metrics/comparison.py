@@ -1,16 +1,17 @@
-"""`compare`: methods side by side over seeds, in the form of the paper's tables."""
+"""`compare`: methods side by side over seeds, as asked for or at the mean size of one of them."""
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from scipy import stats
 
 from trustsets._frames import Flavour, frame_of_rows
 from trustsets._plain import PlainData
-from trustsets.errors import InputError
+from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.metrics.catalogue import (
     bold,
     escape_latex,
@@ -20,8 +21,14 @@ from trustsets.metrics.catalogue import (
     split_name,
     title,
 )
-from trustsets.metrics.evaluation import Evaluation
-from trustsets.metrics.inference import bootstrap_gaps
+from trustsets.metrics.evaluation import Evaluation, evaluate, is_predictor
+from trustsets.metrics.inference import Estimate, bootstrap_gaps
+from trustsets.metrics.risk import excess_risk
+from trustsets.outputs import ModelOutputs, require_outputs
+from trustsets.sets import PredictionSets
+
+if TYPE_CHECKING:
+    from trustsets.predictors import Predictor
 
 Key = tuple[str, ...]
 
@@ -38,6 +45,15 @@ _MAIN = {
     "conf_rank": _GAP_PARTS[:2],
     "class": (*_GAP_PARTS[:2], "macro", "below_"),
     "group": (*_GAP_PARTS[:2], "worst"),
+}
+# What a table of predictors shows by default: how many points of coverage are missing, by bins and
+# by what a classifier can tell from the samples.
+_MEASURED = {
+    "": ("alpha", *_MARGINAL),
+    "conf_trust": _GAP_PARTS[:2],
+    "class": _GAP_PARTS[:2],
+    "group": (*_GAP_PARTS[1:2], "worst"),
+    "excess_risk": ("total", "under"),
 }
 _NAMES = {0: [], 1: ["dataset"], 2: ["dataset", "score"]}
 _PERFECT = "perfect (noise floor)"
@@ -69,7 +85,8 @@ class Comparison(PlainData):
 
     `keys` name the rows. The last part is the method; rows that share the other parts (data set,
     score) are one block, and the best is marked within each block. `columns` are names of metrics
-    as in ``Evaluation.metrics``, and `entries` has a tuple for each row.
+    as in ``Evaluation.metrics``, and `entries` has a tuple for each row. `parts` are heads of the
+    name columns, where they are not those of the paper's tables.
     """
 
     alpha: float
@@ -77,6 +94,7 @@ class Comparison(PlainData):
     keys: tuple[tuple[str, ...], ...]
     columns: tuple[str, ...]
     entries: tuple[tuple[Entry, ...], ...]
+    parts: tuple[str, ...] = ()
 
     def to_frame(self, flavour: Flavour | None = None) -> Any:
         """One row per method and metric, with interval and noise floor."""
@@ -111,6 +129,8 @@ class Comparison(PlainData):
     @property
     def _names(self) -> list[str]:
         """Heads of the name columns."""
+        if self.parts:
+            return list(self.parts)
         width = len(self.keys[0])
         return [*_NAMES.get(width - 1, [f"part {i}" for i in range(1, width)]), "method"]
 
@@ -128,64 +148,93 @@ class Comparison(PlainData):
 
     def _cells(self, row: int, latex: bool) -> list[str]:
         names = [escape_latex(part) if latex else part for part in self.keys[row]]
-        return names + [_cell(entry, latex) for entry in self.entries[row]]
+        pairs = zip(self.columns, self.entries[row], strict=True)
+        return names + [_cell(column, entry, latex) for column, entry in pairs]
 
     def _floor_cells(self, rows: Sequence[int], latex: bool) -> list[str]:
         """Mean noise floor of the methods, whose bins are mostly the same."""
         names = [""] * (len(self._names) - 1) + [_PERFECT]
         floors = np.mean([[entry.floor for entry in self.entries[row]] for row in rows], axis=0)
-        return names + ["" if math.isnan(value) else f"{value:.2f}" for value in floors]
+        return names + [_number(*pair) for pair in zip(self.columns, floors, strict=True)]
 
 
 def compare(
-    results: Mapping[Any, Evaluation | Sequence[Evaluation]],
+    results: "Mapping[Any, Any]",
     *,
+    outputs: ModelOutputs | Sequence[ModelOutputs] | None = None,
+    alpha: float = 0.1,
+    equal_size: bool | str = False,
     columns: Sequence[str] | None = None,
     n_bootstrap: int = 1000,
     seed: int = 0,
 ) -> Comparison:
     """Put methods side by side: mean (standard error) over seeds, with the best in bold.
 
+    Larger sets cover more, so that a method with larger sets has smaller gaps for nothing. With
+    `equal_size`, a second block of rows has every method at the alpha that gives the mean set size
+    of the reference, judged against the same target 1 - alpha.
+
     Parameters
     ----------
-    results : mapping of name to Evaluation, or to a list of them over seeds
-        A name is a string, or a tuple such as ``("ImageNet", "APS", "standard")`` whose
-        last part is the method; the best is then found among rows that share the rest.
+    results : mapping of name to Evaluation or calibrated predictor, or to a list of them over seeds
+        The name of an evaluation is a string, or a tuple such as ``("ImageNet", "APS",
+        "standard")`` whose last part is the method; the best is then found among rows that share
+        the rest. The name of a predictor is a string.
+    outputs : ModelOutputs, or sequence of them over seeds
+        Labelled test samples, where `results` are predictors. Conf x Trust needs their trust, or
+        a predictor with a trust score.
+    alpha : float
+        Miscoverage asked for, where `results` are predictors.
+    equal_size : bool or str
+        Add rows at equal mean size, which needs predictors: the name of the reference method, or
+        True for the last one. See `sets_of_size`.
     columns : sequence of str, optional
         Metrics to show, by their names in ``Evaluation.metrics``. Default: coverage, size, the
         gaps over Conf x Trust, Conf x Rank, classes and groups with their shortfalls, the worst
-        group, and the macro coverage of the classes, as far as every evaluation has them.
+        group, and the macro coverage of the classes, as far as every evaluation has them; of
+        predictors also alpha and the excess risk (`trustsets.auditing.excess_risk`).
     n_bootstrap, seed : int
         Resamples of seeds and of samples within each, behind the intervals of gaps; their seed.
 
     Examples
     --------
-    >>> from trustsets import APS, ModelOutputs, Softmax, StandardConformal, evaluate
+    >>> from trustsets import APS, ConditionalConformal, ModelOutputs, StandardConformal
     >>> rng = np.random.default_rng(0)
     >>> logits = 2.0 * rng.normal(size=(2000, 4))
     >>> labels = (logits + rng.gumbel(size=(2000, 4))).argmax(axis=1)
     >>> outputs = ModelOutputs(logits=logits, labels=labels)
-    >>> def run(score, seed):
-    ...     calibration, test = outputs.split(0.5, seed=seed)
-    ...     predictor = StandardConformal(score=score).calibrate(calibration)
-    ...     return evaluate(predictor, test, metrics=["class"])
-    >>> table = compare({
-    ...     "APS": [run(APS(), seed) for seed in range(3)],
-    ...     "softmax": [run(Softmax(), seed) for seed in range(3)],
-    ... })
-    >>> table.columns
-    ('coverage', 'size', 'class.gap', 'class.shortfall', 'class.macro', 'class.below_0.5')
+    >>> calibration, test = outputs.split(0.5)
+    >>> methods = {"split": StandardConformal(), "conditional": ConditionalConformal()}
+    >>> predictors = {name: one.calibrate(calibration) for name, one in methods.items()}
+    >>> table = compare(predictors, outputs=test, equal_size="conditional")
+    >>> table.keys[2:]
+    (('size of conditional', 'split'), ('size of conditional', 'conditional'))
+    >>> table.columns[:5]
+    ('alpha', 'coverage', 'size', 'class.gap', 'class.shortfall')
     """
     if not isinstance(results, Mapping):
         raise InputError(
             "results must be a mapping of names to evaluations, such as "
             f'{{"standard": evaluate(sets, outputs)}}; got {type(results).__name__}.'
         )
+    parts: tuple[str, ...] = ()
+    shown = _MAIN
+    if any(is_predictor(item) for items in results.values() for item in _listed(items)):
+        results, shown = (
+            _evaluated(results, outputs, alpha, equal_size, n_bootstrap, seed),
+            _MEASURED,
+        )
+        parts = ("sets", "method") if equal_size else ("method",)
+    elif equal_size or outputs is not None:
+        raise InputError(
+            "outputs and equal_size need calibrated predictors, whose alpha can be changed; got "
+            "evaluations. Pass the predictors that made them."
+        )
     runs = {_key(name): _as_list(name, items) for name, items in results.items()}
     _check_runs(runs)
     everything = [item for items in runs.values() for item in items]
     shared = set.intersection(*(set(item.metrics) for item in everything))
-    chosen = _columns(columns, everything[0], shared)
+    chosen = _columns(columns, everything[0], shared, shown)
     numbers = [
         [_summarise(items, column, n_bootstrap, seed) for column in chosen]
         for items in runs.values()
@@ -197,7 +246,118 @@ def compare(
         keys=keys,
         columns=chosen,
         entries=_mark_best(keys, chosen, numbers),
+        parts=parts,
     )
+
+
+# ---- Equal mean size ------------------------------------------------------------------------
+
+
+def sets_of_size(predictor: "Predictor", outputs: ModelOutputs, size: float) -> PredictionSets:
+    """Return the sets of a predictor at the alpha whose mean set size is nearest to `size`.
+
+    Labels are not used. Sets shrink as alpha grows, so a bisection finds it among the alphas
+    (j + 1/2) / (n + 1), j = 0..n, for n calibration samples: those are all that split conformal
+    thresholds can tell apart, and the nearest of their mean sizes is found exactly.
+
+    Examples
+    --------
+    >>> from trustsets import StandardConformal
+    >>> rng = np.random.default_rng(0)
+    >>> logits = 2.0 * rng.normal(size=(2000, 4))
+    >>> labels = (logits + rng.gumbel(size=(2000, 4))).argmax(axis=1)
+    >>> calibration, test = ModelOutputs(logits=logits, labels=labels).split(0.5)
+    >>> sets_of_size(StandardConformal().calibrate(calibration), test, 2.0)
+    PredictionSets(1000 samples, 4 classes, alpha=0.06543456543456544, mean size 2.00)
+    """
+    n = predictor.n_calibration_
+    low, high = 0, n
+    nearest, distance = None, math.inf
+    while low <= high:
+        middle = (low + high) // 2
+        with warnings.catch_warnings():
+            # Full sets of small groups are no news at alphas that nobody asked for.
+            warnings.simplefilter("ignore", TrustSetsWarning)
+            sets = predictor.predict_set(outputs, alpha=(middle + 0.5) / (n + 1))
+        difference = float(sets.sizes.mean()) - size
+        if abs(difference) < distance:
+            nearest, distance = sets, abs(difference)
+        if difference > 0.0:
+            low = middle + 1
+        else:
+            high = middle - 1
+    assert nearest is not None  # the loop runs at least once
+    return nearest
+
+
+def _evaluated(
+    predictors: Mapping[Any, Any],
+    outputs: ModelOutputs | Sequence[ModelOutputs] | None,
+    alpha: float,
+    equal_size: bool | str,
+    n_bootstrap: int,
+    seed: int,
+) -> dict[Key, list[Evaluation]]:
+    """Evaluations of predictors at alpha and, if asked for, at the mean size of the reference."""
+    methods = {str(name): _listed(items) for name, items in predictors.items()}
+    samples = _listed(outputs)
+    if not all(is_predictor(item) for items in methods.values() for item in items):
+        raise InputError("results must be all predictors or all evaluations, not some of each.")
+    if {len(items) for items in methods.values()} != {len(samples)} or outputs is None:
+        raise InputError(
+            "outputs must be the labelled test samples of the predictors, as many as each method "
+            f"has predictors; got {[len(items) for items in methods.values()]} predictors and "
+            f"{0 if outputs is None else len(samples)} outputs."
+        )
+    reference = list(methods)[-1] if equal_size is True else equal_size
+    if reference and reference not in methods:
+        raise InputError(f"equal_size must name one of {list(methods)}; got {reference!r}.")
+    asked: dict[Key, list[Evaluation]] = {}
+    matched: dict[Key, list[Evaluation]] = {}
+    for number, test in enumerate(samples):
+        require_outputs(test, "outputs").require_labels("compare")
+        drawn = {name: items[number] for name, items in methods.items()}
+        sets = {name: one.predict_set(test, alpha=alpha) for name, one in drawn.items()}
+        # Every method is judged by the same bins and columns.
+        scores = [one.trust for one in drawn.values() if one.trust is not None]
+        judged = test.with_trust(scores[0]) if scores else test
+        for name, one in drawn.items():
+            key = (f"alpha = {alpha:g}", name) if reference else (name,)
+            measured = _measured(sets[name], judged, alpha, n_bootstrap, seed)
+            asked.setdefault(key, []).append(measured)
+            if reference:
+                key = (f"size of {reference}", name)
+                if name != reference:
+                    same_size = sets_of_size(one, test, float(sets[reference].sizes.mean()))
+                    measured = _measured(same_size, judged, alpha, n_bootstrap, seed)
+                matched.setdefault(key, []).append(measured)
+    return asked | matched
+
+
+def _measured(
+    sets: PredictionSets, outputs: ModelOutputs, alpha: float, n_bootstrap: int, seed: int
+) -> Evaluation:
+    """Judge sets, whatever their own alpha, against the target 1 - alpha."""
+    covered = sets.covers(outputs.labels)
+    metrics = ["class"]
+    metrics += ["conf_trust"] if outputs.trust is not None else []
+    metrics += ["groups"] if outputs.groups else []
+    evaluation = evaluate(
+        covered,
+        outputs,
+        alpha=alpha,
+        sizes=sets.sizes,
+        metrics=metrics,
+        n_bootstrap=n_bootstrap,
+        seed=seed,
+    )
+    # Without set sizes, which differ by method, among the inputs of the classifier.
+    risk = excess_risk(covered, outputs, alpha=alpha, n_permutations=0, seed=seed)
+    used = {"alpha": Estimate(float(np.asarray(sets.alpha)))}
+    return replace(evaluation, more=used | risk.metrics)
+
+
+# ---- Tables ---------------------------------------------------------------------------------
 
 
 def _summarise(runs: Sequence[Evaluation], column: str, n_bootstrap: int, seed: int) -> Entry:
@@ -252,9 +412,16 @@ def _block_rows(keys: tuple[Key, ...]) -> list[list[int]]:
     return list(blocks.values())
 
 
-def _columns(asked: Sequence[str] | None, first: Evaluation, shared: set[str]) -> tuple[str, ...]:
+def _columns(
+    asked: Sequence[str] | None,
+    first: Evaluation,
+    shared: set[str],
+    shown: Mapping[str, Sequence[str]],
+) -> tuple[str, ...]:
     if asked is None:
-        return tuple(name for name in first.metrics if name in shared and _is_main(name))
+        names = [name for name in first.metrics if name in shared and _is_shown(name, shown)]
+        # The alpha that was used comes before what it gave.
+        return tuple(sorted(names, key=lambda name: name != "alpha"))
     for name in asked:
         if name not in shared:
             raise InputError(
@@ -264,17 +431,21 @@ def _columns(asked: Sequence[str] | None, first: Evaluation, shared: set[str]) -
     return tuple(asked)
 
 
-def _is_main(name: str) -> bool:
+def _is_shown(name: str, shown: Mapping[str, Sequence[str]]) -> bool:
     table, part, _ = split_name(name)
-    return part in _MAIN.get("group" if table.startswith("group:") else table, ())
+    return part in shown.get("group" if table.startswith("group:") else table, ())
 
 
 def _key(name: Any) -> Key:
     return tuple(str(part) for part in name) if isinstance(name, tuple) else (str(name),)
 
 
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
 def _as_list(name: Any, value: Any) -> list[Evaluation]:
-    items = list(value) if isinstance(value, list | tuple) else [value]
+    items = _listed(value)
     if not items or not all(isinstance(item, Evaluation) for item in items):
         kind = type(items[0]).__name__ if items else "an empty list"
         raise InputError(
@@ -296,7 +467,14 @@ def _check_runs(runs: Mapping[Key, Sequence[Evaluation]]) -> None:
         )
 
 
-def _cell(entry: Entry, latex: bool) -> str:
-    text = f"{entry.mean:.2f}"
+def _cell(column: str, entry: Entry, latex: bool) -> str:
+    text = _number(column, entry.mean)
     text = bold(text, latex=latex) if entry.best else text
-    return text if math.isnan(entry.standard_error) else f"{text} ({entry.standard_error:.2f})"
+    error = _number(column, entry.standard_error)
+    return f"{text} ({error})" if error else text
+
+
+def _number(column: str, value: float) -> str:
+    """A number with the digits of its kind; empty where undefined."""
+    digits = 3 if number_of(column).form == "share" else 2
+    return "" if math.isnan(value) else f"{value:.{digits}f}"

@@ -291,7 +291,7 @@ class Evaluation(PlainData):
         return plots.coverage_by_group(self, name, ax)
 
     def to_frame(self, flavour: Flavour | None = None) -> Any:
-        """One row per metric: value, interval, noise floor, and what is above the floor.
+        """One row per metric: value, interval, noise floor.
 
         It is a frame of the package that the outputs came in, or of `flavour`.
         """
@@ -300,12 +300,12 @@ class Evaluation(PlainData):
     def to_markdown(self) -> str:
         """Pipe table of the metrics, and the advice if there is any."""
         interval = f"{level_text(self.level)} interval"
-        header = ["Metric", "Value", interval, "Noise floor", "Above floor"]
+        header = ["Metric", "Value", interval, "Noise floor"]
         rows = []
         for name, item in self.metrics.items():
-            numbers = (item.value, item.lower, item.upper, item.floor, item.above_floor)
-            value, low, high, *floors = ("" if math.isnan(x) else f"{x:.3f}" for x in numbers)
-            rows.append([title(name), value, f"{low} to {high}" if low else "", *floors])
+            numbers = (item.value, item.lower, item.upper, item.floor)
+            value, low, high, floor = ("" if math.isnan(x) else f"{x:.3f}" for x in numbers)
+            rows.append([title(name), value, f"{low} to {high}" if low else "", floor])
         table = markdown_table(header, rows)
         return f"{table}\n\n{self.advice}" if self.advice else table
 
@@ -376,7 +376,7 @@ def evaluate(
     if class_divisor not in {"all", "present"}:
         raise InputError(f'class_divisor must be "all" or "present"; got {class_divisor!r}.')
     n_calibration = None
-    if _is_predictor(sets):
+    if is_predictor(sets):
         n_calibration = sets.n_calibration_
         bins.setdefault("conf_frequency", FrequencyBins(sets.class_counts_))
         outputs = outputs.with_trust(sets.trust)
@@ -480,7 +480,7 @@ def outcomes_of(
     return sets.covers(outputs.labels), sets.sizes, sets.alpha
 
 
-def _is_predictor(value: Any) -> "TypeGuard[Predictor]":
+def is_predictor(value: Any) -> "TypeGuard[Predictor]":
     """Whether this is a predictor; its room is not imported for that."""
     return hasattr(type(value), "class_counts_")
 
@@ -551,9 +551,6 @@ def _check_below(below: float | Sequence[float]) -> tuple[float, ...]:
 
 
 def estimates_frame(metrics: Mapping[str, Estimate], flavour: Flavour | None) -> Any:
-    """One row per number: value, interval, noise floor, and what is above the floor."""
-    rows = [
-        {"metric": name, **vars(item), "above_floor": item.above_floor}
-        for name, item in metrics.items()
-    ]
+    """One row per number: value, interval, noise floor."""
+    rows = [{"metric": name, **vars(item)} for name, item in metrics.items()]
     return frame_of_rows(rows, flavour, index="metric")

@@ -1,31 +1,66 @@
-"""Thresholds that are quantiles of calibration scores, and the fit behind one threshold."""
+"""Thresholds from calibration scores: quantiles of cells, and quantile fits of a function class.
 
-from collections.abc import Iterable
+1. Quantiles of the scores of each cell, plain or weighted, for split conformal predictors.
+2. `CalibrationProblem`: the quantile fits of a function class, and the thresholds they give.
+3. Thresholds of every candidate label, where basis functions depend on the label.
+4. `QuantileFit`: the fit behind one threshold, for explanations and certificates.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Self, final
+from typing import Any, Self, final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trustsets._arrays import Codes, Floats
+from trustsets._arrays import Codes, Floats, read_only
 from trustsets._quantiles import conformal_quantile, conformal_rank
+from trustsets.basis import FittedBasis
+from trustsets.engine import (
+    QuantileModel,
+    QuantileProcess,
+    ScorePath,
+    Sensitivity,
+    ThresholdProof,
+    fit_quantile_process,
+    fit_quantiles,
+    prove_threshold,
+)
+from trustsets.errors import InputError
+from trustsets.outputs import ModelOutputs
 from trustsets.status import Status, Thresholds
 
-if TYPE_CHECKING:
-    # The engine compiles; predictors of plain quantiles do not wait for it.
-    from trustsets.engine import QuantileModel, ScorePath, Sensitivity, ThresholdProof
-
-# Sums of weights are rounded; thresholds may only err upwards in what follows from them.
-_SUM_TOL = 1e-12
-
 __all__ = [
+    "CalibrationProblem",
+    "CandidateRows",
     "QuantileFit",
+    "candidate_rows",
+    "candidate_thresholds",
     "class_thresholds",
     "leave_one_out_quantiles",
+    "limited",
     "quantile_thresholds",
     "weighted_cell_thresholds",
     "weighted_quantiles",
 ]
+
+Bools = NDArray[np.bool_]
+
+# Sums of weights are rounded; thresholds may only err upwards in what follows from them.
+_SUM_TOL = 1e-12
+# The fit that limits thresholds from above: its alpha and its group penalty, both in units of those
+# of the fit that limits them from below. A smaller alpha or penalty gives more full sets; larger
+# ones give less coverage to small groups that are hard.
+UPPER_ALPHA = 0.25
+UPPER_PENALTY = 2.0
+# Alphas up to this number are fitted one by one, and as many fits are kept as the second says: each
+# holds landmarks of some megabytes.
+_FEW_ALPHAS = 8
+_MOST_FITS = 24
+
+
+# 1. Quantiles of cells.
 
 
 def quantile_thresholds(cells: Iterable[Floats], alphas: tuple[float, ...]) -> Thresholds:
@@ -47,7 +82,7 @@ def quantile_thresholds(cells: Iterable[Floats], alphas: tuple[float, ...]) -> T
 
 
 def class_thresholds(table: Thresholds, m: int) -> Thresholds:
-    """Give m samples all rows of a table, one a class, and the worst of the statuses."""
+    """Give m samples all rows of a table, one per class, and the worst of the statuses."""
     worst = table.status.max(axis=0)
     return Thresholds(
         np.broadcast_to(table.values, (m, *table.values.shape)),
@@ -109,8 +144,8 @@ def weighted_quantiles(
     if not total.size or total[-1] <= 0.0:
         return np.full((new.size, len(alphas)), np.inf)
     goals = (total[-1] + new)[:, None] * (1.0 - np.array(alphas))
-    places = np.searchsorted(total, goals * (1.0 - _SUM_TOL))
-    return np.asarray(np.append(scores, np.inf)[places])
+    ranks = np.searchsorted(total, goals * (1.0 - _SUM_TOL))
+    return np.asarray(np.append(scores, np.inf)[ranks])
 
 
 def weighted_cell_thresholds(
@@ -142,6 +177,549 @@ def weighted_cell_thresholds(
     return Thresholds(values, status)
 
 
+# 2. Fits of a function class.
+
+
+@final
+class CalibrationProblem:
+    """Calibration points of a function class, and the fits made of them so far.
+
+    Parameters
+    ----------
+    phi, scores : arrays of shape (n, p) and (n,)
+        Basis functions and nonconformity scores of the calibration samples.
+    penalty : array of shape (q, p)
+        Rows w; a fit adds ``sum_j |w_j' beta|`` to its loss.
+    group_penalty : array of shape (r, p), optional
+        Rows like those of `penalty` that count only in the two fits which limit the thresholds;
+        without them thresholds are not limited.
+    ties : sequence of arrays of shape (n,)
+        What orders points with equal rows and scores.
+    uses_label : bool
+        Whether the functions depend on the candidate label, so that many rows are asked for.
+    starts : tuple of (alpha, multiple of the group penalty, basic points)
+        Fits that were made before, from which to begin.
+    """
+
+    def __init__(
+        self,
+        phi: Floats,
+        scores: Floats,
+        penalty: Floats,
+        group_penalty: Floats | None,
+        *,
+        ties: tuple[Floats | Codes, ...] = (),
+        uses_label: bool = False,
+        starts: tuple[tuple[float, float, Codes], ...] = (),
+    ) -> None:
+        # Sorted, so that a fit cannot depend on the order in which the samples came.
+        self.order = np.lexsort((*ties, *phi.T, scores))
+        self.phi, self.scores = read_only(phi[self.order]), read_only(scores[self.order])
+        self.penalty, self.group_penalty = penalty, group_penalty
+        self.uses_label, self.starts = uses_label, starts
+        # Factors of alpha and of the group penalty: the plain fit, the lower and the upper one.
+        self.limits = [(1.0, 0.0)]
+        if group_penalty is not None:
+            self.limits += [(1.0, 1.0), (UPPER_ALPHA, UPPER_PENALTY)]
+        self._fits: dict[Hashable, QuantileModel] = {}
+        self._processes: dict[float, QuantileProcess] = {}
+
+    def weighted(self, weights: Floats) -> Self:
+        """The problem with a weight for each sample, in the order of the samples."""
+        # w loss(r) = loss(w r) for w >= 0: rows and scores are scaled, in the same order.
+        other, weights = type(self).__new__(type(self)), weights[self.order]
+        vars(other).update(vars(self))
+        other.phi = read_only(self.phi * weights[:, None])
+        other.scores = read_only(self.scores * weights)
+        other.starts, other._fits, other._processes = (), {}, {}
+        vars(other).pop("scale", None)
+        return other
+
+    @cached_property
+    def scale(self) -> float:
+        """Largest size of a calibration score."""
+        return float(np.abs(self.scores).max())
+
+    def points(self, multiple: float) -> tuple[Floats, Floats]:
+        """Rows and scores of the calibration points and of those that stand for penalties."""
+        # |w'beta| is the loss of two points of score 0 and rows w and -w: the losses of a
+        # residual r and of -r add up to |r|. A penalised fit is a fit with more points.
+        penalty = self.penalty
+        if multiple and self.group_penalty is not None:
+            penalty = np.vstack([penalty, multiple * self.group_penalty])
+        if not len(penalty):
+            return self.phi, self.scores
+        rows = np.vstack([self.phi, penalty, -penalty])
+        return rows, np.concatenate([self.scores, np.zeros(2 * len(penalty))])
+
+    def fit(self, alpha: float, multiple: float = 0.0) -> QuantileModel:
+        """Fit the 1 - alpha quantile, with this multiple of the group penalty; made once."""
+        model = self._fits.get((alpha, multiple))
+        if model is None:
+            process = self._processes.get(multiple)
+            if process is not None and alpha in process.alphas:
+                model = process.at(alpha)
+            else:
+                model = self._fit_from_start(alpha, multiple)
+                model = model.for_many_rows() if self.uses_label else model
+            self._keep((alpha, multiple), model)
+        return model
+
+    def _keep(self, key: Hashable, model: QuantileModel) -> None:
+        """Keep a fit, and drop the oldest ones where there are too many."""
+        while len(self._fits) >= _MOST_FITS:
+            del self._fits[next(iter(self._fits))]
+        self._fits[key] = model
+
+    def _fit_from_start(self, alpha: float, multiple: float) -> QuantileModel:
+        """Fit from stored basic points, if they are optimal; else as if there were none."""
+        rows, scores = self.points(multiple)
+        for start_alpha, start_multiple, basic in self.starts:
+            if (start_alpha, start_multiple) == (alpha, multiple):
+                try:
+                    model = fit_quantiles(rows, scores, alpha=alpha, start=basic)
+                except InputError:  # not those of this problem
+                    break
+                if model.certificate.holds and model.certificate.pivots == 0:
+                    return model
+        return fit_quantiles(rows, scores, alpha=alpha)
+
+    def all_starts(self) -> tuple[tuple[float, float, Codes], ...]:
+        """Basic points of all fits, which save a loaded predictor the search."""
+        starts: dict[Any, Codes] = {
+            (alpha, multiple): basic for alpha, multiple, basic in self.starts
+        }
+        for key, model in self._fits.items():
+            if isinstance(key, tuple) and isinstance(key[0], float):  # a fit at one alpha
+                starts[key] = model.basic_points
+        return tuple((*key, basic) for key, basic in starts.items())
+
+    def prepare(self, alpha: float) -> list[QuantileModel]:
+        """Make the fit at alpha and, where thresholds are limited, the lower and the upper one."""
+        return [self.fit(factor * alpha, multiple) for factor, multiple in self.limits]
+
+    def prepare_along(self, alphas: tuple[float, ...]) -> None:
+        """Fit along many alphas, for a fraction of the time of single fits; the last are kept."""
+        grid = np.unique(alphas)
+        for factor, multiple in self.limits:
+            process = self._processes.get(multiple)
+            if process is None or not np.array_equal(process.alphas, factor * grid):
+                rows, scores = self.points(multiple)
+                self._processes[multiple] = fit_quantile_process(rows, scores, factor * grid)
+
+    def fits_along(self, alphas: tuple[float, ...]) -> Iterator[list[QuantileModel]]:
+        """What `prepare` gives at each alpha. Where there are many, none of them is kept."""
+        if len(alphas) > _FEW_ALPHAS:
+            self.prepare_along(alphas)
+        for alpha in alphas:
+            if len(alphas) <= _FEW_ALPHAS:
+                yield self.prepare(alpha)
+            else:
+                yield [self._processes[multiple].at(fac * alpha) for fac, multiple in self.limits]
+
+    def thresholds(self, phi: Floats, alphas: tuple[float, ...]) -> Thresholds:
+        """Thresholds of new samples with these rows, shape (m, A)."""
+        parts = [
+            limited([model.thresholds(phi) for model in models])
+            for models in self.fits_along(alphas)
+        ]
+        return Thresholds.nested(parts, alphas)
+
+    def random_thresholds(
+        self, phi: Floats, alphas: tuple[float, ...], draws: Floats
+    ) -> Thresholds:
+        """Thresholds with random weights; limited ones would cover more than exactly 1 - alpha."""
+        parts = [
+            model.thresholds(phi, weight=draws - model.alpha)
+            for model, *_ in self.fits_along(alphas)
+        ]
+        return Thresholds.nested(parts, alphas)
+
+    def leave_one_out(self, alphas: tuple[float, ...], draws: Floats | None) -> Thresholds:
+        """Thresholds of the calibration samples, each without itself, in their given order."""
+        points, parts = np.arange(len(self.phi)), []
+        for models in self.fits_along(alphas):
+            if draws is None:
+                parts.append(limited([model.leave_one_out(points) for model in models]))
+            else:
+                # As for new samples, random thresholds are not limited.
+                weight = draws[self.order] - models[0].alpha
+                parts.append(models[0].leave_one_out(points, weight))
+        thresholds, back = Thresholds.nested(parts, alphas), np.argsort(self.order)
+        return Thresholds(thresholds.values[back], thresholds.status[back])
+
+    def sample_alpha_fits(
+        self, name: Hashable, scores: Floats, alphas: Floats
+    ) -> list[tuple[float, QuantileModel]]:
+        """Fits where every calibration sample has an alpha, with their factors of alpha.
+
+        `scores` and `alphas` are in the order of the samples; `name` stands for the two.
+        """
+        fits = []
+        for factor, multiple in self.limits:
+            model = self._fits.get((name, factor, multiple))
+            if model is None:
+                rows, _ = self.points(multiple)
+                n_penalties = len(rows) - len(self.scores)
+                # Two points that stand for a penalty may have any alpha, the same for both.
+                others = np.full(n_penalties, alphas[self.order].mean())
+                model = fit_quantiles(
+                    rows,
+                    np.concatenate([scores[self.order], np.zeros(n_penalties)]),
+                    alpha=factor * np.concatenate([alphas[self.order], others]),
+                )
+                self._keep((name, factor, multiple), model)
+            fits.append((factor, model))
+        return fits
+
+    def sample_alpha_thresholds(
+        self,
+        fits: list[tuple[float, QuantileModel]],
+        phi: Floats,
+        alphas: Floats,
+        draws: Floats | None = None,
+    ) -> Thresholds:
+        """Thresholds of new samples that have an alpha each, from `sample_alpha_fits`."""
+        if draws is not None:
+            return fits[0][1].thresholds(phi, weight=draws - alphas, alpha=alphas)
+        return limited([model.thresholds(phi, alpha=factor * alphas) for factor, model in fits])
+
+
+def limited(parts: list[Thresholds]) -> Thresholds:
+    """Thresholds, limited from below and from above by those of two other fits.
+
+    Because these thresholds are at least as large as those of the lower fit, its coverage guarantee
+    applies to them. Numbers may stand in for thresholds that divide the scores as the thresholds
+    do: then their minimum and maximum do so, too.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    plain, low, high = parts
+    # Fits at two alphas may cross where data is sparse; the guarantee is that of `low`.
+    top = np.maximum(low.values, high.values)
+    status = np.where(np.isfinite(top), np.int8(Status.LIMITED), high.status)
+    return Thresholds(
+        np.clip(plain.values, low.values, top),
+        np.where(plain.values > top, status, plain.status),
+    )
+
+
+# 3. Thresholds of every candidate label.
+#
+# The set of x holds each y with s(x, y) <= S*(x, y). To decide that, few of the thresholds are
+# needed. Write W(g) for the largest value of g'b - sum_i loss(s_i - phi_i'b); it is convex, and S*
+# of a row q is its slope at u q along q, with u = 1 - alpha.
+#
+# - From below: the slope at 0 is the fitted value q'beta(0), and slopes increase.
+# - From above: for t > u, the slope at u is at most (W(tq) - W(uq)) / (t - u). There,
+#   W(uq) >= W(0) + u q'beta(0). With a row a of the candidate at another sample and the difference
+#   d = q - a, which does not depend on the candidate where the basis is additive,
+#   W(tq) <= theta W(ta / theta) + (1 - theta) W(td / (1 - theta)). Finally, because slopes
+#   increase, W(g) <= W(0) + g'(beta(g / 2) + beta(g)) / 2 <= W(0) + g'beta(g). So the thresholds of
+#   some rows a for every candidate, and of one row d for every sample, bound those of all
+#   candidates of all samples.
+#
+# A candidate whose score lies between the two bounds has its threshold computed.
+
+# Where the upper bound is taken: t and theta of the formula.
+_T, _THETA = 1.5, 0.7
+# Samples whose rows stand for others, and the fewest samples and cells for which the bound is worth
+# its cost: one path for each sample, and a longer one than those of the sample's cells.
+_CENTRES = 40
+_ROUNDS = 5
+_FEWEST_SAMPLES = 200
+_FEWEST_CELLS = 20
+# Bounds are sums of a few rounded numbers. A score this close to one, in units of the largest
+# calibration score or of the bound itself, is not decided by it.
+_SLACK = 1e-9
+# Numbers that are held at a time while centres are compared with rows.
+_NUMBERS = 1 << 22
+
+
+@final
+@dataclass(frozen=True)
+class LabelParts:
+    """The parts of a basis that is the sum of functions of the sample and of the label.
+
+    Attributes
+    ----------
+    labels : (C, p) array
+        The functions of the label for each cell, and zero in the other columns.
+    varying : (p,) array
+        Columns that depend on the label.
+    centres : (J, p) array
+        Rows of samples that stand for others, with any label. They must not depend on the samples
+        at hand.
+    column_sums : (2, p) array
+        Sums of the positive values of each calibration column, and of the negative ones without
+        their sign.
+    """
+
+    labels: Floats
+    varying: Bools
+    centres: Floats
+    column_sums: Floats
+
+    def relabel(self, rows: Floats, cells: Codes | int) -> Floats:
+        """Return the rows with the labels of other cells."""
+        return np.where(self.varying, self.labels[cells], rows)
+
+    def are_infinite(self, alpha: float, weight: float) -> Bools:
+        """Cells, shape (C,), whose thresholds are infinite at this weight for every sample.
+
+        Along the ray of one coefficient j the loss grows by at most ``alpha`` times the sum of the
+        positive values of column j and ``1 - alpha`` times that of the negative ones. If the weight
+        of a new row gains more, there is no minimum: a class with so few calibration samples
+        cannot balance a new one.
+        """
+        cost = alpha * self.column_sums[0] + (1.0 - alpha) * self.column_sums[1]
+        return np.asarray((weight * self.labels > (1.0 + _SLACK) * cost).any(axis=1))
+
+    def cell_groups(self, model: QuantileModel) -> list[Codes]:
+        """Cells in groups of equal fitted values: coefficients that a penalty keeps at zero.
+
+        Such a coefficient stays zero with a new row, too, unless the row outweighs the penalty.
+        The rows of one sample for the cells of a group therefore have nearly the same vertex.
+        """
+        offsets = self.offsets(model)
+        order = np.argsort(offsets, kind="stable")
+        with np.errstate(invalid="ignore"):  # the difference of two infinite values
+            steps = np.diff(offsets[order])
+        equal = steps <= _SLACK * np.maximum(np.abs(offsets[order[1:]]), 1.0)
+        return np.split(order, np.flatnonzero(~equal) + 1)
+
+    def offsets(self, model: QuantileModel) -> Floats:
+        """Fitted values of one sample with the label of each cell, shape (C,)."""
+        rows = [self.relabel(self.centres[:1], cell) for cell in range(len(self.labels))]
+        return np.concatenate([model.fitted(row) for row in rows])
+
+
+@final
+@dataclass(frozen=True)
+class CandidateRows:
+    """Rows phi(x, c) of m samples and C cells of classes.
+
+    Attributes
+    ----------
+    rows : function
+        Rows of all samples for one cell, shape (m, p).
+    cells : (K,) array
+        Cell of each class.
+    scale : float
+        Largest size of a calibration score.
+    parts : LabelParts, optional
+        For bases that are the sum of functions of the sample and of the label.
+    """
+
+    rows: Callable[[int], Floats]
+    cells: Codes
+    scale: float
+    parts: LabelParts | None = None
+
+    @property
+    def n_cells(self) -> int:
+        """Number of cells."""
+        return int(self.cells.max()) + 1
+
+
+def candidate_rows(
+    problem: CalibrationProblem, basis: FittedBasis, outputs: ModelOutputs
+) -> CandidateRows:
+    """Rows of new samples with every candidate label."""
+    cells = basis.class_cells(outputs.n_classes)
+    codes = np.unique(cells, return_index=True)[1]
+
+    def labelled(cell: int) -> Floats:
+        return basis.design_for(outputs, np.full(len(outputs), codes[cell]))
+
+    if not basis.is_additive:
+        return CandidateRows(labelled, cells, problem.scale)
+    # Functions of the label alone: any sample shows them.
+    labels = basis.design_for(outputs.take(np.zeros(len(codes), np.int64)), codes)
+    varying = (labels != labels[0]).any(axis=0)
+    rows = labelled(0)
+    fitted = np.vstack([problem.phi, problem.penalty, -problem.penalty])
+    parts = LabelParts(
+        labels=np.where(varying, labels, 0.0),
+        varying=varying,
+        centres=problem.phi[_spread_rows(problem.phi[:, ~varying])],
+        column_sums=np.stack(
+            [np.maximum(fitted, 0.0).sum(axis=0), np.maximum(-fitted, 0.0).sum(axis=0)]
+        ),
+    )
+    return CandidateRows(lambda cell: parts.relabel(rows, cell), cells, problem.scale, parts)
+
+
+def candidate_thresholds(
+    model: QuantileModel, candidates: CandidateRows, scores: Floats
+) -> Thresholds:
+    """Numbers that divide the scores of all candidates as their thresholds do, with statuses.
+
+    Parameters
+    ----------
+    model : QuantileModel
+    candidates : CandidateRows
+    scores : (m, K) array
+        Scores of all classes.
+
+    Returns
+    -------
+    Thresholds
+        Of shape (m, C). The exact threshold where a class of the cell has a score between the lower
+        bound and it; elsewhere the lower bound, which gives the same set, and status `EXACT`.
+    """
+    low = _fitted(model, candidates)
+    low -= _rounding(low, candidates.scale)
+    high = np.full(low.shape, np.inf)
+    infinite = np.zeros(candidates.n_cells, np.bool_)
+    groups = list(np.arange(candidates.n_cells)[:, None])
+    if candidates.parts is not None:
+        infinite = candidates.parts.are_infinite(model.alpha, 1.0 - model.alpha)
+        groups = candidates.parts.cell_groups(model)
+        if len(scores) >= _FEWEST_SAMPLES and candidates.n_cells >= _FEWEST_CELLS:
+            high = _upper_bounds(model, candidates, candidates.parts, low, groups)
+            high += 2.0 * _rounding(high, candidates.scale)
+    status = np.full(low.shape, np.int8(Status.EXACT))
+    # Where no calibration point shares a direction, the threshold is infinite.
+    unseen = np.isinf(low)
+    wanted = (_between(scores, low, high, candidates.cells) | unseen) & ~infinite
+    values = low.copy()
+    for group in groups:
+        rows = candidates.rows(group[0])
+        part = _group_thresholds(model, rows, group, candidates.parts, wanted[:, group])
+        values[:, group], status[:, group] = part.values, part.status
+    exact = wanted & (_between(scores, low, values, candidates.cells) | unseen)
+    values, status = np.where(exact, values, low), np.where(exact, status, np.int8(Status.EXACT))
+    values[:, infinite], status[:, infinite] = np.inf, Status.HIGH_LEVERAGE
+    return Thresholds(values, status)
+
+
+def _group_thresholds(
+    model: QuantileModel,
+    rows: Floats,
+    group: Codes,
+    parts: LabelParts | None,
+    wanted: Bools,
+    factor: float = 1.0,
+) -> Thresholds:
+    """Thresholds of the rows times `factor` with the labels of G cells, where `wanted` (m, G)."""
+    values = np.full(wanted.shape, np.inf)
+    status = np.full(wanted.shape, np.int8(Status.EXACT))
+    samples = np.flatnonzero(wanted.any(axis=1))
+    step = max(1, _NUMBERS // max(len(group) * rows.shape[1], 1))
+    for start in range(0, len(samples), step):
+        some = samples[start : start + step]
+        sample, member = np.nonzero(wanted[some])
+        goals = rows[some[sample]]
+        if parts is not None:
+            goals = parts.relabel(goals, group[member])
+        # The cells of one sample come one after the other, from vertex to vertex.
+        follows = np.concatenate([[False], sample[1:] == sample[:-1]])
+        part = model.thresholds(factor * goals, follows=follows)
+        values[some[sample], member] = part.values
+        status[some[sample], member] = part.status
+    return Thresholds(values, status)
+
+
+def _between(scores: Floats, low: Floats, high: Floats, cells: Codes) -> Bools:
+    """Cells, shape (m, C), one of whose classes has a score above `low` and at most `high`."""
+    out = np.empty(low.shape, np.bool_)
+    for cell in range(low.shape[1]):
+        members = scores[:, cells == cell]
+        within = (members > low[:, cell, None]) & (members <= high[:, cell, None])
+        out[:, cell] = within.any(axis=1)
+    return out
+
+
+def _fitted(model: QuantileModel, candidates: CandidateRows) -> Floats:
+    """Fitted values of all samples and cells, shape (m, C); infinite for unseen directions."""
+    if candidates.parts is None:
+        columns = [model.fitted(candidates.rows(cell)) for cell in range(candidates.n_cells)]
+        return np.stack(columns, axis=1)
+    # The rows of two cells differ by the same vector for all samples.
+    offsets = candidates.parts.offsets(model)
+    first = _seen_cell(offsets)
+    values = model.fitted(candidates.rows(first))
+    if not np.isfinite(offsets[first]):
+        # There is no lower bound, and every threshold is computed.
+        return np.full((len(values), len(offsets)), -np.inf)
+    return np.asarray(values[:, None] + (offsets - offsets[first]))
+
+
+def _rounding(bounds: Floats, scale: float) -> Floats:
+    """How far bounds may be off; it depends on no other sample. Infinite ones stay as they are."""
+    size = np.where(np.isfinite(bounds), np.abs(bounds), 0.0)
+    return _SLACK * np.maximum(size, scale)
+
+
+def _seen_cell(values: Floats) -> int:
+    """The first cell whose value is finite."""
+    return int(np.argmax(np.isfinite(values)))
+
+
+def _upper_bounds(
+    model: QuantileModel,
+    candidates: CandidateRows,
+    parts: LabelParts,
+    low: Floats,
+    groups: list[Codes],
+) -> Floats:
+    """Bounds of the thresholds from above, shape (m, C); infinite where there is none."""
+    weight = 1.0 - model.alpha
+    first = _seen_cell(low.min(axis=0))
+    rows, centres = candidates.rows(first), parts.relabel(parts.centres, first)
+    near = _nearest(rows, centres)
+    used = np.unique(near)
+    of_centres = np.full((len(centres), candidates.n_cells), np.inf)
+    finite = ~parts.are_infinite(model.alpha, _T / _THETA)
+    for group in groups:
+        wanted = np.broadcast_to(finite[group], (len(used), len(group)))
+        # ``g'(beta(g / 2) + beta(g)) / 2`` for g = t a / theta: thresholds are those at g / u.
+        factor = _T / _THETA / weight
+        half, whole = (
+            _group_thresholds(model, centres[used], group, parts, wanted, share * factor).values
+            for share in (0.5, 1.0)
+        )
+        of_centres[np.ix_(used, group)] = weight * (half + 0.5 * whole)
+    # ``g'beta(g)`` for g = t d / (1 - theta).
+    goals = (_T / (1.0 - _THETA) / weight) * (rows - centres[near])
+    of_samples = weight * model.thresholds(goals).values
+    total = _THETA * of_centres[near] + (1.0 - _THETA) * of_samples[:, None] - weight * low
+    bound = total / (_T - weight)
+    return np.where(np.isnan(bound), np.inf, bound)
+
+
+def _nearest(rows: Floats, centres: Floats) -> Codes:
+    """Number of the centre nearest to each row, in units of the spread of the centres."""
+    spread = centres.std(axis=0)
+    unit = np.where(spread > 0.0, spread, 1.0)
+    out = np.empty(len(rows), np.int64)
+    step = max(1, _NUMBERS // max(centres.size, 1))
+    for low in range(0, len(rows), step):
+        gaps = (rows[low : low + step, None, :] - centres[None]) / unit
+        out[low : low + step] = np.einsum("ijk,ijk->ij", gaps, gaps).argmin(axis=1)
+    return out
+
+
+def _spread_rows(rows: Floats) -> Codes:
+    """Numbers of a few rows that are spread over all of them: means of clusters, nearly."""
+    if rows.shape[1] == 0:
+        return np.zeros(1, np.int64)
+    spread = rows.std(axis=0)
+    scaled = rows / np.where(spread > 0.0, spread, 1.0)
+    centres = scaled[np.linspace(0, len(rows) - 1, min(_CENTRES, len(rows))).astype(np.int64)]
+    for _ in range(_ROUNDS):
+        near = _nearest(scaled, centres)
+        size = np.bincount(near, minlength=len(centres))
+        total = np.zeros_like(centres)
+        np.add.at(total, near, scaled)
+        centres = (total / np.maximum(size, 1)[:, None])[size > 0]
+    return np.unique(_nearest(centres, scaled))
+
+
+# 4. The fit behind one threshold.
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class QuantileFit:
@@ -170,35 +748,27 @@ class QuantileFit:
         return cls(np.ones((len(scores), 1)), scores, alpha, np.ones(1), 1.0 - alpha)
 
     @cached_property
-    def model(self) -> "QuantileModel":
+    def model(self) -> QuantileModel:
         """The fit at weight 0, which all samples share."""
-        from trustsets.engine import fit_quantiles
-
         return fit_quantiles(self.phi, self.scores, alpha=self.alpha)
 
     @cached_property
-    def proof(self) -> "ThresholdProof":
+    def proof(self) -> ThresholdProof:
         """The threshold of the row, with the numbers that prove it."""
-        from trustsets.engine import ThresholdProof, prove_threshold
-
         if len(self.phi):
             return prove_threshold(self.model, self.row, self.weight)
         none = np.empty(0, np.int64)
         return ThresholdProof(np.inf, self.weight, none, none, np.empty(0), self.row)
 
     @cached_property
-    def sensitivity(self) -> "Sensitivity | None":
+    def sensitivity(self) -> Sensitivity | None:
         """How the threshold depends on scores; None where it is infinite, whatever they are."""
-        from trustsets.engine import Sensitivity
-
         if not np.isfinite(self.proof.threshold):
             return None
         return Sensitivity(self.model, self.row, self.proof)
 
-    def path(self, point: int) -> "ScorePath":
+    def path(self, point: int) -> ScorePath:
         """The threshold as a function of the score of one point."""
-        from trustsets.engine import ScorePath
-
         if self.sensitivity is None:
             return ScorePath(np.zeros(1), np.array([self.proof.threshold]), (0.0, 0.0))
         path = self.sensitivity.path(point)

@@ -16,6 +16,7 @@ from trustsets.metrics import (
     METRICS,
     NUMBERS,
     BinTable,
+    Comparison,
     Estimate,
     Evaluation,
     number_of,
@@ -218,6 +219,19 @@ def other_measures(evaluations: Evaluations) -> Glance | None:
     return Glance("Other measures", rows) if rows else None
 
 
+def equal_size(comparison: Comparison, methods: Sequence[str]) -> Glance:
+    """Every method at the mean set size of one of them, the last block of `comparison`."""
+    setting = comparison.keys[-1][0]
+    rows = dict(zip(comparison.keys, comparison.entries, strict=True))
+    numbers = []
+    for i, name in enumerate(comparison.columns):
+        form = _FORMS[number_of(name).form]
+        entries = [rows[setting, method][i] for method in methods]
+        cells = [form(Estimate(entry.mean, entry.lower, entry.upper)) for entry in entries]
+        numbers.append((title(name), cells))
+    return Glance(setting, numbers)
+
+
 def terms(evaluations: Evaluations) -> list[tuple[str, str]]:
     """Explanations of the metrics on the page that few readers know."""
 
@@ -244,6 +258,7 @@ def _gaps(evaluations: Evaluations, name: str) -> Glance:
     rows = [
         ("CovGap, points", _cells(evaluations, f"{name}.gap", floor=True)),
         ("Shortfall, points", _cells(evaluations, f"{name}.shortfall", floor=True)),
+        ("RMS gap without noise, points", _cells(evaluations, f"{name}.rms")),
         ("Bins significantly too low", [low(item) for item in evaluations.values()]),
         ("Lowest coverage", [_lowest(item, f"{name}.worst") for item in evaluations.values()]),
     ]

@@ -17,7 +17,7 @@ from trustsets._storage import atomic_path
 from trustsets._version import __version__
 from trustsets.auditing import Regions
 from trustsets.errors import InputError
-from trustsets.metrics import Evaluation, to_plain
+from trustsets.metrics import Comparison, Evaluation, to_plain
 from trustsets.outputs import ModelOutputs
 from trustsets.plots import Theme, css_variables, deepest_coverage
 from trustsets.predictors import Predictor
@@ -41,6 +41,7 @@ def write_report(
     outputs: ModelOutputs | None = None,
     sets: PredictionSets | Mapping[str, PredictionSets] | None = None,
     regions: Regions | Mapping[str, Regions] | None = None,
+    comparison: Comparison | None = None,
     title: str = "Coverage report",
     details: Mapping[str, Any] | None = None,
 ) -> Path:
@@ -66,6 +67,8 @@ def write_report(
         of the outputs where they have it.
     regions : Regions, or mapping of method name to Regions, optional
         What `trustsets.auditing.find_regions` found; shown after the verdict.
+    comparison : Comparison, optional
+        The methods at equal mean size: ``compare(predictors, outputs=outputs, equal_size=True)``.
     title : str
         Title of the page.
     details : mapping, optional
@@ -98,6 +101,7 @@ def write_report(
     made_by: dict[str, Predictor] = _by_method("predictors", predictors, methods, Predictor)
     chosen = _check_samples(methods, outputs, sets)
     found = _check_regions(methods, regions)
+    _check_comparison(methods, comparison)
     facts = _facts(methods)
     shown = {str(name): str(value) for name, value in (details or {}).items()}
     grids = content.grid_names(methods)
@@ -106,6 +110,7 @@ def write_report(
         "facts": facts | shown,
         "metrics": {method: to_plain(item.metrics) for method, item in methods.items()},
         "evaluations": {method: item.to_dict() for method, item in methods.items()},
+        "equal_size": comparison and comparison.to_dict(),
         "samples": outputs and list_samples(methods, outputs, chosen, grids),
     }
     # Set sizes are the method's own choice, so the gap over their bins says nothing against it.
@@ -125,7 +130,7 @@ def write_report(
         facts=facts,
         details=shown,
         methods=list(methods),
-        verdict=verdict(methods, made_by, found),
+        verdict=verdict(methods, made_by, found, comparison),
         guarantees=[
             (name, predictor.summary(chosen.get(name)).splitlines())
             for name, predictor in made_by.items()
@@ -135,6 +140,7 @@ def write_report(
             for name, item in found.items()
         ],
         glance=content.glance(methods, goals),
+        equal_size=comparison and content.equal_size(comparison, list(methods)),
         divisions=content.divisions(methods),
         gaps=content.gap_chart(methods, goals),
         sizes=content.size_chart(methods),
@@ -315,3 +321,17 @@ def _check_regions(
                 "sets."
             )
     return by_name
+
+
+def _check_comparison(methods: Evaluations, comparison: Comparison | None) -> None:
+    """Refuse a comparison that lacks rows at equal size, or has other methods."""
+    if comparison is None:
+        return
+    last = {key[-1] for key in comparison.keys if key[0] == comparison.keys[-1][0]}
+    alpha = next(iter(methods.values())).alpha
+    if len(comparison.keys[0]) != 2 or last != set(methods) or comparison.alpha != alpha:
+        raise InputError(
+            f"comparison must have rows at equal size of the methods {list(methods)} at alpha="
+            f"{alpha:g}; make it with compare(predictors, outputs=outputs, alpha={alpha:g}, "
+            "equal_size=True)."
+        )

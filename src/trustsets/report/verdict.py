@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from trustsets._arrays import Floats
 from trustsets.auditing import Region, Regions
 from trustsets.basis import Groups
-from trustsets.metrics import METRICS, BinTable, Evaluation, check_guarantee, holm
+from trustsets.metrics import (
+    METRICS,
+    BinTable,
+    Comparison,
+    Evaluation,
+    check_guarantee,
+    holm,
+    split_name,
+)
 from trustsets.predictors import MondrianConformal, Predictor, StandardConformal
 from trustsets.report.content import division_title, joined, number, p_value, percent, range_of
 
@@ -82,6 +90,7 @@ def verdict(
     evaluations: Mapping[str, Evaluation],
     predictors: Mapping[str, Predictor] | None = None,
     regions: Mapping[str, Regions] | None = None,
+    comparison: Comparison | None = None,
 ) -> Verdict:
     """Judge marginal and conditional coverage of one or several methods, in words.
 
@@ -97,6 +106,8 @@ def verdict(
         marginal coverage but its interval.
     regions : mapping of method name to Regions, optional
         What `trustsets.auditing.find_regions` found.
+    comparison : Comparison, optional
+        The methods at equal mean size, from `trustsets.compare`.
 
     Examples
     --------
@@ -116,8 +127,10 @@ def verdict(
         ("Target", [_target(next(iter(evaluations.values())))]),
         ("Marginal coverage", _marginal(evaluations, judgements, predictors)),
         ("Conditional coverage", _conditional(evaluations, judgements, regions or {})),
-        ("What to do", _advice(evaluations, judgements)),
     ]
+    if comparison is not None:
+        sections.append(("At equal set size", [_at_equal_size(comparison)]))
+    sections.append(("What to do", _advice(evaluations, judgements)))
     return Verdict(sections, judgements)
 
 
@@ -280,6 +293,28 @@ def _conditional(
     return sentences
 
 
+def _at_equal_size(comparison: Comparison) -> str:
+    """What the last block of the comparison says about shortfalls."""
+    rows = dict(zip(comparison.keys, comparison.entries, strict=True))
+    setting = comparison.keys[-1][0]
+    methods = [key[-1] for key in rows if key[0] == setting]
+    parts = []
+    for i, name in enumerate(comparison.columns):
+        table, part, _ = split_name(name)
+        if part in ("shortfall", "under"):
+            values = [number(rows[setting, method][i].mean) for method in methods]
+            kind = "by excess risk" if part == "under" else f"over {_of_bins(table)}"
+            parts.append(f"{joined(values)} points {kind}")
+    return (
+        f"With sets of the mean {setting}, {joined([quoted(m) for m in methods])} fall short of "
+        f"the target by {joined(parts)}."
+    )
+
+
+def _of_bins(name: str) -> str:
+    return "classes" if name == "class" else division_title(name)
+
+
 def _found(regions: Mapping[str, Regions], method: str) -> Sequence[Region]:
     return regions[method].found if method in regions else ()
 
@@ -377,7 +412,15 @@ def _preferred(
         if fewer
         else "its sets are smaller, and no method has more bins below the target"
     )
-    return best[0], f"Prefer {quoted(best[0])}: {reason}."
+    text = f"Prefer {quoted(best[0])}: {reason}."
+    means = {method: item.sizes.mean for method, item in evaluations.items()}
+    smallest = min(means, key=lambda method: means[method])
+    if smallest != best[0] and fewer:
+        text += (
+            f" Its sets have {number(means[best[0]], 1)} classes on average, those of "
+            f"{quoted(smallest)} {number(means[smallest], 1)}."
+        )
+    return best[0], text
 
 
 def _remedies(tables: Sequence[str], who: str) -> list[str]:

@@ -13,16 +13,10 @@ from trustsets._checks import check_least, check_open
 from trustsets._frames import Flavour
 from trustsets._plain import LOCAL, PlainData
 from trustsets._progress import progress_bar
-from trustsets.auditing.covariates import Covariate, covariates, names_of
 from trustsets.errors import InputError
-from trustsets.metrics import (
-    Estimate,
-    estimates_frame,
-    level_text,
-    mean_estimate,
-    outcomes_of,
-    share_estimate,
-)
+from trustsets.metrics.covariates import Covariate, covariates, names_of
+from trustsets.metrics.evaluation import estimates_frame, outcomes_of
+from trustsets.metrics.inference import Estimate, level_text, mean_estimate, share_estimate
 from trustsets.outputs import ModelOutputs
 from trustsets.sets import PredictionSets
 
@@ -100,7 +94,7 @@ class ExcessRisk(PlainData):
         return text
 
     def to_frame(self, flavour: Flavour | None = None) -> Any:
-        """One row per number: value, interval, noise floor, and what is above the floor."""
+        """One row per number: value, interval, noise floor."""
         return estimates_frame(self.metrics, flavour)
 
 
