@@ -1,6 +1,6 @@
 """Function classes: what coverage is conditioned on."""
 
-from trustsets.basis.auto import BasisChoice, choose_basis
+from trustsets.basis.auto import FEWEST_TO_LEARN, BasisChoice, choose_basis
 from trustsets.basis.base import (
     Basis,
     FittedBasis,
@@ -15,6 +15,7 @@ from trustsets.basis.learned import Learned
 from trustsets.basis.partitions import Bins, CustomGroups, FittedBins, FittedGroups, Groups
 
 __all__ = [
+    "FEWEST_TO_LEARN",
     "Basis",
     "BasisChoice",
     "Bins",

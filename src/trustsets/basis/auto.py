@@ -13,7 +13,7 @@ import numpy as np
 from trustsets._arrays import Array, Floats
 from trustsets._draws import Stream, row_uniforms
 from trustsets._storage import require, require_numbers, storable
-from trustsets.basis.base import Basis, Sum
+from trustsets.basis.base import Basis, FittedSum, Sum
 from trustsets.basis.functions import Intercept, Polynomial, PrincipalComponents
 from trustsets.basis.learned import Learned
 from trustsets.basis.partitions import Bins, Groups
@@ -28,10 +28,12 @@ __all__ = ["BasisChoice", "choose_basis"]
 POLYNOMIALS = ((5, 10.0), (3, 10.0), (1, 0.0), (5, 2.0), (5, 40.0))
 # Principal components beside them, and their penalty: with so large a penalty they need no rule
 # for few calibration samples, because those leave their coefficients at zero.
-COMPONENTS = 20
+COMPONENTS = 12
 COMPONENT_PENALTY = 10.0
 # Components that are fitted on tuning samples, for want of training samples, are fewer.
 SAMPLES_PER_COMPONENT = 20
+# The learned function beside them. More trees, leaves or quantiles did not do better.
+LEARNED = Learned()
 # With fewer tuning samples nothing is learned from their scores.
 FEWEST_TO_LEARN = 500
 # Bins of each of Conf and Trust.
@@ -78,7 +80,7 @@ class BasisChoice:
     groups : tuple of str
         Group columns whose indicators were added.
     n_tuning : int
-        Samples that were set aside for the choice, and for everything else that is learned.
+        Number of tuning samples: what the choice, and all else that is learned, cost.
     """
 
     basis: Basis
@@ -106,12 +108,13 @@ class BasisChoice:
         elif self.chosen:
             gain = self.losses[0] - self.losses[self.chosen]
             why = (
-                f"its pinball loss on held-out tuning samples, {self.losses[self.chosen]:.4g}, is "
+                f"its pinball loss on held-out samples, {self.losses[self.chosen]:.4g}, is "
                 f"lower than that of {self.candidates[0]} by {gain:.2g} "
                 f"(standard error {self.errors[self.chosen]:.2g})"
             )
         else:
-            why = "no other had a clearly lower pinball loss on held-out tuning samples"
+            others = len(self.candidates) - 1
+            why = f"none of {others} others had a clearly lower pinball loss on held-out samples"
         groups = bounded = ""
         if self.groups:
             groups = f", and indicators of the groups by {', '.join(self.groups)}"
@@ -119,7 +122,8 @@ class BasisChoice:
                 " A group with few or no calibration samples cannot raise a threshold above the "
                 "one that all samples need at alpha / 4."
             )
-        return f"basis='auto' took {what}{groups}: {why}.{bounded}"
+        cost = f" The choice was made on {self.n_tuning:,} tuning samples."
+        return f"basis='auto' took {what}{groups}: {why}.{cost}{bounded}"
 
 
 def choose_basis(
@@ -138,6 +142,9 @@ def choose_basis(
     """
     bases = _candidates(tuning, training)
     losses = _held_out_losses(bases, tuning, scores, training)
+    if _learns(bases[0]) and losses[:, 1].mean() <= losses[:, 0].mean():
+        # What was learned does not predict better: prefer the same without it.
+        bases[:2], losses[:, [0, 1]] = bases[1::-1], losses[:, [1, 0]]
     chosen, means, errors = _best(losses)
     columns = tuple(name for name in tuning.groups if _is_grouping(tuning, name))
     basis = bases[chosen]
@@ -167,20 +174,26 @@ def _candidates(tuning: ModelOutputs, training: Array | None) -> list[Basis]:
     ]
     if not polynomials:
         return [Intercept()]
+    plain: list[Basis] = [Intercept()]
+    if BINS ** len(of) <= room:
+        plain.append(Bins(*[type(item)() for item in of], counts=BINS))
     count = _component_count(tuning, training)
     if count == 0:
-        bases: list[Basis] = [*polynomials]
-    else:
-        components = PrincipalComponents(count, COMPONENT_PENALTY, source="training")
-        bases = [polynomial + components for polynomial in polynomials]
-        bases.append(polynomials[0])
-        if len(tuning) >= FEWEST_TO_LEARN:
-            bases.append(polynomials[0] + components + Learned())
-    bases.append(Intercept())
-    if BINS ** len(of) <= room:
-        raw = [Confidence(), Trust()][: len(of)]
-        bases.append(Bins(*raw, counts=BINS))
-    return bases
+        return [*polynomials, *plain]
+    features: Basis = PrincipalComponents(count, COMPONENT_PENALTY, source="training")
+    bases = [polynomials[0] + features]
+    if len(tuning) >= FEWEST_TO_LEARN:
+        features = features + LEARNED
+        bases.insert(0, polynomials[0] + features)
+    return bases + [other + features for other in polynomials[1:]] + [polynomials[0], *plain]
+
+
+def _parts(basis: Basis) -> tuple[Basis, ...]:
+    return basis.parts if isinstance(basis, Sum) else (basis,)
+
+
+def _learns(basis: Basis) -> bool:
+    return LEARNED in _parts(basis)
 
 
 def _component_count(tuning: ModelOutputs, training: Array | None) -> int:
@@ -188,8 +201,8 @@ def _component_count(tuning: ModelOutputs, training: Array | None) -> int:
     if tuning.features is None:
         return 0
     if training is None:
-        return min(COMPONENTS, tuning.features.shape[1], len(tuning) // SAMPLES_PER_COMPONENT)
-    return min(COMPONENTS, *training.shape)
+        return min(COMPONENTS, int(tuning.features.shape[1]), len(tuning) // SAMPLES_PER_COMPONENT)
+    return min(COMPONENTS, *map(int, training.shape))
 
 
 def _held_out_losses(
@@ -199,31 +212,35 @@ def _held_out_losses(
     if len(bases) == 1:
         return np.zeros((scores.size, 1))
     order = np.argsort(row_uniforms(0, Stream.BASIS_FOLDS, tuning.rows), kind="stable")
-    compared = order[:MOST_SAMPLES]
-    learns = any(Learned() in getattr(basis, "parts", ()) for basis in bases)
-    if learns:
+    compared, learned_from = order[:MOST_SAMPLES], np.arange(len(tuning))
+    if _learns(bases[0]):
         # What is learned must be judged by other samples than it was learned from.
         compared = compared[: len(tuning) // 2]
-    rest = order[len(compared) :]
-    sample, scores_compared = tuning.take(compared), scores[compared]
+        learned_from = np.sort(order[compared.size :])
+    sample, sample_scores = tuning.take(compared), scores[compared]
+    fitted = {
+        part: part.fit_parts(
+            sample, tuning.take(learned_from), scores=scores[learned_from], training=training
+        )
+        for basis in bases
+        for part in _parts(basis)
+    }
+    designs = {part: function.design(sample) for part, function in fitted.items()}
     fold = np.arange(compared.size) % FOLDS
     losses = np.empty((compared.size, len(bases)))
     for column, basis in enumerate(bases):
-        if learns:
-            learned_from = {"scores": scores[rest], "training": training}
-            fitted = basis.fit_parts(sample, tuning.take(rest), **learned_from)
-        else:
-            fitted = basis.fit_parts(sample, tuning, scores=scores, training=training)
-        phi, penalty = fitted.design(sample), fitted.penalty_rows(sample)
+        parts = _parts(basis)
+        phi = np.hstack([designs[part] for part in parts])
+        penalty = FittedSum(tuple(fitted[part] for part in parts)).penalty_rows(sample)
         for k in range(FOLDS):
             rows = np.vstack([phi[fold != k], penalty, -penalty])
-            padded = np.concatenate([scores_compared[fold != k], np.zeros(2 * len(penalty))])
+            padded = np.concatenate([sample_scores[fold != k], np.zeros(2 * len(penalty))])
             model = fit_quantiles(rows, padded, alpha=ALPHA)
             fit = model.thresholds(phi[fold == k], weight=0.0).values
             # A sample with a basis function that is zero in the other folds has no finite
             # threshold. It counts as one at the largest score: the set is full either way.
             fit = np.where(np.isfinite(fit), fit, scores.max())
-            residual = scores_compared[fold == k] - fit
+            residual = sample_scores[fold == k] - fit
             losses[fold == k, column] = np.maximum((1.0 - ALPHA) * residual, -ALPHA * residual)
     return losses
 

@@ -16,7 +16,7 @@ from trustsets.basis.base import Basis, FittedBasis
 from trustsets.basis.functions import FittedComponents, PrincipalComponents
 from trustsets.errors import InputError, StorageError
 from trustsets.outputs import ModelOutputs
-from trustsets.statistics import Entropy, Margin, Trust
+from trustsets.statistics import Trust
 
 __all__ = ["FittedLearned", "Learned", "Trees"]
 
@@ -55,7 +55,7 @@ class Learned(Basis):
 
     Notes
     -----
-    Kiyani, Pappas and Hassani (2024) and Plassier et al. (2025) learn where scores differ, too; they
+    Kiyani, Pappas and Hassani (2024) and Plassier et al. (2025) learn where scores differ too. They
     adjust the score or its level by what they learned, and guarantee marginal coverage. Here a
     learned function is part of the function class of Gibbs, Cherian and Candès (2023), and the
     coverage guarantee extends to it.
@@ -81,7 +81,7 @@ class Learned(Basis):
 
     quantiles: tuple[float, ...] = (0.9,)
     n_components: int = 20
-    n_trees: int = 80
+    n_trees: int = 40
     n_leaves: int = 12
     regressor: Any = None
 
@@ -185,14 +185,18 @@ class _Inputs:
 
     def table(self, outputs: ModelOutputs) -> Floats:
         """One row per sample: all columns are finite."""
-        largest = np.empty((len(outputs), self.n_largest))
+        largest, n_classes = self.n_largest, outputs.n_classes
+        of_probabilities = np.empty((len(outputs), largest + 2))
 
         def fill(rows: slice) -> None:
             p = np.sort(outputs.block_probabilities(rows), axis=1)
-            largest[rows] = p[:, ::-1][:, : self.n_largest]
+            logs = np.log(np.maximum(p, np.finfo(float).tiny))
+            of_probabilities[rows, :largest] = p[:, n_classes - largest :]
+            of_probabilities[rows, largest] = -(p * logs).sum(axis=1)
+            of_probabilities[rows, largest + 1] = p[:, -1] - p[:, max(0, n_classes - 2)]
 
-        for_each_block(fill, len(outputs), outputs.n_classes)
-        columns = [largest, Entropy().measure(outputs)[:, None], Margin().measure(outputs)[:, None]]
+        for_each_block(fill, len(outputs), n_classes)
+        columns = [of_probabilities]
         if self.uses_trust:
             columns.append(Trust(transform="log").fit(outputs).values(outputs)[:, None])
         if self.components is not None:
