@@ -2,16 +2,23 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PLAIN := $(VENV)/.plain
 READY := $(VENV)/.ready
 BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
 
-.PHONY: demo explore test quick lint types unit quick-unit coverage browser docs bench clean
+.PHONY: demo explore test quick lint types unit quick-unit coverage browser docs bench results clean
 
-$(READY): pyproject.toml constraints.txt
+# The package as users install it: enough for the demo.
+$(PLAIN): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "trustsets needs Python 3.11 or newer; try make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+# The same with all extras and the tools of development.
+$(READY): $(PLAIN)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --editable . --group dev
 	touch $@
 
@@ -67,7 +74,7 @@ browser:
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-demo: $(READY)
+demo: $(PLAIN)
 	$(BIN)/trustsets demo
 
 # The live page, on the demo's data; TASK=digits for another task.
@@ -77,6 +84,11 @@ explore: $(READY)
 
 bench: $(BENCH_READY)
 	for script in benchmarks/*.py; do $(BENCH)/bin/python $$script || exit 1; done
+
+# The pages of docs/results, remade with the shipped default and stamped; DATA is a folder of saved
+# outputs for the pages that need one.
+results: $(READY)
+	$(BIN)/python studies/results.py $(if $(DATA),--data $(DATA))
 
 clean:
 	rm -rf $(VENV) $(BENCH) build dist .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -27,7 +27,7 @@ from trustsets_explorer.state import Setting, State
 
 START = State((Setting(basis="polynomial", degree=5),))
 DIMENSION = 24
-# The page prepares other alphas when nothing has moved for a while.
+# The page prepares the nearest alphas when nothing has moved for some seconds.
 RESTED = "alpha, after a rest"
 PREVIEW = "preview of any move"
 
@@ -52,12 +52,12 @@ def change(draw: random.Random, **choices: list[Any]) -> Callable[[State], State
     """A move of one parameter of the method to another value."""
 
     def move(state: State) -> State:
-        own = state.settings[0]
+        setting = state.settings[0]
         others = {
-            name: draw.choice([value for value in values if value != getattr(own, name)])
+            name: draw.choice([value for value in values if value != getattr(setting, name)])
             for name, values in choices.items()
         }
-        return replace(state, settings=(replace(own, **others),))
+        return replace(state, settings=(replace(setting, **others),))
 
     return move
 
@@ -67,7 +67,7 @@ def moves_of(draw: random.Random) -> dict[str, Callable[[State], State]]:
     two, one = ("confidence", "trust"), ("confidence",)
     return {
         "alpha": lambda state: replace(state, alpha=draw.choice(SLIDER[:60])),
-        RESTED: lambda state: replace(state, alpha=draw.choice(SLIDER[:60])),
+        RESTED: lambda state: replace(state, alpha=draw.choice(near(state.alpha))),
         "degree": change(draw, degree=[2, 3, 4, 5, 6]),
         "penalty": change(draw, penalty=[0.0, 2.0, 10.0, 40.0]),
         "statistics": change(draw, statistics=[two, one, ("entropy", "trust")]),
@@ -77,6 +77,11 @@ def moves_of(draw: random.Random) -> dict[str, Callable[[State], State]]:
         "method": change(draw, method=["standard", "class", "bins", "clustered", "conditional"]),
         "split seed": lambda state: replace(state, seed=draw.randrange(1000)),
     }
+
+
+def near(alpha: float) -> list[float]:
+    """Alphas of the slider within eight steps."""
+    return [other for other in SLIDER if 0.0 < abs(other - alpha) < 0.0401]
 
 
 def timed(session: Session, state: State, ask: Any = answer) -> tuple[float, float]:
@@ -101,16 +106,17 @@ def measure(session: Session, count: int) -> tuple[dict[str, list[tuple[float, f
     # Each kind as often, in a random order; a method that lacks a parameter goes back first.
     order = [name for name in moves for _ in range(max(count // len(moves), 1))]
     draw.shuffle(order)
-    for place, name in enumerate(order):
+    for number, name in enumerate(order):
         if state.settings[0].method != "conditional":
             state = replace(state, settings=START.settings)
             answer(session, state)
         if name == RESTED:
-            session.prepare_alphas(state, 0)
+            for coming in session.prepare_alphas(state, 0):
+                session.outcome(coming, 0)
         state = moves[name](state)
         found[PREVIEW].append(timed(session, state, preview))
         found[name].append(timed(session, state))
-        if place in (len(order) // 2, len(order) - 1):
+        if number in (len(order) // 2, len(order) - 1):
             held.append(memory())
     return found, held
 

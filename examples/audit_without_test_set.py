@@ -1,7 +1,7 @@
-"""For auditors with few labelled samples: calibrate on all of them and still evaluate.
+"""Can I evaluate without a test set?
 
-Each calibration sample is left out once, exactly: its set is the one that all the others give. The
-intervals are about this predictor's coverage of new samples.
+Yes: calibrate on all labelled samples, and leave each of them out once. Its set is then exactly the
+one that all the others give. The intervals are about this predictor's coverage of new samples.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""For anyone whose model outputs are in a spreadsheet: from CSV to sets, without Python code.
+"""My model's outputs are in a spreadsheet: how do I get sets without writing Python?
 
 The script writes tables as any tool would, then runs the commands that you would type.
 """
@@ -22,7 +22,7 @@ model = make_pipeline(StandardScaler(), LogisticRegression()).fit(X_train[:, :4]
 
 
 def write(path, X, y):
-    """One row a wine: a probability for each class, the true class, and the vineyard's region."""
+    """One row per wine: a probability for each class, the true class, and the vineyard's region."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow([*(f"prob_{name}" for name in names), "truth", "region"])
@@ -37,7 +37,7 @@ write("new.csv", X_rest[1::2], y_rest[1::2])
 for command in (
     "calibrate held_out.csv --label-column truth --method standard -o wine.trustsets",
     "predict wine.trustsets new.csv --alpha 0.1 -o sets.csv",
-    "evaluate new.csv sets.csv --label-column truth --group region --metric groups",
+    "evaluate new.csv wine.trustsets --label-column truth --group region --metric groups",
 ):
     print(f"$ trustsets {command}", flush=True)
     subprocess.run([sys.executable, "-m", "trustsets.cli", *shlex.split(command)], check=True)

@@ -1,4 +1,4 @@
-"""For Hugging Face users: sets for a text classifier, whatever the lengths of the texts.
+"""How do I get sets from a Hugging Face text classifier?
 
 The model here is made from a configuration and trained for a moment on made-up reviews. Put your
 own model and tokenizer in its place; an image model goes in with batches of its processor.
@@ -17,7 +17,7 @@ from trustsets.extract import extract_outputs
 
 NAMES = ["complaint", "praise", "question"]
 WORDS = ["late broken rude refund", "lovely fast thanks great", "when where how which"]
-WORDS = [own.split() + "the order it my shop was a box".split() for own in WORDS]
+WORDS = [kind.split() + "the order it my shop was a box".split() for kind in WORDS]
 rng = np.random.default_rng(0)
 torch.manual_seed(0)
 torch.set_num_threads(1)  # so small a model gains nothing from more
@@ -29,7 +29,7 @@ def write(label):
     return " ".join(rng.choice(WORDS[kind]) for kind in kinds)
 
 
-words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *sorted({word for own in WORDS for word in own})]
+words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *sorted({word for kind in WORDS for word in kind})]
 words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
 words.pre_tokenizer = pre_tokenizers.Whitespace()
 words.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
@@ -58,3 +58,5 @@ held_out = extract_outputs(model, loader(range(1000, 2000)), classes=NAMES)
 predictor = ConditionalConformal(trust=TrustScore().fit(train.features, train.labels))
 sets = predictor.calibrate(held_out[:600]).predict_set(held_out[600:], alpha=0.1)
 print(f"{sets.covers(held_out[600:].labels).mean():.3f} covered, {sets.sizes.mean():.2f} classes")
+for i in np.argsort(-sets.sizes, kind="stable")[:4]:
+    print(f"{texts[1600 + i][:60]:62} {', '.join(sets[int(i)])}")

@@ -1,4 +1,4 @@
-"""For teams with an MLflow registry: serve a predictor as a model of yours.
+"""How do I serve a predictor from an MLflow registry?
 
 A predictor is one file, an artifact of a python model of a few lines. The model here is saved to a
 temporary folder; `mlflow.pyfunc.log_model` with the same arguments logs it to your registry.
@@ -40,7 +40,7 @@ class Sets(mlflow.pyfunc.PythonModel):
     def predict(self, context, model_input: pd.DataFrame, params=None):
         outputs = trustsets.ModelOutputs(probabilities=model_input.to_numpy())
         sets = self.predictor.predict_set(outputs, alpha=(params or {}).get("alpha", 0.05))
-        return [own.tolist() for own in sets.labels()]
+        return [labels.tolist() for labels in sets.labels()]
 
 mlflow.models.set_model(Sets())
 """
@@ -56,5 +56,7 @@ with tempfile.TemporaryDirectory() as folder:
     )
     served = mlflow.pyfunc.load_model(f"{folder}/model")
     result = served.predict(pd.DataFrame(test.probabilities))
-assert result == [own.tolist() for own in sets.labels()]
-print(f"{sets.covers(test.labels).mean():.3f} covered, served sets such as {result[0]}")
+assert result == [labels.tolist() for labels in sets.labels()]
+print(f"{sets.covers(test.labels).mean():.3f} covered; true class and served set of some samples:")
+for i in sets.sizes.argsort(kind="stable")[[0, -2, -1]]:
+    print(f"{test.labels[i]}: {result[i]}")

@@ -1,4 +1,4 @@
-"""For an engineer who keeps a deployed model honest: watch coverage day by day, and react.
+"""Is coverage still what it was, next month?
 
 Each day a job like one of cron predicts new samples, whose labels come a day later, and continues
 a monitor from its file. After an alarm the model is calibrated again on the latest labels. The same

@@ -1,4 +1,4 @@
-"""For users of ONNX files: logits and features of a model by onnxruntime, and sets from them.
+"""How do I get sets from an ONNX file?
 
 A session is a function on batches. The file here is written by hand from a small network of
 scikit-learn; name the output that is the embedding when you export your own model.
@@ -37,7 +37,7 @@ def write_onnx(path):
     pixels = helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["n", 64])
     active = helper.make_tensor_value_info("active", TensorProto.FLOAT, ["n", 32])
     logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", 10])
-    stored = [numpy_helper.from_array(own, f"w{i}") for i, own in enumerate(weights)]
+    stored = [numpy_helper.from_array(part, f"w{i}") for i, part in enumerate(weights)]
     graph = helper.make_graph(nodes, "digits", [pixels], [logits, active], stored)
     opset = [helper.make_opsetid("", 17)]
     save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
@@ -52,4 +52,8 @@ outputs = extract_outputs(lambda x: session.run(["logits", "active"], {"pixels":
 trust = TrustScore().fit(outputs[:800].features, outputs[:800].labels)
 predictor = ConditionalConformal(trust=trust).calibrate(outputs[800:1300])
 sets = predictor.predict_set(outputs[1300:], alpha=0.02)
-print(f"{sets.covers(outputs[1300:].labels).mean():.3f} covered, {sets.sizes.mean():.2f} classes")
+print(
+    f"{sets.covers(outputs[1300:].labels).mean():.3f} covered; true digit and set of some samples:"
+)
+for i in np.argsort(sets.sizes, kind="stable")[[0, -2, -1]]:
+    print(f"{y[1300 + i]}: {sets[int(i)].tolist()}")

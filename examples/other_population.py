@@ -1,8 +1,8 @@
-"""For engineers whose new samples are not like those of calibration: adapt without new labels.
+"""Does it hold at another hospital, from which there are no labels?
 
 The classifier is deployed at another site, where hard samples are more common. There are no labels
 from that site. `adapt` weights the calibration samples so that they look like the new ones, says
-how much information is left, and warns where nothing can be promised.
+how much information is left, and warns where nothing can be guaranteed.
 """
 
 import warnings
@@ -44,7 +44,7 @@ show("other site, not adapted", predictor, test)
 show("other site, adapted", adapted, test)
 print(adapted.summary())
 
-# Samples that are unlike all calibration samples: a warning and full sets, no false promise.
+# Samples that are unlike all calibration samples: a warning and full sets, no false guarantee.
 far = draw(1000, tilt=0.0, move=3.0)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always", TrustSetsWarning)

@@ -1,13 +1,15 @@
-"""For PyTorch users: logits and embeddings of an image model, and sets from them.
+"""How do I get logits and embeddings out of a PyTorch or timm model, and sets from them?
 
 The network here is tiny and trained for a moment on scikit-learn's digits. Put your own model and
 loaders in its place. Features are what the last linear layer gets; `features=` names another layer.
+Models of timm are modules of PyTorch, and go in the same place.
 """
 
 try:
     import torch
 except ImportError:
     raise SystemExit("needs torch: pip install 'trustsets[torch]'") from None
+import matplotlib.pyplot as plt
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -39,3 +41,9 @@ trust = TrustScore().fit(outputs["train"].features, outputs["train"].labels)
 predictor = ConditionalConformal(trust=trust).calibrate(outputs["calibration"])
 sets = predictor.predict_set(outputs["test"], alpha=0.02)
 print(f"{sets.covers(outputs['test'].labels).mean():.3f} covered, {sets.sizes.mean():.2f} classes")
+
+figure, panels = plt.subplots(1, 5, figsize=(8, 2.2), layout="constrained")
+for ax, i in zip(panels, sets.sizes.argsort(kind="stable")[[0, 1, -3, -2, -1]], strict=True):
+    ax.imshow(test[i][0][0], cmap="gray_r")
+    ax.set(title="{" + ", ".join(map(str, sets[int(i)])) + "}", xticks=[], yticks=[])
+figure.savefig("sets.png")

@@ -1,4 +1,4 @@
-"""For Spark users: sets for a data frame of any size.
+"""How do I make sets for a Spark data frame of any size?
 
 `mapInArrow` gives each partition to a function of Arrow batches. Without Spark this script calls
 that function itself, on batches as Spark would make them.
@@ -31,13 +31,14 @@ def predict_batches(batches):
 try:
     from pyspark.sql import SparkSession
 except ImportError:
-    found = pa.Table.from_batches(predict_batches(iter(new.to_batches(max_chunksize=300))))
+    result = pa.Table.from_batches(predict_batches(iter(new.to_batches(max_chunksize=300))))
 else:
     spark = SparkSession.builder.master("local[2]").getOrCreate()
     # Spark matches the columns of a schema by position, so it is taken from a first row.
     schema = spark.createDataFrame(predict_table(predictor, new.slice(0, 1))).schema
-    found = spark.createDataFrame(new).mapInArrow(predict_batches, schema).toArrow().sort_by("id")
+    result = spark.createDataFrame(new).mapInArrow(predict_batches, schema).toArrow().sort_by("id")
 
 expected = predictor.predict_set(ModelOutputs(logits=logits[1000:]), alpha=0.1)
-assert found["set"].to_pylist() == [own.tolist() for own in expected.labels()]
-print(f"{np.mean(found['size']):.2f} classes per set over {len(found):,} rows")
+assert result["set"].to_pylist() == [labels.tolist() for labels in expected.labels()]
+print(f"{np.mean(result['size']):.2f} classes per set over {len(result):,} rows")
+print(result.select(["id", "set", "size", "status"]).slice(0, 4).to_pandas())

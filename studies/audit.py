@@ -158,7 +158,7 @@ def planted(rng: Rng, n: int, share: float, depth: float) -> tuple[bool, bool]:
     region = confident & (stats.rankdata(trust) / n <= side)
     own = region.mean()
     rate = np.where(region, 1.0 - ALPHA - depth, 1.0 - ALPHA + depth * own / (1.0 - own))
-    found = find_regions(rng.random(n) < rate, outputs.with_trust(trust), alpha=ALPHA).found
+    found = find_regions(rng.random(n) < rate, outputs.with_trust(trust), alpha=ALPHA).regions
     agrees = False
     for item in found:
         inside = np.zeros(n, dtype=bool)

@@ -34,6 +34,8 @@ def main(checkout: Path) -> None:
     print(f"{'':<36}" + "".join(f"{package:>20}" for package in columns))
     for row in next(iter(columns.values())):
         print(f"{row:<36}" + "".join(f"{column[row]:>20}" for column in columns.values()))
+    pages = [checkout / "README.md", *(checkout / "docs").rglob("*.md")]
+    print(f"\nwords of the site and the README: {sum(map(words_of_page, pages)):,}")
 
 
 def measure(root: Path) -> dict[str, str]:
@@ -56,6 +58,7 @@ def measure(root: Path) -> dict[str, str]:
         "files": f"{len(paths):,}",
         "lines": f"{sum(len(text.splitlines()) for text in texts.values()):,}",
         "code lines": f"{sum(map(code_lines, texts.values(), trees.values())):,}",
+        "words of docstrings": f"{sum(map(docstring_words, trees.values())):,}",
         "public names": str(len(public_names(root, trees[root.name]))),
         "import depth": str(import_depth(loaded)),
         "modules with a single importer": str(len(single_importers(imports, packages))),
@@ -90,6 +93,25 @@ def code_lines(text: str, tree: ast.Module | Function) -> int:
         bool(line.strip()) and not line.lstrip().startswith("#") and number not in docstrings
         for number, line in enumerate(lines[start - 1 : stop], start=start)
     )
+
+
+def docstring_words(tree: ast.Module) -> int:
+    """Words of all docstrings, examples included."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    texts = [
+        ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, documented)
+    ]
+    return sum(map(word_count, texts))
+
+
+def words_of_page(path: Path) -> int:
+    """Words of a page as it is written, tables and code included."""
+    return word_count(path.read_text(encoding="utf-8"))
+
+
+def word_count(text: str) -> int:
+    """Pieces between white space that have a letter or a digit."""
+    return sum(any(map(str.isalnum, piece)) for piece in text.split())
 
 
 def public_names(root: Path, tree: ast.Module) -> list[str]:

@@ -4,8 +4,8 @@
     python studies/trace.py --calls     # every call of a package function too, indented by depth
 
 Only Python functions of the package count, and comprehensions are functions where the interpreter
-makes them so (3.11). Compiled kernels are invisible. The call to `predict_set` is warm: an earlier
-one made the fit at this alpha.
+makes them so (3.11). The call to `predict_set` is for one sample and warm: an earlier one made the
+fit at this alpha.
 """
 
 import sys
@@ -32,14 +32,16 @@ def main(with_calls: bool) -> None:
     logits = features[:, :10] + rng.normal(size=(3000, 10))
     trust = TrustScore().fit(features[:1000], labels[:1000])
     outputs = ModelOutputs(logits=logits, features=features, labels=labels)
-    calibration, test = outputs.take(slice(1000, 2500)), outputs.take(slice(2500, 3000))
+    calibration, sample = outputs.take(slice(1000, 2500)), outputs[2500]
     predictor = ConditionalConformal(trust=trust)
     print(f"{'':<16}{'files':>8}{'functions':>12}{'calls':>8}{'changes of file':>18}")
     for name, call in (
         ("calibrate", lambda: predictor.calibrate(calibration)),
-        ("predict_set", lambda: predictor.predict_set(test[0], alpha=0.1)),
+        ("predict_set", lambda: predictor.predict_set(sample, alpha=0.1)),
     ):
         call()
+        vars(sample).pop("predicted_codes", None)  # as in a new request
+        vars(sample).pop("confidence", None)
         calls = trace(call)
         files = [file for _, file, _ in calls]
         functions = {(file, function) for _, file, function in calls}

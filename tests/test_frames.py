@@ -72,13 +72,13 @@ def test_arrays_give_a_frame_of_what_is_installed():
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_the_lines_of_the_page_on_first_tries_run(kind):
+def test_the_lines_of_the_page_on_tools_run(kind):
     own = columns(400)
     names = np.array(["cat", "dog", "eel"])
     table = {f"prob_{name}": own[f"p_{place}"] for place, name in enumerate(names)}
     table |= {"truth": names[own["y"]].tolist(), "site": ["north", None] * 200}
     given = {"held_out": MAKERS[kind](table), "new": MAKERS[kind](table)}
-    page = (Path(__file__).parents[1] / "docs" / "first_tries.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "docs" / "howto" / "tools.md").read_text(encoding="utf-8")
     section = page.split("## pandas and polars\n")[1]
     code = re.search(r"^```python\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)
     exec(code[1], given)

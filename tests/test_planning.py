@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from trustsets import plan
+from trustsets import ConditionalConformal, ModelOutputs, plan
 from trustsets._quantiles import conformal_rank
 from trustsets.errors import InputError
 from trustsets.metrics import check_guarantee
 from trustsets.planning import (
     MOST_SAMPLES,
+    TUNING_SHARE,
     CoverageLaw,
     Plan,
     missed_at_least,
@@ -290,3 +291,16 @@ def test_absurd_numbers_are_one_line_that_names_them(name, values):
 def test_the_largest_numbers_are_taken():
     sizes = plan(n=MOST_SAMPLES, functions=1000, penalty=1000.0, groups=[1e-6])
     assert sizes.rows[0].probability == 1.0 and sizes.rows[1].present == 10**6
+
+
+@pytest.mark.parametrize(("n", "n_classes"), [(60, 3), (1068, 10), (1068, 100), (3000, 10)])
+def test_the_default_sets_no_more_aside_than_the_plan_says(n, n_classes):
+    """Given as many samples as `with_tuning`, it calibrates on as many as are needed."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(n, n_classes))
+    labels = rng.permutation(np.arange(n) % n_classes)
+    predictor = ConditionalConformal().calibrate(ModelOutputs(logits=logits, labels=labels))
+    assert predictor.n_tuning_ <= np.ceil(TUNING_SHARE * n)
+    sizes = plan(alpha=0.1, within=0.02, probability=0.95)
+    assert sizes.with_tuning == 1068 and f"give it {sizes.with_tuning:,}" in sizes.summary()
+    assert n != sizes.with_tuning or predictor.n_calibration_ >= sizes.needed

@@ -100,7 +100,7 @@ def test_scores_refuse_parameters_of_others():
     assert make_score("saps", lam=None) == make_score("saps")
     for alias, name in ALIASES.items():
         if name in SCORES:
-            assert make_score(alias) == make_score(name)
+            assert make_score(alias) == make_score(alias.upper()) == make_score(name)
 
 
 def test_a_named_score_has_the_scale_of_its_method():

@@ -38,7 +38,7 @@ def test_tables_hold_names_sizes_and_reasons(sets):
     frame = sets.to_frame()
     assert frame["set"].tolist() == [["cat", "owl"], [], ["cat", "dog", "owl"]]
     assert frame["status"].tolist() == ["exact", "exact", "unseen_group"]
-    table = sets.to_arrow()
+    table = sets.to_frame("pyarrow")
     assert table["set"].to_pylist() == frame["set"].tolist()
     assert table["size"].to_pylist() == [2, 0, 3]
     assert table["status"].to_pylist() == frame["status"].tolist()

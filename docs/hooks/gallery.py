@@ -30,17 +30,20 @@ class Example:
 
     def page(self, title: str) -> str:
         """The page of the script, in Markdown."""
+        words = ast.get_docstring(ast.parse(self.path.read_text(encoding="utf-8"))) or ""
+        return f"---\nhide: [toc]\n---\n\n# {title}\n\n{words}\n\n{self.section()}\n"
+
+    def section(self) -> str:
+        """Code, output and figures, for a page that has its own words."""
         source = self.path.read_text(encoding="utf-8")
         tree = ast.parse(source)
-        words = ast.get_docstring(tree) or ""
-        lines = source.splitlines()
-        code = "\n".join(lines[tree.body[0].end_lineno :]).strip() if words else source
-        parts = ["---\nhide: [toc]\n---", f"# {title}", words, f"```python\n{code}\n```"]
+        code = "\n".join(source.splitlines()[tree.body[0].end_lineno :]).strip()
+        parts = [f"```python\n{code}\n```"]
         if self.output:
             parts += ["It prints:", f"```text\n{self.output}\n```"]
         parts += [f"![Figure of {self.name}]({self.name}_{file.name})" for file in self.figures]
         parts += [f"The script is `examples/{self.path.name}`."]
-        return "\n\n".join(parts) + "\n"
+        return "\n\n".join(parts)
 
 
 def run_examples(folder: Path, cache: Path) -> list[Example]:

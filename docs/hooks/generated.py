@@ -1,17 +1,26 @@
-"""Pages that the site makes when it is built: the gallery, the command line, the rooms."""
+"""Pages that the site makes when it is built: the gallery, the command line, the rooms.
+
+A page of `docs/howto` that has the name of a script shows it where it says ``{{ example }}``.
+Other scripts get a page of their own, whose words are the docstring.
+"""
 
 from pathlib import Path
 from typing import Any
 
+from blocks import headline
 from command_line import command_line_page
 from gallery import Example, run_examples
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from pictures import PICTURES
 from rooms import building_blocks_page, rooms_picture
 from social import social_image
 from statuses import status_page
 
 ROOT = Path(__file__).parents[2]
+PLACEHOLDER, HEADLINE = "{{ example }}", "{{ headline }}"
+_SECTIONS: dict[str, str] = {}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -22,18 +31,33 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     blocks = building_blocks_page(ROOT / "docs" / "reference")
     files.append(File.generated(config, "reference/building_blocks.md", content=blocks))
     files.append(File.generated(config, "figures/rooms.svg", content=rooms_picture()))
+    for name, draw in PICTURES.items():
+        files.append(File.generated(config, f"figures/{name}.svg", content=draw()))
     titles = _titles(config.nav)
     for example in run_examples(ROOT / "examples", ROOT / "build" / "examples"):
         _add_example(example, titles, files, config)
     return files
 
 
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Put the scripts into the pages that are written around them."""
+    section = _SECTIONS.get(page.file.src_uri)
+    markdown = markdown.replace(HEADLINE, headline(for_readme=False))
+    if PLACEHOLDER not in markdown:
+        return markdown
+    if section is None:
+        raise ValueError(f"{page.file.src_uri}: no script of examples/ has the name of this page")
+    return markdown.replace(PLACEHOLDER, section)
+
+
 def _add_example(
     example: Example, titles: dict[str, str], files: Files, config: MkDocsConfig
 ) -> None:
     address = f"howto/{example.name}.md"
-    title = titles.get(address, example.name.replace("_", " ").capitalize())
-    files.append(File.generated(config, address, content=example.page(title)))
+    _SECTIONS[address] = example.section()
+    if files.get_file_from_path(address) is None:
+        title = titles.get(address, example.name.replace("_", " ").capitalize())
+        files.append(File.generated(config, address, content=example.page(title)))
     for figure in example.figures:
         files.append(
             File.generated(

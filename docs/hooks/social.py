@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from trustsets.plots import COVERAGE_COLOURS, THEMES, mixed
 
 TITLE = "trustsets"
-WORDS = "Prediction sets that keep their coverage\nwhere the classifier is overconfident"
+WORDS = "Prediction sets with more even coverage:\nconfidence, trust, groups, classes"
 LIGHT, (BELOW, _, ABOVE) = THEMES["light"], COVERAGE_COLOURS["light"]
 STRIPE = (BELOW, mixed(BELOW, "#ffffff", 0.5), mixed(ABOVE, "#ffffff", 0.5), ABOVE)
 

@@ -10,6 +10,7 @@ from trustsets.errors import InputError
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
+Alphas = tuple[float, ...]
 
 MISSING = "(missing)"
 """The group of the samples whose value in a group column is missing."""
@@ -61,10 +62,9 @@ def check_finite(array: Array, name: str, first_row: int = 0) -> None:
         piece = np.isfinite(array[start : start + rows])
         if not piece.all():
             row, column = np.argwhere(~piece)[0]
-            found = array[start + row, column]
             raise InputError(
                 f"{name} must be finite; row {first_row + start + row}, column {column} holds "
-                f"{found}. Drop or repair such rows first."
+                f"{array[start + row, column]}. Drop or repair such rows first."
             )
 
 
@@ -93,13 +93,13 @@ def group_column(value: Any, name: str, n: int) -> Array:
     if array.dtype.kind in "mM":
         items = [None if text == "NaT" else text for text in array.astype(str).tolist()]
     missing = np.array([is_missing(item) for item in items], dtype=bool)
-    known = [item for item, gone in zip(items, missing, strict=True) if not gone]
-    if not missing.any() and not any(isinstance(item, float) for item in known):
+    present = [item for item, gone in zip(items, missing, strict=True) if not gone]
+    if not missing.any() and not any(isinstance(item, float) for item in present):
         return column(array, name, n)
-    if any(isinstance(item, float) and np.isinf(item) for item in known):
+    if any(isinstance(item, float) and np.isinf(item) for item in present):
         raise InputError(f"{name} must not hold infinity.")
     texts = np.full(n, MISSING, dtype=object)
-    texts[~missing] = [_group_text(item) for item in known]
+    texts[~missing] = [_group_text(item) for item in present]
     return read_only(texts.astype(str))
 
 
@@ -116,10 +116,8 @@ def is_missing(item: Any) -> bool:
 
 def texts_of(values: Array) -> list[str]:
     """Values of a column as texts; objects are not padded to the longest of them."""
-    if values.dtype.kind == "O":
-        return [str(item) for item in values]
-    found: list[str] = values.astype(str).tolist()
-    return found
+    is_object = values.dtype.kind == "O"
+    return [str(item) for item in (values if is_object else values.astype(str).tolist())]
 
 
 def read_only(array: Array) -> Array:
@@ -131,8 +129,8 @@ def read_only(array: Array) -> Array:
 
 def ranks_of(probabilities: Floats, codes: Codes) -> Codes:
     """0-based rank of one label per row; among equals the lower column comes first."""
-    own = np.take_along_axis(probabilities, codes[:, None], axis=1)
+    labels = np.take_along_axis(probabilities, codes[:, None], axis=1)
     before = np.arange(probabilities.shape[1]) < codes[:, None]
-    ahead = (probabilities > own) | ((probabilities == own) & before)
+    ahead = (probabilities > labels) | ((probabilities == labels) & before)
     ranks: Codes = np.count_nonzero(ahead, axis=1)
     return ranks

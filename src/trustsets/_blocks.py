@@ -5,8 +5,7 @@ change it.
 """
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -29,7 +28,10 @@ def row_blocks(n_rows: int, width: int) -> Iterator[slice]:
 
 def for_each_block(function: Callable[[slice], None], n_rows: int, width: int) -> None:
     """Call `function` on every block of rows, in threads when there are several blocks."""
-    in_threads(function, list(row_blocks(n_rows, width)))
+    if 0 < 8 * n_rows * width <= BLOCK_BYTES:
+        function(slice(0, n_rows))
+    else:
+        in_threads(function, list(row_blocks(n_rows, width)))
 
 
 def in_threads(
@@ -62,6 +64,8 @@ def row_numbers(
     >>> row_numbers(lambda rows: table[rows].sum(axis=1), *table.shape)
     array([1., 5., 9.])
     """
+    if 0 < 8 * n_rows * width <= BLOCK_BYTES:
+        return np.array(function(slice(0, n_rows)), dtype)
     result = np.empty(n_rows, dtype)
 
     def fill(rows: slice) -> None:
@@ -83,13 +87,3 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def ahead(items: Iterable[_Item], count: int) -> Iterator[_Item]:
-    """The same items, each made `count` items before it is used."""
-    waiting: deque[_Item] = deque()
-    for item in items:
-        waiting.append(item)
-        if len(waiting) > count:
-            yield waiting.popleft()
-    yield from waiting

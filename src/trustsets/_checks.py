@@ -32,12 +32,13 @@ _LOOKS_LIKE_SUM = 1e-3
 
 def encode_labels(labels: Array, classes: Array, name: str = "labels") -> NDArray[np.int64]:
     """Positions of `labels` in `classes`, or an error that names the first unknown label."""
-    if classes.dtype.kind in "iu" and labels.dtype.kind in "iu" and _counts_from_zero(classes):
+    is_range = classes.dtype.kind in "iu" and np.array_equal(classes, np.arange(classes.size))
+    if is_range and labels.dtype.kind in "iu":
         codes = labels.astype(np.int64)
         unknown = (codes < 0) | (codes >= classes.size)
     else:
-        place = {value: code for code, value in enumerate(classes.tolist())}
-        codes = np.array([place.get(value, -1) for value in labels.tolist()], dtype=np.int64)
+        positions = {value: code for code, value in enumerate(classes.tolist())}
+        codes = np.array([positions.get(value, -1) for value in labels.tolist()], dtype=np.int64)
         unknown = codes < 0
     if unknown.any():
         row = int(np.argmax(unknown))
@@ -47,10 +48,6 @@ def encode_labels(labels: Array, classes: Array, name: str = "labels") -> NDArra
             "labels."
         )
     return codes
-
-
-def _counts_from_zero(classes: Array) -> bool:
-    return bool(np.array_equal(classes, np.arange(classes.size)))
 
 
 def check_probabilities(value: Any) -> Array:

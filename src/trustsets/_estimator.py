@@ -18,25 +18,26 @@ class Estimator:
     @classmethod
     def _defaults(cls) -> dict[str, Any]:
         """Default of each parameter by name, in the order of `__init__`."""
-        own = inspect.signature(cls).parameters.values()
-        return {each.name: each.default for each in own}
+        parameters = inspect.signature(cls).parameters.values()
+        return {item.name: item.default for item in parameters}
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name; with `deep`, those of parameters too, as ``outer__inner``."""
-        found = {name: getattr(self, name) for name in self._defaults()}
-        for name, value in list(found.items()) if deep else ():
+        params = {name: getattr(self, name) for name in self._defaults()}
+        for name, value in list(params.items()) if deep else ():
             if hasattr(value, "get_params") and not isinstance(value, type):
-                found |= {f"{name}__{key}": own for key, own in value.get_params().items()}
-        return found
+                params |= {f"{name}__{key}": item for key, item in value.get_params().items()}
+        return params
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters by name, those of parameters as ``outer__inner``."""
-        known = self._defaults()
+        defaults = self._defaults()
         for key, value in params.items():
             name, inner, rest = key.partition("__")
-            if name not in known:
+            if name not in defaults:
                 raise InputError(
-                    f"{name!r} is no parameter of {type(self).__name__}; it has {', '.join(known)}."
+                    f"{name!r} is no parameter of {type(self).__name__}; it has "
+                    f"{', '.join(defaults)}."
                 )
             if inner:
                 getattr(self, name).set_params(**{rest: value})
@@ -45,11 +46,10 @@ class Estimator:
         return self
 
     def __repr__(self) -> str:
-        given = self.get_params(deep=False)
         changed = [
-            f"{name}={given[name]!r}"
+            f"{name}={getattr(self, name)!r}"
             for name, default in self._defaults().items()
-            if repr(given[name]) != repr(default)
+            if repr(getattr(self, name)) != repr(default)
         ]
         return f"{type(self).__name__}({', '.join(changed)})"
 

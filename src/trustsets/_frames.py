@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trustsets._arrays import Array, to_numpy
 from trustsets.errors import InputError
 
 
@@ -40,8 +40,8 @@ def match_columns(names: Sequence[str], patterns: Sequence[str], what: str) -> d
     >>> match_columns(["id", "prob_cat", "prob_dog"], ["prob_*"], "probabilities")
     {'prob_cat': 'cat', 'prob_dog': 'dog'}
     """
-    found: dict[str, str] = {}
-    known = set(names)
+    matched: dict[str, str] = {}
+    present = set(names)
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise InputError(
@@ -52,24 +52,24 @@ def match_columns(names: Sequence[str], patterns: Sequence[str], what: str) -> d
         if "*" in after:
             raise InputError(f"{what} must have one * in a pattern; got {pattern!r}.")
         if not star:
-            own = {pattern: pattern} if pattern in known else {}
+            parts = {pattern: pattern} if pattern in present else {}
         else:
             least = len(before) + len(after)
-            own = {
+            parts = {
                 name: name[len(before) : len(name) - len(after)]
                 for name in names
                 if len(name) > least and name.startswith(before) and name.endswith(after)
             }
-        if not own:
+        if not parts:
             raise InputError(f"{what}: no column is {pattern!r}; there are {listed(names)}.")
-        both = next((name for name in own if name in found), None)
+        both = next((name for name in parts if name in matched), None)
         if both is not None:
             raise InputError(f"{what}: two patterns match the column {both!r}; give one of them.")
-        found |= own
-    return found
+        matched |= parts
+    return matched
 
 
-def class_names(parts: Sequence[str]) -> Array:
+def class_names(parts: Sequence[str]) -> NDArray[Any]:
     """Class names from parts of column names; integers where all of them are written so.
 
     Examples
@@ -121,18 +121,18 @@ def frame_fields(
     """Arguments of `ModelOutputs` from the columns of a frame; see `ModelOutputs.from_frame`."""
     if flavour_of(frame) is None:
         raise InputError(f"frame must be of pandas, polars or pyarrow; got {type(frame).__name__}.")
-    wanted = {name: _listed(own) for name, own in matrices.items() if own}
+    wanted = {name: _listed(patterns) for name, patterns in matrices.items() if patterns}
     if ("logits" in wanted) == ("probabilities" in wanted):
         raise InputError("Give exactly one of logits and probabilities, as names of columns.")
     names = [name for name in frame_names(frame) if isinstance(name, str)]
-    own = {name: match_columns(names, patterns, name) for name, patterns in wanted.items()}
-    parts = own.get("logits") or own["probabilities"]
+    columns = {name: match_columns(names, patterns, name) for name, patterns in wanted.items()}
+    parts = columns.get("logits") or columns["probabilities"]
     single = [*_listed(groups), *([] if label is None else [label])]
     lost = [name for name in single if name not in names]
     if lost:
         # Not a pattern: one name stands for one column here.
         raise InputError(f"label and groups: no column is {lost[0]!r}; there are {listed(names)}.")
-    return {name: _matrix(frame, [*found]) for name, found in own.items()} | {
+    return {name: _matrix(frame, list(matched)) for name, matched in columns.items()} | {
         "labels": None if label is None else frame[label],
         "groups": {name: frame[name] for name in _listed(groups)},
         "classes": class_names([*parts.values()]),
@@ -143,12 +143,14 @@ def _listed(names: str | Sequence[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def _matrix(frame: Any, names: Sequence[str]) -> Array:
+def _matrix(frame: Any, names: Sequence[str]) -> NDArray[Any]:
     """Numbers of several columns, shape (n, len(names))."""
+    from trustsets._arrays import to_numpy
+
     return np.column_stack([_numbers(to_numpy(frame[name], name), name) for name in names])
 
 
-def _numbers(values: Array, name: str) -> Array:
+def _numbers(values: NDArray[Any], name: str) -> NDArray[Any]:
     if values.dtype.kind in "fiub":
         return values
     try:
@@ -175,9 +177,9 @@ def make_frame(
         raise InputError(f"flavour must be one of {', '.join(get_args(Flavour))}; got {chosen!r}.")
     package = needed(chosen, "a frame")
     if chosen == "pyarrow":
-        return package.table({name: _plain(own) for name, own in columns.items()})
+        return package.table({name: _plain(values) for name, values in columns.items()})
     if chosen == "polars":
-        return package.DataFrame({name: _plain(own) for name, own in columns.items()})
+        return package.DataFrame({name: _plain(values) for name, values in columns.items()})
     frame = package.DataFrame(dict(columns))
     return frame if index is None else frame.set_index(index)
 

@@ -1,12 +1,11 @@
-"""The `.trustsets` file: arrays and JSON in one safetensors file, no code.
+"""The `.trustsets` file: arrays and JSON in one safetensors file, no code; and atomic writes.
 
-A file holds tensors and one JSON header: the version of the format, a tree that says which known
-class takes which values and arrays, and a SHA-256 of both. Loading builds only classes that were
-marked with `storable`; nothing in a file is ever executed. The checksum detects accidents, not
-intent: whoever alters a file can also compute it. So every object is checked after it is built,
-its fields against their annotations and then by its own `check_state`. There is one header because
-safetensors writes several metadata entries in random order, and equal objects should give equal
-files.
+A file holds tensors and one JSON header: the version of the format, a tree that says which class
+takes which values and arrays, and a SHA-256 of both. Loading builds only classes that were marked
+with `storable`, and compares their fields with the annotations; nothing in a file is ever executed.
+The checksum detects accidents, not intent: `check_state` of a class keeps compiled code inside its
+arrays whatever a file says. There is one header because safetensors writes several metadata entries
+in random order, and equal objects should give equal files.
 """
 
 import contextlib
@@ -20,11 +19,10 @@ import stat
 import sys
 import tempfile
 import types
-from collections.abc import Callable, Iterator, Mapping
-from glob import escape
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType
-from typing import IO, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -40,29 +38,28 @@ _DEVICES = ("/dev/", "/proc/")
 def atomic_path(path: StrPath) -> Iterator[Path]:
     """Yield a temporary path that is renamed to `path` when the block succeeds.
 
-    Temporary files that a killed process left there are removed.
+    Links are followed, and an earlier file keeps its permissions. A device or a pipe is written
+    when the block succeeds.
     """
     target = Path(path)
-    place = real_place(target)
-    folder = Path(tempfile.gettempdir()) if is_stream(target) else place.parent
-    _sweep(folder, place.name)
-    handle, name = tempfile.mkstemp(dir=folder, prefix=f".{place.name}.", suffix=".part")
+    to_stream = is_stream(target)
+    final = target if to_stream else Path(os.path.realpath(target))
+    folder = tempfile.gettempdir() if to_stream else final.parent
+    handle, name = tempfile.mkstemp(dir=folder, prefix=f".{final.name}.", suffix=".part")
+    os.close(handle)
     temporary = Path(name)
-    with os.fdopen(handle, "rb") as locked:
-        # The lock tells `_sweep` in other processes that this file is in use.
-        try_lock(locked)
-        try:
-            yield temporary
-            with temporary.open("rb+") as file:
-                os.fsync(file.fileno())
-            if is_stream(target):
-                with temporary.open("rb") as source, target.open("wb") as stream:
-                    shutil.copyfileobj(source, stream)
-            else:
-                temporary.chmod(_mode(place))
-                temporary.replace(place)
-        finally:
-            temporary.unlink(missing_ok=True)
+    try:
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+            if to_stream:
+                with target.open("wb") as stream:
+                    shutil.copyfileobj(file, stream)
+        if not to_stream:
+            temporary.chmod(_mode(final))
+            temporary.replace(final)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def is_stream(path: Path) -> bool:
@@ -75,48 +72,14 @@ def is_stream(path: Path) -> bool:
     return not plain or os.path.realpath(path).startswith(_DEVICES)
 
 
-def real_place(path: Path) -> Path:
-    """Where a file of this name lies, or would lie, once links are followed."""
-    return path if is_stream(path) else Path(os.path.realpath(path))
-
-
-def try_lock(file: IO[bytes]) -> bool:
-    """Lock an open file for this process; the system unlocks it when the process ends."""
-    try:
-        import fcntl
-    except ImportError:  # Windows: two runs at once are not noticed there
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def _sweep(folder: Path, name: str) -> None:
-    """Remove temporary files of this name that no process is writing any more."""
-    for left in folder.glob(f".{escape(name)}.*.part"):
-        with contextlib.suppress(OSError), left.open("rb") as file:
-            if try_lock(file):
-                left.unlink()
-
-
-def _mode(place: Path) -> int:
+def _mode(path: Path) -> int:
     """Permissions of the file that is there, or those of a new one."""
     try:
-        return stat.S_IMODE(place.stat().st_mode)
+        return stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:
         current = os.umask(0)
         os.umask(current)
         return 0o666 & ~current
-
-
-def mismatch(values: Mapping[str, Any], annotated: Any) -> str | None:
-    """Name of the first value that is not what `annotated` (a class or function) says."""
-    hints = get_type_hints(annotated)
-    return next(
-        (name for name, own in values.items() if name in hints and not fits(own, hints[name])), None
-    )
 
 
 def fits(value: Any, annotation: Any) -> bool:  # noqa: PLR0911
@@ -133,15 +96,20 @@ def fits(value: Any, annotation: Any) -> bool:  # noqa: PLR0911
     """
     if isinstance(value, np.generic):
         value = value.item()
-    origin, own = get_origin(annotation), get_args(annotation)
+    origin, inner = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
-        return any(fits(value, each) for each in own)
+        return any(fits(value, item) for item in inner)
     if origin is Literal:
-        return any(type(value) is type(each) and value == each for each in own)
+        return any(type(value) is type(item) and value == item for item in inner)
     if origin is tuple:
-        return isinstance(value, tuple | list) and _tuple_fits(value, own)
+        if not isinstance(value, tuple | list):
+            return False
+        inner = inner[:1] * len(value) if inner[1:] == (Ellipsis,) else inner
+        return len(value) == len(inner) and all(map(fits, value, inner))
     if origin is np.ndarray:
-        return isinstance(value, np.ndarray) and _dtype_fits(value.dtype, own)
+        (wanted,) = get_args(inner[1]) or (Any,)
+        free = wanted is Any or not isinstance(wanted, type)
+        return isinstance(value, np.ndarray) and (free or np.issubdtype(value.dtype, wanted))
     if annotation is Any:
         return True
     if annotation is None:
@@ -154,17 +122,6 @@ def fits(value: Any, annotation: Any) -> bool:  # noqa: PLR0911
     if isinstance(annotation, type) and origin is None:
         return isinstance(value, annotation)
     return True
-
-
-def _tuple_fits(value: tuple[Any, ...] | list[Any], own: tuple[Any, ...]) -> bool:
-    if len(own) == 2 and own[1] is Ellipsis:
-        return all(fits(item, own[0]) for item in value)
-    return len(value) == len(own) and all(map(fits, value, own))
-
-
-def _dtype_fits(dtype: np.dtype[Any], own: tuple[Any, ...]) -> bool:
-    (wanted,) = get_args(own[1]) or (Any,)
-    return wanted is Any or not isinstance(wanted, type) or np.issubdtype(dtype, wanted)
 
 
 _log = logging.getLogger(__name__)
@@ -187,9 +144,8 @@ def storable(cls: _Storable) -> _Storable:
     ``from_state(dict)``. State may hold numbers, strings, None, tuples, lists,
     string-keyed dicts, NumPy arrays and other storable objects.
 
-    After loading, state (or ``state["parameters"]``) is compared with the annotations of the
-    class, and a method ``check_state()``, if there is one, is called on the object. It raises a
-    `StorageError` that names the field whose shape, order or numbers are wrong; see `require`.
+    After loading, a method ``check_state()``, if there is one, is called on the object. It raises
+    a `StorageError` that names the field whose shape or range is wrong; see `require`.
     """
     _REGISTRY[cls.__name__] = cls
     return cls
@@ -228,11 +184,10 @@ def require(holds: object, field: str, rule: str) -> None:
 def require_numbers(values: Any, field: str, *shape: int | None) -> None:
     """Finite numbers of a shape; None stands for any size but zero."""
     wanted = ", ".join("any" if size is None else str(size) for size in shape)
-    fits = len(shape) == values.ndim and all(
-        own == size or (size is None and own > 0)
-        for own, size in zip(values.shape, shape, strict=True)
+    has_shape = len(shape) == values.ndim and all(
+        n == size or (size is None and n > 0) for n, size in zip(values.shape, shape, strict=True)
     )
-    require(fits, field, f"must have shape ({wanted}), and has {values.shape}")
+    require(has_shape, field, f"must have shape ({wanted}), and has {values.shape}")
     require(values.dtype.kind in "fiu", field, f"must hold numbers, and holds {values.dtype}")
     require(np.isfinite(values).all(), field, "must be finite")
 
@@ -309,12 +264,6 @@ def read_note(path: StrPath) -> Any:
     """Return the note that `write` was given, or None."""
     header, _ = _read_parts(Path(path))
     return header.get("note")
-
-
-def checksum(path: StrPath) -> str:
-    """Return the SHA-256 that the header of a file gives for its content, unverified."""
-    with _opened(Path(path)) as file:
-        return str(_check_header(Path(path), file.metadata() or {})["sha256"])
 
 
 def _read_parts(path: Path) -> tuple[dict[str, Any], _Arrays]:
@@ -447,9 +396,9 @@ def _decode(node: Any, arrays: _Arrays) -> Any:  # noqa: PLR0911
         case {"strings": list(items), "width": str(width)}:
             return _text_array(items, width)
         case {"objects": list(items)}:
-            found = np.empty(len(items), dtype=object)
-            found[:] = items
-            return found
+            objects = np.empty(len(items), dtype=object)
+            objects[:] = items
+            return objects
         case {"function": str(name)}:
             return named_function(name)
         case {"float": "inf" | "-inf" | "nan" as text}:
@@ -483,9 +432,11 @@ def _check_types(name: str, cls: Any, state: dict[str, Any]) -> None:
     """Fields of a dataclass, or parameters of an estimator, are of the annotated types."""
     parameters = state.get("parameters")
     if isinstance(parameters, dict):
-        wrong = mismatch(parameters, cls.__init__)
+        values, hints = parameters, get_type_hints(cls.__init__)
     elif dataclasses.is_dataclass(cls):
-        wrong = mismatch(state, cls)
+        values, hints = state, get_type_hints(cls)
     else:
         return
-    require(wrong is None, f"{name}.{wrong}", "is of a wrong type")
+    for field, value in values.items():
+        is_right = field not in hints or fits(value, hints[field])
+        require(is_right, f"{name}.{field}", "is of a wrong type")

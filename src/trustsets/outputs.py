@@ -1,7 +1,6 @@
 """What a classifier said about n samples, checked once.
 
-Everything after this file relies on what it gets: shapes agree, numbers are finite, labels are
-known classes.
+Everything after this file relies on it: shapes agree, numbers are finite, labels are classes.
 """
 
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ from trustsets._draws import content_keys
 from trustsets._frames import Flavour, flavour_of, frame_fields
 from trustsets.errors import InputError
 
-__all__ = ["ModelOutputs", "SupportsTrust", "check_alike", "require_outputs"]
+__all__ = ["ModelOutputs", "SupportsTrust", "require_outputs"]
 
 # log(0) would make temperature scaling of given probabilities produce NaN.
 _SMALLEST_PROBABILITY = float(np.finfo(np.float64).tiny)
@@ -52,11 +51,11 @@ class ModelOutputs:
     Parameters
     ----------
     logits : array of shape (n, K), optional
-        Unnormalised outputs; NumPy, pandas or torch, float16 to float64. The array is kept
-        and not copied: do not write to it afterwards.
+        Unnormalised outputs; NumPy, pandas or torch, float16 to float64. The array is kept, not
+        copied: do not write to it afterwards.
     probabilities : array of shape (n, K), optional
-        Given instead of `logits`, and kept as they are. Rows must sum to 1. Where they do so only
-        up to decimal rounding, such as three digits, they are divided by their sum, with a warning.
+        Instead of `logits`. Rows must sum to 1; where they do so only up to decimal rounding, such
+        as three digits, they are divided by their sum, with a warning.
     features : array of shape (n, d), optional
         Embeddings for the trust score, usually the layer before the last.
     trust : array of shape (n,), optional
@@ -71,10 +70,16 @@ class ModelOutputs:
         integers, otherwise the sorted distinct labels if there are exactly K. Integer labels of
         which every position but 0 occurs could be either, and need `classes`.
     rows : array of shape (n,), optional
-        Non-negative integers that identify the samples; default ``0..n-1``. `take` keeps
-        them. A randomised prediction depends on the number given here, or, without one, on
-        the content of the sample (`draw_keys`). The order and batching of samples never
-        matter.
+        Non-negative integers that identify the samples; default ``0..n-1``. `take` keeps them. A
+        randomised prediction depends on the number given here, or, without one, on the content of
+        the sample (`draw_keys`), and never on the order or the batches of samples.
+
+    Attributes
+    ----------
+    codes : array of shape (n,) or None
+        Column of the true class of each sample.
+    flavour : str or None
+        Package of the frame that these are from; results come back as its frames.
 
     Examples
     --------
@@ -89,22 +94,16 @@ class ModelOutputs:
     """
 
     classes: Array
-    """Class names, shape (K,), in the order of the columns."""
     features: Array | None
-    """Embeddings of shape (n, d), or None."""
     trust: Floats | None
-    """Trust of the most likely class, shape (n,), or None."""
     rows: Codes
-    """Identities of the samples, shape (n,)."""
     codes: Codes | None
-    """Column of the true class of each sample, shape (n,), or None without labels."""
+    flavour: Flavour | None
     _kind: Literal["logits", "probabilities"]
     _values: Array
     _groups: dict[str, Array]
     _rows_given: bool
     _shift: Floats | None  # added to the logits of each class
-    flavour: Flavour | None
-    """Package of the frame that these are from; results come back as its frames."""
 
     def __init__(
         self,
@@ -159,7 +158,6 @@ class ModelOutputs:
         Parameters
         ----------
         frame : DataFrame or pyarrow.Table
-            One row per sample.
         probabilities, logits, features : str or sequence of str
             Names of columns, or patterns with one ``*`` such as ``"prob_*"``; one of the first
             two is needed. What ``*`` stands for names the classes.
@@ -179,10 +177,10 @@ class ModelOutputs:
         (ModelOutputs(n=2, K=2, labels), ['cat', 'dog'])
         """
         named = {"probabilities": probabilities, "logits": logits, "features": features}
-        found = frame_fields(frame, named, label, groups)
+        arguments = frame_fields(frame, named, label, groups)
         if classes is not None:
-            found["classes"] = classes
-        return cls(**found)._replaced(flavour=flavour_of(frame))
+            arguments["classes"] = classes
+        return cls(**arguments)._replaced(flavour=flavour_of(frame))
 
     def replace(self, **changes: Any) -> Self:
         """Return the same samples with other features, trust, labels, groups, classes or rows.
@@ -199,19 +197,19 @@ class ModelOutputs:
         >>> outputs.replace(classes=["cat", "dog"]).labels.tolist()
         ['cat']
         """
-        known = {"features", "trust", "labels", "groups", "classes", "rows"}
-        if unknown := changes.keys() - known:
+        names = {"features", "trust", "labels", "groups", "classes", "rows"}
+        if unknown := changes.keys() - names:
             raise InputError(
-                f"replace takes {', '.join(sorted(known))}; got {', '.join(sorted(unknown))}."
+                f"replace takes {', '.join(sorted(names))}; got {', '.join(sorted(unknown))}."
             )
-        n, names = len(self), self.classes
+        n, classes = len(self), self.classes
         checked: dict[str, Any] = {}
         if "classes" in changes:
-            names = checked["classes"] = check_classes(changes["classes"], None, self.n_classes)
+            classes = checked["classes"] = check_classes(changes["classes"], None, self.n_classes)
         if "labels" in changes:
             labels = changes["labels"]
             if labels is not None:
-                labels = read_only(encode_labels(column(labels, "labels", n), names))
+                labels = read_only(encode_labels(column(labels, "labels", n), classes))
             checked["codes"] = labels
         for name, check in (("features", check_features), ("trust", check_trust)):
             if name in changes:
@@ -226,8 +224,9 @@ class ModelOutputs:
 
     def _replaced(self, **changes: Any) -> Self:
         """The same with other fields, which were checked before."""
-        new = type(self).__new__(type(self))
-        vars(new).update({own.name: getattr(self, own.name) for own in fields(self)} | changes)
+        new, values = type(self).__new__(type(self)), vars(self)
+        # Only the fields: what was computed of the samples may be another for the new ones.
+        vars(new).update({name: values[name] for name in _FIELDS} | changes)
         return new
 
     def __len__(self) -> int:
@@ -247,6 +246,11 @@ class ModelOutputs:
         return int(self._values.shape[1])
 
     @property
+    def n_features(self) -> int | None:
+        """Dimension d of the features, or None without features."""
+        return None if self.features is None else int(self.features.shape[1])
+
+    @property
     def groups(self) -> dict[str, Array]:
         """Group columns by name."""
         return dict(self._groups)
@@ -255,10 +259,9 @@ class ModelOutputs:
     def draw_keys(self) -> Codes:
         """One integer per sample, shape (n,), that its random draws are made from.
 
-        These are the `rows` where they were given. Otherwise the integer is made of the logits or
-        probabilities and of the features: a sample predicted alone has the same draw as in
-        any batch. Samples that agree in all these values share a draw; give `rows` where a
-        classifier has the very same outputs for many samples.
+        These are the `rows` where they were given, and otherwise a hash of the logits or
+        probabilities and of the features: a sample alone has the same draw as in any batch. Samples
+        that agree in all these values share a draw; give `rows` where many do.
         """
         if self._rows_given:
             return self.rows
@@ -276,9 +279,16 @@ class ModelOutputs:
     @cached_property
     def predicted_codes(self) -> Codes:
         """Column of the most likely class, the first of equals, shape (n,)."""
+        codes: Codes
         if self._shift is None:
-            return read_only(np.argmax(self._values, axis=1))
-        return read_only(self._row_numbers(lambda b: self._shifted_block(b).argmax(axis=1), int))
+            codes = np.argmax(self._values, axis=1)
+        else:
+            most_likely = row_numbers(
+                lambda block: self._shifted_block(block).argmax(axis=1), *self._values.shape
+            )
+            codes = most_likely.astype(np.int64)
+        codes.setflags(write=False)
+        return codes
 
     @property
     def predicted(self) -> Array:
@@ -340,10 +350,11 @@ class ModelOutputs:
     @cached_property
     def confidence(self) -> Floats:
         """``Conf(x)``, the largest softmax output, shape (n,)."""
-        return read_only(self._row_numbers(lambda b: self.block_probabilities(b).max(axis=1)))
-
-    def _row_numbers(self, function: Any, dtype: type = float) -> Array:
-        return row_numbers(function, len(self), self.n_classes, dtype)
+        values = row_numbers(
+            lambda block: self.block_probabilities(block).max(axis=1), *self._values.shape
+        )
+        values.setflags(write=False)
+        return values
 
     def require_labels(self, purpose: str) -> Codes:
         """Return the label codes; without labels, raise an error that names `purpose`."""
@@ -365,12 +376,14 @@ class ModelOutputs:
         if isinstance(index, slice):
             index = np.arange(len(self))[index]
         index = np.asarray(index)
-        if index.dtype == bool and index.shape != (len(self),):
-            raise InputError(
-                f"index has shape {index.shape}, but a boolean index needs one value "
-                f"for each of the {len(self)} samples."
-            )
-        index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
+        if index.dtype == bool:
+            if index.shape != (len(self),):
+                raise InputError(
+                    f"index has shape {index.shape}, but a boolean index needs one value for each "
+                    f"of the {len(self)} samples."
+                )
+            index = np.flatnonzero(index)
+        index = index.astype(np.int64)
         if index.size == 0:
             raise InputError("index selects no sample; ModelOutputs cannot be empty.")
         if index.min() < -len(self) or index.max() >= len(self):
@@ -417,9 +430,9 @@ class ModelOutputs:
         # Each stratum is spread evenly over (0, 1); cutting at `fraction` keeps its share.
         by_stratum = np.argsort(strata, kind="stable")
         _, start, count = np.unique(strata[by_stratum], return_index=True, return_counts=True)
-        place = np.arange(len(self)) - np.repeat(start, count)
+        rank = np.arange(len(self)) - np.repeat(start, count)
         position = np.empty(len(self))
-        position[by_stratum] = (place + 0.5) / np.repeat(count, count)
+        position[by_stratum] = (rank + 0.5) / np.repeat(count, count)
         size = min(max(round(fraction * len(self)), 1), len(self) - 1)
         first = np.sort(order[np.argsort(position, kind="stable")[:size]])
         return first, np.setdiff1d(order, first)
@@ -432,19 +445,35 @@ class ModelOutputs:
         """
         if not parts:
             raise InputError("parts must hold at least one ModelOutputs.")
-        check_alike(parts)
         first = parts[0]
-        rows = np.concatenate([each.rows for each in parts])
+        for number, part in enumerate(parts[1:], start=1):
+            if what := first._difference(part):
+                raise InputError(f"parts[{number}] differs from parts[0] in its {what}.")
+        rows = np.concatenate([part.rows for part in parts])
         distinct = np.unique(rows).size == rows.size
         return first._replaced(
-            _values=_join([each._values for each in parts]),
-            features=_join([each.features for each in parts]),
-            trust=_join([each.trust for each in parts]),
-            codes=_join([each.codes for each in parts]),
-            _groups={name: _join([each._groups[name] for each in parts]) for name in first._groups},
+            _values=_join([part._values for part in parts]),
+            features=_join([part.features for part in parts]),
+            trust=_join([part.trust for part in parts]),
+            codes=_join([part.codes for part in parts]),
+            _groups={name: _join([part._groups[name] for part in parts]) for name in first._groups},
             rows=read_only(rows if distinct else np.arange(rows.size)),
-            _rows_given=distinct and all(each._rows_given for each in parts),
+            _rows_given=distinct and all(part._rows_given for part in parts),
         )
+
+    def _difference(self, other: Self) -> str:
+        """What keeps two outputs from being joined; empty if nothing does."""
+        shifts = [0.0 if part._shift is None else part._shift for part in (self, other)]
+        same = {
+            "logits or probabilities": self._kind == other._kind,
+            "classes": np.array_equal(self.classes, other.classes),
+            "shift": np.all(shifts[0] == shifts[1]),
+            "features": self.n_features == other.n_features,
+            "trust": (self.trust is None) == (other.trust is None),
+            "labels": (self.codes is None) == (other.codes is None),
+            "group columns": list(self._groups) == list(other._groups),
+        }
+        return next((what for what, agrees in same.items() if not agrees), "")
 
     def _strata(self, stratify: Any) -> Array:
         if stratify is None or stratify is False:
@@ -474,8 +503,7 @@ class ModelOutputs:
     def shifted(self, shift: Any) -> Self:
         """Return the same samples with a constant added to the logits of each class.
 
-        The sum is taken block by block when it is needed; no second copy of the logits is
-        kept.
+        The sum is taken block by block when needed; no second copy of the logits is kept.
 
         Examples
         --------
@@ -483,8 +511,13 @@ class ModelOutputs:
         >>> outputs.shifted([0.0, np.log(3.0)]).probabilities.round(3)
         array([[0.333, 0.667]])
         """
-        amounts = column(shift, "shift", self.n_classes).astype(np.float64)
-        return self._replaced(_shift=read_only(_shift_of(self) + amounts))
+        amounts = np.array(shift, dtype=np.float64)
+        if amounts.shape != (self.n_classes,) or not np.isfinite(amounts).all():
+            raise InputError(
+                f"shift must hold one finite number for each of the {self.n_classes} classes; got "
+                f"{shift!r:.60}."
+            )
+        return self._replaced(_shift=amounts if self._shift is None else self._shift + amounts)
 
     def with_trust(self, trust: SupportsTrust | ArrayLike | None) -> Self:
         """Return the same samples with their trust.
@@ -497,14 +530,16 @@ class ModelOutputs:
         """
         if trust is None:
             return self
-        if not isinstance(trust, SupportsTrust):
+        score = getattr(trust, "score", None)
+        if not callable(score):
             return self._replaced(trust=check_trust(trust, len(self)))
         if self.trust is not None:
             return self
         if self.features is None:
             raise InputError("Trust needs features; pass features= or trust= to ModelOutputs.")
-        values = trust.score(self.features, self.predicted)
-        return self._replaced(trust=read_only(np.asarray(values, np.float64)))
+        values = np.array(score(self.features, self.classes[self.predicted_codes]), np.float64)
+        values.setflags(write=False)
+        return self._replaced(trust=values)
 
     def with_logits(self, logits: Array) -> Self:
         """Return the same samples with other logits (for example temperature-scaled)."""
@@ -519,15 +554,7 @@ def _content_keys(values: Array) -> Codes:
 
 
 def require_outputs(value: Any, argument: str) -> ModelOutputs:
-    """Return `value` if it is `ModelOutputs`; otherwise raise an error that says how to wrap it.
-
-    Parameters
-    ----------
-    value : object
-        What a user passed.
-    argument : str
-        The name of the parameter, for the message.
-    """
+    """Return `value` if it is `ModelOutputs`; otherwise raise an error that says how to wrap it."""
     if isinstance(value, ModelOutputs):
         return value
     kind, shape = type(value), getattr(value, "shape", None)
@@ -545,32 +572,9 @@ def require_outputs(value: Any, argument: str) -> ModelOutputs:
     raise InputError(f"{argument} must be ModelOutputs; got {name}{size}. {remedy}")
 
 
-def check_alike(parts: Sequence[ModelOutputs]) -> None:
-    """Refuse outputs that cannot be joined."""
-    first = parts[0]
-    for number, part in enumerate(parts[1:], start=1):
-        same = {
-            "logits or probabilities": part._kind == first._kind,
-            "classes": np.array_equal(part.classes, first.classes),
-            "shift": np.array_equal(_shift_of(part), _shift_of(first)),
-            "features": _width(part.features) == _width(first.features),
-            "trust": (part.trust is None) == (first.trust is None),
-            "labels": (part.codes is None) == (first.codes is None),
-            "group columns": list(part.groups) == list(first.groups),
-        }
-        for what, agrees in same.items():
-            if not agrees:
-                raise InputError(f"parts[{number}] differs from parts[0] in its {what}.")
-
-
-def _shift_of(outputs: ModelOutputs) -> Floats:
-    return np.zeros(outputs.n_classes) if outputs._shift is None else outputs._shift
-
-
 def _join(pieces: Sequence[Any]) -> Any:
     """Arrays end to end; None where there are none."""
     return None if pieces[0] is None else read_only(np.concatenate(pieces))
 
 
-def _width(features: Array | None) -> int:
-    return 0 if features is None else int(features.shape[1])
+_FIELDS = tuple(field.name for field in fields(ModelOutputs))

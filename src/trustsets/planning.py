@@ -31,6 +31,8 @@ Shares = Mapping[Any, float] | Sequence[float]
 
 SIGNIFICANCE = 0.05
 """How often the test of an evaluation calls a valid predictor's coverage too low, at most."""
+TUNING_SHARE = 0.2
+"""Largest share of its samples that the default `ConditionalConformal` sets aside for tuning."""
 MOST_SAMPLES = 10**12
 """Larger numbers of samples are refused. All whole numbers below it are exact as float64."""
 
@@ -74,7 +76,8 @@ def plan(
 
     The coverage of one calibrated predictor depends on its calibration samples, by a law that is
     known exactly. `plan` gives the size from which on, at every larger size too, coverage is within
-    the tolerance with the probability. The law is that of scores without ties; ties and
+    the tolerance with the probability. Tuning samples, which the default `ConditionalConformal`
+    sets aside, come on top: `Plan.with_tuning`. The law is that of scores without ties; ties and
     ``allow_empty=False`` can only add coverage. ``print`` shows the plan in sentences.
 
     Parameters
@@ -264,6 +267,11 @@ class Plan(PlainData):
         """Calibration samples that suffice for all samples together."""
         return self.rows[0].needed
 
+    @property
+    def with_tuning(self) -> int:
+        """Samples for ``calibrate`` of the default `ConditionalConformal`, tuning included."""
+        return math.ceil(self.needed / (1.0 - TUNING_SHARE))
+
     def to_frame(self, flavour: Flavour | None = None) -> Any:
         """One row for all samples and for each group and class."""
         return frame_of_rows([vars(row) for row in self.rows], flavour)
@@ -281,7 +289,9 @@ class Plan(PlainData):
             f"{_percent(1.0 - self.alpha)}; that of one calibrated predictor varies with its "
             f"calibration samples. Calibrate on {self.needed:,} samples or more,{how} and coverage "
             f"is between {_percent(ends[0])} and {_percent(ends[1])} with probability "
-            f"{_percent(self.probability)}."
+            f"{_percent(self.probability)}. Tuning samples are not among them: the default "
+            f"ConditionalConformal sets up to {_percent(TUNING_SHARE)} of its samples aside, so "
+            f"give it {self.with_tuning:,}."
         )
 
     def _present(self) -> str:

@@ -4,6 +4,7 @@ The command line, the scikit-learn front, the explorer and the paper's runs take
 """
 
 import operator
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from functools import reduce
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trustsets.basis import Basis, Bins, Groups, Intercept, Polynomial, PrincipalComponents
-from trustsets.errors import InputError
+from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.predictors import (
     ClusteredConformal,
     ConditionalConformal,
@@ -35,7 +36,9 @@ __all__ = [
     "make_predictor",
     "make_score",
     "method_name",
+    "score_name",
     "uses_trust",
+    "warn_of_unused_groups",
 ]
 
 METHODS: dict[str, type[Predictor]] = {
@@ -84,14 +87,19 @@ _LARGEST_SIDE = 5
 
 
 def method_name(method: str) -> str:
-    """The one name of a method; refuse what is none.
+    """The one name of a method, in small letters; refuse what is none.
 
     Examples
     --------
-    >>> method_name("bins")
-    'mondrian'
+    >>> method_name("bins"), score_name("LAC")
+    ('mondrian', 'softmax')
     """
     return _checked("method", method, METHODS)
+
+
+def score_name(score: str) -> str:
+    """The one name of a nonconformity score, in small letters; refuse what is none."""
+    return _checked("score", score, SCORES)
 
 
 def uses_trust(method: str, basis: Any = None, statistics: Sequence[str] = ()) -> bool:
@@ -104,22 +112,30 @@ def uses_trust(method: str, basis: Any = None, statistics: Sequence[str] = ()) -
     return method_name(method) in _WITH_TRUST
 
 
-def make_score(name: str = "aps", **parameters: Any) -> Score:
-    """Return a nonconformity score by name, one of `SCORES`.
+def warn_of_unused_groups(predictor: Predictor, groups: Iterable[str]) -> None:
+    """Name groups that the user asked to condition on and that the predictor does not need."""
+    unused = [name for name in groups if name not in predictor.needed_groups]
+    if unused:
+        warnings.warn(
+            f"coverage is not conditioned on {', '.join(unused)}: the method does without groups, "
+            "or their values have fewer than 10 tuning samples each. Use the method groups, merge "
+            "values, or give more samples.",
+            TrustSetsWarning,
+            stacklevel=3,
+        )
 
-    Parameters
-    ----------
-    name : str
-        ``"aps"``, ``"raps"``, ``"saps"``, ``"topk"``, ``"softmax"`` (or ``"lac"``) or ``"margin"``.
-    **parameters
-        Those of the score, such as ``scale="tail"``; None leaves the default.
+
+def make_score(name: str = "aps", **parameters: Any) -> Score:
+    """Return a nonconformity score by name, one of `SCORES`, or ``"lac"`` for ``"softmax"``.
+
+    Parameters are those of the score, such as ``scale="tail"``; None leaves the default.
 
     Examples
     --------
     >>> make_score("lac", scale="tail")
     Softmax(scale='tail')
     """
-    kind = SCORES[_checked("score", name, SCORES)]
+    kind = SCORES[score_name(name)]
     chosen = {key: value for key, value in parameters.items() if value is not None}
     _check_parameters(f"the score {name!r}", kind, chosen)
     return kind(**chosen)
@@ -207,7 +223,7 @@ def make_predictor(
     Parameters
     ----------
     method : str
-        Its name; ``"bins"`` is another name of ``"mondrian"``.
+        Its name, in any case; ``"bins"`` is another name of ``"mondrian"``.
     score : Score or str, optional
         A score, or its name; the method chooses the scale of one that is named.
     trust : TrustScore, optional
@@ -298,7 +314,8 @@ def _checked(what: str, name: Any, allowed: Iterable[str]) -> str:
     """The name itself, or what it is another name of."""
     choices = list(allowed)
     if isinstance(name, str):
-        usual = name if name in choices else ALIASES.get(name, name)
+        small = name.lower()
+        usual = small if small in choices else ALIASES.get(small)
         if usual in choices:
             return usual
     raise InputError(f"{what} must be one of {', '.join(choices)}; got {name!r}.")

@@ -12,16 +12,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, final
+from typing import IO, Any
 
 import numpy as np
 
 from trustsets._arrays import Array
-from trustsets._storage import atomic_path, read, try_lock, write
+from trustsets._storage import atomic_path, read, write
 from trustsets.errors import InputError, StorageError
 
 __all__ = [
-    "InUseError",
     "atomic_path",
     "digest",
     "identity",
@@ -74,18 +73,13 @@ def read_kept(path: Path) -> Any:
         return None
 
 
-@final
-class InUseError(InputError):
-    """Another process is doing the same work."""
-
-
 @contextmanager
 def locked(folder: Path, what: object) -> Iterator[None]:
     """Keep other processes from a folder, which is made if need be; `what` names the work."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = _try_folder(folder)
     if lock is None:
-        raise InUseError(f"{what}: another process is writing there; wait until it is done.")
+        raise InputError(f"{what}: another process is writing there; wait until it is done.")
     try:
         yield
     finally:
@@ -98,7 +92,19 @@ def _try_folder(folder: Path) -> IO[bytes] | None:
     path = folder / _LOCK
     file = path.open("wb")
     # Another run may have ended, and removed the file, just before it was locked.
-    if try_lock(file) and path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+    if _try_lock(file) and path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
         return file
     file.close()
     return None
+
+
+def _try_lock(file: IO[bytes]) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # Windows: two runs at once are not noticed there
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

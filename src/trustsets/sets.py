@@ -2,23 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self, final, overload
+from typing import Any, Self, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Array, column, read_only
+from trustsets._arrays import Array, column
 from trustsets._checks import encode_labels
-from trustsets._frames import Flavour, make_frame, needed
+from trustsets._frames import Flavour, make_frame
 from trustsets.errors import InputError
 from trustsets.status import Status, Thresholds
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 __all__ = ["PredictionSets"]
 
-_FINITE = tuple(status for status in Status if not status.is_infinite)
+# By status: whether the threshold is finite.
+_IS_FINITE = np.array([not status.is_infinite for status in sorted(Status)])
 
 
 @final
@@ -74,8 +72,10 @@ class PredictionSets:
 
     def __post_init__(self) -> None:
         for name in ("mask", "thresholds", "status", "scores", "predicted", "alpha"):
-            if isinstance(getattr(self, name), np.ndarray):
-                object.__setattr__(self, name, read_only(getattr(self, name)))
+            value = getattr(self, name)
+            if isinstance(value, np.ndarray) and value.flags.writeable:
+                vars(self)[name] = value = value.view()
+                value.flags.writeable = False
 
     @classmethod
     def from_scores(
@@ -116,14 +116,16 @@ class PredictionSets:
         mask = np.empty((*scores.shape, values.shape[-1]), dtype=bool)
         for number in range(values.shape[-1]):
             limits = values[..., number]
-            mask[..., number] = scores <= (limits[:, None] if limits.ndim == 1 else limits)
+            np.less_equal(
+                scores, limits[:, None] if limits.ndim == 1 else limits, out=mask[..., number]
+            )
         if not allow_empty:
             # If the set of any alpha is empty, all alphas get the class: sets stay nested even
             # where the set of a smaller alpha holds other classes.
             empty = np.flatnonzero(~np.all(mask.any(axis=1), axis=1))
             mask[empty, predicted[empty]] = True
         # A full set always says why it is full.
-        bounded = mask.all(axis=1) & np.isin(status, _FINITE)
+        bounded = mask.all(axis=1) & _IS_FINITE[status]
         status = np.where(bounded, np.int8(Status.ABOVE_ALL_SCORES), status)
         if isinstance(alpha, float):
             mask, values, status = mask[..., 0], values[..., 0], status[..., 0]
@@ -198,10 +200,14 @@ class PredictionSets:
             raise InputError(f"alpha={alpha} was not predicted; there are {alphas}.")
         if self.is_single:
             return self
-        place = alphas.index(alpha)
-        mask, thresholds = self.mask[..., place], self.thresholds[..., place]
-        status = self.status[..., place]
-        return replace(self, mask=mask, thresholds=thresholds, status=status, alpha=alpha)
+        number = alphas.index(alpha)
+        return replace(
+            self,
+            mask=self.mask[..., number],
+            thresholds=self.thresholds[..., number],
+            status=self.status[..., number],
+            alpha=alpha,
+        )
 
     def covers(self, labels: Any) -> NDArray[np.bool_]:
         """Whether each set holds its label, shape (m,) or (m, A)."""
@@ -240,51 +246,23 @@ class PredictionSets:
     def to_columns(self) -> dict[str, Any]:
         """The columns of `to_frame` by name, as lists and arrays."""
         self._require_single("to_frame")
-        return {
-            "set": [own.tolist() for own in self],
+        names = {int(status): status.name.lower() for status in Status}
+        thresholds = self.thresholds
+        columns = {
+            "set": [members.tolist() for members in self],
             "size": self.sizes,
-            "threshold": self._one_threshold(),
-            "status": self._status_names(),
-        } | self._own_alphas()
-
-    def to_arrow(self) -> "pa.Table":
-        """The same as a pyarrow Table, with the sets as a list column."""
-        pa = needed("pyarrow", "an Arrow table")
-        self._require_single("to_arrow")
-        rows, members = np.nonzero(self.mask)
-        if self.scores is not None and self.predicted is not None:
-            # The most likely class first, as in `__getitem__`.
-            unlikely = members != self.predicted[rows]
-            members = members[np.lexsort((unlikely, self.scores[rows, members], rows))]
-        offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(self)))])
-        names = pa.array(self.classes.tolist()).take(pa.array(members))
-        return pa.table(
-            {
-                "set": pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), names),
-                "size": pa.array(self.sizes),
-                "threshold": pa.array(self._one_threshold()),
-                "status": pa.array(self._status_names()).dictionary_encode(),
-            }
-            | {name: pa.array(own) for name, own in self._own_alphas().items()}
-        )
+            # The largest, where each class has its own threshold.
+            "threshold": thresholds if thresholds.ndim == 1 else thresholds.max(axis=1),
+            "status": [names[value] for value in self.status.tolist()],
+        }
+        return columns | ({"alpha": self.alpha} if isinstance(self.alpha, np.ndarray) else {})
 
     def _require_single(self, method: str) -> None:
         if not self.is_single:
             raise InputError(f"{method} shows one alpha; choose it with .at(alpha) first.")
-
-    def _own_alphas(self) -> dict[str, NDArray[np.float64]]:
-        return {"alpha": self.alpha} if isinstance(self.alpha, np.ndarray) else {}
 
     def _alpha_words(self, form: str) -> str:
         """One alpha, several, or the range of those of the samples."""
         if not isinstance(self.alpha, np.ndarray):
             return form.format(self.alpha)
         return f"{self.alpha.min():.3g} to {self.alpha.max():.3g}" if self.alpha.size else "()"
-
-    def _one_threshold(self) -> NDArray[np.float64]:
-        """One number per sample: the largest, where each class has its own threshold."""
-        return self.thresholds if self.thresholds.ndim == 1 else self.thresholds.max(axis=1)
-
-    def _status_names(self) -> list[str]:
-        names = {int(status): status.name.lower() for status in Status}
-        return [names[value] for value in self.status.tolist()]

@@ -5,9 +5,8 @@ trained classifiers, also those inside pipelines, searches and other wrappers; a
 which the trust score measures distances.
 """
 
-import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -46,7 +45,13 @@ from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs
 from trustsets.predictors import ConditionalConformal, MondrianConformal, Predictor
 from trustsets.predictors.calibration import class_names
-from trustsets.recipes import make_predictor, make_score, method_name, uses_trust
+from trustsets.recipes import (
+    make_predictor,
+    make_score,
+    method_name,
+    uses_trust,
+    warn_of_unused_groups,
+)
 from trustsets.scores import Score
 from trustsets.trust import TrustScore
 
@@ -78,11 +83,9 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         Any scikit-learn classifier, pipeline or search with `predict_proba` or
         `decision_function`; LightGBM, XGBoost and CatBoost classifiers, too.
     method : str or Predictor
-        A name of `trustsets.recipes`, as on the command line: ``"conditional"`` is
-        `ConditionalConformal` with its defaults, which depend on the amount of calibration data,
-        ``"paper"`` the paper's setting, ``"mondrian"`` has a threshold for each cell of a grid of
-        confidence and trust. These use the trust score. The others never look at features:
-        ``"standard"`` is split conformal prediction, ``"class"`` is class-conditional,
+        A name of `trustsets.recipes`, as on the command line. ``"conditional"``, ``"paper"`` and
+        ``"mondrian"`` (cells of confidence and trust) use the trust score. The others never look
+        at features: ``"standard"`` is split conformal prediction, ``"class"`` class-conditional,
         ``"groups"`` group-conditional, ``"clustered"`` is `ClusteredConformal`. A predictor is
         used with its own parameters, and with a trust score fitted here if it takes one and has
         none.
@@ -92,17 +95,15 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     per_class : bool
         Also guarantee coverage for each class, with the method ``"conditional"``.
     groups : column of X or list of columns, optional
-        Names or numbers of columns of `X` to condition coverage on. The classifier sees them,
-        too; a `ColumnTransformer` can keep them from it. Values that are no columns of `X` are
-        passed as ``groups=`` to `fit`, `calibrate` and `predict_set` instead. Missing values
-        are a group of their own.
+        Names or numbers of columns of `X` to condition coverage on, which the classifier sees,
+        too. Values that are no columns of `X` are passed as ``groups=`` to `fit`, `calibrate`
+        and `predict_set` instead. Missing values are a group of their own.
     features : {"auto", "input", "pipeline", "leaves"}, callable or None
         Where the trust score measures distances: the input, the output of a pipeline before its
         last step, the leaves of a tree ensemble, or ``features(X)``. ``"auto"`` takes the second
         where there is a pipeline, also inside a search or another wrapper, and the first
-        otherwise. Numbers are standardised; missing ones are replaced by medians and marked by
-        indicators; other values become indicators (a `ColumnTransformer` in the pipeline gives
-        you the choice). Sparse features and leaves of more than 1000 columns are reduced to 64
+        otherwise. Numbers are standardised, with medians and indicators for missing ones; other
+        values become indicators; more than 1000 sparse columns or leaves are reduced to 64
         components. None does without a trust score.
     calibration_fraction : float
         Share of the data that `fit` sets aside for calibration.
@@ -176,9 +177,9 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         groups : array of shape (n,), mapping of names to such arrays, or frame, optional
             Groups of the samples, if they are no columns of `X`.
         **fit_params
-            Passed to the `fit` of the classifier: ``sample_weight``, ``eval_set`` and others.
-            Arrays of length n are divided as `X` is, except evaluation sets (names with
-            "eval"). Weights have no part in calibration. With metadata routing enabled, the
+            Passed to the `fit` of the classifier: ``sample_weight`` (``step__sample_weight`` for
+            a pipeline), ``eval_set`` and others. Arrays of length n are divided as `X` is,
+            except evaluation sets (names with "eval"). With metadata routing enabled, the
             classifier and its steps get what they ask for.
         """
         X, y = _check_data(X, y)
@@ -453,7 +454,8 @@ class TrustSetClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 per_class=True if self.per_class else None,
             )
         self.predictor_ = predictor.calibrate(outputs)
-        _warn_of_left_out_groups(self.predictor_, outputs.groups)
+        if isinstance(predictor, ConditionalConformal) and predictor.basis == "auto":
+            warn_of_unused_groups(predictor, outputs.groups)
         return self
 
 
@@ -529,21 +531,6 @@ class SetScorer:
         request = MetadataRequest(owner="SetScorer")
         request.score.add_request(param="groups", alias=True)
         return request
-
-
-def _warn_of_left_out_groups(predictor: Predictor, groups: Iterable[str]) -> None:
-    """Name groups that ``basis="auto"`` left out, which the user gave to condition on."""
-    if not isinstance(predictor, ConditionalConformal) or predictor.basis != "auto":
-        return
-    left_out = [name for name in groups if name not in predictor.needed_groups]
-    if left_out:
-        warnings.warn(
-            f"coverage is not conditioned on the groups by {', '.join(left_out)}, because they "
-            "have fewer than 10 tuning samples for each value, or one value only. Merge values, "
-            'give more samples, or use method="groups".',
-            TrustSetsWarning,
-            stacklevel=4,
-        )
 
 
 # Samples: labels, groups, weights and other parameters of fit.
@@ -622,10 +609,6 @@ def _explaining_errors(y: Array, train: Rows) -> Iterator[None]:
                 f"{class_names(lost)}. Give more samples of each class or another random_state, "
                 "or train the model yourself and set prefit=True."
             )
-        if "Invalid classes" in str(error) and not lost.size:
-            error.add_note(
-                "XGBoost takes the labels 0 to K - 1; encode y with scikit-learn's LabelEncoder."
-            )
         raise
 
 
@@ -686,14 +669,6 @@ def _parameters_of_fit(
     n = _num_samples(X)
     if get_config()["enable_metadata_routing"]:
         parameters = dict(process_routing(model, "fit", **parameters)["estimator"]["fit"])
-    elif "sample_weight" in parameters:
-        weight_name = _weight_name(model.estimator)
-        if weight_name is None:
-            raise InputError(
-                f"sample_weight is for classifiers whose fit takes it; that of "
-                f"{type(model.estimator).__name__} does not. Leave it out."
-            )
-        parameters[weight_name] = parameters.pop("sample_weight")
     for name, value in parameters.items():
         # The classifier would count training samples, and could take weights of other samples.
         if name.endswith("sample_weight") and "eval" not in name and np.shape(value) != (n,):
@@ -704,21 +679,6 @@ def _parameters_of_fit(
     # Evaluation sets of boosted trees may happen to have as many samples as X.
     whole = {name: value for name, value in parameters.items() if "eval" in name}
     return dict(_check_method_params(X, parameters, train)) | whole
-
-
-def _weight_name(estimator: Any) -> str | None:
-    """Name under which the fit of a classifier takes sample weights, if it does."""
-    if isinstance(estimator, Pipeline):
-        step, last = estimator.steps[-1]
-        inner = _weight_name(last)
-        return None if inner is None else f"{step}__{inner}"
-    if _inherits(estimator, "BaseSearchCV"):
-        return _weight_name(estimator.estimator)
-    parameters = inspect.signature(estimator.fit).parameters.values()
-    takes = any(
-        item.name == "sample_weight" or item.kind is item.VAR_KEYWORD for item in parameters
-    )
-    return "sample_weight" if takes else None
 
 
 def _random_part(y: Array, share: float, seed: int) -> tuple[Rows, Rows]:

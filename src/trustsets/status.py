@@ -106,6 +106,8 @@ class Thresholds:
         Quantile fits at different alphas may cross where data is sparse. The larger threshold is
         taken, which can only add coverage.
         """
+        if len(parts) == 1:
+            return cls(parts[0].values[..., None], parts[0].status[..., None])
         values = np.stack([part.values for part in parts], axis=-1)
         status = np.stack([part.status for part in parts], axis=-1)
         order = np.argsort(alphas)[::-1]

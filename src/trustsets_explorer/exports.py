@@ -17,8 +17,6 @@ from trustsets.report import write_report
 from trustsets_explorer.session import Check, Session
 from trustsets_explorer.state import Setting, State
 
-__all__ = ["as_command", "as_python", "saved_predictor", "saved_report"]
-
 _FLAGS = {
     "method": "--method",
     "score": "--score",

@@ -24,9 +24,6 @@ from trustsets.trust import TrustScore
 from trustsets_explorer.samples import Gallery
 from trustsets_explorer.session import Session
 
-__all__ = ["Explorer", "explore", "explore_files", "explore_task"]
-
-
 Floats = NDArray[np.float64]
 StrPath = str | os.PathLike[str]
 

@@ -21,8 +21,6 @@ from trustsets.trust import TrustScore
 from trustsets_explorer.session import Check, Session
 from trustsets_explorer.state import State
 
-__all__ = ["Gallery", "describe", "list_cell", "p_values", "regions"]
-
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 
@@ -288,6 +286,6 @@ def regions(session: Session, state: State, index: int, check: Check) -> dict[st
                 "share": percent(region.share),
                 "rows": region.examples.tolist(),
             }
-            for region in search.found
+            for region in search.regions
         ],
     }

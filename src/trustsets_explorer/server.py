@@ -40,9 +40,6 @@ from trustsets_explorer.samples import Gallery
 from trustsets_explorer.session import Cache, Check, Session, Superseded, answer, preview
 from trustsets_explorer.state import State
 
-__all__ = ["BACKLOG", "LimitedProtocol", "log_loop_error", "make_app"]
-
-
 # Connections that the kernel holds until they are accepted, and open ones. Together they stay
 # below 256, the smallest usual limit of open files.
 BACKLOG, _MOST_CONNECTIONS = 32, 100
@@ -369,9 +366,14 @@ def _prepare(shared: _Shared, query: Query) -> None:
         while time.monotonic() < end:
             query.check()
             time.sleep(_IDLE / 20)
+        session, coming = shared.session, list[State]()
         for index in range(len(query.state.settings)):
             query.check()
-            shared.session.prepare_alphas(query.state, index)
+            coming = session.prepare_alphas(query.state, index)
+        for state in coming:
+            for index in range(len(state.settings)):
+                # On the worker, where a newer question ends it after the stage it is in.
+                shared.worker.submit(session.outcome, state, index, query.check).result()
     except Superseded:
         return
     except Exception:

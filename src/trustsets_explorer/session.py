@@ -37,9 +37,6 @@ from trustsets.sets import PredictionSets
 from trustsets.trust import TrustScore
 from trustsets_explorer.state import Parameters, Setting, State
 
-__all__ = ["SLIDER", "Outcome", "Session", "Split", "Superseded", "answer", "preview"]
-
-
 SLIDER = tuple(round(0.005 * step, 3) for step in range(1, 101))
 """Alphas of the page's slider."""
 T = TypeVar("T")
@@ -51,7 +48,9 @@ Check = Callable[[], None]
 _MOST_SPLITS, _MOST_PREDICTORS, _MOST_OUTCOMES, _MOST_RANKED = 3, 6, 200, 4
 # Test samples whose sets are made in one stage: a tenth of a second, or some seconds where each
 # class has a threshold of its own.
-_STAGE, _CANDIDATE_STAGE = 2500, 250
+_STAGE, _CANDIDATE_STAGE = 1000, 250
+# Nearest alphas of the slider whose outcomes are made while nobody asks.
+_PREPARED = 20
 # Resamples behind the intervals of approximate numbers.
 _ROUGH_BOOTSTRAP = 100
 _TABLES = ("conf_trust", "conf_rank", "conf_frequency", "class", "groups")
@@ -255,8 +254,8 @@ class Session:
         scores, codes = predictor.scores(test), test.require_labels("the explorer")
         return np.sort(scores, axis=1), scores[np.arange(len(codes)), codes]
 
-    def prepare_alphas(self, state: State, index: int) -> None:
-        """Fit along the alphas of the page's slider, which makes the next moves of alpha faster.
+    def prepare_alphas(self, state: State, index: int) -> list[State]:
+        """Fit along the alphas of the slider; returns the states whose outcomes come next.
 
         Unlike everything else here, it may run beside other work: it changes nothing in the caches,
         apart from the fits of a predictor that is there.
@@ -264,6 +263,8 @@ class Session:
         predictor = self._predictors.get(self._key(state.settings[index], state.seed))
         if isinstance(predictor, ConditionalConformal):
             predictor.prepare_along(SLIDER)
+        nearest = sorted(SLIDER, key=lambda alpha: abs(alpha - state.alpha))
+        return [replace(state, alpha=alpha) for alpha in nearest[:_PREPARED]]
 
     def evaluation(
         self,

@@ -10,8 +10,6 @@ from trustsets.predictors import Predictor
 from trustsets.recipes import SCORES, STATISTICS, make_predictor
 from trustsets.trust import TrustScore
 
-__all__ = ["Parameters", "Setting", "State"]
-
 _LARGEST_SEED = 2**31 - 1
 _LARGEST_DEGREE = 8
 _LARGEST_PENALTY = 1000.0

@@ -1,9 +1,9 @@
 """Local coverage: CovGap over Euclidean balls in feature space (the paper's appendix B.4).
 
-The paper asks for balls of radius r around 100 random test samples "such that every ball should
-have at least 10 neighboring points". The authors' code lets every sample be a centre, and grows the
-radius of its ball from r by factors of 1.1 until it holds 10 others; the centre does not count.
-Small radii then describe the nearest neighbours, however far they are.
+The paper asks for balls of radius r around 100 random test samples, each with at least 10
+neighbours. The authors' code grows the radius of a ball from r by factors of 1.1 until it holds 10
+others; the centre does not count. Small radii then describe the nearest neighbours, however far
+they are.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,10 @@ class Balls:
         Radii are evenly spaced between the smallest and the `largest` quantile of the
         distances of `n_pairs` random pairs.
     n_centres, n_trials : int
-        Balls per trial, and trials; all radii have the same centres.
+        Balls per trial, and trials.
+    redraw : bool
+        Draw new centres for every radius, as the authors do. With the same centres for all radii
+        (default), differences between radii are not due to the draw.
     min_neighbours : int
         Samples that a ball must hold besides its centre.
     radii : tuple of float, optional
@@ -62,6 +65,7 @@ class Balls:
     n_radii: int = 10
     n_centres: int = 100
     n_trials: int = 100
+    redraw: bool = False
     min_neighbours: int = 10
     largest: float = 0.9
     n_pairs: int = 10_000
@@ -102,8 +106,9 @@ class Balls:
         radii = np.array(self.radii or self.typical_radii(features))
         n, rng = features.shape[0], np.random.default_rng([self.seed, self.n_trials])
         width = min(self.n_centres, n)
-        drawn = np.stack([rng.choice(n, width, replace=False) for _ in range(self.n_trials)])
-        centres, trials = np.unique(drawn, return_inverse=True)
+        shape = (radii.size if self.redraw else 1, self.n_trials, width)
+        draws = [rng.choice(n, width, replace=False) for _ in range(shape[0] * shape[1])]
+        centres, drawn = np.unique(draws, return_inverse=True)
         shell = np.zeros((centres.size, n), dtype=np.uint8 if radii.size < 256 else np.uint16)
         reach = np.empty((centres.size, radii.size))
         precision = np.float64 if features.dtype == np.float64 else np.float32
@@ -122,7 +127,7 @@ class Balls:
             # Counting the radii that a distance exceeds is faster than a binary search.
             for radius in grown.T:
                 shell[rows] += squared > radius[:, None]
-        return Neighbourhoods(radii, shell, reach, trials.reshape(drawn.shape))
+        return Neighbourhoods(radii, shell, reach, drawn.reshape(shape))
 
 
 def _grow(squared_radii: Floats, squared: Array, least: int) -> Array:
@@ -153,22 +158,24 @@ class Neighbourhoods:
     radii: Floats  # (R,), increasing
     shell: NDArray[np.unsignedinteger[Any]]  # (C, n), balls of the centre without the sample
     reach: Floats  # (C, R), squared radii after growing; +inf if a ball never holds enough
-    drawn: Ints  # (n_trials, n_centres), centres of each trial
+    drawn: Ints  # (R or 1, n_trials, n_centres), centres of each trial
 
     def curve(self, covered: Bools, alpha: float) -> "BallCurve":
         """CovGap against radius; all methods have the same centres in the same trials."""
         hits, sizes = self._totals(covered), self._sizes
         gap = 100.0 * np.abs(hits / np.maximum(sizes, 1) - (1.0 - alpha))
         at = np.flatnonzero(np.isfinite(self.reach).all(axis=0))
-        means = np.array([gap[self.drawn, radius].mean(axis=1) for radius in at])
-        means = means.reshape(at.size, len(self.drawn))
+        _, n_trials, width = self.drawn.shape
+        drawn = np.broadcast_to(self.drawn, (self.radii.size, n_trials, width))
+        means = np.array([gap[drawn[radius], radius].mean(axis=1) for radius in at])
+        means = means.reshape(at.size, n_trials)
         spread = np.full(at.size, np.nan)
-        if len(self.drawn) > 1:
+        if n_trials > 1:
             spread = means.std(axis=1)  # the authors' errors divide by all trials
         return BallCurve(
             radii=self.radii[at],
             gap=means.mean(axis=1),
-            standard_error=spread / np.sqrt(len(self.drawn)),
+            standard_error=spread / np.sqrt(n_trials),
             trial_spread=spread,
             floor=np.array([expected_gap(sizes[:, radius], alpha) for radius in at]),
             eligible=np.full(at.size, len(self.reach)),

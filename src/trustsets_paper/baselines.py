@@ -1,4 +1,7 @@
-"""Methods of related work, as baselines: RC3P, INTERP-Q, plug-in, atypicality and the oracle."""
+"""The authors' STANDARD, and methods of related work as baselines.
+
+These are RC3P, INTERP-Q, plug-in quantile regression, atypicality and the oracle.
+"""
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
@@ -36,6 +39,7 @@ from trustsets_paper import Array, Floats, Ints
 
 __all__ = [
     "Atypicality",
+    "AuthorsStandard",
     "InterpolatedConformal",
     "PluginConformal",
     "RankCalibratedConformal",
@@ -48,6 +52,55 @@ def _by_class(values: Array, codes: Ints, n_classes: int) -> list[Array]:
     """Values of the samples of each class, increasing."""
     order = np.lexsort((values, codes))
     return np.split(values[order], np.cumsum(np.bincount(codes, minlength=n_classes))[:-1])
+
+
+# --- STANDARD as the authors compute it
+
+
+@final
+@dataclass(eq=False, repr=False)
+class AuthorsStandard(Predictor):
+    """Split conformal prediction with the quantile of the authors' code.
+
+    They ask NumPy for the quantile at k / n, k = ceil((n + 1)(1 - alpha)), the higher of two
+    neighbours. NumPy counts n - 1 steps between n scores, so that this is the (k + 1)-th smallest
+    score and not the k-th of the paper's text: the 22,502nd of 25,000 at alpha = 0.1. Only the
+    largest score stays itself. Parameters are those of `StandardConformal`.
+    """
+
+    _: KW_ONLY
+    score: Score = APS()
+    temperature: float | TemperatureScaling | str | None = None
+    class_bias: ClassBias | str | None = None
+    allow_empty: bool = True
+    tuning_fraction: float = 0.2
+    random_state: Any = 0
+
+    def _fit(self, state: Calibration, calibration: ModelOutputs, tuning: ModelOutputs) -> None:
+        """Nothing: a quantile is read off the scores."""
+
+    def _thresholds(
+        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
+    ) -> Thresholds:
+        values = [_authors_quantile(self._state().scores, alpha) for alpha in alphas]
+        status = np.where(np.isinf(values), Status.TOO_FEW_POINTS, Status.EXACT).astype(np.int8)
+        shape = (len(outputs), len(alphas))
+        return Thresholds(np.broadcast_to(values, shape), np.broadcast_to(status, shape))
+
+    def _guarantee(self) -> str:
+        return "the sets contain the true class with probability at least 1 - alpha (marginally)."
+
+
+def _authors_quantile(scores: Floats, alpha: float) -> float:
+    """The threshold of the authors' code; infinite where there are too few scores.
+
+    Examples
+    --------
+    >>> _authors_quantile(np.arange(1, 25_001), 0.1)
+    22502.0
+    """
+    level = np.ceil((scores.size + 1) * (1.0 - alpha)) / scores.size
+    return float(np.quantile(scores, level, method="higher")) if level <= 1.0 else np.inf
 
 
 # --- RC3P

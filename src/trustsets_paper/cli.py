@@ -1,25 +1,31 @@
 """``trustsets paper``: the paper's experiments, from images to tables."""
 
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import typer
 
 from trustsets.cli import argument, console, expanded, option
+from trustsets.errors import InputError
+from trustsets_paper.authors import ReleasedTrust, released_files
+from trustsets_paper.authors import compare_trust as compare_released
 from trustsets_paper.datasets import SHOWN
 from trustsets_paper.pages import (
     TIME_HEADER,
     Origin,
     find_run,
     time_rows,
+    write_claims,
     write_overview,
     write_run,
 )
 from trustsets_paper.protocol import (
     Experiment,
     Options,
+    Run,
     StageCache,
     choose_bins,
     parse_edges,
@@ -31,21 +37,23 @@ __all__ = ["paper"]
 
 paper = typer.Typer(name="paper")
 _MACHINE = "Machine"
+# Options of the commands on images that `WorkOptions` has under the same name.
+_SHARED = {"lists", "seed", "max_unreadable", "device", "workers"}
 # They say how a command talks, not what it computes.
 _NOT_STATED = {"config", "json", "quiet", "debug"}
 
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """Options of the commands on images: which there are, and where they are decoded and run."""
+    """Options of the commands on images; the names are those of `WorkOptions`."""
 
     images: Annotated[Path, option("DIR", "Folder of the images.")]
     lists: Annotated[
-        Path | None,
-        option(
-            "DIR", "Folder of the lists or tables of the dataset; by default beside the images."
-        ),
+        Path | None, option("DIR", "Folder of the dataset's lists or tables. Default: nearby.")
     ] = None
+    seed: Annotated[
+        int, option("N", "Seed of the training split of fitzpatrick17k and of training.", min=0)
+    ] = 0
     image_size: Annotated[int, option("N", "Side of the images that the network sees.", min=1)] = (
         224
     )
@@ -57,25 +65,16 @@ class ImageOptions:
     ] = "auto"
     workers: Annotated[
         int | None,
-        option(
-            "N",
-            "Processes that decode images; with 0, the command itself does. Default: one per core.",
-            min=0,
-            panel=_MACHINE,
-        ),
+        option("N", "Processes that decode images. Default: one per core.", min=0, panel=_MACHINE),
     ] = None
 
     def work(self, **more: Any) -> Any:
         """How the work runs."""
         from trustsets_paper.networks import WorkOptions
 
-        return WorkOptions(
-            device=self.device,
-            workers=self.workers,
-            max_unreadable=self.max_unreadable,
-            progress=False if console.settings.quiet else None,
-            **more,
-        )
+        shared = {name: value for name, value in vars(self).items() if name in _SHARED}
+        progress = False if console.settings.quiet else None
+        return WorkOptions(size=self.image_size, progress=progress, **shared, **more)
 
 
 @paper.command()
@@ -90,7 +89,6 @@ def extract(
     output: Annotated[
         Path | None, option("DIR", "Where to write. Default: extracted/DATASET.", "--output", "-o")
     ] = None,
-    seed: Annotated[int, option("N", "Seed of the training split of fitzpatrick17k.", min=0)] = 0,
     resize: Annotated[
         int | None, option("N", "Shorter side before the crop. Default: as in the paper.", min=1)
     ] = None,
@@ -106,15 +104,6 @@ def extract(
     batch_size: Annotated[
         int, option("N", "Images that are run together.", min=1, panel=_MACHINE)
     ] = 256,
-    shard_rows: Annotated[
-        int,
-        option(
-            "N",
-            "Images in one file of the result; an interruption loses at most so many.",
-            min=1,
-            panel=_MACHINE,
-        ),
-    ] = 16384,
 ) -> None:
     """Run a network of the paper over its images, and store features and logits.
 
@@ -129,18 +118,8 @@ def extract(
 
     folder = output or Path("extracted") / dataset
     precision = "auto" if mixed_precision is None else mixed_precision
-    parts = extract_dataset(
-        dataset,
-        options.images,
-        weights,
-        folder,
-        lists=options.lists,
-        seed=seed,
-        size=options.image_size,
-        resize=resize,
-        batch_size=batch_size,
-        options=options.work(mixed_precision=precision, shard_rows=shard_rows),
-    )
+    work = options.work(mixed_precision=precision, resize=resize, batch_size=batch_size)
+    parts = extract_dataset(dataset, options.images, weights, folder, options=work)
     if console.settings.json:
         console.print_json({"output": str(folder), "parts": [asdict(part) for part in parts]})
         return
@@ -172,7 +151,6 @@ def train(
     output: Annotated[
         Path | None, option("DIR", "Where to write. Default: trained/DATASET.", "--output", "-o")
     ] = None,
-    seed: Annotated[int, option("N", "Seed of everything that is drawn at random.", min=0)] = 0,
     epochs: Annotated[
         int | None, option("N", "Default: 50 for fitzpatrick17k, 10 for places365.", min=1)
     ] = None,
@@ -180,20 +158,11 @@ def train(
     learning_rate: Annotated[
         float | None, option("RATE", "Default: 0.001 for fitzpatrick17k, 0.01 for places365.")
     ] = None,
-    checkpoint_steps: Annotated[
-        int,
-        option(
-            "N",
-            "Steps between checkpoints; there is one after each epoch too.",
-            min=1,
-            panel=_MACHINE,
-        ),
-    ] = 1000,
 ) -> None:
     """Fine-tune a network of the paper whose weights are not public.
 
-    If it is interrupted, run the same command again: it continues at the last
-    checkpoint, and on a CPU gives the same weights.
+    If it is interrupted, run the same command again: it continues after the
+    last whole epoch, and on a CPU gives the same weights.
 
     Example:
 
@@ -203,16 +172,9 @@ def train(
 
     folder = output or Path("trained") / dataset
     changes = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+    chosen: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
     path, history = train_dataset(
-        dataset,
-        options.images,
-        weights,
-        folder,
-        lists=options.lists,
-        seed=seed,
-        size=options.image_size,
-        options=options.work(checkpoint_steps=checkpoint_steps),
-        **{name: value for name, value in changes.items() if value is not None},
+        dataset, options.images, weights, folder, options=options.work(), **chosen
     )
     if console.settings.json:
         losses = [{"loss": epoch.loss, "accuracy": epoch.accuracy} for epoch in history]
@@ -244,8 +206,12 @@ class RunOptions:
         option("SHARE", "Share of sets that may miss the true class, between 0 and 1."),
     ] = 0.1
     seeds: Annotated[str, option("LIST", "Seeds of the splits, such as 1-10 or 1,4.")] = "1-10"
+    splits: Annotated[
+        Literal["package", "authors"],
+        option(None, "Halves of this package, or those of the authors' code, seed by seed."),
+    ] = "package"
     scores: Annotated[str, option("LIST", "Nonconformity scores.")] = "softmax,APS,RAPS"
-    degrees: Annotated[str, option("LIST", "Degrees of CONDITIONAL; the paper stops at 5.")] = "1-8"
+    degrees: Annotated[str, option("LIST", "Degrees of CONDITIONAL with APS.")] = "1-5"
     degree: Annotated[int, option("N", "Degree of CONDITIONAL in the tables.", min=1)] = 5
     bins: Annotated[
         Literal["auto", "text", "code"],
@@ -259,8 +225,8 @@ class RunOptions:
         str | None,
         option(
             "LIST",
-            "Edges of the Rank bins by hand, such as the authors' 0,1,2,4,1000 for ImageNet "
-            "(the default there); each bin holds its upper edge.",
+            "Edges of the Rank bins, such as the authors' 0,1,2,4,1000 for ImageNet (the default "
+            "there), each bin with its upper edge; or quantiles, in figures 1 and 4 too.",
         ),
     ] = None
     normalize: Annotated[
@@ -278,10 +244,16 @@ class RunOptions:
     squared: Annotated[
         bool, option(None, "Squared distances in Trust, as in the authors' code.")
     ] = True
-    related: Annotated[
-        bool, option(None, "Also run the methods that the paper names as related work.")
-    ] = False
-    device: Annotated[str, option("NAME", "Where trust is computed: cpu or cuda.")] = "cpu"
+    balls: Annotated[
+        Literal["package", "authors"],
+        option(None, "The same centres for all radii; or new ones, and the first seed alone."),
+    ] = "package"
+    ablation: Annotated[bool, option(None, "Also condition on Conf alone and on Trust alone.")] = (
+        False
+    )
+    device: Annotated[
+        str, option("NAME", "Where trust is computed: cpu, cuda, or auto: a GPU if there is one.")
+    ] = "auto"
 
     def parsed(self, dataset: str) -> Options:
         """The same options with their texts read."""
@@ -329,6 +301,10 @@ def run(
     cache: Annotated[
         Path | None, option("DIR", "Where stages are stored. Default: cache in the output.")
     ] = None,
+    compare_trust: Annotated[
+        Path | None,
+        option("PATH", "Trust scores that the authors released: their folder, or one file."),
+    ] = None,
     figures: Figures = True,
     force: Annotated[bool, option(None, "Use nothing from the cache.", "--force")] = False,
     *,
@@ -349,6 +325,7 @@ def run(
     stages, path = cache or folder / "cache", data or Path("extracted") / dataset
     results_cache, groups = StageCache(stages, force=force), tuple(group or ())
     chosen = options.parsed(dataset)
+    authors_files = released_files(compare_trust, dataset) if compare_trust is not None else []
     with results_cache.timed("read"):
         source = read_source(dataset, path, train, groups)
     experiment = Experiment(source, chosen, results_cache)
@@ -362,7 +339,10 @@ def run(
         groups=groups,
         cache=str(stages),
     )
-    results, tables = write_run(result, folder, results_cache, figures=figures, origin=origin)
+    released = _released(authors_files, result)
+    results, tables = write_run(
+        result, folder, results_cache, figures=figures, origin=origin, released=released
+    )
     if console.settings.json:
         console.print_json(results | {"output": str(folder)})
         return
@@ -403,6 +383,66 @@ def overview(
         return
     _print_tables(tables)
     console.say(f"Written to {output}.")
+
+
+@paper.command()
+@expanded
+def claims(
+    context: typer.Context,
+    datasets: Annotated[list[str], argument("DATASET...", "Names of the datasets.")],
+    data: Annotated[Path, option("DIR", "Folder with DATASET_pool.npz and DATASET_train.npz.")],
+    output: Annotated[Path, option("DIR", "Folder of the page.", "--output", "-o")] = Path(
+        "results/claims"
+    ),
+    cache: Annotated[
+        Path | None, option("DIR", "Where stages are stored. Default: cache in the output.")
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        option("NAME", "A group column: NAME, or DATASET:NAME; may be given again."),
+    ] = None,
+    variation_seeds: Annotated[
+        str, option("LIST", "Seeds of the tables by calibration samples and by trust samples.")
+    ] = "1-5",
+    *,
+    options: RunOptions,
+) -> None:
+    """Judge every claim of the paper on datasets of your own, and ablate its method.
+
+    Runs all methods, conditions on Conf alone and on Trust alone too, varies
+    the samples behind the trust score and the number of calibration samples,
+    and writes one page.
+
+    Example:
+
+      trustsets paper claims cifar100 ham10000 --data bench -o results/claims
+    """
+    stages, runs = StageCache(cache or output / "cache"), []
+    for dataset in datasets:
+        chosen = replace(options.parsed(dataset), ablation=True)
+        pairs = [name.rpartition(":") for name in group or ()]
+        groups = [name for owner, _, name in pairs if owner in ("", dataset)]
+        source = read_source(dataset, data, groups=groups)
+        experiment = Experiment(source, chosen, stages)
+        with console.progress(dataset, experiment.n_cells) as advance:
+            runs.append(experiment.run(advance=lambda: advance(1), say=console.say))
+    seeds = parse_numbers(variation_seeds, "--variation-seeds")
+    tables = write_claims(runs, output, stages, seeds, command=_command_line(context))
+    if console.settings.json:
+        console.print_json({"output": str(output), "tables": dict(tables)})
+        return
+    _print_tables(tables)
+    console.say(f"Written to {output}.")
+
+
+def _released(files: list[Any], run: Run) -> list[ReleasedTrust]:
+    """The authors' trust scores next to those of a run."""
+    if files and not run.source.has_trust:
+        raise InputError("--compare-trust needs training samples and features.")
+    parts = run.source.parts
+    trust = {part: np.asarray(outputs.trust) for part, outputs in parts.items()} if files else {}
+    labels = None if run.source.fixed_split else parts["pool"].codes
+    return compare_released(files, trust, labels)
 
 
 def _print_tables(tables: list[tuple[str, str]]) -> None:

@@ -17,19 +17,21 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from sklearn.model_selection import train_test_split
 
 from trustsets.errors import InputError
 from trustsets.resuming import atomic_path
 from trustsets_paper import Array, Ints
 from trustsets_paper.sources import POOL, TEST, TRAIN, VAL
 
-__all__ = ["DATASETS", "ImageSet", "Listing", "load_dataset"]
+__all__ = ["DATASETS", "ImageSet", "Listing", "check_class_order", "load_dataset"]
 
 SHOWN = 5
 """How many names an error shows of a long list."""
 _IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-# Where lists and tables may lie, seen from the images.
-_NEAR = (".", "..", "../..")
+# Where lists and tables may lie, seen from the images; Kaggle's lie three levels up.
+_NEAR = (".", "..", "../..", "../../..")
+_KAGGLE_IMAGES = "ILSVRC/Data/CLS-LOC"
 _LONG_TAIL_LISTS = "https://github.com/facebookresearch/classifier-balancing/tree/main/data"
 _PLACES_TRAIN = ("train", "data_256_standard", "data_256", "data_large_standard", "data_large")
 _PLACES_VAL = ("val", "val_256", "val_large")
@@ -37,6 +39,15 @@ _TRAINING_SHARE = 0.7
 _SKIN_TYPES = {str(number): str(number) for number in range(1, 7)} | {"-1": "unknown"}
 _SKIN_TYPE_COLUMNS = ("fitzpatrick_scale", "fitzpatrick")
 _SKIN_SUFFIXES = (".jpg", ".jpeg", ".png", "")
+_SKIN_IMAGES = (
+    "Images of Fitzpatrick 17k come from the addresses in the column url (41 rows have none, and "
+    "some addresses are dead), or from its authors on request: "
+    "https://github.com/mattgroh/fitzpatrick17k"
+)
+# The lists of Places365-LT number five classes otherwise than the class folders of Places365, which
+# are in the official order.
+_FOLDER_ORDER = ("desert-sand", "desert-vegetation", "desert_road", "field-wild", "field_road")
+_LIST_ORDER = ("desert_road", "desert-sand", "desert-vegetation", "field_road", "field-wild")
 
 
 @final
@@ -135,6 +146,8 @@ def load_dataset(name: str, images: Path, *, lists: Path | None = None, seed: in
     if lists is not None and not lists.exists():
         raise InputError(f"lists={lists} does not exist; give a folder, or leave it out.")
     near = [images / step for step in _NEAR] if lists is None else [lists]
+    if name.startswith("imagenet") and (images / _KAGGLE_IMAGES).is_dir():
+        images = images / _KAGGLE_IMAGES
     return DATASETS[name](images, near, seed)
 
 
@@ -286,8 +299,10 @@ def _flat_imagenet(images: Path, near: Sequence[Path], classes: Sequence[str]) -
             f"{table} gives no class of the training folders for {len(unknown)} images of "
             f"{images / 'val'}, such as {unknown[:SHOWN]}."
         )
-    labels = [codes[synset[Path(name).stem]] for name in names]
-    return Listing(images, [f"val/{name}" for name in names], labels)
+    labels = np.array([codes[synset[Path(name).stem]] for name in names], dtype=np.int64)
+    # By class and name, the order of class folders, which the authors' splits depend on.
+    order = np.argsort(labels, kind="stable")
+    return Listing(images, [f"val/{names[row]}" for row in order], labels[order])
 
 
 def _long_tail(name: str, stem: str, images: Path, near: Sequence[Path], _: int) -> ImageSet:
@@ -303,11 +318,38 @@ def _long_tail(name: str, stem: str, images: Path, near: Sequence[Path], _: int)
             )
         contents[part] = _read_list(path)
     n_classes = 1 + max(int(labels.max(initial=0)) for _, labels in contents.values())
-    parts = {
-        part: Listing(images, _flattened(images, paths), labels)
-        for part, (paths, labels) in contents.items()
-    }
+    train, val = _places_folders(images)
+    archives = name == "places365-lt" and not (images / TRAIN).is_dir() and train and val
+    parts = {}
+    for part, (paths, labels) in contents.items():
+        files = [_in_archives(path, str(train), str(val)) for path in paths] if archives else paths
+        parts[part] = Listing(images, files if archives else _flattened(images, paths), labels)
     return ImageSet(name, _class_names(*contents[TRAIN], n_classes), parts)
+
+
+def _places_folders(images: Path) -> tuple[str | None, str | None]:
+    """Folders of the two archives of Places365, for training and validation."""
+    train, val = (
+        next((name for name in choice if (images / name).is_dir()), None)
+        for choice in (_PLACES_TRAIN, _PLACES_VAL)
+    )
+    return train, val
+
+
+def _in_archives(path: str, train: str, val: str) -> str:
+    """Where a file of a long-tail list lies in the two archives of Places365.
+
+    Examples
+    --------
+    >>> _in_archives("train/arena-hockey/00000012.jpg", "data_256", "val_256")
+    'data_256/a/arena/hockey/00000012.jpg'
+    >>> _in_archives("val/airfield/Places365_val_00003597.jpg", "data_256", "val_256")
+    'val_256/Places365_val_00003597.jpg'
+    """
+    part, name, file = path.split("/")
+    return (
+        f"{train}/{name[0]}/{name.replace('-', '/')}/{file}" if part == TRAIN else f"{val}/{file}"
+    )
 
 
 def _places365(images: Path, near: Sequence[Path], _: int) -> ImageSet:
@@ -318,10 +360,7 @@ def _places365(images: Path, near: Sequence[Path], _: int) -> ImageSet:
     names = ("places365_train_standard.txt", "places365_val.txt", "categories_places365.txt")
     paths = [_find_file(name, folders) for name in names]
     absent = [name for name, path in zip(names, paths, strict=True) if path is None]
-    train, val = (
-        next((name for name in choice if (images / name).is_dir()), None)
-        for choice in (_PLACES_TRAIN, _PLACES_VAL)
-    )
+    train, val = _places_folders(images)
     if absent or train is None or val is None:
         raise InputError(
             f"{images} is in neither form of Places365. Either train/CLASS/ and val/CLASS/ (the "
@@ -352,10 +391,14 @@ def _fitzpatrick17k(images: Path, near: Sequence[Path], seed: int) -> ImageSet:
     if rows[["md5hash", "label"]].isna().any(axis=None):
         raise InputError(f"{table} has rows without md5hash or label; restore the original file.")
     classes, labels = np.unique(rows["label"].to_numpy(dtype=str), return_inverse=True)
-    files, types = _skin_files(images, rows["md5hash"]), _skin_types(table, rows)
-    # Missing images are drawn like all others.
-    order = np.random.default_rng(seed).permutation(len(rows))
-    drawn = np.split(order, [round(_TRAINING_SHARE * len(rows))])
+    files, types = _skin_files(images, rows), _skin_types(table, rows)
+    # Missing images are drawn like all others, so that the split does not depend on them.
+    try:
+        drawn = train_test_split(
+            np.arange(len(rows)), train_size=_TRAINING_SHARE, random_state=seed, stratify=labels
+        )
+    except ValueError as error:
+        raise InputError(f"{table} cannot be split by condition: {error}.") from error
     parts = {
         part: Listing(images, files[chosen], labels[chosen], {"skin_type": types[chosen]})
         for part, chosen in zip((TRAIN, POOL), map(np.sort, drawn), strict=True)
@@ -363,10 +406,20 @@ def _fitzpatrick17k(images: Path, near: Sequence[Path], seed: int) -> ImageSet:
     return ImageSet("fitzpatrick17k", tuple(classes.tolist()), parts, seed)
 
 
-def _skin_files(images: Path, hashes: Iterable[str]) -> Array:
-    """File of each image: its hash with one of the usual endings."""
+def _skin_files(images: Path, rows: Any) -> Array:
+    """File of each image: its hash with one of the usual endings, or its ``url_alphanum``."""
     there = {path.name for path in images.iterdir()}
-    choices = ([name + suffix for suffix in _SKIN_SUFFIXES] for name in hashes)
+    hashes = rows["md5hash"]
+    addresses = rows["url_alphanum"] if "url_alphanum" in rows else hashes
+    choices = [
+        [*(name + suffix for suffix in _SKIN_SUFFIXES), str(address)]
+        for name, address in zip(hashes, addresses, strict=True)
+    ]
+    if not any(there.intersection(names) for names in choices):
+        raise InputError(
+            f"images={images} holds no image that is named by its md5hash or url_alphanum. "
+            f"{_SKIN_IMAGES}."
+        )
     return np.array([next(filter(there.__contains__, names), names[0]) for names in choices])
 
 
@@ -381,6 +434,31 @@ def _skin_types(table: Path, rows: Any) -> Array:
             f"{table}, column {column}: skin types are 1 to 6, and -1 for unknown; got {unknown}."
         )
     return np.array([_SKIN_TYPES[value] for value in scale])
+
+
+def check_class_order(dataset: ImageSet, labels: Ints, predicted: Ints) -> None:
+    """Refuse outputs of Places365 whose network numbers five classes otherwise.
+
+    A checkpoint does not say which order it was trained with; the one that fits the labels counts.
+    """
+    codes = {name.replace("/", "-"): code for code, name in enumerate(dataset.classes)}
+    if not dataset.name.startswith("places365") or not codes.keys() >= set(_FOLDER_ORDER):
+        return
+    by_folder = sorted(_FOLDER_ORDER, key=codes.__getitem__) == list(_FOLDER_ORDER)
+    other = _LIST_ORDER if by_folder else _FOLDER_ORDER
+    renumbered = np.arange(len(dataset.classes))
+    renumbered[[codes[name] for name in other]] = sorted(codes[name] for name in other)
+    rows = np.isin(labels, [codes[name] for name in other])
+    right, otherwise = (
+        np.count_nonzero(predicted[rows] == values[rows]) for values in (labels, renumbered[labels])
+    )
+    if otherwise > right:
+        raise InputError(
+            f"these weights number {', '.join(_FOLDER_ORDER)} otherwise than {dataset.name} does "
+            f"here: {right} of {rows.sum()} samples of these classes are right, and {otherwise} in "
+            "the other order. The lists of Places365-LT and the folders of Places365 differ there. "
+            "Give the weights of this dataset, or reorder their last layer."
+        )
 
 
 DATASETS: dict[str, Callable[[Path, Sequence[Path], int], ImageSet]] = {

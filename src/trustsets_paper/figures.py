@@ -1,9 +1,8 @@
 """The paper's figures, from the runs of one or several datasets.
 
-Figure 1 shows the coverage of STANDARD by confidence and rank and by confidence and trust. Figures
-3 and 4 compare methods by trust and by rank. Figures 2 and 7 show CovGap over balls, figure 5 the
-effect of the degree, figure 6 trust against rank. Panels are half a page wide. A single dataset has
-its heatmaps in one column; several datasets have one row each.
+Figures 1, 3 and 4 show coverage by confidence and trust or rank, figures 2 and 7 CovGap over balls,
+figure 5 the effect of the degree, figure 6 trust against rank. Panels are half a page wide. A
+single dataset has its heatmaps in one column; several datasets have one row each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from trustsets_paper.balls import BallCurve
 from trustsets_paper.protocol import (
     CONDITIONAL,
     DEFAULT,
+    MAIN_SCORE,
     NAIVE,
     PCA,
     RANK_SHOWN,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ball_curves", "degree_curves", "draw_figures", "trust_against_rank"]
 
-_SCORE = "APS"
 _COLOURS = 256
 # Sizes in inches; the space below heatmaps is for their scale of colours.
 _PANEL_HEIGHT, _HEATMAP_HEIGHT, _SCALE_HEIGHT = 2.6, 1.55, 0.45
@@ -50,6 +49,8 @@ _ROW_OF_NAMES = 30
 _DODGE = 0.2
 _SHOWN_SAMPLES = 4000
 _STEPS_PER_DOUBLING = 2
+# Of the trust scores, whose largest values would leave no room for the others.
+_LARGEST_TRUST = 0.999
 
 _CAPTIONS = {
     "figure1": "Coverage of STANDARD by confidence and rank, and by confidence and trust",
@@ -57,7 +58,7 @@ _CAPTIONS = {
     "figure3": "Coverage by confidence and trust",
     "figure4": "Coverage by confidence and rank",
     "figure5": "CovGap over Conf x Trust and mean set size of CONDITIONAL against the degree",
-    "figure6": "Trust against the rank of the true class",
+    "figure6": "Trust against the logarithm of the rank of the true class",
     "figure7": "CovGap over balls, principal components of the features included",
 }
 _BY_RANK, _BY_BALLS = {"figure1", "figure4"}, {"figure2", "figure7"}
@@ -96,8 +97,12 @@ def draw_figures(runs: Sequence[Run], folder: Path) -> dict[str, str]:
 def _caption(name: str, runs: Sequence[Run]) -> str:
     """What a figure shows, by the name of its file."""
     text = _CAPTIONS[name]
-    if name in _BY_RANK and not all(run.options.edges_by_hand(run.source.name) for run in runs):
-        text += "; rank 1 stands apart, and the other ranks are in bins of nearly equal size"
+    by_hand = [run.options.edges_by_hand(run.source.name) for run in runs]
+    if name in _BY_RANK and not all(by_hand):
+        if runs[0].options.rank_edges == "quantiles":
+            text += "; rank bins are divided at the quartiles of the ranks, as in the authors' code"
+        else:
+            text += "; rank 1 stands apart, and the other ranks are in bins of nearly equal size"
     if name in _BY_BALLS:
         text += (
             "; error bars describe the random choice of balls, as in the paper: the standard "
@@ -125,7 +130,7 @@ def _save(figure: "Figure", path: Path) -> None:
 
 def _cell(run: Run, method: str) -> Cell:
     """A method with the score and the degree of the figures."""
-    return Cell(_SCORE, method, run.options.degree if method == CONDITIONAL else None)
+    return Cell(MAIN_SCORE, method, run.options.degree if method == CONDITIONAL else None)
 
 
 def _heatmaps(
@@ -238,7 +243,7 @@ def _degrees(runs: Sequence[Run]) -> "Figure | None":
     if len(runs) == 1:
         curves = {score: _by_degree(runs[0], score) for score in runs[0].options.scores}
     else:
-        curves = {run.source.name: _by_degree(run, _SCORE) for run in runs}
+        curves = {run.source.name: _by_degree(run, MAIN_SCORE) for run in runs}
     shown = {name: curve for name, curve in curves.items() if len(curve) > 1}
     return degree_curves(shown) if shown else None
 
@@ -297,37 +302,20 @@ def _trust_rank(runs: Sequence[Run]) -> "Figure | None":
 
 
 def trust_against_rank(outputs: ModelOutputs, ax: "Axes") -> None:
-    """Trust against Rank, both in log scale: samples, and median and quartiles by rank."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
+    """Trust against log(Rank): samples, and median and quartiles by rank."""
     trust, ranks = np.asarray(outputs.trust), label_ranks(outputs)
     rng = np.random.default_rng(0)
     shown = rng.permutation(ranks.size)[:_SHOWN_SAMPLES]
     # Ranks are integers: a little noise keeps the samples from hiding each other.
-    spread = ranks[shown] * np.exp(rng.uniform(-0.12, 0.12, size=shown.size))
-    ax.scatter(
-        spread,
-        trust[shown],
-        s=3,
-        color=plots.theme_colour("quiet"),
-        alpha=0.2,
-        lw=0,
-        rasterized=True,
-    )
+    spread = np.log(ranks[shown]) + rng.uniform(-0.12, 0.12, size=shown.size)
+    quiet, first = plots.theme_colour("quiet"), plots.method_colour(0)
+    ax.scatter(spread, trust[shown], s=3, color=quiet, alpha=0.2, lw=0, rasterized=True)
     middle, (lower, median, upper) = trust_quartiles(trust, ranks)
-    first = plots.method_colour(0)
-    ax.fill_between(middle, lower, upper, color=first, alpha=0.25, lw=0)
-    ax.plot(middle, median, "o-", color=first, ms=4, label="median and quartiles")
-    ax.set(xscale="log", yscale="log")
-    positive = trust[np.isfinite(trust) & (trust > 0.0)]  # a Trust of 0 cannot be shown
-    if positive.size:
-        low, high = np.quantile(positive, [0.001, 0.999])
-        ax.set_ylim(low / 1.1, high * 1.1)
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter(NullFormatter())
-    ax.set(xlabel="Rank of the true class (log scale)", ylabel="Trust (log scale)")
+    ax.fill_between(np.log(middle), lower, upper, color=first, alpha=0.25, lw=0)
+    ax.plot(np.log(middle), median, "o-", color=first, ms=4, label="median and quartiles")
+    finite = trust[np.isfinite(trust)]
+    ax.set_ylim(0.0, 1.1 * float(np.quantile(finite, _LARGEST_TRUST)) if finite.size else 1.0)
+    ax.set(xlabel="log(rank of the true class)", ylabel="Trust")
     ax.legend()
     plots.tidy(ax)
 

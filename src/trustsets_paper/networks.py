@@ -4,18 +4,19 @@ A checkpoint may be a plain state dictionary, one under a key such as ``state_di
 parts (feature model and classifier), each perhaps saved from a `torch.nn.DataParallel`. No code
 in a file is run.
 
-Training and extraction continue where a killed run stopped, and end with the same numbers. Nothing
-random outlives a training step: the order of an epoch depends on (seed, epoch), the augmentation
-of an image on (seed, epoch, place in the epoch), dropout on (seed, step). Extraction writes whole
-batches in shards; a later run makes the shards that are missing or damaged.
+Training continues after the last whole epoch and extraction after the last whole shard, and both
+end with the same numbers. The order of an epoch depends on (seed, epoch), the augmentation of an
+image on (seed, epoch, position in the epoch), dropout on (seed, step).
 """
 
 import json
 import math
 import os
+import shutil
 import struct
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,10 +28,16 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from trustsets import TrustSetsError
-from trustsets.errors import InputError
+from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.resuming import atomic_path, digest, identity, read, read_kept, write
 from trustsets_paper import Array, Ints
-from trustsets_paper.datasets import SHOWN, ImageSet, Listing, load_dataset
+from trustsets_paper.datasets import (
+    SHOWN,
+    ImageSet,
+    Listing,
+    check_class_order,
+    load_dataset,
+)
 from trustsets_paper.sources import (
     SAMPLES,
     TRAIN,
@@ -102,6 +109,7 @@ class Architecture:
     weights: str  # where they come from, in a sentence
     start: str = ""  # where those come from that training starts with
     resize: int = 256  # shorter side before the central crop of 224
+    accuracy: float | None = None  # on the held-out images, as published
     two_layer_head: bool = False  # instead of the last linear layer, with dropout between
 
     def build(self, n_classes: int) -> "Network":
@@ -180,9 +188,13 @@ def _balanced_weights(folder: str, file: str) -> str:
 _NOT_PUBLIC = "There is no public one: make it with trustsets paper train"
 ARCHITECTURES = {
     # The paper follows a pipeline that resizes to the crop itself for this dataset.
-    "imagenet": Architecture("resnet50", _torchvision_weights("resnet50-0676ba61.pth"), resize=224),
+    "imagenet": Architecture(
+        "resnet50", _torchvision_weights("resnet50-0676ba61.pth"), resize=224, accuracy=0.761
+    ),
     "imagenet-lt": Architecture(
-        "resnext50_32x4d", _balanced_weights("ImageNet_LT", "resnext50_uniform_e90.pth")
+        "resnext50_32x4d",
+        _balanced_weights("ImageNet_LT", "resnext50_uniform_e90.pth"),
+        accuracy=0.444,
     ),
     "places365": Architecture(
         "resnet152",
@@ -190,7 +202,7 @@ ARCHITECTURES = {
         start=_torchvision_weights("resnet152-394f9c45.pth"),
     ),
     "places365-lt": Architecture(
-        "resnet152", _balanced_weights("Places_LT", "resnet152_uniform.pth")
+        "resnet152", _balanced_weights("Places_LT", "resnet152_uniform.pth"), accuracy=0.302
     ),
     "fitzpatrick17k": Architecture(
         "resnet18",
@@ -339,28 +351,56 @@ def _plain_names(path: Path, state: Mapping[str, Any]) -> dict[str, Tensor]:
 # --- images
 
 Transform = Callable[[Any], Any]
+# Batches that torch lets each process decode in advance.
+_BATCHES_AHEAD = 2
+# Accuracies that differ by more from the published one are worth a warning.
+_ACCURACY_SLACK = 0.03
 
 
 @final
 @dataclass(frozen=True)
 class WorkOptions:
-    """How images are decoded and run; on a CPU none of it changes the result."""
+    """Which images there are, and how they are decoded and run."""
 
+    lists: Path | None = None  # folder of the dataset's lists or tables; None looks beside images
+    seed: int = 0  # of the training split of fitzpatrick17k, and of everything in a training
+    size: int = FULL_SIZE  # side of the square that the network sees
+    resize: int | None = None  # shorter side before the crop; None is as in the paper
+    batch_size: int = 256  # images that are extracted together
     device: str = "cpu"  # or "cuda", or "auto" for a GPU where there is one
     workers: int | None = 0  # processes that decode images; None has one for each core
     max_unreadable: int = 100  # images that may be missing or damaged before it is an error
     progress: bool | None = None  # show progress bars; None does on a terminal
     mixed_precision: bool | Literal["auto"] = "auto"  # extract in half precision: on a GPU
-    shard_rows: int = 16384  # images in a shard; at most so many are lost by a kill
-    checkpoint_steps: int = 1000  # training steps between checkpoints within an epoch
 
     def __post_init__(self) -> None:
         _check_least(0, workers=self.workers, max_unreadable=self.max_unreadable)
-        _check_least(1, shard_rows=self.shard_rows, checkpoint_steps=self.checkpoint_steps)
+        _check_least(1, size=self.size, resize=self.resize, batch_size=self.batch_size)
         if self.mixed_precision not in (True, False, "auto"):
             raise InputError(
                 f'mixed_precision must be True, False or "auto"; got {self.mixed_precision!r}.'
             )
+
+    @property
+    def n_workers(self) -> int:
+        """Processes that decode images."""
+        return (os.cpu_count() or 1) if self.workers is None else self.workers
+
+
+def check_shared_memory(options: WorkOptions, batch_size: int) -> None:
+    """Refuse more processes than ``/dev/shm`` has room for, of which containers have little.
+
+    A process that finds it full is killed without a word.
+    """
+    needed = options.n_workers * _BATCHES_AHEAD * batch_size * 3 * options.size**2
+    if not Path("/dev/shm").is_dir() or needed <= shutil.disk_usage("/dev/shm").free:
+        return
+    raise InputError(
+        f"{options.n_workers} processes that decode batches of {batch_size} images need about "
+        f"{needed / 2**20:,.0f} MB of shared memory, and /dev/shm has "
+        f"{shutil.disk_usage('/dev/shm').free / 2**20:,.0f} MB. Give the container more (docker "
+        "run --shm-size=4g), or use fewer --workers; 0 needs none."
+    )
 
 
 def _check_least(least: int, **numbers: int | None) -> None:
@@ -482,7 +522,7 @@ class Images(Dataset[Any]):
         loader: DataLoader[Any] = DataLoader(
             self,
             batch_sampler=keys,  # type: ignore[arg-type]
-            num_workers=(os.cpu_count() or 1) if options.workers is None else options.workers,
+            num_workers=options.n_workers,
             collate_fn=_collate,
             pin_memory=options.device != "cpu" and torch.cuda.is_available(),
         )
@@ -616,9 +656,6 @@ def train_dataset(
     start: Path,
     folder: Path,
     *,
-    lists: Path | None = None,
-    seed: int = 0,
-    size: int = FULL_SIZE,
     options: WorkOptions | None = None,
     **changes: Any,
 ) -> tuple[Path, list[EpochSummary]]:
@@ -629,25 +666,26 @@ def train_dataset(
     """
     from safetensors.torch import save
 
+    options = options or WorkOptions()
     if name not in RECIPES:
         raise InputError(f"dataset must be one of {', '.join(RECIPES)}; got {name!r}.")
     recipe = replace(RECIPES[name], **changes)
-    dataset = load_dataset(name, images, lists=lists, seed=seed)
+    check_shared_memory(options, recipe.batch_size)
+    dataset = load_dataset(name, images, lists=options.lists, seed=options.seed)
     architecture = ARCHITECTURES[name]
     weights = read_weights(start, architecture.start)
     folder.mkdir(parents=True, exist_ok=True)
     # The generators of the calling program go on as if nothing had been drawn.
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
+        torch.manual_seed(options.seed)
         network = architecture.build(len(dataset.classes))
         load_weights(network, weights, without_head=True)
-        training = _Training(dataset, network, recipe, seed, size, folder, options or WorkOptions())
-        history = training.run()
+        history = _Training(dataset, network, recipe, folder, options).run()
     facts = {
         "dataset": dataset.name,
         "classes": dataset.classes,
         "seed": dataset.seed,
-        "training_seed": seed,
+        "training_seed": options.seed,
         "recipe": asdict(recipe),
     }
     state = {name: value.cpu().contiguous() for name, value in network.body.state_dict().items()}
@@ -658,71 +696,64 @@ def train_dataset(
 
 @final
 class _Training:
-    """One training: network, optimiser, and how far it is."""
+    """One training: network, optimiser, and the epochs so far."""
 
     def __init__(
         self,
         dataset: ImageSet,
         network: Network,
         recipe: Recipe,
-        seed: int,
-        size: int,
         folder: Path,
         options: WorkOptions,
     ) -> None:
-        self._recipe, self._seed, self._options = recipe, seed, options
+        self._recipe, self._seed, self._options = recipe, options.seed, options
         self._listing = dataset.parts[TRAIN]
-        self._images = Images(TRAIN, self._listing, recipe.transform(size))
+        self._images = Images(TRAIN, self._listing, recipe.transform(options.size))
         self._steps_per_epoch = -(-len(self._listing) // recipe.batch_size)
         self._checkpoint = folder / CHECKPOINT
         self._unreadable = UnreadableImages(folder, options.max_unreadable)
         start = _arrays(network.body.state_dict())
         weights = [list(start), digest(*start.values())]
-        self._setting = identity([asdict(recipe), seed, size, self._listing.digest(), weights])
+        drawn = [options.seed, options.size, self._listing.digest()]
+        self._setting = identity([asdict(recipe), *drawn, weights])
         self._device, self._network = pick_device(options.device), network
         network.move(self._device)
         for name, parameter in network.body.named_parameters():
             parameter.requires_grad_(not recipe.head_only or name.startswith(HEAD))
         trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
         self._optimizer = recipe.make_optimizer(trained)
-        # The next step, its epoch, and the epochs so far; the last may be unfinished.
-        self._epoch, self._step = 0, 0
         self._history: list[EpochSummary] = []
 
     def run(self) -> list[EpochSummary]:
         """Train to the end, from wherever an earlier run was."""
         self._unreadable.add_missing(TRAIN, self._listing)
         self._resume()
-        while self._epoch < self._recipe.epochs:
-            self._run_epoch()
+        for epoch in range(len(self._history), self._recipe.epochs):
+            self._history.append(self._run_epoch(epoch))
+            self._save()
         self._unreadable.write()
         return self._history
 
-    def _run_epoch(self) -> None:
-        """All remaining steps of an epoch."""
-        first = self._step - self._epoch * self._steps_per_epoch
-        if first == 0:
-            self._history.append(EpochSummary(self._epoch))
+    def _run_epoch(self, epoch: int) -> EpochSummary:
+        summary, step = EpochSummary(epoch), epoch * self._steps_per_epoch
         self._network.train()
-        keys = _epoch_batches(self._listing, self._recipe, self._seed, self._epoch, first)
-        title = f"Epoch {self._epoch + 1} of {self._recipe.epochs}"
-        done = first * self._recipe.batch_size
-        for images, rows in self._images.batches(
-            keys, title, done, self._options, self._unreadable
-        ):
+        keys = _epoch_batches(self._listing, self._recipe, self._seed, epoch)
+        title = f"Epoch {epoch + 1} of {self._recipe.epochs}"
+        for images, rows in self._images.batches(keys, title, 0, self._options, self._unreadable):
             if len(rows):
-                self._make_step(images, torch.from_numpy(self._listing.labels)[rows])
-            self._step += 1
-            if self._step % self._options.checkpoint_steps == 0:
-                self._save()
-        self._epoch += 1
-        self._save()
+                labels = torch.from_numpy(self._listing.labels)[rows]
+                summary = self._make_step(images, labels, step, summary)
+            step += 1
+        return summary
 
-    def _make_step(self, images: Tensor, labels: Tensor) -> None:
+    def _make_step(
+        self, images: Tensor, labels: Tensor, step: int, summary: EpochSummary
+    ) -> EpochSummary:
+        """One step of the optimiser; gives the summary with its loss added."""
         steps = self._recipe.epochs * self._steps_per_epoch
         for group in self._optimizer.param_groups:
-            group["lr"] = self._recipe.rate(self._epoch, self._step / steps)
-        torch.manual_seed(_draw(self._seed, _DROPOUT, self._step))
+            group["lr"] = self._recipe.rate(summary.epoch, step / steps)
+        torch.manual_seed(_draw(self._seed, _DROPOUT, step))
         inputs = images.to(self._device, non_blocking=True)
         targets = labels.to(self._device, non_blocking=True)
         half = self._device.type == "cuda" and torch.cuda.is_bf16_supported()
@@ -732,25 +763,23 @@ class _Training:
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
-        value, last = float(loss.detach()), self._history[-1]
+        value = float(loss.detach())
         if not np.isfinite(value):
             raise TrustSetsError(
-                f"the training diverged in epoch {self._epoch + 1} (loss {value}); lower the "
+                f"the training diverged in epoch {summary.epoch + 1} (loss {value}); lower the "
                 f"learning rate, now {self._recipe.learning_rate}, and use another folder."
             )
-        self._history[-1] = replace(
-            last,
-            images=last.images + len(labels),
-            loss_sum=last.loss_sum + value * len(labels),
-            correct=last.correct + int((logits.argmax(1) == targets).sum()),
+        return replace(
+            summary,
+            images=summary.images + len(labels),
+            loss_sum=summary.loss_sum + value * len(labels),
+            correct=summary.correct + int((logits.argmax(1) == targets).sum()),
         )
 
     def _save(self) -> None:
         moments = self._optimizer.state_dict()["state"]
         state = {
             "setting": self._setting,
-            "epoch": self._epoch,
-            "step": self._step,
             "history": [asdict(summary) for summary in self._history],
             "network": _arrays(self._network.body.state_dict()),
             "optimizer": {str(number): _arrays(values) for number, values in moments.items()},
@@ -766,7 +795,6 @@ class _Training:
                 f"{self._checkpoint} is of a training with other images, start weights, seed or "
                 "options; use the same, or another folder."
             )
-        self._epoch, self._step = state["epoch"], state["step"]
         self._history = [EpochSummary(**summary) for summary in state["history"]]
         # Network and optimiser know which of their tensors belong on the device.
         self._network.body.load_state_dict(_tensors(state["network"]))
@@ -786,14 +814,14 @@ def _draw(seed: int, purpose: int, *position: int) -> int:
 
 
 def _epoch_batches(
-    listing: Listing, recipe: Recipe, seed: int, epoch: int, first: int = 0
+    listing: Listing, recipe: Recipe, seed: int, epoch: int
 ) -> Iterator[list[tuple[int, int]]]:
-    """Rows of each step of an epoch from a step on, each with the seed of its augmentation."""
+    """Rows of each step of an epoch, each with the seed of its augmentation."""
     rng = np.random.default_rng(_draw(seed, _ORDER, epoch))
     rows = _balanced_rows(listing.labels, rng) if recipe.balanced else rng.permutation(len(listing))
     seeds = np.random.default_rng(_draw(seed, _AUGMENT, epoch)).integers(2**62, size=len(rows))
     size = recipe.batch_size
-    for start in range(first * size, len(rows), size):
+    for start in range(0, len(rows), size):
         step = slice(start, start + size)
         yield list(zip(rows[step].tolist(), seeds[step].tolist(), strict=True))
 
@@ -822,6 +850,8 @@ def _tensors(arrays: dict[str, Array]) -> dict[str, Tensor]:
 Shard = dict[str, Array]
 """Columns of some images: logits (but not of training images), features, labels, rows, predicted
 classes."""
+SHARD_ROWS = 16_384
+"""Images in a shard, rounded up to whole batches; a kill loses at most so many."""
 _SMALL_COLUMNS = ("rows", "labels", "predicted")
 
 
@@ -839,31 +869,19 @@ class PartSummary:
 
 
 def extract_dataset(
-    name: str,
-    images: Path,
-    weights: Path,
-    folder: Path,
-    *,
-    lists: Path | None = None,
-    seed: int = 0,
-    size: int = FULL_SIZE,
-    resize: int | None = None,
-    batch_size: int = 256,
-    options: WorkOptions | None = None,
+    name: str, images: Path, weights: Path, folder: Path, *, options: WorkOptions | None = None
 ) -> list[PartSummary]:
     """Run the paper's network over all parts of one of its datasets and write the outputs.
 
-    `folder` is described in `trustsets_paper.sources`; an earlier run there is continued. Images
-    are resized so that the shorter side is `resize` (by default as in the paper, in proportion to
-    `size`), and the network sees the square of side `size` in the middle.
+    `folder` is described in `trustsets_paper.sources`; an earlier run there is continued.
     """
     options = options or WorkOptions()
-    _check_least(1, size=size, resize=resize, batch_size=batch_size)
     device = pick_device(options.device)
     half = options.mixed_precision is not False and device.type == "cuda"
     if options.mixed_precision is True and not half:
         raise InputError(f'mixed_precision=True needs a GPU, not {device}; use "auto".')
-    dataset = load_dataset(name, images, lists=lists, seed=seed)
+    check_shared_memory(options, options.batch_size)
+    dataset = load_dataset(name, images, lists=options.lists, seed=options.seed)
     architecture = ARCHITECTURES[name]
     checkpoint = read_weights(weights, architecture.weights)
     _check_origin(checkpoint, dataset)
@@ -875,9 +893,9 @@ def extract_dataset(
         "weights_sha256": digest(*_arrays(network.body.state_dict()).values()),
         "device": device.type,
         "half_precision": half,
-        "batch_size": batch_size,
-        "resize": resize or round(architecture.resize * size / FULL_SIZE),
-        "size": size,
+        "batch_size": options.batch_size,
+        "resize": options.resize or round(architecture.resize * options.size / FULL_SIZE),
+        "size": options.size,
         "listing_sha256": {part: listing.digest() for part, listing in dataset.parts.items()},
     }
     network.move(device)
@@ -887,16 +905,31 @@ def extract_dataset(
     unreadable = UnreadableImages(folder, options.max_unreadable)
     for part, listing in dataset.parts.items():
         unreadable.add_missing(part, listing)
-    steps = [transforms.Resize(setting["resize"]), transforms.CenterCrop(size)]
+    steps = [transforms.Resize(setting["resize"]), transforms.CenterCrop(options.size)]
     transform = transforms.Compose([*steps, transforms.PILToTensor()])
-    extraction = _Extraction(network, device, half, folder, batch_size, options, unreadable)
+    extraction = _Extraction(network, device, half, folder, options, unreadable)
     summaries = []
     for part, listing in dataset.parts.items():
         (folder / part).mkdir(exist_ok=True)
         listing.write(folder / part / SAMPLES)
-        summaries.append(extraction.run(Images(part, listing, transform)))
-    replace(description, rows={own.part: own.images for own in summaries}).write(folder)
+        summary, columns = extraction.run(Images(part, listing, transform))
+        summaries.append(summary)
+        if part != TRAIN:
+            check_class_order(dataset, columns["labels"], columns["predicted"])
+    _warn_of_accuracy(name, architecture.accuracy, summaries[-1].accuracy)
+    replace(description, rows={item.part: item.images for item in summaries}).write(folder)
     return summaries
+
+
+def _warn_of_accuracy(name: str, published: float | None, accuracy: float) -> None:
+    if published is not None and abs(accuracy - published) > _ACCURACY_SLACK:
+        warnings.warn(
+            f"the network is right for {accuracy:.1%} of the held-out images of {name}; "
+            f"{published:.1%} is published for its weights. Check the weights, the order of the "
+            "classes, and the preparation of the images (--resize).",
+            TrustSetsWarning,
+            stacklevel=3,
+        )
 
 
 def _begin(folder: Path, description: Description) -> None:
@@ -927,14 +960,16 @@ class _Extraction:
     device: torch.device
     half: bool
     folder: Path
-    batch_size: int
     options: WorkOptions
     unreadable: UnreadableImages
 
-    def run(self, images: Images) -> PartSummary:
-        """Make the shards that are not there, and name the images left out."""
-        start, size = time.perf_counter(), self.batch_size
-        n, shard_rows = len(images), -(-self.options.shard_rows // size) * size
+    def run(self, images: Images) -> tuple[PartSummary, Shard]:
+        """Make the shards that are not there, and name the images left out.
+
+        Gives the summary, and rows, labels and predicted classes.
+        """
+        start, size = time.perf_counter(), self.options.batch_size
+        n, shard_rows = len(images), -(-SHARD_ROWS // size) * size
         paths = {
             first: self.folder / images.part / f"shard-{first:09d}.safetensors"
             for first in range(0, n, shard_rows)
@@ -957,38 +992,29 @@ class _Extraction:
                 write(paths[first], shard)
                 columns[first], waiting = _small(shard), []
         small = _join([shard for shard in columns.values() if shard is not None])
-        return self._summary(images, small, there, time.perf_counter() - start)
+        return self._summary(images, small, there, time.perf_counter() - start), small
 
     def _outputs(self, images: Images, batches: Sequence[range], done: int) -> Iterator[Shard]:
-        """Outputs of each batch; a GPU has the next one while the last is fetched."""
+        """Outputs of each batch."""
         keys = [[(row, None) for row in rows] for rows in batches]
-        launched = (
-            self._launch(images, inputs, rows.numpy())
-            for inputs, rows in images.batches(
-                keys, images.part, done, self.options, self.unreadable
-            )
-        )
-        previous: Callable[[], Shard] | None = None
-        for fetch in launched:
-            if previous is not None:
-                yield previous()
-            previous = fetch
-        if previous is not None:
-            yield previous()
+        for inputs, readable in images.batches(
+            keys, images.part, done, self.options, self.unreadable
+        ):
+            rows = readable.numpy()
+            shard = {"rows": rows, "labels": images.listing.labels[rows]}
+            if rows.size:
+                shard |= self._forward(inputs, with_logits=images.part != TRAIN)
+            yield shard
 
-    def _launch(self, images: Images, inputs: Tensor, rows: Ints) -> Callable[[], Shard]:
-        """Start one batch; the function returned waits for its outputs and fetches them."""
-        shard = {"rows": rows, "labels": images.listing.labels[rows]}
-        if not rows.size:
-            return lambda: shard
+    def _forward(self, inputs: Tensor, *, with_logits: bool) -> Shard:
         with torch.inference_mode(), torch.autocast("cuda", torch.float16, enabled=self.half):
             logits = self.network(inputs.to(self.device, non_blocking=True)).float()
             features, predicted = self.network.features, logits.argmax(dim=1)
         assert features is not None  # the hook ran in the forward pass
         tensors = {"features": features, "predicted": predicted}
-        if images.part != TRAIN:
+        if with_logits:
             tensors["logits"] = logits
-        return lambda: shard | {name: value.cpu().numpy() for name, value in tensors.items()}
+        return {name: value.cpu().numpy() for name, value in tensors.items()}
 
     def _summary(self, images: Images, columns: Shard, there: int, seconds: float) -> PartSummary:
         rows, part = columns["rows"], images.part

@@ -17,13 +17,13 @@ import numpy as np
 from trustsets import __version__
 from trustsets.errors import InputError
 from trustsets.metrics import markdown_table, title
+from trustsets_paper.authors import AUTHORS, ReleasedTrust, released_rows
+from trustsets_paper.claims import ablation_table, claims_rows, size_table, trust_table
 from trustsets_paper.figures import draw_figures
 from trustsets_paper.protocol import (
-    ATYPICALITY,
-    CLUSTERED,
     DEFAULT,
+    MATCHED,
     PACKAGE_GROUPWISE,
-    PLUGIN,
     Experiment,
     Options,
     Run,
@@ -39,9 +39,10 @@ from trustsets_paper.tables import (
     cross_tables,
     paper_tables,
     printed_source,
+    share_by_chance,
 )
 
-__all__ = ["Origin", "find_run", "time_rows", "write_overview", "write_run"]
+__all__ = ["Origin", "find_run", "time_rows", "write_claims", "write_overview", "write_run"]
 
 TIME_HEADER = ("Stage", "made", "reused", "seconds", "seconds saved", "processor seconds")
 """Heads of the table that `time_rows` fills."""
@@ -93,8 +94,12 @@ def write_run(
     *,
     figures: bool = True,
     origin: Origin | None = None,
+    released: Sequence[ReleasedTrust] = (),
 ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """Write everything into a folder; each file is written whole or not at all."""
+    """Write everything into a folder; each file is written whole or not at all.
+
+    `released` are the authors' trust scores next to ours.
+    """
     root = Path(folder)
     with cache.timed("tables"):
         tables = paper_tables(run)
@@ -102,12 +107,13 @@ def write_run(
     if figures:
         with cache.timed("figures"):
             captions = draw_figures([run], root / "figures")
-    results = plain_results(run, tables)
+    results = plain_results(run, tables) | {"released_trust": _plain(list(released))}
     left_out = "Left out:\n\n" + "\n".join(f"- {text}" for text in run.left_out)
     texts = _write_page(
         root,
         [
             f"# {run.source.name}: the paper's tables and figures",
+            what_was_run([run]),
             _command(None if origin is None else origin.command),
             f"{_samples(run)} {setting(run)}",
             _reading([run]),
@@ -115,7 +121,7 @@ def write_run(
         ],
         [*tables, correlation_table([run])],
         captions,
-        [_comparison(results["comparison"]), _times(cache)],
+        [_released(released), _comparison(run, results["comparison"]), _times(cache)],
     )
     _write_json(root / "results.json", results)
     if origin is not None:
@@ -144,6 +150,7 @@ def write_overview(
         root,
         [
             "# The paper's tables and figures, dataset by dataset",
+            what_was_run(runs),
             _command(command),
             *facts,
             _reading(runs),
@@ -151,6 +158,49 @@ def write_overview(
         [*cross_tables(runs), correlation_table(runs)],
         draw_figures(runs, root / "figures") if figures else {},
     )
+
+
+def write_claims(
+    runs: Sequence[Run],
+    folder: str | os.PathLike[str],
+    cache: StageCache,
+    seeds: Sequence[int],
+    *,
+    command: str | None = None,
+) -> list[tuple[str, str]]:
+    """Write the page of claims and ablations; `seeds` are those of the variations."""
+    free = [run for run in runs if run.source.has_trust and not run.source.fixed_split]
+    tables = [ablation_table(runs), trust_table(free, cache, seeds), size_table(free, cache, seeds)]
+    header, rows = claims_rows(runs)
+    text = markdown_table(header, rows, n_names=len(header))
+    listed = "\n".join(f"- **{run.source.name}.** {_samples(run)}" for run in runs)
+    words = [row[3 + i].partition(":")[0] for row in rows for i in range(len(runs))]
+    counts = ", ".join(f"{words.count(word)} {word}" for word in ("yes", "no", "undecided"))
+    reading = (
+        "A claim holds (*yes*) where the mean difference over seeds exceeds two standard errors on "
+        "the claimed side, is contradicted (*no*) where it does so on the other side, and is "
+        "*undecided* in between. Differences are paired: both methods have the same samples in "
+        "every seed. The halves of different seeds overlap, so that the errors do not contain the "
+        "choice of the samples themselves. *Printed* applies the same rule to the numbers that "
+        f"the paper prints. In all: {counts}."
+    )
+    texts = _write_page(
+        Path(folder),
+        [
+            "# The paper's claims, and what it does not vary",
+            what_was_run(runs),
+            _command(command),
+            listed,
+            setting(runs[0]),
+            f"## Claims\n\n{reading}\n\n{text}",
+            _reading(runs),
+        ],
+        tables,
+        {},
+        [_times(cache)],
+    )
+    write_text(Path(folder) / "tables" / "claims.md", text)
+    return [("Claims", text), *texts]
 
 
 def _write_page(
@@ -236,6 +286,7 @@ def differences(tables: Sequence[PaperTable]) -> list[dict[str, Any]]:
             "standard_error": number.standard_error,
             "printed": number.printed.mean,
             "printed_standard_error": number.printed.standard_error,
+            "notebook": number.printed.exact_mean,
             "difference": number.difference,
             "differs": number.differs,
         }
@@ -263,22 +314,37 @@ def _plain_table(table: PaperTable) -> dict[str, Any]:
     return {"number": table.number, "title": table.title, "rows": rows}
 
 
-def _comparison(compared: list[dict[str, Any]]) -> str:
+def _comparison(run: Run, compared: list[dict[str, Any]]) -> str:
     if not compared:
         return ""
-    header = ["Table", "Score", "Method", "Column", "ours", "printed", "difference"]
+    header = ["Table", "Score", "Method", "Column", "ours", "printed", "notebook", "difference"]
     rows = [
         [
             *(str(item["table"]), item["score"], item["method"], title(item["column"])),
-            *(f"{item['mean']:.2f}", f"{item['printed']:.2f}"),
-            f"{item['difference']:+.2f}" + f" {MARK}" * item["differs"],
+            *(f"{item['mean']:.4f}", f"{item['printed']:.2f}"),
+            "" if item["notebook"] is None else f"{item['notebook']:.6f}",
+            f"{item['difference']:+.4f}" + f" {MARK}" * item["differs"],
         ]
         for item in compared
     ]
-    outside = sum(item["differs"] for item in compared)
+    outside, paired = sum(item["differs"] for item in compared), run.source.fixed_split
+    chance = share_by_chance(len(Options().seeds), paired=paired)
     return (
         f"## Difference from the printed tables\n\n{outside} of {len(compared)} numbers differ by "
-        f"more than two standard errors.\n\n{markdown_table(header, rows, n_names=4)}"
+        "more than two standard errors. If both sides estimated the same, about "
+        f"{100 * chance:.0f}% of them, {chance * len(compared):.0f}, would be marked by chance; "
+        "numbers of one row are dependent. The difference is from the number with most digits."
+        f"\n\n{markdown_table(header, rows, n_names=4)}"
+    )
+
+
+def _released(compared: Sequence[ReleasedTrust]) -> str:
+    if not compared:
+        return ""
+    header = ["File", "samples", "Spearman", "median difference", "largest difference"]
+    return (
+        "## Trust scores next to the authors'\n\nDifferences are relative.\n\n"
+        f"{markdown_table(header, released_rows(compared))}"
     )
 
 
@@ -308,6 +374,22 @@ def _time_row(name: str, tally: Tally) -> list[str]:
 # --- sentences
 
 
+def what_was_run(runs: Sequence[Run]) -> str:
+    """Say which datasets were run, the paper's own or others."""
+    names = [run.source.name for run in runs]
+    others = [name for name in names if name not in PAPER_DATASETS]
+    if not others:
+        return ""
+    listed = f"`{'`, `'.join(others)}`"
+    return (
+        f"**The paper's five datasets were not run for this page.** {listed} stand in for them, "
+        "with other images and other networks, so that the numbers are not to be compared with "
+        "those that the paper prints. The authors' own code is at "
+        f"[{AUTHORS['repository'].removeprefix('https://')}]({AUTHORS['repository']}) "
+        f"(commit `{AUTHORS['commit'][:10]}`), with its trust scores and a notebook of its numbers."
+    )
+
+
 def _command(command: str | None) -> str:
     return f"Made by `{command or 'trustsets_paper.pages'}`, trustsets {__version__}."
 
@@ -330,8 +412,14 @@ def setting(run: Run) -> str:
     return (
         f"{_split(run)}\n\nalpha = {options.alpha:g}; scores {scores}; degrees {degrees}, of which "
         f"{options.degree} is in the tables. {_trust(options)} {_bins(run)} Balls "
-        "grow until they hold 10 other samples (the authors' code)."
+        f"grow until they hold 10 other samples (the authors' code); {_centres(options)}."
     )
+
+
+def _centres(options: Options) -> str:
+    if options.balls == "authors":
+        return "the first seed has balls, with new centres for every radius (the authors' code)"
+    return "all seeds have balls, with the same centres for all radii (this package's choice)"
 
 
 def _split(run: Run) -> str:
@@ -343,10 +431,11 @@ def _split(run: Run) -> str:
         )
     first, last = run.seeds[0], run.seeds[-1]
     seeds = f"seed {first}" if len(run.seeds) == 1 else f"seeds {first} to {last}"
+    rule = "those of the authors' code" if run.options.splits == "authors" else "this package's"
     return (
-        f"Calibration and test samples are halves stratified by class, {seeds}. Standard errors "
-        "over seeds are in parentheses (the plain standard deviation, divided by the root of the "
-        "number of seeds)."
+        f"Calibration and test samples are halves stratified by class ({rule}), {seeds}. Standard "
+        "errors over seeds are in parentheses (the plain standard deviation, divided by the root "
+        "of the number of seeds)."
     )
 
 
@@ -377,10 +466,13 @@ def _reading(runs: Sequence[Run]) -> str:
         "The paper's methods are run as the authors ran them. The temperature is fitted on the "
         "calibration samples, Conf is taken of the unscaled softmax, and sets may be empty. NAIVE "
         "and GROUPWISE use plain quantiles, and give empty sets where there are no calibration "
-        "samples. Two choices are this package's: the temperature is the exact maximum-likelihood "
+        "samples. STANDARD takes the authors' quantile, one order statistic above the text's. "
+        "Two choices are this package's: the temperature is the exact maximum-likelihood "
         "one, where the authors took gradient steps, and the components of PCA FEATURES come from "
         "the calibration samples, which the paper does not specify. "
-        f"*{DEFAULT}* is `ConditionalConformal` with its default parameters and the score in the "
+        f"*{MATCHED}* has one threshold for all samples, chosen without labels so that its sets "
+        f"have the mean size of CONDITIONAL's. *{DEFAULT}* is `ConditionalConformal` with its "
+        "default parameters and the score in the "
         "tail scale; it uses the group columns, if there are any. Its sets are never empty, so "
         "that coverage exceeds 1 - alpha where the accuracy of the classifier does."
     )
@@ -388,15 +480,15 @@ def _reading(runs: Sequence[Run]) -> str:
         text += (
             f" *{PACKAGE_GROUPWISE}* is GROUPWISE with the finite-sample quantile of each group."
         )
-    if any(run.options.related for run in runs):
-        text += (
-            f" Of related work, {PLUGIN} differs from CONDITIONAL only in its fit. {CLUSTERED} "
-            f"and {ATYPICALITY} are those of this package, at the same temperature."
-        )
-    text += " Bold: best or within 0.1 of the best. *Perfect* is the noise floor of these bins."
+    text += (
+        " Bold: best of the paper's methods, or within 0.1 of it; rows in lower case do not "
+        "compete. *Perfect* is the noise floor of these bins."
+    )
     if any(run.source.name in PAPER_DATASETS for run in runs):
         text += (
             f" *Printed* are the numbers of {printed_source()}; {MARK} marks ours where the two "
-            "differ by more than two standard errors of the difference and the rounding of print."
+            "differ by more than two standard errors of the difference and the rounding of print. "
+            "Long-tail sets have the same test samples on both sides, so that only the authors' "
+            "error over temperatures counts there."
         )
     return text

@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import cached_property
 from operator import add
 from pathlib import Path
@@ -25,16 +25,15 @@ from trustsets import (
     APS,
     RAPS,
     Bins,
-    ClusteredConformal,
+    ClassBias,
     ConditionalConformal,
     Confidence,
     Groups,
+    ModelOutputs,
     MondrianConformal,
     Polynomial,
-    PredictionSets,
     PrincipalComponents,
     Softmax,
-    StandardConformal,
     TemperatureScaling,
     Trust,
     TrustScore,
@@ -44,11 +43,12 @@ from trustsets.basis import Partition
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.metrics import Correlation, Evaluation, RankBins, label_ranks, rank_edges_apart
 from trustsets.predictors import Predictor
+from trustsets.recipes import score_name
 from trustsets.resuming import digest, identity, read_kept, write
 from trustsets.scores import Score
 from trustsets_paper import Bools, Ints
 from trustsets_paper.balls import BallCurve, Balls, Neighbourhoods
-from trustsets_paper.baselines import Atypicality, PluginConformal, atypicality_groups, oracle_sets
+from trustsets_paper.baselines import AuthorsStandard
 from trustsets_paper.sources import PAPER_DATASETS, Source
 
 __all__ = ["Cell", "Experiment", "Options", "Run", "StageCache", "Tally", "choose_methods"]
@@ -57,17 +57,17 @@ __all__ = ["Cell", "Experiment", "Options", "Run", "StageCache", "Tally", "choos
 
 SCORES: dict[str, Score] = {"softmax": Softmax(), "APS": APS(), "RAPS": RAPS()}
 """Nonconformity scores by their names in table 5."""
+MAIN_SCORE = "APS"
+"""Score of all tables but one, of the figures, of the degrees and of the ablation."""
 PAPER_DEGREE = 5
 """Degree of all tables of the paper."""
 RANK_SHOWN = "conf_rank_shown"
-"""Table by Conf and Rank for the figures: rank 1 apart, the same edges for all seeds."""
+"""Table by Conf and Rank for the figures: the same edges for all seeds."""
 _LARGEST = 10_000
 # The authors' edges of Rank on ImageNet, three quarters of whose samples have rank 1.
 _RANK_EDGES = {"imagenet": (0.0, 1.0, 2.0, 4.0, 1000.0)}
 # Resamples behind the intervals that stand in for standard errors where the split is fixed.
 _BOOTSTRAP = 200
-# The paper draws balls with this score only.
-_BALL_SCORE = "APS"
 
 
 @final
@@ -76,23 +76,25 @@ class Options:
     """Options of an experiment.
 
     With ``bins="text"`` Trust and Rank are divided within each confidence bin, as the paper's text
-    says; with ``"code"`` by the same quantiles everywhere, as the authors' code does. The authors
-    gave the edges ``(0, 1, 2, 4, 1000)`` of Rank for ImageNet by hand, which is the default there.
-    They divided features by their norm and used the second neighbour and squared distances in
-    Trust; the paper's text says False, 1 and False.
+    says; with ``"code"`` by the same quantiles everywhere, as the authors' code does. They divided
+    features by their norm and used the second neighbour and squared distances in Trust; the paper's
+    text says False, 1 and False.
     """
 
     alpha: float = 0.1
     seeds: tuple[int, ...] = tuple(range(1, 11))  # splits of the pool; a fixed split is run once
+    splits: Literal["package", "authors"] = "package"  # which halves a seed stands for
     scores: tuple[str, ...] = tuple(SCORES)
-    degrees: tuple[int, ...] = tuple(range(1, 9))  # of CONDITIONAL
+    degrees: tuple[int, ...] = tuple(range(1, 6))  # of CONDITIONAL with the main score
     degree: int = PAPER_DEGREE  # the one in the tables
     bins: Literal["text", "code"] = "text"
-    rank_edges: tuple[float, ...] | None = None  # each bin holds its upper edge
+    # Each bin holds its upper edge; "quantiles" are those of the ranks, in the figures too.
+    rank_edges: tuple[float, ...] | Literal["quantiles"] | None = None
     normalize: bool = True
     neighbour: int = 2
     squared: bool = True
-    related: bool = False  # also run the methods that the paper's related work names
+    balls: Literal["package", "authors"] = "package"  # theirs: the first seed, new centres
+    ablation: bool = False  # also condition on Conf alone and on Trust alone
     device: str = "cpu"  # where trust scores are computed; results do not depend on it
 
     def __post_init__(self) -> None:
@@ -100,14 +102,19 @@ class Options:
             raise InputError(f"alpha must lie strictly between 0 and 1; got {self.alpha}.")
         if not self.seeds or not self.scores:
             raise InputError("an experiment needs at least one seed and one score.")
+        names = {score_name(name): name for name in SCORES}
         for name in self.scores:
-            if name not in SCORES:
+            if score_name(name) not in names:
                 raise InputError(f"scores holds {name!r}, which is none of {', '.join(SCORES)}.")
+        usual = tuple(names[score_name(name)] for name in self.scores)
+        object.__setattr__(self, "scores", usual)
         if min(self.all_degrees) < 1:
             raise InputError(f"degrees must be at least 1; got {min(self.all_degrees)}.")
-        if self.bins not in ("text", "code"):
-            raise InputError(f'bins must be "text" or "code"; got {self.bins!r}.')
-        if self.rank_edges is not None:
+        rules = {"bins": ("text", "code"), "splits": ("package", "authors")}
+        for name, choices in (rules | {"balls": ("package", "authors")}).items():
+            if getattr(self, name) not in choices:
+                raise InputError(f"{name} must be one of {choices}; got {getattr(self, name)!r}.")
+        if isinstance(self.rank_edges, tuple):
             RankBins(edges=self.rank_edges)  # says what is wrong with them
 
     @property
@@ -115,8 +122,15 @@ class Options:
         """Degrees to run: those of the curve and the one of the tables."""
         return tuple(sorted({*self.degrees, self.degree}))
 
+    @property
+    def trust_options(self) -> dict[str, Any]:
+        """Parameters of the paper's trust score."""
+        return {name: getattr(self, name) for name in ("normalize", "neighbour", "squared")}
+
     def edges_by_hand(self, dataset: str) -> tuple[float, ...] | None:
         """Edges of Rank: as asked for, those of the authors, or None for quantiles."""
+        if self.rank_edges == "quantiles":
+            return None
         return self.rank_edges or _RANK_EDGES.get(dataset)
 
     def partitions(self, dataset: str) -> dict[str, Partition]:
@@ -137,6 +151,13 @@ class Options:
             "conf_trust": grid,
             "conf_rank": RankBins(nested=nested, ties=ties, edges=edges),
         }
+
+    def shown_ranks(self, dataset: str, ranks: Ints) -> RankBins:
+        """Rank bins of the figures: edges by hand, quantiles, or rank 1 apart from the others."""
+        edges = self.edges_by_hand(dataset)
+        if edges is None and self.rank_edges == "quantiles":
+            edges = tuple(np.unique([0.0, *np.quantile(ranks, [0.25, 0.5, 0.75, 1.0])]).tolist())
+        return RankBins(edges=edges or rank_edges_apart(ranks))
 
 
 def choose_bins(asked: Literal["auto", "text", "code"], dataset: str) -> Literal["text", "code"]:
@@ -173,8 +194,8 @@ def parse_numbers(text: str, name: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(numbers))
 
 
-def parse_edges(text: str | None, name: str) -> tuple[float, ...] | None:
-    """Edges of bins from a list of numbers; None for no text.
+def parse_edges(text: str | None, name: str) -> tuple[float, ...] | Literal["quantiles"] | None:
+    """Edges of bins from a list of numbers, or the word "quantiles"; None for no text.
 
     Examples
     --------
@@ -183,26 +204,38 @@ def parse_edges(text: str | None, name: str) -> tuple[float, ...] | None:
     """
     if text is None:
         return None
+    if text == "quantiles":
+        return "quantiles"
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise InputError(
-            f"{name} must be a list of numbers such as 0,1,2,4,1000; got {text!r}."
+            f"{name} must be quantiles, or a list of numbers such as 0,1,2,4,1000; got {text!r}."
         ) from None
 
 
 # --- methods
 
 STANDARD, NAIVE, CONDITIONAL = "STANDARD", "CONDITIONAL (NAIVE)", "CONDITIONAL"
-GROUPWISE, PCA, DEFAULT = "GROUPWISE", "PCA FEATURES", "package default"
-PACKAGE_GROUPWISE = "package groupwise"
-"""As GROUPWISE, with the finite-sample quantile of each group."""
-PLUGIN, CLUSTERED, ATYPICALITY, ORACLE = "PLUG-IN", "CLUSTERED", "ATYPICALITY", "ORACLE"
-RELATED = (PLUGIN, CLUSTERED, ATYPICALITY, ORACLE)
-"""Methods that the paper's related work names."""
+GROUPWISE, PCA = "GROUPWISE", "PCA FEATURES"
+# Rows of the package's own begin in lower case; they do not compete for bold in the tables.
+DEFAULT, PACKAGE_GROUPWISE = "package default", "package groupwise"
+MATCHED, MATCHED_DEFAULT = "size-matched STANDARD", "size-matched STANDARD (default)"
+"""STANDARD at the threshold that gives its sets the mean size of CONDITIONAL, or the default."""
+ABLATION = {
+    "Conf only": (Confidence,),
+    "Trust only": (Trust,),
+    "Conf and Trust": (Confidence, Trust),
+}
+"""What the ablation conditions on, in the paper's setting and in the default's."""
+PACKAGE_POLYNOMIAL = "default's polynomial"
 _COMPONENTS = 20
 # The default sets this share of the calibration samples aside for tuning.
 _TUNING_SHARE = 0.2
+# Degree and curvature penalty that the default mostly chooses, and its class biases.
+_DEFAULT_DEGREE, _DEFAULT_PENALTY, _DEFAULT_PREVALENCE = 5, 10.0, 0.75
+
+Maker = Callable[[Score, float], Predictor]
 
 
 @final
@@ -211,90 +244,117 @@ class Method:
     """One row of a table."""
 
     name: str  # as the paper prints it
-    degree: int | None = None  # of the polynomials of CONDITIONAL and PLUG-IN
-    group: str | None = None  # column of GROUPWISE
+    make: Maker | None = None  # a predictor for a score, at a temperature that was fitted before
+    degree: int | None = None  # of the polynomials of CONDITIONAL
     n_functions: int = 1  # fewest calibration samples: one for each function
+    uses: tuple[str, ...] = ()  # of "trust", "default trust", "features" and "groups"
+    size_of: "Method | None" = None  # STANDARD with the mean size of this one
+    main_only: bool = False  # run with the main score alone
 
     @property
     def title(self) -> str:
         """Name with the degree, if there is one."""
         return self.name if self.degree is None else f"{self.name} of degree {self.degree}"
 
-    def predictor(self, score: Score, temperature: float, atypicality: Any = None) -> Predictor:
-        """Return the predictor, at a temperature that was fitted before; ORACLE has none.
+    def cell(self, score: str) -> "Cell":
+        """Name of the results with one score."""
+        return Cell(score, self.name, self.degree)
 
-        The paper's methods let sets be empty, and learn everything from the calibration samples.
-        """
-        words: dict[str, Any] = {"score": score, "temperature": temperature, "allow_empty": True}
-        make: Callable[..., Predictor] = ConditionalConformal.paper
-        if self.name == DEFAULT:  # it fits its own temperature
-            make, words = ConditionalConformal, {"score": type(score)(scale="tail")}
-        elif self.name == CLUSTERED:
-            make = ClusteredConformal
-        elif self.name == ATYPICALITY:
-            make, words["atypicality"] = atypicality_groups, atypicality
-        else:
-            words["tuning_fraction"] = 0.0
-        if self.name == STANDARD:
-            make = StandardConformal
-        elif self.group is not None:
-            package = self.name.startswith(PACKAGE_GROUPWISE)
-            make = MondrianConformal if package else MondrianConformal.paper
-            words["by"] = Groups(self.group)
-        elif self.name == NAIVE:
-            make = MondrianConformal.paper
-        elif self.name == PCA:  # besides a constant
-            words["basis"] = PrincipalComponents(self.n_functions - 1)
-        elif self.degree is not None:
-            make = PluginConformal if self.name == PLUGIN else make
-            words["basis"] = Polynomial(degree=self.degree)
-        return make(**words)
+
+def _papers(kind: Callable[..., Predictor], **options: Any) -> Maker:
+    """The paper's methods let sets be empty and learn everything from the calibration samples."""
+
+    def make(score: Score, temperature: float) -> Predictor:
+        shared = {"temperature": temperature, "allow_empty": True, "tuning_fraction": 0.0}
+        return kind(score=score, **shared, **options)
+
+    return make
+
+
+def _packages(**options: Any) -> Maker:
+    """The default, which learns its own temperature from tuning samples."""
+    return lambda score, _: ConditionalConformal(score=type(score)(scale="tail"), **options)
 
 
 def choose_methods(source: Source, options: Options) -> tuple[list[Method], list[str]]:
     """Methods that the data allow, in the order of the tables, and in words what they do not."""
     n, features = source.n_calibration, source.tested.features
-    methods = [Method(STANDARD), *_groupwise(GROUPWISE, source.groups)]
-    if source.has_trust:
-        methods += [Method(NAIVE), *(_polynomial(CONDITIONAL, d) for d in options.all_degrees)]
-    if features is not None:
-        methods.append(Method(PCA, n_functions=min(_COMPONENTS, n, features.shape[1]) + 1))
-    methods += _groupwise(PACKAGE_GROUPWISE, source.groups)
+    methods = [Method(STANDARD, _papers(AuthorsStandard))]
+    methods += _groupwise(GROUPWISE, source.groups, MondrianConformal.paper)
     left_out = []
     if source.has_trust:
-        needed = _polynomial(CONDITIONAL, PAPER_DEGREE).n_functions / (1 - _TUNING_SHARE)
-        methods.append(Method(DEFAULT, n_functions=int(np.ceil(needed)) + 1))
+        naive = _papers(MondrianConformal.paper)
+        methods.append(Method(NAIVE, naive, uses=("trust",)))
+        polynomials = {degree: _conditional(degree, options) for degree in options.all_degrees}
+        methods += polynomials.values()
+        methods.append(Method(MATCHED, size_of=polynomials[options.degree]))
+    if features is not None:
+        n_components = min(_COMPONENTS, n, features.shape[1])
+        pca = _papers(ConditionalConformal.paper, basis=PrincipalComponents(n_components))
+        methods.append(Method(PCA, pca, n_functions=n_components + 1, uses=("features",)))
+    methods += _groupwise(PACKAGE_GROUPWISE, source.groups, MondrianConformal)
+    if source.has_trust:
+        needed = _width(_DEFAULT_DEGREE) / (1 - _TUNING_SHARE)
+        uses = ("default trust", "features", "groups")
+        default = Method(DEFAULT, _packages(), n_functions=int(np.ceil(needed)) + 1, uses=uses)
+        methods.append(default)
+        if options.ablation:
+            methods += _ablation(options.degree)
+            methods.append(Method(MATCHED_DEFAULT, size_of=default, main_only=True))
     else:
         lacking = "training samples" if source.train is None else "features"
         left_out.append(f"Everything that needs trust scores: there are no {lacking}.")
-    if options.related:
-        methods += [_polynomial(PLUGIN, options.degree)] if source.has_trust else []
-        methods.append(Method(CLUSTERED))
-        methods += [Method(ATYPICALITY)] if source.has_trust else []
-        if source.label_probabilities is not None:
-            methods.append(Method(ORACLE))
-        else:
-            left_out.append(
-                f"{ORACLE}: the true probabilities of the classes are not known (no array "
-                "label_probabilities in the file of outputs)."
-            )
     left_out += [
         f"{method.title}: needs {method.n_functions} calibration samples of {n}."
         for method in methods
         if method.n_functions > n
     ]
-    return [method for method in methods if method.n_functions <= n], left_out
+    fitting = [method for method in methods if method.n_functions <= n]
+    return [item for item in fitting if item.size_of in (None, *fitting)], left_out
 
 
-def _polynomial(name: str, degree: int) -> Method:
-    return Method(name, degree=degree, n_functions=(degree + 1) * (degree + 2) // 2)
+def _width(degree: int) -> int:
+    """Monomials of two variables up to a degree."""
+    return (degree + 1) * (degree + 2) // 2
 
 
-def _groupwise(name: str, columns: Sequence[str]) -> list[Method]:
+def _conditional(degree: int, options: Options) -> Method:
+    return Method(
+        CONDITIONAL,
+        _papers(ConditionalConformal.paper, basis=Polynomial(degree=degree)),
+        degree=degree,
+        n_functions=_width(degree),
+        uses=("trust",),
+        main_only=degree != options.degree,
+    )
+
+
+def _ablation(degree: int) -> list[Method]:
+    """Polynomials of Conf, of Trust and of both; CONDITIONAL is the paper's with both."""
+    methods = []
+    for name, statistics in ABLATION.items():
+        basis = Polynomial(degree=degree, of=tuple(kind() for kind in statistics))
+        make = _papers(ConditionalConformal.paper, basis=basis)
+        if name != "Conf and Trust":
+            row = f"{CONDITIONAL}, {name}"
+            methods.append(Method(row, make, n_functions=degree + 1, uses=("trust",)))
+    for name, statistics in ABLATION.items():
+        ranks = tuple(kind(transform="rank") for kind in statistics)
+        basis = Polynomial(degree=_DEFAULT_DEGREE, of=ranks, penalty=_DEFAULT_PENALTY)
+        bias = ClassBias(prevalence=_DEFAULT_PREVALENCE)
+        make, row = _packages(basis=basis, class_bias=bias), f"{PACKAGE_POLYNOMIAL}, {name}"
+        needed = int(np.ceil(_width(_DEFAULT_DEGREE) / (1 - _TUNING_SHARE))) + 1
+        methods.append(Method(row, make, n_functions=needed, uses=("default trust",)))
+    return [replace(method, main_only=True) for method in methods]
+
+
+def _groupwise(name: str, columns: Sequence[str], kind: Callable[..., Predictor]) -> list[Method]:
     """One method for each group column; the paper has one column."""
-    if len(columns) == 1:
-        return [Method(name, group=columns[0])]
-    return [Method(f"{name} by {column}", group=column) for column in columns]
+    names = [name] if len(columns) == 1 else [f"{name} by {column}" for column in columns]
+    return [
+        Method(row, _papers(kind, by=Groups(column)), uses=("groups",))
+        for row, column in zip(names, columns, strict=True)
+    ]
 
 
 def _describe(predictor: Predictor) -> str:
@@ -302,7 +362,7 @@ def _describe(predictor: Predictor) -> str:
 
     Examples
     --------
-    >>> _describe(StandardConformal(score=APS())) == _describe(StandardConformal(score=RAPS()))
+    >>> _describe(AuthorsStandard(score=APS())) == _describe(AuthorsStandard(score=RAPS()))
     False
     """
     options = predictor.get_params(deep=False)
@@ -392,7 +452,7 @@ class StageCache:
 @final
 @dataclass(frozen=True)
 class Cell:
-    """Name of a result over all seeds; only CONDITIONAL and PLUG-IN have a degree."""
+    """Name of a result over all seeds; only CONDITIONAL has a degree."""
 
     score: str
     method: str
@@ -439,12 +499,12 @@ class Run:
 class _Split:
     """Calibration and test samples of one seed, and what the methods share on them."""
 
-    def __init__(self, source: Source, seed: int) -> None:
-        self.source, self.seed = source, seed
-        self.calibration, self.test = source.split(seed)
+    def __init__(self, source: Source, seed: int, rule: str) -> None:
+        self.seed, self.rule = seed, rule
+        self.calibration, self.test = source.split(seed, rule)
         self.temperature = 1.0
         # Names the samples of both halves by content and seed.
-        drawn = None if source.fixed_split else seed
+        drawn = None if source.fixed_split else [seed, rule]
         self.key: dict[str, Any] = {"outputs": source.outputs_digest, "seed": drawn}
         self._neighbourhoods: Neighbourhoods | None = None
 
@@ -469,9 +529,22 @@ class Experiment:
         self._trust_digests = {"paper": "none", "default": "none"}
 
     @property
+    def _pairs(self) -> list[tuple[str, Method]]:
+        """Scores and methods to run; rows with the size of another one come after it."""
+        scores = self.options.scores
+        main = MAIN_SCORE if MAIN_SCORE in scores else scores[0]
+        methods = sorted(self.methods, key=lambda method: method.size_of is not None)
+        return [
+            (score, method)
+            for score in scores
+            for method in methods
+            if score == main or not method.main_only
+        ]
+
+    @property
     def n_cells(self) -> int:
         """Number of cells that `run` goes through."""
-        return len(self.seeds) * len(self.options.scores) * len(self.methods)
+        return len(self.seeds) * len(self._pairs)
 
     def run(
         self,
@@ -484,23 +557,19 @@ class Experiment:
             _ = self.source.train_digest, self.source.outputs_digest, self.source.features_digest
         source = self.source
         if source.has_trust:
-            chosen = {
-                name: getattr(options, name) for name in ("normalize", "neighbour", "squared")
-            }
-            source = self._with_trust("paper", TrustScore(**chosen))
+            source = self._with_trust("paper", TrustScore(**options.trust_options))
             self._default_source = self._with_trust("default", TrustScore())
             tally = tallies["trust"]
             say(f"Trust scores: {tally.made} made in {tally.seconds:.1f} s, {tally.reused} reused.")
         run = Run(source, options, self.seeds, left_out=list(self._left_out))
         for seed in self.seeds:
             before = tallies.get("sets", Tally())
-            split = _Split(source, seed)
+            split = _Split(source, seed, options.splits)
             split.temperature = self._temperature(split)
             run.temperatures.append(split.temperature)
-            for score in options.scores:
-                for method in self.methods:
-                    self._run_cell(run, split, score, method)
-                    advance()
+            for score, method in self._pairs:
+                self._run_cell(run, split, score, method)
+                advance()
             now = tallies["sets"]
             say(
                 f"Seed {seed}: {now.made - before.made} methods run in "
@@ -524,7 +593,7 @@ class Experiment:
             assert source.train is not None  # checked by `has_trust`
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", TrustSetsWarning)  # small classes of a long tail
-                fitted = score.set_params(device=self.options.device).fit(*source.train)
+                fitted = score.set_params(device=_device(self.options.device)).fit(*source.train)
             return {
                 part: fitted.score(np.asarray(outputs.features), outputs.predicted)
                 for part, outputs in source.parts.items()
@@ -541,63 +610,66 @@ class Experiment:
         return float(self.cache.get("temperature", split.key, make)["temperature"])
 
     def _run_cell(self, run: Run, split: _Split, score: str, method: Method) -> None:
-        covered, sizes = self._outcomes(split, score, method)
-        shown = method.degree in (None, self.options.degree)
-        balls = self._balls if score == _BALL_SCORE and shown else None
-        evaluation, curve = self._metrics(split, covered, sizes, balls)
-        cell = Cell(score, method.name, method.degree)
-        run.evaluations.setdefault(cell, []).append(evaluation)
+        if method.size_of is None:
+            covered, sizes = self._outcomes(split, score, method)
+        else:
+            size = run.evaluations[method.size_of.cell(score)][-1].sizes.mean
+            covered, sizes = self._sized_outcomes(split, score, method, size)
+        shown = method.degree in (None, self.options.degree) and score == MAIN_SCORE
+        if self.options.balls == "authors" and split.seed != self.seeds[0]:
+            shown = False
+        evaluation, curve = self._metrics(split, covered, sizes, self._balls if shown else None)
+        run.evaluations.setdefault(method.cell(score), []).append(evaluation)
         if curve is not None:
-            run.balls.setdefault(cell, []).append(curve)
+            run.balls.setdefault(method.cell(score), []).append(curve)
 
     def _outcomes(self, split: _Split, score: str, method: Method) -> tuple[Bools, Ints]:
         """Which sets of one cell contain the label, and their sizes."""
+        assert method.make is not None  # rows with the size of another one have no predictor
+        predictor = method.make(SCORES[score], split.temperature)
         source, inputs = self.source, split.key | {"alpha": self.options.alpha}
-        predictor = None
-        if method.name == ORACLE:
-            inputs["method"], inputs["truth"] = ORACLE, digest(source.label_probabilities)
-        else:
-            atypicality = self._atypicality if method.name == ATYPICALITY else None
-            predictor = method.predictor(SCORES[score], split.temperature, atypicality)
-            inputs["method"] = _describe(predictor)
-        if method.name in {NAIVE, CONDITIONAL, PLUGIN, DEFAULT}:
-            name = "default" if method.name == DEFAULT else "paper"
-            inputs["trust"] = self._trust_digests[name]
-        if method.name in {PCA, ATYPICALITY}:
-            inputs["features"] = source.features_digest
-        if method.name == ATYPICALITY:
-            inputs["train"] = source.train_digest
-        if method.group is not None or method.name == DEFAULT:  # it conditions on all groups
-            inputs["groups"] = source.groups_digest
+        inputs["method"] = _describe(predictor)
+        digests = {
+            "trust": self._trust_digests["paper"],
+            "default trust": self._trust_digests["default"],
+            "features": source.features_digest,
+            "groups": source.groups_digest,
+        }
+        inputs |= {name: digests[name] for name in method.uses}
 
         def make() -> dict[str, Any]:
+            parts = split.calibration, split.test
+            if "default trust" in method.uses:
+                parts = self._default_source.split(split.seed, split.rule)
             with warnings.catch_warnings():
                 # Reusing calibration samples and small groups are part of the experiment.
                 warnings.simplefilter("ignore", TrustSetsWarning)
-                if predictor is None:
-                    sets = self._oracle_sets(split)
-                else:
-                    parts = split.calibration, split.test
-                    if method.name == DEFAULT:
-                        parts = self._default_source.split(split.seed)
-                    sets = predictor.calibrate(parts[0]).predict_set(parts[1], self.options.alpha)
+                sets = predictor.calibrate(parts[0]).predict_set(parts[1], self.options.alpha)
             return {
                 "covered": sets.covers(split.test.labels),
                 "sizes": sets.sizes.astype(np.int32),
             }
 
-        result = self.cache.get("sets", inputs, make, label=method.title)
+        return self._stored_sets(inputs, make, method.title)
+
+    def _sized_outcomes(
+        self, split: _Split, score: str, method: Method, size: float
+    ) -> tuple[Bools, Ints]:
+        """Sets of one threshold for all, with the mean size of another method's sets."""
+        inputs = split.key | {"size": size, "score": repr(SCORES[score])}
+        inputs["temperature"] = split.temperature
+
+        def make() -> dict[str, Any]:
+            covered, sizes = sets_of_size(SCORES[score], split.test, split.temperature, size)
+            return {"covered": covered, "sizes": sizes.astype(np.int32)}
+
+        return self._stored_sets(inputs, make, method.title)
+
+    def _stored_sets(
+        self, inputs: dict[str, Any], make: Callable[[], dict[str, Any]], title: str
+    ) -> tuple[Bools, Ints]:
+        result = self.cache.get("sets", inputs, make, label=title)
         return result["covered"], result["sizes"].astype(np.int64)
-
-    def _oracle_sets(self, split: _Split) -> PredictionSets:
-        rows = np.searchsorted(self.source.tested.rows, split.test.rows)
-        truth = np.asarray(self.source.label_probabilities)[rows]
-        return oracle_sets(truth, self.options.alpha, split.test.classes)
-
-    @cached_property
-    def _atypicality(self) -> Atypicality:
-        assert self.source.train is not None  # the method is run with training samples only
-        return Atypicality.from_training(*self.source.train)
 
     def _metrics(
         self,
@@ -645,9 +717,8 @@ class Experiment:
 
     @cached_property
     def _shown_ranks(self) -> RankBins:
-        """Bins of the heatmaps: edges by hand, or from all samples that are ever tested."""
-        by_hand = self.options.edges_by_hand(self.source.name)
-        return RankBins(edges=by_hand or rank_edges_apart(label_ranks(self.source.tested)))
+        """Bins of the heatmaps, from all samples that are ever tested."""
+        return self.options.shown_ranks(self.source.name, label_ranks(self.source.tested))
 
     @cached_property
     def _balls(self) -> Balls | None:
@@ -656,4 +727,31 @@ class Experiment:
         if features is None or len(features) < 2:
             return None
         with self.cache.timed("radii of the balls"):
-            return Balls(radii=Balls().typical_radii(features))
+            redraw = self.options.balls == "authors"
+            return Balls(radii=Balls().typical_radii(features), redraw=redraw)
+
+
+def sets_of_size(
+    score: Score, test: ModelOutputs, temperature: float, size: float
+) -> tuple[Bools, Ints]:
+    """Which sets contain the label and their sizes, at the threshold that gives a mean size.
+
+    No label is used: the threshold is the score of the n-th class that enters any set, n the sum of
+    the sizes. Equal scores enter together.
+    """
+    scores = score.matrix(test, temperature=temperature)
+    total = min(max(round(size * len(test)), 1), scores.size)
+    threshold = np.partition(scores, total - 1, axis=None)[total - 1]
+    covered = score.of_labels(test, temperature=temperature) <= threshold
+    return covered, np.count_nonzero(scores <= threshold, axis=1)
+
+
+def _device(name: str) -> str:
+    """A GPU for "auto" where torch finds one."""
+    if name != "auto":
+        return name
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return "cpu"
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -31,6 +31,7 @@ from trustsets import ModelOutputs
 from trustsets.errors import InputError, StorageError
 from trustsets.resuming import atomic_path, digest, read
 from trustsets_paper import Array
+from trustsets_paper.authors import authors_halves
 
 __all__ = ["Description", "Source", "is_extracted", "read_extracted", "read_source", "write_text"]
 
@@ -41,8 +42,6 @@ TRAIN, POOL, VAL, TEST = "train", "pool", "val", "test"
 SAMPLES = "samples.parquet"
 UNREADABLE = "unreadable.txt"
 _DESCRIPTION = "dataset.json"
-# Array of a file of outputs with the true P(y | x), where the distribution is known.
-_TRUTH = "label_probabilities"
 _SUFFIXES = (".npz", ".parquet", ".safetensors")
 
 
@@ -59,26 +58,17 @@ class Source:
         ``pool``, to be split by seed, or ``val`` and ``test``, a split that is fixed.
     train : (features, labels), optional
         Training samples; labels are named like the classes of the parts.
-    label_probabilities : array of shape (n, K), optional
-        True P(y | x) of the samples of ``pool``, where the distribution is known.
     """
 
     name: str
     parts: dict[str, ModelOutputs]
     train: tuple[Array, Array] | None = None
-    label_probabilities: Array | None = None
 
     def __post_init__(self) -> None:
         for part, outputs in self.parts.items():
             outputs.require_labels(f"{part} of {self.name}")
             if np.any(np.diff(outputs.rows) <= 0):
                 raise InputError(f"rows of {part} of {self.name} must be increasing.")
-        truth, pool = self.label_probabilities, self.parts.get(POOL)
-        if truth is not None and (pool is None or truth.shape != (len(pool), pool.n_classes)):
-            raise InputError(
-                f"label_probabilities of {self.name} must have a row for each sample of the pool "
-                f"and a column for each class; got the shape {truth.shape}."
-            )
 
     @property
     def fixed_split(self) -> bool:
@@ -144,11 +134,18 @@ class Source:
         parts = {part: outputs.with_trust(trust[part]) for part, outputs in self.parts.items()}
         return replace(self, parts=parts)
 
-    def split(self, seed: int) -> tuple[ModelOutputs, ModelOutputs]:
-        """Calibration and test samples: halves stratified by class, or the fixed parts."""
+    def split(self, seed: int, rule: str = "package") -> tuple[ModelOutputs, ModelOutputs]:
+        """Calibration and test samples: halves stratified by class, or the fixed parts.
+
+        With ``rule="authors"`` the halves are those of the authors' code.
+        """
         if self.fixed_split:
             return self.parts[VAL], self.parts[TEST]
-        return self.parts[POOL].split(0.5, seed=seed, stratify=True)
+        pool = self.parts[POOL]
+        if rule == "authors":
+            calibration, test = authors_halves(pool.require_labels("a split"), seed)
+            return pool.take(np.sort(calibration)), pool.take(np.sort(test))
+        return pool.split(0.5, seed=seed, stratify=True)
 
 
 def read_source(
@@ -190,20 +187,12 @@ def read_source(
     if outputs.codes is None:
         raise InputError(f"{data}: holds no labels, which an experiment needs; add 'labels'.")
     points = None if train is None else read_training(train, outputs.classes)
-    return Source(name, {POOL: outputs}, points, label_probabilities=_read_truth(data))
+    return Source(name, {POOL: outputs}, points)
 
 
 def _paired(folder: Path, stem: str) -> Path | None:
     candidates = (folder / f"{stem}{suffix}" for suffix in _SUFFIXES)
     return next((path for path in candidates if path.is_file()), None)
-
-
-def _read_truth(path: Path) -> Array | None:
-    """True probabilities in an ``.npz`` file of simulated outputs, if it has them."""
-    if path.suffix != ".npz":
-        return None
-    with np.load(path, allow_pickle=False) as arrays:
-        return arrays[_TRUTH] if _TRUTH in arrays else None
 
 
 @final

@@ -1,18 +1,16 @@
 """The paper's tables from one run or from several, next to the printed numbers.
 
 Table 1 has the methods with APS, table 2 the methods by group, table 3 the correlation of Trust and
-Rank, table 4 principal components as function class, table 5 the methods by score. Two more are not
-in the paper: CONDITIONAL by degree, and the methods of related work. The printed numbers are in
-``printed_tables.json``, with two digits after the point as in the paper.
+Rank, table 4 principal components as function class, table 5 the methods by score. CONDITIONAL by
+degree is not in the paper as a table. The printed numbers are in ``printed_tables.json``, with two
+digits after the point as in the paper, and those of the authors' notebook with six.
 """
 
-import json
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from itertools import groupby, product
 from typing import Any, ClassVar, final
 
@@ -22,7 +20,6 @@ from scipy import stats
 from trustsets import compare
 from trustsets.metrics import (
     Correlation,
-    Entry,
     Evaluation,
     bold,
     escape_latex,
@@ -30,15 +27,16 @@ from trustsets.metrics import (
     markdown_table,
     title,
 )
+from trustsets_paper.authors import AUTHORS, publication
 from trustsets_paper.protocol import (
     CONDITIONAL,
     DEFAULT,
     GROUPWISE,
+    MAIN_SCORE,
+    MATCHED,
     NAIVE,
     PACKAGE_GROUPWISE,
     PCA,
-    PLUGIN,
-    RELATED,
     STANDARD,
     Cell,
     Run,
@@ -46,14 +44,18 @@ from trustsets_paper.protocol import (
 
 __all__ = [
     "CorrelationTable",
+    "Number",
     "PaperTable",
     "Printed",
+    "Row",
     "correlation_table",
     "cross_tables",
     "paper_tables",
     "printed_correlation",
     "printed_source",
     "printed_values",
+    "share_by_chance",
+    "summarise",
 ]
 
 MARK = "†"
@@ -61,8 +63,8 @@ MARK = "†"
 _STANDARD_ERRORS = 2.0
 # How far rounding to two digits can move a printed number.
 _HALF_UNIT = 0.005
-_MAIN_COLUMNS = ("coverage", "size", "conf_trust.gap", "conf_rank.gap", "class.gap")
-_MAIN_SCORE = "APS"
+MAIN_COLUMNS = ("coverage", "size", "conf_trust.gap", "conf_rank.gap", "class.gap")
+"""Columns of tables 1, 4 and 5."""
 # Intervals of means over seeds are not shown, so there is nothing to gain from more.
 _BOOTSTRAP = 1
 _PERFECT = "perfect (noise floor)"
@@ -73,38 +75,51 @@ _PERFECT = "perfect (noise floor)"
 @final
 @dataclass(frozen=True)
 class Printed:
-    """One number as printed."""
+    """One number as printed, and with the digits of the authors' notebook where it has them."""
 
     mean: float
     standard_error: float
+    exact_mean: float | None = None
+    exact_error: float | None = None
 
-
-@cache
-def _content() -> dict[str, Any]:
-    file = resources.files("trustsets_paper").joinpath("printed_tables.json")
-    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return content
+    @property
+    def target(self) -> tuple[float, float, float]:
+        """Mean and standard error with the most digits there are, and how far rounding can be."""
+        if self.exact_mean is None or self.exact_error is None:
+            return self.mean, self.standard_error, _HALF_UNIT
+        return self.exact_mean, self.exact_error, 0.0
 
 
 def printed_source() -> str:
     """Return the publication that the numbers come from."""
-    return str(_content()["source"])
+    return str(publication()["source"])
 
 
 @cache
 def printed_values() -> dict[tuple[int | None, str, str, str, str], Printed]:
     """All numbers of tables 1, 2, 4 and 5, by table, dataset, score, method and column.
 
-    Columns are named as in ``Evaluation.metrics``.
+    Columns are named as in ``Evaluation.metrics``. Tables 4 and 5 repeat the rows of table 1.
 
     Examples
     --------
     >>> printed_values()[5, "imagenet", "softmax", "CONDITIONAL", "size"].mean
     98.36
+    >>> printed_values()[1, "imagenet", "APS", "STANDARD", "conf_trust.gap"].exact_mean
+    6.348068
     """
+    exact = _values(AUTHORS["notebook"])
     return {
-        (int(number), row["dataset"], row["score"], row["method"], column): Printed(*value)
-        for number, table in _content()["tables"].items()
+        (int(number), *key): Printed(*value, *exact.get(key, ()))
+        for number, table in publication()["tables"].items()
+        for key, value in _values(table).items()
+    }
+
+
+def _values(table: dict[str, Any]) -> dict[tuple[str, str, str, str], list[float]]:
+    """Mean and standard error by dataset, score, method and column."""
+    return {
+        (row["dataset"], row["score"], row["method"], column): value
         for row in table["rows"]
         if "values" in row
         for column, value in zip(table["columns"], row["values"], strict=True)
@@ -119,7 +134,7 @@ def printed_correlation(dataset: str) -> dict[str, Any] | None:
     >>> printed_correlation("places365")["pearson_p"]
     '0.004'
     """
-    rows = _content()["tables"]["3"]["rows"]
+    rows = publication()["tables"]["3"]["rows"]
     return next((row for row in rows if row["dataset"] == dataset), None)
 
 
@@ -136,20 +151,36 @@ class Number:
     floor: float = math.nan  # noise floor
     best: bool = False  # of its block, or within 0.1 of the best
     printed: Printed | None = None
+    paired: bool = False  # ours and the printed number are of the same test samples
 
     @property
     def difference(self) -> float:
         """Our number minus the printed one; NaN where there is none."""
-        return math.nan if self.printed is None else self.mean - self.printed.mean
+        return math.nan if self.printed is None else self.mean - self.printed.target[0]
 
     @property
     def differs(self) -> bool:
-        """Whether the difference exceeds two standard errors and the rounding of print."""
+        """Whether the difference exceeds two standard errors and the rounding of print.
+
+        On a fixed split both sides have the same test samples, whose sampling error cancels in the
+        difference. What is left there is the error of the printed mean over temperatures.
+        """
         if self.printed is None:
             return False
-        error = 0.0 if math.isnan(self.standard_error) else self.standard_error
-        error = math.hypot(error, self.printed.standard_error)
-        return abs(self.difference) > _STANDARD_ERRORS * error + _HALF_UNIT
+        _, error, rounding = self.printed.target
+        if not self.paired and not math.isnan(self.standard_error):
+            error = math.hypot(error, self.standard_error)
+        return abs(self.difference) > _STANDARD_ERRORS * error + rounding
+
+
+def share_by_chance(n_seeds: int, *, paired: bool) -> float:
+    """Share of numbers that are marked although both sides estimate the same, at most.
+
+    Standard errors come from as many seeds as there are, with the plain standard deviation, which
+    is too small by the root of (n - 1) / n.
+    """
+    limit = _STANDARD_ERRORS * math.sqrt((n_seeds - 1) / n_seeds)
+    return float(2.0 * stats.t.sf(limit, (n_seeds - 1) * (1 if paired else 2)))
 
 
 @final
@@ -223,90 +254,99 @@ def _text(number: Number | Printed | None, latex: bool = False) -> str:
 
 
 def paper_tables(run: Run) -> list[PaperTable]:
-    """Tables 1, 2, 4, 5, those by degree and of related work, as far as the run allows."""
+    """Tables 1, 2, 4, 5 and that by degree, as far as the run allows."""
     source, options = run.source, run.options
-    main, one = [STANDARD, NAIVE, CONDITIONAL], [_MAIN_SCORE]
-    columns, tables = _columns(run, _MAIN_COLUMNS), []
+    main, package = [STANDARD, NAIVE, CONDITIONAL], [MATCHED, DEFAULT]
+    columns, tables = shared_columns(run, MAIN_COLUMNS), []
     if source.has_trust:
-        cells = _cells(run, one, [*main, DEFAULT])
-        tables.append(_table(run, 1, f"methods, {_MAIN_SCORE} score", cells, columns))
+        cells = _cells(run, [MAIN_SCORE], [*main, *package])
+        tables.append(_table(run, 1, f"methods, {MAIN_SCORE} score", cells, columns))
     if source.groups:
         tables.append(_group_table(run))
     if source.has_features:
-        name = "principal components of the features as function class"
-        tables.append(_table(run, 4, name, _cells(run, one, [*main, PCA, DEFAULT]), columns))
-    if options.related:
-        cells = _cells(run, one, [STANDARD, CONDITIONAL, *RELATED, DEFAULT])
-        tables.append(_table(run, None, "Methods of related work", cells, columns, "related"))
-    cells = _cells(run, options.scores, [*main, DEFAULT])
+        heading = "principal components of the features as function class"
+        cells = _cells(run, [MAIN_SCORE], [*main, PCA, *package])
+        tables.append(_table(run, 4, heading, cells, columns))
+    cells = _cells(run, options.scores, [*main, *package])
     tables.append(_table(run, 5, "methods by conformity score", cells, columns))
     if source.has_trust and len(options.degrees) > 1:
-        name = f"{CONDITIONAL} by degree of the polynomials (the paper stops at 5)"
+        heading = f"{CONDITIONAL} by degree of the polynomials (the paper stops at 5)"
         pairs = product(options.scores, options.degrees)
         cells = [Cell(score, CONDITIONAL, degree) for score, degree in pairs]
-        tables.append(_table(run, None, name, cells, columns, "degrees", "Degree"))
+        rows = _rows(run, None, {(cell.score, str(cell.degree)): cell for cell in cells}, columns)
+        tables.append(PaperTable(None, "degrees", heading, ("Score", "Degree"), columns, rows))
     return [table for table in tables if table.rows]
 
 
-def _columns(run: Run, wanted: Sequence[str]) -> tuple[str, ...]:
-    shared = next(iter(run.evaluations.values()))[0].metrics
-    return tuple(name for name in wanted if name in shared)
+def shared_columns(run: Run, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Those of the columns that the run has."""
+    measured = next(iter(run.evaluations.values()))[0].metrics
+    return tuple(name for name in wanted if name in measured)
 
 
 def _cells(run: Run, scores: Sequence[str], methods: Sequence[str]) -> list[Cell]:
-    degrees = dict.fromkeys((CONDITIONAL, PLUGIN), run.options.degree)
+    degrees = {CONDITIONAL: run.options.degree}
     pairs = product(scores, methods)
     return [Cell(score, method, degrees.get(method)) for score, method in pairs]
 
 
 def _group_table(run: Run) -> PaperTable:
     parts = [f"group:{name}.{part}" for name in run.source.groups for part in ("gap", "worst")]
-    columns = _columns(run, ["coverage", "size", *parts, "class.gap"])
+    columns = shared_columns(run, ["coverage", "size", *parts, "class.gap"])
     names = dict.fromkeys(cell.method for cell in run.evaluations)
     paper = [name for name in names if name.startswith(GROUPWISE)]
     package = [name for name in names if name.startswith(PACKAGE_GROUPWISE)]
-    methods = [STANDARD, *paper, CONDITIONAL, *package, DEFAULT]
-    return _table(run, 2, "methods by group", _cells(run, [_MAIN_SCORE], methods), columns)
+    methods = [STANDARD, *paper, CONDITIONAL, MATCHED, *package, DEFAULT]
+    return _table(run, 2, "methods by group", _cells(run, [MAIN_SCORE], methods), columns)
 
 
 def _table(
-    run: Run,
-    number: int | None,
-    heading: str,
-    cells: Sequence[Cell],
-    columns: tuple[str, ...],
-    slug: str = "",
-    head: str = "Method",
+    run: Run, number: int, heading: str, cells: Sequence[Cell], columns: tuple[str, ...]
 ) -> PaperTable:
     """Table of the cells that were run; numbers in the paper's tables have the printed ones."""
-    named = {
-        (cell.score, cell.method if head == "Method" else str(cell.degree)): cell
-        for cell in cells
-        if cell in run.evaluations
-    }
-    results = {key: run.evaluations[cell] for key, cell in named.items()}
-    compared = compare(results, columns=columns, n_bootstrap=_BOOTSTRAP).entries if named else ()
+    named = {(cell.score, cell.method): cell for cell in cells}
+    rows = _rows(run, number, named, columns)
+    return PaperTable(number, f"table{number}", heading, ("Score", "Method"), columns, rows)
+
+
+def _rows(
+    run: Run, number: int | None, named: dict[tuple[str, str], Cell], columns: tuple[str, ...]
+) -> tuple[Row, ...]:
+    """Rows by score and name. Those of the package, in lower case, do not compete for bold."""
+    results = {key: run.evaluations[cell] for key, cell in named.items() if cell in run.evaluations}
+    competing = {key: runs for key, runs in results.items() if not key[1][0].islower()}
+    best: dict[tuple[str, ...], Sequence[bool]] = {}
+    if competing:
+        compared = compare(competing, columns=columns, n_bootstrap=_BOOTSTRAP)
+        for names, entries in zip(compared.keys, compared.entries, strict=True):
+            best[names] = [entry.best for entry in entries]
     rows = []
-    for ((score, name), cell), entries in zip(named.items(), compared, strict=True):
-        key = (number, run.source.name, score, cell.method)
+    for (score, name), runs in results.items():
+        key = (number, run.source.name, score, named[score, name].method)
+        flags = best.get((score, name), [False] * len(columns))
         numbers = [
-            _number(entry, results[score, name], column, printed_values().get((*key, column)))
-            for column, entry in zip(columns, entries, strict=True)
+            replace(
+                summarise(runs, column),
+                best=flag,
+                printed=printed_values().get((*key, column)),
+                paired=run.source.fixed_split,
+            )
+            for column, flag in zip(columns, flags, strict=True)
         ]
         rows.append(Row((score,), name, tuple(numbers)))
-    slug = slug or f"table{number}"
-    return PaperTable(number, slug, heading, ("Score", head), columns, tuple(rows))
+    return tuple(rows)
 
 
-def _number(
-    entry: Entry, runs: Sequence[Evaluation], column: str, printed: Printed | None
-) -> Number:
+def summarise(runs: Sequence[Evaluation], column: str) -> Number:
+    """Mean over seeds, its standard error and the noise floor of one metric."""
+    estimates = [item.metrics[column] for item in runs]
+    values = [item.value for item in estimates]
     if len(runs) > 1:
-        error = _standard_error([item.metrics[column].value for item in runs])
+        error = _standard_error(values)
     else:
-        interval, level = runs[0].metrics[column], runs[0].level
-        error = (interval.upper - interval.lower) / (2.0 * stats.norm.ppf(0.5 + level / 2.0))
-    return Number(entry.mean, float(error), entry.floor, entry.best, printed)
+        width = estimates[0].upper - estimates[0].lower
+        error = width / (2.0 * float(stats.norm.ppf(0.5 + runs[0].level / 2.0)))
+    return Number(float(np.mean(values)), error, float(np.mean([item.floor for item in estimates])))
 
 
 def _standard_error(values: Sequence[float]) -> float:
@@ -315,7 +355,7 @@ def _standard_error(values: Sequence[float]) -> float:
 
 
 def cross_tables(runs: Sequence[Run]) -> list[PaperTable]:
-    """Tables 1, 4, 5 and that of related work with a block for each dataset, and each table 2.
+    """Tables 1, 4 and 5 with a block for each dataset, and each table 2.
 
     Groups have other names in each dataset, so that their tables cannot be joined.
     """
@@ -323,11 +363,7 @@ def cross_tables(runs: Sequence[Run]) -> list[PaperTable]:
     for run in runs:
         for table in paper_tables(run):
             by_slug.setdefault(table.slug, {})[run.source.name] = table
-    joined = [
-        _joined(by_slug[slug])
-        for slug in ("table1", "table4", "table5", "related")
-        if slug in by_slug
-    ]
+    joined = [_joined(by_slug[slug]) for slug in ("table1", "table4", "table5") if slug in by_slug]
     return joined + [
         replace(table, slug=f"table2-{name}", title=f"{table.title}, {name}")
         for name, table in by_slug.get("table2", {}).items()

@@ -25,7 +25,7 @@ PLANTED = {
 def test_planted_regions_of_every_kind_are_found_and_described(name, make_samples, draw):
     outputs, trust = make_samples(3000)
     region = PLANTED[name](outputs, trust)
-    found = find_regions(draw(region), outputs.with_trust(trust), alpha=0.1).found[0]
+    found = find_regions(draw(region), outputs.with_trust(trust), alpha=0.1).regions[0]
     assert found.name.startswith(name)
     members = np.zeros(len(outputs), dtype=bool)
     members[found.members] = True
@@ -38,7 +38,7 @@ def test_planted_regions_of_every_kind_are_found_and_described(name, make_sample
 def test_a_region_of_two_conditions_is_found(make_samples, draw):
     outputs, trust = make_samples(6000)
     region = (outputs.groups["sex"] == "f") & (trust > 1.7)
-    found = find_regions(draw(region), outputs.with_trust(trust), alpha=0.1).found[0]
+    found = find_regions(draw(region), outputs.with_trust(trust), alpha=0.1).regions[0]
     assert {item.name for item in found.conditions} == {"sex", "trust"}
 
 
@@ -46,7 +46,7 @@ def test_numbers_are_those_of_the_tested_half_alone(make_samples, draw):
     outputs, trust = make_samples()
     covered = draw(outputs.groups["site"] == "c")
     result = find_regions(covered, outputs.with_trust(trust), alpha=0.1, by=("groups",), seed=3)
-    (found,) = result.found
+    (found,) = result.regions
     members = outputs.groups["site"] == "c"
     counted = []
     for half in outputs.split_indices(0.5, 3):
@@ -63,7 +63,7 @@ def test_p_values_are_sums_of_exact_probabilities(make_samples, draw):
     outputs, trust = make_samples(400)
     covered = draw(outputs.groups["site"] == "c", inside=0.7)
     result = find_regions(covered, outputs.with_trust(trust), alpha=0.1, by=("groups",), level=0.5)
-    found = result.found[0]
+    found = result.regions[0]
     n, k = found.count, found.covered
     binomial = sum(math.comb(n, i) * 0.9**i * 0.1 ** (n - i) for i in range(k + 1))
     (half,) = (
@@ -153,7 +153,7 @@ def test_the_true_class_stands_with_groups_alone(make_samples, draw):
     outputs, trust = make_samples(4000, n_classes=3)
     wrong = (outputs.codes == 1) & (outputs.predicted_codes == 2)
     result = find_regions(draw(wrong, 0.0, 0.99), outputs.with_trust(trust), alpha=0.1)
-    for region in result.found:
+    for region in result.regions:
         kinds = {item.name for item in region.conditions}
         assert "true class" not in kinds or kinds <= {"true class", "sex", "site"}
 
@@ -172,8 +172,8 @@ def test_coverage_that_is_low_everywhere_is_no_region(make_samples, draw):
 def test_tolerance_leaves_out_what_is_a_little_low(make_samples, draw):
     outputs, trust = make_samples(8000)
     covered = draw(outputs.groups["site"] == "a", inside=0.84, elsewhere=0.92)
-    assert find_regions(covered, outputs.with_trust(trust), alpha=0.1).found
-    assert not find_regions(covered, outputs.with_trust(trust), alpha=0.1, tolerance=0.1).found
+    assert find_regions(covered, outputs.with_trust(trust), alpha=0.1).regions
+    assert not find_regions(covered, outputs.with_trust(trust), alpha=0.1, tolerance=0.1).regions
 
 
 def test_sets_and_their_hits_give_the_same_and_json_keeps_it(make_samples, draw):
@@ -185,7 +185,7 @@ def test_sets_and_their_hits_give_the_same_and_json_keeps_it(make_samples, draw)
     sets = PredictionSets(mask, nothing, nothing.astype(np.int8), 0.2, outputs.classes)
     result = find_regions(sets, outputs.with_trust(trust))
     hits = find_regions(covered.astype(float), outputs.with_trust(trust), alpha=0.2)
-    assert result.found and result.to_dict() == hits.to_dict()
+    assert result.regions and result.to_dict() == hits.to_dict()
     again = Regions.from_json(result.to_json())
     assert again.to_dict() == result.to_dict() and again.summary() == result.summary()
     assert len(result.to_frame()) == len(result)
@@ -194,7 +194,7 @@ def test_sets_and_their_hits_give_the_same_and_json_keeps_it(make_samples, draw)
 def test_examples_are_missed_samples_of_the_region_the_most_confident_first(make_samples, draw):
     outputs, trust = make_samples()
     covered = draw(outputs.groups["site"] == "c")
-    (found,) = find_regions(covered, outputs.with_trust(trust), alpha=0.1, by=("groups",)).found
+    (found,) = find_regions(covered, outputs.with_trust(trust), alpha=0.1, by=("groups",)).regions
     missed = [i for i in found.members.tolist() if not covered[i]]
     expected = sorted(missed, key=lambda i: -outputs.confidence[i])[: found.examples.size]
     assert found.examples.tolist() == expected and found.examples.size == 8
@@ -204,7 +204,7 @@ def test_examples_are_missed_samples_of_the_region_the_most_confident_first(make
 def test_all_covered_or_all_missed_is_no_region(fill, make_samples):
     outputs, trust = make_samples(100)
     result = find_regions(np.full(100, fill), outputs.with_trust(trust), alpha=0.1)
-    assert result.found == () and "No region" in result.summary()
+    assert result.regions == () and "No region" in result.summary()
 
 
 def test_odd_columns_do_no_harm(draw):
@@ -217,7 +217,7 @@ def test_odd_columns_do_no_harm(draw):
         features=np.full((n, 3), 7.0),
         groups={"own": np.arange(n), "one": np.zeros(n), "site": rng.choice(["x, y", ""], n)},
     )
-    found = find_regions(draw(trust == np.inf), outputs.with_trust(trust), alpha=0.1).found
+    found = find_regions(draw(trust == np.inf), outputs.with_trust(trust), alpha=0.1).regions
     assert str(found[0].conditions[0]) == "trust is above 1e+300"
 
 
@@ -307,6 +307,6 @@ def test_planted_regions_are_found_whether_or_not_overall_coverage_is_low(
     result = find_regions(covered, outputs.with_trust(trust), alpha=0.1)
     assert elsewhere > 0.9 or result.coverage.upper < 0.9
     members = np.zeros(len(outputs), dtype=bool)
-    members[result.found[0].members] = True
-    assert result.found[0].name.startswith(name)
+    members[result.regions[0].members] = True
+    assert result.regions[0].name.startswith(name)
     assert (members & region).sum() > 0.6 * (members | region).sum()

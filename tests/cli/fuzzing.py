@@ -137,7 +137,6 @@ def damage_folder(rng, path):
 
 
 PREDICT = "predict standard.trustsets {} -o out.csv"
-EVALUATE = "evaluate few.npz {} --metric class"
 CALIBRATE = "calibrate few.npz --method standard -o out.trustsets --classes {}"
 CASES = {
     "npz": (PREDICT, ".npz", [damage_plain, damage_archive]),
@@ -154,9 +153,6 @@ CASES = {
     "standard": ("predict {} few.npz -o out.parquet", ".trustsets", [damage_plain, damage_model]),
     "conditional": ("predict {} few.npz -o out.jsonl", ".trustsets", [damage_model]),
     "clustered": ("predict {} few.npz -o out.jsonl", ".trustsets", [damage_model]),
-    "sets.parquet": (EVALUATE, ".parquet", [damage_plain]),
-    "sets.csv": (EVALUATE, ".csv", [damage_text, damage_plain]),
-    "sets.jsonl": (EVALUATE, ".jsonl", [damage_text, damage_plain]),
     "classes.txt": (CALIBRATE, ".txt", [damage_text, damage_plain]),
     "classes.npz": (CALIBRATE, ".npz", [damage_archive]),
 }  # fmt: skip
@@ -176,15 +172,14 @@ def originals(folder):
             import pandas as pd
 
             frame = pd.DataFrame(
-                simulated(40)["logits"], columns=["ant", "bee", "cat", "dog", "eel"]
+                simulated(40)["logits"],
+                columns=[f"logit_{name}" for name in ("ant", "bee", "cat", "dog", "eel")],
             )
             frame.to_csv(f"{path}.csv") if name == "csv" else frame.to_parquet(f"{path}.parquet")
         elif name == "train":
             WRITERS["npz"](path, simulated(60, seed=3))
         elif name in ("standard", "conditional", "clustered"):
             path.with_suffix(suffix).write_bytes(Path(f"{name}.trustsets").read_bytes())
-        elif name.startswith("sets"):
-            run(["predict", "standard.trustsets", "few.npz", "-o", f"{path}{suffix}"])
     found["classes.txt"].with_suffix(".txt").write_text("ant\nbee\ncat\ndog\neel\n")
     np.savez(f"{found['classes.npz']}.npz", classes=np.array(["ant", "bee", "cat", "dog", "eel"]))
     return found

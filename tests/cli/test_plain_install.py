@@ -70,7 +70,7 @@ def test_the_whole_way_without_optional_packages(kind, tmp_path):
         tmp_path,
         f"calibrate calibration.{kind} --train train.{kind} {label} -q -o m.trustsets",
         f"predict m.trustsets new.{kind} {table} -q -o sets.csv",
-        f"predict m.trustsets new.{kind} {table} --p-values -q -o sets.jsonl",
+        f"predict m.trustsets new.{kind} {table} --probabilities -q -o sets.jsonl",
         f"report test.{kind} m.trustsets {label} -q -o report.html",
     )
     assert done.returncode == 0, done.stderr

@@ -22,7 +22,6 @@ def test_wrong_words_are_one_line(run, folder):
         ["--share", "north"],
         ["--within", "2"],
         ["--samples", "9" * 40],
-        ["--functions", "9" * 40],
         ["--within", "1e-300"],
         ["--alpha", "1e-300"],
         ["--share", "north=1e-300"],

@@ -23,7 +23,6 @@ from trustsets.files import (
     open_table,
     read_classes,
     read_training,
-    write_outputs,
 )
 
 # More rows than one batch of a row group has.
@@ -230,31 +229,6 @@ def test_two_columns_of_one_name_and_names_beyond_integers_are_one_line(tmp_path
     assert found.classes.tolist() == [huge, "1"] and found.labels.tolist() == [huge, "1"]
 
 
-@pytest.mark.parametrize("kind", ["csv", "wide parquet"])
-@pytest.mark.parametrize("scale", [1.0, 7.0])
-def test_columns_named_like_the_classes_are_found(kind, scale, tmp_path):
-    """Numbers that are no classes stay out, and a class without a label stays in."""
-    frame = wide().rename(columns={f"prob_{name}": name for name in NAMES})
-    frame[NAMES] *= scale
-    # Nothing tells other logits from those of a class; with probabilities, their sum does.
-    frame = frame.assign(age=40 if scale == 1.0 else "forty")
-    source = open_outputs(TABLES[kind](tmp_path / "a", frame))
-    assert source.kind == ("probabilities" if scale == 1.0 else "logits")
-    assert source.classes.tolist() == NAMES and source.table.label == "label"
-    few = TABLES[kind](tmp_path / "b", frame[frame["label"] != "cat"].drop(columns=["age"]))
-    if scale == 1.0:
-        assert open_outputs(few).classes.tolist() == NAMES
-    else:
-        with pytest.raises(InputError, match=r"and cat may be classes or not.*--logit-columns"):
-            open_outputs(few)
-
-
-def test_columns_named_like_classes_say_which_cell_is_wrong(tmp_path):
-    (tmp_path / "a.csv").write_text("ant;bee;label\n0,5;0,5;ant\n0,1;0,9;bee\n")
-    with pytest.raises(InputError, match=r"'ant' must hold numbers; row 0 holds '0,5'.*point"):
-        open_outputs(tmp_path / "a.csv")
-
-
 def test_remembered_columns_are_used_where_they_are(tmp_path):
     frame = wide().rename(columns={"prob_ant": "a", "prob_bee": "b", "prob_cat": "c"})
     frame = frame.rename(columns={"label": "truth", "feature_1": "y", "feature_2": "x"})
@@ -412,24 +386,6 @@ def test_groups_ids_and_class_names(tmp_path):
     # A part that lacks some classes still has all their names.
     named = open_outputs(write_npz(tmp_path / "b", arrays))
     assert named.read(0, 2).classes.tolist() == CLASSES.tolist()
-
-
-@pytest.mark.parametrize("names", [CLASSES, None])
-def test_what_is_written_is_read(names, tmp_path):
-    arrays = simulated(dtype=np.float16)
-    outputs = ModelOutputs(
-        logits=arrays["logits"],
-        features=arrays["features"],
-        labels=arrays["labels"] if names is None else names[arrays["labels"]],
-        classes=names,
-        groups={"age": np.arange(300) % 3},
-        trust=np.linspace(0.5, 2.0, 300),
-    )
-    write_outputs(tmp_path / "outputs.npz", outputs)
-    found = open_outputs(tmp_path / "outputs.npz").read()
-    for name in ("logits", "features", "labels", "classes", "trust"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(outputs, name))
-    np.testing.assert_array_equal(found.groups["age"], outputs.groups["age"])
 
 
 def test_inputs_that_may_never_end_are_refused(tmp_path):

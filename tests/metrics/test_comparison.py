@@ -69,7 +69,6 @@ def test_best_within_a_tenth_is_bold(runs):
     lines = table.to_markdown().splitlines()
     assert "**4.38**" in lines[2]
     assert "**4.39**" not in lines[4]
-    assert r"\textbf{4.28}" in table.to_latex()
 
 
 def test_worst_coverage_is_best_when_high(runs):
@@ -94,9 +93,6 @@ def test_blocks_have_their_own_best_and_their_own_floor(runs):
     floor = np.mean([table.entries[0][1].floor, table.entries[1][1].floor])
     assert f"{floor:.2f}" in lines[4]
     assert len(table.to_markdown(floor=False).splitlines()) == 6
-    latex = table.to_latex()
-    assert latex.count(r"\midrule") == 2
-    assert r"\multicolumn{1}{c}{\textbf{Conditional}}" in latex
 
 
 def test_one_seed_keeps_the_interval_of_the_evaluation(runs):
@@ -115,7 +111,6 @@ def test_frame_and_json(runs):
     again = Comparison.from_json(table.to_json())
     assert again.to_json() == table.to_json()
     assert again.to_markdown() == table.to_markdown()
-    assert r"a\_b" in table.to_latex()
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_growing_balls_against_growing_one_at_a_time(planted):
     near = plan.around(features)
     curve = near.curve(hits, alpha=0.1)
     assert curve.radii.size == 4  # the smallest radius grows too
-    assert all(len(set(trial)) == 30 for trial in near.drawn.tolist())  # without replacement
+    assert all(len(set(trial)) == 30 for trial in near.drawn[0].tolist())  # without replacement
     # The centres are the first draws of the seed and the number of trials.
     rng = np.random.default_rng([0, 6])
     centres = np.unique([rng.choice(700, 30, replace=False) for _ in range(6)])
@@ -84,11 +84,28 @@ def test_growing_balls_against_growing_one_at_a_time(planted):
         found = [slow_growing_gap(features, hits, centre, radius, 0.1, 10) for centre in centres]
         gaps, sizes = np.array(found).T
         assert curve.count[i] == pytest.approx(sizes.mean())
-        trials = gaps[near.drawn].mean(axis=1)
+        trials = gaps[near.drawn[0]].mean(axis=1)
         assert curve.gap[i] == pytest.approx(trials.mean())
         # The standard deviation over trials divides by their number.
         assert curve.trial_spread[i] == pytest.approx(trials.std(ddof=0))
         assert curve.standard_error[i] == pytest.approx(trials.std(ddof=0) / np.sqrt(6))
+
+
+def test_centres_drawn_anew_differ_between_radii(planted):
+    """The authors' rule: every radius and trial has centres of its own."""
+    features, hits = planted
+    near = Balls(n_radii=3, n_centres=20, n_trials=4, redraw=True).around(features)
+    assert near.drawn.shape == (3, 4, 20)
+    assert len({tuple(trial) for radius in near.drawn.tolist() for trial in radius}) == 12
+    curve = near.curve(hits, alpha=0.1)
+    rng = np.random.default_rng([0, 4])
+    draws = np.array([rng.choice(700, 20, replace=False) for _ in range(12)]).reshape(3, 4, 20)
+    for i, radius in enumerate(curve.radii):
+        gaps = [
+            [slow_growing_gap(features, hits, centre, radius, 0.1, 10)[0] for centre in trial]
+            for trial in draws[i]
+        ]
+        assert curve.gap[i] == pytest.approx(np.mean(gaps))
 
 
 def test_the_floor_is_the_expected_gap_of_a_perfect_method(planted):

@@ -8,33 +8,34 @@ from small_runs import CLASSES, QUICK, small_outputs, small_source, small_train
 
 from trustsets import (
     APS,
-    ClusteredConformal,
     ConditionalConformal,
+    Confidence,
     Groups,
     MondrianConformal,
     Polynomial,
     PrincipalComponents,
     Softmax,
     StandardConformal,
+    Status,
+    Trust,
     TrustScore,
     evaluate,
 )
 from trustsets.errors import InputError
 from trustsets.metrics import correlate, label_ranks
+from trustsets_paper.authors import authors_halves
 from trustsets_paper.balls import Balls
-from trustsets_paper.baselines import Atypicality, PluginConformal, atypicality_groups
+from trustsets_paper.baselines import AuthorsStandard
 from trustsets_paper.pages import setting
 from trustsets_paper.protocol import (
     CONDITIONAL,
     DEFAULT,
     GROUPWISE,
+    MATCHED,
     NAIVE,
-    ORACLE,
     PACKAGE_GROUPWISE,
     PCA,
-    PLUGIN,
     RANK_SHOWN,
-    RELATED,
     STANDARD,
     Cell,
     Experiment,
@@ -46,8 +47,10 @@ from trustsets_paper.sources import Source
 
 SCORES = {"softmax": Softmax(), "APS": APS()}
 WORDS = {"temperature": "tuning", "tuning_fraction": 0.0, "allow_empty": True}
-# STANDARD, GROUPWISE, NAIVE, CONDITIONAL of two degrees, PCA FEATURES; the package's two rows.
+# STANDARD, GROUPWISE, NAIVE, CONDITIONAL, PCA FEATURES; the package's three rows.
 METHODS = 8
+# With APS, CONDITIONAL of another degree.
+CELLS = 2 * METHODS + 1
 
 
 def run(source, options=QUICK, folder=None, **changes):
@@ -87,7 +90,7 @@ def direct(method, score, trust, default_trust):
     if name == DEFAULT:  # the default is the default: its score in the tail scale and no more
         return ConditionalConformal(score=type(score)(scale="tail"), trust=default_trust)
     if name == STANDARD:
-        return StandardConformal(score=score, **WORDS)
+        return AuthorsStandard(score=score, **WORDS)
     if name == GROUPWISE:
         return MondrianConformal(by=Groups("site"), score=score, paper_rules=True, **WORDS)
     if name == PACKAGE_GROUPWISE:
@@ -110,6 +113,8 @@ def test_every_cell_is_what_the_predictors_give(fixed, source, plain):
     for place, seed in enumerate(found.seeds):
         calibration, test = used.split(seed)
         for cell, runs in found.evaluations.items():
+            if cell.method == MATCHED:
+                continue
             method = (cell.method, cell.degree)
             predictor = direct(method, SCORES[cell.score], trust, default_trust)
             sets = predictor.calibrate(calibration).predict_set(test, alpha=0.1)
@@ -120,7 +125,104 @@ def test_every_cell_is_what_the_predictors_give(fixed, source, plain):
                 assert (got.value, got.lower) == pytest.approx(
                     (value.value, value.lower), nan_ok=True
                 ), cell
-    assert len(found.evaluations) == METHODS * 2
+    assert len(found.evaluations) == CELLS
+
+
+def test_size_matched_standard_has_one_threshold_and_the_size_of_conditional(source, plain):
+    """At the threshold between the sets of both, chosen without labels."""
+    for score in ("softmax", "APS"):
+        for place, seed in enumerate(plain.seeds):
+            matched = plain.evaluations[Cell(score, MATCHED)][place]
+            size = plain.evaluations[Cell(score, CONDITIONAL, 2)][place].sizes.mean
+            test = source.split(seed)[1]
+            scores = SCORES[score].matrix(test, temperature=plain.temperatures[place])
+            sizes = [np.mean(np.sum(scores <= value, axis=1)) for value in np.unique(scores)]
+            assert matched.sizes.mean == pytest.approx(min(x for x in sizes if x >= size - 1e-9))
+            threshold = np.unique(scores)[sizes.index(matched.sizes.mean)]
+            labels = SCORES[score].of_labels(test, temperature=plain.temperatures[place])
+            assert matched.coverage.value == pytest.approx(np.mean(labels <= threshold))
+
+
+@pytest.mark.parametrize(
+    ("n", "alpha", "text", "code"),
+    [
+        (25_000, 0.1, 22_501, 22_502),
+        (150, 0.1, 136, 137),
+        (9, 0.1, 9, 9),  # the largest score stays itself
+        (99, 0.45, 55, 57),  # 100 * (1 - 0.45) is a little more than 55 in floating point
+    ],
+)
+def test_standard_is_the_authors_order_statistic(n, alpha, text, code):
+    """One above that of the paper's text, ceil((n + 1)(1 - alpha))."""
+    outputs = small_outputs(n, classes=range(CLASSES))
+    scores = np.sort(Softmax().of_labels(outputs))
+    for kind, order in ((StandardConformal, text), (AuthorsStandard, code)):
+        sets = kind(score=Softmax()).calibrate(outputs).predict_set(outputs[:1], alpha)
+        assert sets.thresholds[0] == scores[order - 1]
+
+
+def test_too_few_samples_give_full_sets_by_the_authors_quantile():
+    few = small_outputs(5, classes=range(CLASSES))
+    sets = AuthorsStandard().calibrate(few).predict_set(few)
+    assert sets.mask.all() and (sets.status == Status.TOO_FEW_POINTS).all()
+
+
+def test_the_authors_halves_are_those_of_scikit_learn(source):
+    """Their first half tests and their second calibrates, in the order of the files."""
+    from sklearn.model_selection import train_test_split
+
+    labels = source.parts["pool"].codes
+    for seed in (1, 7):
+        calibration, test = source.split(seed, "authors")
+        first, second = train_test_split(
+            np.arange(labels.size), test_size=0.5, random_state=seed, stratify=labels
+        )
+        assert test.rows.tolist() == sorted(first) and calibration.rows.tolist() == sorted(second)
+        halves = authors_halves(labels, seed)
+        np.testing.assert_array_equal(halves[0], second)
+        np.testing.assert_array_equal(halves[1], first)
+    ours, theirs = (run(source, seeds=(1,), splits=rule)[0] for rule in ("package", "authors"))
+    assert ours.temperatures != theirs.temperatures
+    lonely = small_outputs(5, labels=np.array([0, 0, 1, 1, 2]), classes=range(CLASSES))
+    with pytest.raises(InputError, match=r"authors' split cannot be made.*--splits package"):
+        Source("small", {"pool": lonely}).split(1, "authors")
+
+
+def test_ball_centres_of_the_authors_are_new_for_every_radius_and_of_one_seed(source):
+    theirs, _ = run(source, scores=("APS",), balls="authors")
+    assert all(len(curves) == 1 for curves in theirs.balls.values())
+    ours, _ = run(source, scores=("APS",))
+    assert all(len(curves) == 2 for curves in ours.balls.values())
+    cell = Cell("APS", STANDARD)
+    assert not np.array_equal(theirs.balls[cell][0].gap, ours.balls[cell][0].gap)
+
+
+def test_the_ablation_conditions_on_either_statistic(source):
+    """Each row is the public predictor with that basis."""
+    found, _ = run(source, scores=("APS",), seeds=(1,), ablation=True)
+    train, labels = small_train()
+    trust = TrustScore(neighbour=2, squared=True).fit(train, labels)
+    calibration, test = (part.with_trust(trust) for part in source.split(1))
+    for name, statistic in (("Conf only", Confidence()), ("Trust only", Trust())):
+        basis = Polynomial(degree=2, of=(statistic,))
+        with pytest.warns(UserWarning, match="approximately"):
+            predictor = ConditionalConformal.paper(basis=basis).calibrate(calibration)
+        sets = predictor.predict_set(test)
+        item = found.evaluations[Cell("APS", f"CONDITIONAL, {name}")][0]
+        assert item.sizes.mean == pytest.approx(sets.sizes.mean())
+        assert item.coverage.value == pytest.approx(sets.covers(test.labels).mean())
+    package = [cell.method for cell in found.evaluations if "default's" in cell.method]
+    assert len(package) == 3
+
+
+def test_rank_edges_of_figures_can_be_quantiles(source):
+    found, _ = run(source, scores=("APS",), seeds=(1,), rank_edges="quantiles")
+    ranks = label_ranks(source.parts["pool"])
+    table = found.evaluations[Cell("APS", STANDARD)][0].tables[RANK_SHOWN]
+    edges = np.unique([0.0, *np.quantile(ranks, [0.25, 0.5, 0.75, 1.0])])
+    assert table.shape == (10, edges.size - 1)
+    for position, (low, high) in zip(table.index[:, 1], table.edges[:, 1], strict=True):
+        assert edges[position] < low <= high <= edges[position + 1]
 
 
 def test_balls_and_correlation_are_what_the_metrics_give(source, plain):
@@ -133,7 +235,7 @@ def test_balls_and_correlation_are_what_the_metrics_give(source, plain):
         wanted = correlate(values, label_ranks(test))
         assert vars(plain.correlations[place]) == pytest.approx(vars(wanted))
         with pytest.warns(UserWarning, match="approximately"):
-            predictor = StandardConformal(score=APS(), **WORDS).calibrate(calibration)
+            predictor = AuthorsStandard(score=APS(), **WORDS).calibrate(calibration)
         covered = predictor.predict_set(test).covers(test.labels)
         curve = Balls(radii=radii).around(test.features).curve(covered, alpha=0.1)
         own = plain.balls[Cell("APS", STANDARD)][place]
@@ -146,7 +248,7 @@ def test_a_kept_run_is_the_same_and_is_not_repeated(tmp_path, source, plain):
     first, made = run(source, folder=tmp_path)
     again, reused = run(source, folder=tmp_path)
     assert numbers(first) == numbers(plain) == numbers(again)
-    cells = METHODS * 2 * 2
+    cells = 2 * CELLS
     stages = ("trust", "temperature", "sets", "metrics")
     assert counts(made, *stages)["sets"] == (cells, 0)
     assert counts(reused, *stages) == {
@@ -169,16 +271,16 @@ def test_an_interrupted_run_continues(tmp_path, source, plain):
         Experiment(source, QUICK, StageCache(tmp_path)).run(advance)
     found, tallies = run(source, folder=tmp_path)
     assert numbers(found) == numbers(plain)
-    cells = METHODS * 2 * 2
+    cells = 2 * CELLS
     assert counts(tallies, "sets") == {"sets": (cells - stop_after, stop_after)}
 
 
 # Cells over two seeds and two scores.
-ALL = METHODS * 4
+ALL = 2 * CELLS
 CHANGES = {
     "alpha": ({"alpha": 0.2}, {"trust": 0, "temperature": 0, "sets": ALL}),
     "bins": ({"bins": "code"}, {"trust": 0, "temperature": 0, "sets": 0, "metrics": ALL}),
-    "one more degree": ({"degrees": (1, 2, 3)}, {"trust": 0, "sets": 4, "metrics": 4}),
+    "one more degree": ({"degrees": (1, 2, 3)}, {"trust": 0, "sets": 2, "metrics": 2}),
     "fewer seeds": ({"seeds": (2,)}, {"temperature": 0, "sets": 0, "metrics": 0}),
     "one more seed": (
         {"seeds": (1, 2, 3)},
@@ -186,16 +288,17 @@ CHANGES = {
     ),
     "one more score": (
         {"scores": ("softmax", "APS", "RAPS")},
-        {"trust": 0, "temperature": 0, "sets": ALL // 2},
+        {"trust": 0, "temperature": 0, "sets": 2 * METHODS},
     ),
-    # The default has a trust score of its own; NAIVE and CONDITIONAL twice depend on it.
+    # The default has a trust score of its own. With each score, NAIVE, CONDITIONAL and STANDARD of
+    # its size depend on it, and CONDITIONAL of another degree with APS.
     "neighbour": (
         {"neighbour": 1},
-        {"trust": 1, "temperature": 0, "sets": 3 * 4, "metrics": ALL},
+        {"trust": 1, "temperature": 0, "sets": 2 * 7, "metrics": ALL},
     ),
     "normalize": (
         {"normalize": False},
-        {"trust": 1, "temperature": 0, "sets": 3 * 4, "metrics": ALL},
+        {"trust": 1, "temperature": 0, "sets": 2 * 7, "metrics": ALL},
     ),
     "edges of ranks": ({"rank_edges": (0, 1, 9)}, {"sets": 0, "metrics": ALL}),
     "device": ({"device": "torch:cpu"}, {"trust": 0, "sets": 0, "metrics": 0}),
@@ -332,7 +435,7 @@ def test_code_bins_are_those_of_the_authors(source):
     result = found.evaluations[Cell("APS", STANDARD)][0]
     calibration, test = source.split(1)
     with pytest.warns(UserWarning, match="approximately"):
-        predictor = StandardConformal(score=APS(), **WORDS).calibrate(calibration)
+        predictor = AuthorsStandard(score=APS(), **WORDS).calibrate(calibration)
     covered = predictor.predict_set(test).covers(test.labels)
     ranks, conf = label_ranks(test), test.confidence
     edges = np.quantile(ranks, [0.25, 0.5, 0.75])
@@ -374,43 +477,6 @@ def test_groupwise_is_the_higher_quantile_of_each_group(source):
     package = found.evaluations[Cell("APS", PACKAGE_GROUPWISE)][0]
     assert own.coverage.value <= package.coverage.value
     assert own.sizes.mean < package.sizes.mean
-
-
-@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")
-def test_related_methods_run_on_the_same_splits(source):
-    """Each is what its public predictor gives at the temperature of the split."""
-    found = run(source, seeds=(1,), scores=("APS",), related=True)[0]
-    assert [text.split(":")[0] for text in found.left_out] == [ORACLE]
-    calibration, test = source.split(1)
-    train = small_train()
-    trust = TrustScore(neighbour=2, squared=True).fit(*train)
-    words = {"temperature": found.temperatures[0], "allow_empty": True}
-    atypicality = Atypicality.from_training(*train)
-    wanted = {
-        (PLUGIN, 2): PluginConformal(
-            score=APS(), basis=Polynomial(degree=2), trust=trust, tuning_fraction=0.0, **words
-        ),
-        ("CLUSTERED", None): ClusteredConformal(**words),
-        ("ATYPICALITY", None): atypicality_groups(atypicality, **words, score=APS()),
-    }
-    for (name, degree), predictor in wanted.items():
-        sets = predictor.calibrate(calibration).predict_set(test, alpha=0.1)
-        own = found.evaluations[Cell("APS", name, degree)][0]
-        assert own.sizes.mean == pytest.approx(sets.sizes.mean())
-        assert own.coverage.value == pytest.approx(sets.covers(test.labels).mean())
-
-
-def test_the_oracle_runs_where_the_law_is_known():
-    outputs = small_outputs()
-    truth = np.full((len(outputs), CLASSES), 0.02)
-    truth[np.arange(len(outputs)), outputs.codes] = 0.92
-    known = Source("small", {"pool": outputs}, small_train(), label_probabilities=truth)
-    found = run(known, seeds=(1,), scores=("APS",), related=True)[0]
-    own = found.evaluations[Cell("APS", ORACLE)][0]
-    assert (own.coverage.value, own.sizes.mean) == (1.0, 1.0)
-    assert {cell.method for cell in found.evaluations} >= set(RELATED)
-    with pytest.raises(InputError, match="a row for each sample"):
-        Source("small", {"pool": outputs}, label_probabilities=truth[:-1])
 
 
 def test_both_kinds_of_trust_can_be_had(source):

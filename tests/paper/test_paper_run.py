@@ -13,9 +13,16 @@ import pytest
 from small_runs import CLASSES, draw, write_extracted
 from trees import SIDE
 
+from trustsets import TrustScore
+from trustsets.errors import InputError
+from trustsets_paper.authors import authors_halves, read_released_trust
 from trustsets_paper.sources import PAPER_DATASETS as DATASETS
+from trustsets_paper.sources import read_extracted
 
 QUICK = ["--seeds", "1-2", "--scores", "APS", "--degrees", "1,2", "--degree", "2", "--no-figures"]
+
+
+CLAIMS = ["--seeds", "1-2", "--variation-seeds", "1-2", "--degrees", "1,2", "--degree", "2"]
 
 
 def tables(text):
@@ -76,13 +83,13 @@ def test_pairs_of_files_are_found_and_stages_reused(files, cli, tmp_path):
     command = ["paper", "run", "mine", "--data", files, "--group", "site", *QUICK]
     code, out, err = cli(*command, "-o", tmp_path / "one", "--cache", tmp_path / "cache")
     assert code == 0
-    assert "Seed 2: 8 methods run" in err
+    assert "Seed 2: 9 methods run" in err
     assert "Table 2: methods by group" in out and "everything" in out
     code, _, err = cli(*command, "-o", tmp_path / "two", "--cache", tmp_path / "cache")
     assert code == 0
-    assert "Seed 2: 0 methods run in 0.0 s, 8 reused" in err
+    assert "Seed 2: 0 methods run in 0.0 s, 9 reused" in err
     code, _, err = cli(*command, "-o", tmp_path / "three", "--cache", tmp_path / "cache", "--force")
-    assert "Seed 2: 8 methods run" in err
+    assert "Seed 2: 9 methods run" in err
     texts = [(tmp_path / name / "results.json").read_text() for name in ("one", "two", "three")]
     assert texts[0] == texts[1] == texts[2]
 
@@ -133,8 +140,9 @@ def test_a_killed_run_continues_to_the_same_results(files, cli, tmp_path):
         (["--scores", "LAC"], "none of softmax, APS, RAPS"),
         (["--alpha", "1.5"], "alpha must lie"),
         (["--group", "colour"], "no group column 'colour'"),
-        (["--rank-edges", "1,x"], "--rank-edges must be a list"),
+        (["--rank-edges", "1,x"], "--rank-edges must be quantiles, or a list"),
         (["--rank-edges", "0,3,2"], "increasing numbers"),
+        (["--compare-trust", "."], "no trust scores of mine"),
     ],
 )
 def test_bad_input_ends_with_one_line(files, cli, tmp_path, arguments, message):
@@ -148,8 +156,16 @@ def test_bad_input_ends_with_one_line(files, cli, tmp_path, arguments, message):
 def test_the_page_states_the_command_in_full(files, cli, tmp_path, monkeypatch):
     """What the page says was typed makes the same page again."""
     monkeypatch.chdir(files)
-    command = ["paper", "run", "mine", "--data", ".", "--group", "site", *QUICK, "--related"]
-    command += ["--bins", "code", "--rank-edges", "0,1,2,9", "--no-normalize"]
+    command = ["paper", "run", "mine", "--data", ".", "--group", "site", *QUICK, "--ablation"]
+    command += [
+        "--splits",
+        "authors",
+        "--bins",
+        "code",
+        "--rank-edges",
+        "0,1,2,9",
+        "--no-normalize",
+    ]
     assert cli(*command, "-o", tmp_path / "one", "--quiet")[0] == 0
     page = (tmp_path / "one" / "README.md").read_text()
     stated = page.split("Made by `")[1].split("`")[0]
@@ -162,7 +178,8 @@ def test_the_page_states_the_command_in_full(files, cli, tmp_path, monkeypatch):
     assert texts[0] == texts[1]
     assert "Rank bins have the edges 0, 1, 2, 9" in page
     assert "features as they are, neighbour 2" in page
-    assert "PLUG-IN" in page
+    assert "(those of the authors' code)" in page
+    assert "The paper's five datasets were not run" in page
 
 
 def test_an_overview_joins_the_runs_of_several_datasets(files, cli, tmp_path, monkeypatch):
@@ -177,11 +194,11 @@ def test_an_overview_joins_the_runs_of_several_datasets(files, cli, tmp_path, mo
     tables = json.loads(out)["tables"]
     assert [title.split(":")[0] for title in tables] == [f"Table {i}" for i in (1, 2, 3, 4, 5)]
     blocks = [
-        line for line in tables["Table 1: methods, APS score"].splitlines() if "STANDARD" in line
+        line for line in tables["Table 1: methods, APS score"].splitlines() if "| STANDARD" in line
     ]
     assert [line.split("|")[1].strip() for line in blocks] == ["mine", "other"]
     run_table = (tmp_path / "results/mine/tables/table1.md").read_text()
-    numbers = [line.split("|")[3:] for line in run_table.splitlines() if "STANDARD" in line]
+    numbers = [line.split("|")[3:] for line in run_table.splitlines() if "| STANDARD" in line]
     assert [cell.strip() for cell in blocks[0].split("|")[3:]] == [
         cell.strip() for cell in numbers[0]
     ]
@@ -191,6 +208,70 @@ def test_an_overview_joins_the_runs_of_several_datasets(files, cli, tmp_path, mo
     assert cli("paper", "overview", "results/mine", "results/mine", "-o", "all")[0] == 2
     code, _, err = cli("paper", "overview", "nowhere")
     assert code == 2 and "that trustsets paper run wrote" in err
+
+
+def test_one_command_judges_the_claims(files, cli, tmp_path):
+    out = ["-o", tmp_path, "--group", "mine:site", "--group", "other:colour"]
+    code, text, _ = cli("paper", "claims", "mine", "--data", files, *out, *CLAIMS, "--json")
+    assert code == 0
+    tables = json.loads(text)["tables"]
+    # 240 samples are too few for the table by calibration samples.
+    titles = ["Claims", "Samples behind the trust score of CONDITIONAL", "What is conditioned on"]
+    assert list(tables) == titles
+    assert tables["What is conditioned on"].count(" only ") == 4
+    page = (tmp_path / "README.md").read_text()
+    assert "The paper's five datasets were not run" in page and "trustsets paper claims" in page
+    assert (tmp_path / "tables" / "claims.md").read_text() == tables["Claims"]
+
+
+def pickled(folder, name, values):
+    """A file as the authors wrote it: NumPy pickles an array of Python numbers."""
+    np.save(folder / name, np.array(values.tolist(), dtype=object), allow_pickle=True)
+
+
+def test_trust_scores_are_compared_with_released_ones(cli, tmp_path):
+    """Files as the authors name them, in the order of their halves; one of them is wrong."""
+    write_extracted(tmp_path / "data", "places365", fixed=False)
+    source = read_extracted(tmp_path / "data")
+    pool = source.parts["pool"]
+    trust = TrustScore(neighbour=2, squared=True).fit(*source.train)
+    values = trust.score(pool.features, pool.predicted)
+    (tmp_path / "released").mkdir()
+    for seed in (1, 2):
+        halves = dict(zip(("val", "test"), authors_halves(pool.codes, seed), strict=True))
+        for part, rows in halves.items():
+            wrong = 1.5 if (part, seed) == ("test", 2) else 1.0
+            name = f"{part}_places_trust_seed{seed}.npy"
+            pickled(tmp_path / "released", name, wrong * values[rows])
+    np.save(tmp_path / "released" / "val_imagenet_trust_seed1.npy", values)
+    command = ["paper", "run", "places365", "--data", tmp_path / "data", "-o", tmp_path / "out"]
+    command += [*QUICK, "--compare-trust", tmp_path / "released", "--json"]
+    code, out, _ = cli(*command)
+    assert code == 0
+    compared = {item["file"]: item for item in json.loads(out)["released_trust"]}
+    assert len(compared) == 4
+    for name, item in compared.items():
+        assert item["spearman"] == pytest.approx(1.0) and item["samples"] == 60
+        expected = 1.0 / 3.0 if name == "test_places_trust_seed2.npy" else 0.0
+        assert item["largest_difference"] == pytest.approx(expected, abs=1e-9)
+    assert "Trust scores next to the authors'" in (tmp_path / "out" / "README.md").read_text()
+    pickled(tmp_path / "released", "val_places_trust_seed1.npy", values[:9])
+    code, _, err = cli(*command)
+    assert code == 2 and "has 9 trust scores, and there are 60 samples" in err
+
+
+def test_released_files_run_no_code(tmp_path):
+    class Harm:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "harm"), "w"))
+
+    path = tmp_path / "val_places_trust_seed1.npy"
+    np.save(path, np.array([Harm()], dtype=object), allow_pickle=True)
+    with pytest.raises(InputError, match=r"not an \.npy file of trust scores"):
+        read_released_trust(path)
+    assert not (tmp_path / "harm").exists()
+    np.save(path, np.array([1.0, 2.0]))
+    assert read_released_trust(path).tolist() == [1.0, 2.0]
 
 
 def test_a_folder_of_another_dataset_is_refused(cli, tmp_path):

@@ -2,6 +2,7 @@ from collections import Counter
 
 import pytest
 
+from trustsets_paper.authors import AUTHORS
 from trustsets_paper.sources import PAPER_DATASETS as DATASETS
 from trustsets_paper.tables import printed_correlation, printed_source, printed_values
 
@@ -38,6 +39,20 @@ def test_what_tables_repeat_agrees():
     for (table, *place), item in printed_values().items():
         if table == 1:
             assert printed_values()[4, *place] == printed_values()[5, *place] == item
+
+
+def test_the_notebook_prints_table_1_with_more_digits():
+    """Rounded, its 60 means and errors are those of the table, wherever it is printed again."""
+    for (table, *place), item in printed_values().items():
+        in_notebook = table != 2 and place[1] == "APS" and place[2] != "PCA FEATURES"
+        assert (item.exact_mean is not None) == in_notebook
+        if in_notebook:
+            assert round(item.exact_mean, 2) == item.mean
+            assert round(item.exact_error, 2) == item.standard_error
+    imagenet = printed_values()[1, "imagenet", "APS", "STANDARD", "conf_trust.gap"]
+    assert (imagenet.exact_mean, imagenet.exact_error) == (6.348068, 0.114729)
+    assert AUTHORS["repository"].endswith("jivatneet/conditional-conformal-trust")
+    assert len(AUTHORS["commit"]) == 40
 
 
 def test_numbers_are_possible():

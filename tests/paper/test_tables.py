@@ -12,6 +12,7 @@ from trustsets_paper.pages import differences, write_run
 from trustsets_paper.protocol import (
     CONDITIONAL,
     DEFAULT,
+    MATCHED,
     NAIVE,
     STANDARD,
     Cell,
@@ -25,6 +26,7 @@ from trustsets_paper.tables import (
     correlation_table,
     paper_tables,
     printed_values,
+    share_by_chance,
 )
 
 
@@ -54,10 +56,40 @@ def number(mean, error, printed, printed_error):
         (number(2.98, 0.3, 4.0, 0.4), True),
         (number(4.1, math.nan, 4.0, 0.05), False),
         (Number(9.0, 0.0), False),
+        # Six digits leave no room for rounding.
+        (Number(4.3249, 0.0, printed=Printed(4.32, 0.0, 4.318164, 0.0)), True),
+        # The same test samples: their sampling error cancels, and only the printed error counts.
+        (replace(number(4.5, 0.3, 4.0, 0.1), paired=True), True),
+        (replace(number(4.2, 0.3, 4.0, 0.1), paired=True), False),
     ],
 )
 def test_difference_from_print(found, differs):
     assert found.differs is differs
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_chance_marks_the_stated_share(paired):
+    """Both sides are means of ten seeds of the same law, or one is and the other is exact."""
+    rng = np.random.default_rng(0)
+    sides = rng.normal(size=(2, 20_000, 10))
+    means, errors = sides.mean(axis=2), sides.std(axis=2) / np.sqrt(10)
+    if paired:
+        means[0] = errors[0] = 0.0
+    marked = [
+        Number(*ours, printed=Printed(*theirs, *theirs), paired=paired).differs
+        for ours, theirs in zip(
+            zip(means[0], errors[0], strict=True),
+            zip(means[1], errors[1], strict=True),
+            strict=True,
+        )
+    ]
+    assert np.mean(marked) == pytest.approx(share_by_chance(10, paired=paired), abs=0.006)
+
+
+def test_a_fixed_split_is_paired(runs):
+    for key in ("fixed", "paper"):
+        numbers = [item for row in paper_tables(runs[key])[0].rows for item in row.numbers]
+        assert {item.paired for item in numbers} == {key == "fixed"}
 
 
 def test_tables_hold_means_and_standard_errors_over_seeds(runs):
@@ -75,11 +107,13 @@ def test_tables_hold_means_and_standard_errors_over_seeds(runs):
 def test_bold_and_floor_are_those_of_compare(runs):
     run = runs["other"]
     table = paper_tables(run)[0]
-    methods = [(STANDARD, None), (NAIVE, None), (CONDITIONAL, 2), (DEFAULT, None)]
-    own = {name: run.evaluations[Cell("APS", name, degree)] for name, degree in methods}
-    wanted = compare(own, columns=table.columns)
-    assert [row.name for row in table.rows] == list(own)
-    for row, entries in zip(table.rows, wanted.entries, strict=True):
+    methods = [(STANDARD, None), (NAIVE, None), (CONDITIONAL, 2)]
+    results = {name: run.evaluations[Cell("APS", name, degree)] for name, degree in methods}
+    wanted = compare(results, columns=table.columns)
+    # The package's rows do not compete.
+    assert [row.name for row in table.rows] == [*results, MATCHED, DEFAULT]
+    assert not any(number.best for row in table.rows[3:] for number in row.numbers)
+    for row, entries in zip(table.rows[:3], wanted.entries, strict=True):
         assert [n.best for n in row.numbers] == [entry.best for entry in entries]
         floors = [entry.floor for entry in entries]
         assert [n.floor for n in row.numbers] == pytest.approx(floors, nan_ok=True)
@@ -89,7 +123,9 @@ def test_degrees_have_a_table_of_their_own(runs):
     table = paper_tables(runs["other"])[-1]
     assert table.number is None
     assert [(*row.block, row.name) for row in table.rows] == [
-        (score, degree) for score in ("softmax", "APS") for degree in ("1", "2")
+        ("softmax", "2"),
+        ("APS", "1"),
+        ("APS", "2"),
     ]
 
 
@@ -100,8 +136,9 @@ def test_printed_numbers_stand_beside_ours_where_the_paper_has_them(runs):
     assert len(compared) == 5 * (3 + 4 + 6)
     for item in compared:
         place = (item["table"], "places365", item["score"], item["method"], item["column"])
-        assert item["printed"] == printed_values()[place].mean
-        assert item["difference"] == pytest.approx(item["mean"] - item["printed"])
+        printed = printed_values()[place]
+        assert (item["printed"], item["notebook"]) == (printed.mean, printed.exact_mean)
+        assert item["difference"] == pytest.approx(item["mean"] - printed.target[0])
     text = tables[0].to_markdown()
     assert "14.17 (0.07)" in text and "printed" in text and MARK in text
     assert r"$^\dagger$" in tables[0].to_latex()

@@ -4,13 +4,8 @@ import numpy as np
 import pytest
 
 from trustsets import _storage as storage
-from trustsets.resuming import (
-    InUseError,
-    digest,
-    identity,
-    locked,
-    read_kept,
-)
+from trustsets.errors import InputError
+from trustsets.resuming import digest, identity, locked, read_kept
 
 
 def hidden(folder):
@@ -51,7 +46,7 @@ def test_damaged_and_missing_work_is_none(tmp_path):
 def test_a_lock_keeps_others_out_and_leaves_nothing(tmp_path):
     folder = tmp_path / "new" / "folder"
     with locked(folder, "work"):
-        with pytest.raises(InUseError, match="work: another process"), locked(folder, "work"):
+        with pytest.raises(InputError, match="work: another process"), locked(folder, "work"):
             pass
     with locked(folder, "work"):
         pass

@@ -17,6 +17,7 @@ from trustsets import (
     ModelOutputs,
     MondrianConformal,
     Polynomial,
+    PredictionSets,
     Softmax,
     StandardConformal,
     load,
@@ -59,9 +60,11 @@ def test_leaving_out_equals_calibrating_on_the_others(make, seed, digits):
     alphas = (0.1, 0.3)
     sets = predictor.leave_one_out(alphas)
     # The slow way: thresholds of a predictor without each sample.
-    samples, scores = predictor.calibration_, predictor.scores(predictor.calibration_)
-    slow = Predictor._leave_one_out_thresholds(predictor, samples, scores, alphas)
-    expected = predictor._sets(samples, scores, slow, alphas)
+    scores = predictor.scores(predictor.calibration_)
+    slow = Predictor._leave_one_out_thresholds(predictor, scores, alphas)
+    expected = PredictionSets.from_scores(
+        scores, slow, alphas, predicted=sets.predicted, allow_empty=predictor.allow_empty
+    )
     np.testing.assert_array_equal(sets.mask, expected.mask)
     np.testing.assert_array_equal(sets.status, expected.status)
     np.testing.assert_allclose(sets.thresholds, expected.thresholds, rtol=1e-9, atol=1e-9)

@@ -205,7 +205,11 @@ def test_sets_show_the_alphas_of_their_samples():
     assert predictor.summary(sets)
     np.testing.assert_array_equal(sets[1:3].alpha, alphas[1:3])
     np.testing.assert_array_equal(sets[np.array([3, 0])].alpha, alphas[[3, 0]])
-    assert sets.to_frame()["alpha"].tolist() == sets.to_arrow()["alpha"].to_pylist() == [*alphas]
+    assert (
+        sets.to_frame()["alpha"].tolist()
+        == sets.to_frame("pyarrow")["alpha"].to_pylist()
+        == [*alphas]
+    )
     assert "alpha" not in predictor.predict_set(test).to_frame()
     assert not sets.alpha.flags.writeable and repr(sets[:0])
     with pytest.raises(InputError, match="alpha of its own"):

@@ -78,16 +78,54 @@ def test_few_and_many_alphas_have_the_same_thresholds():
         np.testing.assert_array_equal(many.at(alpha).thresholds, lowest)
 
 
-def test_the_default_grid_is_used_and_confidence_is_read_off_it():
+EXACT = [
+    StandardConformal(),
+    StandardConformal(allow_empty=True),
+    StandardConformal(score=TopK(), allow_empty=True),  # nearly all scores are tied
+    StandardConformal(score=SAPS(own_mass="random"), allow_empty=True),
+    MondrianConformal(by="class"),
+    MondrianConformal(by="class", score=Softmax(scale="tail"), allow_empty=True),
+    MondrianConformal(by=Groups("site")),
+    MondrianConformal(by=Groups("site"), score=TopK(own_mass="random"), allow_empty=True),
+]
+
+
+@pytest.mark.parametrize("n", [1, 19, 99, 300])
+@pytest.mark.parametrize("predictor", EXACT, ids=repr)
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # groups of few samples
+def test_exact_p_values_are_the_sets_at_every_alpha(predictor, n):
+    predictor.calibrate(some(0, n))
+    test = some(1, 60)  # with n = 1, of groups and classes that calibration lacks
+    p = predictor.predict_p(test)
+    # With n + 1 a divisor of 1,000, a p-value equals one of these: then it leaves the class out.
+    alphas = np.arange(1, 1000) / 1000.0
+    sets = predictor.predict_set(test, alphas.tolist())
+    np.testing.assert_array_equal(p[..., None] > alphas, sets.mask)
+    assert np.isin(p, np.arange(1, n + 2)[:, None] / np.arange(2, n + 2)).all()
+
+
+@pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # groups of few samples
+def test_p_values_are_exact_unless_there_is_no_closed_form():
+    calibration, test = some(0, 400), some(1, 80)
+    numbers = {*default_alphas(), 1.0}
+    for predictor in (MondrianConformal.paper(by=Groups("site")), ConditionalConformal(basis=LINE)):
+        p = predictor.calibrate(calibration).predict_p(test)
+        assert len(numbers) > len(np.unique(p)) > 10 and set(np.unique(p)) <= numbers
+    exact = StandardConformal(allow_empty=True).calibrate(calibration)
+    p, scores = exact.predict_p(test), exact.scores(test)
+    at_least = (exact.state_.scores[:, None, None] >= scores).sum(axis=0)
+    np.testing.assert_array_equal(p, (1 + at_least) / 401)
+
+
+def test_confidence_is_read_off_the_p_values():
     predictor = StandardConformal(allow_empty=True).calibrate(some(0, 400))
     test = some(1, 80)
     p = predictor.predict_p(test)
-    assert set(np.unique(p)) <= {*default_alphas(), 1.0}
-    found = predictor.predict_confidence(test)
+    points = predictor.predict_confidence(test)
     ordered = np.sort(p, axis=1)
-    np.testing.assert_array_equal(found.credibility, ordered[:, -1])
-    np.testing.assert_array_equal(found.confidence, 1.0 - ordered[:, -2])
-    assert np.all(p[np.arange(80), found.labels] == ordered[:, -1])
+    np.testing.assert_array_equal(points.credibility, ordered[:, -1])
+    np.testing.assert_array_equal(points.confidence, 1.0 - ordered[:, -2])
+    assert np.all(p[np.arange(80), points.labels] == ordered[:, -1])
 
 
 @pytest.mark.filterwarnings("ignore::trustsets.errors.TrustSetsWarning")  # classes not seen

@@ -183,7 +183,7 @@ def test_bad_use_is_named():
         ClassBias().fit(ModelOutputs(logits=outputs.logits))
     with pytest.raises(InputError, match="6 classes, but the biases are for 2"):
         ClassBias().fit(rare_classes(50, 2)).transform(outputs)
-    with pytest.raises(InputError, match="shift must not hold NaN"):
+    with pytest.raises(InputError, match="shift must hold one finite number"):
         outputs.shifted(np.full(6, np.nan))
     with pytest.raises(InputError, match=r"parts\[1\] differs from parts\[0\] in its shift"):
         ModelOutputs.concat([outputs, outputs.shifted(SHIFT)])

@@ -68,7 +68,7 @@ def test_the_first_paragraph_says_that_no_test_set_was_used(text):
 def test_regions_come_right_after_the_verdict_with_their_numbers(text, regions):
     sections = re.findall(r'<section id="([\w-]+)"', text)
     assert sections[:3] == ["verdict", "regions", "methods"]
-    region = regions.found[0]
+    region = regions.regions[0]
     card = unescape(text[text.index('<article class="region">') : text.index("</article>")])
     assert f"Where {region.name}" in card and region.name == "site is <i>face</i>"
     assert f"<strong>{100 * region.coverage.value:.1f}%</strong>" in card
@@ -81,7 +81,7 @@ def test_regions_come_right_after_the_verdict_with_their_numbers(text, regions):
 def test_samples_of_a_region_are_its_surest_misses(text, left, regions):
     card = unescape(text[text.index('<article class="region">') : text.index("</article>")])
     listed = re.findall(r'<tr><th scope="row">(\d+)</th><td>(.*?)</td><td>(.*?)</td>', card)
-    rows = regions.found[0].examples
+    rows = regions.regions[0].examples
     part = left.calibration_.take(rows)
     truth = zip(part.rows.tolist(), part.labels, part.predicted, strict=True)
     assert listed == [(str(row), label, best) for row, label, best in truth]

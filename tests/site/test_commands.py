@@ -9,7 +9,7 @@ from command_line import run, write_splits  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "start").glob("*.md"))]
-# It trains networks: tests/demo runs it.
+# tests/demo runs it.
 ELSEWHERE = ("trustsets demo",)
 
 
@@ -22,15 +22,15 @@ def commands(path: Path) -> list[str]:
     return [line for line in [*lines, *inline] if line.startswith("trustsets ")]
 
 
-OWN = {path: found for path in PAGES if (found := commands(path))}
+COMMANDS = {path: lines for path in PAGES if (lines := commands(path))}
 
 
 def test_there_are_commands() -> None:
-    assert len(OWN[ROOT / "README.md"]) == 4
-    assert {path.name for path in OWN} >= {"install.md", "how_many_samples.md", "questions.md"}
+    assert len(COMMANDS[ROOT / "README.md"]) == 4
+    assert {path.name for path in COMMANDS} >= {"install.md", "how_many_samples.md", "questions.md"}
 
 
-@pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.name)
 def test_commands_run_in_their_order(path, run, tmp_path, monkeypatch) -> None:  # noqa: F811
     monkeypatch.chdir(tmp_path)
     write_splits(tmp_path, n=300)
@@ -38,7 +38,7 @@ def test_commands_run_in_their_order(path, run, tmp_path, monkeypatch) -> None: 
     for name in ("model", "standard"):  # as the command before would have left them
         made = run("calibrate", "held_out.npz", "--method", "standard", "-o", f"{name}.trustsets")
         assert made.code == 0
-    for line in OWN[path]:
+    for line in COMMANDS[path]:
         words = shlex.split(line, comments=True)
         if line.startswith(ELSEWHERE):
             continue

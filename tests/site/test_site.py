@@ -54,8 +54,13 @@ QUESTIONS = {
     "drift?": "howto/monitoring.html",
     "images?": "howto/pytorch_image_model.html",
     "cite?": "start/questions.html#how-do-i-cite-it",
-    "migrate from MAPIE?": "howto/moving_from_mapie.html",
+    "migrate from MAPIE?": "explanation/comparison.html",
     "guarantee?": "guarantees.html",
+    "when not to use it?": "limitations.html",
+    "what is conformal prediction?": "start/conformal_prediction.html",
+    "what is trust?": "explanation/trust_score.html",
+    "how to split?": "start/splitting.html",
+    "regression?": "howto/other_tasks.html",
     "which files?": "reference/file_formats.html",
 }
 

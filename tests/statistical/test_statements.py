@@ -151,8 +151,17 @@ def test_plug_in_coverage_falls_short_by_the_number_that_is_stated(alpha):
     assert f"{columns} / {n}" in predictor.summary()
 
 
-def test_class_biases_do_not_give_up_rare_classes():
-    """A classifier for balanced classes meets shares of 1/2, 1/4, ..., 1/128."""
+@pytest.mark.parametrize("class_bias", ["auto", "tuning"])
+def test_class_biases_do_not_give_up_rare_classes(class_bias):
+    """A classifier for balanced classes meets shares of 1/2, 1/4, ..., 1/128.
+
+    Both with the prevalence of the default and without. Biases fitted by likelihood alone lose 0.3
+    to 0.4 of the coverage of the rarest classes, which is 10 standard errors of the mean here; a
+    loss of 0.05 on average, or of 0.25 in one of 15 data sets, is noticed.
+    """
+    default = ConditionalConformal(class_bias=class_bias)._default_class_bias()
+    prevalence = getattr(default, "prevalence", 0.0)
+    assert (prevalence > 0.0) == (class_bias == "auto")
     n_classes, score = 8, APS(scale="tail")
     share = 0.5 ** np.arange(n_classes)
     changes = []
@@ -169,7 +178,8 @@ def test_class_biases_do_not_give_up_rare_classes():
 
         tuning, calibration, test = draw(200), draw(1800), draw(5000)
         by_class = []
-        for change in (ClassBias().fit(tuning).transform, lambda outputs: outputs):
+        fitted = ClassBias(prevalence=prevalence).fit(tuning)
+        for change in (fitted.transform, lambda outputs: outputs):
             limit = np.sort(score.of_labels(change(calibration)))[1620]
             changed = change(test)
             # The most likely class is always in the set.

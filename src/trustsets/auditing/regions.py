@@ -153,7 +153,7 @@ class Region(PlainData):
 class Regions(PlainData):
     """Under-covered regions of one method, those of most evidence first.
 
-    Any false positive among `found` has probability 1 - level at most. `coverage` is that of all n
+    Any false positive among them has probability 1 - level at most. `coverage` is that of all n
     samples, `n_tested` the number of regions tested in both halves together, and `columns` are
     what conditions could be about.
     """
@@ -162,16 +162,16 @@ class Regions(PlainData):
     level: float
     n: int
     coverage: Estimate
-    found: tuple[Region, ...]
+    regions: tuple[Region, ...]
     n_tested: int
     columns: tuple[str, ...]
 
     def __repr__(self) -> str:
-        names = "; ".join(region.name for region in self.found)
-        return f"Regions(n={self.n}, alpha={self.alpha:g}, found={len(self.found)}: {names})"
+        names = "; ".join(region.name for region in self.regions)
+        return f"Regions(n={self.n}, alpha={self.alpha:g}, found={len(self.regions)}: {names})"
 
     def __len__(self) -> int:
-        return len(self.found)
+        return len(self.regions)
 
     def summary(self) -> str:
         """What was found, in plain words."""
@@ -180,18 +180,18 @@ class Regions(PlainData):
             f"Of all {self.n:,} sets, {total.value:.1%} contain the true class (interval "
             f"{total.lower:.1%} to {total.upper:.1%}); the target is {total.floor:.4g}."
         ]
-        if not self.found:
+        if not self.regions:
             lines.append(
                 "No region was found whose coverage is significantly lower, among regions of a few "
                 f"conditions on {', '.join(self.columns)}."
             )
-        return "\n".join([*lines, *(region.sentence for region in self.found)])
+        return "\n".join([*lines, *(region.sentence for region in self.regions)])
 
     def to_frame(self, flavour: Flavour | None = None) -> Any:
         """One row per region."""
         names = "region share count covered coverage lower upper elsewhere p_value adjusted"
         rows = []
-        for item in self.found:
+        for item in self.regions:
             share = {"coverage": item.coverage.value, "region": item.name}
             ends = {"lower": item.coverage.lower, "upper": item.coverage.upper}
             rows.append({name: getattr(item, name, None) for name in names.split()} | share | ends)
@@ -211,7 +211,7 @@ def find_regions(
     level: float = 0.95,
     seed: int = 0,
 ) -> Regions:
-    r"""Search for regions where coverage is below 1 - alpha, and test them on other samples.
+    """Search for regions where coverage is below 1 - alpha, and test them on other samples.
 
     Parameters
     ----------
@@ -233,28 +233,15 @@ def find_regions(
     n_components : int
         Principal components of the features that conditions may be about.
     level, seed
-        One minus the probability of any false positive, also the level of the intervals; random
-        state of the division into halves.
+        One minus the probability of any false positive; random state of the halves.
 
     Notes
     -----
-    The samples are divided at random. Regions are searched on each half and tested on the other:
-    everything about a region (conditions, principal components) comes from the searched half. A
-    region R is reported if two null hypotheses are rejected.
-
-    * *Given this calibration, R is covered*: :math:`P(Y \in C(X) \mid R) \ge 1 - \alpha -`
-      tolerance, by the exact binomial test.
-    * *R is no worse than the rest*: Fisher's exact test against the tested samples outside R.
-      A calibration of n samples moves the coverage of everything together by about
-      ``sqrt(alpha * (1 - alpha) / n)``; that alone is no region. This test stays exact for any
-      common coverage, and for leave-one-out sets if misses do not depend on the samples.
-
-    The p-value is the larger of the two. It is valid given the searched half, and Holm's
-    correction at half of ``1 - level`` for each direction makes the probability of any false
-    positive at most ``1 - level``, whatever the dependence between the two directions.
-
-    The coverage of a method with many basis functions, given its calibration, really differs
-    between regions; `tolerance` leaves small differences out.
+    Regions are searched on each of two random halves and tested on the other. A region R is
+    reported if two null hypotheses are rejected: *R is covered, given this calibration* (exact
+    binomial test), and *R is no worse than the rest* (Fisher's exact test), because a calibration
+    that came out low moves the coverage of everything together. Holm's correction at half of ``1 -
+    level`` for each direction bounds the probability of any false positive by ``1 - level``.
 
     Examples
     --------
@@ -264,7 +251,7 @@ def find_regions(
     >>> outputs = ModelOutputs(logits=logits, groups={"site": site})
     >>> covered = rng.random(4000) < np.where(site == "west", 0.75, 0.95)
     >>> regions = find_regions(covered, outputs, alpha=0.1)
-    >>> [region.name for region in regions.found]
+    >>> [region.name for region in regions.regions]
     ['site is west']
     """
     covered, sizes, alpha = outcomes_of(sets, outputs, alpha)
@@ -305,7 +292,7 @@ def find_regions(
         level=level,
         n=n,
         coverage=share_estimate(int(covered.sum()), n, level, target),
-        found=tuple(_region(trial, outputs, covered, together, target) for trial in reported),
+        regions=tuple(_region(trial, outputs, covered, together, target) for trial in reported),
         n_tested=len(trials),
         columns=tuple(names),
     )

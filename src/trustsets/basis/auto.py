@@ -17,7 +17,6 @@ from trustsets.basis.base import Basis, FittedSum, Sum
 from trustsets.basis.functions import Intercept, Polynomial, PrincipalComponents
 from trustsets.basis.learned import Learned
 from trustsets.basis.partitions import Bins, Groups
-from trustsets.engine import fit_quantiles
 from trustsets.outputs import ModelOutputs
 from trustsets.statistics import Confidence, Statistic, Trust
 
@@ -209,6 +208,8 @@ def _held_out_losses(
     bases: list[Basis], tuning: ModelOutputs, scores: Floats, training: Array | None
 ) -> Floats:
     """Pinball loss of tuning samples (rows) under fits without their fold (columns)."""
+    from trustsets.engine import fit_quantiles
+
     if len(bases) == 1:
         return np.zeros((scores.size, 1))
     order = np.argsort(row_uniforms(0, Stream.BASIS_FOLDS, tuning.rows), kind="stable")

@@ -125,10 +125,11 @@ def print_table(
 ) -> None:
     """Print a table; the first `n_names` columns are on the left, numbers on the right.
 
-    Cells may carry rich markup. The title is shown on a terminal only.
+    The title is shown on a terminal only.
     """
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     plain = not _is_terminal(sys.stdout)
     table = Table(
@@ -138,10 +139,10 @@ def print_table(
         header_style="bold",
         padding=(0, 2, 0, 0) if plain else (0, 1),
     )
-    for place, name in enumerate(header):
-        table.add_column(name, justify="left" if place < n_names else "right", overflow="fold")
+    for number, name in enumerate(header):
+        table.add_column(name, justify="left" if number < n_names else "right", overflow="fold")
     for row in rows:
-        table.add_row(*map(visible, row))
+        table.add_row(*(Text(visible(cell)) for cell in row))
     console = _rich(width=_width(sys.stdout) or _ANY_WIDTH)
     with console.capture() as captured:
         console.print(table)
@@ -208,11 +209,9 @@ def plain_warnings() -> Iterator[None]:
 
 def is_input_error(error: Exception) -> bool:
     """Whether the person can repair it: the package's own errors, and those of files."""
-    if isinstance(error, OSError | MemoryError | UnicodeEncodeError):
-        return True
     from trustsets.errors import TrustSetsError
 
-    return isinstance(error, TrustSetsError)
+    return isinstance(error, OSError | MemoryError | UnicodeEncodeError | TrustSetsError)
 
 
 def print_error(error: Exception) -> None:

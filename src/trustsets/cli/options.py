@@ -1,4 +1,4 @@
-"""Options that commands share."""
+"""Options that commands share, and functions of groups of options as commands."""
 
 import dataclasses
 import functools
@@ -14,25 +14,10 @@ from trustsets.cli import console
 if TYPE_CHECKING:
     from trustsets.files import TableColumns
 
-__all__ = [
-    "DATA",
-    "Alpha",
-    "Classes",
-    "Groups",
-    "LabelColumn",
-    "LabelledOutputs",
-    "Seed",
-    "TableOptions",
-    "argument",
-    "expanded",
-    "option",
-    "resolved",
-]
+__all__ = ["MethodOptions", "TableOptions", "argument", "expanded", "option", "resolved"]
 
-DATA = "Data"
-"""Panel of the options that name files and arrays."""
 # They say how a command talks, not what it computes.
-NOT_STORED = {"json", "quiet", "debug"}
+_NOT_STORED = {"json", "quiet", "debug"}
 
 
 def argument(metavar: str, text: str) -> Any:
@@ -60,21 +45,44 @@ def _setting(text: str, *names: str) -> Any:
     return option(None, text, *names, is_eager=True, callback=keep, panel="Common options")
 
 
-_ALPHA = "Share of sets that may miss the true class, between 0 and 1."
-_FILES = "Labelled outputs: .npz, .parquet, .csv, .safetensors, a folder of .npy."
-_CLASSES = "Class names: a text file, or a file with an array 'classes'."
+_KINDS = ".npz, .parquet, .csv, .safetensors, a folder of .npy."
 _GROUPS = "Arrays or columns that hold groups, such as site,sex. Missing values are a group."
 _PROBABILITIES = (
     "Columns of probabilities in a table, such as 'prob_*' or cat,dog; * stands for the class. "
-    "Default: those of MODEL, prob_*, or columns that are named like the classes."
+    "Default: those of MODEL, or prob_*."
+)
+_TRAIN = (
+    "Features and labels of the training data, for the trust score. Without it, coverage is "
+    "conditioned on confidence and groups."
+)
+_METHOD = (
+    "conditional, standard, mondrian (cells of confidence and trust), groups, class, clustered, "
+    "paper or naive (CONDITIONAL and NAIVE as the paper runs them)."
+)
+_BASIS = (
+    "Function class of 'conditional': a list of polynomial, bins, groups, components and "
+    "intercept, which are added up. Default: chosen on the tuning samples."
+)
+_STATISTIC = "What polynomial and bins are functions of: of confidence, trust, entropy, margin."
+_SET = (
+    "Any parameter of the predictor, its score or basis, as in Python: degree=3, lam=0.1, "
+    "temperature=tuning, per_class=true, allow_empty=true. May be given again."
 )
 
-Alpha = Annotated[float, option("SHARE", _ALPHA, "--alpha")]
-LabelledOutputs = Annotated[Path, argument("OUTPUTS", _FILES)]
-Classes = Annotated[Path | None, option("FILE", _CLASSES)]
+Alpha = Annotated[
+    float, option("SHARE", "Share of sets that may miss the true class, between 0 and 1.")
+]
+LabelledOutputs = Annotated[Path, argument("OUTPUTS", f"Labelled outputs: {_KINDS}")]
+NewOutputs = Annotated[Path, argument("OUTPUTS", f"New outputs: {_KINDS}")]
+Model = Annotated[Path, argument("MODEL", "Saved by 'trustsets calibrate'.")]
+Page = Annotated[Path, option("FILE", "Where to write the page.", "--output", "-o")]
+Level = Annotated[float, option("SHARE", "Confidence level of the intervals.")]
+Classes = Annotated[
+    Path | None, option("FILE", "Class names: a text file, or a file with an array 'classes'.")
+]
 Groups = Annotated[list[str] | None, option("NAMES", _GROUPS, "--group")]
 LabelColumn = Annotated[str | None, option("NAME", "Column of a table with the true classes.")]
-Seed = Annotated[int, option("N", "Seed of everything that is drawn at random.", "--seed", min=0)]
+Seed = Annotated[int, option("N", "Seed of everything that is drawn at random.", min=0)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +103,27 @@ class TableOptions:
             features=tuple(self.feature_columns or ()),
             label=label,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class MethodOptions:
+    """Options that say which predictor is made, in the words of `trustsets.recipes`."""
+
+    train: Annotated[Path | None, option("FILE", _TRAIN)] = None
+    tuning: Annotated[
+        Path | None, option("FILE", "Labelled outputs to tune on, instead of a part of OUTPUTS.")
+    ] = None
+    classes: Classes = None
+    group: Groups = None
+    label_column: LabelColumn = None
+    method: Annotated[str, option("METHOD", _METHOD)] = "conditional"
+    score: Annotated[
+        str | None, option("SCORE", "aps (default), raps, saps, topk, softmax (or lac) or margin.")
+    ] = None
+    basis: Annotated[list[str] | None, option("NAMES", _BASIS)] = None
+    statistic: Annotated[list[str] | None, option("NAMES", _STATISTIC)] = None
+    set: Annotated[list[str] | None, option("NAME=VALUE", _SET)] = None
+    seed: Seed = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +162,7 @@ def expanded(function: Callable[..., None]) -> Callable[..., None]:
 
     whole = inspect.Signature([*parameters, *common])
     run.__signature__ = whole  # type: ignore[attr-defined]
-    run.__annotations__ = {name: own.annotation for name, own in whole.parameters.items()}
+    run.__annotations__ = {name: item.annotation for name, item in whole.parameters.items()}
     return run
 
 
@@ -158,7 +187,7 @@ def resolved(context: typer.Context) -> dict[str, Any]:
     options = {
         name: _plain(value)
         for name, value in sorted(context.params.items())
-        if name not in NOT_STORED and value is not None
+        if name not in _NOT_STORED and value is not None
     }
     return {"trustsets": __version__, "command": str(context.info_name), "options": options}
 

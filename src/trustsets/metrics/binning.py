@@ -10,7 +10,6 @@ from typing import Any, Literal, final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from trustsets._arrays import Array, Floats, ranks_of
 from trustsets._blocks import for_each_block
@@ -94,9 +93,9 @@ class BinTable(Binned):
         Samples, samples whose set contains their label, mean size of the sets.
     coverage, lower, upper : arrays of shape (B,)
         Share covered with its exact binomial interval.
-    p_value, holm, benjamini_hochberg : arrays of shape (B,)
-        Exact one-sided test that the coverage is below 1 - alpha: unadjusted, and adjusted for
-        the number of bins (family-wise error rate; false discovery rate).
+    p_value, holm : arrays of shape (B,)
+        Exact one-sided test that the coverage is below 1 - alpha: unadjusted, and with Holm's
+        correction for the number of bins.
     divisor : int, optional
         What CovGap divides by; None means the number of bins that hold samples.
     gap, shortfall, excess : Estimate
@@ -121,7 +120,6 @@ class BinTable(Binned):
     mean_size: Floats
     p_value: Floats
     holm: Floats
-    benjamini_hochberg: Floats
     divisor: int | None
     gap: Estimate
     shortfall: Estimate
@@ -163,7 +161,7 @@ class BinTable(Binned):
 
     def to_frame(self, flavour: Flavour | None = None) -> Any:
         """One row per bin; a frame of the package that the outputs came in, or of `flavour`."""
-        names = "count covered coverage lower upper mean_size p_value holm benjamini_hochberg"
+        names = "count covered coverage lower upper mean_size p_value holm"
         columns = {"bin": list(self.labels)} | {n: getattr(self, n) for n in names.split()}
         return make_frame(columns, flavour or self.flavour)
 
@@ -213,7 +211,6 @@ def tabulate(
         mean_size=np.bincount(cells, weights=sizes[inside], minlength=n_bins) / count,
         p_value=p_value,
         holm=holm(p_value),
-        benjamini_hochberg=stats.false_discovery_control(p_value),
         divisor=divisor,
         gap=Estimate(shortfall + excess, *ends[0], floor),
         shortfall=Estimate(shortfall, *ends[1], floor / 2.0),
@@ -375,16 +372,12 @@ class RankBins(Partition):
     counts : tuple of two int
         Number of bins of Conf and of Rank.
     nested : bool
-        Divide each Conf bin by its own ranks (the paper's text), or all by the same edges
-        (the authors' code).
+        Divide each Conf bin by its own ranks (the paper's text), or all by the same edges.
     ties : {"split", "quantiles"}
-        ``"split"`` (the paper's text) makes bins of equal size, with equal ranks in different
-        bins where necessary; the choice is random, but fixed by the identity of the sample.
-        ``"quantiles"`` (the authors' code) takes the quantiles of the ranks as edges: equal ranks
-        share a bin, and bins between equal edges stay empty.
+        ``"split"`` (the paper's text) makes bins of equal size and breaks ties at random, fixed by
+        the identity of the sample; ``"quantiles"`` (the authors' code) leaves equal ranks together.
     edges : sequence of float, optional
         Edges of Rank by hand: ``(0, 1, 2, 4, 1000)`` makes the bins {1}, {2}, {3, 4}, {5..1000}.
-        The second count, `nested` and `ties` are then not used.
 
     Examples
     --------
@@ -393,8 +386,6 @@ class RankBins(Partition):
     >>> outputs = ModelOutputs(probabilities=probabilities, labels=labels)
     >>> np.bincount(RankBins(counts=(1, 4)).fit(outputs).cells(outputs)).tolist()
     [2, 2, 2, 2]
-    >>> RankBins(counts=(1, 2), edges=(0, 2, 4)).fit(outputs).cells(outputs).tolist()
-    [0, 0, 0, 0, 0, 0, 1, 1]
     """
 
     counts: tuple[int, int] = (10, 4)

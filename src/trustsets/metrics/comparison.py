@@ -14,8 +14,6 @@ from trustsets._plain import PlainData
 from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.metrics.catalogue import (
     bold,
-    escape_latex,
-    latex_table,
     markdown_table,
     number_of,
     split_name,
@@ -108,23 +106,7 @@ class Comparison(PlainData):
     def to_markdown(self, floor: bool = True) -> str:
         """Pipe table of mean (standard error); `floor` adds a row for a perfect method."""
         header = [*(name.capitalize() for name in self._names), *map(title, self.columns)]
-        rows = [row for block in self._blocks(floor, latex=False) for row in block]
-        return markdown_table(header, rows, n_names=len(self._names))
-
-    def to_latex(self, floor: bool = True) -> str:
-        """Booktabs table in the paper's form."""
-        names = [bold(name.capitalize(), latex=True) for name in self._names]
-        header = names + [escape_latex(title(column)) for column in self.columns]
-        marginal = sum(column in _MARGINAL for column in self.columns)
-        parts = (("Marginal", marginal), ("Conditional", len(self.columns) - marginal))
-        spans = [(text, width) for text, width in parts if width]
-        in_order = all(column in _MARGINAL for column in self.columns[:marginal])
-        return latex_table(
-            header,
-            self._blocks(floor, latex=True),
-            n_names=len(names),
-            spans=spans if in_order else (),
-        )
+        return markdown_table(header, self._rows(floor), n_names=len(self._names))
 
     @property
     def _names(self) -> list[str]:
@@ -134,28 +116,30 @@ class Comparison(PlainData):
         width = len(self.keys[0])
         return [*_NAMES.get(width - 1, [f"part {i}" for i in range(1, width)]), "method"]
 
-    def _blocks(self, floor: bool, *, latex: bool) -> list[list[list[str]]]:
-        blocks = []
-        for rows in _block_rows(self.keys):
-            cells = [self._cells(row, latex) for row in rows]
+    def _rows(self, floor: bool) -> list[list[str]]:
+        rows = []
+        for block in _block_rows(self.keys):
+            cells = [[*self.keys[row], *self._cells(row)] for row in block]
             if floor:
-                cells.append(self._floor_cells(rows, latex))
+                # Mean noise floor of the methods, whose bins are mostly the same.
+                values = [[entry.floor for entry in self.entries[row]] for row in block]
+                floors = zip(self.columns, np.mean(values, axis=0), strict=True)
+                names = [""] * (len(self._names) - 1) + [_PERFECT]
+                cells.append(names + [_number(*pair) for pair in floors])
             # Only the first row of a block names it.
             for later in cells[1:]:
                 later[: len(self._names) - 1] = [""] * (len(self._names) - 1)
-            blocks.append(cells)
-        return blocks
+            rows += cells
+        return rows
 
-    def _cells(self, row: int, latex: bool) -> list[str]:
-        names = [escape_latex(part) if latex else part for part in self.keys[row]]
-        pairs = zip(self.columns, self.entries[row], strict=True)
-        return names + [_cell(column, entry, latex) for column, entry in pairs]
-
-    def _floor_cells(self, rows: Sequence[int], latex: bool) -> list[str]:
-        """Mean noise floor of the methods, whose bins are mostly the same."""
-        names = [""] * (len(self._names) - 1) + [_PERFECT]
-        floors = np.mean([[entry.floor for entry in self.entries[row]] for row in rows], axis=0)
-        return names + [_number(*pair) for pair in zip(self.columns, floors, strict=True)]
+    def _cells(self, row: int) -> list[str]:
+        cells = []
+        for column, entry in zip(self.columns, self.entries[row], strict=True):
+            text = _number(column, entry.mean)
+            text = bold(text, latex=False) if entry.best else text
+            error = _number(column, entry.standard_error)
+            cells.append(f"{text} ({error})" if error else text)
+        return cells
 
 
 def compare(
@@ -465,13 +449,6 @@ def _check_runs(runs: Mapping[Key, Sequence[Evaluation]]) -> None:
         raise InputError(
             f"results must share alpha and level to be compared; got {sorted(settings)}."
         )
-
-
-def _cell(column: str, entry: Entry, latex: bool) -> str:
-    text = _number(column, entry.mean)
-    text = bold(text, latex=latex) if entry.best else text
-    error = _number(column, entry.standard_error)
-    return f"{text} ({error})" if error else text
 
 
 def _number(column: str, value: float) -> str:

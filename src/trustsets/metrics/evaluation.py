@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard, final
+from typing import TYPE_CHECKING, Any, Self, TypeGuard, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -318,7 +318,6 @@ def evaluate(
     sizes: Any = None,
     metrics: Sequence[str] | None = None,
     bins: Mapping[str, Partition | Binned] | None = None,
-    class_divisor: Literal["all", "present"] = "all",
     below: float | Sequence[float] = 0.5,
     label_probabilities: Any = None,
     level: float = 0.95,
@@ -346,8 +345,6 @@ def evaluate(
         Other bins, or more of them: ``{"conf_rank": RankBins(edges=(0, 1, 2, 4, 1000))}`` for
         edges by hand, ``{"sex x site": Groups("sex", "site")}`` for a crossing. A table of an
         earlier evaluation of the same samples gives its bins again, which saves time.
-    class_divisor : {"all", "present"}
-        Divide the class CovGap by K, as the paper does, or by the classes that occur.
     below : float or sequence of float
         Report the share of bins covered less than this: ``metrics["class.below_0.5"]``.
     label_probabilities : array of shape (n, K), optional
@@ -373,8 +370,6 @@ def evaluate(
     check_open(level=level)
     check_least(1, n_bootstrap=n_bootstrap)
     bins, thresholds = dict(bins or {}), _check_below(below)
-    if class_divisor not in {"all", "present"}:
-        raise InputError(f'class_divisor must be "all" or "present"; got {class_divisor!r}.')
     n_calibration = None
     if is_predictor(sets):
         n_calibration = sets.n_calibration_
@@ -392,14 +387,14 @@ def evaluate(
     names = _chosen(metrics, bins, outputs, label_probabilities)
     tables: dict[str, BinTable] = {}
     for name, binned in _divide(names, bins, outputs, set_sizes).items():
-        all_classes = name == "class" and class_divisor == "all"
         tables[name] = tabulate(
             name,
             binned,
             covered,
             set_sizes,
             alpha,
-            divisor=outputs.n_classes if all_classes else None,
+            # As in the paper, the gap over classes is divided by K, whether all occur or not.
+            divisor=outputs.n_classes if name == "class" else None,
             below=thresholds,
             level=level,
             n_bootstrap=n_bootstrap,

@@ -198,14 +198,10 @@ def macro_coverage(count: Ints, covered: Ints, alpha: float, level: float) -> Es
 def share_below(count: Ints, covered: Ints, least: float, alpha: float, level: float) -> Estimate:
     """Share of bins whose coverage is less than `least`, such as a half.
 
-    A bin of few samples is easily below by sampling variability, so the number is to be read
-    against its exact noise floor. The interval is for the *expected share at these bin sizes*,
-    not for the share of bins whose true coverage is below. It is the smaller of two: the exact
-    binomial interval of B draws, as a sum of independent indicators varies less than a binomial
-    of the same mean (Hoeffding 1956); and a normal one with the variance of the indicators if
-    each bin had other samples, drawn with a coverage that is uncertain too. In simulations the
-    95% interval held in 92% of cases where all true coverages equal `least`, and in 94% or more
-    otherwise.
+    The interval is for the *expected share at these bin sizes*, not for the share of bins whose
+    true coverage is below. It is the smaller of two: the exact binomial interval of B draws, which
+    vary more than a sum of independent indicators of the same mean (Hoeffding 1956); and a normal
+    one with the variance of the indicators if each bin had other samples.
     """
     needed = np.ceil(least * count - _ROUNDING)
     below, p = covered < needed, _smoothed(count, covered)
@@ -377,11 +373,9 @@ def bootstrap_gaps(
     replacement in fixed bins makes the covered and uncovered counts multinomial, so the counts
     are drawn directly. With several seeds, the seeds are resampled too.
 
-    Noise biases a mean of absolute values upwards, and a resample is noisier than the
-    sample. The percentile interval is therefore shifted until the mean of the resamples
-    equals the estimate. The result is an interval for the *expected CovGap at these bin
-    sizes*, the quantity whose value for a perfect method is the noise floor. For gaps far
-    from zero its level is nominal; where coverage is perfect it is too wide.
+    A resample is noisier than the sample, so the percentile interval is shifted until the mean of
+    the resamples equals the estimate. It is an interval for the *expected CovGap at these bin
+    sizes*, whose value for a perfect method is the noise floor.
     """
     rng = np.random.default_rng(seed)
     drawn = np.stack([_resample(rng, *table, alpha, divisor, n_bootstrap) for table in tables])

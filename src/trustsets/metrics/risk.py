@@ -39,17 +39,13 @@ class ExcessRisk(PlainData):
     ----------
     total, under, over : Estimate
         L1 excess risk, and its halves by samples whose coverage is predicted to be below and
-        above 1 - alpha. Noise floors are means over outcomes that were permuted.
+        above 1 - alpha. Noise floors are means over permuted outcomes.
     flagged, flagged_coverage : Estimate
-        Share of the samples whose coverage is predicted to be below 1 - alpha, and their
-        coverage. ``under`` is the share times what is missing to 1 - alpha.
+        Share of the samples predicted to be below 1 - alpha, and their coverage.
     p_value : float
-        Exact p-value of the hypothesis that misses do not depend on the inputs, from
-        `n_permutations` permuted outcomes; NaN without permutations.
-    inputs : tuple of str
-        What the classifier saw.
-    predicted : array of shape (n,), or None
-        Predicted coverage of each of the n samples; not kept in JSON.
+        Exact p-value of the hypothesis that misses do not depend on the inputs.
+    inputs, predicted : tuple of str, array of shape (n,)
+        What the classifier saw, and the coverage it predicts (not kept in JSON).
     """
 
     alpha: float
@@ -138,13 +134,9 @@ def excess_risk(
     .. math:: under = 100 \, mean \{ 1[h(x) < t] (t - 1[y \in C(x)]) \}
 
     and ``over`` likewise with the signs turned around; ``total`` is their sum. The expectation of
-    ``under`` is at most the mean of :math:`100 \max(0, t - P(Y \in C(x) \mid x))`, the true
-    shortfall, and equals it for the right h. The intervals are normal intervals of these means
-    and belong to the classifier as fitted: the lower end is a cautious bound of the true shortfall,
-    the estimate itself is none.
-
-    Permuted outcomes have the same coverage on average, so a marginal coverage other than 1 -
-    alpha is part of the noise floor, not of what is above it.
+    ``under`` is at most the true shortfall, the mean of :math:`100 \max(0, t - P(Y \in C(x) \mid
+    x))`, and equals it for the right h. Intervals are normal ones of these means, for the
+    classifier as fitted: the lower end is a cautious bound of the true shortfall.
 
     Examples
     --------

@@ -34,8 +34,6 @@ from trustsets.planning import CoverageLaw
 from trustsets.predictors import Predictor
 from trustsets.predictors.calibration import resolve_seed
 
-__all__ = ["Monitor", "Verdict"]
-
 # Numbers of K classes that are measured at a time.
 _BLOCK = 1 << 22
 # Trust may be infinite; edges of regions between infinite values could not be stored.
@@ -51,11 +49,9 @@ class Monitor:
 
     With labels, it counts coverage and set sizes of all samples and by region of Conf and Trust,
     class and group, with intervals that hold at all times at once, and tests whether the labels
-    agree less with the model than those of the calibration samples did. Without labels, it tests
-    whether Conf, Trust, set sizes and features have changed. Set sizes depend on the calibration
-    samples and are compared with those of earlier new samples alone. If nothing changes, the
-    probability that any of these tests ever gives an alarm is at most `false_alarm`, however often
-    one looks and however few the calibration samples are.
+    agree less with the model than before. Without labels, it tests whether Conf, Trust, set sizes
+    and features have changed. If nothing changes, the probability that any of these tests ever
+    gives an alarm is at most `false_alarm`, however often one looks.
 
     Parameters
     ----------
@@ -78,13 +74,11 @@ class Monitor:
 
     Notes
     -----
-    The coverage of one calibrated predictor is not exactly 1 - alpha: about half of all predictors
-    have less, so a test of "coverage is at least 1 - alpha" would not keep its rate although
-    nothing has changed. The tests of scores avoid this exactly: each new score is ranked among
-    those of the calibration samples and of all earlier new samples, and such ranks are uniform if
-    nothing changes (Vovk, Gammerman and Shafer 2005). The test of misses counts as normal a rate of
-    misses that the calibration samples explain with a probability that is part of the stated rate
-    (exact for `StandardConformal`, and for other methods to first order in 1 / n).
+    About half of all calibrated predictors cover less than 1 - alpha although nothing has changed.
+    So each new score is ranked among those of the calibration samples and of all earlier new
+    samples; such ranks are uniform if nothing changes (Vovk, Gammerman and Shafer 2005). The test
+    of misses allows for the rate of misses that the calibration samples explain (exact for
+    `StandardConformal`, and for other methods to first order in 1 / n).
 
     Labels that come later must come for a choice of samples that does not depend on how hard they
     are. After an alarm, calibrate on recent samples and begin a new monitor.
@@ -298,7 +292,7 @@ class Monitor:
             scores=self._predictor.scores(outputs),
             mask=np.array(self._predictor.predict_set(outputs, setting.alpha).mask),
             regions=state.regions.cells(outputs),
-            groups={name: np.array(texts_of(own)) for name, own in outputs.groups.items()},
+            groups={name: np.array(texts_of(values)) for name, values in outputs.groups.items()},
         )
         state.samples += len(samples)
         values = self._statistics(outputs) | {"set size": samples.sizes.astype(np.float64)}
@@ -332,7 +326,7 @@ class Monitor:
         """Define the parts that are watched, by the reference or else by the first batch."""
         state = self._state
         state.regions = Regions.fit(outputs)
-        columns = {name: np.unique(own.astype(str)) for name, own in outputs.groups.items()}
+        columns = {name: np.unique(values.astype(str)) for name, values in outputs.groups.items()}
         classes = self._predictor.classes_.tolist()
         state.parts = make_parts(state.regions.names(), classes, columns)
         # Directions are learned from one half of a reference, and the other half is ranked.
@@ -355,7 +349,7 @@ class Monitor:
             matrix = self._predictor.scores(outputs.take(rows))
             scores[rows] = matrix[np.arange(rows.size), codes[rows]]
         regions = state.regions.cells(outputs)
-        groups = {name: own.astype(str) for name, own in outputs.groups.items()}
+        groups = {name: values.astype(str) for name, values in outputs.groups.items()}
         for part in state.parts:
             part.earlier.add(scores[part.contains(regions, codes, groups)])
 

@@ -22,16 +22,6 @@ from scipy import special
 from trustsets._arrays import Codes, Floats
 from trustsets._storage import require, require_increasing, storable
 
-__all__ = [
-    "EmpiricalDistribution",
-    "Evidence",
-    "MeanTrack",
-    "miss_bets",
-    "rank_bets",
-    "share_intervals",
-    "tail_bets",
-]
-
 MOST_SAMPLES = 1 << 53
 """No stream is longer; a count beyond it comes from a forged file."""
 

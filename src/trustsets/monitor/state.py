@@ -30,18 +30,6 @@ from trustsets.monitor.sequential import (
 )
 from trustsets.outputs import ModelOutputs
 
-__all__ = [
-    "WEIGHTS",
-    "Directions",
-    "Drift",
-    "MonitorState",
-    "Part",
-    "Regions",
-    "Samples",
-    "Setting",
-    "make_parts",
-]
-
 # Shares of the false-alarm rate: coverage of all samples; scores of all samples; scores of regions,
 # of classes and of groups; statistics that need no label.
 WEIGHTS = {

@@ -124,7 +124,9 @@ class Calibration:
 
     def recalibrated(self, outputs: ModelOutputs) -> ModelOutputs:
         """Outputs with the class biases added to the logits; the temperature is left out."""
-        return outputs if self.class_bias is None else self.class_bias.transform(outputs)
+        if self.class_bias is None or not self.class_bias.bias_.any():
+            return outputs
+        return outputs.shifted(self.class_bias.bias_)
 
     def take(self, index: Codes, fitted: Any) -> Self:
         """The same with some of the samples, and what the method fitted to them."""

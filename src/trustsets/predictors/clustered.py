@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, final
 
 import numpy as np
 
-from trustsets._arrays import Codes, Floats
+from trustsets._arrays import Alphas, Codes, Floats
 from trustsets._draws import Stream
 from trustsets._quantiles import check_alpha
 from trustsets._storage import require, require_numbers, storable
@@ -175,15 +175,13 @@ class ClusteredConformal(Predictor):
         codes = tuning.require_labels("clustering of classes")
         return TuningScores(self._label_scores(tuning, state, Stream.TUNING_SCORE), codes)
 
-    def _thresholds(
-        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
-    ) -> Thresholds:
+    def _thresholds(self, outputs: ModelOutputs, scores: Floats, alphas: Alphas) -> Thresholds:
         table = Thresholds.nested([self._cluster_thresholds(alpha) for alpha in alphas], alphas)
         return class_thresholds(table, len(outputs))
 
     def _cluster_thresholds(self, alpha: float) -> Thresholds:
         """Threshold and status of every class, both of shape (K,)."""
-        state, clusters = self._state(), self._clusters(alpha)
+        state, clusters = self.state_, self._clusters(alpha)
         names, inverse = np.unique(clusters, return_inverse=True)
         scores = [np.sort(state.scores[clusters[state.codes] == name]) for name in names]
         if names[0] == NULL and self.null_cluster == "standard":

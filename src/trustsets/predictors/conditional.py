@@ -10,7 +10,7 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Codes, Floats, ranks_of, read_only
+from trustsets._arrays import Alphas, Codes, Floats, ranks_of, read_only
 from trustsets._blocks import row_numbers
 from trustsets._draws import Stream, row_uniforms
 from trustsets._quantiles import check_alpha
@@ -289,7 +289,7 @@ class ConditionalConformal(Predictor):
         model = self._problem.fit(check_alpha(alpha))
         return np.asarray(model.fitted(self.conditions_on.design(outputs)))
 
-    def prepare_along(self, alphas: tuple[float, ...]) -> Self:
+    def prepare_along(self, alphas: Alphas) -> Self:
         """Make the fits of many alphas now, for a fraction of the time of single ones."""
         self._problem.prepare_along(alphas)
         return self
@@ -393,9 +393,7 @@ class ConditionalConformal(Predictor):
         fitted: FittedFunctions = self._state().fitted
         return replace(fitted, starts=self._problem.all_starts())
 
-    def _thresholds(
-        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
-    ) -> Thresholds:
+    def _thresholds(self, outputs: ModelOutputs, scores: Floats, alphas: Alphas) -> Thresholds:
         basis, problem = self.conditions_on, self._problem
         if problem.uses_label:
             self._refuse_random_labels()
@@ -437,12 +435,11 @@ class ConditionalConformal(Predictor):
                 "label, or set randomized=False."
             )
 
-    def _leave_one_out_thresholds(
-        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
-    ) -> Thresholds:
+    def _leave_one_out_thresholds(self, scores: Floats, alphas: Alphas) -> Thresholds:
         if self.conditions_on.uses_label:
-            return super()._leave_one_out_thresholds(outputs, scores, alphas)
-        draws, ties = self._draws(outputs) if self.randomized else (None, np.zeros(len(outputs)))
+            return super()._leave_one_out_thresholds(scores, alphas)
+        samples = self.calibration_
+        draws, ties = self._draws(samples) if self.randomized else (None, np.zeros(len(samples)))
         thresholds = self._problem.leave_one_out(alphas, draws)
         return Thresholds(thresholds.values - ties[:, None], thresholds.status)
 
@@ -508,12 +505,7 @@ class ConditionalConformal(Predictor):
             super().check_weights()
 
     def weighted_thresholds(
-        self,
-        outputs: ModelOutputs,
-        scores: Floats,
-        alphas: tuple[float, ...],
-        weights: Floats,
-        new_weights: Floats,
+        self, outputs: ModelOutputs, scores: Floats, alphas: Alphas, weights: Floats, new: Floats
     ) -> Thresholds:
         r"""Thresholds of the weighted problem.
 
@@ -528,17 +520,17 @@ class ConditionalConformal(Predictor):
         """
         basis = self.conditions_on
         problem = self._cached("weighted", lambda: self._problem.weighted(weights))
-        by_class = len(new_weights) == 1 and (len(outputs) > 1 or new_weights.shape[1] > 1)
+        by_class = len(new) == 1 and (len(outputs) > 1 or new.shape[1] > 1)
         factor = _RAISED if by_class else _RAISED_MORE
         if not (by_class or basis.uses_label):
-            thresholds = problem.thresholds(basis.design(outputs) * new_weights, alphas)
-            return _divided(thresholds, new_weights, factor)
-        candidates = _weighted_candidates(problem, basis, outputs, new_weights)
+            thresholds = problem.thresholds(basis.design(outputs) * new, alphas)
+            return _divided(thresholds, new, factor)
+        candidates = _weighted_candidates(problem, basis, outputs, new)
         parts = [
-            self._one_candidate_threshold(models, candidates, scores * new_weights)
+            self._one_candidate_threshold(models, candidates, scores * new)
             for models in problem.fits_along(alphas)
         ]
-        return Thresholds.nested([_divided(part, new_weights, factor) for part in parts], alphas)
+        return Thresholds.nested([_divided(part, new, factor) for part in parts], alphas)
 
     def quantile_fits(
         self, outputs: ModelOutputs, alpha: float, code: int | None

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, final
 
 import numpy as np
 
-from trustsets._arrays import Codes, Floats
+from trustsets._arrays import Alphas, Codes, Floats
 from trustsets._quantiles import conformal_rank
 from trustsets._storage import require, require_numbers, storable
 from trustsets.basis import Bins, CustomGroups, FittedGroups, FittedPartition, Groups, Partition
@@ -15,14 +15,8 @@ from trustsets.errors import InputError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs, SupportsTrust
 from trustsets.predictors.calibration import Calibration
 from trustsets.predictors.predictor import Predictor
-from trustsets.predictors.quantiles import (
-    QuantileFit,
-    class_thresholds,
-    leave_one_out_quantiles,
-    quantile_thresholds,
-    weighted_cell_thresholds,
-    weighted_quantiles,
-)
+from trustsets.predictors.quantiles import QuantileFit
+from trustsets.predictors.standard import CellPredictor
 from trustsets.recalibration import ClassBias, TemperatureScaling
 from trustsets.scores import APS, Score
 from trustsets.statistics import Confidence, Trust
@@ -64,7 +58,7 @@ class FittedCells:
 @final
 @storable
 @dataclass(eq=False, repr=False)
-class MondrianConformal(Predictor):
+class MondrianConformal(CellPredictor):
     """Conformal prediction within each cell of a partition (Mondrian conformal prediction).
 
     Each cell gets the finite-sample quantile of its own calibration scores, so the sets contain the
@@ -194,7 +188,7 @@ class MondrianConformal(Predictor):
 
         Groups of several columns are joined by a comma, cells of a grid are numbered.
         """
-        partition, sizes = self.conditions_on, [len(scores) for scores in self._cell_scores()]
+        partition, sizes = self.conditions_on, [len(members) for members in self._members]
         names = [str(name) for name in self.classes_.tolist()]
         if isinstance(partition, FittedGroups):
             names = [", ".join(group) for group in partition.combinations]
@@ -212,112 +206,51 @@ class MondrianConformal(Predictor):
         return FittedCells(fitted, fitted.cells(calibration))
 
     def _cells(self) -> tuple[Codes, int]:
-        """Cell of each calibration sample, and the number of cells."""
-        state = self._state()
+        state = self.state_
         if state.fitted is None:
             return state.codes, len(state.classes)
         return state.fitted.cells, state.fitted.partition.n_cells
 
-    def _sorted_by_cell(self) -> tuple[Codes, Codes]:
-        """Order of the calibration samples by cell and score, and where each cell begins."""
-        cells, n_cells = self._cells()
-        start = np.concatenate([[0], np.cumsum(np.bincount(cells, minlength=n_cells))])
-        return np.lexsort((self._state().scores, cells)), start.astype(np.int64)
-
-    def _cell_scores(self) -> list[Floats]:
-        """Scores of each cell, increasing."""
-        order, start = self._sorted_by_cell()
-        return np.split(self._state().scores[order], start[1:-1])
-
-    def _thresholds(
-        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
-    ) -> Thresholds:
-        cell_scores = self._cell_scores()
-        if self.paper_rules:
-            table = _plain_quantiles(cell_scores, alphas)
-        else:
-            table = quantile_thresholds(cell_scores, alphas)
-            self._warn_about_small_cells(cell_scores, min(alphas))
+    def _new_cells(self, outputs: ModelOutputs) -> Codes | None:
         partition = self.conditions_on
         if partition is None or self._partition is None:
-            return class_thresholds(table, len(outputs))
+            return None
         if self.paper_rules and self._partition.learns:
             partition = self._partition.fit(outputs)
-        cells = partition.cells(outputs)
-        unseen = (cells < 0)[:, None]
-        return Thresholds(
-            np.where(unseen, -np.inf if self.paper_rules else np.inf, table.values[cells]),
-            np.where(unseen, np.int8(Status.UNSEEN_GROUP), table.status[cells]),
-        )
+        return partition.cells(outputs)
 
-    def _leave_one_out_thresholds(
-        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
-    ) -> Thresholds:
+    def _thresholds(self, outputs: ModelOutputs, scores: Floats, alphas: Alphas) -> Thresholds:
+        if not self.paper_rules:
+            self._warn_about_small_cells(min(alphas))
+            return super()._thresholds(outputs, scores, alphas)
+        table, cells = _plain_quantiles(self._cell_scores, alphas), self._new_cells(outputs)
+        thresholds = self._look_up(table, cells, len(outputs))
+        if cells is not None:
+            thresholds.values[cells < 0] = -np.inf
+        return thresholds
+
+    def _exact_p_values(self, outputs: ModelOutputs, scores: Floats) -> Floats | None:
+        return None if self.paper_rules else super()._exact_p_values(outputs, scores)
+
+    def _leave_one_out_thresholds(self, scores: Floats, alphas: Alphas) -> Thresholds:
         if self.paper_rules:
-            return super()._leave_one_out_thresholds(outputs, scores, alphas)
-        cells, state = self._cells()[0], self._state()
-        without = leave_one_out_quantiles(state.scores, cells, alphas)
-        if state.fitted is not None:
-            return without
-        # A sample has left the cell of its own class alone.
-        table, samples = quantile_thresholds(self._cell_scores(), alphas), np.arange(len(state))
-        values = np.repeat(table.values[None], len(state), axis=0)
-        status = np.repeat(table.status[None], len(state), axis=0)
-        values[samples, state.codes] = without.values
-        status[samples, state.codes] = without.status
-        return Thresholds(values, status.max(axis=1))
+            return Predictor._leave_one_out_thresholds(self, scores, alphas)
+        return super()._leave_one_out_thresholds(scores, alphas)
 
     def check_weights(self) -> None:
         """The authors' rule has no weights."""
         if self.paper_rules:
-            super().check_weights()
-
-    def weighted_thresholds(
-        self,
-        outputs: ModelOutputs,
-        scores: Floats,
-        alphas: tuple[float, ...],
-        weights: Floats,
-        new_weights: Floats,
-    ) -> Thresholds:
-        """Weighted quantiles within cells."""
-        state, (cells, n_cells) = self._state(), self._cells()
-        partition = self.conditions_on
-        if partition is not None:
-            new_cells = partition.cells(outputs)
-            return weighted_cell_thresholds(
-                state.scores, cells, weights, new_cells, new_weights, alphas
-            )
-        # A candidate is compared with the samples of its own class.
-        m = max(len(new_weights), 1)
-        by_class = np.broadcast_to(new_weights, (m, n_cells))
-        values = np.empty((m, n_cells, len(alphas)))
-        for code in range(n_cells):
-            members = np.flatnonzero(cells == code)
-            order = members[np.argsort(state.scores[members], kind="stable")]
-            values[:, code] = weighted_quantiles(
-                state.scores[order], weights[order], by_class[:, code], alphas
-            )
-        values = np.broadcast_to(values, (len(outputs), n_cells, len(alphas)))
-        reason = Status.TOO_FEW_POINTS if len(new_weights) == 1 else Status.HIGH_LEVERAGE
-        status = np.where(np.isinf(values).any(axis=1), reason, Status.EXACT)
-        return Thresholds(values, status.astype(np.int8))
+            Predictor.check_weights(self)
 
     def quantile_fits(
         self, outputs: ModelOutputs, alpha: float, code: int | None
     ) -> tuple[list[QuantileFit], Codes]:
         """The fit of the constant function over the samples of one cell."""
-        if self.paper_rules:
-            return super().quantile_fits(outputs, alpha, code)
-        partition = self.conditions_on
-        cell = code if partition is None else int(partition.cells(outputs)[0])
-        assert cell is not None  # `explain` asks for a label where there is no partition
-        order, start = self._sorted_by_cell()
-        members = order[:0] if cell < 0 else order[start[cell] : start[cell + 1]]
-        return [QuantileFit.of_constant(self._state().scores[members], alpha)], members
+        frame = Predictor if self.paper_rules else CellPredictor
+        return frame.quantile_fits(self, outputs, alpha, code)
 
-    def _warn_about_small_cells(self, cell_scores: list[Floats], alpha: float) -> None:
-        sizes = [len(scores) for scores in cell_scores if len(scores)]
+    def _warn_about_small_cells(self, alpha: float) -> None:
+        sizes = [len(members) for members in self._members if len(members)]
         small = sum(conformal_rank(size, alpha) > size for size in sizes)
         if not small:
             return
@@ -343,7 +276,7 @@ class MondrianConformal(Predictor):
         )
 
 
-def _plain_quantiles(cell_scores: list[Floats], alphas: tuple[float, ...]) -> Thresholds:
+def _plain_quantiles(cell_scores: list[Floats], alphas: Alphas) -> Thresholds:
     """The authors' rule: plain quantiles, and empty sets in cells without samples."""
     values = np.full((len(cell_scores), len(alphas)), -np.inf)
     status = np.full(values.shape, np.int8(Status.UNSEEN_GROUP))

@@ -11,7 +11,7 @@ Who fits what, and when:
 4. `predict_set` computes the scores of all classes, asks `_thresholds`, and compares.
 
 A predictor is a subclass with three methods: `_fit`, `_thresholds` and `_guarantee`. What else it
-may change is a method of `Predictor` that says so.
+may change stands after them.
 """
 
 import logging
@@ -25,15 +25,15 @@ from decimal import ROUND_DOWN, Context
 from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trustsets import _storage as storage
-from trustsets._arrays import Array, Codes, Floats, column
+from trustsets._arrays import Alphas, Array, Codes, Floats, column
 from trustsets._draws import Stream, row_uniforms
 from trustsets._estimator import Estimator
 from trustsets._progress import progress_bar
 from trustsets._quantiles import check_alpha, check_alphas
 from trustsets.basis import FittedBasis
+from trustsets.engine import default_alphas
 from trustsets.errors import InputError, StorageError, TrustSetsWarning
 from trustsets.outputs import ModelOutputs, SupportsTrust, require_outputs
 from trustsets.predictors.calibration import (
@@ -65,30 +65,6 @@ _ROUNDING = Context(prec=3, rounding=ROUND_DOWN)
 _LARGEST_USUAL_ALPHA = 0.5
 
 
-@final
-@dataclass(frozen=True)
-class PointPredictions:
-    """The most plausible class of each sample, and how sure that is.
-
-    Attributes
-    ----------
-    labels : array of shape (m,)
-        The class with the largest p-value; of several, the one with the lowest score.
-    confidence : array of shape (m,)
-        One minus the second largest p-value: the largest 1 - alpha whose set has no other class.
-    credibility : array of shape (m,)
-        The largest p-value. If it is small, no class suits the sample.
-    codes, p_values : arrays of shape (m, K)
-        Positions of all classes in the order of their p-values, and these, largest first.
-    """
-
-    labels: Array
-    confidence: Floats
-    credibility: Floats
-    codes: Codes
-    p_values: Floats
-
-
 class Predictor(Estimator, ABC):
     """A conformal predictor; see `StandardConformal` for the common parameters.
 
@@ -108,6 +84,105 @@ class Predictor(Estimator, ABC):
     _cache: dict[str, Any] | None = None
     _population = "exchangeable new samples"
 
+    def calibrate(
+        self, outputs: ModelOutputs, *, tuning: ModelOutputs | None = None, alphas: Any = None
+    ) -> Self:
+        """Learn thresholds from labelled samples that the classifier was not trained on.
+
+        Parameters
+        ----------
+        outputs : ModelOutputs
+            Calibration samples with labels.
+        tuning : ModelOutputs, optional
+            Other labelled samples, for what is learned besides the thresholds (temperature, bin
+            edges). Without them a random `tuning_fraction` of the calibration samples is set aside,
+            if there is anything to learn.
+        alphas : array of shape (n,), optional
+            Alpha of each of the samples, for `predict_set` with `sample_alphas`: one function of
+            the inputs, not learned from these samples. Only for `ConditionalConformal`.
+        """
+        self._check_score()
+        self._check_parameters()
+        seed = resolve_seed(self.random_state)
+        require_outputs(outputs, "outputs").require_labels("calibrate")
+        if alphas is not None:
+            alphas = self._checked_calibration_alphas(alphas, len(outputs))
+        calibration, tuning, index = self._tuning_parts(outputs, tuning, seed)
+        is_reused = tuning is calibration
+        bias = resolve_class_bias(self._default_class_bias(), tuning)
+        state = Calibration(
+            classes=outputs.classes,
+            n_features=outputs.n_features,
+            rows=calibration.rows,
+            codes=calibration.require_labels("calibrate"),
+            scores=np.zeros(0),
+            is_correct=calibration.predicted_codes == calibration.codes,
+            alphas=None if alphas is None else alphas[index],
+            temperature=resolve_temperature(
+                self.temperature, tuning if bias is None else bias.transform(tuning)
+            ),
+            class_bias=bias,
+            seed=seed,
+            n_tuning=0 if is_reused else len(tuning),
+            tuning_rows=tuning.rows if len(index) < len(outputs) else np.zeros(0, np.int64),
+            reused=self._all_tuned() if is_reused else (),
+            **classifier_doubts(calibration),
+        )
+        _log.info(
+            "%s: calibrating on %d samples of %d classes, tuning on %d others",
+            type(self).__name__, len(calibration), outputs.n_classes, state.n_tuning,
+        )  # fmt: skip
+        scores = self._label_scores(calibration, state, Stream.CALIBRATION_SCORE)
+        state = replace(state, scores=scores)
+        state = replace(state, fitted=self._fit(state, calibration, tuning))
+        state.warn_about_classes(class_conditional=self.is_class_conditional)
+        self._set_state(state, calibration)
+        return self
+
+    def predict_set(
+        self,
+        outputs: ModelOutputs,
+        alpha: Any = 0.1,
+        *,
+        sample_alphas: Any = None,
+        max_size: int | None = None,
+    ) -> PredictionSets:
+        """Return prediction sets with coverage at least 1 - alpha.
+
+        Parameters
+        ----------
+        outputs : ModelOutputs
+            New samples; labels are not used.
+        alpha : float or sequence of float
+            Miscoverage. A list or tuple gives sets for each alpha, nested in each other.
+        sample_alphas : array of shape (m,), optional
+            One alpha for each sample, a function of its inputs, instead of `alpha`. Where
+            `ConditionalConformal` was calibrated with `alphas` of the same function, coverage
+            weighted by any f >= 0 of the function class is at least the weighted mean of 1 - alpha.
+            Otherwise each sample gets the set that it would get if all had its alpha, rounded down
+            to three digits; coverage of the samples with one alpha is then guaranteed only if their
+            indicator is in the function class, or if the alphas do not depend on the inputs.
+        max_size : int, optional
+            Largest size of a set. The alpha of each sample is raised where so few classes cannot
+            reach it; `PredictionSets.alpha` says to what, and it is 1, with a status, where they
+            can guarantee nothing. Only for `ConditionalConformal` with tuning samples of its own.
+        """
+        outputs = self._prepare(outputs)  # class names and trust
+        recalibrated = self.state_.recalibrated(outputs)  # class biases
+        scores = self._score(recalibrated)  # of all classes, shape (m, K)
+        if max_size is not None:
+            if isinstance(alpha, Sequence) or np.ndim(alpha) != 0 or sample_alphas is not None:
+                raise InputError("max_size takes one alpha for all samples, the smallest of any.")
+            [alpha], _ = _read_alpha(alpha)
+            return self._sized_sets(outputs, recalibrated, scores, alpha, _read_size(max_size))
+        if sample_alphas is not None:
+            levels = read_alphas(sample_alphas, "sample_alphas", len(outputs))
+            thresholds = self._sample_alpha_thresholds(outputs, scores, levels)
+            return replace(self._sets(recalibrated, scores, thresholds, 1.0), alpha=levels)
+        alphas, is_single = _read_alpha(alpha)
+        thresholds = self._thresholds(outputs, scores, alphas)
+        return self._sets(recalibrated, scores, thresholds, alphas[0] if is_single else alphas)
+
     # What a predictor writes.
 
     @abstractmethod
@@ -119,9 +194,7 @@ class Predictor(Estimator, ABC):
         """
 
     @abstractmethod
-    def _thresholds(
-        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
-    ) -> Thresholds:
+    def _thresholds(self, outputs: ModelOutputs, scores: Floats, alphas: Alphas) -> Thresholds:
         """Thresholds of new samples with values of shape (m, A) or (m, K, A).
 
         `scores` are the nonconformity scores of all classes, shape (m, K).
@@ -172,6 +245,10 @@ class Predictor(Estimator, ABC):
         """Make the fits that `predict_set` needs at this alpha now."""
         return self
 
+    def _exact_p_values(self, outputs: ModelOutputs, scores: Floats) -> Floats | None:
+        """P-values of all classes, shape (m, K), in closed form; None where there is none."""
+        return None
+
     def _sample_alpha_thresholds(
         self, outputs: ModelOutputs, scores: Floats, alphas: Floats
     ) -> Thresholds:
@@ -198,17 +275,15 @@ class Predictor(Estimator, ABC):
             "same alpha."
         )
 
-    def _leave_one_out_thresholds(
-        self, outputs: ModelOutputs, scores: Floats, alphas: tuple[float, ...]
-    ) -> Thresholds:
+    def _leave_one_out_thresholds(self, scores: Floats, alphas: Alphas) -> Thresholds:
         """Thresholds of the calibration samples, each by the predictor without it."""
-        state, parts = self._state(), []
+        state, samples, parts = self.state_, self.calibration_, []
         with progress_bar("leaving samples out", len(state)) as advance:
             for i in range(len(state)):
                 rest, one = np.delete(np.arange(len(state)), i), np.array([i])
                 fitted = None if state.fitted is None else state.fitted.take(rest)
                 other = self._with_state(state.take(rest, fitted))
-                parts.append(other._thresholds(outputs.take(one), scores[one], alphas))
+                parts.append(other._thresholds(samples.take(one), scores[one], alphas))
                 advance(1)
         return Thresholds(
             np.concatenate([part.values for part in parts]),
@@ -223,39 +298,25 @@ class Predictor(Estimator, ABC):
         )
 
     def weighted_thresholds(
-        self,
-        outputs: ModelOutputs,
-        scores: Floats,
-        alphas: tuple[float, ...],
-        weights: Floats,
-        new_weights: Floats,
+        self, outputs: ModelOutputs, scores: Floats, alphas: Alphas, weights: Floats, new: Floats
     ) -> Thresholds:
         r"""Thresholds where calibration samples and new samples have weights, for `adapt`.
 
-        Let the new sample have a distribution with density ratio w to that of calibration. The new
-        sample and the calibration samples are then weighted exchangeable: given all n + 1 of them
-        without their order, sample k is the new one with probability proportional to its weight
-        (Tibshirani, Barber, Candes and Ramdas 2019). The weight may depend on the label (Podkopaev
-        and Ramdas 2021): then a candidate y of the new sample comes with the weight w(y).
-
-        Parameters
-        ----------
-        outputs, scores, alphas
-            As in `_thresholds`.
-        weights : array of shape (n,)
-            Of the calibration samples.
-        new_weights : array of shape (m, 1) or (1, K)
-            Of the new samples, or of every candidate class.
+        Let the new sample have a distribution with density ratio w to that of calibration. Given
+        all n + 1 samples without their order, sample k is then the new one with probability
+        proportional to its weight (Tibshirani, Barber, Candes and Ramdas 2019). The weight may
+        depend on the label (Podkopaev and Ramdas 2021). `weights` are those of the calibration
+        samples, shape (n,), and `new` those of the new samples, shape (m, 1), or of every candidate
+        class, shape (1, K).
         """
         raise NotImplementedError
 
     def quantile_fits(
         self, outputs: ModelOutputs, alpha: float, code: int | None
     ) -> "tuple[list[QuantileFit], Codes]":
-        """The quantile fits that decide the threshold of one sample, for `explain`.
+        """The quantile fits that decide the threshold of one sample, and the samples of the points.
 
-        Also which calibration sample each of their points is. `code` is the candidate class, where
-        each class has a threshold of its own.
+        `code` is the candidate class, where each class has a threshold of its own.
         """
         raise InputError(
             f"{type(self).__name__} has no explanation of its thresholds; use "
@@ -266,7 +327,294 @@ class Predictor(Estimator, ABC):
         """What the method fitted, with anything that makes a loaded predictor faster."""
         return self._state().fitted
 
-    # What all predictors share.
+    # What all predictors have.
+
+    def scores(self, outputs: ModelOutputs) -> Floats:
+        """Nonconformity scores of all classes of new samples, shape (m, K)."""
+        outputs = self._prepare(outputs)
+        return self._score(self.state_.recalibrated(outputs))
+
+    def predict_p(self, outputs: ModelOutputs, alphas: Any = None) -> Floats:
+        r"""P-values of all classes, shape (m, K): the alpha at which each class leaves the set.
+
+        For `StandardConformal` and `MondrianConformal` they are exact unless a grid is given:
+        :math:`p(x, y) = (1 + \#\{i : s_i \ge s(x, y)\}) / (n + 1)` over the n calibration samples
+        of the cell. Other predictors need a grid of alphas: p is its smallest alpha at which y is
+        not in the set, and 1 if y is in all of the nested sets. The sets ``predict_p(...) > alpha``
+        are those of `predict_set`, at the alphas of a grid those of the sequence. For the true
+        class :math:`P(p \le a) \le a` for every a, in the same sense as coverage. Unless
+        `allow_empty` is set, the most likely class has p-value 1 where a set would be empty.
+
+        Parameters
+        ----------
+        outputs : ModelOutputs
+            New samples; labels are not used.
+        alphas : sequence of float, optional
+            The grid. Default where one is needed: 100 numbers from 0.001 to 0.98, finer near 0,
+            without those that are too small for the calibration samples.
+
+        Examples
+        --------
+        >>> from trustsets import APS, ModelOutputs, StandardConformal
+        >>> logits = np.log([[0.7, 0.2, 0.1]] * 19)
+        >>> outputs = ModelOutputs(logits=logits, labels=[0] * 14 + [1] * 4 + [2])
+        >>> predictor = StandardConformal(score=APS(), allow_empty=True).calibrate(outputs)
+        >>> predictor.predict_p(outputs[0]), predictor.predict_p(outputs[0], [0.05, 0.1, 0.3])
+        (array([[1.  , 0.3 , 0.1 ]]), array([[1. , 0.3, 0.1]]))
+        """
+        p_values, _, predicted = self._p_values(outputs, alphas)
+        if not self.allow_empty:
+            # As in `predict_set`: if the smallest set is empty, all sets get the class.
+            empty = np.flatnonzero((p_values < 1.0).all(axis=1))
+            p_values[empty, predicted[empty]] = 1.0
+        return p_values
+
+    def predict_confidence(self, outputs: ModelOutputs, alphas: Any = None) -> "PointPredictions":
+        """The most plausible class of each sample with its confidence and credibility.
+
+        Parameters are those of `predict_p`. Classes that are in a set only because it would be
+        empty do not count, so that a low credibility shows a sample that no class suits.
+        """
+        p_values, scores, _ = self._p_values(outputs, alphas)
+        codes = np.lexsort((scores, -p_values), axis=1)
+        ordered = np.take_along_axis(p_values, codes, axis=1)
+        second = ordered[:, 1] if ordered.shape[1] > 1 else np.zeros(len(ordered))
+        labels = self.classes_[codes[:, 0]]
+        return PointPredictions(labels, 1.0 - second, ordered[:, 0], codes, ordered)
+
+    def leave_one_out(self, alpha: Any = 0.1) -> PredictionSets:
+        """Sets of the calibration samples, each as if it had been left out of calibration.
+
+        They are exact: each is the set that the predictor calibrated on all other samples would
+        give, so they show coverage and sizes without a test set. What was learned from tuning
+        samples stays fixed, and tuning samples have no sets here. The order is that of
+        `calibration_rows_`; `alpha` is that of `predict_set`.
+
+        In closed form for `StandardConformal` and `MondrianConformal`, and by one path for each
+        sample for `ConditionalConformal` without functions of the label. Otherwise thresholds are
+        computed anew for each sample, with a progress bar.
+
+        Examples
+        --------
+        >>> from trustsets import ModelOutputs, StandardConformal
+        >>> rng = np.random.default_rng(0)
+        >>> logits = rng.normal(size=(500, 5))
+        >>> labels = (logits + rng.gumbel(size=(500, 5))).argmax(axis=1)
+        >>> outputs = ModelOutputs(logits=logits, labels=labels)
+        >>> sets = StandardConformal().calibrate(outputs).leave_one_out(alpha=0.1)
+        >>> float(sets.covers(labels).mean())
+        0.9
+        """
+        alphas, is_single = check_alphas(alpha)
+        recalibrated = self._state().recalibrated(self.calibration_)
+        scores = self._score(recalibrated)
+        thresholds = self._leave_one_out_thresholds(scores, alphas)
+        return self._sets(recalibrated, scores, thresholds, alphas[0] if is_single else alphas)
+
+    def update(self, more: ModelOutputs) -> Self:
+        """Add labelled samples to those that thresholds are computed from.
+
+        Sets are then those of a new calibration on all the samples, while everything that was tuned
+        stays as it is. `more` has labels; without `rows` it is numbered after the samples there
+        are. A loaded predictor can be updated, too.
+
+        Examples
+        --------
+        A window of the last 100 samples:
+
+        >>> from trustsets import ModelOutputs, StandardConformal
+        >>> rng = np.random.default_rng(0)
+        >>> logits = rng.normal(size=(120, 5))
+        >>> labels = (logits + rng.gumbel(size=(120, 5))).argmax(axis=1)
+        >>> outputs = ModelOutputs(logits=logits, labels=labels)
+        >>> predictor = StandardConformal().calibrate(outputs.take(slice(0, 100)))
+        >>> newer = outputs.take(slice(100, 120))
+        >>> predictor.update(newer).forget(slice(0, 20)).calibration_rows_[[0, -1]]
+        array([ 20, 119])
+        """
+        state = self._state()
+        if state.alphas is not None:
+            raise InputError(
+                "samples cannot be added where calibration samples have alphas; calibrate again."
+            )
+        require_outputs(more, "more").require_labels("update")
+        more = self._prepare(more, with_labels=True)
+        more = more.replace(rows=self._new_rows(more))
+        samples = self._samples
+        if samples is not None:
+            try:
+                samples = ModelOutputs.concat([samples, more])
+            except InputError as error:
+                raise InputError(f"new samples must be like those of calibrate: {error}") from error
+        scores = self._label_scores(more, state, Stream.CALIBRATION_SCORE)
+        fitted = None if state.fitted is None else state.fitted.extended(more, state)
+        self._set_state(state.extended(more, scores, fitted), samples)
+        return self
+
+    def forget(self, rows: Any) -> Self:
+        """Remove samples from those that thresholds are computed from.
+
+        As with `update`, sets are then those of a new calibration, and what was tuned stays. `rows`
+        are positions in the order of `calibration_rows_`: integers, booleans or a slice.
+        """
+        state = self._state()
+        gone = _positions(rows, len(state))
+        if not gone.size:
+            return self
+        if gone.size == len(state):
+            raise InputError("rows are all calibration samples; at least one must stay.")
+        rest = np.delete(np.arange(len(state)), gone)
+        fitted = None if state.fitted is None else state.fitted.take(rest)
+        samples = None if self._samples is None else self._samples.take(rest)
+        self._set_state(state.take(rest, fitted), samples)
+        return self
+
+    def adapt(
+        self, unlabelled: ModelOutputs, *, shift: str = "label", of: Any = "statistics"
+    ) -> "AdaptedConformal":
+        """Return a predictor for another population than that of the calibration samples.
+
+        With ``shift="label"``, calibration samples are weighted by the ratio of new to old class
+        prevalences, which are estimated from the outputs of unlabelled samples (`prevalence_` of
+        the new predictor). That is right if the outputs given the class have stayed the same.
+        Class-conditional coverage holds for all prevalences, without weights; adapted sets are
+        often smaller. With ``shift="covariate"``, the weights are the odds that a classifier gives
+        to a sample's being a new one (`weights_`). That is right if labels and outputs of samples
+        that agree in `of` have stayed the same, which no unlabelled sample can show. `adapt` warns
+        where the samples speak against the weights. This predictor does not change.
+
+        Parameters
+        ----------
+        unlabelled : ModelOutputs
+            New samples, hundreds or more; labels are not used.
+        shift : {"label", "covariate"}
+            What has changed: the class prevalences, or the distribution of the inputs.
+        of : {"statistics", "features"}, Basis or callable
+            What tells the populations apart, for ``shift="covariate"``: Conf, Trust and the
+            statistics of the predictor; the first 64 principal components and their squares; a
+            function class, which has the logarithm of the weight among its functions; or a function
+            of `ModelOutputs` that returns columns of shape (n, d), whose squares are added.
+
+        Examples
+        --------
+        >>> from trustsets import ModelOutputs, StandardConformal
+        >>> rng = np.random.default_rng(0)
+        >>> def draw(prevalence, n):
+        ...     labels = rng.choice(3, p=prevalence, size=n)
+        ...     logits = rng.normal(size=(n, 3)) + 2.0 * np.eye(3)[labels]
+        ...     return ModelOutputs(logits=2.0 * logits, labels=labels)
+        >>> predictor = StandardConformal().calibrate(draw([0.6, 0.3, 0.1], 2000))
+        >>> predictor.adapt(draw([0.1, 0.3, 0.6], 2000)).prevalence_.estimate.round(1)
+        array([0.1, 0.3, 0.6])
+        """
+        from trustsets.shift import adapt
+
+        if shift not in ("label", "covariate"):
+            raise InputError(f'shift must be "label" or "covariate"; got {shift!r}.')
+        return adapt(self, self._prepare(require_outputs(unlabelled, "unlabelled")), shift, of)
+
+    def explain(
+        self, sample: ModelOutputs, alpha: float = 0.1, *, label: Any = None
+    ) -> "Explanation":
+        """Which calibration samples determine the threshold of a sample, how firmly, and words.
+
+        The threshold is a weighted sum of the scores of a few calibration samples. For each of them
+        the explanation says how far its score could move, because its label is wrong, say, before
+        the set changes, exactly. For `ConditionalConformal`, `StandardConformal` and
+        `MondrianConformal`.
+
+        Parameters
+        ----------
+        sample : ModelOutputs
+            One sample, such as ``test[0]``.
+        alpha : float
+        label : class name, optional
+            Explain why this class is in the set, or is not. Needed where each class has a threshold
+            of its own.
+
+        Examples
+        --------
+        >>> from trustsets import ModelOutputs, StandardConformal
+        >>> logits = np.log([[0.7, 0.2, 0.1]] * 19)
+        >>> outputs = ModelOutputs(logits=logits, labels=[0] * 14 + [1] * 4 + [2])
+        >>> explanation = StandardConformal().calibrate(outputs).explain(outputs[0], alpha=0.1)
+        >>> explanation.classes, explanation.samples[0].row, explanation.samples[0].weight
+        ((0, 1), 14, 1.0)
+        """
+        from trustsets.explain import explain
+
+        return explain(self, *self._one_sample(sample, alpha, label))
+
+    def certificate(
+        self, sample: ModelOutputs, alpha: float = 0.1, *, label: Any = None
+    ) -> "ThresholdCertificate":
+        """Numbers from which the threshold of a sample can be checked without this package.
+
+        Parameters are those of `explain`; ``trustsets verify`` checks what its `save` writes.
+        """
+        from trustsets.explain import certify
+
+        return certify(self, *self._one_sample(sample, alpha, label))
+
+    def summary(self, sets: PredictionSets | None = None) -> str:
+        """Say in words what is guaranteed, and what became of the sets of a prediction."""
+        state = self._state()
+        others = f" ({state.n_tuning:,} others were used for tuning)." if state.n_tuning else "."
+        lines = [
+            f"{type(self).__name__}, calibrated on {len(state):,} samples{others}",
+            f"Guarantee: {self._guarantee()}",
+            f"Coverage is marginal over calibration samples and {self._population}.",
+        ]
+        if state.reused:
+            lines.append(
+                f"The guarantee holds only approximately, because {' and '.join(state.reused)} "
+                "came from the calibration samples."
+            )
+        lines += state.class_sentences(class_conditional=self.is_class_conditional)
+        if sets is not None:
+            lines += sets.describe()
+        return "\n".join(lines)
+
+    def copy(self) -> Self:
+        """A predictor with the same parameters, state and samples; fits are not shared."""
+        other = copy(self)
+        other._cache = None
+        return other
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the predictor to a file that `trustsets.load` reads; no pickle, atomic."""
+        state = replace(self._state(), fitted=self._fitted_to_store())
+        storage.write(path, self._with_state(state))
+
+    def to_state(self) -> dict[str, Any]:
+        """Parameters and calibrated state, for `storage`."""
+        return {"parameters": self.get_params(deep=False), "state": self._state()}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Rebuild from `to_state`."""
+        if not isinstance(state["state"], Calibration):
+            raise StorageError("the calibrated state is missing.")
+        new = cls(**state["parameters"])
+        new.state_ = state["state"]
+        return new
+
+    def check_state(self) -> None:
+        """Refuse parameters and a state that do not belong together, for `storage`."""
+        self._check_score()
+        self._check_parameters()
+
+    def __sklearn_clone__(self) -> Self:
+        # Parameters are shared: scores and bases are frozen, and a fitted trust score or
+        # temperature is data to a predictor, which an unfitted copy could not stand in for.
+        return type(self)(**self.get_params(deep=False))
+
+    def __getstate__(self) -> Any:
+        # Copies in other processes answer for new samples: they need neither the calibration
+        # samples nor the fits, which they make again, to the same bits, when first needed.
+        return {**vars(self), "_samples": None, "_cache": None}
+
+    # What a calibrated predictor says of itself.
 
     @property
     def classes_(self) -> Array:
@@ -337,422 +685,6 @@ class Predictor(Estimator, ABC):
     def draws_at_random(self) -> bool:
         """Whether sets depend on random draws, which are keyed on the rows of the samples."""
         return self.randomized or self.score.randomized
-
-    def calibrate(
-        self, outputs: ModelOutputs, *, tuning: ModelOutputs | None = None, alphas: Any = None
-    ) -> Self:
-        """Learn thresholds from labelled samples that the classifier was not trained on.
-
-        Parameters
-        ----------
-        outputs : ModelOutputs
-            Calibration samples with labels.
-        tuning : ModelOutputs, optional
-            Other labelled samples, for what is learned besides the thresholds (temperature, bin
-            edges). Without them a random `tuning_fraction` of the calibration samples is set aside,
-            if there is anything to learn.
-        alphas : array of shape (n,), optional
-            Alpha of each of the samples `outputs`, for `predict_set` with `sample_alphas`. One
-            function of the inputs, which was not learned from these samples, must give the alphas
-            of all samples. Only for `ConditionalConformal`.
-        """
-        self._check_score()
-        self._check_parameters()
-        seed = resolve_seed(self.random_state)
-        require_outputs(outputs, "outputs").require_labels("calibrate")
-        if alphas is not None:
-            alphas = self._checked_calibration_alphas(alphas, len(outputs))
-        calibration, tuning, index = self._tuning_parts(outputs, tuning, seed)
-        is_reused = tuning is calibration
-        bias = resolve_class_bias(self._default_class_bias(), tuning)
-        state = Calibration(
-            classes=outputs.classes,
-            n_features=_width(outputs),
-            rows=calibration.rows,
-            codes=calibration.require_labels("calibrate"),
-            scores=np.zeros(0),
-            is_correct=calibration.predicted_codes == calibration.codes,
-            alphas=None if alphas is None else alphas[index],
-            temperature=resolve_temperature(
-                self.temperature, tuning if bias is None else bias.transform(tuning)
-            ),
-            class_bias=bias,
-            seed=seed,
-            n_tuning=0 if is_reused else len(tuning),
-            tuning_rows=tuning.rows if len(index) < len(outputs) else np.zeros(0, np.int64),
-            reused=self._all_tuned() if is_reused else (),
-            **classifier_doubts(calibration),
-        )
-        _log.info(
-            "%s: calibrating on %d samples of %d classes, tuning on %d others",
-            type(self).__name__, len(calibration), outputs.n_classes, state.n_tuning,
-        )  # fmt: skip
-        scores = self._label_scores(calibration, state, Stream.CALIBRATION_SCORE)
-        state = replace(state, scores=scores)
-        state = replace(state, fitted=self._fit(state, calibration, tuning))
-        state.warn_about_classes(class_conditional=self.is_class_conditional)
-        self._set_state(state, calibration)
-        return self
-
-    def predict_set(
-        self,
-        outputs: ModelOutputs,
-        alpha: Any = 0.1,
-        *,
-        sample_alphas: Any = None,
-        max_size: int | None = None,
-    ) -> PredictionSets:
-        """Return prediction sets with coverage at least 1 - alpha.
-
-        Parameters
-        ----------
-        outputs : ModelOutputs
-            New samples; labels are not used.
-        alpha : float or sequence of float
-            Miscoverage. A list or tuple gives sets for each alpha, nested in each other.
-        sample_alphas : array of shape (m,), optional
-            One alpha for each sample, a function of its inputs, instead of `alpha`. If
-            `ConditionalConformal` was calibrated with `alphas` of the same function, each sample is
-            covered at its alpha over the function class: weighted by any f >= 0 of the class,
-            coverage is at least the weighted mean of 1 - alpha. Otherwise each sample gets the set
-            that it would get if all had its alpha, rounded down to three digits. Coverage is then
-            guaranteed for the samples with one alpha only if the indicator of these samples is in
-            the function class (or they are groups or cells of the method), or if the alphas do not
-            depend on the inputs.
-        max_size : int, optional
-            Largest size of a set. The alpha of each sample is raised where so few classes cannot
-            reach it; `PredictionSets.alpha` says to what, and it is 1, with a status, where they
-            can guarantee nothing. Only for `ConditionalConformal` with tuning samples of its own.
-        """
-        outputs = self._prepare(outputs)
-        scores = self._scores(outputs)
-        if max_size is not None:
-            return self._sized_sets(outputs, scores, alpha, max_size, sample_alphas)
-        if sample_alphas is not None:
-            levels = read_alphas(sample_alphas, "sample_alphas", len(outputs))
-            thresholds = self._sample_alpha_thresholds(outputs, scores, levels)
-            return replace(self._sets(outputs, scores, thresholds, 1.0), alpha=levels)
-        alphas, is_single = _read_alpha(alpha)
-        thresholds = self._thresholds(outputs, scores, alphas)
-        return self._sets(outputs, scores, thresholds, alphas[0] if is_single else alphas)
-
-    def scores(self, outputs: ModelOutputs) -> Floats:
-        """Nonconformity scores of all classes of new samples, shape (m, K)."""
-        return self._scores(self._prepare(outputs))
-
-    def predict_p(self, outputs: ModelOutputs, alphas: Any = None) -> Floats:
-        r"""P-values of all classes, shape (m, K): the alpha at which each class leaves the set.
-
-        For alphas :math:`a_1 < \dots < a_A` and nested sets, :math:`p(x, y)` is the smallest alpha
-        of the grid at which y is not in the set of x, and 1 if y is in all of them. Then the sets
-        ``predict_p(outputs, alphas) > alpha`` are those of ``predict_set(outputs, alphas)``, and
-        :math:`P(p \le a) \le a` for the true class and every a, over the function class, the groups
-        or the classes in the same sense as coverage. (A single ``predict_set(outputs, alpha)`` can
-        be smaller where thresholds at neighbouring alphas cross.) Unless `allow_empty` is set, the
-        most likely class is in every set, so its p-value is 1 where a set would be empty.
-
-        Parameters
-        ----------
-        outputs : ModelOutputs
-            New samples; labels are not used.
-        alphas : sequence of float, optional
-            The grid. P-values are among these numbers and 1. Default: 100 numbers from 0.001 to
-            0.98, finer near 0, without those that are too small for the calibration samples.
-
-        Examples
-        --------
-        >>> from trustsets import APS, ModelOutputs, StandardConformal
-        >>> logits = np.log([[0.7, 0.2, 0.1]] * 19)
-        >>> outputs = ModelOutputs(logits=logits, labels=[0] * 14 + [1] * 4 + [2])
-        >>> predictor = StandardConformal(score=APS(), allow_empty=True).calibrate(outputs)
-        >>> predictor.predict_p(outputs.take([0]), [0.05, 0.1, 0.2, 0.3, 0.5])
-        array([[1. , 0.3, 0.1]])
-        """
-        grid = self._grid(alphas)
-        counts = self._count_alphas(outputs, grid)[0]
-        if not self.allow_empty:
-            # As in `predict_set`: if the smallest set is empty, all sets get the class.
-            empty = np.flatnonzero(~(counts == len(grid)).any(axis=1))
-            top = self._state().recalibrated(outputs).predicted_codes
-            counts[empty, top[empty]] = len(grid)
-        return np.append(grid, 1.0)[counts]
-
-    def predict_confidence(self, outputs: ModelOutputs, alphas: Any = None) -> PointPredictions:
-        """The most plausible class of each sample with its confidence and credibility.
-
-        Parameters are those of `predict_p`. Classes that are in a set only because it would be
-        empty do not count, so that a low credibility shows a sample that no class suits.
-        """
-        grid = self._grid(alphas)
-        counts, scores = self._count_alphas(outputs, grid)
-        p_values = np.append(grid, 1.0)[counts]
-        codes = np.lexsort((scores, -p_values), axis=1)
-        ordered = np.take_along_axis(p_values, codes, axis=1)
-        second = ordered[:, 1] if ordered.shape[1] > 1 else np.zeros(len(ordered))
-        labels = self.classes_[codes[:, 0]]
-        return PointPredictions(labels, 1.0 - second, ordered[:, 0], codes, ordered)
-
-    def leave_one_out(self, alpha: Any = 0.1) -> PredictionSets:
-        """Sets of the calibration samples, each as if it had been left out of calibration.
-
-        They are exact: each is the set that the predictor calibrated on all other samples would
-        give, so they show coverage and sizes without a test set. What was learned from tuning
-        samples (temperature, class biases, bin edges, the choice of a basis) stays fixed, and
-        tuning samples have no sets here. The order is that of `calibration_rows_`.
-
-        In closed form for `StandardConformal` and `MondrianConformal`, and by one path for each
-        sample for `ConditionalConformal`. Where basis functions depend on the label, and for the
-        other predictors, thresholds are computed anew for each sample, with a progress bar.
-
-        Parameters
-        ----------
-        alpha : float or sequence of float
-            As in `predict_set`.
-
-        Examples
-        --------
-        >>> from trustsets import ModelOutputs, StandardConformal
-        >>> rng = np.random.default_rng(0)
-        >>> logits = rng.normal(size=(500, 5))
-        >>> labels = (logits + rng.gumbel(size=(500, 5))).argmax(axis=1)
-        >>> outputs = ModelOutputs(logits=logits, labels=labels)
-        >>> sets = StandardConformal().calibrate(outputs).leave_one_out(alpha=0.1)
-        >>> float(sets.covers(labels).mean())
-        0.9
-        """
-        alphas, is_single = check_alphas(alpha)
-        scores = self._scores(self.calibration_)
-        thresholds = self._leave_one_out_thresholds(self.calibration_, scores, alphas)
-        single = alphas[0] if is_single else alphas
-        return self._sets(self.calibration_, scores, thresholds, single)
-
-    def update(self, more: ModelOutputs) -> Self:
-        """Add labelled samples to those that thresholds are computed from.
-
-        Sets are then those of a new calibration on all the samples. Temperature, class biases, bin
-        edges, the chosen basis, its ranks and ranges, and everything else that was tuned stay as
-        they are until `calibrate` is called again. A loaded predictor can be updated, too.
-
-        Parameters
-        ----------
-        more : ModelOutputs
-            Samples with labels. Those without `rows` are numbered after the ones there are.
-
-        Examples
-        --------
-        A window of the last 100 samples:
-
-        >>> from trustsets import ModelOutputs, StandardConformal
-        >>> rng = np.random.default_rng(0)
-        >>> logits = rng.normal(size=(120, 5))
-        >>> labels = (logits + rng.gumbel(size=(120, 5))).argmax(axis=1)
-        >>> outputs = ModelOutputs(logits=logits, labels=labels)
-        >>> predictor = StandardConformal().calibrate(outputs.take(slice(0, 100)))
-        >>> newer = outputs.take(slice(100, 120))
-        >>> predictor.update(newer).forget(slice(0, 20)).calibration_rows_[[0, -1]]
-        array([ 20, 119])
-        """
-        state = self._state()
-        if state.alphas is not None:
-            raise InputError(
-                "samples cannot be added where calibration samples have alphas; calibrate again."
-            )
-        require_outputs(more, "more").require_labels("update")
-        more = self._prepare(more, with_labels=True)
-        more = more.replace(rows=self._new_rows(more))
-        samples = self._samples
-        if samples is not None:
-            try:
-                samples = ModelOutputs.concat([samples, more])
-            except InputError as error:
-                raise InputError(f"new samples must be like those of calibrate: {error}") from error
-        scores = self._label_scores(more, state, Stream.CALIBRATION_SCORE)
-        fitted = None if state.fitted is None else state.fitted.extended(more, state)
-        self._set_state(state.extended(more, scores, fitted), samples)
-        return self
-
-    def forget(self, rows: Any) -> Self:
-        """Remove samples from those that thresholds are computed from.
-
-        As with `update`, sets are then those of a new calibration on the rest, and what was tuned
-        stays as it is.
-
-        Parameters
-        ----------
-        rows : array of int or bool, or slice
-            Positions of the samples in the order of `calibration_rows_`, in which those of `update`
-            come last.
-        """
-        state = self._state()
-        gone = _positions(rows, len(state))
-        if not gone.size:
-            return self
-        if gone.size == len(state):
-            raise InputError("rows are all calibration samples; at least one must stay.")
-        rest = np.delete(np.arange(len(state)), gone)
-        fitted = None if state.fitted is None else state.fitted.take(rest)
-        samples = None if self._samples is None else self._samples.take(rest)
-        self._set_state(state.take(rest, fitted), samples)
-        return self
-
-    def adapt(
-        self, unlabelled: ModelOutputs, *, shift: str = "label", of: Any = "statistics"
-    ) -> "AdaptedConformal":
-        """Return a predictor for another population than that of the calibration samples.
-
-        With ``shift="label"``, class prevalences are estimated from the outputs of unlabelled
-        samples, and each calibration sample gets the ratio of new to old prevalence of its class as
-        weight. That is right if the outputs given the class have stayed the same; `adapt` warns
-        where the outputs speak against it. `prevalence_` of the new predictor has the estimates
-        with intervals. Where coverage is class-conditional, as with
-        ``MondrianConformal(by="class")`` or ``per_class=True``, it holds for all prevalences,
-        without weights and estimates. Adapted sets are often smaller.
-
-        With ``shift="covariate"``, each calibration sample gets the odds that a classifier gives to
-        its being a new one as weight, from a model that did not see it. That is right if labels and
-        outputs of samples that agree in `of` have stayed the same. No unlabelled sample can show
-        whether the labels have; `adapt` warns where weights do not make calibration samples look
-        like the new ones, where it clipped them, and where new samples are unlike all calibration
-        samples. `weights_` of the new predictor has the weights and their effective sample size.
-
-        This predictor does not change.
-
-        Parameters
-        ----------
-        unlabelled : ModelOutputs
-            New samples, hundreds or more; labels are not used.
-        shift : {"label", "covariate"}
-            What has changed: the class prevalences, or the distribution of the inputs.
-        of : {"statistics", "features"}, Basis or callable
-            What tells the populations apart, for ``shift="covariate"``. ``"statistics"`` are Conf,
-            Trust where there is a trust score, and those that the predictor depends on.
-            ``"features"`` are the first 64 principal components and their squares. A function
-            class, such as ``Groups("site")``, has the logarithm of the weight among its functions.
-            A function of `ModelOutputs` returns columns of shape (n, d); squares are added.
-
-        Examples
-        --------
-        >>> from trustsets import ModelOutputs, StandardConformal
-        >>> rng = np.random.default_rng(0)
-        >>> def draw(prevalence, n):
-        ...     labels = rng.choice(3, p=prevalence, size=n)
-        ...     logits = rng.normal(size=(n, 3)) + 2.0 * np.eye(3)[labels]
-        ...     return ModelOutputs(logits=2.0 * logits, labels=labels)
-        >>> predictor = StandardConformal().calibrate(draw([0.6, 0.3, 0.1], 2000))
-        >>> predictor.adapt(draw([0.1, 0.3, 0.6], 2000)).prevalence_.estimate.round(1)
-        array([0.1, 0.3, 0.6])
-        """
-        from trustsets.shift import adapt
-
-        if shift not in ("label", "covariate"):
-            raise InputError(f'shift must be "label" or "covariate"; got {shift!r}.')
-        return adapt(self, self._prepare(require_outputs(unlabelled, "unlabelled")), shift, of)
-
-    def explain(
-        self, sample: ModelOutputs, alpha: float = 0.1, *, label: Any = None
-    ) -> "Explanation":
-        """Which calibration samples determine the threshold of a sample, how firmly, and words.
-
-        The threshold is a weighted sum of the scores of a few calibration samples. For each of them
-        the explanation says how far its score could move, because its label is wrong, say, before
-        the set changes. That range is exact: vertices are followed beyond the first change.
-
-        For `ConditionalConformal`, `StandardConformal` and `MondrianConformal`.
-
-        Parameters
-        ----------
-        sample : ModelOutputs
-            One sample, such as ``test[0]``.
-        alpha : float
-            As in `predict_set`.
-        label : class name, optional
-            Explain why this class is in the set, or is not. Needed where each class has a threshold
-            of its own.
-
-        Examples
-        --------
-        >>> from trustsets import ModelOutputs, StandardConformal
-        >>> logits = np.log([[0.7, 0.2, 0.1]] * 19)
-        >>> outputs = ModelOutputs(logits=logits, labels=[0] * 14 + [1] * 4 + [2])
-        >>> explanation = StandardConformal().calibrate(outputs).explain(outputs[0], alpha=0.1)
-        >>> explanation.classes, explanation.samples[0].row, explanation.samples[0].weight
-        ((0, 1), 14, 1.0)
-        """
-        from trustsets.explain import explain
-
-        return explain(self, *self._one_sample(sample, alpha, label))
-
-    def certificate(
-        self, sample: ModelOutputs, alpha: float = 0.1, *, label: Any = None
-    ) -> "ThresholdCertificate":
-        """Numbers from which the threshold of a sample can be checked without this package.
-
-        Parameters are those of `explain`. ``certificate(...).save("certificate.json")`` writes
-        what ``trustsets verify certificate.json`` checks.
-        """
-        from trustsets.explain import certify
-
-        return certify(self, *self._one_sample(sample, alpha, label))
-
-    def summary(self, sets: PredictionSets | None = None) -> str:
-        """Say in words what is guaranteed, and what became of the sets of a prediction."""
-        state = self._state()
-        others = f" ({state.n_tuning:,} others were used for tuning)." if state.n_tuning else "."
-        lines = [
-            f"{type(self).__name__}, calibrated on {len(state):,} samples{others}",
-            f"Guarantee: {self._guarantee()}",
-            f"Coverage is marginal over calibration samples and {self._population}.",
-        ]
-        if state.reused:
-            lines.append(
-                f"The guarantee holds only approximately, because {' and '.join(state.reused)} "
-                "came from the calibration samples."
-            )
-        lines += state.class_sentences(class_conditional=self.is_class_conditional)
-        if sets is not None:
-            lines += sets.describe()
-        return "\n".join(lines)
-
-    def copy(self) -> Self:
-        """A predictor with the same parameters, state and samples; fits are not shared."""
-        other = copy(self)
-        other._cache = None
-        return other
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the predictor to a file that `trustsets.load` reads; no pickle, atomic."""
-        state = replace(self._state(), fitted=self._fitted_to_store())
-        storage.write(path, self._with_state(state))
-
-    def to_state(self) -> dict[str, Any]:
-        """Parameters and calibrated state, for `storage`."""
-        return {"parameters": self.get_params(deep=False), "state": self._state()}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Rebuild from `to_state`."""
-        if not isinstance(state["state"], Calibration):
-            raise StorageError("the calibrated state is missing.")
-        new = cls(**state["parameters"])
-        new.state_ = state["state"]
-        return new
-
-    def check_state(self) -> None:
-        """Refuse parameters and a state that do not belong together, for `storage`."""
-        self._check_score()
-        self._check_parameters()
-
-    def __sklearn_clone__(self) -> Self:
-        # Parameters are shared: scores and bases are frozen, and a fitted trust score or
-        # temperature is data to a predictor, which an unfitted copy could not stand in for.
-        return type(self)(**self.get_params(deep=False))
-
-    def __getstate__(self) -> Any:
-        # Copies in other processes answer for new samples: they need neither the calibration
-        # samples nor the fits, which they make again, to the same bits, when first needed.
-        return {**vars(self), "_samples": None, "_cache": None}
-
-    # Below this line: helpers of the methods above, in the order of their use.
 
     def _state(self) -> Calibration:
         if not hasattr(self, "state_"):
@@ -831,8 +763,8 @@ class Predictor(Estimator, ABC):
     def _label_scores(self, outputs: ModelOutputs, state: Calibration, stream: Stream) -> Floats:
         """Scores of the labels, shape (n,); random draws are keyed on the rows."""
         draws = row_uniforms(state.seed, stream, outputs.rows) if self.score.randomized else None
-        recalibrated = state.recalibrated(outputs)
-        return self.score.of_labels(recalibrated, temperature=state.temperature, draws=draws)
+        outputs = state.recalibrated(outputs)
+        return self.score.of_labels(outputs, temperature=state.temperature, draws=draws)
 
     def _prepare(self, outputs: ModelOutputs, *, with_labels: bool = False) -> ModelOutputs:
         """New samples with the class names of the calibration, and with trust.
@@ -846,7 +778,7 @@ class Predictor(Estimator, ABC):
                 f"outputs have {outputs.n_classes} classes, but calibration had "
                 f"{state.classes.size}."
             )
-        width = _width(outputs)
+        width = outputs.n_features
         if None not in (width, state.n_features) and width != state.n_features:
             raise InputError(
                 f"outputs have features of dimension {width}, but calibration had "
@@ -868,75 +800,67 @@ class Predictor(Estimator, ABC):
             outputs = outputs.replace(classes=state.classes)
         return outputs.with_trust(self.trust)
 
-    def _scores(self, outputs: ModelOutputs) -> Floats:
+    def _score(self, recalibrated: ModelOutputs) -> Floats:
         """Scores of all classes of prepared samples, shape (m, K)."""
-        state, draws = self._state(), None
+        state, draws = self.state_, None
         if self.score.randomized:
-            draws = row_uniforms(state.seed, Stream.PREDICTION_SCORE, outputs.draw_keys)
-        recalibrated = state.recalibrated(outputs)
+            draws = row_uniforms(state.seed, Stream.PREDICTION_SCORE, recalibrated.draw_keys)
         return self.score.matrix(recalibrated, temperature=state.temperature, draws=draws)
 
     def _sets(
-        self, outputs: ModelOutputs, scores: Floats, thresholds: Thresholds, alpha: Any
+        self, recalibrated: ModelOutputs, scores: Floats, thresholds: Thresholds, alpha: Any
     ) -> PredictionSets:
         return PredictionSets.from_scores(
             scores,
             thresholds,
             alpha,
-            classes=self.classes_,
-            predicted=self._state().recalibrated(outputs).predicted_codes,
+            classes=self.state_.classes,
+            predicted=recalibrated.predicted_codes,
             allow_empty=self.allow_empty,
-            flavour=outputs.flavour,
+            flavour=recalibrated.flavour,
         )
 
     def _sized_sets(
-        self, outputs: ModelOutputs, scores: Floats, alpha: Any, max_size: Any, sample_alphas: Any
+        self,
+        outputs: ModelOutputs,
+        recalibrated: ModelOutputs,
+        scores: Floats,
+        alpha: float,
+        size: int,
     ) -> PredictionSets:
-        """Sets of at most `max_size` classes."""
-        size = _read_size(max_size)
-        if isinstance(alpha, Sequence) or np.ndim(alpha) != 0 or sample_alphas is not None:
-            raise InputError("max_size takes one alpha for all samples, the smallest of any set.")
-        alpha = _read_alpha(alpha)[0][0]
-        if size >= self.classes_.size:
-            sets = self._sets(outputs, scores, self._thresholds(outputs, scores, (alpha,)), alpha)
+        """Sets of at most `size` classes."""
+        if size >= recalibrated.n_classes:
+            thresholds = self._thresholds(outputs, scores, (alpha,))
+            sets = self._sets(recalibrated, scores, thresholds, alpha)
             return replace(sets, alpha=np.full(len(sets), alpha))
         thresholds, alphas = self._sized_thresholds(outputs, alpha, size)
-        sets = self._sets(outputs, scores, thresholds, alpha)
-        # Where so few classes cannot reach alpha, the set holds all of them.
-        mask = self._most_likely(outputs, size) & (sets.mask | (alphas > alpha)[:, None])
+        sets = self._sets(recalibrated, scores, thresholds, alpha)
+        p = recalibrated.block_probabilities(slice(0, len(sets)), self.state_.temperature)
+        # The `size` most likely classes, of equals the first columns. Where so few classes cannot
+        # reach alpha, the set holds all of them.
+        mask = np.zeros(p.shape, dtype=bool)
+        np.put_along_axis(mask, np.argsort(-p, axis=1, kind="stable")[:, :size], True, axis=1)
+        mask &= sets.mask | (alphas > alpha)[:, None]
         return replace(sets, mask=mask, status=thresholds.status[:, 0], alpha=alphas)
 
-    def _most_likely(self, outputs: ModelOutputs, size: int) -> NDArray[np.bool_]:
-        """Mark the `size` most likely classes, shape (m, K); of equals the first columns."""
-        state = self._state()
-        block = slice(0, len(outputs))
-        p = state.recalibrated(outputs).block_probabilities(block, state.temperature)
-        mask = np.zeros(p.shape, dtype=bool)
-        top = np.argsort(-p, axis=1, kind="stable")[:, :size]
-        np.put_along_axis(mask, top, True, axis=1)
-        return mask
-
-    def _grid(self, alphas: Any) -> tuple[float, ...]:
-        """The alphas in increasing order, or those of the default grid that are large enough."""
-        if alphas is None:
-            from trustsets.engine import default_alphas
-
-            grid = default_alphas()
-            alphas = grid[grid >= min(self.smallest_alpha, grid[-1])]
-        return tuple(sorted(set(check_alphas(alphas)[0])))
-
-    def _count_alphas(
-        self, outputs: ModelOutputs, grid: tuple[float, ...]
-    ) -> tuple[NDArray[np.int64], Floats]:
-        """At how many alphas each class is within the threshold, and all scores; both (m, K)."""
+    def _p_values(self, outputs: ModelOutputs, alphas: Any) -> tuple[Floats, Floats, Codes]:
+        """P-values and scores of all classes, both of shape (m, K), and the most likely class."""
+        grid = () if alphas is None else tuple(sorted(set(check_alphas(alphas)[0])))
         outputs = self._prepare(outputs)
-        scores = self._scores(outputs)
+        recalibrated = self.state_.recalibrated(outputs)
+        scores, predicted = self._score(recalibrated), recalibrated.predicted_codes
+        if not grid:
+            exact = self._exact_p_values(outputs, scores)
+            if exact is not None:
+                return exact, scores, predicted
+            usual = default_alphas()
+            grid = tuple(usual[usual >= min(self.smallest_alpha, usual[-1])].tolist())
         thresholds = self._thresholds(outputs, scores, grid).values
         counts = np.zeros(scores.shape, np.int64)
         for number in range(len(grid)):
             limits = thresholds[..., number]
             counts += scores <= (limits[:, None] if limits.ndim == 1 else limits)
-        return counts, scores
+        return np.append(grid, 1.0)[counts], scores, predicted
 
     def _new_rows(self, more: ModelOutputs) -> Codes:
         """Rows of samples that come later: their own, or new ones where one of these is taken.
@@ -970,6 +894,30 @@ class Predictor(Estimator, ABC):
         return sample, check_alpha(alpha), code
 
 
+@final
+@dataclass(frozen=True)
+class PointPredictions:
+    """The most plausible class of each sample, and how sure that is.
+
+    Attributes
+    ----------
+    labels : array of shape (m,)
+        The class with the largest p-value; of several, the one with the lowest score.
+    confidence : array of shape (m,)
+        One minus the second largest p-value: the largest 1 - alpha whose set has no other class.
+    credibility : array of shape (m,)
+        The largest p-value. If it is small, no class suits the sample.
+    codes, p_values : arrays of shape (m, K)
+        Positions of all classes in the order of their p-values, and these, largest first.
+    """
+
+    labels: Array
+    confidence: Floats
+    credibility: Floats
+    codes: Codes
+    p_values: Floats
+
+
 def load(path: str | os.PathLike[str]) -> Any:
     """Read a predictor that was written by its `save`.
 
@@ -989,6 +937,9 @@ def load(path: str | os.PathLike[str]) -> Any:
 
 
 def _read_alpha(alpha: Any) -> tuple[tuple[float, ...], bool]:
+    """The alphas, and whether a single one was given."""
+    if type(alpha) is float and 0.0 < alpha <= _LARGEST_USUAL_ALPHA:
+        return (alpha,), True
     if isinstance(alpha, np.ndarray) and alpha.ndim:
         raise InputError(
             "alpha must be a number, or a list of numbers for nested sets; one alpha for each "
@@ -1058,7 +1009,3 @@ def _positions(rows: Any, n: int) -> Codes:
             f"order of calibration_rows_, or booleans for all {n}; got {rows!r}."
         )
     return np.asarray(index % n, np.int64)
-
-
-def _width(outputs: ModelOutputs) -> int | None:
-    return None if outputs.features is None else int(outputs.features.shape[1])

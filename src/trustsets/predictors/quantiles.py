@@ -14,7 +14,7 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from trustsets._arrays import Codes, Floats, read_only
+from trustsets._arrays import Alphas, Codes, Floats, read_only
 from trustsets._quantiles import conformal_quantile, conformal_rank
 from trustsets.basis import FittedBasis
 from trustsets.engine import (
@@ -40,6 +40,7 @@ __all__ = [
     "class_thresholds",
     "leave_one_out_quantiles",
     "limited",
+    "quantile_p_values",
     "quantile_thresholds",
     "weighted_cell_thresholds",
     "weighted_quantiles",
@@ -63,7 +64,7 @@ _MOST_FITS = 24
 # 1. Quantiles of cells.
 
 
-def quantile_thresholds(cells: Iterable[Floats], alphas: tuple[float, ...]) -> Thresholds:
+def quantile_thresholds(cells: Iterable[Floats], alphas: Alphas) -> Thresholds:
     """Finite-sample quantile and status of each of C cells at each alpha, both of shape (C, A).
 
     `cells` are the calibration scores of each cell, increasing.
@@ -90,7 +91,21 @@ def class_thresholds(table: Thresholds, m: int) -> Thresholds:
     )
 
 
-def leave_one_out_quantiles(scores: Floats, cells: Codes, alphas: tuple[float, ...]) -> Thresholds:
+def quantile_p_values(cell_scores: Floats, scores: Floats) -> Floats:
+    """P-values ``(1 + #{s_i >= s}) / (n + 1)`` of scores, from n increasing calibration scores.
+
+    A score is at most the finite-sample quantile at alpha exactly if its p-value exceeds alpha.
+
+    Examples
+    --------
+    >>> quantile_p_values(np.arange(1.0, 10.0), np.array([0.5, 9.0, 9.5]))
+    array([1. , 0.2, 0.1])
+    """
+    above = cell_scores.size - np.searchsorted(cell_scores, scores, side="left")
+    return np.asarray((1.0 + above) / (cell_scores.size + 1.0))
+
+
+def leave_one_out_quantiles(scores: Floats, cells: Codes, alphas: Alphas) -> Thresholds:
     """Quantile of the other scores of each sample's cell and its status, both of shape (n, A).
 
     Examples
@@ -117,9 +132,7 @@ def leave_one_out_quantiles(scores: Floats, cells: Codes, alphas: tuple[float, .
     return Thresholds(values, status)
 
 
-def weighted_quantiles(
-    scores: Floats, weights: Floats, new: Floats, alphas: tuple[float, ...]
-) -> Floats:
+def weighted_quantiles(scores: Floats, weights: Floats, new: Floats, alphas: Alphas) -> Floats:
     r"""Smallest score up to which the weights reach :math:`(1-\alpha)(\sum_i w_i + w)`.
 
     Parameters
@@ -154,7 +167,7 @@ def weighted_cell_thresholds(
     weights: Floats,
     new_cells: Codes,
     new_weights: Floats,
-    alphas: tuple[float, ...],
+    alphas: Alphas,
 ) -> Thresholds:
     """Weighted quantiles within cells, of shape (m, A), or (m, K, A) for weights of candidates.
 
@@ -298,7 +311,7 @@ class CalibrationProblem:
         """Make the fit at alpha and, where thresholds are limited, the lower and the upper one."""
         return [self.fit(factor * alpha, multiple) for factor, multiple in self.limits]
 
-    def prepare_along(self, alphas: tuple[float, ...]) -> None:
+    def prepare_along(self, alphas: Alphas) -> None:
         """Fit along many alphas, for a fraction of the time of single fits; the last are kept."""
         grid = np.unique(alphas)
         for factor, multiple in self.limits:
@@ -307,7 +320,7 @@ class CalibrationProblem:
                 rows, scores = self.points(multiple)
                 self._processes[multiple] = fit_quantile_process(rows, scores, factor * grid)
 
-    def fits_along(self, alphas: tuple[float, ...]) -> Iterator[list[QuantileModel]]:
+    def fits_along(self, alphas: Alphas) -> Iterator[list[QuantileModel]]:
         """What `prepare` gives at each alpha. Where there are many, none of them is kept."""
         if len(alphas) > _FEW_ALPHAS:
             self.prepare_along(alphas)
@@ -317,7 +330,7 @@ class CalibrationProblem:
             else:
                 yield [self._processes[multiple].at(fac * alpha) for fac, multiple in self.limits]
 
-    def thresholds(self, phi: Floats, alphas: tuple[float, ...]) -> Thresholds:
+    def thresholds(self, phi: Floats, alphas: Alphas) -> Thresholds:
         """Thresholds of new samples with these rows, shape (m, A)."""
         parts = [
             limited([model.thresholds(phi) for model in models])
@@ -325,9 +338,7 @@ class CalibrationProblem:
         ]
         return Thresholds.nested(parts, alphas)
 
-    def random_thresholds(
-        self, phi: Floats, alphas: tuple[float, ...], draws: Floats
-    ) -> Thresholds:
+    def random_thresholds(self, phi: Floats, alphas: Alphas, draws: Floats) -> Thresholds:
         """Thresholds with random weights; limited ones would cover more than exactly 1 - alpha."""
         parts = [
             model.thresholds(phi, weight=draws - model.alpha)
@@ -335,7 +346,7 @@ class CalibrationProblem:
         ]
         return Thresholds.nested(parts, alphas)
 
-    def leave_one_out(self, alphas: tuple[float, ...], draws: Floats | None) -> Thresholds:
+    def leave_one_out(self, alphas: Alphas, draws: Floats | None) -> Thresholds:
         """Thresholds of the calibration samples, each without itself, in their given order."""
         points, parts = np.arange(len(self.phi)), []
         for models in self.fits_along(alphas):

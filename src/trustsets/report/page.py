@@ -26,8 +26,6 @@ from trustsets.report.samples import MOST_CLASSES, MOST_SAMPLES, list_samples, r
 from trustsets.report.verdict import ONE_METHOD, verdict
 from trustsets.sets import PredictionSets
 
-__all__ = ["page_styles", "write_report"]
-
 Evaluations = Mapping[str, Evaluation]
 
 _SHEETS: dict[str, Theme] = {"report": "light", "dark": "dark"}
@@ -48,10 +46,8 @@ def write_report(
     """Write evaluations as one HTML page that needs no network.
 
     The page starts with a verdict: whether marginal coverage reaches its target, in which groups
-    and classes it does not, and what to do. Then come a table of the methods, heatmaps for mouse
-    and keyboard, coverage gaps against their noise floors, set sizes, and tables by class and
-    group that sort and filter. It offers the numbers as JSON and CSV. The same arguments give the
-    same bytes.
+    and classes coverage does not, and what to do. Then come tables, heatmaps, gaps against noise
+    floors and set sizes. It offers the numbers as JSON and CSV. Equal arguments give equal bytes.
 
     Parameters
     ----------
@@ -74,11 +70,6 @@ def write_report(
     details : mapping, optional
         Facts about the run to show at the end: data, model, score, date.
 
-    Returns
-    -------
-    Path
-        Where the page is.
-
     Examples
     --------
     >>> import tempfile
@@ -100,7 +91,7 @@ def write_report(
     methods = _check_evaluations(evaluations)
     made_by: dict[str, Predictor] = _by_method("predictors", predictors, methods, Predictor)
     chosen = _check_samples(methods, outputs, sets)
-    found = _check_regions(methods, regions)
+    searched = _check_regions(methods, regions)
     _check_comparison(methods, comparison)
     facts = _facts(methods)
     shown = {str(name): str(value) for name, value in (details or {}).items()}
@@ -130,14 +121,14 @@ def write_report(
         facts=facts,
         details=shown,
         methods=list(methods),
-        verdict=verdict(methods, made_by, found, comparison),
+        verdict=verdict(methods, made_by, searched, comparison),
         guarantees=[
             (name, predictor.summary(chosen.get(name)).splitlines())
             for name, predictor in made_by.items()
         ],
         regions=[
             (name, item, *region_cards(item, outputs, chosen.get(name)))
-            for name, item in found.items()
+            for name, item in searched.items()
         ],
         glance=content.glance(methods, goals),
         equal_size=comparison and content.equal_size(comparison, list(methods)),

@@ -15,8 +15,6 @@ from trustsets.outputs import ModelOutputs
 from trustsets.report.content import fixed, percent, range_of
 from trustsets.sets import PredictionSets
 
-__all__ = ["MOST_CLASSES", "MOST_SAMPLES", "list_samples", "region_cards", "worst_first"]
-
 # Of larger sets, the page writes out this many classes and gives the size.
 MOST_CLASSES = 12
 # A cell lists no more samples.
@@ -137,14 +135,14 @@ def region_cards(
     regions: Regions, outputs: ModelOutputs | None, sets: PredictionSets | None
 ) -> tuple[str, list[dict[str, Any]]]:
     """Where the axis of coverage starts; texts and positions on it for each region of a method."""
-    lowest = 100.0 * min((item.coverage.lower for item in regions.found), default=1.0)
+    lowest = 100.0 * min((item.coverage.lower for item in regions.regions), default=1.0)
     start = next(tick for tick in _STARTS if tick <= lowest)
 
     def position(share: float) -> float:
         return round(100.0 * (100.0 * share - start) / (100.0 - start), 3)
 
     cards: list[dict[str, Any]] = []
-    for region in regions.found:
+    for region in regions.regions:
         coverage = region.coverage
         low, high = position(coverage.lower), position(coverage.upper)
         cards.append(

@@ -30,8 +30,6 @@ from trustsets.metrics import (
 from trustsets.predictors import MondrianConformal, Predictor, StandardConformal
 from trustsets.report.content import division_title, joined, number, p_value, percent, range_of
 
-__all__ = ["ONE_METHOD", "Judgement", "Verdict", "judge", "verdict"]
-
 # The name of a single evaluation that was given without one.
 ONE_METHOD = "this method"
 # From this share of full sets on, a method says too little to be preferred.
@@ -316,7 +314,7 @@ def _of_bins(name: str) -> str:
 
 
 def _found(regions: Mapping[str, Regions], method: str) -> Sequence[Region]:
-    return regions[method].found if method in regions else ()
+    return regions[method].regions if method in regions else ()
 
 
 def _low_bins(table: BinTable, low: NDArray[np.bool_]) -> str:
@@ -398,10 +396,10 @@ def _preferred(
     def beats(one: str, other: str) -> bool:
         """Whether a method is no worse in all respects, and better in one or smaller."""
         pairs = list(zip(failures(one), failures(other), strict=True))
-        if any(own > theirs for own, theirs in pairs) or not all(map(math.isfinite, failures(one))):
+        if any(a > b for a, b in pairs) or not all(map(math.isfinite, failures(one))):
             return False
         sizes = [evaluations[method].metrics["size"] for method in (one, other)]
-        return any(own < theirs for own, theirs in pairs) or sizes[0].upper < sizes[1].lower
+        return any(a < b for a, b in pairs) or sizes[0].upper < sizes[1].lower
 
     best = [m for m in evaluations if all(beats(m, other) for other in evaluations if other != m)]
     if not best or failures(best[0])[0]:

@@ -30,7 +30,7 @@ _FEWEST = 4.0
 @storable
 @dataclass(eq=False, repr=False)
 class AdaptedConformal(Predictor):
-    """A predictor for another population; made by ``predictor.adapt(unlabelled)``.
+    """A predictor for another population; made by ``predictor.adapt``.
 
     With ``shift="label"``: if only the class prevalences differ, and if they were known, coverage
     would hold among the new samples as it does among samples exchangeable with those of

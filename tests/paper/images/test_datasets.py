@@ -6,7 +6,13 @@ import pytest
 from trees import draw_image, in_folders, write_lists, write_tree
 
 from trustsets.errors import InputError
-from trustsets_paper.datasets import DATASETS, Listing, load_dataset
+from trustsets_paper.datasets import (
+    DATASETS,
+    ImageSet,
+    Listing,
+    check_class_order,
+    load_dataset,
+)
 
 
 def items(listing):
@@ -68,13 +74,56 @@ def test_flat_validation_images_need_a_table(tmp_path):
     )
     table.to_csv(tmp_path / "LOC_val_solution.csv", index=False)
     pool = load_dataset("imagenet", root).parts["pool"]
-    assert items(pool) == [(f"val/{name}.JPEG", label) for name, label in solution.items()]
+    by_class = sorted(solution.items(), key=lambda item: (item[1], item[0]))
+    assert items(pool) == [(f"val/{name}.JPEG", label) for name, label in by_class]
     table.iloc[1:].to_csv(tmp_path / "LOC_val_solution.csv", index=False)
     with pytest.raises(InputError, match="no class of the training folders for 1 images"):
         load_dataset("imagenet", root)
     table.rename(columns={"ImageId": "x"}).to_csv(root / "LOC_val_solution.csv", index=False)
     with pytest.raises(InputError, match=r"\['ImageId'\] is not there"):
         load_dataset("imagenet", root)
+
+
+def kaggle_imagenet(root):
+    """The layout of Kaggle's archive, with its names and lines; images are empty files."""
+    images = root / "ILSVRC" / "Data" / "CLS-LOC"
+    lines = ["ImageId,PredictionString"]
+    for name in ("n01751748", "n01440764"):
+        (images / "train" / name).mkdir(parents=True)
+        (images / "train" / name / f"{name}_10026.JPEG").touch()
+    for number, name in [(48981, "n01751748"), (29930, "n01440764"), (17700, "n01440764")]:
+        (images / "val").mkdir(exist_ok=True)
+        (images / "val" / f"ILSVRC2012_val_{number:08d}.JPEG").touch()
+        lines.append(f"ILSVRC2012_val_{number:08d},{name} 85 1 499 272 {name} 1 2 3 4 ")
+    (root / "LOC_val_solution.csv").write_text("\n".join(lines) + "\n")
+    return images
+
+
+@pytest.mark.parametrize("start", [".", "ILSVRC/Data/CLS-LOC"])
+def test_kaggles_archive_is_read_as_it_is(start, tmp_path):
+    """Its table lies three levels above the images. The order is that of class folders."""
+    kaggle_imagenet(tmp_path)
+    dataset = load_dataset("imagenet", tmp_path / start)
+    assert dataset.classes == ("n01440764", "n01751748")
+    assert items(dataset.parts["pool"]) == [
+        ("val/ILSVRC2012_val_00017700.JPEG", 0),
+        ("val/ILSVRC2012_val_00029930.JPEG", 0),
+        ("val/ILSVRC2012_val_00048981.JPEG", 1),
+    ]
+    assert dataset.parts["pool"].missing() == []
+
+
+def test_long_tail_lists_are_read_with_kaggles_archive(tmp_path):
+    kaggle_imagenet(tmp_path)
+    parts = {
+        "train": [("train/n01440764/n01440764_10026.JPEG", 0)],
+        "val": [("train/n01751748/n01751748_10026.JPEG", 1)],
+        "test": [("val/n01440764/ILSVRC2012_val_00029930.JPEG", 0)],
+    }
+    write_lists(tmp_path, "ImageNet_LT", parts)
+    dataset = load_dataset("imagenet-lt", tmp_path)
+    assert items(dataset.parts["test"]) == [("val/ILSVRC2012_val_00029930.JPEG", 0)]
+    assert all(listing.missing() == [] for listing in dataset.parts.values())
 
 
 def test_long_tail_lists_find_flat_images(tmp_path):
@@ -172,7 +221,85 @@ def test_places365_by_its_own_lists(tmp_path):
         load_dataset("places365", tmp_path)
 
 
+def test_long_tail_lists_are_read_with_the_two_archives_of_places365(tmp_path):
+    """Lines of the public lists, whose folders are those of the other archive."""
+    parts = {
+        "train": [("train/airfield/00004851.jpg", 0), ("train/arena-hockey/00002712.jpg", 1)],
+        "val": [("train/airfield/00002049.jpg", 0)],
+        "test": [("val/arena-hockey/Places365_val_00003597.jpg", 1)],
+    }
+    write_lists(tmp_path, "Places_LT", parts)
+    files = {
+        "data_256/a/airfield": ["00004851.jpg", "00002049.jpg"],
+        "data_256/a/arena/hockey": ["00002712.jpg"],
+        "val_256": ["Places365_val_00003597.jpg"],
+    }
+    for folder, names in files.items():
+        (tmp_path / folder).mkdir(parents=True)
+        for name in names:
+            (tmp_path / folder / name).touch()
+    dataset = load_dataset("places365-lt", tmp_path)
+    assert dataset.classes == ("airfield", "arena-hockey")
+    assert all(listing.missing() == [] for listing in dataset.parts.values())
+    assert items(dataset.parts["test"]) == [("val_256/Places365_val_00003597.jpg", 1)]
+
+
+# The order of class folders, which is the official one, and that of the lists of Places365-LT.
+FOLDERS = ["desert-sand", "desert-vegetation", "desert_road", "field-wild", "field_road"]
+LISTED = ["desert_road", "desert-sand", "desert-vegetation", "field_road", "field-wild"]
+
+
+@pytest.mark.parametrize(
+    ("name", "here", "there"), [("places365", FOLDERS, LISTED), ("places365-lt", LISTED, FOLDERS)]
+)
+def test_weights_in_the_other_order_of_places_classes_are_refused(name, here, there, tmp_path):
+    classes = ("airfield", *here, "zen_garden")
+    listing = Listing(tmp_path, ["a"], [0])
+    dataset = ImageSet(name, classes, {"pool": listing})
+    labels = np.arange(7).repeat(10)
+    other = np.array([0, *(1 + there.index(item) for item in here), 6])
+    check_class_order(dataset, labels, labels)
+    noisy = np.where(np.arange(70) % 3 == 0, labels, 6)
+    check_class_order(dataset, labels, noisy)
+    with pytest.raises(InputError, match="reorder their last layer"):
+        check_class_order(dataset, labels, other[labels])
+    # Other datasets, and a few of the classes only, have nothing to check.
+    check_class_order(ImageSet("imagenet", classes, {"pool": listing}), labels, other[labels])
+    check_class_order(ImageSet(name, ("a", "b"), {"pool": listing}), labels % 2, labels % 2)
+
+
 # --- Fitzpatrick 17k
+
+
+def test_skin_images_may_be_named_by_their_address(tmp_path):
+    """Lines of the public table; one row has no address, and its image is missing."""
+    header = (
+        "md5hash,fitzpatrick_scale,fitzpatrick_centaur,label,nine_partition_label,"
+        "three_partition_label,qc,url,url_alphanum"
+    )
+    label = "drug induced pigmentary changes"
+    lines = [
+        f"{number:032x},3,3,{label},inflammatory,non-neoplastic,,"
+        f"{'' if number == 3 else f'https://www.dermaamin.com/site/m{number}.jpg'},"
+        f"httpwwwdermaamincomsitem{number}jpg.jpg"
+        for number in range(10)
+    ]
+    (tmp_path / "fitzpatrick17k.csv").write_text("\n".join([header, *lines]) + "\n")
+    with pytest.raises(InputError, match=r"named by its md5hash or url_alphanum.*on request"):
+        load_dataset("fitzpatrick17k", tmp_path)
+    for number in set(range(10)) - {3}:
+        (tmp_path / f"httpwwwdermaamincomsitem{number}jpg.jpg").touch()
+    dataset = load_dataset("fitzpatrick17k", tmp_path)
+    missing = [listing.path(row) for listing in dataset.parts.values() for row in listing.missing()]
+    assert missing == [f"{3:032x}.jpg"]
+
+
+def test_the_training_split_is_stratified(tmp_path):
+    """Seven of ten images of every condition, as in the dataset's own script."""
+    write_tree("fitzpatrick17k", tmp_path, train=10, held=10)
+    for seed in (0, 1, 2):
+        train = load_dataset("fitzpatrick17k", tmp_path, seed=seed).parts["train"]
+        assert np.bincount(train.labels).tolist() == [14, 14, 14]
 
 
 def test_skin_images_are_drawn_by_seed(tmp_path):
@@ -234,6 +361,7 @@ def test_bad_skin_tables_are_named(tmp_path):
         (table.drop(columns="fitzpatrick_scale"), "needs a column fitzpatrick_scale or"),
         (table.assign(fitzpatrick_scale=9), r"1 to 6, and -1 for unknown; got \['9'\]"),
         (table.assign(label=[None, *table["label"][1:]]), "rows without md5hash or label"),
+        (table.assign(label=table["md5hash"]), "cannot be split by condition"),
     ]:
         change.to_csv(path, index=False)
         with pytest.raises(InputError, match=message):

@@ -15,8 +15,9 @@ from PIL import Image
 from torch import nn
 from trees import SIDE, make_body, save_checkpoint, write_tree
 
-from trustsets.errors import InputError, StorageError
+from trustsets.errors import InputError, StorageError, TrustSetsWarning
 from trustsets.resuming import read
+from trustsets_paper import networks
 from trustsets_paper.datasets import DATASETS
 from trustsets_paper.networks import WorkOptions, extract_dataset, transforms
 from trustsets_paper.sources import Description, is_extracted, read_extracted
@@ -62,6 +63,7 @@ def listed(tree, folder, part):
     ]
 
 
+@pytest.mark.filterwarnings("ignore:the network is right:trustsets.errors.TrustSetsWarning")
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_outputs_are_those_of_a_forward_pass(dataset, prepared, cli, tmp_path):
     tree, body, weights = prepared(dataset)
@@ -97,6 +99,14 @@ def test_outputs_are_those_of_a_forward_pass(dataset, prepared, cli, tmp_path):
     assert not (tmp_path / "unreadable.txt").exists()
 
 
+def test_an_accuracy_far_from_the_published_one_is_said(prepared, tmp_path):
+    """Random weights are right for a third of the images, and ImageNet's for 76.1%."""
+    tree, _, weights = prepared("imagenet")
+    options = WorkOptions(size=SIDE, batch_size=BATCH)
+    with pytest.warns(TrustSetsWarning, match=r"right for \d+\.\d% of .* 76\.1% is published"):
+        extract_dataset("imagenet", tree.images, weights, tmp_path, options=options)
+
+
 def test_the_split_is_fixed_or_stratified_by_seed(prepared, cli, tmp_path):
     tree, _, weights = prepared("fitzpatrick17k")
     assert cli(*command(tree, weights, tmp_path))[0] == 0
@@ -109,7 +119,7 @@ def test_the_split_is_fixed_or_stratified_by_seed(prepared, cli, tmp_path):
     # Skin types went with their images, and the training share is 70%.
     paths = pd.read_parquet(tmp_path / "pool" / "samples.parquet")["path"].iloc[pool.rows]
     assert pool.groups["skin_type"].tolist() == [tree.skin_types[path] for path in paths]
-    assert len(data.train[1]) == round(0.7 * len(tree.parts["all"]))
+    assert len(data.train[1]) == int(0.7 * len(tree.parts["all"]))
 
 
 # --- what a kill leaves
@@ -129,7 +139,7 @@ def dying(path, shard):
     if left[0] == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
-networks.write = dying
+networks.write, networks.SHARD_ROWS = dying, 4
 main(sys.argv[1:])
 """
 
@@ -156,11 +166,12 @@ def holed(prepared, tmp_path_factory):
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-def test_a_killed_extraction_continues_bit_for_bit(shards, holed, cli, tmp_path):
+def test_a_killed_extraction_continues_bit_for_bit(shards, holed, cli, tmp_path, monkeypatch):
     tree, weights = holed
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert cli(*command(tree, weights, whole))[0] == 0
-    arguments = command(tree, weights, killed, "--shard-rows", BATCH)
+    arguments = command(tree, weights, killed)
+    monkeypatch.setattr(networks, "SHARD_ROWS", BATCH)
     code = KILLED.format(shards=shards)
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, check=False
@@ -308,14 +319,15 @@ def test_options_are_checked(prepared, tmp_path):
     for change, message in [
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"size": 0}, "size must be at least 1"),
-        ({"options": {"workers": -1}}, "workers must be 0 or more"),
-        ({"options": {"shard_rows": 0}}, "shard_rows must be at least 1"),
-        ({"options": {"mixed_precision": "half"}}, "mixed_precision must be True, False"),
-        ({"options": {"mixed_precision": True}}, "mixed_precision=True needs a GPU"),
+        ({"workers": -1}, "workers must be 0 or more"),
+        ({"mixed_precision": "half"}, "mixed_precision must be True, False"),
+        ({"mixed_precision": True}, "mixed_precision=True needs a GPU"),
+        # A million processes would need terabytes of shared memory.
+        ({"workers": 10**6}, r"shared memory, and /dev/shm has .* --shm-size"),
     ]:
         with pytest.raises(InputError, match=message):
-            options = {"options": WorkOptions(**change.pop("options", {}))}
-            extract_dataset(tree.dataset, tree.images, weights, tmp_path, **change, **options)
+            options = WorkOptions(**change)
+            extract_dataset(tree.dataset, tree.images, weights, tmp_path, options=options)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -350,6 +362,6 @@ def test_damaged_folders_are_named(prepared, cli, tmp_path):
 def test_a_tree_of_another_dataset_does_not_continue_this_one(prepared, cli, tmp_path):
     tree, _, weights = prepared("fitzpatrick17k")
     assert cli(*command(tree, weights, tmp_path / "out"))[0] == 0
-    smaller = write_tree("fitzpatrick17k", tmp_path / "images", train=1, held=1)
+    smaller = write_tree("fitzpatrick17k", tmp_path / "images", train=2, held=2)
     code, _, err = cli(*command(smaller, weights, tmp_path / "out"))
     assert (code, "listing_sha256 was" in err) == (2, True)

@@ -1,0 +1,78 @@
+"""Python blocks of the pages: run in their order, each with its output in the block below it.
+
+    python docs/hooks/blocks.py                      # write the outputs of all pages anew
+    python docs/hooks/blocks.py docs/limitations.md  # of one page
+
+A page is run in an empty folder and starts with no names, as a reader does who pastes it.
+"""
+
+import contextlib
+import io
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+# Pages whose blocks need another library, a cluster or much time; tests of these run them.
+ELSEWHERE = {"scale.md", "tools.md", "paper.md"}
+_BLOCK = re.compile(
+    r"^```python\n(?P<code>.*?)^```\n(?P<gap>\n```text\n(?P<output>.*?)^```\n)?",
+    flags=re.DOTALL | re.MULTILINE,
+)
+_HEADLINE = re.compile(r"(<!-- headline -->).*?(<!-- /headline -->)", flags=re.DOTALL)
+
+
+def headline(for_readme: bool) -> str:
+    """The main result in a few lines, which `make evidence` writes; links lead from the root."""
+    text = (ROOT / "docs" / "results" / "headline.md").read_text(encoding="utf-8").strip()
+    return text if for_readme else text.replace("](docs/", "](")
+
+
+def pages() -> list[Path]:
+    """The README and the pages that have code to run; pages of results have none."""
+    written = sorted((ROOT / "docs").rglob("*.md"))
+    paths = [path for path in written if "results" not in path.parts]
+    return [
+        path
+        for path in [ROOT / "README.md", *paths]
+        if path.name not in ELSEWHERE and "```python" in path.read_text(encoding="utf-8")
+    ]
+
+
+def outputs(text: str, name: str) -> Iterator[tuple["re.Match[str]", str]]:
+    """Run the blocks of a page in an empty folder, and give each with what it printed."""
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            for block in _BLOCK.finditer(text):
+                printed = io.StringIO()
+                with contextlib.redirect_stdout(printed):
+                    exec(compile(block["code"], name, "exec"), namespace)
+                yield block, printed.getvalue()
+        finally:
+            os.chdir(before)
+
+
+def written_anew(text: str, name: str) -> str:
+    """The page with the outputs of its blocks as they are now."""
+    parts, end = [], 0
+    for block, printed in outputs(text, name):
+        parts += [text[end : block.start()], f"```python\n{block['code']}```\n"]
+        if printed.strip():
+            parts.append(f"\n```text\n{printed.rstrip()}\n```\n")
+        end = block.end()
+    text = "".join([*parts, text[end:]])
+    return _HEADLINE.sub(lambda found: f"{found[1]}\n{headline(for_readme=True)}\n{found[2]}", text)
+
+
+if __name__ == "__main__":
+    for path in [Path(name).resolve() for name in sys.argv[1:]] or pages():
+        text = path.read_text(encoding="utf-8")
+        new = written_anew(text, path.name)
+        print(path.relative_to(ROOT), "changed" if new != text else "as before")
+        path.write_text(new, encoding="utf-8")

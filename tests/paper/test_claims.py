@@ -1,0 +1,106 @@
+"""Verdicts on claims, by hand and on simulated seeds."""
+
+import numpy as np
+import pytest
+from small_runs import QUICK, small_source
+
+from trustsets_paper import claims
+from trustsets_paper.claims import CLAIMS, Claim, claims_rows, judge, size_table, trust_table
+from trustsets_paper.protocol import (
+    CONDITIONAL,
+    MATCHED,
+    STANDARD,
+    Cell,
+    Experiment,
+    StageCache,
+)
+
+BETTER = Claim("", "", CONDITIONAL, STANDARD, "conf_trust.gap")
+
+
+@pytest.fixture(scope="module")
+def run():
+    return Experiment(small_source(), QUICK).run()
+
+
+def verdict(monkeypatch, run, claim, row, against):
+    values = {claim.row: np.array(row), claim.against: np.array(against)}
+    monkeypatch.setattr(claims, "_values", lambda run, claim, method: values[method])
+    return judge(claim, run)
+
+
+def test_a_claim_is_judged_by_paired_differences(monkeypatch, run):
+    """Rows differ by 1 in every seed, although seeds differ by 10: the difference is certain."""
+    base = np.array([10.0, 20.0, 30.0])
+    assert verdict(monkeypatch, run, BETTER, base - 1.0, base).word == "yes"
+    assert verdict(monkeypatch, run, BETTER, base + 1.0, base).word == "no"
+    item = verdict(monkeypatch, run, BETTER, base + np.array([-1.0, 1.0, -1.0]), base)
+    assert item.word == "undecided"
+    assert item.difference == pytest.approx(-1 / 3)
+    assert item.standard_error == pytest.approx(np.std([-1, 1, -1], ddof=1) / np.sqrt(3))
+
+
+def test_comparable_and_higher_claims(monkeypatch, run):
+    base, noise = np.array([10.0, 20.0, 30.0]), np.array([-1.0, 1.0, -1.0])
+    comparable = Claim("", "", CONDITIONAL, STANDARD, "size", comparable=True)
+    assert verdict(monkeypatch, run, comparable, base + noise, base).word == "yes"
+    assert verdict(monkeypatch, run, comparable, base + 1.0, base).word == "no"
+    higher = Claim("", "", CONDITIONAL, STANDARD, "groups.worst", higher=True)
+    assert verdict(monkeypatch, run, higher, base + 1.0, base).word == "yes"
+    assert verdict(monkeypatch, run, higher, base - 1.0, base).word == "no"
+
+
+def test_values_are_those_of_the_tables(run):
+    """Every claim of the paper is judged, with the numbers that its tables have."""
+    header, rows = claims_rows([run])
+    assert header == ["Claim", "Section", "printed", "small"]
+    # RAPS was not run.
+    assert len(rows) == len(CLAIMS) - 1
+    item = judge(BETTER, run)
+    row, base = (
+        [evaluation.metrics["conf_trust.gap"].value for evaluation in run.evaluations[cell]]
+        for cell in (Cell("APS", CONDITIONAL, 2), Cell("APS", STANDARD))
+    )
+    assert (item.value, item.against) == (np.mean(row), np.mean(base))
+    worst = judge(next(claim for claim in CLAIMS if claim.column == "groups.worst"), run)
+    values = [
+        evaluation.metrics["group:site.worst"].value
+        for evaluation in run.evaluations[Cell("APS", CONDITIONAL, 2)]
+    ]
+    assert worst.value == pytest.approx(np.mean(values))
+
+
+def test_printed_numbers_are_judged_by_the_same_rule():
+    """Table 1 by hand: sets are significantly larger on all sets but Places365-LT."""
+    words = {(claim.text, claim.score): claims._printed_words(claim) for claim in CLAIMS}
+    larger = "CONDITIONAL's sets are not significantly larger than STANDARD's"
+    assert words[larger, "APS"] == "1 yes, 3 no"
+    assert words["CONDITIONAL has a smaller Conf x Trust gap than STANDARD", "APS"] == "4 yes"
+    pca = "CONDITIONAL has a smaller class gap than PCA FEATURES"
+    assert words[pca, "APS"] == "2 yes, 1 no, 1 undecided"
+
+
+def test_verdicts_name_the_noise_floor(run):
+    item = claims.Verdict("yes", 3.00, 5.47, -2.47, 0.11, floor=3.54)
+    assert item.text == "yes: 3.00 against 5.47, -2.47 (0.11); noise floor 3.54"
+    assert "floor" not in claims.Verdict("yes", 4.0, 5.0, -1.0, 0.1, floor=3.54).text
+
+
+def test_variations_are_on_samples_of_their_own(monkeypatch, run):
+    """Sizes as asked for; the trust score of held-out samples is not that of training samples."""
+    monkeypatch.setattr(claims, "CALIBRATION_SIZES", (50, 100, 500))
+    cache = StageCache(None)
+    table = size_table([run], cache, (1, 2))
+    assert [row.block[1] for row in table.rows] == ["50"] * 3 + ["100"] * 3
+    matched = [row for row in table.rows if row.name == MATCHED]
+    conditional = [row for row in table.rows if row.name == CONDITIONAL]
+    for one, other in zip(matched, conditional, strict=True):
+        assert one.numbers[1].mean == pytest.approx(other.numbers[1].mean, abs=0.02)
+    rows = trust_table([run], cache, (1, 2)).rows
+    assert [row.name for row in rows] == [
+        "all training samples",
+        "150 training samples",
+        "150 held-out samples",
+    ]
+    correlations = {row.numbers[-1].mean for row in rows}
+    assert len(correlations) == 3 and max(correlations) < 0.0
