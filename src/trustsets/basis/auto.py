@@ -33,7 +33,8 @@ COMPONENT_PENALTY = 10.0
 SAMPLES_PER_COMPONENT = 20
 # The learned function beside them. More trees, leaves or quantiles did not do better.
 LEARNED = Learned()
-# With fewer tuning samples nothing is learned from their scores.
+# With fewer tuning samples nothing is learned from their scores, and function classes without
+# polynomials do not take part: folds so small favour what is simple over what all samples support.
 FEWEST_TO_LEARN = 500
 # Bins of each of Conf and Trust.
 BINS = 6
@@ -173,15 +174,16 @@ def _candidates(tuning: ModelOutputs, training: Array | None) -> list[Basis]:
     ]
     if not polynomials:
         return [Intercept()]
-    plain: list[Basis] = [Intercept()]
-    if BINS ** len(of) <= room:
-        plain.append(Bins(*[type(item)() for item in of], counts=BINS))
+    many = len(tuning) >= FEWEST_TO_LEARN
+    plain: list[Basis] = []
+    if many:
+        plain = [Intercept(), Bins(*[type(item)() for item in of], counts=BINS)]
     count = _component_count(tuning, training)
     if count == 0:
         return [*polynomials, *plain]
     features: Basis = PrincipalComponents(count, COMPONENT_PENALTY, source="training")
     bases = [polynomials[0] + features]
-    if len(tuning) >= FEWEST_TO_LEARN:
+    if many:
         features = features + LEARNED
         bases.insert(0, polynomials[0] + features)
     return bases + [other + features for other in polynomials[1:]] + [polynomials[0], *plain]
