@@ -390,8 +390,8 @@ def _same_outcome(
     """
     bounds = np.concatenate([[-np.inf], np.unique(scores), [np.inf]])
 
-    def outcome(place: int) -> Array:
-        members = scores <= bounds[place]
+    def outcome(number: int) -> Array:
+        members = scores <= bounds[number]
         if kept is not None and not members.any():
             members[kept] = True
         return np.asarray(members if code is None else members[[code]])
@@ -451,21 +451,21 @@ def unchanged_range(
     Between the knots of the paths and the scores at which they pass an end of the interval, the
     answer cannot change, so one score in each piece is tried.
     """
-    found = [np.concatenate([path.scores, *map(path.reach, interval)]) for path in paths]
-    places = np.unique(np.concatenate([*found, [score]]))
-    wide = 1.0 + np.abs(places[[0, -1]])
-    ends = np.concatenate([[-np.inf], places, [np.inf]])
+    ends = [np.concatenate([path.scores, *map(path.reach, interval)]) for path in paths]
+    knots = np.unique(np.concatenate([*ends, [score]]))
+    wide = 1.0 + np.abs(knots[[0, -1]])
+    bounds = np.concatenate([[-np.inf], knots, [np.inf]])
     tried = np.concatenate(
-        [[places[0] - wide[0]], (places[1:] + places[:-1]) / 2.0, [places[-1] + wide[1]]]
+        [[knots[0] - wide[0]], (knots[1:] + knots[:-1]) / 2.0, [knots[-1] + wide[1]]]
     )
     thresholds = _limited([path.at(tried) for path in paths])
     changed = ~((thresholds >= interval[0]) & (thresholds < interval[1]))
-    # Piece k lies between ends k and k + 1.
-    here = int(np.searchsorted(places, score))
+    # Piece k lies between bounds k and k + 1.
+    here = int(np.searchsorted(knots, score))
     below = np.flatnonzero(changed[: here + 1])
     above = np.flatnonzero(changed[here + 1 :])
-    low = ends[below[-1] + 1] if len(below) else -np.inf
-    high = ends[here + 1 + above[0]] if len(above) else np.inf
+    low = bounds[below[-1] + 1] if len(below) else -np.inf
+    high = bounds[here + 1 + above[0]] if len(above) else np.inf
     return float(low), float(high)
 
 
@@ -510,22 +510,22 @@ class ThresholdCertificate:
     @classmethod
     def of(cls, fit: QuantileFit) -> Self:
         """The certificate of a fit's threshold."""
-        own, points, duals = fit.proof, fit.proof.points, fit.proof.duals
+        proof, points, duals = fit.proof, fit.proof.points, fit.proof.duals
         if fit.sensitivity is not None:
             # With basis functions of large condition, a plain product does not tell the side of
             # every point near the fit, so that points on the wrong side are named, too.
-            above = fit.scores > fit.phi @ own.coefficients
+            above = fit.scores > fit.phi @ proof.coefficients
             unclear = above != (fit.sensitivity.duals > 0.5 - fit.alpha)
             points = np.union1d(points, np.flatnonzero(unclear))
             duals = fit.sensitivity.duals[points]
         return cls(
             alpha=fit.alpha,
-            weight=own.weight,
-            threshold=own.threshold,
+            weight=proof.weight,
+            threshold=proof.threshold,
             row=fit.row,
             phi=fit.phi,
             scores=fit.scores,
-            coefficients=own.coefficients,
+            coefficients=proof.coefficients,
             points=points,
             duals=duals,
         )

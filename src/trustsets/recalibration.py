@@ -137,11 +137,11 @@ class _TemperatureLikelihood:
     def __init__(self, outputs: ModelOutputs, codes: NDArray[np.int64]) -> None:
         self.outputs, self.codes = outputs, codes
         logits = outputs.logits
-        own = np.take_along_axis(logits, codes[:, None], axis=1)[:, 0].astype(np.float64)
-        self.impossible = int((own == ZERO_PROBABILITY).sum())
-        self.own = own - logits.max(axis=1)
+        labels = np.take_along_axis(logits, codes[:, None], axis=1)[:, 0].astype(np.float64)
+        self.impossible = int((labels == ZERO_PROBABILITY).sum())
+        self.label_gaps = labels - logits.max(axis=1)
         self.logits = logits
-        self.separated = bool((self.own == 0.0).all())
+        self.separated = bool((self.label_gaps == 0.0).all())
 
     def derivatives(self, b: float) -> tuple[float, float]:
         n, width = self.logits.shape
@@ -153,7 +153,7 @@ class _TemperatureLikelihood:
             weights = np.exp(b * values)
             weights /= weights.sum(axis=1, keepdims=True)
             mean = (weights * values).sum(axis=1)
-            first[block] = mean - self.own[block]
+            first[block] = mean - self.label_gaps[block]
             second[block] = (weights * values**2).sum(axis=1) - mean**2
 
         for_each_block(fill, n, width)
@@ -191,22 +191,19 @@ class ClassBias(Estimator):
     held-out likelihood in three-fold cross-validation. Where no bias helps, the logits stay as
     they are. ``b / a`` is added to the logits, so their temperature does not change.
 
-    Likelihood alone would sacrifice rare classes that are rarer than the classifier expects,
-    because they are few samples. Two rules prevent this. A bias must also raise the held-out
-    likelihood in which every class has the same weight. And the bias of a rare class (fewer
-    than 5 samples, or fewer than half of the average class) is at least the mean bias of the
-    labels.
+    Likelihood alone would sacrifice rare classes, because they are few samples. So a bias must also
+    raise the held-out likelihood in which every class has the same weight, and the bias of a rare
+    class (fewer than 5 samples, or than half of the average class) is at least the mean bias of
+    the labels.
 
     Parameters
     ----------
     prevalence : float
-        Between 0 and 10. The logits are also shifted by ``-prevalence * log(share)`` of each
-        class, which divides its probability by that power of its share and so makes sets hold
-        rare classes more often. 0 (default) adds nothing. With 1, probabilities become those
-        of equally frequent classes, up to the temperature. The share of a class with
-        :math:`n_y` of the n samples is :math:`(n_y + 1) / (n + K)`, so that a class without
-        samples counts as the rarest. The most frequent class is shifted by 0: a constant
-        added to all logits changes nothing.
+        Between 0 and 10. The logits are also shifted by ``-prevalence * log(share)`` of each class,
+        which divides its probability by that power of its share: sets hold rare classes more often.
+        With 1, probabilities become those of equally frequent classes, up to the temperature. The
+        share of a class with :math:`n_y` of the n samples is :math:`(n_y + 1) / (n + K)`. The most
+        frequent class is shifted by 0: a constant added to all logits changes nothing.
 
     Attributes
     ----------
@@ -274,8 +271,8 @@ class ClassBias(Estimator):
         strength, gain = _choose_strength(outputs, codes)
         bias = np.zeros(outputs.n_classes)
         if np.isfinite(strength):
-            found = ClassLikelihood(outputs.logits, codes).minimise(strength)
-            bias = _without_harm(found[1:] / found[0], codes)
+            theta = ClassLikelihood(outputs.logits, codes).minimise(strength)
+            bias = _without_harm(theta[1:] / theta[0], codes)
         counts = np.bincount(codes, minlength=bias.size) + 1.0
         # Counts instead of shares: with equal counts the shift is exactly 0.
         bias = bias + prevalence * np.log(counts.max() / counts)
@@ -297,12 +294,12 @@ class ClassBias(Estimator):
 
     def to_state(self) -> dict[str, Any]:
         """State for `from_state`."""
-        own: dict[str, Any] = {"prevalence": self._power(), "bias": None}
+        state: dict[str, Any] = {"prevalence": self._power(), "bias": None}
         if not self.is_fitted:
-            return own
+            return state
         # JSON has no infinity; "no bias" says the same.
         strength = self.strength_ if np.isfinite(self.strength_) else None
-        return own | {"bias": self.bias_, "strength": strength, "gain": self.gain_}
+        return state | {"bias": self.bias_, "strength": strength, "gain": self.gain_}
 
     def check_state(self) -> None:
         """Refuse numbers that no fit gives."""
@@ -318,8 +315,7 @@ class ClassBias(Estimator):
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
         """Rebuild from `to_state`."""
-        # Files of before there was a prevalence have none.
-        new = cls(prevalence=state.get("prevalence", 0.0))
+        new = cls(prevalence=state["prevalence"])
         if state["bias"] is not None:
             new.bias_ = read_only(np.asarray(state["bias"]))
             new.strength_ = np.inf if state["strength"] is None else state["strength"]
@@ -344,9 +340,8 @@ def _choose_strength(outputs: ModelOutputs, codes: Codes) -> tuple[float, float]
     weights = weights[:, np.concatenate(held_out)]
 
     def losses(starts: list[Floats]) -> Floats:
-        found = [part.losses(theta) for part, theta in zip(test, starts, strict=True)]
-        total: Floats = weights @ np.concatenate(found)
-        return total
+        parts = [part.losses(theta) for part, theta in zip(test, starts, strict=True)]
+        return np.asarray(weights @ np.concatenate(parts))
 
     starts = [part.minimise(np.inf) for part in train]
     none = best = losses(starts)
@@ -364,8 +359,8 @@ def _folds(rows: Codes) -> list[Codes]:
     """Positions of the held-out samples of each fold; none where a fold would be everything."""
     draws = row_uniforms(0, Stream.CLASS_BIAS_FOLDS, rows)
     order = np.argsort(draws, kind="stable")
-    found = [np.sort(order[k::_FOLDS]) for k in range(_FOLDS)]
-    return [part for part in found if 0 < part.size < rows.size]
+    folds = [np.sort(order[k::_FOLDS]) for k in range(_FOLDS)]
+    return [fold for fold in folds if 0 < fold.size < rows.size]
 
 
 def _without_harm(bias: Floats, codes: Codes) -> Floats:
@@ -380,7 +375,7 @@ class ClassLikelihood:
 
     def __init__(self, logits: NDArray[Any], codes: Codes) -> None:
         self.logits, self.codes = logits, codes
-        self.own = np.bincount(codes, minlength=logits.shape[1]).astype(np.float64)
+        self.counts = np.bincount(codes, minlength=logits.shape[1]).astype(np.float64)
 
     def __call__(self, theta: Floats) -> tuple[float, Floats]:
         """Negative log-likelihood at (a, b), and its gradient."""
@@ -395,7 +390,7 @@ class ClassLikelihood:
         ordered = [parts[block.start] for block in row_blocks(n, width)]
         value = sum(part[0] for part in ordered)
         gradient = np.sum([part[1] for part in ordered], axis=0)
-        gradient[1:] -= self.own
+        gradient[1:] -= self.counts
         return float(value), gradient
 
     def minimise(self, strength: float, start: Floats | None = None) -> Floats:
@@ -429,8 +424,8 @@ class ClassLikelihood:
         """Negative log-likelihood of each sample."""
 
         def loss(block: slice) -> Floats:
-            _, scaled, own = self._scaled(block, theta)
-            return np.asarray(np.log(np.exp(scaled).sum(axis=1)) - own)
+            _, scaled, of_labels = self._scaled(block, theta)
+            return np.asarray(np.log(np.exp(scaled).sum(axis=1)) - of_labels)
 
         return row_numbers(loss, *self.logits.shape)
 
@@ -444,11 +439,11 @@ class ClassLikelihood:
 
     def _block(self, block: slice, theta: Floats) -> tuple[float, Floats]:
         """Loss of some samples, and its gradient but for the counts of the labels in b."""
-        z, scaled, own = self._scaled(block, theta)
+        z, scaled, of_labels = self._scaled(block, theta)
         rows, codes = np.arange(len(z)), self.codes[block]
         weights = np.exp(scaled, out=scaled)
         total = weights.sum(axis=1, keepdims=True)
         weights /= total
         slope = float((weights * z).sum() - z[rows, codes].sum())
-        value = float(np.log(total).sum() - own.sum())
+        value = float(np.log(total).sum() - of_labels.sum())
         return value, np.concatenate([[slope], weights.sum(axis=0)])

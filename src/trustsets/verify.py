@@ -26,8 +26,8 @@ def read_certificate(path: str) -> dict[str, Any]:
         with open(path, "rb") as file:
             npz = file.read(2) == b"PK"
             file.seek(0)
-            given = dict(np.load(file, allow_pickle=False)) if npz else json.load(file)
-        out = {name: np.asarray(given[name], dtype=float) for name in SHAPES}
+            values = dict(np.load(file, allow_pickle=False)) if npz else json.load(file)
+        out = {name: np.asarray(values[name], dtype=float) for name in SHAPES}
     except Exception as error:  # any content that is no archive, no JSON or no numbers
         if isinstance(error, OSError):
             raise
@@ -74,6 +74,6 @@ def failing_conditions(c: dict[str, Any]) -> list[str]:
 
 
 if __name__ == "__main__":
-    found = failing_conditions(read_certificate(sys.argv[1]))
-    print("not valid: " + "; ".join(found) if found else "valid")
-    sys.exit(1 if found else 0)
+    reasons = failing_conditions(read_certificate(sys.argv[1]))
+    print("not valid: " + "; ".join(reasons) if reasons else "valid")
+    sys.exit(1 if reasons else 0)

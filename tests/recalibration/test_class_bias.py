@@ -101,12 +101,6 @@ def test_saved_and_loaded_it_is_the_same(shift, prevalence, tmp_path):
     assert unfitted.prevalence == again.prevalence == prevalence
 
 
-def test_files_of_before_there_was_a_prevalence_have_none():
-    state = ClassBias().fit(rare_classes(300)).to_state()
-    del state["prevalence"]
-    assert ClassBias.from_state(state).prevalence == 0.0
-
-
 def test_prevalence_divides_probabilities_by_a_power_of_the_shares():
     """Bayes: from the shares of the samples to equal ones, where the biases themselves are 0."""
     rng = np.random.default_rng(0)

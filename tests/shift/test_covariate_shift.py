@@ -23,8 +23,7 @@ from trustsets import (
     load,
 )
 from trustsets.errors import InputError, TrustSetsWarning
-from trustsets.shift import CovariateWeights
-from trustsets.shift.covariate import WeightModel, _cross_fit, _normalised, estimate_weights
+from trustsets.shift import CovariateWeights, WeightModel, _cross_fit, _normalised, estimate_weights
 from trustsets.status import Status
 
 RANKS = Polynomial(2, (Confidence("rank"),))
@@ -60,7 +59,7 @@ def adapt_to(monkeypatch, predictor, function=log_weight):
         own = model.of(calibration)
         return model, CovariateWeights("it", own, 0, 1, 0, 1.0, 1.0)
 
-    monkeypatch.setattr("trustsets.shift.adapted.estimate_weights", known)
+    monkeypatch.setattr("trustsets.shift.estimate_weights", known)
     return predictor.adapt(draw(5, 0), shift="covariate")
 
 

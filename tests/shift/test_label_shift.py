@@ -22,8 +22,7 @@ from trustsets import (
 from trustsets._quantiles import conformal_quantile
 from trustsets.errors import InputError, NotCalibratedError, TrustSetsWarning
 from trustsets.predictors.quantiles import weighted_quantiles
-from trustsets.shift import ClassPrevalence
-from trustsets.shift.prevalence import estimate_prevalence
+from trustsets.shift import ClassPrevalence, estimate_prevalence
 
 OLD, NEW = np.array([0.55, 0.3, 0.15]), np.array([0.1, 0.3, 0.6])
 RANKS = Polynomial(2, (Confidence("rank"),))
@@ -48,7 +47,7 @@ def known(old, new):
 
 def adapt_to(monkeypatch, predictor, shares):
     """Adapt with known prevalences."""
-    monkeypatch.setattr("trustsets.shift.adapted.estimate_prevalence", lambda *_: shares)
+    monkeypatch.setattr("trustsets.shift.estimate_prevalence", lambda *_: shares)
     return predictor.adapt(draw(NEW, 60, 0))
 
 

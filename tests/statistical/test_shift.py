@@ -13,8 +13,7 @@ from trustsets import (
     Polynomial,
     StandardConformal,
 )
-from trustsets.shift import ClassPrevalence, CovariateWeights
-from trustsets.shift.covariate import WeightModel
+from trustsets.shift import ClassPrevalence, CovariateWeights, WeightModel
 
 OLD, NEW = np.array([0.55, 0.3, 0.15]), np.array([0.1, 0.3, 0.6])
 
@@ -30,7 +29,7 @@ def draw(shares, n, rng):
 def test_known_shares_keep_the_guarantee(kind, monkeypatch):
     """On average, and for CONDITIONAL weighted by confidence, too; not so without weights."""
     known = ClassPrevalence(NEW, NEW, NEW, OLD, 1.0)
-    monkeypatch.setattr("trustsets.shift.adapted.estimate_prevalence", lambda *_: known)
+    monkeypatch.setattr("trustsets.shift.estimate_prevalence", lambda *_: known)
     rng = np.random.default_rng(0)
     adapted, plain = [], []
     for _ in range(150):
@@ -99,7 +98,7 @@ def gaps(adapted, plain, test, kind):
 @pytest.mark.parametrize("kind", MAKERS)
 def test_known_weights_keep_the_guarantee(kind, monkeypatch):
     """On average and over the method's own class, as its plain version does without a shift."""
-    monkeypatch.setattr("trustsets.shift.adapted.estimate_weights", known_weights)
+    monkeypatch.setattr("trustsets.shift.estimate_weights", known_weights)
     rng, found = np.random.default_rng(0), []
     for _ in range(150):
         calibration, test = draw_inputs(150, rng), draw_inputs(100, rng, TILT)

@@ -3,7 +3,6 @@
 from trustsets.predictors.calibration import Calibration
 from trustsets.predictors.clustered import ClusteredConformal
 from trustsets.predictors.conditional import ConditionalConformal
-from trustsets.predictors.mondrian import MondrianConformal
 from trustsets.predictors.predictor import PointPredictions, Predictor, load
 from trustsets.predictors.quantiles import (
     QuantileFit,
@@ -11,7 +10,7 @@ from trustsets.predictors.quantiles import (
     leave_one_out_quantiles,
     quantile_thresholds,
 )
-from trustsets.predictors.standard import StandardConformal
+from trustsets.predictors.split import MondrianConformal, StandardConformal
 
 __all__ = [
     "Calibration",

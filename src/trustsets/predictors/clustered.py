@@ -69,17 +69,14 @@ class TuningScores:
 class ClusteredConformal(Predictor):
     r"""Conformal prediction with one threshold for each cluster of classes with similar scores.
 
-    Classes are described by the 0.5, 0.6, 0.7, 0.8, 0.9 and 1 - alpha quantiles of their
-    tuning scores, and clustered by k-means with weights :math:`\sqrt{n_y}`. Each cluster gets
-    the finite-sample quantile of the calibration scores of its classes, and the set contains y if
-    s(x, y) is at most the threshold of y's cluster. Coverage is at least 1 - alpha *given that
-    the true class is in a cluster*. Given the class it is close to that, as far as the classes
-    of a cluster have similar scores.
+    Classes are described by quantiles of their tuning scores, and clustered by k-means with weights
+    :math:`\sqrt{n_y}`. Each cluster gets the finite-sample quantile of the calibration scores of
+    its classes. Coverage is at least 1 - alpha *given that the true class is in a cluster*; given
+    the class it is close to that, as far as the classes of a cluster have similar scores.
 
-    A class with fewer than ``1 / alpha - 1`` tuning samples goes to the null cluster. As
-    published, the null cluster uses the standard threshold of all calibration samples, which
-    guarantees nothing for its classes: with many rare classes coverage falls below 1 - alpha
-    even on average. ``null_cluster="own"`` treats it as a cluster like the others.
+    A class with fewer than ``1 / alpha - 1`` tuning samples goes to the null cluster. As published,
+    it uses the threshold of all calibration samples, which guarantees nothing for its classes: with
+    many rare classes even marginal coverage falls below 1 - alpha.
 
     Parameters
     ----------
@@ -97,10 +94,9 @@ class ClusteredConformal(Predictor):
 
         If M < 2 nothing is clustered: all classes are in the null cluster.
     null_cluster : {"standard", "own"}
-        ``"standard"`` is the published rule. ``"own"`` takes the finite-sample quantile of the
-        calibration scores of the null cluster's classes, so that coverage is at least
-        1 - alpha given that the class is in it, and hence on average; with too few such
-        samples its classes are in every set.
+        ``"standard"`` is the published rule. ``"own"`` treats the null cluster like the others, so
+        that coverage is at least 1 - alpha given that the class is in it, and hence marginally;
+        with too few samples its classes are in every set.
     tuning_fraction : float or "auto"
         Share of the samples set aside for clustering (if none are given); ``"auto"`` is the
         published :math:`\gamma` at alpha = 0.1. 0 reuses the calibration samples and warns.
@@ -112,9 +108,8 @@ class ClusteredConformal(Predictor):
 
     References
     ----------
-    T. Ding, A. N. Angelopoulos, S. Bates, M. I. Jordan and R. J. Tibshirani.
-    Class-conditional conformal prediction with many classes. NeurIPS 2023 (section 2.2, and
-    the choice of clustering parameters in the experiments).
+    T. Ding, A. N. Angelopoulos, S. Bates, M. I. Jordan and R. J. Tibshirani. Class-conditional
+    conformal prediction with many classes. NeurIPS 2023.
 
     Examples
     --------
