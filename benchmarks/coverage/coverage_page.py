@@ -373,8 +373,10 @@ def loss_section(results: Results, explanations: dict[str, str]) -> str:
     significant = [row for row in rows if row[4]]
     text = [
         f"Higher than for split conformal sets of the same size in {len(rows)} of "
-        f"{_comparisons(results)} pairs of data set and measure; {len(significant)} of them are "
-        "significant (marked)."
+        f"{_comparisons(results)} pairs of data set and measure; significantly so in "
+        f"{len(significant)} of them (marked). Each significance test allows for the overlap of "
+        "splits and for the number of data sets, so ties are common; the sign counts in the "
+        "summary do not depend on it."
     ]
     by_set: dict[str, list[str]] = {}
     for name, measure, ours, other, is_loss in rows:
@@ -493,7 +495,8 @@ def page(results: Results, explanations: dict[str, str]) -> str:
         "last columns count wins / ties / losses of the default against the method, at alpha. A "
         "method whose sets may be empty avoids coverage above 90% of inputs that the classifier "
         "gets right, and with it a part of ERT, though not of its under-coverage component; the "
-        "default never gives an empty set.",
+        "default never gives an empty set. Variants of the default ran on splits 1 to 5 only, the "
+        "one with `per_class=True` on splits 1 and 2; they are compared on these splits.",
         method_table(results, unseen),
         "## Groups" if _has(results, "worst_group") else "",
         special_table(results, ("group_under", "worst_group"))
