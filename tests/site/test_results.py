@@ -34,7 +34,7 @@ def test_every_parameter_and_constant_of_the_default_is_in_the_fingerprint(monke
             assert results.fingerprint() != before
     for module, name, value in (
         (conditional, "_PREVALENCE", 0.5),
-        (auto, "CANDIDATES", ((4, 10.0),)),
+        (auto, "POLYNOMIALS", ((4, 10.0),)),
     ):
         with monkeypatch.context() as context:
             context.setattr(module, name, value)
