@@ -85,7 +85,8 @@ def main(folder: Path) -> None:
     }
     calibration = sides["same rules"][0]
     logits = np.asarray(calibration.logits, dtype=np.float64)
-    temperatures = [gradient_temperature(logits, calibration.codes, seed) for seed in SEEDS]
+    labels = calibration.require_labels("a temperature")
+    temperatures = [gradient_temperature(logits, labels, seed) for seed in SEEDS]
     theirs = [evaluations(sides["same rules"], value) for value in temperatures]
     print(f"temperatures of the printed side: {min(temperatures):.4f} to {max(temperatures):.4f}")
     for name, parts in sides.items():

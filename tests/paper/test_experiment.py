@@ -386,7 +386,7 @@ def test_rows_may_have_gaps(source):
     [
         {"alpha": 0.0},
         {"seeds": ()},
-        {"scores": ("LAC",)},
+        {"scores": ("SAPS",)},
         {"bins": "other"},
         {"degrees": (0,)},
         {"rank_edges": (0, 2, 2)},
