@@ -30,13 +30,6 @@ PAGES: dict[str, tuple[str, str, str]] = {
         "the two tasks of `trustsets demo`, which ship with the package",
         "1 to 5",
     ),
-    "overview/README.md": (
-        "trustsets paper overview cifar100 cifar100lt ham10000 --data {data} --bins code "
-        "--seeds 1-5 --variation-seeds 1-2 --group ham10000:sex --group ham10000:age_band "
-        "--group ham10000:site --output docs/results/overview",
-        "outputs of networks on CIFAR-100, long-tailed CIFAR-100 and HAM10000",
-        "1 to 5",
-    ),
 }
 
 # What else decides about the sets of the default, beside the parameters of its constructor.
