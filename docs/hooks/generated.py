@@ -19,6 +19,15 @@ from social import social_image
 from statuses import status_page
 
 ROOT = Path(__file__).parents[2]
+# Tables that are files, not pages: by the name of the file on the site, where they are.
+RESULT_FILES = {
+    "equal_size.txt": "docs/results/equal_size.md",
+    "rare_classes.txt": "docs/results/rare_classes.md",
+    "paper_tables.txt": "docs/results/overview/README.md",
+    "paper_elements.txt": "docs/results/paper_elements.md",
+    "benchmarks.txt": "benchmarks/README.md",
+    "studies.txt": "studies/README.md",
+}
 PLACEHOLDER, HEADLINE = "{{ example }}", "{{ headline }}"
 _SECTIONS: dict[str, str] = {}
 
@@ -31,6 +40,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     blocks = building_blocks_page(ROOT / "docs" / "reference")
     files.append(File.generated(config, "reference/building_blocks.md", content=blocks))
     files.append(File.generated(config, "figures/rooms.svg", content=rooms_picture()))
+    for name, source in RESULT_FILES.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, f"results/files/{name}", content=text))
     for name, draw in PICTURES.items():
         files.append(File.generated(config, f"figures/{name}.svg", content=draw()))
     titles = _titles(config.nav)
