@@ -4,6 +4,7 @@ A page of `docs/howto` that has the name of a script shows it where it says ``{{
 Other scripts get a page of their own, whose words are the docstring.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +56,22 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Put the scripts into the pages that are written around them."""
     section = _SECTIONS.get(page.file.src_uri)
     markdown = markdown.replace(HEADLINE, headline(for_readme=False))
+    if page.file.src_uri == "guarantees.md":
+        markdown = _with_marks(markdown)
     if PLACEHOLDER not in markdown:
         return markdown
     if section is None:
         raise ValueError(f"{page.file.src_uri}: no script of examples/ has the name of this page")
     return markdown.replace(PLACEHOLDER, section)
+
+
+def _with_marks(markdown: str) -> str:
+    """Names of tests as small marks, which show the name when pointed at."""
+    return re.sub(
+        r"\((`tests/[^)]*)\)",
+        lambda found: f'<small title="{found[1].replace("`", "")}">(tested)</small>',
+        markdown,
+    )
 
 
 def _add_example(
