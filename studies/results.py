@@ -31,6 +31,11 @@ PAGES: dict[str, tuple[str, str, str]] = {
         "the two tasks of `trustsets demo`, which ship with the package",
         "1 to 5",
     ),
+    "rare_classes.md": (
+        "python studies/rare_classes.py --bench {data}",
+        "ham10000 and cifar100lt, on which the defaults were chosen",
+        "1 to 3",
+    ),
 }
 
 # What else decides about the sets of the default, beside the parameters of its constructor.
