@@ -1,7 +1,7 @@
 """Pages of results were made with the default that ships, and say how."""
 
 import importlib.util
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,7 @@ def test_every_parameter_and_constant_of_the_default_is_in_the_fingerprint(monke
     for module, name, value in (
         (conditional, "_PREVALENCE", 0.5),
         (auto, "POLYNOMIALS", ((4, 10.0),)),
+        (auto, "LEARNED", replace(auto.LEARNED, quantiles=(0.5,))),
     ):
         with monkeypatch.context() as context:
             context.setattr(module, name, value)
