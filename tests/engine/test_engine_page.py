@@ -29,7 +29,7 @@ def constants(name: str) -> dict[str, tuple[float, ...]]:
 
 def table() -> dict[tuple[str, str], tuple[float, ...]]:
     """Values by name and file, as the page has them."""
-    rows = re.findall(r"^\| `([A-Z_]+)` \| (.+?) \| (.+?) \| .+? \|$", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
     found = {}
     for name, values, files in rows:
         numbers = tuple(float(eval(part, {})) for part in values.split(", "))
