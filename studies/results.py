@@ -28,7 +28,7 @@ PAGES: dict[str, tuple[str, str, str]] = {
     "equal_size.md": (
         "python studies/equal_size.py",
         "the two tasks of `trustsets demo`, which ship with the package",
-        "1 to 10",
+        "1 to 5",
     ),
 }
 
