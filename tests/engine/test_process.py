@@ -61,7 +61,7 @@ def test_a_model_at_another_alpha_needs_one_scale_and_one_alpha() -> None:
     phi, scores = polynomial(rng.random((200, 2)), 1), rng.random(200)
     assert fit_quantiles(phi, scores, 0.1).at(0.2) is not None
     assert fit_quantiles(phi, scores, np.full(200, 0.1)).at(0.2) is None
-    scores[:2] = 1e9
+    scores[:2] = 1e9, 2e9
     assert fit_quantiles(phi, scores, 0.1).at(0.2) is None
 
 
