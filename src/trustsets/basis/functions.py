@@ -36,7 +36,7 @@ _SMALLEST_DEVIATION = 1e-6
 @storable
 @dataclass(frozen=True)
 class Intercept(Basis, FittedBasis):
-    """Constant functions only: coverage on average, as in `StandardConformal`.
+    """Constant functions only: marginal coverage, as in `StandardConformal`.
 
     Examples
     --------
@@ -352,7 +352,7 @@ def _features(outputs: ModelOutputs) -> NDArray[Any]:
 class Custom(Basis, FittedBasis):
     """Any functions: `function` maps `ModelOutputs` to an array of shape (n, p).
 
-    Include a constant (or add `Intercept()`) to keep coverage on average. The row of a sample
+    Include a constant (or add `Intercept()`) to keep marginal coverage. The row of a sample
     must depend on that sample alone. A predictor that uses it is saved with the *name* of the
     function, ``module:function``, so the function must be defined at the top of a module.
     Loading a file never imports a module: import it before you load.

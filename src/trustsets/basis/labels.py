@@ -30,7 +30,7 @@ _PRIOR_SAMPLES = 5.0
 @storable
 @dataclass(frozen=True)
 class Classes(Basis):
-    """One indicator for each candidate class: coverage given the class.
+    """One indicator for each candidate class: class-conditional coverage.
 
     Parameters
     ----------
