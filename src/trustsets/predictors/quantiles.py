@@ -332,10 +332,9 @@ class CalibrationProblem:
 
     def thresholds(self, phi: Floats, alphas: Alphas) -> Thresholds:
         """Thresholds of new samples with these rows, shape (m, A)."""
-        parts = [
-            limited([model.thresholds(phi) for model in models])
-            for models in self.fits_along(alphas)
-        ]
+        parts = []
+        for models in self.fits_along(alphas):
+            parts.append(limited([model.thresholds(phi) for model in models]))
         return Thresholds.nested(parts, alphas)
 
     def random_thresholds(self, phi: Floats, alphas: Alphas, draws: Floats) -> Thresholds:
